@@ -1,0 +1,46 @@
+# Every target makes the environment it needs: .venv/tl3 (transformer-lens 3.9) or .venv/tl4 (4.3), pinned by constraints/.
+PYTHON ?= python3
+TL3 := .venv/tl3/bin
+TL4 := .venv/tl4/bin
+
+.PHONY: help test test-tl3 test-tl4 lint types format demo bench hooks clean
+
+help:  ## show this list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+test: lint types test-tl3 test-tl4  ## everything that must pass: lint, types, the whole suite on both TransformerLens lines
+
+test-tl3: .venv/tl3/ready  ## the suite on transformer-lens 3.9
+	$(TL3)/python -m pytest
+
+test-tl4: .venv/tl4/ready  ## the suite on transformer-lens 4.3
+	$(TL4)/python -m pytest
+
+lint: .venv/tl3/ready  ## ruff, without changing anything
+	$(TL3)/ruff check .
+	$(TL3)/ruff format --check .
+
+types: .venv/tl3/ready  ## pyright
+	$(TL3)/pyright --pythonpath $(TL3)/python
+
+format: .venv/tl3/ready  ## ruff, mending what it can
+	$(TL3)/ruff check --fix .
+	$(TL3)/ruff format .
+
+demo: .venv/tl3/ready  ## explain a prompt in the terminal
+	$(TL3)/python docs/demo.py
+
+bench: .venv/tl3/ready  ## how often HETA finds the word that was copied (needs the stories3M model)
+	$(TL3)/python benchmarks/copied_words.py
+
+hooks: .venv/tl3/ready  ## run lint and types before every commit
+	$(TL3)/pre-commit install
+
+clean:  ## remove the environments and all caches
+	rm -rf .venv .pytest_cache .ruff_cache build dist site *.egg-info
+
+.venv/%/ready: constraints/%.txt pyproject.toml
+	$(PYTHON) -m venv .venv/$*
+	.venv/$*/bin/python -m pip install --quiet --constraint $< torch
+	.venv/$*/bin/python -m pip install --quiet --constraint $< --editable '.[dev]'
+	touch $@

@@ -1,0 +1,187 @@
+"""Attribution: the frozen answer to "which context tokens made the model predict this token?"."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from os import PathLike
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy.stats import t as student
+from torch import Tensor
+
+from heta_lens import storage, text
+from heta_lens.show import View, coloured_tokens
+from heta_lens.text import Span
+
+Target: TypeAlias = int | tuple[int, int]
+Reduction: TypeAlias = Literal["sum", "mean", "max"]
+
+REDUCTIONS: dict[Reduction, Callable[[Tensor], Tensor]] = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax}
+FORMAT, VERSION = "heta_lens.attribution", 1
+WIDTH = 30  # of the bars in a repr
+
+
+class Scored(NamedTuple):
+    """A stretch of text with its score, and the rows of the attribution that make it up."""
+
+    text: str
+    score: float
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Attribution:
+    """One score a context token, and all that is needed to read, check and repeat it.
+
+    ``positions`` are places in the context; they are 0, 1, 2 … unless some tokens were left out for display.
+    ``offsets`` are character spans in ``text``, the decoded context. ``parts`` are the factors of the score, for
+    methods that have them.
+    """
+
+    ids: Int[Tensor, "pos"]
+    tokens: tuple[str, ...]
+    positions: Int[Tensor, "pos"]
+    offsets: Int[Tensor, "pos 2"]
+    special: Bool[Tensor, "pos"]
+    text: str
+    target: Target
+    target_text: str | tuple[str, ...]
+    method: str
+    scores: Float[Tensor, "pos"]
+    parts: Mapping[str, Float[Tensor, "pos"]] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+    signed: bool = False
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    # ------------------------------------------------------------------------------------------------ reading it
+    def top(self, k: int = 10) -> list[Scored]:
+        """The k tokens with the highest scores, best first."""
+        order = self.scores.argsort(descending=True, stable=True)[:k].tolist()
+        return [Scored(self.tokens[row], float(self.scores[row]), (row,)) for row in order]
+
+    def by_word(self, reduce: Reduction = "sum") -> list[Scored]:
+        """Scores of whitespace-separated words. Special and blank tokens stand alone; every token counts once."""
+        return [self._scored(rows, reduce) for rows in text.words(self.text, self._spans, self.special.tolist())]
+
+    def by_spans(self, spans: Iterable[tuple[int, int]], reduce: Reduction = "sum") -> list[Scored]:
+        """Scores of stretches ``text[start:stop]``: a token counts if any visible character of it lies inside."""
+        wanted = [Span(*span) for span in spans]
+        for start, stop in wanted:
+            if not 0 <= start < stop <= len(self.text):
+                raise ValueError(f"span ({start}, {stop}) is not inside the context's {len(self.text)} characters")
+        return [
+            self._scored(text.tokens_in(self.text, self._spans, span), reduce)._replace(text=self.text[slice(*span)])
+            for span in wanted
+        ]
+
+    def without(self, positions: Iterable[int] = (), *, special: bool = False) -> "Attribution":
+        """The same attribution with some tokens left out: for display, since the remaining scores do not change."""
+        left_out = torch.isin(self.positions, torch.tensor([*positions], dtype=self.positions.dtype))
+        keep = ~(left_out | self.special) if special else ~left_out
+        if not keep.any():
+            raise ValueError("nothing would be left: every token is special or listed in positions")
+        return replace(
+            self,
+            tokens=tuple(token for token, kept in zip(self.tokens, keep.tolist(), strict=True) if kept),
+            **{
+                name: _rows(getattr(self, name), keep)
+                for name in ("ids", "positions", "offsets", "special", "scores", "parts", "diagnostics")
+            },
+        )
+
+    # --------------------------------------------------------------------------------------------- how sure it is
+    @property
+    def standard_errors(self) -> Mapping[str, Float[Tensor, "pos"] | None]:
+        """Of the scores and of each part; None where there is no chance in it, or only one probe."""
+        return self.diagnostics.get("standard_errors", {})
+
+    def interval(self, confidence: float = 0.95) -> tuple[Float[Tensor, "pos"], Float[Tensor, "pos"]]:
+        """Lower and upper ends of each score's confidence interval (Student's t over the probes)."""
+        error = self.standard_errors.get("scores")
+        if error is None:
+            raise ValueError("these scores have no standard error: nothing in them is random, or one probe was used")
+        reach = float(student.ppf((1 + confidence) / 2, self.diagnostics["probes"] - 1)) * error
+        return self.scores - reach, self.scores + reach
+
+    # ---------------------------------------------------------------------------------------- showing, keeping it
+    def plot(self) -> View:
+        """Circuitsvis coloured tokens: shown by a notebook, or ``.save("page.html")``; needs no network."""
+        return coloured_tokens(self._title, self.tokens, self.scores.float())
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a token: where it is, its score, its parts, and their standard errors."""
+        columns: dict[str, Any] = {
+            "position": self.positions.tolist(),
+            "id": self.ids.tolist(),
+            "token": self.tokens,
+            "start": self.offsets[:, 0].tolist(),
+            "stop": self.offsets[:, 1].tolist(),
+            "special": self.special.tolist(),
+            "score": self.scores.tolist(),
+            **{name: part.tolist() for name, part in self.parts.items()},
+        }
+        for name, error in self.standard_errors.items():
+            if error is not None:
+                columns[f"{name.removesuffix('s')}_se"] = error.tolist()
+        return pd.DataFrame(columns)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a safetensors file: tensors as they are, everything else in its JSON header."""
+        storage.save(path, FORMAT, VERSION, {entry.name: getattr(self, entry.name) for entry in fields(self)})
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> "Attribution":
+        """Read what `save` wrote; any other file is refused."""
+        return cls(**storage.load(path, FORMAT, VERSION))
+
+    def __repr__(self) -> str:
+        largest = float(self.scores.abs().max()) or 1.0
+        rows = [
+            f"{int(self.positions[row]):>5}  {_clip(repr(token), 24):<24} {score:>11.4g}  "
+            + "█" * round(WIDTH * abs(score) / largest)
+            for token, score, (row,) in self.top(8)
+        ]
+        sign = (
+            "either sign: above 0 speaks for the target" if self.signed else "≥ 0: how much it matters, not which way"
+        )
+        return "\n".join([self._title, *rows, *self._footnotes(len(rows)), f"scores {sign}"])
+
+    def _footnotes(self, shown: int) -> list[str]:
+        notes = [f"the {shown} highest of {len(self)} tokens"] if shown < len(self) else []
+        if "sink_mass" in self.diagnostics:
+            notes.append(f"first token (attention sink): {self.diagnostics['sink_mass']:.0%} of the score")
+        return ["; ".join(notes)] if notes else []
+
+    @property
+    def _title(self) -> str:
+        wanted = self.target_text if isinstance(self.target_text, tuple) else (self.target_text,)
+        return f"{self.method}: why {_clip(' rather than '.join(map(repr, wanted)), 60)}?"
+
+    @property
+    def _spans(self) -> list[Span]:
+        return [Span(*offsets) for offsets in self.offsets.tolist()]
+
+    def _scored(self, rows: list[int], reduce: Reduction) -> Scored:
+        if reduce not in REDUCTIONS:
+            raise ValueError(f"reduce={reduce!r} is not one of {', '.join(REDUCTIONS)}")
+        if not rows:
+            return Scored("", 0.0, ())
+        start, stop = int(self.offsets[rows[0], 0]), int(self.offsets[rows[-1], 1])
+        shown = self.text[start:stop]
+        return Scored(shown.strip() or shown, float(REDUCTIONS[reduce](self.scores[rows])), tuple(rows))
+
+
+def _rows(value: Any, keep: Bool[Tensor, "pos"]) -> Any:
+    """The kept rows of every tensor in ``value`` that has one row a token."""
+    if isinstance(value, Mapping):
+        return {name: _rows(item, keep) for name, item in value.items()}
+    return value[keep] if isinstance(value, Tensor) and value.shape[:1] == keep.shape else value
+
+
+def _clip(line: str, width: int) -> str:
+    return line if len(line) <= width else line[: width - 1] + "…"

@@ -1,0 +1,48 @@
+"""What a score is made of and how sure it is: standard errors, shares of its parts, the mass on the sink."""
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def standard_error(
+    samples: Float[Tensor, "sample pos"], score: Callable[[Float[Tensor, "pos"]], Float[Tensor, "pos"]]
+) -> Float[Tensor, "pos"] | None:
+    """Of ``score(mean of the samples)``, by the delta method; None for a single sample.
+
+    Each sample is carried through the score's derivative at the mean, so that samples which are shared between tokens,
+    or divided by their sum, are accounted for.
+    """
+    count = len(samples)
+    if count < 2:
+        return None
+    mean = samples.mean(0)
+    moved = torch.stack([_derivative(score, mean, sample - mean) for sample in samples])
+    return moved.square().sum(0).div(count * (count - 1)).sqrt()
+
+
+def _derivative(score: Callable[[Tensor], Tensor], at: Tensor, along: Tensor) -> Tensor:
+    derivative = torch.autograd.functional.jvp(score, at, along)[1]
+    assert isinstance(derivative, Tensor)
+    return derivative
+
+
+def shares(terms: Mapping[str, Float[Tensor, "pos"]]) -> dict[str, float]:
+    """How much of the whole score comes from each of its terms."""
+    totals = {name: float(term.abs().sum()) for name, term in terms.items()}
+    whole = sum(totals.values())
+    return {name: total / whole if whole else math.nan for name, total in totals.items()}
+
+
+def sink_mass(scores: Float[Tensor, "pos"]) -> float:
+    """The share of the score that sits on the first token, where attention goes when it has nowhere to go."""
+    whole = float(scores.abs().sum())
+    return float(scores[0].abs()) / whole if whole else math.nan
+
+
+def weak(share: Mapping[str, float], least: float = 0.01) -> list[str]:
+    """Parts that make up less than ``least`` of the score, so that it says next to nothing about them."""
+    return [name for name, part in share.items() if part < least]

@@ -1,0 +1,224 @@
+"""HETA: Hessian-Enhanced Token Attribution (ICLR 2026), on one page.
+
+    Attr(x_i → x_T) = M_T[i] · (β · S_i + γ · I_i)                                                         (Eq. 4)
+
+M, the gate         how much attention-weighted value flows from token i to the prediction             gate.py
+S, the curvature    how strongly log P(x_T) bends with token i's embedding                   (Eq. 2)   curvature.py
+I, the information  how far the predicted distribution moves when token i is masked          (Eq. 3)   information.py
+"""
+
+import warnings
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from heta_lens.attribution import Attribution
+from heta_lens.curvature import Norm, Support, check_enumerable, check_twice_differentiable, curvature, rademacher
+from heta_lens.diagnostics import shares, sink_mass, standard_error, weak
+from heta_lens.divergence import DIVERGENCES, Direction
+from heta_lens.gate import Flow, gate, value_norms
+from heta_lens.information import LogProbs, information
+from heta_lens.masking import Mask, check_mask, mask_vector
+from heta_lens.options import check_at_least, check_literals
+from heta_lens.prediction import Prediction
+from heta_lens.progress import Work, working
+
+Variant: TypeAlias = Literal["full", "transition_only", "hessian_only", "kl_only", "no_gate", "uniform_gate"]
+Balance: TypeAlias = Literal["none", "sum", "max"]
+
+CHUNK = 8  # tokens that share one frozen prefix and one gradient graph: more save graphs, fewer save suffix
+
+
+class Terms(NamedTuple):
+    """What a variant makes of Eq. 4: its gate, and β and γ where they are not the caller's to choose."""
+
+    gate: Literal["flow", "uniform", "none"] = "flow"
+    weights: tuple[float, float] | None = None
+
+
+VARIANTS: dict[Variant, Terms] = {
+    "full": Terms(),
+    # The paper's ablations. Its "Hessian only" and "KL only" keep the gate.
+    "transition_only": Terms(weights=(0, 0)),
+    "hessian_only": Terms(weights=(1, 0)),
+    "kl_only": Terms(weights=(0, 1)),
+    "no_gate": Terms(gate="none"),
+    "uniform_gate": Terms(gate="uniform"),
+}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """M, S (one sample a probe) and I, with their weights; a part whose weight is 0 is None."""
+
+    gate: Float[Tensor, "pos"]
+    curvature: Float[Tensor, "sample pos"] | None
+    information: Float[Tensor, "pos"] | None
+    beta: float
+    gamma: float
+
+    def means(self) -> dict[str, Float[Tensor, "pos"]]:
+        curvature = None if self.curvature is None else self.curvature.mean(0)
+        parts = {"gate": self.gate, "curvature": curvature, "information": self.information}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def terms(self, balance: Balance) -> dict[str, Float[Tensor, "pos"]]:
+        """Eq. 4 before its sum, ``M β S`` and ``M γ I``; balanced, S and I are divided by their sum or maximum."""
+        weights = {"curvature": self.beta, "information": self.gamma}
+        return {
+            name: self.gate * weights[name] * scaled(part, balance)
+            for name, part in self.means().items()
+            if name in weights
+        }
+
+    def score(self, balance: Balance) -> Float[Tensor, "pos"]:
+        """Eq. 4, or the gate alone where that is all there is."""
+        terms = list(self.terms(balance).values())
+        return torch.stack(terms).sum(0) if terms else self.gate
+
+    def standard_errors(self, balance: Balance) -> dict[str, Float[Tensor, "pos"] | None]:
+        """Of the score and each part. Only the probes are random."""
+        errors: dict[str, Tensor | None] = dict.fromkeys(("scores", *self.means()))
+        if self.curvature is not None:
+            errors["curvature"] = standard_error(self.curvature, lambda mean: mean)
+            errors["scores"] = standard_error(
+                self.curvature, lambda mean: replace(self, curvature=mean[None]).score(balance)
+            )
+        return errors
+
+    def diagnostics(self, balance: Balance) -> dict[str, Any]:
+        share = shares(self.terms(balance))
+        return {
+            "share": share,
+            "weak_parts": weak(share),
+            "sink_mass": sink_mass(self.score(balance)),
+            "balanced": self.score("sum"),
+            "standard_errors": self.standard_errors(balance),
+        }
+
+
+def scaled(part: Float[Tensor, "pos"], balance: Balance) -> Float[Tensor, "pos"]:
+    if balance == "none" or not part.any():
+        return part
+    return part / (part.sum() if balance == "sum" else part.max())
+
+
+@dataclass(frozen=True, eq=False)
+class Heta:
+    """HETA with these options: ``Heta(beta=1.0)(prediction)`` gives an `Attribution` with scores ≥ 0.
+
+    A part whose weight is 0 is not computed. The curvature costs ``probes`` Hessian–vector products a token
+    (``support="row"``: in all), the information one masked forward a token, the gate arithmetic on the cache only.
+    """
+
+    variant: Variant = "full"
+    beta: float = 0.5
+    gamma: float = 0.5
+    balance: Balance = "none"
+    probes: int = 10
+    support: Support = "block"
+    norm: Norm = "hutchinson"
+    flow: Flow = "suffix"
+    value_norm: Literal[1, 2] = 1
+    mask: Mask = "zero"
+    kl: Direction = "orig_masked"
+    seed: int = 0
+    batch: int | Literal["auto"] = "auto"
+    progress: bool | None = None
+
+    def __post_init__(self) -> None:
+        check_literals(self)
+        check_mask(self.mask)
+        for name, least in (("beta", 0), ("gamma", 0), ("probes", 1), ("seed", 0)):
+            check_at_least(name, getattr(self, name), least)
+        if self.batch != "auto":
+            check_at_least("batch", self.batch, 1)
+        if VARIANTS[self.variant].weights is not None and (self.beta, self.gamma) != (0.5, 0.5):
+            raise ValueError(f"variant={self.variant!r} fixes beta and gamma: leave them out, or use variant='full'")
+        if self.beta == self.gamma == 0:
+            raise ValueError("beta=0 and gamma=0 leave nothing to score; for the gate alone, variant='transition_only'")
+
+    def __call__(self, prediction: Prediction) -> Attribution:
+        beta, gamma = VARIANTS[self.variant].weights or (self.beta, self.gamma)
+        if self.norm == "exact" and beta:
+            check_enumerable(prediction.embeddings, self.support)
+        with prediction.running(), working(self._work(prediction, beta, gamma), self.progress) as work:
+            flow, total = self._gate(prediction)
+            curvature = self._curvature(prediction, work) if beta else None
+            information = self._information(prediction, work) if gamma else None
+        parts = Parts(flow, curvature, information, beta, gamma)
+        score = parts.score(self.balance)
+        for name, part in {**parts.means(), "the score": score}.items():
+            prediction.check_finite(name, part)
+        diagnostics = {**parts.diagnostics(self.balance), "gate_total": total, "probes": self.probes, **work.cost()}
+        if isinstance(prediction.target, tuple) and gamma:
+            diagnostics["note"] = "information is about the whole next-token distribution, not about the contrast"
+        _warn_of_weak_parts(diagnostics)
+        options = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "progress"}
+        return prediction.attribution("heta", score, parts.means(), options, diagnostics)
+
+    def _gate(self, prediction: Prediction) -> tuple[Float[Tensor, "pos"], float]:
+        kind = VARIANTS[self.variant].gate
+        if kind != "flow":
+            ones = torch.ones_like(prediction.embeddings[:, 0])
+            return (ones / len(ones), float(len(ones))) if kind == "uniform" else (ones, 1.0)
+        heads = zip(prediction.values(), prediction.output_weights(), strict=True)
+        norms = [value_norms(values, output, self.value_norm) for values, output in heads]
+        return gate(prediction.patterns(), norms, self.flow)
+
+    def _curvature(self, prediction: Prediction, work: Work) -> Float[Tensor, "sample pos"]:
+        n, d = prediction.embeddings.shape
+        check_twice_differentiable(prediction.objective_from(n - 1), prediction.embeddings[-1:])
+        return curvature(
+            prediction.objective_from,
+            prediction.embeddings,
+            lambda position: rademacher(self.seed, position, self.probes, d),
+            support=self.support,
+            norm=self.norm,
+            chunk=CHUNK if prediction.kept else n,
+            batch=self._batch(n),
+            done=partial(work.add, "hvps"),
+        )
+
+    def _information(self, prediction: Prediction, work: Work) -> Float[Tensor, "pos"]:
+        def log_probs_from(start: int) -> LogProbs:
+            log_probs = prediction.log_probs_from(start)
+            return lambda copies: rearrange(log_probs(copies), "copy vocab -> copy 1 vocab")
+
+        batch = self._batch(len(prediction))
+        with torch.no_grad():
+            return information(
+                log_probs_from,
+                prediction.embeddings,
+                mask_vector(self.mask, prediction.embeddings, prediction.lens.embedding_table),
+                prediction.log_probs[None],
+                DIVERGENCES[self.kl],
+                chunk=min(batch, CHUNK) if prediction.kept else batch,
+                done=partial(work.add, "forwards"),
+            )[0]
+
+    def _batch(self, n: int) -> int:
+        """Copies of the context alive at once; "auto" keeps them near 4,096 tokens."""
+        return max(1, min(32, 4096 // n)) if self.batch == "auto" else self.batch
+
+    def _work(self, prediction: Prediction, beta: float, gamma: float) -> dict[str, int]:
+        """What lies ahead, for the progress bar."""
+        n, d = prediction.embeddings.shape
+        directions = self.probes if self.norm == "hutchinson" else d
+        at_once = self.norm == "hutchinson" and self.support == "row"
+        hvps = directions * (1 if at_once else n)
+        return {"hvps": hvps if beta else 0, "forwards": n if gamma else 0}
+
+
+def _warn_of_weak_parts(diagnostics: dict[str, Any]) -> None:
+    for name in diagnostics["weak_parts"]:
+        warnings.warn(
+            f"{name} makes up {diagnostics['share'][name]:.2%} of this score, which therefore says next to nothing "
+            "about it: its units are smaller. balance='sum' gives every part the same total",
+            stacklevel=4,
+        )

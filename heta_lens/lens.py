@@ -1,0 +1,306 @@
+"""The one file that knows TransformerLens: how a model is run, hooked and read, whichever kind and version it is.
+
+A `HookedTransformer` (TransformerLens 3) and a `TransformerBridge` (3 and 4) share their hook names; they differ in how
+a prefix is reused, and that difference ends here.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from heta_lens.text import TAIL, appended, find_token
+
+EMBED = "hook_embed"
+READ = "unembed.hook_in"  # what the last layer norm hands to the unembedding
+
+Watch: TypeAlias = Callable[[Tensor], None]
+KeysValues: TypeAlias = list[tuple[Tensor, Tensor]]  # one pair a layer, laid out as this kind of model keeps them
+
+
+def names_filter(name: str) -> bool:
+    """The activations heta_lens reads: ``model.run_with_cache(tokens, names_filter=heta_lens.names_filter)``."""
+    return name in (EMBED, READ) or re.fullmatch(r"blocks\.\d+\.attn\.hook_(pattern|v)", name) is not None
+
+
+def pattern_name(layer: int) -> str:
+    return f"blocks.{layer}.attn.hook_pattern"
+
+
+def values_name(layer: int) -> str:
+    return f"blocks.{layer}.attn.hook_v"
+
+
+@runtime_checkable
+class Model(Protocol):
+    """What heta_lens asks of a model: all of it is in both HookedTransformer and TransformerBridge.
+
+    Their submodules ``embed`` and ``blocks`` too, but a structural check cannot see the submodules of a torch module.
+    """
+
+    cfg: Any
+    tokenizer: Any
+    training: bool
+
+    @property
+    def hook_dict(self) -> dict[str, Any]: ...
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def modules(self) -> Iterator[nn.Module]: ...
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Lens:
+    """A live model, seen as: ids (or embeddings) in, logits at one position out."""
+
+    model: Model
+
+    @classmethod
+    def of(cls, cache: Any) -> "Lens":
+        """The model a cache was taken from, refused in one sentence if it is none that can be explained."""
+        model = getattr(cache, "model", None)
+        if model is None:
+            raise TypeError(
+                f"expected the ActivationCache that run_with_cache returns, not a {type(cache).__name__}: "
+                "only the cache knows its model"
+            )
+        check_decoder(model)
+        return cls(model)
+
+    @property
+    def blocks(self) -> Any:
+        return cast(Any, self.model).blocks
+
+    @property
+    def layers(self) -> int:
+        return len(self.blocks)
+
+    @property
+    def token_weights(self) -> Float[Tensor, "vocab d"]:
+        """The raw embedding weights; they tell the model's device, type and vocabulary."""
+        return cast(Any, self.model).embed.W_E.detach()
+
+    @property
+    def device(self) -> torch.device:
+        return self.token_weights.device
+
+    @property
+    def vocabulary(self) -> int:
+        return len(self.token_weights)
+
+    def output_weights(self, layer: int) -> Float[Tensor, "head d_head d"]:
+        return self.blocks[layer].attn.W_O.detach()
+
+    @torch.no_grad()
+    def embedding_table(self) -> Float[Tensor, "vocab d"]:
+        """What the embedding modules return for every id (scaled and normalised where the model does), hooks aside."""
+        table = rearrange(torch.arange(self.vocabulary, device=self.device), "vocab -> 1 vocab")
+        for name in ("embed", "embed_ln"):
+            module = getattr(self.model, name, None)
+            if module is not None:
+                table = getattr(module, "original_component", module)(table)
+        return table[0]
+
+    def run(
+        self,
+        ids: Int[Tensor, "batch pos"],
+        embeddings: Float[Tensor, "batch pos d"] | None = None,
+        *,
+        read: int = -1,
+        whole: bool = False,
+        past: Mapping[str, Any] | None = None,
+        watch: Mapping[str, Watch] | None = None,
+    ) -> Float[Tensor, "batch vocab"]:
+        """Logits at position ``read``, in float32 or better, with ``embeddings`` standing in for the tokens' own.
+
+        Only that position is unembedded, unless the ``whole`` run has to look as it always does to somebody's hooks.
+        """
+        hooks: list[tuple[str, Callable[[Tensor], Tensor | None]]] = list((watch or {}).items())
+        if embeddings is not None:
+            hooks.append((EMBED, lambda live: embeddings.to(live)))
+        if not whole:
+            hooks.append((READ, lambda live: live[:, read, None]))
+        with self._hooked(hooks):
+            logits = self.model(ids, **(past or {}))
+        logits = logits[:, read if whole else 0]
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    @torch.no_grad()
+    def keys_values(self, ids: Int[Tensor, "1 pos"]) -> KeysValues:
+        """Every layer's keys and values; fewer than its layers for a model that keeps none."""
+        if self._is_hooked_transformer:
+            from transformer_lens import TransformerLensKeyValueCache
+
+            past = TransformerLensKeyValueCache.init_cache(self.model.cfg, self.device, 1)
+            self.run(ids, past={"past_kv_cache": past, "attention_mask": torch.ones_like(ids)})
+            return [(entry.past_keys, entry.past_values) for entry in past.entries]
+        from transformers import DynamicCache
+
+        # A plain cache: the ones that models make for themselves may keep only their sliding window.
+        past: Any = DynamicCache()
+        self.run(ids, past={"past_key_values": past})
+        return [(layer.keys, layer.values) for layer in past.layers]
+
+    def resume(self, keys_values: KeysValues, start: int, stop: int, batch: int) -> dict[str, Any]:
+        """Arguments with which a run of positions ``start:stop`` continues the first ``start``, unchanged.
+
+        Made anew for every run, because a bridge appends to the cache it is given.
+        """
+        position_axis = 1 if self._is_hooked_transformer else 2
+        past = [
+            tuple(kept.narrow(position_axis, 0, start).expand(batch, -1, -1, -1) for kept in pair)
+            for pair in keys_values
+        ]
+        if self._is_hooked_transformer:
+            from transformer_lens import TransformerLensKeyValueCache, TransformerLensKeyValueCacheEntry
+
+            entries = [TransformerLensKeyValueCacheEntry(*pair, frozen=True) for pair in past]
+            attend = torch.ones(batch, stop, dtype=torch.int, device=self.device)
+            return {
+                "past_kv_cache": TransformerLensKeyValueCache(entries, attend[:, :start], frozen=True),
+                "attention_mask": attend[:, start:],
+            }
+        from transformers import DynamicCache
+
+        cache = DynamicCache()
+        for layer, (keys, values) in enumerate(past):
+            cache.update(keys, values, layer)
+        return {"past_key_values": cache}
+
+    def user_hooks(self) -> list[Any]:
+        """Hooks that somebody else put on the model, through TransformerLens or through torch."""
+        points = {id(point): point for point in self.model.hook_dict.values()}.values()
+        wrapped = getattr(self.model, "original_model", self.model)  # a bridge does not count its root as a module
+        modules = {id(module): module for module in (*self.model.modules(), *wrapped.modules())}.values()
+        return [handle.user_hook for point in points for handle in (*point.fwd_hooks, *point.bwd_hooks)] + [
+            hook
+            for module in modules
+            for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+            for hook in getattr(module, kind).values()
+            if not _belongs_to_library(hook)
+        ]
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Gradients on, but for no parameter; the parameters' flags come back as they were."""
+        trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        with torch.inference_mode(False), torch.enable_grad():
+            try:
+                for parameter in trainable:
+                    parameter.requires_grad_(False)
+                yield
+            finally:
+                for parameter in trainable:
+                    parameter.requires_grad_(True)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        if self.model.tokenizer is None:
+            return "".join(f"<{token}>" for token in ids)
+        return self.model.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    def token_text(self, token: int) -> str:
+        return self.decode([token])
+
+    def token_after(self, context: Sequence[int], token: int) -> str:
+        """A token as it is written after this context."""
+        return next(piece for _, piece in appended(self.decode, context[-TAIL:], [token]))
+
+    def find_token(self, context: Sequence[int], text: str) -> int:
+        if self.model.tokenizer is None:
+            raise ValueError(f"target={text!r} is text, but the model has no tokenizer: give a token id")
+        encode = partial(self.model.tokenizer.encode, add_special_tokens=False)
+        return find_token(self.decode, encode, self.vocabulary, context, text)
+
+    def special_ids(self) -> set[int]:
+        return set(getattr(self.model.tokenizer, "all_special_ids", ()))
+
+    def weights(self) -> dict[str, Any]:
+        """How the weights were processed: the gate depends on it, although the logits do not."""
+        outputs = torch.stack([self.output_weights(layer).float().abs().mean(-1) for layer in range(self.layers)])
+        means = torch.stack([self.output_weights(layer).float().mean(-1).abs() for layer in range(self.layers)])
+        biases = [getattr(block.attn, "b_V", None) for block in self.blocks]
+        return {
+            "kind": type(self.model).__name__,
+            "dtype": str(self.token_weights.dtype).removeprefix("torch."),
+            "normalization": getattr(self.model.cfg, "normalization_type", None),
+            "compatibility_mode": bool(getattr(self.model, "compatibility_mode", False)),
+            "writing_weights_centred": bool(means.max() < 1e-4 * outputs.max()),
+            "value_biases": any(bias is not None and bool(bias.any()) for bias in biases),
+        }
+
+    @property
+    def _is_hooked_transformer(self) -> bool:
+        return "past_kv_cache" in inspect.signature(cast(nn.Module, self.model).forward).parameters
+
+    @contextmanager
+    def _hooked(self, hooks: list[tuple[str, Callable[[Tensor], Tensor | None]]]) -> Iterator[None]:
+        """Add hooks, see that every one of them fires, and take exactly these away again."""
+        added, fired = [], set()
+
+        def listener(name: str, function: Callable[[Tensor], Tensor | None]) -> Callable[..., Tensor | None]:
+            def hook(activation: Tensor, hook: Any) -> Tensor | None:  # noqa: ARG001 (passed by name)
+                fired.add(name)
+                return function(activation)
+
+            return hook
+
+        try:
+            for name, function in hooks:
+                point = self.model.hook_dict[name]
+                point.add_hook(listener(name, function))
+                added.append((point, point.fwd_hooks[-1]))
+            yield
+        finally:
+            for point, handle in added:
+                handle.hook.remove()
+                point.fwd_hooks[:] = [other for other in point.fwd_hooks if other is not handle]
+        silent = {name for name, _ in hooks} - fired
+        if silent:
+            raise RuntimeError(f"{type(self.model).__name__} ran without passing through {', '.join(sorted(silent))}")
+
+
+def check_decoder(model: Any) -> None:
+    """Refuse what cannot be explained: no hooks, an encoder, no attention, dropout switched on."""
+    kind = type(model).__name__
+    if not all(hasattr(model, name) for name in ("cfg", "hook_dict")):
+        raise TypeError(f"{kind} is not a TransformerLens model")
+    direction = getattr(model.cfg, "attention_dir", "causal")
+    if direction != "causal" or EMBED not in model.hook_dict or not hasattr(model, "blocks"):
+        raise ValueError(
+            f"{kind} is not a decoder-only language model: every token must come from the tokens before it"
+        )
+    bare = [
+        layer
+        for layer in range(len(model.blocks))
+        if not {pattern_name(layer), values_name(layer)} <= model.hook_dict.keys()
+    ]
+    if bare:
+        raise ValueError(f"{kind} has no attention pattern in layer {bare[0]}: heta_lens explains attention models")
+    if model.training:
+        raise ValueError("the model is in training mode, where dropout changes every run: call model.eval() first")
+
+
+def activation(cache: Any, name: str) -> Tensor:
+    """A cached activation without its batch dimension."""
+    try:
+        cached = cache[name]
+    except KeyError:
+        raise ValueError(
+            f"the cache has no {name!r}; take it with "
+            "model.run_with_cache(tokens, names_filter=heta_lens.names_filter), or without a filter"
+        ) from None
+    return cached[0] if cache[EMBED].ndim == 3 else cached
+
+
+def _belongs_to_library(hook: Any) -> bool:
+    module = getattr(hook, "__module__", None) or ""
+    return module.split(".")[0] in ("transformers", "transformer_lens", "accelerate")

@@ -1,0 +1,49 @@
+"""What a masked token's embedding becomes, and contexts in which one token at a time is masked."""
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias, get_args
+
+import torch
+from einops import repeat
+from jaxtyping import Float, Int
+from torch import Tensor
+
+MaskName: TypeAlias = Literal["zero", "mean", "vocab_mean"]
+Mask: TypeAlias = MaskName | int | Tensor
+
+
+def check_mask(mask: Mask) -> None:
+    """Refuse a mask that is neither a known name, a token id nor a vector, before any work."""
+    if isinstance(mask, str) and mask not in get_args(MaskName):
+        raise ValueError(f"mask={mask!r} is not one of {', '.join(get_args(MaskName))}, a token id or a vector")
+    if isinstance(mask, Tensor) and (mask.ndim != 1 or not mask.is_floating_point()):
+        raise ValueError(f"mask must be one vector of floats, not a {mask.dtype} tensor of shape {tuple(mask.shape)}")
+
+
+def mask_vector(
+    mask: Mask, embeddings: Float[Tensor, "pos d"], vocabulary: Callable[[], Float[Tensor, "vocab d"]]
+) -> Float[Tensor, "d"]:
+    """The embedding that stands where a token is masked: nothing, an average, a token's, or the one given."""
+    if isinstance(mask, Tensor):
+        if len(mask) != embeddings.shape[1]:
+            raise ValueError(f"mask has {len(mask)} entries; this model's embeddings have {embeddings.shape[1]}")
+        return mask.to(embeddings)
+    if isinstance(mask, int):
+        table = vocabulary()
+        if not 0 <= mask < len(table):
+            raise ValueError(f"mask={mask} is no token id of this model: ids go from 0 to {len(table) - 1}")
+        return table[mask].to(embeddings)
+    if mask == "mean":
+        return embeddings.mean(0)
+    if mask == "vocab_mean":
+        return vocabulary().to(embeddings).mean(0)
+    return torch.zeros_like(embeddings[0])
+
+
+def masked_copies(
+    embeddings: Float[Tensor, "pos d"], positions: Int[Tensor, "copy"], vector: Float[Tensor, "d"]
+) -> Float[Tensor, "copy pos d"]:
+    """One copy of the context for each position, in which that position alone is masked."""
+    copies = repeat(embeddings, "pos d -> copy pos d", copy=len(positions)).clone()
+    copies[torch.arange(len(positions), device=copies.device), positions] = vector
+    return copies

@@ -1,0 +1,39 @@
+"""Checking a method's options, so that a wrong one is refused before any work."""
+
+from collections.abc import Iterable
+from dataclasses import fields
+from difflib import get_close_matches
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+
+def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
+    """Refuse a value that is not among the choices, and list them."""
+    choices = list(choices)
+    if value not in choices:
+        raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}{_hint(value, choices)}")
+
+
+def check_at_least(name: str, value: float, least: float) -> None:
+    """Refuse a number below its minimum (NaN included)."""
+    if not value >= least:
+        raise ValueError(f"{name}={value!r} must be at least {least}")
+
+
+def check_literals(options: Any) -> None:
+    """Check every field of an options dataclass that is annotated with a ``Literal``."""
+    for name, kind in get_type_hints(type(options)).items():
+        if get_origin(kind) is Literal:
+            check_choice(name, getattr(options, name), get_args(kind))
+
+
+def check_names(method: type, given: Iterable[str]) -> None:
+    """Refuse options that a method does not have, and list the ones it has."""
+    known = [field.name for field in fields(method)]
+    for name in given:
+        if name not in known:
+            raise TypeError(f"{method.__name__} has no option {name!r}{_hint(name, known)}; it has {', '.join(known)}")
+
+
+def _hint(value: Any, choices: list[Any]) -> str:
+    close = get_close_matches(str(value), map(str, choices), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

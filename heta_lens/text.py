@@ -1,0 +1,103 @@
+"""Text and tokens: where each token lies in the decoded text, which word it belongs to, which token spells a string.
+
+Text is only ever decoded, a token at a time; it is never encoded again to find out what the context was.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+Decode = Callable[[Sequence[int]], str]
+INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+TAIL = 8  # context tokens that can still change how the next token is written
+
+
+class Span(NamedTuple):
+    """A stretch of characters, ``text[start:stop]``."""
+
+    start: int
+    stop: int
+
+
+def locate(decode: Decode, ids: Sequence[int]) -> tuple[str, list[Span]]:
+    """The decoded text and every token's span in it.
+
+    Tokens that share one character (bytes of an emoji, say) all get that character's span.
+    """
+    text, spans = "", []
+    anchor = done = 0  # decode from `anchor`, so that the cost stays linear; `done` tokens are in the text already
+    for stop in range(1, len(ids) + 1):
+        before, after = decode(ids[anchor:done]), decode(ids[anchor:stop])
+        if after.endswith(INCOMPLETE) and stop < len(ids):
+            continue
+        piece = after[len(before) :]
+        spans += [Span(len(text), len(text) + len(piece))] * (stop - done)
+        text, anchor, done = text + piece, done, stop
+    return text, spans
+
+
+def words(text: str, spans: Sequence[Span], special: Sequence[bool]) -> list[list[int]]:
+    """Token indices grouped into whitespace-separated words; special and blank tokens stand alone.
+
+    A token that spans several words counts to the first, so every token is in exactly one group.
+    """
+    starts = [match.start() for match in re.finditer(r"\S+", text)]
+    groups: list[list[int]] = []
+    last = None
+    for index, span in enumerate(spans):
+        shown = visible(text, span)
+        word = None if special[index] or shown.start == shown.stop else bisect_right(starts, shown.start)
+        if word is not None and word == last:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+        last = word
+    return groups
+
+
+def tokens_in(text: str, spans: Sequence[Span], wanted: Span) -> list[int]:
+    """Indices of the tokens with at least one visible character inside ``wanted``."""
+    shown = [visible(text, span) for span in spans]
+    return [i for i, span in enumerate(shown) if max(span.start, wanted.start) < min(span.stop, wanted.stop)]
+
+
+def visible(text: str, span: Span) -> Span:
+    """The span without the white space at its ends (empty if that is all it holds)."""
+    piece = text[span.start : span.stop]
+    start = span.start + len(piece) - len(piece.lstrip())
+    return Span(start, max(start, span.stop - len(piece) + len(piece.rstrip())))
+
+
+def find_token(
+    decode: Decode, encode: Callable[[str], Sequence[int]], size: int, context: Sequence[int], text: str
+) -> int:
+    """The token that appends exactly ``text`` to the context; failing that, ``text`` with its leading space toggled.
+
+    Encoding only says where to look first; decoding decides.
+    """
+    if not text:
+        raise ValueError("target='' is empty: give the text of one token, or its id")
+    toggled = text[1:] if text.startswith(" ") else " " + text
+    likely = [ids[0] for form in (text, toggled) if len(ids := encode(form)) == 1]
+    second_best = None
+    for token, piece in appended(decode, context[-TAIL:], [*likely, *range(size)]):
+        if piece == text:
+            return token
+        if piece == toggled and second_best is None:
+            second_best = token
+    if second_best is None:
+        pieces = [decode([token]) for token in encode(text)]
+        raise ValueError(
+            f"target={text!r} is not one token of this model but {len(pieces)}: {pieces}; "
+            f"explain the first of them, or give a token id"
+        )
+    return second_best
+
+
+def appended(decode: Decode, context: Sequence[int], tokens: Iterable[int]) -> Iterator[tuple[int, str]]:
+    """Each token with the characters it would add after the context."""
+    before = decode(context)
+    for token in tokens:
+        after = decode([*context, token])
+        yield token, after[len(before) :] if after.startswith(before) else decode([token])
