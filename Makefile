@@ -3,12 +3,12 @@ PYTHON ?= python3
 TL3 := .venv/tl3/bin
 TL4 := .venv/tl4/bin
 
-.PHONY: help test test-tl3 test-tl4 lint types format demo bench hooks clean
+.PHONY: help test test-tl3 test-tl4 lint types docs format demo bench hooks clean
 
 help:  ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-test: lint types test-tl3 test-tl4  ## everything that must pass: lint, types, the whole suite on both TransformerLens lines
+test: lint types docs test-tl3 test-tl4  ## everything that must pass: lint, types, docs, the whole suite on both TransformerLens lines
 
 test-tl3: .venv/tl3/ready  ## the suite on transformer-lens 3.9
 	$(TL3)/python -m pytest
@@ -23,6 +23,9 @@ lint: .venv/tl3/ready  ## ruff, without changing anything
 types: .venv/tl3/ready  ## pyright
 	$(TL3)/pyright --pythonpath $(TL3)/python
 
+docs: .venv/tl3/ready  ## the documentation, into site/
+	$(TL3)/mkdocs build --strict --quiet
+
 format: .venv/tl3/ready  ## ruff, mending what it can
 	$(TL3)/ruff check --fix .
 	$(TL3)/ruff format .
@@ -31,7 +34,7 @@ demo: .venv/tl3/ready  ## explain a prompt in the terminal
 	$(TL3)/python docs/demo.py
 
 bench: .venv/tl3/ready  ## how often HETA finds the word that was copied (needs the stories3M model)
-	$(TL3)/python benchmarks/copied_words.py
+	$(TL3)/python benchmarks/copied_words/table.py
 
 hooks: .venv/tl3/ready  ## run lint and types before every commit
 	$(TL3)/pre-commit install

@@ -1,6 +1,5 @@
 """Divergences between next-token distributions, given as log-probabilities, in nats."""
 
-import math
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
@@ -12,7 +11,7 @@ Divergence: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Direction: TypeAlias = Literal["orig_masked", "masked_orig", "js"]
 
 
-def kl(log_p: Float[Tensor, "*batch vocab"], log_q: Float[Tensor, "*#batch vocab"]) -> Float[Tensor, "*batch"]:
+def kl(log_p: Float[Tensor, "*#batch vocab"], log_q: Float[Tensor, "*#batch vocab"]) -> Float[Tensor, "*#batch"]:
     """KL(P ‖ Q) as a sum of terms ``p log(p/q) - p + q``, none of which is negative.
 
     The added ``q - p`` sums to nothing for distributions, but without it rounding makes small divergences negative.
@@ -26,15 +25,17 @@ def kl(log_p: Float[Tensor, "*batch vocab"], log_q: Float[Tensor, "*#batch vocab
     return torch.where(p > 0, terms, log_q.exp()).sum(-1)
 
 
-def js(log_p: Float[Tensor, "*batch vocab"], log_q: Float[Tensor, "*#batch vocab"]) -> Float[Tensor, "*batch"]:
+def js(log_p: Float[Tensor, "*#batch vocab"], log_q: Float[Tensor, "*#batch vocab"]) -> Float[Tensor, "*#batch"]:
     """Jensen–Shannon divergence: the mean KL to the even mixture; symmetric, at most log 2."""
-    middle = torch.logaddexp(log_p, log_q) - math.log(2)
-    return (kl(log_p, middle) + kl(log_q.expand_as(middle), middle)) / 2
+    high, low = torch.maximum(log_p, log_q), torch.minimum(log_p, log_q)
+    # log of the mean of e^high and e^low, which is exactly high where they are equal
+    middle = torch.where(high.isinf(), high, high + torch.log1p(torch.expm1(low - high) / 2))
+    return (kl(log_p, middle) + kl(log_q, middle)) / 2
 
 
-def reverse_kl(log_p: Float[Tensor, "*batch vocab"], log_q: Float[Tensor, "*#batch vocab"]) -> Float[Tensor, "*batch"]:
+def reverse_kl(log_p: Float[Tensor, "*#batch vocab"], log_q: Float[Tensor, "*#batch vocab"]) -> Float[Tensor, "*#batch"]:
     """KL(Q ‖ P)."""
-    return kl(log_q.expand(log_p.shape), log_p)
+    return kl(log_q, log_p)
 
 
 DIVERGENCES: dict[Direction, Divergence] = {"orig_masked": kl, "masked_orig": reverse_kl, "js": js}

@@ -38,7 +38,7 @@ class Terms(NamedTuple):
     """What a variant makes of Eq. 4: its gate, and β and γ where they are not the caller's to choose."""
 
     gate: Literal["flow", "uniform", "none"] = "flow"
-    weights: tuple[float, float] | None = None
+    weights: tuple[int, int] | None = None
 
 
 VARIANTS: dict[Variant, Terms] = {
@@ -59,8 +59,8 @@ class Parts:
     gate: Float[Tensor, "pos"]
     curvature: Float[Tensor, "sample pos"] | None
     information: Float[Tensor, "pos"] | None
-    beta: float
-    gamma: float
+    beta: float | int
+    gamma: float | int
 
     def means(self) -> dict[str, Float[Tensor, "pos"]]:
         curvature = None if self.curvature is None else self.curvature.mean(0)
@@ -112,13 +112,25 @@ def scaled(part: Float[Tensor, "pos"], balance: Balance) -> Float[Tensor, "pos"]
 class Heta:
     """HETA with these options: ``Heta(beta=1.0)(prediction)`` gives an `Attribution` with scores ≥ 0.
 
-    A part whose weight is 0 is not computed. The curvature costs ``probes`` Hessian–vector products a token
-    (``support="row"``: in all), the information one masked forward a token, the gate arithmetic on the cache only.
+    The curvature costs ``probes`` Hessian–vector products a token (``support="row"``: in all), the information one
+    masked forward a token, the gate arithmetic on the cache only. A part whose weight is 0 is not computed.
+
+    - ``variant``: ``full``; ``transition_only`` (the gate alone), ``hessian_only`` and ``kl_only`` (one part, gated),
+      ``no_gate``, ``uniform_gate``
+    - ``beta``, ``gamma``: weights of curvature and information
+    - ``balance``: divide each part by its ``sum`` or ``max`` over the context first, or by nothing (``none``)
+    - ``probes``, ``seed``: random sign vectors a token, and where they come from
+    - ``support``: probe each token alone (``block``), or all tokens at once (``row``)
+    - ``norm``: ``hutchinson`` (Eq. 2), ``exact`` (its expectation, tiny models), ``entrywise`` (the appendix's norm)
+    - ``flow``, ``value_norm``: how value flow reaches the prediction; the order of the values' norm
+    - ``mask``, ``kl``: what a masked token becomes; the divergence and its direction
+    - ``batch``: copies of the context alive at once; a smaller one needs less memory and changes nothing else
+    - ``progress``: show a progress bar; None shows it on a terminal or in a notebook
     """
 
     variant: Variant = "full"
-    beta: float = 0.5
-    gamma: float = 0.5
+    beta: float | int = 0.5
+    gamma: float | int = 0.5
     balance: Balance = "none"
     probes: int = 10
     support: Support = "block"
@@ -181,7 +193,7 @@ class Heta:
             support=self.support,
             norm=self.norm,
             chunk=CHUNK if prediction.kept else n,
-            batch=self._batch(n),
+            batch=self._batch(prediction),
             done=partial(work.add, "hvps"),
         )
 
@@ -190,7 +202,7 @@ class Heta:
             log_probs = prediction.log_probs_from(start)
             return lambda copies: rearrange(log_probs(copies), "copy vocab -> copy 1 vocab")
 
-        batch = self._batch(len(prediction))
+        batch = self._batch(prediction)
         with torch.no_grad():
             return information(
                 log_probs_from,
@@ -202,11 +214,13 @@ class Heta:
                 done=partial(work.add, "forwards"),
             )[0]
 
-    def _batch(self, n: int) -> int:
-        """Copies of the context alive at once; "auto" keeps them near 4,096 tokens."""
-        return max(1, min(32, 4096 // n)) if self.batch == "auto" else self.batch
+    def _batch(self, prediction: Prediction) -> int:
+        """Copies of the context alive at once; "auto" keeps them near 4,096 tokens, and hooks must only ever see one."""
+        if prediction.user_hooks:
+            return 1
+        return max(1, min(32, 4096 // len(prediction))) if self.batch == "auto" else self.batch
 
-    def _work(self, prediction: Prediction, beta: float, gamma: float) -> dict[str, int]:
+    def _work(self, prediction: Prediction, beta: float | int, gamma: float | int) -> dict[str, int]:
         """What lies ahead, for the progress bar."""
         n, d = prediction.embeddings.shape
         directions = self.probes if self.norm == "hutchinson" else d

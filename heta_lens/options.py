@@ -13,7 +13,7 @@ def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
         raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}{_hint(value, choices)}")
 
 
-def check_at_least(name: str, value: float, least: float) -> None:
+def check_at_least(name: str, value: float | int, least: float | int) -> None:
     """Refuse a number below its minimum (NaN included)."""
     if not value >= least:
         raise ValueError(f"{name}={value!r} must be at least {least}")

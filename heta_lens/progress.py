@@ -26,7 +26,7 @@ class Work:
                 if task.fields["kind"] == kind:
                     self.bar.advance(task.id, units)
 
-    def cost(self) -> dict[str, float]:
+    def cost(self) -> dict[str, int | float]:
         return {"forwards": self.done["forwards"], "hvps": self.done["hvps"], "seconds": perf_counter() - self.started}
 
 

@@ -1,4 +1,4 @@
-"""Build `copied_words.jsonl`: short stories whose next word must be copied from earlier in the story.
+"""Build `prompts.jsonl`: short stories whose next word must be copied from earlier in the story.
 
 The answer to "which context tokens made the model predict this one?" is known here before any method is asked: the next
 token repeats a word that the story names once or twice, and the model stops expecting it when that word is replaced.
@@ -29,7 +29,7 @@ One JSON object per line:
     swapped_word, swapped_id, p_swapped
                             what replaces the answer in the twin, its token id, and the answer's probability there
 
-Run `python benchmarks/copied_words.py [--model FOLDER]`, where FOLDER holds the model and its `load.py`.
+Run `python benchmarks/copied_words/build.py [--model FOLDER]`, where FOLDER holds the model and its `load.py`.
 """
 
 import argparse
@@ -48,9 +48,9 @@ from typing import Any
 
 import torch
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / ".." / "shared" / "models" / "stories3M"
-OUTPUT = Path(__file__).with_suffix(".jsonl")
+OUTPUT = Path(__file__).with_name("prompts.jsonl")
 
 SEED = 0
 DRAWS = 80  # fillings tried per template

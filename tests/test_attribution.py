@@ -1,0 +1,426 @@
+"""The result: read it by token, word and span, leave tokens out, tabulate, print, plot and store it."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import FrozenInstanceError, fields, replace
+from pathlib import Path
+from typing import Any
+
+import jaxtyping
+import pytest
+import torch
+from rich.cells import cell_len
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.testing import assert_close
+
+import heta_lens
+import zoo
+from heta_lens import Attribution, storage
+
+TOKENS = ("<bos>", "The", " cat", " s", "at", "\n")
+SCORES = (6.0, 0.5, 3.0, 1.0, 2.0, 0.25)
+
+
+def double(values: Sequence[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def attribution(tokens: Sequence[str] = TOKENS, scores: Sequence[float] = SCORES, **changes: Any) -> Attribution:
+    """By hand: token i has id 10 + i; the first is special; the target is " down"."""
+    ends = [len("".join(tokens[: i + 1])) for i in range(len(tokens))]
+    made = Attribution(
+        ids=torch.arange(len(tokens)) + 10,
+        tokens=tuple(tokens),
+        positions=torch.arange(len(tokens)),
+        offsets=torch.tensor(list(zip([0, *ends], ends, strict=False))),
+        special=torch.arange(len(tokens)) == 0,
+        text="".join(tokens),
+        target=7,
+        target_text=" down",
+        method="heta",
+        scores=double(scores),
+    )
+    return replace(made, **changes)
+
+
+def uncertain(**changes: Any) -> Attribution:
+    """With parts, and standard errors of some."""
+    errors = {"scores": double(range(6)) / 10, "curvature": double(range(6)), "information": None}
+    parts = {"curvature": double(SCORES) * 2, "information": double(SCORES) * 3}
+    diagnostics = {"standard_errors": errors, "probes": 3, "sink_mass": 0.47, "balanced": double(SCORES) / 7}
+    return attribution(parts=parts, **{"diagnostics": diagnostics, **changes})
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Types as a user has them, checked by nobody: the tests' checker would speak before the library does."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+# -------------------------------------------------------------------------------------------------------- by token
+def test_the_top_tokens_come_best_first():
+    assert attribution().top(3) == [("<bos>", 6.0, (0,)), (" cat", 3.0, (2,)), ("at", 2.0, (4,))]
+
+
+@pytest.mark.parametrize(("k", "length"), [(0, 0), (1, 1), (6, 6), (99, 6)])
+def test_the_top_has_k_tokens_or_all_there_are(k: int, length: int):
+    assert len(attribution().top(k)) == length
+
+
+def test_equal_scores_keep_the_order_of_the_text():
+    top = attribution(scores=(1, 2, 2, 1, 2, 1)).top(6)
+    assert [scored.rows[0] for scored in top] == [1, 2, 4, 0, 3, 5]
+
+
+def test_the_length_is_the_number_of_tokens():
+    assert len(attribution()) == 6
+
+
+def test_it_cannot_be_changed():
+    with pytest.raises(FrozenInstanceError):
+        attribution().scores = torch.zeros(6)
+
+
+# ----------------------------------------------------------------------------------------------------------- by word
+@pytest.mark.parametrize(("reduce", "sat"), [("sum", 3.0), ("mean", 1.5), ("max", 2.0)])
+def test_tokens_of_a_word_are_reduced_to_one_score(reduce: str, sat: float):
+    assert attribution().by_word(reduce) == [
+        ("<bos>", 6.0, (0,)), ("The", 0.5, (1,)), ("cat", 3.0, (2,)), ("sat", sat, (3, 4)), ("\n", 0.25, (5,)),
+    ]  # fmt: skip
+
+
+def test_words_add_up_to_the_scores_whatever_the_tokens():
+    made = attribution(["a", "b c", " ", "", "d ", " e"], scores=(1, 2, 4, 8, 16, 32))
+    assert sum(word.score for word in made.by_word()) == 63
+
+
+def test_an_emoji_of_several_tokens_is_one_word():
+    offsets = torch.tensor([[0, 2], [2, 4], [2, 4], [4, 7]])
+    made = attribution(["Hi", " 😀", " 😀", " yo"], (1, 2, 4, 8), text="Hi 😀 yo", offsets=offsets)
+    assert made.by_word() == [("Hi", 1, (0,)), ("😀", 6, (1, 2)), ("yo", 8, (3,))]
+
+
+def test_signed_scores_cancel_in_a_sum_but_not_in_the_maximum():
+    made = attribution(["un", "likely"], (-3, 2), special=torch.tensor([False, False]), signed=True)
+    assert [made.by_word(reduce)[0].score for reduce in ("sum", "mean", "max")] == [-1, -0.5, 2]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_an_unknown_reduction_is_refused_by_listing_the_known_ones():
+    for call in (lambda: attribution().by_word("median"), lambda: attribution().by_spans([(0, 5)], "median")):
+        with pytest.raises(ValueError, match=r"reduce='median' is not one of sum, mean, max"):
+            call()
+
+
+# ---------------------------------------------------------------------------------------------------------- by spans
+@pytest.mark.parametrize(("reduce", "score"), [("sum", 6.0), ("mean", 2.0), ("max", 3.0)])
+def test_a_span_has_the_tokens_that_show_in_it(reduce: str, score: float):
+    start = attribution().text.index("cat")
+    assert attribution().by_spans([(start, start + 7)], reduce) == [("cat sat", score, (2, 3, 4))]
+
+
+def test_spans_may_overlap_come_in_any_order_and_cut_tokens():
+    text = attribution().text
+    spans = [(text.index("at\n"), len(text)), (0, len(text)), (text.index("cat") + 1, text.index("cat") + 2)]
+    assert attribution().by_spans(spans) == [("at\n", 2.0, (4,)), (text, 12.5, (0, 1, 2, 3, 4)), ("a", 3.0, (2,))]
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+def test_a_span_of_white_space_has_no_tokens(reduce: str):
+    space = attribution().text.index(" cat")
+    assert attribution().by_spans([(space, space + 1)], reduce) == [(" ", 0.0, ())]
+
+
+def test_no_spans_have_no_scores():
+    assert attribution().by_spans([]) == []
+
+
+@pytest.mark.parametrize("span", [(-1, 3), (3, 3), (4, 3), (0, 18), (17, 18)])
+def test_a_span_outside_the_text_is_refused_by_the_size_of_the_text(span: tuple[int, int]):
+    assert len(attribution().text) == 17
+    with pytest.raises(ValueError, match=rf"span \({span[0]}, {span[1]}\) .* 17 characters"):
+        attribution().by_spans([(0, 17), span])
+
+
+# -------------------------------------------------------------------------------------------------- leaving tokens out
+def test_special_tokens_can_be_left_out():
+    shown = uncertain().without(special=True)
+    assert shown.tokens == TOKENS[1:]
+    assert shown.positions.tolist() == [1, 2, 3, 4, 5]
+    assert shown.ids.tolist() == [11, 12, 13, 14, 15]
+    assert shown.offsets.tolist() == uncertain().offsets[1:].tolist()
+    assert shown.special.tolist() == [False] * 5
+
+
+def test_what_stays_keeps_its_scores_parts_and_standard_errors():
+    whole, shown = uncertain(), uncertain().without([1, 4])
+    stays = [0, 2, 3, 5]
+    assert_close(shown.scores, whole.scores[stays])
+    for name, part in whole.parts.items():
+        assert_close(shown.parts[name], part[stays])
+    assert_close(shown.standard_errors["curvature"], whole.standard_errors["curvature"][stays])
+    assert_close(shown.diagnostics["balanced"], whole.diagnostics["balanced"][stays])
+    assert shown.standard_errors["information"] is None
+    assert shown.diagnostics["sink_mass"] == whole.diagnostics["sink_mass"]
+
+
+def test_what_is_no_row_a_token_stays_whole():
+    options = {"mask": torch.arange(6.0), "seed": 0}
+    shown = uncertain(options=options).without([0])
+    assert shown.options["mask"].tolist() == options["mask"].tolist()
+    assert (shown.text, shown.target) == (uncertain().text, 7)
+
+
+def test_positions_are_places_in_the_context_however_much_was_left_out_before():
+    shown = attribution().without([0, 1]).without([2])
+    assert shown.tokens == (" s", "at", "\n")
+    assert shown.by_word()[0] == ("sat", 3.0, (0, 1))
+
+
+def test_leaving_out_nothing_changes_nothing():
+    for shown in (attribution().without(), attribution().without([]), attribution().without(iter(()))):
+        assert shown.tokens == TOKENS
+        assert shown.scores.tolist() == list(SCORES)
+
+
+def test_leaving_tokens_out_leaves_the_original_alone():
+    whole = uncertain()
+    whole.without([0, 1], special=True)
+    assert len(whole) == len(whole.scores) == len(whole.parts["curvature"]) == 6
+
+
+def test_leaving_out_everything_is_refused():
+    with pytest.raises(ValueError, match="nothing would be left"):
+        attribution().without(range(1, 6), special=True)
+
+
+@pytest.mark.parametrize("position", [6, 99, -7])
+def test_leaving_out_a_position_that_is_not_there_is_refused(position: int):
+    with pytest.raises(ValueError, match=str(position)):
+        attribution().without([position])
+
+
+# ------------------------------------------------------------------------------------------------------ how sure it is
+@pytest.mark.parametrize(("probes", "confidence", "t"), [(2, 0.95, 12.7062), (3, 0.95, 4.30265), (11, 0.9, 1.81246)])
+def test_the_interval_is_students_t(probes: int, confidence: float, t: float):
+    made = uncertain(diagnostics={**uncertain().diagnostics, "probes": probes})
+    low, high = made.interval(confidence)
+    assert_close(high - made.scores, t * made.standard_errors["scores"], rtol=1e-5, atol=0)
+    assert_close(made.scores - low, t * made.standard_errors["scores"], rtol=1e-5, atol=0)
+
+
+def test_the_interval_is_one_of_95_percent_unless_told():
+    assert_close(uncertain().interval()[0], uncertain().interval(0.95)[0])
+
+
+@pytest.mark.parametrize("diagnostics", [{}, {"probes": 1, "standard_errors": {"scores": None}}])
+def test_without_standard_errors_there_is_no_interval(diagnostics: dict[str, Any]):
+    with pytest.raises(ValueError, match="no standard error"):
+        attribution(diagnostics=diagnostics).interval()
+
+
+@pytest.mark.parametrize("confidence", [95.0, 1.5, -0.1])
+def test_a_confidence_that_is_no_probability_is_refused(confidence: float):
+    with pytest.raises(ValueError, match="confidence"):
+        uncertain().interval(confidence)
+
+
+def test_methods_without_chance_have_no_standard_errors():
+    assert attribution().standard_errors == {}
+
+
+# ------------------------------------------------------------------------------------------------------------- tables
+def test_the_table_has_a_row_a_token():
+    table = uncertain().to_frame()
+    assert table["token"].tolist() == list(TOKENS)
+    assert table["position"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert table["id"].tolist() == [10, 11, 12, 13, 14, 15]
+    assert table["score"].tolist() == list(SCORES)
+    assert table["special"].tolist() == [True] + [False] * 5
+    assert table["start"].tolist() == [0, 5, 8, 12, 14, 16]
+    assert table["stop"].tolist() == [5, 8, 12, 14, 16, 17]
+
+
+def test_the_table_has_parts_and_the_standard_errors_there_are():
+    table = uncertain().to_frame()
+    assert table["curvature"].tolist() == uncertain().parts["curvature"].tolist()
+    assert table["score_se"].tolist() == uncertain().standard_errors["scores"].tolist()
+    assert table["curvature_se"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert "information" in table
+    assert "information_se" not in table
+
+
+def test_a_part_and_its_standard_error_go_by_one_name():
+    errors = {"standard_errors": {"heads": double(SCORES)}}
+    assert "heads_se" in attribution(parts={"heads": double(SCORES)}, diagnostics=errors).to_frame()
+
+
+def test_the_table_has_only_the_tokens_that_were_kept():
+    assert uncertain().without([1, 2], special=True).to_frame()["position"].tolist() == [3, 4, 5]
+
+
+def test_scores_of_half_precision_can_be_tabulated_printed_and_plotted():
+    made = attribution(scores=SCORES)
+    half = replace(made, scores=made.scores.bfloat16())
+    assert half.to_frame()["score"].tolist() == list(SCORES)
+    assert "<bos>" in repr(half)
+    assert half.plot().fragment
+
+
+# -------------------------------------------------------------------------------------------------------- save and load
+def assert_same(found: Any, expected: Any) -> None:
+    if isinstance(expected, Tensor):
+        assert_close(found, expected, rtol=0, atol=0)
+    elif isinstance(expected, dict):
+        assert list(found) == list(expected)
+        for key, item in expected.items():
+            assert_same(found[key], item)
+    else:
+        assert (type(found), found) == (type(expected), expected)
+
+
+FULL = {
+    "target": (7, 9),
+    "target_text": (" down", " up"),
+    "signed": True,
+    "options": {"mask": torch.tensor([0.5, -1.0]), "layers": (0, 1), "tolerance": None, "deep": {"pair": [(1, None)]}},
+    "positions": torch.tensor([0, 2, 3, 4, 5, 9]),
+}
+
+
+@pytest.mark.parametrize("changes", [{}, FULL], ids=["plain", "full"])
+def test_what_is_saved_is_loaded_exactly(tmp_path: Path, changes: dict[str, Any]):
+    saved = uncertain(**changes)
+    saved.save(tmp_path / "a.safetensors")
+    loaded = Attribution.load(tmp_path / "a.safetensors")
+    for field in fields(Attribution):
+        assert_same(getattr(loaded, field.name), getattr(saved, field.name))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_scores_keep_their_dtype_in_a_file(tmp_path: Path, dtype: torch.dtype):
+    saved = replace(attribution(), scores=double(SCORES).div(3).to(dtype))
+    saved.save(tmp_path / "a.safetensors")
+    assert_same(Attribution.load(tmp_path / "a.safetensors").scores, saved.scores)
+
+
+def test_a_loaded_attribution_outlives_its_file(tmp_path: Path):
+    path = tmp_path / "a.safetensors"
+    attribution(scores=[-score for score in SCORES]).save(path)
+    other = path.read_bytes()
+    attribution().save(path)
+    loaded = Attribution.load(path)
+    with open(path, "r+b") as file:  # in place, as safetensors before 0.8 writes
+        file.write(other)
+    assert loaded.scores.tolist() == list(SCORES)
+
+
+def test_another_safetensors_file_is_no_attribution(tmp_path: Path):
+    save_file({"scores": torch.ones(3)}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=r"model.safetensors is a safetensors file, but not a heta_lens.attribution"):
+        Attribution.load(tmp_path / "model.safetensors")
+
+
+def test_an_attribution_from_a_newer_heta_lens_is_refused(tmp_path: Path):
+    storage.save(tmp_path / "a.safetensors", "heta_lens.attribution", 2, {"scores": torch.ones(3), "new": 1})
+    with pytest.raises(ValueError, match="upgrade"):
+        Attribution.load(tmp_path / "a.safetensors")
+
+
+# ------------------------------------------------------------------------------------------------------- in a terminal
+def lines(made: Attribution) -> list[str]:
+    return repr(made).splitlines()
+
+
+def test_it_prints_the_question_the_highest_tokens_and_how_to_read_them():
+    assert [line.split("█")[0].split() for line in lines(uncertain())] == [
+        ["heta:", "why", "'", "down'?"],
+        ["0", "'<bos>'", "6"],
+        ["2", "'", "cat'", "3"],
+        ["4", "'at'", "2"],
+        ["3", "'", "s'", "1"],
+        ["1", "'The'", "0.5"],
+        ["5", r"'\n'", "0.25"],
+        ["first", "token", "(attention", "sink):", "47%", "of", "the", "score"],
+        ["scores", "≥", "0:", "how", "much", "it", "matters,", "not", "which", "way"],
+    ]
+
+
+def test_bars_are_as_long_as_their_scores():
+    assert [line.count("█") for line in lines(attribution())[1:-1]] == [30, 15, 10, 5, 2, 1]
+
+
+def test_signed_scores_say_what_their_sign_means():
+    made = attribution(scores=[-score for score in SCORES], signed=True)
+    assert lines(made)[-1] == "scores either sign: above 0 speaks for the target"
+    assert lines(made)[1].split()[:3] == ["5", r"'\n'", "-0.25"]
+    assert lines(made)[-2].count("█") == 30
+
+
+def test_a_long_context_says_how_many_tokens_are_not_printed():
+    assert "the 8 highest of 50 tokens" in repr(attribution(["x"] * 50, range(50)))
+
+
+def test_a_contrast_names_both_targets():
+    made = attribution(target=(1, 2), target_text=(" Paris", " Rome"))
+    assert lines(made)[0] == "heta: why ' Paris' rather than ' Rome'?"
+
+
+def test_what_was_left_out_is_not_printed():
+    assert "<bos>" not in repr(attribution().without(special=True))
+
+
+@pytest.mark.parametrize(
+    "token",
+    ["a" * 200, "\n" * 40, "e\N{COMBINING ACUTE ACCENT}" * 50, "世界" * 20, "😀" * 30],
+    ids=["long", "newlines", "accents", "Chinese", "emoji"],
+)
+def test_it_fits_a_terminal_whatever_the_tokens(token: str):
+    made = attribution([token] * 2000, [1e-300 * (-1) ** i for i in range(2000)], signed=True)
+    made = replace(made, diagnostics={"sink_mass": 1.0}, target=(1, 2), target_text=(token, token))
+    assert max(map(cell_len, lines(made))) <= 100
+
+
+def test_columns_line_up_under_wide_characters():
+    made = attribution(["世界", "cat", "😀"], (3, 2, 1))
+    assert len({cell_len(line.split("█")[0]) for line in lines(made)[1:-1]}) == 1
+
+
+def test_an_ordinary_result_fits_80_columns():
+    made = attribution([" tokens"] * 2000, range(2000), diagnostics={"sink_mass": 0.61})
+    assert max(map(cell_len, lines(made))) <= 80
+
+
+def test_scores_of_nothing_but_zeros_print_no_nan():
+    made = attribution(scores=[0.0] * 6, diagnostics={"sink_mass": math.nan})
+    assert "nan" not in repr(made)
+    assert "█" not in repr(made)
+
+
+# --------------------------------------------------------------------------------------------------------------- plots
+def test_the_plot_has_the_question_and_every_token():
+    shown = attribution().plot()
+    assert shown.title == "heta: why ' down'?"
+    values = re.search(r'"values": \[([^]]*)\]', shown.fragment)
+    assert [float(value) for value in values[1].split(",")] == list(SCORES)
+
+
+def test_the_plot_has_only_the_tokens_that_were_kept():
+    assert '"values": [0.5, 3.0, 1.0, 2.0, 0.25]' in attribution().without(special=True).plot().fragment
+
+
+# -------------------------------------------------------------------------------------------------------- from a model
+def test_the_tokens_of_a_model_are_found_in_its_text(tmp_path: Path):
+    model = zoo.bridge("gpt2")
+    words = model.tokenizer.encode("The cat sat on the mat", add_special_tokens=False)
+    ids = torch.tensor([[model.tokenizer.bos_token_id, *words]])
+    _, cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)
+    made = heta_lens.attribute(cache, tokens=ids, variant="transition_only")
+    assert made.text == "<bos>The cat sat on the mat"
+    assert [made.text[start:stop] for start, stop in made.offsets.tolist()] == list(made.tokens)
+    assert [word.text for word in made.by_word()] == ["<bos>", "The", "cat", "sat", "on", "the", "mat"]
+    assert made.without(special=True).tokens == made.tokens[1:]
+    made.save(tmp_path / "a.safetensors")
+    assert repr(Attribution.load(tmp_path / "a.safetensors")) == repr(made)

@@ -1,0 +1,260 @@
+"""Eq. 4: its variants, its identities, what it reports about itself."""
+
+from typing import Any, get_args
+
+import pytest
+import torch
+from asking import cache_of, explain, predict, relative
+
+import heta_lens
+import heta_lens.heta
+import oracles
+import zoo
+from heta_lens.heta import VARIANTS, Balance, Parts, Variant
+
+KINDS = "bridge-(gpt2|llama|native)|hooked-rotary_gqa"
+
+
+def parts(seed: int = 0, n: int = 6, samples: int = 5, beta: float = 0.5, gamma: float = 0.25) -> Parts:
+    """Random parts, of very different sizes."""
+    generator = torch.Generator().manual_seed(seed)
+    gate, information = torch.rand(2, n, generator=generator, dtype=torch.float64)
+    curvature = 100 * torch.rand(samples, n, generator=generator, dtype=torch.float64)
+    return Parts(gate / gate.sum(), curvature, information, beta, gamma)
+
+
+# ---------------------------------------------------------------------------------------------------- the formula
+def test_eq4_and_its_balanced_forms_equal_the_oracle() -> None:
+    own = parts()
+    arguments = own.gate, own.curvature.mean(0), own.information, 0.5, 0.25
+    torch.testing.assert_close(own.score("none"), oracles.eq4(*arguments), rtol=1e-14, atol=0)
+    for by in ("sum", "max"):
+        torch.testing.assert_close(own.score(by), oracles.balanced(*arguments, by=by), rtol=1e-14, atol=0)
+
+
+def test_a_part_that_is_zero_everywhere_stays_zero_when_balanced() -> None:
+    own = Parts(torch.tensor([0.5, 0.5]), torch.zeros(3, 2), torch.tensor([1.0, 3.0]), 1.0, 1.0)
+    assert own.score("sum").tolist() == [0.125, 0.375]
+    assert own.score("max").tolist() == pytest.approx([1 / 6, 0.5])
+
+
+@pytest.mark.parametrize("build", zoo.models(KINDS))
+def test_variants_are_the_terms_of_eq4(build: Any) -> None:
+    model = build()
+    ids = zoo.prompt(model, 6)
+    full = explain(model, ids, beta=0.3, gamma=0.7)
+    gate, curvature, information = (full.parts[name] for name in ("gate", "curvature", "information"))
+    expected: dict[Variant, Any] = {
+        "full": gate * (0.5 * curvature + 0.5 * information),
+        "transition_only": gate,
+        "hessian_only": gate * curvature,
+        "kl_only": gate * information,
+        "no_gate": 0.5 * curvature + 0.5 * information,
+        "uniform_gate": (0.5 * curvature + 0.5 * information) / 6,
+    }
+    assert expected.keys() == VARIANTS.keys()
+    for variant, scores in expected.items():
+        assert relative(explain(model, ids, variant=variant).scores, scores) < 1e-9, variant
+
+
+def test_no_gate_and_a_uniform_gate_rank_alike() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 8)
+    free, uniform = (explain(model, ids, variant=variant).scores for variant in ("no_gate", "uniform_gate"))
+    assert torch.equal(free.argsort(), uniform.argsort())
+    torch.testing.assert_close(free / free.sum(), uniform / uniform.sum(), rtol=1e-12, atol=0)
+
+
+def test_scaling_beta_and_gamma_scales_the_score() -> None:
+    model = zoo.bridge("llama")
+    ids = zoo.prompt(model, 6)
+    once, thrice = explain(model, ids, beta=0.2, gamma=0.6), explain(model, ids, beta=0.6, gamma=1.8)
+    torch.testing.assert_close(3 * once.scores, thrice.scores, rtol=1e-12, atol=0)
+
+
+def test_a_part_without_weight_is_not_computed() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 5)
+    first_order = explain(model, ids, beta=0.0, gamma=1.0)
+    assert set(first_order.parts) == {"gate", "information"}
+    assert (first_order.diagnostics["hvps"], first_order.diagnostics["forwards"]) == (0, 5)
+    second_order = explain(model, ids, gamma=0.0)
+    assert set(second_order.parts) == {"gate", "curvature"}
+    assert (second_order.diagnostics["hvps"], second_order.diagnostics["forwards"]) == (50, 0)
+
+
+# ----------------------------------------------------------------------------------------- what must not matter
+@pytest.mark.parametrize("build", zoo.models())
+def test_nothing_at_or_after_the_target_matters(build: Any) -> None:
+    model = build()
+    ids = zoo.prompt(model, 9)
+    other = ids.clone()
+    other[0, 5:] = zoo.prompt(model, 9, seed=1)[0, 5:]
+    one, two = (explain(model, prompt, target=7, position=5, probes=3) for prompt in (ids, other))
+    alone = explain(model, ids[:, :5], target=7, probes=3)
+    assert relative(one.scores, two.scores) < 1e-6
+    assert relative(one.scores, alone.scores) < 1e-6
+
+
+@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama|mistral|gemma2|native)|hooked-(rotary_gqa|alibi)"))
+def test_batch_and_chunk_do_not_matter(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build()
+    ids = zoo.prompt(model, 9)
+    reference = explain(model, ids, probes=4)
+    for batch in (1, 3, 1000):
+        assert relative(explain(model, ids, probes=4, batch=batch).scores, reference.scores) < 1e-6
+    for chunk in (1, 2, 1000):
+        monkeypatch.setattr(heta_lens.heta, "CHUNK", chunk)
+        assert relative(explain(model, ids, probes=4).scores, reference.scores) < 1e-6
+
+
+@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama|mistral|gemma2)|hooked-(rotary_gqa|local|sinks)"))
+def test_reusing_a_prefix_does_not_matter(build: Any) -> None:
+    model = build()
+    ids = zoo.prompt(model, 9)
+    reused = explain(model, ids, probes=4)
+    handle = model.unembed.register_forward_hook(lambda *_: None)
+    try:
+        full = explain(model, ids, probes=4)
+    finally:
+        handle.remove()
+    assert reused.diagnostics["prefix_reuse"] == "on"
+    assert full.diagnostics["prefix_reuse"].startswith("off: hooks")
+    assert relative(reused.scores, full.scores) < 1e-6
+
+
+def test_the_seed_decides_the_probes_and_nothing_else_does() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 5)
+    torch.manual_seed(1)
+    one = explain(model, ids, seed=4)
+    torch.manual_seed(2)
+    again, other = explain(model, ids, seed=4), explain(model, ids, seed=5)
+    assert torch.equal(one.scores, again.scores)
+    assert not torch.allclose(one.parts["curvature"], other.parts["curvature"])
+    assert torch.equal(one.parts["information"], other.parts["information"])
+
+
+# --------------------------------------------------------------------------------------------- what it reports
+def test_work_is_counted_where_it_is_done() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 6)
+    for options, hvps, forwards in (
+        ({"probes": 3}, 18, 6),
+        ({"probes": 3, "support": "row"}, 3, 6),
+        ({"norm": "exact"}, 48, 6),
+        ({"norm": "entrywise", "support": "row"}, 48, 6),
+        ({"variant": "transition_only"}, 0, 0),
+    ):
+        diagnostics = explain(model, ids, **options).diagnostics
+        assert (diagnostics["hvps"], diagnostics["forwards"]) == (hvps, forwards), options
+
+
+def test_a_weak_part_is_named_and_warned_of_once() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 6)
+    with pytest.warns(UserWarning, match=r"information makes up 0\.\d+% of this score") as warned:
+        attribution = heta_lens.attribute(cache_of(model, ids), tokens=ids, gamma=0.01)
+    assert len(warned) == 1
+    assert attribution.diagnostics["weak_parts"] == ["information"]
+    share = attribution.diagnostics["share"]
+    assert share["information"] == pytest.approx(1 - share["curvature"])
+    assert not explain(model, ids, balance="sum").diagnostics["weak_parts"]
+
+
+@pytest.mark.parametrize("balance", get_args(Balance))
+def test_the_balanced_score_is_always_reported_beside_the_literal_one(balance: Balance) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 6)
+    attribution = explain(model, ids, balance=balance)
+    gate, curvature, information = (attribution.parts[name] for name in ("gate", "curvature", "information"))
+    expected = gate * (curvature / curvature.sum() + information / information.sum()) / 2
+    torch.testing.assert_close(attribution.diagnostics["balanced"], expected)
+    if balance == "sum":
+        torch.testing.assert_close(attribution.scores, expected)
+
+
+def test_sink_mass_is_the_first_tokens_share() -> None:
+    model = zoo.bridge("gpt2")
+    attribution = explain(model, zoo.prompt(model, 6))
+    share = attribution.scores / attribution.scores.sum()
+    assert attribution.diagnostics["sink_mass"] == pytest.approx(float(share[0]))
+
+
+def test_standard_errors_are_of_what_is_random() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 6)
+    errors = explain(model, ids).standard_errors
+    assert errors["gate"] is None
+    assert errors["information"] is None
+    torch.testing.assert_close(errors["scores"], explain(model, ids).parts["gate"] * 0.5 * errors["curvature"])
+    for options in ({"probes": 1}, {"norm": "exact"}, {"norm": "entrywise"}, {"variant": "kl_only"}):
+        assert set(explain(model, ids, **options).standard_errors.values()) == {None}, options
+
+
+@pytest.mark.parametrize("balance", get_args(Balance))
+@pytest.mark.parametrize("shared", [False, True])
+def test_standard_errors_equal_the_spread_over_repeats(balance: Balance, shared: bool) -> None:
+    """Whether each token has its own probes or (row support) all share them, and whatever they are divided by."""
+    generator = torch.Generator().manual_seed(0)
+    size = torch.tensor([1, 2, 3, 4, 5, 9], dtype=torch.float64)
+
+    def draw() -> Parts:
+        noise = torch.randn(10, 1 if shared else 6, generator=generator, dtype=torch.float64)
+        own = torch.randn(10, 6, generator=generator, dtype=torch.float64)
+        curvature = size * (4 + 0.5 * noise + 0.2 * own)
+        return Parts(torch.full((6,), 1 / 6, dtype=torch.float64), curvature, size / 9, 0.5, 0.5)
+
+    repeats = [draw() for _ in range(600)]
+    spread = torch.stack([repeat.score(balance) for repeat in repeats]).std(0)
+    claimed = torch.stack([repeat.standard_errors(balance)["scores"] for repeat in repeats]).square().mean(0).sqrt()
+    steady = spread < 1e-3 * spread.max()  # the largest part divided by itself does not vary
+    assert relative(claimed[~steady], spread[~steady]) < 0.1
+
+
+def test_a_contrast_is_the_difference_of_two_log_probabilities() -> None:
+    model = zoo.hooked("gpt2") if zoo.HAS_HOOKED else zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 4)
+    contrast = explain(model, ids, (7, 9))
+    assert "not about the contrast" in contrast.diagnostics["note"]
+    torch.testing.assert_close(contrast.parts["information"], explain(model, ids, 7).parts["information"])
+    swapped = explain(model, ids, (9, 7))
+    torch.testing.assert_close(contrast.parts["curvature"], swapped.parts["curvature"], rtol=1e-9, atol=0)
+    assert not torch.allclose(contrast.parts["curvature"], explain(model, ids, 7).parts["curvature"])
+    assert contrast.target == (7, 9)
+    assert isinstance(contrast.target_text, tuple)
+
+
+def test_everything_needed_to_run_it_again_is_in_the_options() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 5)
+    first = explain(model, ids, probes=3, seed=9, kl="js", flow="direct", mask="mean", balance="max")
+    facts = {"model", "versions"}
+    again = explain(model, ids, first.target, **{k: v for k, v in first.options.items() if k not in facts})
+    assert torch.equal(first.scores, again.scores)
+    assert first.options["versions"].keys() == {"heta_lens", "transformer_lens", "torch"}
+    assert first.options["model"]["dtype"] == "float64"
+
+
+@pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
+def test_weight_processing_is_seen() -> None:
+    model = zoo.hooked.__wrapped__("gpt2")
+    ids = zoo.prompt(model, 5)
+    raw = explain(model, ids, 7)
+    model.load_and_process_state_dict(
+        model.state_dict(), fold_ln=True, center_writing_weights=True, fold_value_biases=True
+    )
+    processed = explain(model, ids, 7)
+    before, after = (attribution.options["model"] for attribution in (raw, processed))
+    assert (before["writing_weights_centred"], before["value_biases"]) == (False, True)
+    assert (after["writing_weights_centred"], after["value_biases"]) == (True, False)
+    assert relative(processed.parts["curvature"], raw.parts["curvature"]) < 1e-2
+    assert relative(processed.parts["gate"], raw.parts["gate"]) > 1e-2
+
+
+def test_predictions_serve_many_methods() -> None:
+    model = zoo.bridge("gpt2")
+    prediction = predict(model, zoo.prompt(model, 5))
+    one, other = heta_lens.Heta(variant="kl_only")(prediction), heta_lens.Heta(variant="transition_only")(prediction)
+    assert one.target == other.target
+    assert not torch.allclose(one.scores, other.scores)

@@ -1,0 +1,167 @@
+"""The information term against one masked forward a token, and the divergences it is made of."""
+
+from typing import Any, get_args
+
+import pytest
+import torch
+from asking import explain, plain_embeddings, plain_log_probs, predict, relative
+from torch import Tensor
+
+import oracles
+import zoo
+from heta_lens.divergence import DIVERGENCES, Direction, js, kl
+from heta_lens.information import information
+from heta_lens.masking import mask_vector, masked_copies
+
+DIRECTIONS = get_args(Direction)
+KINDS = "hooked-(standard|llama|gptj)|bridge-(gpt2|neox|native)"
+
+
+def random_log_probs(rows: int, vocab: int, *, spread: float = 1.0, seed: int = 0) -> Tensor:
+    logits = torch.randn(rows, vocab, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return (spread * logits).log_softmax(-1)
+
+
+def found(model: Any, ids: Tensor, **options: Any) -> Tensor:
+    return explain(model, ids, variant="kl_only", **options).parts["information"]
+
+
+def expected(model: Any, ids: Tensor, mask: Tensor, direction: str = "orig_masked") -> Tensor:
+    with torch.no_grad():
+        return oracles.information(plain_log_probs(model, ids), plain_embeddings(model, ids), mask, direction)
+
+
+# ------------------------------------------------------------------------------------------------ on real models
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("build", zoo.models(KINDS))
+def test_equals_one_masked_forward_a_token(build: Any, direction: Direction) -> None:
+    model = build()
+    ids = zoo.prompt(model, 8)
+    zero = torch.zeros_like(plain_embeddings(model, ids)[0])
+    assert relative(found(model, ids, kl=direction), expected(model, ids, zero, direction)) < 1e-8
+
+
+@pytest.mark.parametrize("build", zoo.models("gpt2|gemma2"))
+def test_every_mask_is_what_its_name_says(build: Any) -> None:
+    """Gemma scales its embeddings: a token's or the vocabulary's mean must be what the model would really see."""
+    model = build()
+    ids = zoo.prompt(model, 6)
+    embeddings = plain_embeddings(model, ids)
+    everything = torch.arange(model.cfg.d_vocab)
+    seen = torch.cat([plain_embeddings(model, batch[None]) for batch in everything.split(zoo.N_CTX)])
+    vector = torch.linspace(-1, 1, embeddings.shape[1], dtype=embeddings.dtype)
+    for mask, stands_for in (
+        ("zero", torch.zeros_like(vector)),
+        ("mean", embeddings.mean(0)),
+        ("vocab_mean", seen.mean(0)),
+        (11, seen[11]),
+        (vector, vector),
+    ):
+        close = 1e-6 if "gemma" in type(model.tokenizer).__name__ else 1e-5
+        assert relative(found(model, ids, mask=mask), expected(model, ids, stands_for)) < close, mask
+
+
+@pytest.mark.parametrize("build", zoo.models(KINDS))
+def test_a_mask_that_changes_nothing_gives_exactly_zero(build: Any) -> None:
+    model = build()
+    ids = zoo.prompt(model, 6)
+    attribution = explain(model, ids, variant="kl_only", mask=int(ids[0, 3]))
+    same = ids[0] == ids[0, 3]
+    assert (attribution.parts["information"][same] == 0).all()
+    assert (attribution.parts["information"][~same] > 0).any()
+    assert attribution.diagnostics["forwards"] == int((~same).sum())
+
+
+@pytest.mark.parametrize("build", zoo.models(KINDS))
+def test_pinsker_holds_for_every_token(build: Any) -> None:
+    model = build()
+    ids = zoo.prompt(model, 8)
+    prediction = predict(model, ids)
+    copies = masked_copies(prediction.embeddings, torch.arange(8), torch.zeros_like(prediction.embeddings[0]))
+    with torch.no_grad():
+        masked = prediction.log_probs_from(0)(copies)
+    moved = (prediction.log_probs.exp() - masked.exp()).abs().sum(-1)
+    assert (found(model, ids) >= moved.square() / 2).all()
+
+
+@pytest.mark.parametrize("build", zoo.models("gpt2|llama"))
+def test_one_set_of_masked_forwards_serves_many_targets(build: Any) -> None:
+    model = build()
+    ids = zoo.prompt(model, 6)
+    prediction = predict(model, ids)
+    cleans = torch.stack([prediction.log_probs, random_log_probs(1, model.cfg.d_vocab)[0]])
+    batches: list[int] = []
+    with torch.no_grad():
+        both = information(
+            lambda start: lambda copies: prediction.log_probs_from(start)(copies)[:, None].expand(-1, 2, -1),
+            prediction.embeddings,
+            torch.zeros_like(prediction.embeddings[0]),
+            cleans,
+            kl,
+            chunk=4,
+            done=batches.append,
+        )
+    assert sum(batches) == 6
+    assert relative(both[0], found(model, ids)) < 1e-9
+    assert not torch.allclose(both[0], both[1])
+
+
+# --------------------------------------------------------------------------------------------------- divergences
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_divergences_equal_their_definitions(direction: Direction) -> None:
+    p, q = random_log_probs(5, 40), random_log_probs(5, 40, spread=3, seed=1)
+    slow = torch.stack([oracles.divergence(one, other, direction) for one, other in zip(p, q, strict=True)])
+    torch.testing.assert_close(DIVERGENCES[direction](p, q), slow, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_coin_by_hand(direction: Direction) -> None:
+    before, after = (oracles.coin_log_probs(torch.tensor([[bias]], dtype=torch.float64)) for bias in (1.0, 0.0))
+    assert float(DIVERGENCES[direction](before, after)) == pytest.approx(oracles.COIN_INFORMATION[direction])
+
+
+@pytest.mark.parametrize("divergence", DIVERGENCES.values())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_divergence_is_never_negative_and_zero_only_where_nothing_moved(divergence: Any, dtype: torch.dtype) -> None:
+    p = random_log_probs(50, 500, spread=4).to(dtype)
+    nearly = (p + 1e-6 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1), dtype=dtype)).log_softmax(-1)
+    assert (divergence(p, p) == 0).all()
+    assert (divergence(p, nearly) >= 0).all()
+
+
+def test_small_divergences_keep_their_digits_in_float32() -> None:
+    p = random_log_probs(20, 300)
+    q = (p + 1e-3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(2), dtype=p.dtype)).log_softmax(-1)
+    assert relative(kl(p.float(), q.float()), kl(p, q)) < 1e-3
+
+
+def test_impossible_tokens_are_no_trouble_until_they_are_needed() -> None:
+    never = torch.tensor([[0.0, -torch.inf]])
+    maybe = torch.tensor([[0.5, 0.5]]).log()
+    assert float(kl(never, maybe)) == pytest.approx(float(torch.tensor(2.0).log()))
+    assert float(kl(never, never)) == 0
+    assert float(kl(maybe, never)) == torch.inf
+    assert float(js(never, maybe)) < float(torch.tensor(2.0).log())
+
+
+def test_pinsker_holds_for_random_distributions() -> None:
+    p, q = random_log_probs(200, 30, spread=2), random_log_probs(200, 30, spread=2, seed=1)
+    assert (kl(p, q) >= (p.exp() - q.exp()).abs().sum(-1).square() / 2).all()
+
+
+# --------------------------------------------------------------------------------------------------------- masks
+def test_masked_copies_change_one_token_each() -> None:
+    embeddings = torch.arange(12.0).reshape(4, 3)
+    copies = masked_copies(embeddings, torch.tensor([1, 3]), torch.full((3,), -1.0))
+    assert (copies != embeddings).any(-1).tolist() == [[False, True, False, False], [False, False, False, True]]
+    assert (copies[0, 1] == -1).all()
+
+
+def test_masks_do_not_ask_for_the_vocabulary_they_do_not_need() -> None:
+    def vocabulary() -> Tensor:
+        raise AssertionError("not needed")
+
+    embeddings = torch.ones(2, 3)
+    assert mask_vector("zero", embeddings, vocabulary).tolist() == [0, 0, 0]
+    assert mask_vector("mean", embeddings, vocabulary).tolist() == [1, 1, 1]
+    assert mask_vector(torch.full((3,), 2.0), embeddings, vocabulary).tolist() == [2, 2, 2]

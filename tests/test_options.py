@@ -1,0 +1,126 @@
+"""Wrong options are refused before any work, in words that help."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import jaxtyping
+import pytest
+import torch
+
+from heta_lens import Heta
+from heta_lens.options import check_at_least, check_choice, check_literals, check_names
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Types as a user has them, checked by nobody: the tests' checker would speak before the library does."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@dataclass(frozen=True)
+class Options:
+    flow: Literal["suffix", "rollout"] = "suffix"
+    power: Literal[1, 2] = 1
+    probes: int = 10
+
+
+# ----------------------------------------------------------------------------------------------------------- choices
+@pytest.mark.parametrize(
+    "choices", [["zero", "mean"], ("zero", "mean"), {"zero": 0, "mean": 1}, iter(["zero", "mean"])]
+)
+def test_a_choice_may_come_from_any_collection(choices: object):
+    check_choice("mask", "mean", choices)
+
+
+def test_a_wrong_choice_is_refused_by_listing_the_right_ones():
+    with pytest.raises(ValueError, match=r"mask='none' is not one of 'zero', 'mean'$"):
+        check_choice("mask", "none", ["zero", "mean"])
+
+
+def test_a_near_miss_is_told_what_was_meant():
+    with pytest.raises(ValueError, match=r"did you mean 'rollout'\?"):
+        check_choice("flow", "rolout", ["suffix", "rollout"])
+
+
+def test_what_was_meant_is_one_of_the_choices():
+    with pytest.raises(ValueError, match="not one of 1, 2") as refusal:
+        check_choice("power", "1", [1, 2])
+    assert "did you mean '1'" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("value", [None, 0.5, ["zero"], torch.ones(2), {}])
+def test_a_value_of_any_type_can_be_refused(value: object):
+    with pytest.raises(ValueError, match="mask="):
+        check_choice("mask", value, ["zero", "mean"])
+
+
+# ----------------------------------------------------------------------------------------------------------- numbers
+@pytest.mark.parametrize("value", [1, 1.0, 2, float("inf")])
+def test_a_number_may_be_its_minimum_or_more(value: float):
+    check_at_least("probes", value, 1)
+
+
+@pytest.mark.parametrize("value", [0, 0.999, -1, float("nan"), float("-inf")])
+def test_a_number_below_its_minimum_is_refused_by_name(value: float):
+    with pytest.raises(ValueError, match=r"probes=.* must be at least 1$"):
+        check_at_least("probes", value, 1)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("value", ["auot", None, [3]])
+def test_what_is_no_number_is_refused_by_name(value: object):
+    with pytest.raises((TypeError, ValueError), match="batch"):
+        check_at_least("batch", value, 1)
+
+
+# -------------------------------------------------------------------------------------------------------- dataclasses
+def test_options_with_known_choices_pass():
+    check_literals(Options("rollout", 2))
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("options", "name"), [({"flow": "both"}, "flow"), ({"power": 3}, "power"), ({"power": "1"}, "power")]
+)
+def test_every_literal_field_is_checked(options: dict, name: str):
+    with pytest.raises(ValueError, match=f"^{name}="):
+        check_literals(Options(**options))
+
+
+def test_known_option_names_pass():
+    check_names(Options, ["probes", "flow"])
+    check_names(Options, [])
+
+
+def test_an_unknown_option_is_refused_by_listing_the_known_ones():
+    with pytest.raises(TypeError, match=r"^Options has no option 'steps'; it has flow, power, probes$"):
+        check_names(Options, ["flow", "steps"])
+
+
+def test_a_misspelt_option_is_told_what_was_meant():
+    with pytest.raises(TypeError, match=r"'probe' \(did you mean 'probes'\?\)"):
+        check_names(Options, ["probe"])
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("variant", "ful"),
+        ("value_norm", 3),
+        ("probes", 0),
+        ("probes", 2.5),
+        ("probes", "10"),
+        ("seed", -1),
+        ("seed", 0.5),
+        ("beta", float("nan")),
+        ("batch", 0),
+        ("batch", 2.5),
+        ("batch", "atuo"),
+        ("mask", "none"),
+        ("mask", None),
+    ],
+)
+def test_heta_refuses_a_wrong_option_by_name_when_it_is_made(name: str, value: object):
+    with pytest.raises((TypeError, ValueError), match=name):
+        Heta(**{name: value})

@@ -1,0 +1,616 @@
+"""What is explained: targets, positions, tokens, caches of every sort, the check forward, hooks that stay active."""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from asking import cache_of, explain, plain_embeddings, plain_log_probs, relative, signs
+from torch import Tensor
+from transformer_lens import ActivationCache
+
+import heta_lens
+import oracles
+import zoo
+from heta_lens import Prediction, attribute
+from heta_lens.curvature import rademacher
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning")
+
+N, PROBES, TARGET = 6, 3, 7
+SOME_KINDS = "bridge-(gpt2|native)|hooked-llama"
+CHEAP = {"variant": "kl_only"}
+
+
+def gpt2() -> Any:
+    """A model of one's own, to change."""
+    return zoo.bridge.__wrapped__("gpt2")
+
+
+def token(text: str) -> int:
+    (only,) = zoo.tokenizer().encode(text)
+    return only
+
+
+def same(one: heta_lens.Attribution, other: heta_lens.Attribution) -> bool:
+    """Bit for bit."""
+    return torch.equal(one.scores, other.scores) and all(
+        torch.equal(part, other.parts[name]) for name, part in one.parts.items()
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- targets
+@pytest.mark.parametrize("build", zoo.models(SOME_KINDS))
+def test_by_default_the_most_likely_next_token_is_explained(build: Any) -> None:
+    model, ids = build(), zoo.prompt(build(), N)
+    attribution = explain(model, ids, **CHEAP)
+    assert attribution.target == int(model(ids)[0, -1].argmax())
+    assert attribution.diagnostics["target_rank"] == 1
+
+
+@pytest.mark.parametrize("target", [TARGET, np.int64(TARGET), torch.tensor(TARGET)], ids=["int", "numpy", "tensor"])
+def test_an_id_may_be_any_integer(target: Any) -> None:
+    ids = zoo.prompt(zoo.bridge("gpt2"), N)
+    attribution = explain(zoo.bridge("gpt2"), ids, target, **CHEAP)
+    assert attribution.target == TARGET
+    assert type(attribution.target) is int
+    assert same(attribution, explain(zoo.bridge("gpt2"), ids, TARGET, **CHEAP))
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [(" cat", " cat"), ("cat", " cat"), ("When", "When"), (" When", "When"), (" t", " t"), ("t", "t")],
+)
+def test_a_text_is_its_token_with_the_leading_space_given_or_else_toggled(text: str, meant: str) -> None:
+    attribution = explain(zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N), text, **CHEAP)
+    assert attribution.target == token(meant)
+    assert attribution.target_text == meant
+
+
+def test_the_target_log_probability_is_read_at_the_last_position_of_the_context() -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
+    expected = float(model(ids).detach()[0, -1].log_softmax(-1)[TARGET])
+    assert explain(model, ids, TARGET, **CHEAP).diagnostics["target_log_prob"] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("build", zoo.models(SOME_KINDS))
+def test_a_pair_explains_the_difference_of_its_log_probabilities(build: Any) -> None:
+    model, ids, a, b = build(), zoo.prompt(build(), 4), 7, 11
+    pair = explain(model, ids, (a, b), probes=PROBES)
+    embeddings, log_probs = plain_embeddings(model, ids), plain_log_probs(model, ids)
+    contrast = oracles.dense_hessian(lambda e: log_probs(e)[a] - log_probs(e)[b], embeddings, functional=True)
+    expected = oracles.block_l1(contrast, signs(0, PROBES, *embeddings.shape)).mean(0)
+    assert relative(pair.parts["curvature"], expected) < 1e-7
+    assert pair.diagnostics["target_log_prob"] == pytest.approx(log_probs(embeddings)[[a, b]].tolist())
+
+
+def test_the_information_of_a_pair_is_about_the_whole_distribution_and_says_so() -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
+    pair, single = explain(model, ids, (7, 11)), explain(model, ids, 7)
+    assert torch.equal(pair.parts["information"], single.parts["information"])
+    assert "whole next-token distribution" in pair.diagnostics["note"]
+    assert "note" not in single.diagnostics
+
+
+def test_a_pair_may_be_ids_or_texts_and_either_way_round() -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
+    cat, dog = token(" cat"), token(" dog")
+    pair = explain(model, ids, (" cat", dog), probes=PROBES)
+    assert pair.target == (cat, dog)
+    assert pair.target_text == (" cat", " dog")
+    assert relative(explain(model, ids, (dog, cat), probes=PROBES).scores, pair.scores) < 1e-12
+
+
+# --------------------------------------------------------------------------------------------------------- positions
+@pytest.mark.parametrize("position", [1, 3, N - 1, -1, -4])
+@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|gemma2|native)|hooked-(llama|local)"))
+def test_a_position_is_explained_as_in_a_cache_of_the_tokens_before_it(build: Any, position: int) -> None:
+    model, ids = build(), zoo.prompt(build(), N)
+    attribution = explain(model, ids, position=position, probes=PROBES)
+    assert attribution.target == int(ids[0, position])
+    assert attribution.ids.tolist() == ids[0, :position].tolist()
+    alone = explain(model, ids[:, :position], int(ids[0, position]), probes=PROBES)
+    for name in alone.parts:
+        assert relative(attribution.parts[name], alone.parts[name]) < 1e-9
+    assert relative(attribution.scores, alone.scores) < 1e-9
+
+
+def test_another_target_may_be_explained_at_a_position() -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
+    attribution = explain(model, ids, TARGET, position=3, **CHEAP)
+    assert attribution.target == TARGET
+    assert relative(attribution.scores, explain(model, ids[:, :3], TARGET, **CHEAP).scores) < 1e-9
+
+
+def test_the_token_at_a_position_may_be_read_off_the_cache() -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
+    read = attribute(cache_of(model, ids), position=3, **CHEAP)
+    assert same(read, explain(model, ids, position=3, **CHEAP))
+    assert read.target == int(ids[0, 3])
+
+
+# ------------------------------------------------------------------------------------------------------------ tokens
+@pytest.mark.parametrize(
+    "form",
+    [lambda ids: ids, lambda ids: ids[0], lambda ids: ids[0].tolist(), lambda ids: tuple(ids[0].tolist()), Tensor.int],
+    ids=["batch", "flat", "list", "tuple", "int32"],
+)
+def test_tokens_may_have_any_of_the_shapes_ids_come_in(form: Callable[[Tensor], Any]) -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
+    given = attribute(cache_of(model, ids), TARGET, tokens=form(ids), **CHEAP)
+    assert given.ids.tolist() == ids[0].tolist()
+    assert same(given, attribute(cache_of(model, ids), TARGET, **CHEAP))
+
+
+@pytest.mark.parametrize("build", zoo.models())
+def test_tokens_are_recovered_from_the_cache_of_every_kind_of_model(build: Any) -> None:
+    ids = zoo.prompt(build(), N)
+    assert Prediction.from_cache(cache_of(build(), ids)).ids.tolist() == ids[0].tolist()
+
+
+def duplicate(model: Any, token: int, into: int) -> None:
+    """Give the token ``into`` the embedding of another."""
+    tables = {id(weight): weight for name, weight in model.named_parameters() if is_embedding(model, name, weight)}
+    for weight in tables.values():
+        weight.data[into] = weight.data[token]
+
+
+def is_embedding(model: Any, name: str, weight: Tensor) -> bool:
+    return weight.shape == (model.cfg.d_vocab, model.cfg.d_model) and "unembed" not in name
+
+
+def unused(ids: Tensor) -> list[int]:
+    return [token for token in range(20, 40) if token not in ids[0].tolist()]
+
+
+OWN_KINDS: dict[str, Callable[[], Any]] = {
+    "gpt2": gpt2,
+    "gemma2": lambda: zoo.bridge.__wrapped__("gemma2"),
+    "native": lambda: zoo.native_bridge.__wrapped__(),
+    **({"hooked": lambda: zoo.hooked.__wrapped__("llama")} if zoo.HAS_HOOKED else {}),
+}
+
+
+@pytest.mark.parametrize("kind", OWN_KINDS)
+def test_tokens_with_one_embedding_are_told_apart_only_by_the_caller(kind: str) -> None:
+    model = OWN_KINDS[kind]()
+    ids = zoo.prompt(model, N)
+    double = unused(ids)[0]
+    duplicate(model, int(ids[0, 3]), into=double)
+    cache = cache_of(model, ids)
+    with pytest.raises(ValueError, match=f"{double}.* share the cached embedding at position 3: pass tokens="):
+        attribute(cache)
+    assert attribute(cache, TARGET, tokens=ids, **CHEAP).ids.tolist() == ids[0].tolist()
+
+
+@pytest.mark.parametrize("kind", OWN_KINDS)
+def test_tokens_with_one_embedding_do_no_harm_outside_the_prompt(kind: str) -> None:
+    model = OWN_KINDS[kind]()
+    ids = zoo.prompt(model, N)
+    one, other = unused(ids)[:2]
+    duplicate(model, one, into=other)
+    assert attribute(cache_of(model, ids), **CHEAP).ids.tolist() == ids[0].tolist()
+
+
+def test_tokens_with_one_embedding_do_no_harm_after_the_position_that_is_explained() -> None:
+    model = gpt2()
+    ids = zoo.prompt(model, N)
+    duplicate(model, int(ids[0, -1]), into=unused(ids)[0])
+    assert same(
+        attribute(cache_of(model, ids), position=2, **CHEAP), explain(model, ids[:, :2], int(ids[0, 2]), **CHEAP)
+    )
+
+
+@pytest.mark.parametrize("wrong", range(N))
+def test_tokens_that_were_not_cached_are_refused_by_their_position(wrong: int) -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
+    given = ids.clone()
+    given[0, wrong] = unused(ids)[0]
+    with pytest.raises(ValueError, match=f"tokens= do not match the cache.*{given[0, wrong]} at position {wrong} "):
+        attribute(cache_of(model, ids), TARGET, tokens=given)
+
+
+@pytest.mark.parametrize("wrong", [3, 5])
+def test_tokens_that_were_not_cached_are_refused_also_after_the_context(wrong: int) -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
+    given = ids.clone()
+    given[0, wrong] = unused(ids)[0]
+    with pytest.raises(ValueError, match=f"tokens= do not match the cache.*position {wrong} "):
+        attribute(cache_of(model, ids), position=3, tokens=given, **CHEAP)
+
+
+def test_the_result_does_not_change_with_the_callers_tokens() -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
+    buffer = ids.clone()
+    attribution = attribute(cache_of(model, ids), TARGET, tokens=buffer, **CHEAP)
+    buffer.zero_()
+    assert attribution.ids.tolist() == ids[0].tolist()
+
+
+# ------------------------------------------------------------------------------------------------------------ caches
+@pytest.mark.parametrize("remove_batch_dim", [False, True])
+@pytest.mark.parametrize("names_filter", [None, heta_lens.names_filter], ids=["full", "filtered"])
+@pytest.mark.parametrize("build", zoo.models(SOME_KINDS))
+def test_full_and_filtered_caches_with_and_without_batch_dimension_agree(
+    build: Any, names_filter: Any, remove_batch_dim: bool
+) -> None:
+    model, ids = build(), zoo.prompt(build(), N)
+    cache = model.run_with_cache(ids, names_filter=names_filter, remove_batch_dim=remove_batch_dim)[1]
+    assert (cache["hook_embed"].ndim == 2) == remove_batch_dim
+    assert same(attribute(cache, TARGET, probes=PROBES), explain(model, ids, TARGET, probes=PROBES))
+
+
+def test_no_more_is_read_than_the_filter_keeps() -> None:
+    cache = cache_of(zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N))
+    per_layer = {f"blocks.{layer}.attn.hook_{name}" for layer in (0, 1) for name in ("pattern", "v")}
+    assert set(cache.cache_dict) == {"hook_embed", "unembed.hook_in", *per_layer}
+
+
+MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "set_grad_enabled": lambda: torch.set_grad_enabled(False),
+    "enable_grad": torch.enable_grad,
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama)|hooked-llama"))
+def test_a_cache_may_be_taken_in_any_gradient_mode(build: Any, mode: str) -> None:
+    model = build()
+    with MODES[mode]():
+        ids = zoo.prompt(model, N)
+        cache = cache_of(model, ids)
+    expected = explain(model, zoo.prompt(model, N), TARGET, probes=PROBES)
+    assert same(attribute(cache, TARGET, probes=PROBES), expected)
+    assert same(attribute(cache, TARGET, tokens=ids, probes=PROBES), expected)
+
+
+@pytest.mark.parametrize("balance", ["none", "sum"])
+@pytest.mark.parametrize("mode", MODES)
+def test_an_attribution_is_the_same_in_any_gradient_mode(mode: str, balance: str) -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
+    expected = explain(model, ids, TARGET, probes=PROBES, balance=balance)
+    with MODES[mode]():
+        found = attribute(cache_of(model, ids), TARGET, tokens=ids, probes=PROBES, balance=balance)
+    assert same(found, expected)
+    for name in ("scores", "curvature"):
+        assert torch.equal(found.standard_errors[name], expected.standard_errors[name]), name
+
+
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-6), (torch.float16, 5e-3), (torch.bfloat16, 2e-2)])
+@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|gemma2)|hooked-llama"))
+def test_a_cache_in_another_dtype_gives_a_close_answer(build: Any, dtype: torch.dtype, close: float) -> None:
+    model, ids = build(), zoo.prompt(build(), N)
+    cache = cache_of(model, ids)
+    cast = ActivationCache({name: cached.to(dtype) for name, cached in cache.cache_dict.items()}, model)
+    found, expected = attribute(cast, TARGET, probes=PROBES), attribute(cache, TARGET, probes=PROBES)
+    assert found.ids.tolist() == ids[0].tolist()
+    assert 0 < relative(found.scores, expected.scores) < close
+
+
+@pytest.mark.parametrize("kind", OWN_KINDS)
+def test_a_model_without_tokenizer_is_explained_in_ids(kind: str) -> None:
+    model = OWN_KINDS[kind]()
+    ids = zoo.prompt(model, N)
+    expected = explain(model, ids, TARGET, **CHEAP)
+    model.tokenizer = None
+    attribution = attribute(cache_of(model, ids), TARGET, **CHEAP)
+    assert same(attribution, expected)
+    assert attribution.target_text == f"<{TARGET}>"
+    assert attribution.tokens == tuple(f"<{token}>" for token in ids[0].tolist())
+    assert not attribution.special.any()
+
+
+@pytest.mark.parametrize("remove_batch_dim", [False, True])
+@pytest.mark.parametrize("build", zoo.models(SOME_KINDS))
+def test_a_context_may_be_a_single_token(build: Any, remove_batch_dim: bool) -> None:
+    model, ids = build(), zoo.prompt(build(), 1)
+    attribution = attribute(model.run_with_cache(ids, remove_batch_dim=remove_batch_dim)[1], TARGET, probes=PROBES)
+    curvature, information = reference(model, ids, TARGET, 0, read=0)
+    assert attribution.parts["gate"].tolist() == [1]
+    assert float(attribution.scores[0]) == pytest.approx(0.5 * (curvature + information), rel=1e-6)
+
+
+@pytest.mark.parametrize("build", zoo.models(SOME_KINDS))
+def test_asking_again_gives_the_same_answer(build: Any) -> None:
+    model, ids = build(), zoo.prompt(build(), N)
+    cache = cache_of(model, ids)
+    first = attribute(cache, TARGET, probes=PROBES)
+    torch.rand(3)
+    again = attribute(cache, TARGET, probes=PROBES)
+    assert same(first, again)
+    assert torch.equal(first.standard_errors["scores"], again.standard_errors["scores"])
+
+
+# ------------------------------------------------------------------------------------------------- the check forward
+@pytest.fixture
+def forwards(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Any]]:
+    """Lists the runs of a model from now on."""
+
+    def watch(model: Any) -> list[Any]:
+        runs, forward = [], type(model).forward
+
+        @functools.wraps(forward)
+        def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+            runs.append(args)
+            return forward(self, *args, **kwargs)
+
+        monkeypatch.setattr(type(model), "forward", counted)
+        return runs
+
+    return watch
+
+
+def halve(activation: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+    return activation / 2
+
+
+def last_layer_weight(model: Any) -> Tensor:
+    """A weight of the last block, after all attention."""
+    named = [(name, weight) for name, weight in model.named_parameters() if "mlp" in name and weight.ndim == 2]
+    return named[-1][1]
+
+
+@pytest.mark.parametrize("kind", OWN_KINDS)
+def test_a_cache_of_other_weights_is_refused_at_once(kind: str, forwards: Any) -> None:
+    model = OWN_KINDS[kind]()
+    ids = zoo.prompt(model, N)
+    cache = cache_of(model, ids)
+    last_layer_weight(model).data[0, 0] += 0.5
+    runs = forwards(model)
+    with pytest.raises(ValueError, match="weights, or the hooks on it, have changed since the cache was taken"):
+        attribute(cache, TARGET, tokens=ids)
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("kind", OWN_KINDS)
+def test_a_cache_of_other_embeddings_is_refused_at_once(kind: str) -> None:
+    model = OWN_KINDS[kind]()
+    ids = zoo.prompt(model, N)
+    cache = cache_of(model, ids)
+    for name, weight in model.named_parameters():
+        if is_embedding(model, name, weight):
+            weight.data.mul_(1.05)
+    with pytest.raises(ValueError, match="weights, or the hooks on it, have changed since the cache was taken"):
+        attribute(cache, TARGET, tokens=ids)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in OWN_KINDS if kind in ("native", "hooked")])
+def test_a_full_cache_of_another_unembedding_is_refused(kind: str) -> None:
+    model = OWN_KINDS[kind]()
+    ids = zoo.prompt(model, N)
+    _, cache = model.run_with_cache(ids)
+    assert "unembed.hook_out" in cache.cache_dict
+    untied = [weight for name, weight in model.named_parameters() if "head" in name or "unembed" in name]
+    untied[0].data.mul_(1.5)
+    with pytest.raises(ValueError, match="weights, or the hooks on it, have changed since the cache was taken"):
+        attribute(cache, TARGET, tokens=ids)
+
+
+GONE = ["blocks.0.hook_resid_pre", "blocks.0.attn.hook_v", "blocks.1.attn.hook_pattern", "blocks.1.hook_mlp_out"]
+
+
+@pytest.mark.parametrize("name", GONE)
+@pytest.mark.parametrize("build", zoo.models(SOME_KINDS))
+def test_a_cache_taken_under_hooks_that_are_gone_is_refused_at_once(build: Any, name: str, forwards: Any) -> None:
+    model, ids = build(), zoo.prompt(build(), N)
+    with model.hooks(fwd_hooks=[(name, halve)]):
+        cache = cache_of(model, ids)
+    runs = forwards(model)
+    with pytest.raises(ValueError, match="hooks on it, have changed since the cache was taken"):
+        attribute(cache, TARGET, tokens=ids)
+    assert len(runs) == 1
+
+
+def test_a_cache_taken_under_a_hook_on_the_embeddings_that_is_gone_is_refused() -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
+    with model.hooks(fwd_hooks=[("hook_embed", halve)]):
+        cache = cache_of(model, ids)
+    with pytest.raises(ValueError, match="hooks on it, have changed since the cache was taken"):
+        attribute(cache, TARGET, tokens=ids)
+
+
+def test_a_full_cache_taken_under_a_hook_on_the_logits_that_is_gone_is_refused() -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
+    with model.hooks(fwd_hooks=[("unembed.hook_out", halve)]):
+        _, cache = model.run_with_cache(ids)
+    with pytest.raises(ValueError, match="hooks on it, have changed since the cache was taken"):
+        attribute(cache, TARGET, tokens=ids)
+
+
+@pytest.mark.parametrize("name", GONE)
+@pytest.mark.parametrize("build", zoo.models(SOME_KINDS))
+def test_hooks_added_since_the_cache_was_taken_are_refused_at_once(build: Any, name: str, forwards: Any) -> None:
+    model, ids = build(), zoo.prompt(build(), N)
+    cache, runs = cache_of(model, ids), forwards(model)
+    with (
+        model.hooks(fwd_hooks=[(name, halve)]),
+        pytest.raises(ValueError, match="hooks on it, have changed since the cache was taken"),
+    ):
+        attribute(cache, TARGET, tokens=ids)
+    assert len(runs) == 1
+
+
+def test_hooks_that_change_nothing_may_come_and_go() -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
+    cache, seen = cache_of(model, ids), []
+    with model.hooks(fwd_hooks=[("blocks.0.hook_resid_post", lambda x, hook: seen.append((x.shape, hook.name)))]):
+        watched = attribute(cache, TARGET, probes=PROBES)
+    assert {shape for shape, _ in seen} == {(1, N, 8)}
+    assert relative(watched.scores, explain(model, ids, TARGET, probes=PROBES).scores) < 1e-9
+
+
+@pytest.mark.parametrize("add", [True, False])
+def test_hooks_may_not_change_between_a_prediction_and_its_explanation(add: bool) -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
+    hooked = model.hooks(fwd_hooks=[("blocks.0.hook_resid_post", halve)])
+    with nullcontext() if add else hooked:
+        prediction = Prediction.from_cache(cache_of(model, ids), TARGET)
+    with hooked if add else nullcontext(), pytest.raises(RuntimeError, match="hooks were added to or removed"):
+        heta_lens.Heta()(prediction)
+
+
+def test_a_prediction_is_explained_as_its_cache_is() -> None:
+    cache = cache_of(zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N))
+    prediction = Prediction.from_cache(cache, TARGET)
+    assert same(heta_lens.Heta(probes=PROBES)(prediction), attribute(cache, TARGET, probes=PROBES))
+
+
+# ------------------------------------------------------------------------------------------- hooks that stay active
+def reference(model: Any, ids: Tensor, target: int, i: int, read: int) -> tuple[float, float]:
+    """S and I of token i, with nothing but full runs of the prompt as it is: a dense Hessian, and one masked run."""
+    embeddings = plain_embeddings(model, ids)
+
+    def log_probs(whole: Tensor) -> Tensor:
+        replace = [("hook_embed", lambda live, hook: whole[None].to(live))]  # noqa: ARG005
+        return model.run_with_hooks(ids, fwd_hooks=replace)[0, read].log_softmax(-1)
+
+    def objective(own: Tensor) -> Tensor:
+        return log_probs(torch.cat([embeddings[:i], own, embeddings[i + 1 :]]))[target]
+
+    block = oracles.dense_hessian(objective, embeddings[i : i + 1].clone(), functional=True)
+    probes = rademacher(0, i, PROBES, embeddings.shape[1])[:, None]
+    masked = embeddings.clone()
+    masked[i] = 0
+    with torch.no_grad():
+        information = oracles.kl(log_probs(embeddings), log_probs(masked))
+    return float(oracles.block_l1(block, probes).mean()), float(information)
+
+
+def at_three(activation: Tensor, hook: Any = None) -> Tensor:  # noqa: ARG001
+    changed = activation.clone()
+    changed[:, 3] = (activation[:, 3] + activation[:, 1]) / 2
+    return changed
+
+
+def at_three_in_place(activation: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+    activation[:, 3] = (activation[:, 3] + activation[:, 1]) / 2
+    return activation
+
+
+def of_the_first_prompt(activation: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+    assert len(activation) == 1
+    return torch.stack([activation[0] * torch.linspace(0.5, 1.5, activation.shape[-1])])
+
+
+@contextmanager
+def added(model: Any, name: str, hook: Any, **how: Any) -> Iterator[None]:
+    try:
+        model.add_hook(name, hook, **how)
+        yield
+    finally:
+        model.reset_hooks(including_permanent=True)
+
+
+@contextmanager
+def registered(handle: Any) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def raw(module: Any) -> AbstractContextManager[None]:
+    return registered(module.register_forward_hook(lambda module, args, output: at_three(output)))  # noqa: ARG005
+
+
+def raw_pre(module: Any) -> AbstractContextManager[None]:
+    return registered(
+        module.register_forward_pre_hook(lambda module, args: (at_three(args[0]), *args[1:]))  # noqa: ARG005
+    )
+
+
+ACTIVE: dict[str, Callable[[Any], AbstractContextManager[Any]]] = {
+    "added": lambda model: added(model, "blocks.0.hook_resid_post", at_three),
+    "context": lambda model: model.hooks(fwd_hooks=[("blocks.0.attn.hook_v", at_three)]),
+    "permanent": lambda model: added(model, "blocks.0.hook_resid_post", at_three, is_permanent=True),
+    "in_place": lambda model: added(model, "blocks.0.hook_resid_post", at_three_in_place),
+    "embeddings": lambda model: added(model, "hook_embed", at_three),
+    "batch": lambda model: added(model, "blocks.0.hook_resid_post", of_the_first_prompt),
+    "pattern": lambda model: added(model, "blocks.1.attn.hook_pattern", of_the_first_prompt),
+    "unembedding": lambda model: added(model, "unembed.hook_in", of_the_first_prompt),
+    "logits": lambda model: added(model, "unembed.hook_out", of_the_first_prompt),
+    "torch_hook_point": lambda model: raw(model.hook_dict["blocks.0.hook_resid_post"]),
+    "torch_module": lambda model: raw(model.blocks[0].ln1),
+    "torch_pre": lambda model: raw_pre(model.blocks[1].ln1),
+    "torch_embedding": lambda model: raw(model.embed),
+}
+
+
+@pytest.mark.parametrize("position", [None, 3])
+@pytest.mark.parametrize("way", ACTIVE)
+@pytest.mark.parametrize("build", zoo.models(SOME_KINDS))
+def test_hooks_that_stay_active_are_part_of_what_is_explained(build: Any, way: str, position: int | None) -> None:
+    model, ids = build(), zoo.prompt(build(), N)
+    without = explain(model, ids, TARGET, position=position, probes=PROBES)
+    with ACTIVE[way](model):
+        attribution = explain(model, ids, TARGET, position=position, probes=PROBES)
+        curvature, information = reference(model, ids, TARGET, 1, read=(position or N) - 1)
+    assert float(attribution.parts["curvature"][1]) == pytest.approx(curvature, rel=1e-6)
+    assert float(attribution.parts["information"][1]) == pytest.approx(information, rel=1e-6)
+    assert attribution.diagnostics["prefix_reuse"].startswith("off: hooks on the model")
+    if position is None:
+        assert relative(attribution.scores, without.scores) > 1e-3
+
+
+def scale(gradient: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+    return gradient * 0.5
+
+
+@pytest.mark.parametrize("build", zoo.models(SOME_KINDS))
+def test_a_hook_that_changes_gradients_is_part_of_what_is_explained(build: Any) -> None:
+    model, ids = build(), zoo.prompt(build(), N)
+    with added(model, "blocks.0.hook_resid_post", scale, dir="bwd"):
+        attribution = explain(model, ids, TARGET, probes=PROBES)
+        curvature, _ = reference(model, ids, TARGET, 1, read=N - 1)
+    assert float(attribution.parts["curvature"][1]) == pytest.approx(curvature, rel=1e-6)
+    assert attribution.diagnostics["prefix_reuse"].startswith("off: hooks on the model")
+
+
+@pytest.mark.parametrize("raw", [False, True], ids=["TransformerLens", "torch"])
+@pytest.mark.parametrize("build", zoo.models(SOME_KINDS))
+def test_a_hook_that_watches_gradients_sees_plain_numbers(build: Any, raw: bool) -> None:
+    model, ids, seen = build(), zoo.prompt(build(), N), []
+    expected = explain(model, ids, TARGET, probes=PROBES)
+
+    def watch(module: Any, before: Any, after: Any) -> None:  # noqa: ARG001
+        seen.append((tuple(after[0].shape), float(after[0].abs().max())))
+
+    point = model.hook_dict["blocks.0.hook_resid_post"]
+    with (
+        registered(point.register_full_backward_hook(watch))
+        if raw
+        else added(model, point.name, lambda gradient, hook: watch(hook, None, [gradient]), dir="bwd")
+    ):
+        attribution = explain(model, ids, TARGET, probes=PROBES)
+    assert {shape for shape, _ in seen} == {(1, N, 8)}
+    assert relative(attribution.scores, expected.scores) < 1e-6
+    assert attribution.diagnostics["prefix_reuse"].startswith("off: hooks on the model")
+
+
+def innermost_embedding(model: Any) -> Any:
+    return getattr(model.embed, "original_component", model.embed)
+
+
+@pytest.mark.parametrize("mask", ["zero", "vocab_mean", 5])
+@pytest.mark.parametrize("kind", OWN_KINDS)
+def test_a_torch_hook_on_the_embedding_only_ever_sees_the_prompt(kind: str, mask: Any) -> None:
+    model = OWN_KINDS[kind]()
+    ids = zoo.prompt(model, N)
+    expected = explain(model, ids, TARGET, mask=mask, **CHEAP)
+    nothing = torch.zeros(N, 8, dtype=torch.float64)  # added to the prompt's embeddings: it fits nothing else
+    innermost_embedding(model).register_forward_hook(lambda module, args, output: output + nothing)  # noqa: ARG005
+    found = attribute(cache_of(model, ids), TARGET, mask=mask, **CHEAP)
+    assert relative(found.scores, expected.scores) < 1e-6
+
+
+@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama)|hooked-llama"))
+def test_prefixes_are_reused_again_once_the_hooks_are_gone(build: Any) -> None:
+    model, ids = build(), zoo.prompt(build(), N)
+    with added(model, "blocks.0.hook_resid_post", at_three):
+        assert explain(model, ids, TARGET, **CHEAP).diagnostics["prefix_reuse"] != "on"
+    assert explain(model, ids, TARGET, **CHEAP).diagnostics["prefix_reuse"] == "on"
