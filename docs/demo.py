@@ -38,10 +38,10 @@ def main() -> None:
     model = random_model()
     tokens = torch.tensor([model.tokenizer.encode(PROMPT)])
 
-    logits, cache = model.run_with_cache(tokens, names_filter=heta_lens.names_filter)
+    _, cache = model.run_with_cache(tokens, names_filter=heta_lens.names_filter)
     attribution = heta_lens.attribute(cache, tokens=tokens, balance="sum")
 
-    console.print("A small random model, so the answer means nothing: this shows what one looks like.\n", style="yellow")
+    console.print("A small random model, so the answer means nothing; it shows what one looks like.\n", style="yellow")
     console.print(repr(attribution), markup=False, highlight=False)
     console.print("\nEq. 4, M · (β S + γ I), part by part:", style="bold")
     columns = ["position", "token", "score", "score_se", "gate", "curvature", "information"]

@@ -33,7 +33,9 @@ def js(log_p: Float[Tensor, "*#batch vocab"], log_q: Float[Tensor, "*#batch voca
     return (kl(log_p, middle) + kl(log_q, middle)) / 2
 
 
-def reverse_kl(log_p: Float[Tensor, "*#batch vocab"], log_q: Float[Tensor, "*#batch vocab"]) -> Float[Tensor, "*#batch"]:
+def reverse_kl(
+    log_p: Float[Tensor, "*#batch vocab"], log_q: Float[Tensor, "*#batch vocab"]
+) -> Float[Tensor, "*#batch"]:
     """KL(Q ‖ P)."""
     return kl(log_q, log_p)
 

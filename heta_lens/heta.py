@@ -215,7 +215,7 @@ class Heta:
             )[0]
 
     def _batch(self, prediction: Prediction) -> int:
-        """Copies of the context alive at once; "auto" keeps them near 4,096 tokens, and hooks must only ever see one."""
+        """Copies of the context alive at once: "auto" keeps them near 4,096 tokens; a user's hooks only ever see one."""
         if prediction.user_hooks:
             return 1
         return max(1, min(32, 4096 // len(prediction))) if self.batch == "auto" else self.batch

@@ -1,7 +1,7 @@
 """How often an attribution finds the word that was copied, on stories whose next word repeats an earlier one.
 
-The prompts (see `build.py`) were fixed by the model's probabilities alone, before any attribution was computed. For each
-score the table gives, with 95 % intervals over prompts,
+The prompts (see `build.py`) were fixed by the model's probabilities alone, before any attribution was computed. For
+each score the table gives, with 95 % intervals over prompts,
 
     first, in five   how often a copied occurrence is the highest-scored token, or one of the five highest
     ρ(Δ), ρ(|Δ|)     the mean Spearman correlation of the scores with the tokens' interventional effects:
