@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from math import isnan, nan
 from os import PathLike
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
+from rich.cells import cell_len, set_cell_size
 from scipy.stats import t as student
 from torch import Tensor
 
@@ -81,7 +83,11 @@ class Attribution:
 
     def without(self, positions: Iterable[int] = (), *, special: bool = False) -> "Attribution":
         """The same attribution with some tokens left out: for display, since the remaining scores do not change."""
-        left_out = torch.isin(self.positions, torch.tensor([*positions], dtype=self.positions.dtype))
+        wanted = torch.tensor([*positions], dtype=self.positions.dtype)
+        unknown = wanted[~torch.isin(wanted, self.positions)].tolist()
+        if unknown:
+            raise ValueError(f"positions={unknown} are not in this attribution")
+        left_out = torch.isin(self.positions, wanted)
         keep = ~(left_out | self.special) if special else ~left_out
         if not keep.any():
             raise ValueError("nothing would be left: every token is special or listed in positions")
@@ -102,6 +108,8 @@ class Attribution:
 
     def interval(self, confidence: float = 0.95) -> tuple[Float[Tensor, "pos"], Float[Tensor, "pos"]]:
         """Lower and upper ends of each score's confidence interval (Student's t over the probes)."""
+        if not 0 < confidence < 1:
+            raise ValueError(f"confidence={confidence} must be between 0 and 1")
         error = self.standard_errors.get("scores")
         if error is None:
             raise ValueError("these scores have no standard error: nothing in them is random, or one probe was used")
@@ -111,7 +119,7 @@ class Attribution:
     # ---------------------------------------------------------------------------------------- showing, keeping it
     def plot(self) -> View:
         """Circuitsvis coloured tokens: shown by a notebook, or ``.save("page.html")``; needs no network."""
-        return coloured_tokens(self._title, self.tokens, self.scores.float())
+        return coloured_tokens(self._title, self.tokens, self.scores, "; ".join(self._notes))
 
     def to_frame(self) -> pd.DataFrame:
         """One row a token: where it is, its score, its parts, and their standard errors."""
@@ -127,7 +135,7 @@ class Attribution:
         }
         for name, error in self.standard_errors.items():
             if error is not None:
-                columns[f"{name.removesuffix('s')}_se"] = error.tolist()
+                columns["score_se" if name == "scores" else f"{name}_se"] = error.tolist()
         return pd.DataFrame(columns)
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -142,20 +150,22 @@ class Attribution:
     def __repr__(self) -> str:
         largest = float(self.scores.abs().max()) or 1.0
         rows = [
-            f"{int(self.positions[row]):>5}  {_clip(repr(token), 24):<24} {score:>11.4g}  "
+            f"{int(self.positions[row]):>5}  {set_cell_size(_clip(repr(token), 24), 24)} {score:>11.4g}  "
             + "█" * round(WIDTH * abs(score) / largest)
             for token, score, (row,) in self.top(8)
         ]
-        sign = (
-            "either sign: above 0 speaks for the target" if self.signed else "≥ 0: how much it matters, not which way"
-        )
-        return "\n".join([self._title, *rows, *self._footnotes(len(rows)), f"scores {sign}"])
+        shown = [f"the {len(rows)} highest of {len(self)} tokens"] if len(rows) < len(self) else []
+        return "\n".join([self._title, *rows, *shown, *self._notes])
 
-    def _footnotes(self, shown: int) -> list[str]:
-        notes = [f"the {shown} highest of {len(self)} tokens"] if shown < len(self) else []
-        if "sink_mass" in self.diagnostics:
-            notes.append(f"first token (attention sink): {self.diagnostics['sink_mass']:.0%} of the score")
-        return ["; ".join(notes)] if notes else []
+    @property
+    def _notes(self) -> list[str]:
+        """How to read the scores: how much of them the first token holds, and what their sign means."""
+        sink = self.diagnostics.get("sink_mass", nan)
+        sign = "either sign: above 0 speaks for the target" if self.signed else "≥ 0: how much it matters, no direction"
+        return [
+            *([] if isnan(sink) else [f"first token (attention sink): {sink:.0%} of the score"]),
+            f"scores {sign}",
+        ]
 
     @property
     def _title(self) -> str:
@@ -180,8 +190,8 @@ def _rows(value: Any, keep: Bool[Tensor, "pos"]) -> Any:
     """The kept rows of every tensor in ``value`` that has one row a token."""
     if isinstance(value, Mapping):
         return {name: _rows(item, keep) for name, item in value.items()}
-    return value[keep] if isinstance(value, Tensor) and value.shape[:1] == keep.shape else value
+    return value[keep] if isinstance(value, Tensor) and len(value) == len(keep) else value
 
 
 def _clip(line: str, width: int) -> str:
-    return line if len(line) <= width else line[: width - 1] + "…"
+    return line if cell_len(line) <= width else set_cell_size(line, width - 1) + "…"

@@ -1,6 +1,6 @@
 """What a cache tells: which tokens were read, and whether the live model still does what was cached."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -8,7 +8,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heta_lens.lens import EMBED, READ, Lens, activation, pattern_name, values_name
+from heta_lens.lens import EMBED, OUT, READ, Lens, activation, batch_size, holds, pattern_name, values_name
 
 Tokens: TypeAlias = Tensor | Sequence[int] | None
 
@@ -25,21 +25,24 @@ class Replay(NamedTuple):
 
 def cached_embeddings(cache: Any) -> Float[Tensor, "pos d"]:
     """The cached ``hook_embed`` of the one prompt in the cache."""
-    embeddings = activation(cache, EMBED)
-    prompts = cache[EMBED].shape[0] if cache[EMBED].ndim == 3 else 1
-    if prompts != 1:
+    prompts = batch_size(cache)
+    if prompts not in (None, 1):
         raise ValueError(f"the cache holds {prompts} prompts and attribute explains one: cache one prompt at a time")
+    embeddings = activation(cache, EMBED)
+    if len(embeddings) == 0:
+        raise ValueError("the cached prompt is empty: there is no context to explain a target from")
     return embeddings
 
 
-def cached_tokens(lens: Lens, cache: Any, tokens: Tokens) -> Int[Tensor, "pos"]:
+def cached_tokens(lens: Lens, cache: Any, tokens: Tokens, needed: int) -> Int[Tensor, "pos"]:
     """The ids that were cached: those given, checked for shape and range, or else those the embeddings belong to."""
     embeddings = cached_embeddings(cache)
     if tokens is None:
-        return torch.tensor(recover_tokens(lens, embeddings), device=lens.device)
-    if isinstance(tokens, str):
-        raise TypeError("tokens= takes the ids the model was run on, model.to_tokens(text), not the text")
-    ids = torch.as_tensor(tokens, device=lens.device)
+        return torch.tensor(recover_tokens(lens, embeddings, needed), device=lens.device)
+    try:
+        ids = torch.as_tensor(tokens, device=lens.device)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise TypeError("tokens= takes the ids the model was run on, model.to_tokens(text), not the text") from None
     ids = ids[0] if ids.ndim == 2 and len(ids) == 1 else ids
     if ids.is_floating_point() or ids.dtype == torch.bool or ids.shape != embeddings.shape[:1]:
         raise ValueError(
@@ -49,56 +52,78 @@ def cached_tokens(lens: Lens, cache: Any, tokens: Tokens) -> Int[Tensor, "pos"]:
     outside = ids[(ids < 0) | (ids >= lens.vocabulary)]
     if len(outside):
         raise ValueError(f"tokens= holds {int(outside[0])}, but ids go from 0 to {lens.vocabulary - 1}")
-    return ids.long()
+    return ids.long().clone()
 
 
-def recover_tokens(lens: Lens, embeddings: Float[Tensor, "pos d"]) -> list[int]:
-    """The ids whose embeddings are exactly these; an error where none or several are."""
-    owners: dict[bytes, list[int]] = {row: [] for row in _rows(embeddings)}
-    for token, row in enumerate(_rows(lens.embedding_table().to(embeddings.dtype))):
+def recover_tokens(lens: Lens, embeddings: Float[Tensor, "pos d"], needed: int) -> list[int]:
+    """The ids whose embeddings are exactly these; an error where none are, or several of the first ``needed``."""
+    check_finite(EMBED, embeddings)
+    rows = _bits(embeddings)
+    owners: dict[bytes, list[int]] = {row: [] for row in rows}
+    for token, row in enumerate(_bits(lens.embedding_table().to(embeddings.dtype))):
         if row in owners:
             owners[row].append(token)
-    for position, row in enumerate(_rows(embeddings)):
-        if len(owners[row]) != 1:
+    for position, row in enumerate(rows):
+        if not owners[row] or (position < needed and len(owners[row]) > 1):
             found = f"tokens {owners[row][:5]} share" if owners[row] else "no token has"
             raise ValueError(f"{found} the cached embedding at position {position}: pass tokens=, the ids you ran")
-    return [owners[row][0] for row in _rows(embeddings)]
+    return [owners[row][0] for row in rows]
+
+
+def check_causal(lens: Lens, cache: Any) -> None:
+    """Refuse a model whose tokens see later ones; not every encoder says that it is one."""
+    for layer in range(lens.layers):
+        if holds(cache, pattern_name(layer)) and activation(cache, pattern_name(layer)).triu(1).any():
+            raise ValueError(
+                f"{type(lens.model).__name__} is not a decoder-only language model: "
+                f"its layer {layer} attends to later tokens"
+            )
 
 
 @torch.no_grad()
-def replay(lens: Lens, cache: Any, ids: Int[Tensor, "run"], length: int, given: bool) -> Replay:
-    """Run the model once more and compare every activation heta_lens reads, over the ``length`` context positions."""
-    whole = bool(lens.user_hooks())
-    live: dict[str, Tensor] = {}
-    distances: dict[str, float] = {}
+def replay(lens: Lens, cache: Any, ids: Int[Tensor, "pos"], read: int, given: bool) -> Replay:
+    """Run the cached prompt once more and compare every activation heta_lens reads; logits are read at ``read``."""
+    live: list[Tensor] = []
+    distances: list[float] = []
 
-    def watch(name: str, cached: Tensor) -> Any:
+    def watch(name: str, cached: Tensor) -> Callable[[Tensor], None]:
         def compare(activation: Tensor) -> None:
-            now, then = _cut(name, activation[0], length), _cut(name, cached, length)
-            _check_finite(lens, name, ids, then)
+            now = activation[0]
+            check_finite(name, cached, lambda position: lens.token_text(int(ids[position])))
             if name == EMBED:
-                live[EMBED] = activation[0].detach().clone()
-                _check_embeddings(ids, now, then, given)
-            distances[name] = _distance(now, then)
-            if distances[name] > tolerance(now, then):
-                raise ValueError(
-                    f"{name} is not what the cache holds (off by {distances[name]:.1e} of its size): the model's "
-                    "weights, or the hooks on it, have changed since the cache was taken; take it again"
-                )
+                live.append(now.clone())
+                _check_embeddings(ids, now, cached, given)
+            distances.append(_check_same(name, now, cached))
 
         return compare
 
-    names = [EMBED, *(name(layer) for layer in range(lens.layers) for name in (pattern_name, values_name)), READ]
-    watchers = {name: watch(name, activation(cache, name)) for name in names if name in cache.cache_dict}
-    logits = lens.run(rearrange(ids, "pos -> 1 pos"), read=length - 1, whole=whole, watch=watchers)[0]
-    if logits.isnan().any():
-        raise ValueError("the model's own logits are NaN for this prompt: nothing can be explained")
-    return Replay(live[EMBED], logits, max(distances.values()))
+    layers = range(lens.layers)
+    names = [EMBED, *map(pattern_name, layers), *map(values_name, layers), READ, OUT]
+    watched = {name: watch(name, activation(cache, name)) for name in names if holds(cache, name)}
+    whole = OUT in watched or bool(lens.user_hooks())
+    logits = lens.run(rearrange(ids, "pos -> 1 pos"), read=read, whole=whole, watch=watched)[0]
+    if not (logits < torch.inf).all():
+        raise ValueError(f"the model's own logits are not finite at position {read}: nothing can be explained")
+    return Replay(live[0], logits, max(distances))
+
+
+def check_finite(name: str, cached: Tensor, token_at: Callable[[int], str] | None = None) -> None:
+    """Refuse a NaN or an infinity in a cached activation, by its position and (where they are known) its token."""
+    bad = ~cached.isfinite()
+    if bad.any():
+        position = int(bad.nonzero()[0, 1 if name.endswith("pattern") else 0])
+        token = f", token {token_at(position)!r}" if token_at else ""
+        raise ValueError(f"the cached {name} is not finite at position {position}{token}")
+
+
+def tolerance(*tensors: Tensor) -> float:
+    """A relative error of half the digits that the coarsest of these tensors' types holds."""
+    return max(LEAST_TOLERANCE, *(torch.finfo(tensor.dtype).eps ** 0.5 for tensor in tensors))
 
 
 def _check_embeddings(ids: Tensor, now: Tensor, then: Tensor, given: bool) -> None:
     """Wrong tokens change some rows of the embeddings, other weights change all of them."""
-    off = (now.double() - then.to(now.device).double()).abs().amax(-1) > tolerance(now, then) * then.abs().max()
+    off = _differences(now, then).amax(-1) > tolerance(now, then) * then.abs().max()
     if not off.any():
         return
     first = int(off.nonzero()[0])
@@ -113,32 +138,24 @@ def _check_embeddings(ids: Tensor, now: Tensor, then: Tensor, given: bool) -> No
     )
 
 
-def _check_finite(lens: Lens, name: str, ids: Tensor, cached: Tensor) -> None:
-    axis = 1 if name.endswith("pattern") else 0
-    bad = ~cached.isfinite()
-    if bad.any():
-        position = int(bad.nonzero()[0, axis])
-        raise ValueError(f"{name} is not finite at position {position}, token {lens.token_text(int(ids[position]))!r}")
+def _check_same(name: str, now: Tensor, then: Tensor) -> float:
+    """The largest difference relative to the largest entry, refused above the tolerance."""
+    scale = float(then.abs().max()) or 1.0
+    distance = float(_differences(now, then).max()) / scale if now.shape == then.shape else float("inf")
+    if distance > tolerance(now, then):
+        raise ValueError(
+            f"{name} is not what the cache holds (off by {distance:.1e} of its size): the model's weights, or the "
+            "hooks on it, have changed since the cache was taken; take it again"
+        )
+    return distance
 
 
-def _cut(name: str, activation: Tensor, length: int) -> Tensor:
-    return activation[:, :length, :length] if name.endswith("pattern") else activation[:length]
+def _differences(now: Tensor, then: Tensor) -> Tensor:
+    exact = torch.promote_types(now.dtype, then.dtype)
+    return (now.to(exact) - then.to(now.device, exact)).abs()
 
 
-def _distance(now: Tensor, then: Tensor) -> float:
-    """The largest difference, relative to the largest entry."""
-    if now.shape != then.shape:
-        return float("inf")
-    scale = then.abs().max().double()
-    return float((now.double() - then.to(now.device).double()).abs().max() / scale) if scale else float(now.abs().max())
-
-
-def tolerance(*tensors: Tensor) -> float:
-    """A relative error of half the digits that the coarsest of these tensors' types holds."""
-    return max(LEAST_TOLERANCE, *(torch.finfo(tensor.dtype).eps ** 0.5 for tensor in tensors))
-
-
-def _rows(table: Float[Tensor, "row d"]) -> list[bytes]:
+def _bits(table: Float[Tensor, "row d"]) -> list[bytes]:
     """Every row's bits, which compare and hash exactly."""
     bits = table.detach().cpu().contiguous().view(torch.uint8).numpy()
     return [row.tobytes() for row in bits]

@@ -5,6 +5,7 @@ variables; every probe is then one more backward pass through that graph (Pearlm
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -18,6 +19,8 @@ Norm: TypeAlias = Literal["hutchinson", "exact", "entrywise"]
 Objective: TypeAlias = Callable[[Float[Tensor, "pos d"]], Float[Tensor, ""]]
 Probes: TypeAlias = Callable[[int], Float[Tensor, "probe d"]]
 
+ONCE = "this model cannot be differentiated twice with respect to its embeddings, which the curvature needs"
+WAY_OUT = "load it unquantised, with attn_implementation='eager', or use variant='kl_only'"
 ENUMERABLE = 20  # `exact` visits every sign vector, so its length is limited: 2^20 of them
 
 
@@ -76,34 +79,56 @@ def hessian_products(
         return leaf.new_zeros(len(directions), *leaf.shape)
     products = []
     for some in directions.to(leaf).split(batch):
-        # A batch of one runs without vmap, which hooks on the backward pass cannot bear.
-        outputs = some[0] if len(some) == 1 else some
-        (product,) = torch.autograd.grad(
-            gradient, leaf, outputs, retain_graph=True, is_grads_batched=len(some) > 1, materialize_grads=True
-        )
-        products.append(product.reshape(len(some), *leaf.shape))
+        products.append(_products(gradient, leaf, some))
         done(len(some))
     return torch.cat(products)
 
 
-def check_twice_differentiable(objective: Objective, embeddings: Float[Tensor, "pos d"]) -> None:
-    """Try one probe, and refuse a model whose second derivatives are missing, aloud or silently."""
-    try:
-        leaf, gradient = differentiate(objective, embeddings, len(embeddings))
-        hessian_products(gradient, leaf, torch.ones_like(leaf)[None], 1, lambda _: None)
-    except (RuntimeError, NotImplementedError) as error:
-        reason = str(error).split("\n")[0]
-        raise ValueError(
-            "this model cannot be differentiated twice with respect to its embeddings, which the curvature needs "
-            f"({reason}); load it unquantised, with attn_implementation='eager', or use variant='kl_only'"
-        ) from error
-    if not gradient.requires_grad:
-        _, elsewhere = differentiate(objective, 2 * embeddings, len(embeddings))
-        if not torch.allclose(gradient, elsewhere, rtol=0.05):
-            raise ValueError(
-                "this model's gradient changes with its embeddings, but torch sees no second derivative: a layer "
-                "detaches its gradient (quantised, perhaps); use variant='kl_only', which needs none"
-            )
+def _products(gradient: Tensor, leaf: Tensor, directions: Tensor) -> Tensor:
+    """All in one backward pass where it can be batched, else one by one."""
+    backward = partial(torch.autograd.grad, gradient, leaf, retain_graph=True, materialize_grads=True)
+    if len(directions) > 1:
+        try:
+            return backward(directions, is_grads_batched=True)[0]
+        except RuntimeError:
+            pass
+    return torch.stack([backward(direction)[0] for direction in directions])
+
+
+def check_twice_differentiable(
+    objective: Objective,
+    embeddings: Float[Tensor, "pos d"],
+    direction: Float[Tensor, "pos d"],
+    precision: torch.dtype | None,
+) -> None:
+    """Try one probe, and refuse a model whose second derivatives are missing, aloud or silently.
+
+    A layer without a second derivative need not say so: autograd leaves out whatever it knows no derivative of. So the
+    product is compared with finite differences of the gradient, in steps that a model of this ``precision`` can tell
+    apart, and refused where two step sizes agree on another answer. Without a precision it is not compared.
+    """
+    leaf, gradient = differentiate(objective, embeddings, len(embeddings))
+    product = torch.zeros_like(leaf)
+    if gradient.requires_grad:
+        try:
+            # Not `autograd.grad`, which skips the nodes of a layer that refuses to be differentiated twice.
+            gradient.backward(direction, retain_graph=True)
+        except (RuntimeError, NotImplementedError) as error:
+            raise ValueError(f"{ONCE} ({str(error).splitlines()[0]}); {WAY_OUT}") from error
+        (product,) = torch.autograd.grad(gradient, leaf, direction, materialize_grads=True)
+    if precision is None:
+        return
+    step = max(torch.finfo(precision).eps ** (1 / 3), 1e-4) * embeddings.square().mean().sqrt()
+    near, far = (_finite_difference(objective, embeddings, size * direction) / size for size in (step, 2 * step))
+    miss, doubt = (near - product).norm(), (near - far).norm()
+    if miss > 0.05 * torch.maximum(near.norm(), product.norm()) and miss > 10 * doubt:
+        raise ValueError(f"{ONCE} (its gradient changes with them, but not as autograd says); {WAY_OUT}")
+
+
+def _finite_difference(objective: Objective, embeddings: Tensor, step: Tensor) -> Tensor:
+    """How the gradient changes from ``embeddings - step`` to ``embeddings + step``, halved."""
+    after, before = (differentiate(objective, at, len(at))[1] for at in (embeddings + step, embeddings - step))
+    return (after - before).detach() / 2
 
 
 def check_enumerable(embeddings: Float[Tensor, "pos d"], support: Support) -> None:

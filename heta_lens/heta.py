@@ -146,10 +146,12 @@ class Heta:
     def __post_init__(self) -> None:
         check_literals(self)
         check_mask(self.mask)
-        for name, least in (("beta", 0), ("gamma", 0), ("probes", 1), ("seed", 0)):
-            check_at_least(name, getattr(self, name), least)
+        check_at_least("beta", self.beta, 0)
+        check_at_least("gamma", self.gamma, 0)
+        check_at_least("probes", self.probes, 1, whole=True)
+        check_at_least("seed", self.seed, 0, whole=True)
         if self.batch != "auto":
-            check_at_least("batch", self.batch, 1)
+            check_at_least("batch", self.batch, 1, whole=True)
         if VARIANTS[self.variant].weights is not None and (self.beta, self.gamma) != (0.5, 0.5):
             raise ValueError(f"variant={self.variant!r} fixes beta and gamma: leave them out, or use variant='full'")
         if self.beta == self.gamma == 0:
@@ -157,17 +159,16 @@ class Heta:
 
     def __call__(self, prediction: Prediction) -> Attribution:
         beta, gamma = VARIANTS[self.variant].weights or (self.beta, self.gamma)
-        if self.norm == "exact" and beta:
-            check_enumerable(prediction.embeddings, self.support)
         with prediction.running(), working(self._work(prediction, beta, gamma), self.progress) as work:
-            flow, total = self._gate(prediction)
+            gate, total = self._gate(prediction)
+            mask = mask_vector(self.mask, prediction.embeddings, prediction.lens.embedding_table)
             curvature = self._curvature(prediction, work) if beta else None
-            information = self._information(prediction, work) if gamma else None
-        parts = Parts(flow, curvature, information, beta, gamma)
-        score = parts.score(self.balance)
-        for name, part in {**parts.means(), "the score": score}.items():
-            prediction.check_finite(name, part)
-        diagnostics = {**parts.diagnostics(self.balance), "gate_total": total, "probes": self.probes, **work.cost()}
+            information = self._information(prediction, mask, work) if gamma else None
+            parts = Parts(gate, curvature, information, beta, gamma)
+            score = parts.score(self.balance)
+            for name, part in {**parts.means(), "the score": score}.items():
+                prediction.check_finite(name, part)
+            diagnostics = {**parts.diagnostics(self.balance), "gate_total": total, "probes": self.probes, **work.cost()}
         if isinstance(prediction.target, tuple) and gamma:
             diagnostics["note"] = "information is about the whole next-token distribution, not about the contrast"
         _warn_of_weak_parts(diagnostics)
@@ -185,11 +186,17 @@ class Heta:
 
     def _curvature(self, prediction: Prediction, work: Work) -> Float[Tensor, "sample pos"]:
         n, d = prediction.embeddings.shape
-        check_twice_differentiable(prediction.objective_from(n - 1), prediction.embeddings[-1:])
+        probes = partial(rademacher, self.seed, probes=self.probes, d=d)
+        if self.norm == "exact":
+            check_enumerable(prediction.embeddings, self.support)
+        last = prediction.embeddings[-1:]
+        # Hooks on the backward pass may change gradients as they like, and are part of what is explained.
+        precision = None if prediction.lens.user_hooks("backward") else prediction.lens.token_weights.dtype
+        check_twice_differentiable(prediction.objective_from(n - 1), last, probes(n - 1)[:1].to(last), precision)
         return curvature(
             prediction.objective_from,
             prediction.embeddings,
-            lambda position: rademacher(self.seed, position, self.probes, d),
+            probes,
             support=self.support,
             norm=self.norm,
             chunk=CHUNK if prediction.kept else n,
@@ -197,7 +204,7 @@ class Heta:
             done=partial(work.add, "hvps"),
         )
 
-    def _information(self, prediction: Prediction, work: Work) -> Float[Tensor, "pos"]:
+    def _information(self, prediction: Prediction, mask: Float[Tensor, "d"], work: Work) -> Float[Tensor, "pos"]:
         def log_probs_from(start: int) -> LogProbs:
             log_probs = prediction.log_probs_from(start)
             return lambda copies: rearrange(log_probs(copies), "copy vocab -> copy 1 vocab")
@@ -207,7 +214,7 @@ class Heta:
             return information(
                 log_probs_from,
                 prediction.embeddings,
-                mask_vector(self.mask, prediction.embeddings, prediction.lens.embedding_table),
+                mask,
                 prediction.log_probs[None],
                 DIVERGENCES[self.kl],
                 chunk=min(batch, CHUNK) if prediction.kept else batch,
@@ -215,10 +222,10 @@ class Heta:
             )[0]
 
     def _batch(self, prediction: Prediction) -> int:
-        """Copies of the context alive at once: "auto" keeps them near 4,096 tokens; a user's hooks only ever see one."""
+        """Copies of the context alive at once: "auto" keeps near 4,096 tokens; hooks of a user only ever see one."""
         if prediction.user_hooks:
             return 1
-        return max(1, min(32, 4096 // len(prediction))) if self.batch == "auto" else self.batch
+        return max(1, min(32, 4096 // len(prediction))) if self.batch == "auto" else int(self.batch)
 
     def _work(self, prediction: Prediction, beta: float | int, gamma: float | int) -> dict[str, int]:
         """What lies ahead, for the progress bar."""

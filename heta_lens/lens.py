@@ -8,9 +8,10 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
 from einops import rearrange
@@ -21,6 +22,12 @@ from heta_lens.text import TAIL, appended, find_token
 
 EMBED = "hook_embed"
 READ = "unembed.hook_in"  # what the last layer norm hands to the unembedding
+OUT = "unembed.hook_out"
+
+HOOKS = {  # where hooks are kept: in a list of TransformerLens' hook points, and in torch's own
+    "forward": ("fwd_hooks", ("_forward_hooks", "_forward_pre_hooks")),
+    "backward": ("bwd_hooks", ("_backward_hooks", "_backward_pre_hooks")),
+}
 
 Watch: TypeAlias = Callable[[Tensor], None]
 KeysValues: TypeAlias = list[tuple[Tensor, Tensor]]  # one pair a layer, laid out as this kind of model keeps them
@@ -70,8 +77,8 @@ class Lens:
         model = getattr(cache, "model", None)
         if model is None:
             raise TypeError(
-                f"expected the ActivationCache that run_with_cache returns, not a {type(cache).__name__}: "
-                "only the cache knows its model"
+                f"this {type(cache).__name__} does not know its model: attribute needs the ActivationCache that "
+                "model.run_with_cache returns"
             )
         check_decoder(model)
         return cls(model)
@@ -107,7 +114,7 @@ class Lens:
         for name in ("embed", "embed_ln"):
             module = getattr(self.model, name, None)
             if module is not None:
-                table = getattr(module, "original_component", module)(table)
+                table = getattr(module, "original_component", module).forward(table)
         return table[0]
 
     def run(
@@ -176,16 +183,18 @@ class Lens:
             cache.update(keys, values, layer)
         return {"past_key_values": cache}
 
-    def user_hooks(self) -> list[Any]:
+    def user_hooks(self, direction: Literal["forward", "backward", "any"] = "any") -> list[Any]:
         """Hooks that somebody else put on the model, through TransformerLens or through torch."""
         points = {id(point): point for point in self.model.hook_dict.values()}.values()
-        wrapped = getattr(self.model, "original_model", self.model)  # a bridge does not count its root as a module
-        modules = {id(module): module for module in (*self.model.modules(), *wrapped.modules())}.values()
-        return [handle.user_hook for point in points for handle in (*point.fwd_hooks, *point.bwd_hooks)] + [
+        modules = {id(module): module for module in (*self.model.modules(), *wrapped(self.model).modules())}.values()
+        directions = HOOKS if direction == "any" else {direction: HOOKS[direction]}
+        return [
             hook
-            for module in modules
-            for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-            for hook in getattr(module, kind).values()
+            for own, theirs in directions.values()
+            for hook in (
+                *(handle.user_hook for point in points for handle in getattr(point, own)),
+                *(hook for module in modules for kind in theirs for hook in getattr(module, kind).values()),
+            )
             if not _belongs_to_library(hook)
         ]
 
@@ -214,11 +223,11 @@ class Lens:
         """A token as it is written after this context."""
         return next(piece for _, piece in appended(self.decode, context[-TAIL:], [token]))
 
-    def find_token(self, context: Sequence[int], text: str) -> int:
+    def find_token(self, context: Sequence[int], text: str, size: int) -> int:
         if self.model.tokenizer is None:
             raise ValueError(f"target={text!r} is text, but the model has no tokenizer: give a token id")
-        encode = partial(self.model.tokenizer.encode, add_special_tokens=False)
-        return find_token(self.decode, encode, self.vocabulary, context, text)
+        tokenizer = deepcopy(self.model.tokenizer)  # encoding resets the padding and truncation set on it
+        return find_token(self.decode, partial(tokenizer.encode, add_special_tokens=False), size, context, text)
 
     def special_ids(self) -> set[int]:
         return set(getattr(self.model.tokenizer, "all_special_ids", ()))
@@ -269,36 +278,53 @@ class Lens:
 
 
 def check_decoder(model: Any) -> None:
-    """Refuse what cannot be explained: no hooks, an encoder, no attention, dropout switched on."""
+    """Refuse what cannot be explained: no hooks, an encoder, no attention, dropout switched on, no gradients."""
     kind = type(model).__name__
     if not all(hasattr(model, name) for name in ("cfg", "hook_dict")):
         raise TypeError(f"{kind} is not a TransformerLens model")
     direction = getattr(model.cfg, "attention_dir", "causal")
     if direction != "causal" or EMBED not in model.hook_dict or not hasattr(model, "blocks"):
-        raise ValueError(
-            f"{kind} is not a decoder-only language model: every token must come from the tokens before it"
-        )
-    bare = [
-        layer
-        for layer in range(len(model.blocks))
-        if not {pattern_name(layer), values_name(layer)} <= model.hook_dict.keys()
-    ]
-    if bare:
-        raise ValueError(f"{kind} has no attention pattern in layer {bare[0]}: heta_lens explains attention models")
-    if model.training:
+        raise ValueError(f"{kind} is not a decoder-only language model, where every token sees only those before it")
+    names = [name(layer) for layer in range(max(1, len(model.blocks))) for name in (pattern_name, values_name)]
+    missing = [name for name in names if name not in model.hook_dict]
+    if missing:
+        raise ValueError(f"{kind} has no {missing[0]}: heta_lens explains models that attend in every layer")
+    if model.training or wrapped(model).training:
         raise ValueError("the model is in training mode, where dropout changes every run: call model.eval() first")
+    if any(parameter.is_inference() for parameter in model.parameters()):
+        raise ValueError("the model was made under torch.inference_mode() and has no gradients: make it outside")
+
+
+def wrapped(model: Any) -> Any:
+    """The model a bridge stands for, whose root is none of the bridge's modules; else the model itself."""
+    return getattr(model, "original_model", model)
+
+
+def holds(cache: Any, name: str) -> bool:
+    return not _keys(cache, name).isdisjoint(cache.cache_dict)
 
 
 def activation(cache: Any, name: str) -> Tensor:
-    """A cached activation without its batch dimension."""
-    try:
-        cached = cache[name]
-    except KeyError:
+    """A cached activation of the one prompt in the cache, without its batch dimension."""
+    if not holds(cache, name):
         raise ValueError(
             f"the cache has no {name!r}; take it with "
             "model.run_with_cache(tokens, names_filter=heta_lens.names_filter), or without a filter"
-        ) from None
-    return cached[0] if cache[EMBED].ndim == 3 else cached
+        )
+    (key, *_) = _keys(cache, name) & cache.cache_dict.keys()
+    return cache.cache_dict[key][0] if batch_size(cache) is not None else cache.cache_dict[key]
+
+
+def batch_size(cache: Any) -> int | None:
+    """How many prompts the cache holds; None if its batch dimension was removed."""
+    for key in _keys(cache, EMBED) & cache.cache_dict.keys():
+        return len(cache.cache_dict[key]) if cache.cache_dict[key].ndim == 3 else None
+    return None
+
+
+def _keys(cache: Any, name: str) -> set[str]:
+    """The names under which a cache may hold an activation: a bridge has its own for the same hook point."""
+    return {name, cache.model.hook_dict[name].name}
 
 
 def _belongs_to_library(hook: Any) -> bool:

@@ -1,7 +1,8 @@
 """What a masked token's embedding becomes, and contexts in which one token at a time is masked."""
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias, get_args
+from operator import index
+from typing import Literal, SupportsIndex, TypeAlias, get_args
 
 import torch
 from einops import repeat
@@ -9,12 +10,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 MaskName: TypeAlias = Literal["zero", "mean", "vocab_mean"]
-Mask: TypeAlias = MaskName | int | Tensor
+Mask: TypeAlias = MaskName | SupportsIndex | Tensor
 
 
 def check_mask(mask: Mask) -> None:
     """Refuse a mask that is neither a known name, a token id nor a vector, before any work."""
-    if isinstance(mask, str) and mask not in get_args(MaskName):
+    if not isinstance(mask, SupportsIndex) and mask not in get_args(MaskName):
         raise ValueError(f"mask={mask!r} is not one of {', '.join(get_args(MaskName))}, a token id or a vector")
     if isinstance(mask, Tensor) and (mask.ndim != 1 or not mask.is_floating_point()):
         raise ValueError(f"mask must be one vector of floats, not a {mask.dtype} tensor of shape {tuple(mask.shape)}")
@@ -28,11 +29,11 @@ def mask_vector(
         if len(mask) != embeddings.shape[1]:
             raise ValueError(f"mask has {len(mask)} entries; this model's embeddings have {embeddings.shape[1]}")
         return mask.to(embeddings)
-    if isinstance(mask, int):
-        table = vocabulary()
-        if not 0 <= mask < len(table):
-            raise ValueError(f"mask={mask} is no token id of this model: ids go from 0 to {len(table) - 1}")
-        return table[mask].to(embeddings)
+    if not isinstance(mask, str):
+        table, token = vocabulary(), index(mask)
+        if not 0 <= token < len(table):
+            raise ValueError(f"mask={token} is no token id of this model: ids go from 0 to {len(table) - 1}")
+        return table[token].to(embeddings)
     if mask == "mean":
         return embeddings.mean(0)
     if mask == "vocab_mean":

@@ -1,6 +1,6 @@
 """The one verb: `attribute`."""
 
-from typing import Any
+from typing import Any, SupportsIndex
 
 from heta_lens.attribution import Attribution
 from heta_lens.cached import Tokens
@@ -15,7 +15,7 @@ def attribute(
     cache: Any,
     target: Asked = None,
     *,
-    position: int | None = None,
+    position: SupportsIndex | None = None,
     tokens: Tokens = None,
     method: str = "heta",
     **options: Any,

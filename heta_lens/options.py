@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import fields
 from difflib import get_close_matches
+from math import inf
+from numbers import Integral, Real
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 
@@ -13,10 +15,12 @@ def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
         raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}{_hint(value, choices)}")
 
 
-def check_at_least(name: str, value: float | int, least: float | int) -> None:
-    """Refuse a number below its minimum (NaN included)."""
-    if not value >= least:
-        raise ValueError(f"{name}={value!r} must be at least {least}")
+def check_at_least(name: str, value: Any, least: float | int, *, whole: bool = False) -> None:
+    """Refuse what is no (whole) number, or below its minimum, or not finite."""
+    if not isinstance(value, Integral if whole else Real) or isinstance(value, bool):
+        raise TypeError(f"{name}={value!r} must be a {'whole ' if whole else ''}number")
+    if not least <= float(value) < inf:
+        raise ValueError(f"{name}={value!r} must be {'finite' if value == inf else f'at least {least}'}")
 
 
 def check_literals(options: Any) -> None:
@@ -35,5 +39,6 @@ def check_names(method: type, given: Iterable[str]) -> None:
 
 
 def _hint(value: Any, choices: list[Any]) -> str:
-    close = get_close_matches(str(value), map(str, choices), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    by_text = {str(choice): choice for choice in choices}
+    close = get_close_matches(str(value), by_text, n=1)
+    return f" (did you mean {by_text[close[0]]!r}?)" if close else ""

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
 from operator import index
-from typing import Any, TypeAlias
+from typing import Any, SupportsIndex, TypeAlias
 
 import torch
 from einops import repeat
@@ -18,19 +19,19 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heta_lens.attribution import Attribution, Target
-from heta_lens.cached import Tokens, cached_tokens, replay, tolerance
+from heta_lens.cached import Tokens, cached_embeddings, cached_tokens, check_causal, replay, tolerance
 from heta_lens.lens import KeysValues, Lens, activation, pattern_name, values_name
 from heta_lens.text import locate
 
-Asked: TypeAlias = int | str | tuple[int | str, int | str] | None
+Asked: TypeAlias = SupportsIndex | str | tuple[SupportsIndex | str, SupportsIndex | str] | None
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
     """A context, its target, and the model to ask about them.
 
-    ``later`` are the cached tokens after the context: they are run only where hooks of the user's must find the prompt
-    as they know it. ``kept`` are the clean context's keys and values, for runs that share a prefix; where that does not
+    ``later`` are the cached tokens after the context, run only where hooks of the user's must find the prompt as they
+    know it. ``kept`` are the clean context's keys and values, for runs that share a prefix; where that does not
     work it is None and ``no_reuse`` says why.
     """
 
@@ -49,27 +50,25 @@ class Prediction:
 
     @classmethod
     def from_cache(
-        cls, cache: Any, target: Asked = None, *, position: int | None = None, tokens: Tokens = None
+        cls, cache: Any, target: Asked = None, *, position: SupportsIndex | None = None, tokens: Tokens = None
     ) -> "Prediction":
         """Settle what is asked, and check with one forward that the model still does what was cached."""
         lens = Lens.of(cache)
         with lens.undisturbed():
-            ids = cached_tokens(lens, cache, tokens)
-            length = context_length(len(ids), position)
-            if target is None and position is not None:
-                target = int(ids[length])
-            resolved = resolve(lens, ids[:length], target)
-            user_hooks = tuple(lens.user_hooks())
-            run = ids if user_hooks else ids[:length]
-            seen = replay(lens, cache, run, length, given=tokens is not None)
+            n = context_length(len(cached_embeddings(cache)), position)
+            check_causal(lens, cache)
+            ids = cached_tokens(lens, cache, tokens, needed=n if position is None or target is not None else n + 1)
+            seen = replay(lens, cache, ids, read=n - 1, given=tokens is not None)
             log_probs = seen.logits.log_softmax(-1)
-            if resolved is None:
-                resolved = int(log_probs.argmax())
+            if target is None:
+                target = int(log_probs.argmax() if position is None else ids[n])
+            resolved = resolve(lens, ids[:n], target, len(log_probs))
             check_target(lens, log_probs, resolved)
             embeddings = seen.embeddings.to(torch.promote_types(seen.embeddings.dtype, torch.float32))
-            kept, no_reuse = reusable_prefix(lens, ids[:length], embeddings[:length], log_probs, bool(user_hooks))
+            user_hooks = tuple(lens.user_hooks())
+            kept, no_reuse = reusable_prefix(lens, ids[:n], embeddings[:n], log_probs, bool(user_hooks))
             return cls(
-                lens, cache, ids[:length], run[length:], resolved, embeddings[:length], embeddings[length:],
+                lens, cache, ids[:n], ids[n:], resolved, embeddings[:n], embeddings[n:],
                 log_probs, user_hooks, kept, no_reuse, seen.mismatch,
             )  # fmt: skip
 
@@ -105,11 +104,7 @@ class Prediction:
     def patterns(self) -> list[Float[Tensor, "head pos pos"]]:
         """The cached attention patterns among the context's positions."""
         n = len(self)
-        patterns = [self._cached(pattern_name(layer))[:, :n, :n] for layer in range(self.lens.layers)]
-        for layer, pattern in enumerate(patterns):
-            if pattern.triu(1).any():
-                raise ValueError(f"layer {layer} attends to later tokens: heta_lens explains causal decoders only")
-        return patterns
+        return [self._cached(pattern_name(layer))[:, :n, :n] for layer in range(self.lens.layers)]
 
     def values(self) -> list[Float[Tensor, "pos group d_head"]]:
         """The cached value vectors, with their bias, of every key/value head."""
@@ -146,7 +141,12 @@ class Prediction:
         """Scores, put beside the tokens they belong to."""
         decode, ids = self.lens.decode, self.ids.tolist()
         text, spans = locate(decode, ids)
-        pieces = [text[span.start : span.stop] or decode([token]) for span, token in zip(spans, ids, strict=True)]
+        # Of tokens that share a character only the last shows it.
+        shared = [span == after for span, after in pairwise([*spans, None])]
+        pieces = [
+            decode([token]) if partial else text[span.start : span.stop]
+            for token, span, partial in zip(ids, spans, shared, strict=True)
+        ]
         special = self.lens.special_ids()
         wanted = tuple(self.lens.token_after(ids, token) for token in self._targets)
         return Attribution(
@@ -185,51 +185,54 @@ class Prediction:
 
     def _full_run(self, embeddings: Float[Tensor, "batch pos d"], start: int) -> Float[Tensor, "batch vocab"]:
         batch = len(embeddings)
-        before, after = (
+        hooked = bool(self.user_hooks)
+        before, later = (
             repeat(part, "pos d -> batch pos d", batch=batch)
-            for part in (self.embeddings[:start], self.later_embeddings)
+            for part in (self.embeddings[:start], self.later_embeddings[: None if hooked else 0])
         )
-        ids = repeat(torch.cat([self.ids, self.later]), "pos -> batch pos", batch=batch)
-        whole = torch.cat([before, embeddings, after], dim=1)
-        read = self.lens.run(ids, whole, read=len(self) - 1, whole=bool(self.user_hooks))
-        return read.log_softmax(-1)
+        ids = torch.cat([self.ids, self.later[: later.shape[1]]])
+        every = torch.cat([before, embeddings, later], dim=1)
+        logits = self.lens.run(repeat(ids, "pos -> batch pos", batch=batch), every, read=len(self) - 1, whole=hooked)
+        return logits.log_softmax(-1)
 
 
-def context_length(cached: int, position: int | None) -> int:
+def context_length(cached: int, position: SupportsIndex | None) -> int:
     """How many tokens come before the one at ``position``; all cached ones, when the next token is explained."""
     if position is None:
-        if cached == 0:
-            raise ValueError("the cached prompt is empty: there is no context to explain the target from")
         return cached
-    if not -cached <= position < cached:
-        raise ValueError(f"position={position} is outside the cached prompt of {cached} tokens")
-    if position % cached == 0:
-        raise ValueError(f"position={position} is the first token, which has no context: nothing comes before it")
-    return position % cached
+    try:
+        place = index(position)
+    except TypeError:
+        raise TypeError(f"position={position!r} must be a whole number: a place in the cached prompt") from None
+    if not -cached <= place < cached:
+        raise ValueError(f"position={place} is outside the cached prompt of {cached} tokens")
+    if place % cached == 0:
+        raise ValueError(f"position={place} is the first token, which has no context: nothing comes before it")
+    return place % cached
 
 
-def resolve(lens: Lens, context: Int[Tensor, "pos"], target: Asked) -> Target | None:
-    """The target's id (or a contrastive pair's ids); None stays open until the model has been asked."""
-    if isinstance(target, tuple):
-        if len(target) != 2:
-            raise ValueError(f"target={target!r} must be a pair (a, b), to explain log p(a) - log p(b)")
-        first, second = (token_id(lens, context, one) for one in target)
-        if first == second:
-            raise ValueError(f"target={target!r} contrasts a token with itself")
-        return first, second
-    return None if target is None else token_id(lens, context, target)
+def resolve(lens: Lens, context: Int[Tensor, "pos"], target: Asked, size: int) -> Target:
+    """The target's id (or a contrastive pair's ids), among the ``size`` tokens the model can write."""
+    if not isinstance(target, tuple):
+        return token_id(lens, context, target, size)
+    if len(target) != 2:
+        raise ValueError(f"target={target!r} must be a pair (a, b), to explain log p(a) - log p(b)")
+    first, second = (token_id(lens, context, one, size) for one in target)
+    if first == second:
+        raise ValueError(f"target={target!r} contrasts a token with itself")
+    return first, second
 
 
-def token_id(lens: Lens, context: Int[Tensor, "pos"], target: int | str) -> int:
+def token_id(lens: Lens, context: Int[Tensor, "pos"], target: Any, size: int) -> int:
     """The id of one token, given as itself or as text."""
     if isinstance(target, str):
-        return lens.find_token(context.tolist(), target)
+        return lens.find_token(context.tolist(), target, size)
     try:
         token = index(target)
     except TypeError:
         raise TypeError(f"target={target!r} must be a token id, its text, or a pair of these") from None
-    if not 0 <= token < lens.vocabulary:
-        raise ValueError(f"target={token} is no token id of this model: ids go from 0 to {lens.vocabulary - 1}")
+    if not 0 <= token < size:
+        raise ValueError(f"target={token} is no token id of this model: ids go from 0 to {size - 1}")
     return token
 
 

@@ -38,7 +38,8 @@ def working(expected: dict[str, int], show: bool | None) -> Iterator[Work]:
         yield Work()
         return
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=console, transient=console.is_terminal) as bar:
         for kind, total in expected.items():
-            bar.add_task(kind, total=total, kind=kind)
+            if total:
+                bar.add_task(kind, total=total, kind=kind)
         yield Work(bar=bar)

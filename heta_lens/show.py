@@ -1,5 +1,6 @@
 """Circuitsvis token views that work offline and cannot be broken by what a token says."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -26,28 +27,29 @@ class View:
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write a standalone page."""
-        page = (
-            f'<!doctype html>\n<meta charset="utf-8">\n<title>{escape(self.title)}</title>\n'
-            f"<h4>{escape(self.title)}</h4>\n{self.fragment}\n"
-        )
+        page = f'<!doctype html>\n<meta charset="utf-8">\n<title>{escape(self.title)}</title>\n{self.fragment}\n'
         Path(path).write_text(page, encoding="utf-8")
         return Path(path)
 
 
-def coloured_tokens(title: str, tokens: Sequence[str], values: Float[Tensor, "pos"]) -> View:
-    """Tokens coloured by value: white at 0, deeper with size, blue above and red below."""
-    largest = float(values.abs().max())
-    # Circuitsvis colours the negative side only when the scale reaches there.
-    lowest = -largest if bool((values < 0).any()) else 0.0
-    rendered = colored_tokens(list(tokens), values.tolist(), lowest, largest or 1.0)
-    return View(title, _harmless(rendered.local_src))
+def coloured_tokens(title: str, tokens: Sequence[str], values: Float[Tensor, "pos"], notes: str = "") -> View:
+    """Tokens coloured by value: white at 0, deeper with size, blue above and orange below.
 
-
-def _harmless(page: str) -> str:
-    """Escape every ``<`` in the page's data: a token that reads ``</script>`` would end the script there.
-
-    ``local_src`` carries the whole script, so nothing is fetched; circuitsvis' own notebook output asks the network.
+    The deepest colour is reached at twice the second largest size, so that one outlier does not bleach the rest.
     """
-    script, call, rest = page.partition("CircuitsVis.render(")
-    data, end, _ = rest.rpartition("</script>")
-    return script + call + data.replace("<", "\\u003c") + end
+    sizes = values.abs().sort(descending=True).values.tolist()
+    deepest = min(sizes[0], 2 * sizes[1]) if len(sizes) > 1 and sizes[1] else sizes[0]
+    # Circuitsvis colours the negative side only when the scale reaches there.
+    lowest = -deepest if bool((values < 0).any()) else 0.0
+    shown = colored_tokens([_inert(token) for token in tokens], values.tolist(), lowest, deepest or 1.0)
+    caption = f"<p><strong>{escape(title)}</strong><br><small>{escape(notes)}</small></p>"
+    # `local_src` holds the whole script and fetches nothing; circuitsvis' own notebook output asks the network.
+    return View(title, f"<div>{caption}{shown.local_src}</div>")
+
+
+def _inert(token: str) -> str:
+    """The token with an invisible character after every ``<`` and ``&``.
+
+    Circuitsvis sets tokens as HTML without escaping them: ``<s>`` would not be seen, and ``</script>`` end the page.
+    """
+    return re.sub("[<&]", "\\g<0>\N{WORD JOINER}", token)

@@ -5,17 +5,18 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-TENSOR, TUPLE = "$tensor", "$tuple"
+TENSOR, TUPLE, PAIRS = "$tensor", "$tuple", "$pairs"
 
 
 def save(path: str | PathLike[str], kind: str, version: int, value: Mapping[str, Any]) -> None:
     """Write ``value`` as a file of this kind and version."""
     tensors: dict[str, Tensor] = {}
-    header = json.dumps(_pack(value, "", tensors), ensure_ascii=False)
+    header = json.dumps(_pack(value, "", tensors))
     save_file(tensors, path, {"format": kind, "version": str(version), "value": header})
 
 
@@ -25,36 +26,48 @@ def load(path: str | PathLike[str], kind: str, version: int) -> dict[str, Any]:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
             names = file.keys()
-            tensors = {name: file.get_tensor(name) for name in names}
+            tensors = {name: file.get_tensor(name).clone() for name in names}  # not a map of the file
     except SafetensorError as error:
         raise ValueError(f"{path} is not a {kind} file: {error}") from None
     if header.get("format") != kind:
         raise ValueError(f"{path} is a safetensors file, but not a {kind} file")
-    if int(header["version"]) > version:
-        raise ValueError(
-            f"{path} was written as version {header['version']} of {kind}; this heta_lens reads up to version "
-            f"{version}: upgrade it"
-        )
-    return _unpack(json.loads(header["value"]), tensors)
+    try:
+        written, value = int(header["version"]), header["value"]
+        if written <= version:
+            return _unpack(json.loads(value), tensors)
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{path} is a damaged {kind} file: {error!r}") from None
+    raise ValueError(
+        f"{path} was written as version {written} of {kind}; this heta_lens reads up to version {version}: upgrade it"
+    )
 
 
 def _pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """JSON for ``value``; its tensors go to ``tensors`` under the path that leads to them."""
+    """JSON for ``value``; its tensors go to ``tensors``, numbered and named by the path that leads to them."""
     if isinstance(value, Tensor):
+        name = f"{len(tensors)}{name}"
         tensors[name] = value.detach().cpu().clone().contiguous()
         return {TENSOR: name}
     if isinstance(value, Mapping):
-        return {str(key): _pack(item, f"{name}.{key}".lstrip("."), tensors) for key, item in value.items()}
+        if all(isinstance(key, str) and not key.startswith("$") for key in value):
+            return {key: _pack(item, f"{name}.{key}", tensors) for key, item in value.items()}
+        return {PAIRS: [[key, _pack(item, f"{name}.{key}", tensors)] for key, item in value.items()]}
     if isinstance(value, tuple | list):
-        items = [_pack(item, f"{name}.{index}".lstrip("."), tensors) for index, item in enumerate(value)]
+        items = [_pack(item, f"{name}.{index}", tensors) for index, item in enumerate(value)]
         return {TUPLE: items} if isinstance(value, tuple) else items
-    return value
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{name.removeprefix('.')} is a {type(value).__name__}, which cannot be saved")
 
 
 def _unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     if isinstance(value, dict):
         if value.keys() == {TENSOR}:
             return tensors[value[TENSOR]]
+        if value.keys() == {PAIRS}:
+            return {key: _unpack(item, tensors) for key, item in value[PAIRS]}
         if value.keys() == {TUPLE}:
             return tuple(_unpack(item, tensors) for item in value[TUPLE])
         return {key: _unpack(item, tensors) for key, item in value.items()}

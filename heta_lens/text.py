@@ -58,8 +58,8 @@ def words(text: str, spans: Sequence[Span], special: Sequence[bool]) -> list[lis
 
 def tokens_in(text: str, spans: Sequence[Span], wanted: Span) -> list[int]:
     """Indices of the tokens with at least one visible character inside ``wanted``."""
-    shown = [visible(text, span) for span in spans]
-    return [i for i, span in enumerate(shown) if max(span.start, wanted.start) < min(span.stop, wanted.stop)]
+    shared = [text[max(span.start, wanted.start) : min(span.stop, wanted.stop)] for span in spans]
+    return [index for index, characters in enumerate(shared) if characters.strip()]
 
 
 def visible(text: str, span: Span) -> Span:
@@ -84,13 +84,15 @@ def find_token(
     for token, piece in appended(decode, context[-TAIL:], [*likely, *range(size)]):
         if piece == text:
             return token
-        if piece == toggled and second_best is None:
+        if toggled and piece == toggled and second_best is None:
             second_best = token
     if second_best is None:
         pieces = [decode([token]) for token in encode(text)]
+        if "".join(pieces).strip() != text.strip():
+            raise ValueError(f"target={text!r} cannot be written by this model's tokenizer, which makes {pieces} of it")
         raise ValueError(
             f"target={text!r} is not one token of this model but {len(pieces)}: {pieces}; "
-            f"explain the first of them, or give a token id"
+            "explain the first of them, or give a token id"
         )
     return second_best
 

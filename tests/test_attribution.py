@@ -83,6 +83,12 @@ def test_it_cannot_be_changed():
         attribution().scores = torch.zeros(6)
 
 
+def test_each_is_equal_only_to_itself():
+    made = attribution()
+    assert made in {made}
+    assert made != attribution()
+
+
 # ----------------------------------------------------------------------------------------------------------- by word
 @pytest.mark.parametrize(("reduce", "sat"), [("sum", 3.0), ("mean", 1.5), ("max", 2.0)])
 def test_tokens_of_a_word_are_reduced_to_one_score(reduce: str, sat: float):
@@ -381,6 +387,11 @@ def test_it_fits_a_terminal_whatever_the_tokens(token: str):
     made = attribution([token] * 2000, [1e-300 * (-1) ** i for i in range(2000)], signed=True)
     made = replace(made, diagnostics={"sink_mass": 1.0}, target=(1, 2), target_text=(token, token))
     assert max(map(cell_len, lines(made))) <= 100
+
+
+def test_what_is_cut_short_says_so():
+    made = attribution(["a" * 200], [1], target_text="b" * 200)
+    assert [("…" in line) for line in lines(made)[:2]] == [True, True]
 
 
 def test_columns_line_up_under_wide_characters():

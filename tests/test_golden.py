@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from asking import explain, relative
 
 import zoo
-from asking import explain, relative
 
 GOLDEN = Path(__file__).with_name("golden.json")
 MODELS = ["bridge-gpt2", "bridge-neox", "bridge-native", "hooked-rotary_gqa", "hooked-alibi"]
@@ -34,5 +34,7 @@ def test_nothing_drifted(name: str, question: str) -> None:
 
 
 if __name__ == "__main__":
-    values = {name: {question: scores(name, options).tolist() for question, options in OPTIONS.items()} for name in MODELS}
+    values = {
+        name: {question: scores(name, options).tolist() for question, options in OPTIONS.items()} for name in MODELS
+    }
     GOLDEN.write_text(json.dumps(values, indent=1) + "\n")

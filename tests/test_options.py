@@ -1,5 +1,6 @@
 """Wrong options are refused before any work, in words that help."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,9 +33,10 @@ def test_a_choice_may_come_from_any_collection(choices: object):
     check_choice("mask", "mean", choices)
 
 
-def test_a_wrong_choice_is_refused_by_listing_the_right_ones():
+@pytest.mark.parametrize("collection", [list, dict.fromkeys, iter])
+def test_a_wrong_choice_is_refused_by_listing_the_right_ones(collection: Callable[[list[str]], Iterable[str]]):
     with pytest.raises(ValueError, match=r"mask='none' is not one of 'zero', 'mean'$"):
-        check_choice("mask", "none", ["zero", "mean"])
+        check_choice("mask", "none", collection(["zero", "mean"]))
 
 
 def test_a_near_miss_is_told_what_was_meant():
@@ -55,7 +57,7 @@ def test_a_value_of_any_type_can_be_refused(value: object):
 
 
 # ----------------------------------------------------------------------------------------------------------- numbers
-@pytest.mark.parametrize("value", [1, 1.0, 2, float("inf")])
+@pytest.mark.parametrize("value", [1, 1.0, 2, 1e300])
 def test_a_number_may_be_its_minimum_or_more(value: float):
     check_at_least("probes", value, 1)
 

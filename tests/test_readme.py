@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asking import weak_parts_allowed
 
 import heta_lens
 import zoo
-from asking import weak_parts_allowed
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
