@@ -73,7 +73,7 @@ def recover_tokens(lens: Lens, embeddings: Float[Tensor, "pos d"], needed: int) 
 def check_causal(lens: Lens, cache: Any) -> None:
     """Refuse a model whose tokens see later ones; not every encoder says that it is one."""
     for layer in range(lens.layers):
-        if holds(cache, pattern_name(layer)) and activation(cache, pattern_name(layer)).triu(1).any():
+        if holds(cache, pattern_name(layer)) and (activation(cache, pattern_name(layer)).triu(1) > 0).any():
             raise ValueError(
                 f"{type(lens.model).__name__} is not a decoder-only language model: "
                 f"its layer {layer} attends to later tokens"
@@ -83,6 +83,7 @@ def check_causal(lens: Lens, cache: Any) -> None:
 @torch.no_grad()
 def replay(lens: Lens, cache: Any, ids: Int[Tensor, "pos"], read: int, given: bool) -> Replay:
     """Run the cached prompt once more and compare every activation heta_lens reads; logits are read at ``read``."""
+    whole = bool(lens.user_hooks())
     live: list[Tensor] = []
     distances: list[float] = []
 
@@ -97,10 +98,16 @@ def replay(lens: Lens, cache: Any, ids: Int[Tensor, "pos"], read: int, given: bo
 
         return compare
 
+    def compare_logits(now: Tensor) -> None:
+        then = activation(cache, OUT)[read]
+        possible = then > -torch.inf
+        distances.append(_check_same(OUT, now[0, read if whole else 0][possible], then[possible]))
+
     layers = range(lens.layers)
-    names = [EMBED, *map(pattern_name, layers), *map(values_name, layers), READ, OUT]
+    names = [EMBED, *map(pattern_name, layers), *map(values_name, layers), READ]
     watched = {name: watch(name, activation(cache, name)) for name in names if holds(cache, name)}
-    whole = OUT in watched or bool(lens.user_hooks())
+    if holds(cache, OUT):
+        watched[OUT] = compare_logits
     logits = lens.run(rearrange(ids, "pos -> 1 pos"), read=read, whole=whole, watch=watched)[0]
     if not (logits < torch.inf).all():
         raise ValueError(f"the model's own logits are not finite at position {read}: nothing can be explained")

@@ -190,8 +190,8 @@ class Heta:
         if self.norm == "exact":
             check_enumerable(prediction.embeddings, self.support)
         last = prediction.embeddings[-1:]
-        # Hooks on the backward pass may change gradients as they like, and are part of what is explained.
-        precision = None if prediction.lens.user_hooks("backward") else prediction.lens.token_weights.dtype
+        # Hooks may stop or change gradients as they like: that is then part of what is explained.
+        precision = None if prediction.user_hooks else prediction.lens.token_weights.dtype
         check_twice_differentiable(prediction.objective_from(n - 1), last, probes(n - 1)[:1].to(last), precision)
         return curvature(
             prediction.objective_from,

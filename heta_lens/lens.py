@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
 from einops import rearrange
@@ -23,11 +23,6 @@ from heta_lens.text import TAIL, appended, find_token
 EMBED = "hook_embed"
 READ = "unembed.hook_in"  # what the last layer norm hands to the unembedding
 OUT = "unembed.hook_out"
-
-HOOKS = {  # where hooks are kept: in a list of TransformerLens' hook points, and in torch's own
-    "forward": ("fwd_hooks", ("_forward_hooks", "_forward_pre_hooks")),
-    "backward": ("bwd_hooks", ("_backward_hooks", "_backward_pre_hooks")),
-}
 
 Watch: TypeAlias = Callable[[Tensor], None]
 KeysValues: TypeAlias = list[tuple[Tensor, Tensor]]  # one pair a layer, laid out as this kind of model keeps them
@@ -183,18 +178,15 @@ class Lens:
             cache.update(keys, values, layer)
         return {"past_key_values": cache}
 
-    def user_hooks(self, direction: Literal["forward", "backward", "any"] = "any") -> list[Any]:
+    def user_hooks(self) -> list[Any]:
         """Hooks that somebody else put on the model, through TransformerLens or through torch."""
         points = {id(point): point for point in self.model.hook_dict.values()}.values()
         modules = {id(module): module for module in (*self.model.modules(), *wrapped(self.model).modules())}.values()
-        directions = HOOKS if direction == "any" else {direction: HOOKS[direction]}
-        return [
+        return [handle.user_hook for point in points for handle in (*point.fwd_hooks, *point.bwd_hooks)] + [
             hook
-            for own, theirs in directions.values()
-            for hook in (
-                *(handle.user_hook for point in points for handle in getattr(point, own)),
-                *(hook for module in modules for kind in theirs for hook in getattr(module, kind).values()),
-            )
+            for module in modules
+            for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+            for hook in getattr(module, kind).values()
             if not _belongs_to_library(hook)
         ]
 

@@ -350,7 +350,7 @@ def test_it_prints_the_question_the_highest_tokens_and_how_to_read_them():
         ["1", "'The'", "0.5"],
         ["5", r"'\n'", "0.25"],
         ["first", "token", "(attention", "sink):", "47%", "of", "the", "score"],
-        ["scores", "≥", "0:", "how", "much", "it", "matters,", "not", "which", "way"],
+        ["scores", "≥", "0:", "how", "much", "it", "matters,", "no", "direction"],
     ]
 
 

@@ -108,14 +108,14 @@ def test_values_and_output_weights_add_up_to_what_attention_writes(build: Any) -
         torch.testing.assert_close(mixed, cache["z", layer][0].double(), rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("build", zoo.models("sinks"))
+@pytest.mark.parametrize("build", zoo.models("sinks|gptoss"))
 def test_a_model_with_attention_sinks_loses_flow(build: Any) -> None:
     patterns = predict(build(), zoo.prompt(build(), 6)).patterns()
     assert (patterns[0].sum(-1) < 0.999).any()
     assert (transport(patterns, "suffix").sum(-1) < 0.999).any()
 
 
-@pytest.mark.parametrize("build", zoo.models("mistral|local"))
+@pytest.mark.parametrize("build", zoo.models("mistral|local|gptoss"))
 def test_a_sliding_window_closes_the_direct_view(build: Any) -> None:
     model = build()
     n = 3 * zoo.SLIDING_WINDOW

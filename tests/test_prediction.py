@@ -105,7 +105,7 @@ def test_a_pair_may_be_ids_or_texts_and_either_way_round() -> None:
 
 
 # --------------------------------------------------------------------------------------------------------- positions
-@pytest.mark.parametrize("position", [1, 3, N - 1, -1, -4])
+@pytest.mark.parametrize("position", [1, 3, -1])
 @pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|gemma2|native)|hooked-(llama|local)"))
 def test_a_position_is_explained_as_in_a_cache_of_the_tokens_before_it(build: Any, position: int) -> None:
     model, ids = build(), zoo.prompt(build(), N)
@@ -199,9 +199,9 @@ def test_tokens_with_one_embedding_do_no_harm_after_the_position_that_is_explain
     model = gpt2()
     ids = zoo.prompt(model, N)
     duplicate(model, int(ids[0, -1]), into=unused(ids)[0])
-    assert same(
-        attribute(cache_of(model, ids), position=2, **CHEAP), explain(model, ids[:, :2], int(ids[0, 2]), **CHEAP)
-    )
+    found = attribute(cache_of(model, ids), position=2, **CHEAP)
+    assert found.target == int(ids[0, 2])
+    assert relative(found.scores, explain(model, ids[:, :2], found.target, **CHEAP).scores) < 1e-9
 
 
 @pytest.mark.parametrize("wrong", range(N))
@@ -257,7 +257,7 @@ MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["no_grad", "inference_mode"])
 @pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama)|hooked-llama"))
 def test_a_cache_may_be_taken_in_any_gradient_mode(build: Any, mode: str) -> None:
     model = build()
@@ -541,34 +541,57 @@ ACTIVE: dict[str, Callable[[Any], AbstractContextManager[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("position", [None, 3])
-@pytest.mark.parametrize("way", ACTIVE)
-@pytest.mark.parametrize("build", zoo.models(SOME_KINDS))
-def test_hooks_that_stay_active_are_part_of_what_is_explained(build: Any, way: str, position: int | None) -> None:
-    model, ids = build(), zoo.prompt(build(), N)
-    without = explain(model, ids, TARGET, position=position, probes=PROBES)
-    with ACTIVE[way](model):
-        attribution = explain(model, ids, TARGET, position=position, probes=PROBES)
-        curvature, information = reference(model, ids, TARGET, 1, read=(position or N) - 1)
+def check_one_token(attribution: heta_lens.Attribution, model: Any, ids: Tensor, read: int) -> None:
+    curvature, information = reference(model, ids, TARGET, 1, read)
     assert float(attribution.parts["curvature"][1]) == pytest.approx(curvature, rel=1e-6)
     assert float(attribution.parts["information"][1]) == pytest.approx(information, rel=1e-6)
     assert attribution.diagnostics["prefix_reuse"].startswith("off: hooks on the model")
-    if position is None:
-        assert relative(attribution.scores, without.scores) > 1e-3
+
+
+@pytest.mark.parametrize("way", ACTIVE)
+@pytest.mark.parametrize("build", zoo.models("bridge-gpt2|hooked-llama"))
+def test_hooks_that_stay_active_are_part_of_what_is_explained(build: Any, way: str) -> None:
+    model, ids = build(), zoo.prompt(build(), N)
+    without = explain(model, ids, TARGET, **CHEAP).parts
+    with ACTIVE[way](model):
+        attribution = explain(model, ids, TARGET, probes=PROBES)
+        check_one_token(attribution, model, ids, read=N - 1)
+    assert max(relative(attribution.parts[name], part) for name, part in without.items()) > 1e-3
+
+
+@pytest.mark.parametrize("way", ["added", "context", "batch", "embeddings", "torch_module"])
+@pytest.mark.parametrize("build", zoo.models(SOME_KINDS))
+def test_hooks_find_the_whole_prompt_also_where_a_position_is_explained(build: Any, way: str) -> None:
+    model, ids = build(), zoo.prompt(build(), N)
+    with ACTIVE[way](model):  # most look at position 3, which is after the context
+        check_one_token(explain(model, ids, TARGET, position=3, probes=PROBES), model, ids, read=2)
 
 
 def scale(gradient: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
     return gradient * 0.5
 
 
+def detach(activation: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+    return activation.detach()
+
+
+@pytest.mark.parametrize(
+    ("name", "hook", "direction"),
+    [
+        ("blocks.0.hook_resid_post", scale, "bwd"),
+        ("blocks.0.attn.hook_pattern", detach, "fwd"),
+        ("blocks.1.hook_mlp_out", detach, "fwd"),
+        ("ln_final.hook_scale", detach, "fwd"),
+    ],
+    ids=["scaled", "frozen attention", "frozen MLP", "frozen norm"],
+)
 @pytest.mark.parametrize("build", zoo.models(SOME_KINDS))
-def test_a_hook_that_changes_gradients_is_part_of_what_is_explained(build: Any) -> None:
+def test_a_hook_that_changes_gradients_is_part_of_what_is_explained(
+    build: Any, name: str, hook: Any, direction: str
+) -> None:
     model, ids = build(), zoo.prompt(build(), N)
-    with added(model, "blocks.0.hook_resid_post", scale, dir="bwd"):
-        attribution = explain(model, ids, TARGET, probes=PROBES)
-        curvature, _ = reference(model, ids, TARGET, 1, read=N - 1)
-    assert float(attribution.parts["curvature"][1]) == pytest.approx(curvature, rel=1e-6)
-    assert attribution.diagnostics["prefix_reuse"].startswith("off: hooks on the model")
+    with added(model, name, hook, dir=direction):
+        check_one_token(explain(model, ids, TARGET, probes=PROBES), model, ids, read=N - 1)
 
 
 @pytest.mark.parametrize("raw", [False, True], ids=["TransformerLens", "torch"])
@@ -578,7 +601,7 @@ def test_a_hook_that_watches_gradients_sees_plain_numbers(build: Any, raw: bool)
     expected = explain(model, ids, TARGET, probes=PROBES)
 
     def watch(module: Any, before: Any, after: Any) -> None:  # noqa: ARG001
-        seen.append((tuple(after[0].shape), float(after[0].abs().max())))
+        seen.append((tuple(after[0].shape), float(after[0].detach().abs().max())))
 
     point = model.hook_dict["blocks.0.hook_resid_post"]
     with (
@@ -596,7 +619,7 @@ def innermost_embedding(model: Any) -> Any:
     return getattr(model.embed, "original_component", model.embed)
 
 
-@pytest.mark.parametrize("mask", ["zero", "vocab_mean", 5])
+@pytest.mark.parametrize("mask", ["zero", "vocab_mean"])
 @pytest.mark.parametrize("kind", OWN_KINDS)
 def test_a_torch_hook_on_the_embedding_only_ever_sees_the_prompt(kind: str, mask: Any) -> None:
     model = OWN_KINDS[kind]()

@@ -79,6 +79,18 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "neox": ("GPTNeoXConfig", {"num_attention_heads": 2, "rotary_pct": 0.5}),
     "gemma2": ("Gemma2Config", {"num_key_value_heads": 2, "head_dim": 4, "sliding_window": SLIDING_WINDOW}),
     "mistral": ("MistralConfig", {"num_key_value_heads": 2, "sliding_window": SLIDING_WINDOW}),
+    # Norms after attention and MLP, and attention sinks, which rows of the pattern lose weight to.
+    "olmo2": ("Olmo2Config", {"num_key_value_heads": 2}),
+    "gptoss": (
+        "GptOssConfig",
+        {
+            "num_key_value_heads": 2,
+            "head_dim": 4,
+            "sliding_window": SLIDING_WINDOW,
+            "num_local_experts": 2,
+            "num_experts_per_tok": 1,
+        },
+    ),
 }
 
 
@@ -93,7 +105,8 @@ def huggingface(
         sizes |= {"intermediate_size": D_MLP, "max_position_embeddings": N_CTX}
     config = getattr(transformers, name)(**{"vocab_size": len(tokenizer()), **ids, **sizes, **options})
     with torch.random.fork_rng(devices=[]):
-        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", experts_implementation="eager")
+    model.config.architectures = [type(model).__name__]  # as in a folder it was saved to
     randomize(model)
     return model.to(dtype).eval()
 

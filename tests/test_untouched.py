@@ -1,0 +1,348 @@
+"""Nothing of the caller's is changed by an attribution, whether it succeeds or is broken off half-way."""
+
+import copy
+import random
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jaxtyping
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import heta_lens
+import zoo
+from heta_lens import attribute
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning")
+
+N, TARGET = 12, 7  # more tokens than share a prefix
+
+OWN_KINDS: dict[str, Callable[[], Any]] = {
+    "gpt2": lambda: zoo.bridge.__wrapped__("gpt2"),
+    "native": lambda: zoo.native_bridge.__wrapped__(),
+    **({"hooked": lambda: zoo.hooked.__wrapped__("llama")} if zoo.HAS_HOOKED else {}),
+}
+
+TWO_KINDS = list(OWN_KINDS)[:: len(OWN_KINDS) - 1]
+
+TORCH_HOOKS = [
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+]
+
+
+@pytest.fixture(autouse=True)
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No type checker: it draws random numbers of its own."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+# --------------------------------------------------------------------------------------- everything the caller can see
+def wrapped(model: Any) -> Any:
+    return getattr(model, "original_model", model)
+
+
+def modules(model: Any) -> list[Any]:
+    return list({id(module): module for module in (*model.modules(), *wrapped(model).modules())}.values())
+
+
+def weights(model: Any) -> dict[str, Tensor]:
+    found = {}
+    for k, module in enumerate(modules(model)):
+        found |= {f"{k}.{name}": tensor for name, tensor in module.named_parameters(recurse=False)}
+        found |= {f"{k}.{name}": tensor for name, tensor in module.named_buffers(recurse=False)}
+    return found
+
+
+def state(model: Any, cache: Any, ids: Tensor) -> dict[str, Any]:
+    """A deep copy of all that could be changed, by name."""
+    return {
+        "hooks": {
+            name: [
+                (handle.user_hook, id(handle), id(handle.hook), handle.is_permanent, handle.context_level)
+                for handle in (*point.fwd_hooks, *point.bwd_hooks)
+            ]
+            for name, point in model.hook_dict.items()
+        },
+        "torch hooks": [[list(getattr(module, kind).items()) for kind in TORCH_HOOKS] for module in modules(model)],
+        "training": [module.training for module in modules(model)],
+        "weights": {name: tensor.detach().clone() for name, tensor in weights(model).items()},
+        "requires_grad": {name: tensor.requires_grad for name, tensor in weights(model).items()},
+        "grad": {name: None if tensor.grad is None else tensor.grad.clone() for name, tensor in weights(model).items()},
+        "cfg": copy.deepcopy(vars(model.cfg)),
+        "config": copy.deepcopy(getattr(wrapped(model), "config", None)),
+        "tokenizer": settings(model.tokenizer),
+        "cache": {name: cached.clone() for name, cached in cache.cache_dict.items()},
+        "has_batch_dim": cache.has_batch_dim,
+        "tokens": ids.clone(),
+        "torch random state": torch.get_rng_state(),
+        "numpy random state": np.random.get_state()[1].tolist(),  # noqa: NPY002
+        "python random state": random.getstate(),
+        "grad enabled": torch.is_grad_enabled(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "default dtype": torch.get_default_dtype(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def settings(tokenizer: Any) -> dict[str, Any]:
+    names = ["padding_side", "truncation_side", "model_max_length", "special_tokens_map", "init_kwargs"]
+    return {name: copy.deepcopy(getattr(tokenizer, name)) for name in names} | {"size": len(tokenizer)}
+
+
+def differences(before: Any, after: Any, name: str = "") -> list[str]:
+    """Where two states differ, to the bit."""
+    if isinstance(before, Tensor) and isinstance(after, Tensor):
+        equal = before.dtype == after.dtype and torch.equal(before, after)
+        return [] if equal else [name]
+    if isinstance(before, Mapping) and isinstance(after, Mapping) and before.keys() == after.keys():
+        return [found for key in before for found in differences(before[key], after[key], f"{name}/{key}")]
+    if isinstance(before, list | tuple) and type(before) is type(after) and len(before) == len(after):
+        pairs = enumerate(zip(before, after, strict=True))
+        return [found for k, (one, other) in pairs for found in differences(one, other, f"{name}/{k}")]
+    return [] if before is after or before == after else [name]
+
+
+def noted(seen: list[Any]) -> Callable[..., None]:
+    return lambda activation, hook: seen.append((activation.shape, hook.name))
+
+
+@pytest.fixture(params=["bare", "hooked"])
+def used(request: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tuple[Any, Any, Tensor]]:
+    """A model in the middle of somebody's work, its cache and its tokens."""
+
+    def make(kind: str) -> tuple[Any, Any, Tensor]:
+        model = OWN_KINDS[kind]()
+        for k, parameter in enumerate(model.parameters()):
+            parameter.requires_grad_(k % 3 != 0)
+            if k % 2:
+                parameter.grad = torch.full_like(parameter, 0.25)
+        monkeypatch.setattr(model.tokenizer, "padding_side", "left" if kind == "gpt2" else "right")
+        if request.param == "hooked":
+            seen: list[Any] = []
+            model.add_hook("blocks.0.hook_resid_post", noted(seen))
+            model.add_hook("blocks.0.hook_resid_post", lambda activation, hook: activation * 0.9)  # noqa: ARG005
+            model.add_hook("blocks.1.hook_resid_pre", noted(seen), is_permanent=True)
+            model.add_hook("hook_embed", lambda activation, hook: activation * 1.1)  # noqa: ARG005
+            model.add_hook("unembed.hook_in", noted(seen))
+            model.add_hook("blocks.1.attn.hook_pattern", noted(seen), dir="bwd")
+            model.blocks[0].ln1.register_forward_hook(lambda module, args, output: output * 1.1)  # noqa: ARG005
+            model.blocks[1].ln1.register_forward_pre_hook(lambda module, args: None)  # noqa: ARG005
+            model.blocks[0].register_full_backward_hook(lambda module, before, after: None)  # noqa: ARG005
+        ids = zoo.prompt(model, N)
+        _, cache = model.run_with_cache(ids)
+        return model, cache, ids
+
+    return make
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "position": {"position": -3},
+    "pair": {"target": (7, " cat")},
+    "text": {"target": " cat"},
+    "row": {"support": "row", "mask": "vocab_mean"},
+    "exact": {"norm": "exact", "mask": 5},
+    "kl_only": {"variant": "kl_only", "target": None},
+}
+
+
+# ------------------------------------------------------------------------------------------------------------ success
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [*(("gpt2", name) for name in OPTIONS), *((kind, "default") for kind in OWN_KINDS if kind != "gpt2")],
+)
+def test_an_attribution_leaves_everything_as_it_was(used: Any, kind: str, name: str) -> None:
+    model, cache, ids = used(kind)
+    options = {"target": TARGET, "tokens": ids, "probes": 2, **OPTIONS[name]}
+    before = state(model, cache, ids)
+    attribution = attribute(cache, **options)
+    assert differences(before, state(model, cache, ids)) == []
+    assert not any(tensor.requires_grad for tensor in (attribution.scores, *attribution.parts.values()))
+
+
+MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "inference_mode": torch.inference_mode,
+    "set_grad_enabled": lambda: torch.set_grad_enabled(False),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", OWN_KINDS)
+def test_the_gradient_mode_is_the_callers_again(used: Any, kind: str, mode: str) -> None:
+    model, cache, ids = used(kind)
+    with MODES[mode]():
+        before = state(model, cache, ids)
+        attribute(cache, TARGET, tokens=ids, probes=2)
+        assert differences(before, state(model, cache, ids)) == []
+
+
+@pytest.mark.parametrize("kind", OWN_KINDS)
+def test_flags_of_a_model_made_in_inference_mode_come_back(kind: str) -> None:
+    with torch.inference_mode():
+        model = OWN_KINDS[kind]()
+        ids = zoo.prompt(model, N)
+        _, cache = model.run_with_cache(ids)
+        before = state(model, cache, ids)
+        attribute_or_refuse(cache, ids)
+        assert differences(before, state(model, cache, ids)) == []
+
+
+def attribute_or_refuse(cache: Any, ids: Tensor) -> None:
+    """Such a model has no gradients, which may be refused, by heta_lens itself."""
+    try:
+        attribute(cache, TARGET, tokens=ids, probes=2)
+    except ValueError as refusal:
+        assert "inference" in str(refusal)  # noqa: PT017
+
+
+def test_gradients_of_what_the_callers_hooks_compute_with_stay_as_they_were() -> None:
+    model, ids = zoo.bridge.__wrapped__("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
+    steering = torch.nn.Parameter(torch.linspace(-0.2, 0.2, 8, dtype=torch.float64))
+    model.add_hook("blocks.0.hook_resid_post", lambda activation, hook: activation + steering)  # noqa: ARG005
+    _, cache = model.run_with_cache(ids)
+    attribution = attribute(cache, TARGET, tokens=ids, probes=2)
+    assert steering.grad is None
+    assert steering.requires_grad
+    assert not any(tensor.requires_grad for tensor in (attribution.scores, *attribution.parts.values()))
+
+
+def test_the_random_state_has_no_influence() -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), 6)
+    _, cache = model.run_with_cache(ids)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        one = attribute(cache, TARGET, tokens=ids)
+        torch.manual_seed(2)
+        other = attribute(cache, TARGET, tokens=ids)
+    assert torch.equal(one.scores, other.scores)
+
+
+def test_padding_and_truncation_set_on_the_tokenizer_stay_set() -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), 6)
+    _, cache = model.run_with_cache(ids)
+    rust = model.tokenizer.backend_tokenizer
+    try:
+        rust.enable_padding(length=5)
+        rust.enable_truncation(4)
+        before = rust.to_str()
+        attribute(cache, " cat", tokens=ids, variant="kl_only")
+        assert rust.to_str() == before
+    finally:
+        rust.no_padding()
+        rust.no_truncation()
+
+
+def test_what_is_on_the_screen_stays_as_it_was(capfd: pytest.CaptureFixture[str]) -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), 6)
+    attribute(model.run_with_cache(ids)[1], TARGET, tokens=ids, probes=2)
+    assert capfd.readouterr() == ("", "")
+
+
+# ------------------------------------------------------------------------------------------------------------ failure
+class Failure(Exception):
+    """Like no other."""
+
+
+def fail_from(monkeypatch: pytest.MonkeyPatch, module: Any, call: int, error: BaseException) -> list[int]:
+    """From its nth call on, let a module in the middle of the model fail, without any hook."""
+    calls, forward = [], module.forward
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) >= call:
+            raise error
+        return forward(*args, **kwargs)
+
+    monkeypatch.setitem(vars(module), "forward", failing)
+    return calls
+
+
+@pytest.mark.parametrize("error", [Failure("stop"), KeyboardInterrupt()], ids=["error", "interrupt"])
+@pytest.mark.parametrize("call", [1, 3, 6])
+@pytest.mark.parametrize("kind", TWO_KINDS)
+def test_a_failure_within_a_run_leaves_everything_as_it_was(
+    used: Any, kind: str, call: int, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, cache, ids = used(kind)
+    calls = fail_from(monkeypatch, model.blocks[1].ln1, call, error)
+    before = state(model, cache, ids)
+    with pytest.raises(type(error)):
+        attribute(cache, TARGET, tokens=ids, probes=2)
+    assert len(calls) >= call
+    assert differences(before, state(model, cache, ids)) == []
+
+
+@pytest.mark.parametrize("error", [Failure("stop"), KeyboardInterrupt()], ids=["error", "interrupt"])
+@pytest.mark.parametrize("call", [1, 2, 9])
+@pytest.mark.parametrize("name", ["hook_embed", "blocks.0.hook_resid_post"])
+@pytest.mark.parametrize("kind", TWO_KINDS)
+def test_a_failure_within_a_callers_hook_leaves_everything_as_it_was(
+    kind: str, name: str, call: int, error: BaseException
+) -> None:
+    model, calls = OWN_KINDS[kind](), []
+    ids = zoo.prompt(model, N)
+    _, cache = model.run_with_cache(ids)
+
+    def failing(activation: Tensor, hook: Any) -> None:  # noqa: ARG001
+        calls.append(activation.shape)
+        if len(calls) == call:
+            raise error
+
+    model.add_hook(name, failing)
+    before = state(model, cache, ids)
+    with pytest.raises(type(error)), torch.no_grad():
+        attribute(cache, TARGET, tokens=ids, probes=2)
+    assert len(calls) == call
+    assert differences(before, state(model, cache, ids)) == []
+
+
+@pytest.mark.parametrize("error", [Failure("stop"), KeyboardInterrupt()], ids=["error", "interrupt"])
+@pytest.mark.parametrize("call", [1, 2, 4])
+def test_a_failure_within_a_backward_pass_leaves_everything_as_it_was(call: int, error: BaseException) -> None:
+    model, calls = OWN_KINDS["gpt2"](), []
+    ids = zoo.prompt(model, N)
+    _, cache = model.run_with_cache(ids)
+
+    def failing(gradient: Tensor, hook: Any) -> None:  # noqa: ARG001
+        calls.append(gradient.shape)
+        if len(calls) == call:
+            raise error
+
+    model.add_hook("blocks.0.hook_resid_post", failing, dir="bwd")
+    before = state(model, cache, ids)
+    with pytest.raises(type(error)):
+        attribute(cache, TARGET, tokens=ids, probes=2)
+    assert differences(before, state(model, cache, ids)) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"target": 10**6}, {"position": 99}, {"tokens": [5] * N}, {"mask": 10**6}, {"norm": "exact", "support": "row"}],
+)
+@pytest.mark.parametrize("kind", ["gpt2"])
+def test_a_refusal_leaves_everything_as_it_was(used: Any, kind: str, wrong: dict[str, Any]) -> None:
+    model, cache, ids = used(kind)
+    before = state(model, cache, ids)
+    with pytest.raises(ValueError, match=r"\w"):
+        attribute(cache, **{"tokens": ids, "probes": 2, **wrong})
+    assert differences(before, state(model, cache, ids)) == []
+
+
+def test_after_a_failure_the_model_can_be_explained_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids = OWN_KINDS["gpt2"](), zoo.prompt(zoo.bridge("gpt2"), N)
+    _, cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)
+    expected = attribute(cache, TARGET, tokens=ids)
+    with monkeypatch.context() as broken:
+        fail_from(broken, model.blocks[1].ln1, 3, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            attribute(cache, TARGET, tokens=ids)
+    assert torch.equal(attribute(cache, TARGET, tokens=ids).scores, expected.scores)
