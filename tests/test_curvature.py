@@ -12,7 +12,15 @@ from torch import Tensor
 
 import oracles
 import zoo
-from heta_lens.curvature import Norm, Support, curvature, expected_l1, rademacher
+from heta_lens.curvature import (
+    Norm,
+    Support,
+    check_enumerable,
+    check_twice_differentiable,
+    curvature,
+    expected_l1,
+    rademacher,
+)
 from heta_lens.diagnostics import standard_error
 
 BLOCKS = (
@@ -134,16 +142,21 @@ def test_every_probe_of_a_quadratic_equals_its_definition(support: Support) -> N
 
 @pytest.mark.parametrize("support", ["block", "row"])
 @pytest.mark.parametrize("norm", ["hutchinson", "exact", "entrywise"])
-def test_an_affine_function_has_no_curvature(support: Support, norm: Norm) -> None:
+@pytest.mark.parametrize("trainable", [False, True])
+def test_an_affine_function_has_no_curvature(support: Support, norm: Norm, trainable: bool) -> None:
     weights = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    weights.requires_grad_(trainable)  # as a hook's own may be; hooks only ever see one prompt
+    counted: list[int] = []
     samples = curvature(
         lambda start: lambda embeddings: (weights[start:] * embeddings).sum() + 1,
         torch.ones(3, 4, dtype=torch.float64),
         lambda i: rademacher(0, i, 2, 4),
-        support=support, norm=norm, chunk=2, batch=2, done=lambda _: None,
+        support=support, norm=norm, chunk=2, batch=1 if trainable else 2, done=counted.append,
     )  # fmt: skip
     assert samples.shape == (2 if norm == "hutchinson" else 1, 3)
     assert not samples.any()
+    at_once = support == "row" and norm == "hutchinson"
+    assert sum(counted) == (2 if norm == "hutchinson" else 4) * (1 if at_once else 3)
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 99])
@@ -155,6 +168,40 @@ def test_neither_chunk_nor_batch_changes_a_sample(chunk: int, batch: int) -> Non
     torch.testing.assert_close(samples, of_quadratic(hessian, probes), rtol=1e-12, atol=0)
 
 
+def test_the_tokens_around_a_chunk_count_as_they_are() -> None:
+    at = torch.arange(1, 7, dtype=torch.float64).reshape(3, 2)
+
+    def objective_from(start: int) -> Callable[[Tensor], Tensor]:
+        return lambda embeddings: torch.cat([at[:start], embeddings]).sum() ** 3
+
+    for chunk in (1, 2, 3):
+        probes = partial(rademacher, 0, probes=1, d=2)
+        samples = curvature(objective_from, at, probes, norm="entrywise", chunk=chunk, batch=2, done=lambda _: None)
+        assert samples.tolist() == [[pytest.approx(4 * 6 * 21)] * 3], chunk  # every entry of H is 6 (1 + … + 6)
+
+
+def test_a_chunk_begins_where_the_one_before_it_ends_and_rows_need_all_tokens_at_once() -> None:
+    hessian = random_hessian(5, 2)
+    at = torch.zeros(5, 2, dtype=torch.float64)
+    for support, norm, oracle, begun in (
+        ("block", "entrywise", oracles.entrywise_block, [0, 2, 4]),
+        ("row", "entrywise", oracles.entrywise_row, [0]),
+        ("row", "exact", oracles.expected_row_l1, [0]),
+    ):
+        starts: list[int] = []
+
+        def objective_from(start: int, starts: list[int] = starts) -> Callable[[Tensor], Tensor]:
+            starts.append(start)
+            return lambda embeddings: oracles.quadratic(hessian)(torch.cat([at[:start], embeddings]))
+
+        probes = partial(rademacher, 0, probes=1, d=2)
+        samples = curvature(
+            objective_from, at, probes, support=support, norm=norm, chunk=2, batch=4, done=lambda _: None
+        )
+        torch.testing.assert_close(samples[0], oracle(hessian), rtol=1e-10, atol=0)
+        assert starts == begun
+
+
 def test_the_work_that_is_reported_is_the_work_done() -> None:
     for support, norm, expected in (("block", "hutchinson", 12), ("row", "hutchinson", 4), ("block", "exact", 9)):
         counted: list[int] = []
@@ -163,11 +210,49 @@ def test_the_work_that_is_reported_is_the_work_done() -> None:
         assert sum(counted) == expected
 
 
+def test_no_more_products_are_alive_at_once_than_a_batch_holds() -> None:
+    counted: list[int] = []
+    of_quadratic(random_hessian(2, 3), partial(rademacher, 0, probes=5, d=3), batch=2, done=counted.append)
+    assert counted == [2, 2, 1] * 2
+
+
 def test_expected_l1_visits_all_signs_in_every_chunk() -> None:
     rows = torch.randn(3, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     every = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0], dtype=torch.float64)] * 16)
     torch.testing.assert_close(expected_l1(rows), (every @ rows.T).abs().sum(1).mean(), rtol=1e-12, atol=0)
     assert float(expected_l1(torch.tensor([[3.0]]))) == 3
+
+
+def test_twenty_signs_can_be_enumerated_and_no_more() -> None:
+    check_enumerable(torch.zeros(4, 20), "block")
+    check_enumerable(torch.zeros(4, 5), "row")
+    for shape, support in (((4, 21), "block"), ((3, 7), "row")):
+        with pytest.raises(ValueError, match=r"all 2\^21 sign vectors"):
+            check_enumerable(torch.zeros(shape), support)
+
+
+# --------------------------------------------------------------------------- whether there are second derivatives
+def check_one(objective: Callable[[Tensor], Tensor]) -> None:
+    at = torch.linspace(1, 2, 4, dtype=torch.float64)[None]
+    direction = torch.tensor([[1, -1, 1, 1]], dtype=torch.float64)
+    check_twice_differentiable(objective, at, direction, torch.float64)
+
+
+def test_what_is_affine_or_bent_has_second_derivatives() -> None:
+    weights = torch.ones(1, 4, dtype=torch.float64)
+    check_one(lambda e: (weights * e).sum())
+    check_one(lambda e: (e**3).sum())
+    check_one(lambda e: (weights.clone().requires_grad_() * e).sum())
+
+
+def test_a_kink_beside_the_embeddings_is_not_taken_for_a_missing_derivative() -> None:
+    """Steps of finite differences cross it, and disagree on what they find."""
+    check_one(lambda e: (e**2).sum() + 5 * (e - 1 - 1e-6).relu().sum())
+
+
+def test_what_autograd_leaves_out_is_noticed() -> None:
+    with pytest.raises(ValueError, match="not as autograd says"):
+        check_one(lambda e: (e * e.detach()).sum())
 
 
 # --------------------------------------------------------------------------------------------------- the probes

@@ -1,5 +1,6 @@
 """The information term against one masked forward a token, and the divergences it is made of."""
 
+from collections.abc import Callable
 from typing import Any, get_args
 
 import pytest
@@ -106,6 +107,28 @@ def test_one_set_of_masked_forwards_serves_many_targets(build: Any) -> None:
     assert not torch.allclose(both[0], both[1])
 
 
+def test_a_chunk_runs_from_its_first_masked_token_and_only_whole_masks_are_left_out() -> None:
+    """A token that shares an entry with the mask is still masked."""
+    embeddings = torch.tensor([[1.0, 2.0], [0.0, 1.0], [0.0, 0.0], [3.0, 0.0], [2.0, 2.0]])
+    runs: list[tuple[int, list[int]]] = []
+
+    def log_probs_from(start: int) -> Callable[[Tensor], Tensor]:
+        def log_probs(copies: Tensor) -> Tensor:
+            runs.append((start, list(copies.shape)))
+            before = embeddings[:start].sum(0).expand(len(copies), -1)
+            return (before + copies.sum(1)).log_softmax(-1)[:, None]
+
+        return log_probs
+
+    clean = embeddings.sum(0, keepdim=True).log_softmax(-1)
+    counted: list[int] = []
+    found = information(log_probs_from, embeddings, torch.zeros(2), clean, kl, chunk=3, done=counted.append)
+    masked = (embeddings.sum(0) - embeddings).log_softmax(-1)
+    torch.testing.assert_close(found[0], kl(clean, masked))
+    assert runs == [(0, [3, 5, 2]), (4, [1, 1, 2])]
+    assert counted == [3, 1]
+
+
 # --------------------------------------------------------------------------------------------------- divergences
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_divergences_equal_their_definitions(direction: Direction) -> None:
@@ -141,7 +164,8 @@ def test_impossible_tokens_are_no_trouble_until_they_are_needed() -> None:
     assert float(kl(never, maybe)) == pytest.approx(float(torch.tensor(2.0).log()))
     assert float(kl(never, never)) == 0
     assert float(kl(maybe, never)) == torch.inf
-    assert float(js(never, maybe)) < float(torch.tensor(2.0).log())
+    assert 0 < float(js(never, maybe)) < float(torch.tensor(2.0).log())
+    assert float(js(never, never)) == 0
 
 
 def test_pinsker_holds_for_random_distributions() -> None:
@@ -165,3 +189,9 @@ def test_masks_do_not_ask_for_the_vocabulary_they_do_not_need() -> None:
     assert mask_vector("zero", embeddings, vocabulary).tolist() == [0, 0, 0]
     assert mask_vector("mean", embeddings, vocabulary).tolist() == [1, 1, 1]
     assert mask_vector(torch.full((3,), 2.0), embeddings, vocabulary).tolist() == [2, 2, 2]
+
+
+def test_every_mask_has_the_type_of_the_embeddings() -> None:
+    embeddings, vocabulary = torch.ones(2, 3), torch.ones(5, 3, dtype=torch.float64)
+    for mask in ("zero", "mean", "vocab_mean", 4, torch.ones(3, dtype=torch.bfloat16)):
+        assert mask_vector(mask, embeddings, lambda: vocabulary).dtype == torch.float32, mask

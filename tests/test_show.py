@@ -56,7 +56,9 @@ def test_every_token_is_shown_with_its_value():
         ([1e-30, 0.0], (0, pytest.approx(1e-30))),
     ],
 )
-def test_the_scale_has_white_at_zero_and_lets_one_outlier_bleach_nothing(values: list[float], scale: tuple[float, float]):
+def test_the_scale_has_white_at_zero_and_lets_one_outlier_bleach_nothing(
+    values: list[float], scale: tuple[float, float]
+):
     drawn = data(view(["a", "b"], values))
     assert (drawn["minValue"], drawn["maxValue"]) == scale
 
