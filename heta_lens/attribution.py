@@ -88,15 +88,17 @@ class Attribution:
         if unknown:
             raise ValueError(f"positions={unknown} are not in this attribution")
         left_out = torch.isin(self.positions, wanted)
+        per_token = {"standard_errors", "balanced"} & self.diagnostics.keys()
         keep = ~(left_out | self.special) if special else ~left_out
         if not keep.any():
             raise ValueError("nothing would be left: every token is special or listed in positions")
         return replace(
             self,
             tokens=tuple(token for token, kept in zip(self.tokens, keep.tolist(), strict=True) if kept),
+            diagnostics=self.diagnostics | _rows({name: self.diagnostics[name] for name in per_token}, keep),
             **{
                 name: _rows(getattr(self, name), keep)
-                for name in ("ids", "positions", "offsets", "special", "scores", "parts", "diagnostics")
+                for name in ("ids", "positions", "offsets", "special", "scores", "parts")
             },
         )
 
@@ -160,7 +162,7 @@ class Attribution:
     @property
     def _notes(self) -> list[str]:
         """How to read the scores: how much of them the first token holds, and what their sign means."""
-        sink = self.diagnostics.get("sink_mass", nan)
+        sink = self.diagnostics.get("sink_mass", nan) if 0 in self.positions else nan
         sign = "either sign: above 0 speaks for the target" if self.signed else "≥ 0: how much it matters, no direction"
         return [
             *([] if isnan(sink) else [f"first token (attention sink): {sink:.0%} of the score"]),
@@ -187,10 +189,10 @@ class Attribution:
 
 
 def _rows(value: Any, keep: Bool[Tensor, "pos"]) -> Any:
-    """The kept rows of every tensor in ``value`` that has one row a token."""
+    """The kept rows of every tensor in ``value``."""
     if isinstance(value, Mapping):
         return {name: _rows(item, keep) for name, item in value.items()}
-    return value[keep] if isinstance(value, Tensor) and len(value) == len(keep) else value
+    return None if value is None else value[keep]
 
 
 def _clip(line: str, width: int) -> str:

@@ -1,14 +1,15 @@
 """What a cache tells: which tokens were read, and whether the live model still does what was cached."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heta_lens.lens import EMBED, OUT, READ, Lens, activation, batch_size, holds, pattern_name, values_name
+from heta_lens.lens import EMBED, OUT, Activations, Lens, pattern_name
+from heta_lens.options import check_token
 
 Tokens: TypeAlias = Tensor | Sequence[int] | None
 
@@ -23,20 +24,8 @@ class Replay(NamedTuple):
     mismatch: float
 
 
-def cached_embeddings(cache: Any) -> Float[Tensor, "pos d"]:
-    """The cached ``hook_embed`` of the one prompt in the cache."""
-    prompts = batch_size(cache)
-    if prompts not in (None, 1):
-        raise ValueError(f"the cache holds {prompts} prompts and attribute explains one: cache one prompt at a time")
-    embeddings = activation(cache, EMBED)
-    if len(embeddings) == 0:
-        raise ValueError("the cached prompt is empty: there is no context to explain a target from")
-    return embeddings
-
-
-def cached_tokens(lens: Lens, cache: Any, tokens: Tokens, needed: int) -> Int[Tensor, "pos"]:
+def cached_tokens(lens: Lens, embeddings: Float[Tensor, "pos d"], tokens: Tokens, needed: int) -> Int[Tensor, "pos"]:
     """The ids that were cached: those given, checked for shape and range, or else those the embeddings belong to."""
-    embeddings = cached_embeddings(cache)
     if tokens is None:
         return torch.tensor(recover_tokens(lens, embeddings, needed), device=lens.device)
     try:
@@ -49,9 +38,8 @@ def cached_tokens(lens: Lens, cache: Any, tokens: Tokens, needed: int) -> Int[Te
             f"tokens= must be the ids of the cached prompt, {len(embeddings)} of them; "
             f"got {ids.dtype} of shape {tuple(ids.shape)}"
         )
-    outside = ids[(ids < 0) | (ids >= lens.vocabulary)]
-    if len(outside):
-        raise ValueError(f"tokens= holds {int(outside[0])}, but ids go from 0 to {lens.vocabulary - 1}")
+    for token in ids.tolist():
+        check_token("tokens", token, lens.vocabulary)
     return ids.long().clone()
 
 
@@ -70,10 +58,13 @@ def recover_tokens(lens: Lens, embeddings: Float[Tensor, "pos d"], needed: int) 
     return [owners[row][0] for row in rows]
 
 
-def check_causal(lens: Lens, cache: Any) -> None:
-    """Refuse a model whose tokens see later ones; not every encoder says that it is one."""
+def check_causal(lens: Lens, cached: Activations) -> None:
+    """Refuse a model whose tokens see later ones; not every encoder says that it is one.
+
+    Asked of the last two tokens only: padding before them attends to nothing, which looks like everything.
+    """
     for layer in range(lens.layers):
-        if holds(cache, pattern_name(layer)) and (activation(cache, pattern_name(layer)).triu(1) > 0).any():
+        if pattern_name(layer) in cached and (cached[pattern_name(layer)][:, -2:-1, -1] > 0).any():
             raise ValueError(
                 f"{type(lens.model).__name__} is not a decoder-only language model: "
                 f"its layer {layer} attends to later tokens"
@@ -81,33 +72,27 @@ def check_causal(lens: Lens, cache: Any) -> None:
 
 
 @torch.no_grad()
-def replay(lens: Lens, cache: Any, ids: Int[Tensor, "pos"], read: int, given: bool) -> Replay:
-    """Run the cached prompt once more and compare every activation heta_lens reads; logits are read at ``read``."""
+def replay(lens: Lens, cached: Activations, ids: Int[Tensor, "pos"], read: int, given: bool) -> Replay:
+    """Run the cached prompt once more and compare everything that was cached; logits are read at ``read``."""
     whole = bool(lens.user_hooks())
     live: list[Tensor] = []
     distances: list[float] = []
 
-    def watch(name: str, cached: Tensor) -> Callable[[Tensor], None]:
+    def watch(name: str) -> Callable[[Tensor], None]:
         def compare(activation: Tensor) -> None:
-            now = activation[0]
-            check_finite(name, cached, lambda position: lens.token_text(int(ids[position])))
+            now, then = activation[0], cached[name]
+            if name == OUT:  # only the row that is read
+                now, then = now[read if whole else 0], then[read]
+            else:
+                check_finite(name, then, lambda position: lens.speller.write(int(ids[position])))
             if name == EMBED:
                 live.append(now.clone())
-                _check_embeddings(ids, now, cached, given)
-            distances.append(_check_same(name, now, cached))
+                _check_embeddings(ids, now, then, given)
+            distances.append(_check_same(name, now, then))
 
         return compare
 
-    def compare_logits(now: Tensor) -> None:
-        then = activation(cache, OUT)[read]
-        possible = then > -torch.inf
-        distances.append(_check_same(OUT, now[0, read if whole else 0][possible], then[possible]))
-
-    layers = range(lens.layers)
-    names = [EMBED, *map(pattern_name, layers), *map(values_name, layers), READ]
-    watched = {name: watch(name, activation(cache, name)) for name in names if holds(cache, name)}
-    if holds(cache, OUT):
-        watched[OUT] = compare_logits
+    watched = {name: watch(name) for name in cached.tensors}
     logits = lens.run(rearrange(ids, "pos -> 1 pos"), read=read, whole=whole, watch=watched)[0]
     if not (logits < torch.inf).all():
         raise ValueError(f"the model's own logits are not finite at position {read}: nothing can be explained")
@@ -146,13 +131,16 @@ def _check_embeddings(ids: Tensor, now: Tensor, then: Tensor, given: bool) -> No
 
 
 def _check_same(name: str, now: Tensor, then: Tensor) -> float:
-    """The largest difference relative to the largest entry, refused above the tolerance."""
-    scale = float(then.abs().max()) or 1.0
-    distance = float(_differences(now, then).max()) / scale if now.shape == then.shape else float("inf")
+    """The largest difference relative to the largest entry, refused above the tolerance. -inf is only like itself."""
+    here, there = (activation > -torch.inf for activation in (now, then))
+    distance = torch.inf
+    if now.shape == then.shape and torch.equal(here, there.to(here.device)):
+        scale = float(then[there].abs().max()) or 1.0
+        distance = float(_differences(now[here], then[there]).max()) / scale
     if distance > tolerance(now, then):
         raise ValueError(
             f"{name} is not what the cache holds (off by {distance:.1e} of its size): the model's weights, or the "
-            "hooks on it, have changed since the cache was taken; take it again"
+            "hooks on it, have changed since the cache was taken, or it was run with an attention_mask; take it again"
         )
     return distance
 

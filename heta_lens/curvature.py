@@ -1,7 +1,7 @@
 """The curvature S of Eq. 2: ``S_i = mean_k ‖Π_i H Π_i r_k‖₁``, with H the Hessian of g at the embeddings.
 
-H is never formed. A chunk of tokens shares one graph of g's gradient, in which only the chunk's embeddings are
-variables; every probe is then one more backward pass through that graph (Pearlmutter's trick).
+H is never formed. A chunk of tokens shares one graph of g's gradient from its first token on; every probe is then one
+more backward pass through that graph (Pearlmutter's trick).
 """
 
 from collections.abc import Callable, Iterator
@@ -42,8 +42,8 @@ def curvature(
     """
     if support == "row" and norm == "hutchinson":
         signs = torch.stack([probes(i) for i in range(len(embeddings))], dim=1)
-        leaf, gradient = differentiate(objective_from(0), embeddings, len(embeddings))
-        return _l1(hessian_products(gradient, leaf, signs, batch, done))
+        leaf, gradient = differentiate(objective_from(0), embeddings)
+        return hessian_products(gradient, leaf, signs, batch, done).abs().sum(-1)
     units = torch.eye(embeddings.shape[1]).to(embeddings)
     directions = probes if norm == "hutchinson" else lambda _: units
     products = _token_products(objective_from, embeddings, directions, support, chunk, batch, done)
@@ -57,22 +57,21 @@ def rademacher(seed: int, position: int, probes: int, d: int) -> Float[Tensor, "
 
 
 def differentiate(
-    objective: Objective, embeddings: Float[Tensor, "pos d"], free: int
-) -> tuple[Float[Tensor, "free d"], Float[Tensor, "free d"]]:
-    """The first ``free`` embeddings as variables, and g's gradient with respect to them, with its own graph."""
-    leaf = embeddings[:free].clone().requires_grad_()
-    value = objective(torch.cat([leaf, embeddings[free:]]))
-    (gradient,) = torch.autograd.grad(value, leaf, create_graph=True)
+    objective: Objective, embeddings: Float[Tensor, "pos d"]
+) -> tuple[Float[Tensor, "pos d"], Float[Tensor, "pos d"]]:
+    """The embeddings as variables, and g's gradient with respect to them, with its own graph."""
+    leaf = embeddings.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(objective(leaf), leaf, create_graph=True)
     return leaf, gradient
 
 
 def hessian_products(
     gradient: Float[Tensor, "*part"],
-    leaf: Float[Tensor, "free d"],
+    leaf: Float[Tensor, "pos d"],
     directions: Float[Tensor, "k *part"],
     batch: int,
     done: Callable[[int], None],
-) -> Float[Tensor, "k free d"]:
+) -> Float[Tensor, "k pos d"]:
     """``H r`` for every direction r over (a part of) the gradient, ``batch`` of them at a time."""
     if not gradient.requires_grad:  # g is affine here
         done(len(directions))
@@ -90,7 +89,9 @@ def _products(gradient: Tensor, leaf: Tensor, directions: Tensor) -> Tensor:
     if len(directions) > 1:
         try:
             return backward(directions, is_grads_batched=True)[0]
-        except RuntimeError:
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:  # some layer's backward pass cannot be batched
             pass
     return torch.stack([backward(direction)[0] for direction in directions])
 
@@ -99,35 +100,47 @@ def check_twice_differentiable(
     objective: Objective,
     embeddings: Float[Tensor, "pos d"],
     direction: Float[Tensor, "pos d"],
-    precision: torch.dtype | None,
+    compare: bool,
 ) -> None:
     """Try one probe, and refuse a model whose second derivatives are missing, aloud or silently.
 
-    A layer without a second derivative need not say so: autograd leaves out whatever it knows no derivative of. So the
-    product is compared with finite differences of the gradient, in steps that a model of this ``precision`` can tell
-    apart, and refused where two step sizes agree on another answer. Without a precision it is not compared.
+    A layer without a second derivative need not say so: autograd leaves out what it knows no derivative of. So the
+    product may be compared with finite differences of the gradient, and is refused where two step sizes agree on
+    another answer.
     """
-    leaf, gradient = differentiate(objective, embeddings, len(embeddings))
+    leaf, gradient = differentiate(objective, embeddings)
     product = torch.zeros_like(leaf)
     if gradient.requires_grad:
         try:
-            # Not `autograd.grad`, which skips the nodes of a layer that refuses to be differentiated twice.
-            gradient.backward(direction, retain_graph=True)
+            _check_graph(gradient)
+            (product,) = torch.autograd.grad(gradient, leaf, direction, materialize_grads=True)
         except (RuntimeError, NotImplementedError) as error:
             raise ValueError(f"{ONCE} ({str(error).splitlines()[0]}); {WAY_OUT}") from error
-        (product,) = torch.autograd.grad(gradient, leaf, direction, materialize_grads=True)
-    if precision is None:
+    if not compare:
         return
-    step = max(torch.finfo(precision).eps ** (1 / 3), 1e-4) * embeddings.square().mean().sqrt()
+    step = max(torch.finfo(embeddings.dtype).eps ** (1 / 3), 1e-4) * embeddings.square().mean().sqrt()
     near, far = (_finite_difference(objective, embeddings, size * direction) / size for size in (step, 2 * step))
     miss, doubt = (near - product).norm(), (near - far).norm()
     if miss > 0.05 * torch.maximum(near.norm(), product.norm()) and miss > 10 * doubt:
         raise ValueError(f"{ONCE} (its gradient changes with them, but not as autograd says); {WAY_OUT}")
 
 
+def _check_graph(gradient: Tensor) -> None:
+    """Refuse a graph with a node that would refuse: `autograd.grad` passes such nodes by without a word."""
+    seen, waiting = set(), [gradient.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if node.name().endswith(("::Error", "::NotImplemented")):
+            raise NotImplementedError("a layer's backward pass is not differentiable")
+        seen.add(node)
+        waiting += [following for following, _ in node.next_functions]
+
+
 def _finite_difference(objective: Objective, embeddings: Tensor, step: Tensor) -> Tensor:
     """How the gradient changes from ``embeddings - step`` to ``embeddings + step``, halved."""
-    after, before = (differentiate(objective, at, len(at))[1] for at in (embeddings + step, embeddings - step))
+    after, before = (differentiate(objective, at)[1] for at in (embeddings + step, embeddings - step))
     return (after - before).detach() / 2
 
 
@@ -167,15 +180,10 @@ def _token_products(
     """
     size = len(embeddings) if support == "row" else chunk
     for start in range(0, len(embeddings), size):
-        rest = embeddings[start:]
-        leaf, gradient = differentiate(objective_from(start), rest, min(size, len(rest)))
-        for i in range(len(leaf)):
+        leaf, gradient = differentiate(objective_from(start), embeddings[start:])
+        for i in range(min(size, len(leaf))):
             products = hessian_products(gradient[i], leaf, directions(start + i), batch, done)
             yield products if support == "row" else products[:, i : i + 1]
-
-
-def _l1(products: Float[Tensor, "*k d"]) -> Float[Tensor, "*k"]:
-    return products.abs().sum(-1)
 
 
 _SAMPLES: dict[Norm, Callable[[Float[Tensor, "k part d"]], Float[Tensor, "sample"]]] = {

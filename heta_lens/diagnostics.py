@@ -1,6 +1,8 @@
 """What a score is made of and how sure it is: standard errors, shares of its parts, the mass on the sink."""
 
 import math
+import sys
+import warnings
 from collections.abc import Callable, Mapping
 
 import torch
@@ -46,3 +48,11 @@ def sink_mass(scores: Float[Tensor, "pos"]) -> float:
 def weak(share: Mapping[str, float], least: float = 0.01) -> list[str]:
     """Parts that make up less than ``least`` of the score, so that it says next to nothing about them."""
     return [name for name, part in share.items() if part < least]
+
+
+def warn(message: str) -> None:
+    """A warning that names the line which called heta_lens, and so is shown once for each such line."""
+    level = 1
+    while sys._getframe(level).f_globals.get("__name__", "").startswith("heta_lens."):
+        level += 1
+    warnings.warn(message, stacklevel=level + 1)

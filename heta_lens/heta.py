@@ -7,7 +7,6 @@ S, the curvature    how strongly log P(x_T) bends with token i's embedding      
 I, the information  how far the predicted distribution moves when token i is masked          (Eq. 3)   information.py
 """
 
-import warnings
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from heta_lens.attribution import Attribution
 from heta_lens.curvature import Norm, Support, check_enumerable, check_twice_differentiable, curvature, rademacher
-from heta_lens.diagnostics import shares, sink_mass, standard_error, weak
+from heta_lens.diagnostics import shares, sink_mass, standard_error, warn, weak
 from heta_lens.divergence import DIVERGENCES, Direction
 from heta_lens.gate import Flow, gate, value_norms
 from heta_lens.information import LogProbs, information
@@ -30,8 +29,6 @@ from heta_lens.progress import Work, working
 
 Variant: TypeAlias = Literal["full", "transition_only", "hessian_only", "kl_only", "no_gate", "uniform_gate"]
 Balance: TypeAlias = Literal["none", "sum", "max"]
-
-CHUNK = 8  # tokens that share one frozen prefix and one gradient graph: more save graphs, fewer save suffix
 
 
 class Terms(NamedTuple):
@@ -160,29 +157,37 @@ class Heta:
     def __call__(self, prediction: Prediction) -> Attribution:
         beta, gamma = VARIANTS[self.variant].weights or (self.beta, self.gamma)
         with prediction.running(), working(self._work(prediction, beta, gamma), self.progress) as work:
-            gate, total = self._gate(prediction)
-            mask = mask_vector(self.mask, prediction.embeddings, prediction.lens.embedding_table)
+            gate, flow = self._gate(prediction)
+            mask = mask_vector(self.mask, prediction.embeddings, prediction.lens.embedding_table) if gamma else None
             curvature = self._curvature(prediction, work) if beta else None
-            information = self._information(prediction, mask, work) if gamma else None
+            information = None if mask is None else self._information(prediction, mask, work)
             parts = Parts(gate, curvature, information, beta, gamma)
             score = parts.score(self.balance)
             for name, part in {**parts.means(), "the score": score}.items():
                 prediction.check_finite(name, part)
-            diagnostics = {**parts.diagnostics(self.balance), "gate_total": total, "probes": self.probes, **work.cost()}
+            diagnostics = {**flow, **parts.diagnostics(self.balance), "probes": self.probes, **work.cost()}
         if isinstance(prediction.target, tuple) and gamma:
             diagnostics["note"] = "information is about the whole next-token distribution, not about the contrast"
-        _warn_of_weak_parts(diagnostics)
+        for name in diagnostics["weak_parts"]:
+            warn(
+                f"{name} makes up less than 1 % of this score, which therefore says next to nothing about it; "
+                "diagnostics['share'] has the figures, and balance='sum' gives every part the same total"
+            )
         options = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "progress"}
+        if isinstance(self.mask, Tensor):
+            options["mask"] = self.mask.detach().clone()
         return prediction.attribution("heta", score, parts.means(), options, diagnostics)
 
-    def _gate(self, prediction: Prediction) -> tuple[Float[Tensor, "pos"], float]:
+    def _gate(self, prediction: Prediction) -> tuple[Float[Tensor, "pos"], dict[str, float]]:
+        """M, and what there is to say about its flow."""
         kind = VARIANTS[self.variant].gate
         if kind != "flow":
             ones = torch.ones_like(prediction.embeddings[:, 0])
-            return (ones / len(ones), float(len(ones))) if kind == "uniform" else (ones, 1.0)
-        heads = zip(prediction.values(), prediction.output_weights(), strict=True)
+            return (ones / len(ones) if kind == "uniform" else ones), {}
+        heads = zip(prediction.values, prediction.output_weights, strict=True)
         norms = [value_norms(values, output, self.value_norm) for values, output in heads]
-        return gate(prediction.patterns(), norms, self.flow)
+        flow, total = gate(prediction.patterns, norms, self.flow)
+        return flow, {"gate_total": total}
 
     def _curvature(self, prediction: Prediction, work: Work) -> Float[Tensor, "sample pos"]:
         n, d = prediction.embeddings.shape
@@ -190,17 +195,17 @@ class Heta:
         if self.norm == "exact":
             check_enumerable(prediction.embeddings, self.support)
         last = prediction.embeddings[-1:]
-        # Hooks may stop or change gradients as they like: that is then part of what is explained.
-        precision = None if prediction.user_hooks else prediction.lens.token_weights.dtype
-        check_twice_differentiable(prediction.objective_from(n - 1), last, probes(n - 1)[:1].to(last), precision)
+        # Half precision cannot tell the steps apart; and hooks may stop or change gradients as they like.
+        compare = prediction.lens.token_weights.dtype.itemsize >= 4 and not prediction.user_hooks
+        check_twice_differentiable(prediction.objective_from(n - 1), last, probes(n - 1)[:1].to(last), compare)
         return curvature(
             prediction.objective_from,
             prediction.embeddings,
             probes,
             support=self.support,
             norm=self.norm,
-            chunk=CHUNK if prediction.kept else n,
-            batch=self._batch(prediction),
+            chunk=prediction.chunk,
+            batch=prediction.batch(self.batch),
             done=partial(work.add, "hvps"),
         )
 
@@ -209,7 +214,6 @@ class Heta:
             log_probs = prediction.log_probs_from(start)
             return lambda copies: rearrange(log_probs(copies), "copy vocab -> copy 1 vocab")
 
-        batch = self._batch(prediction)
         with torch.no_grad():
             return information(
                 log_probs_from,
@@ -217,15 +221,9 @@ class Heta:
                 mask,
                 prediction.log_probs[None],
                 DIVERGENCES[self.kl],
-                chunk=min(batch, CHUNK) if prediction.kept else batch,
+                chunk=min(prediction.batch(self.batch), prediction.chunk),
                 done=partial(work.add, "forwards"),
             )[0]
-
-    def _batch(self, prediction: Prediction) -> int:
-        """Copies of the context alive at once: "auto" keeps near 4,096 tokens; hooks of a user only ever see one."""
-        if prediction.user_hooks:
-            return 1
-        return max(1, min(32, 4096 // len(prediction))) if self.batch == "auto" else int(self.batch)
 
     def _work(self, prediction: Prediction, beta: float | int, gamma: float | int) -> dict[str, int]:
         """What lies ahead, for the progress bar."""
@@ -234,12 +232,3 @@ class Heta:
         at_once = self.norm == "hutchinson" and self.support == "row"
         hvps = directions * (1 if at_once else n)
         return {"hvps": hvps if beta else 0, "forwards": n if gamma else 0}
-
-
-def _warn_of_weak_parts(diagnostics: dict[str, Any]) -> None:
-    for name in diagnostics["weak_parts"]:
-        warnings.warn(
-            f"{name} makes up {diagnostics['share'][name]:.2%} of this score, which therefore says next to nothing "
-            "about it: its units are smaller. balance='sum' gives every part the same total",
-            stacklevel=4,
-        )

@@ -6,11 +6,10 @@ a prefix is reused, and that difference ends here.
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
@@ -18,7 +17,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from heta_lens.text import TAIL, appended, find_token
+from heta_lens.text import Speller
 
 EMBED = "hook_embed"
 READ = "unembed.hook_in"  # what the last layer norm hands to the unembedding
@@ -29,7 +28,10 @@ KeysValues: TypeAlias = list[tuple[Tensor, Tensor]]  # one pair a layer, laid ou
 
 
 def names_filter(name: str) -> bool:
-    """The activations heta_lens reads: ``model.run_with_cache(tokens, names_filter=heta_lens.names_filter)``."""
+    """The activations heta_lens reads: ``model.run_with_cache(tokens, names_filter=heta_lens.names_filter)``.
+
+    They end where the unembedding begins, so a change of the unembedding since then is seen in a full cache only.
+    """
     return name in (EMBED, READ) or re.fullmatch(r"blocks\.\d+\.attn\.hook_(pattern|v)", name) is not None
 
 
@@ -96,6 +98,10 @@ class Lens:
         return self.token_weights.device
 
     @property
+    def speller(self) -> Speller:
+        return Speller(self.model.tokenizer)
+
+    @property
     def vocabulary(self) -> int:
         return len(self.token_weights)
 
@@ -134,7 +140,7 @@ class Lens:
         with self._hooked(hooks):
             logits = self.model(ids, **(past or {}))
         logits = logits[:, read if whole else 0]
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return logits.to(self.device, torch.promote_types(logits.dtype, torch.float32))
 
     @torch.no_grad()
     def keys_values(self, ids: Int[Tensor, "1 pos"]) -> KeysValues:
@@ -180,7 +186,7 @@ class Lens:
 
     def user_hooks(self) -> list[Any]:
         """Hooks that somebody else put on the model, through TransformerLens or through torch."""
-        points = {id(point): point for point in self.model.hook_dict.values()}.values()
+        points = {id(point): point for point in self._hook_points.values()}.values()
         modules = {id(module): module for module in (*self.model.modules(), *wrapped(self.model).modules())}.values()
         return [handle.user_hook for point in points for handle in (*point.fwd_hooks, *point.bwd_hooks)] + [
             hook
@@ -203,40 +209,23 @@ class Lens:
                 for parameter in trainable:
                     parameter.requires_grad_(True)
 
-    def decode(self, ids: Sequence[int]) -> str:
-        if self.model.tokenizer is None:
-            return "".join(f"<{token}>" for token in ids)
-        return self.model.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-
-    def token_text(self, token: int) -> str:
-        return self.decode([token])
-
-    def token_after(self, context: Sequence[int], token: int) -> str:
-        """A token as it is written after this context."""
-        return next(piece for _, piece in appended(self.decode, context[-TAIL:], [token]))
-
-    def find_token(self, context: Sequence[int], text: str, size: int) -> int:
-        if self.model.tokenizer is None:
-            raise ValueError(f"target={text!r} is text, but the model has no tokenizer: give a token id")
-        tokenizer = deepcopy(self.model.tokenizer)  # encoding resets the padding and truncation set on it
-        return find_token(self.decode, partial(tokenizer.encode, add_special_tokens=False), size, context, text)
-
-    def special_ids(self) -> set[int]:
-        return set(getattr(self.model.tokenizer, "all_special_ids", ()))
-
     def weights(self) -> dict[str, Any]:
         """How the weights were processed: the gate depends on it, although the logits do not."""
-        outputs = torch.stack([self.output_weights(layer).float().abs().mean(-1) for layer in range(self.layers)])
-        means = torch.stack([self.output_weights(layer).float().mean(-1).abs() for layer in range(self.layers)])
+        outputs = [self.output_weights(layer).float() for layer in range(self.layers)]
+        centred = all(bool(output.mean(-1).abs().max() < 1e-4 * output.abs().mean()) for output in outputs)
         biases = [getattr(block.attn, "b_V", None) for block in self.blocks]
         return {
             "kind": type(self.model).__name__,
             "dtype": str(self.token_weights.dtype).removeprefix("torch."),
             "normalization": getattr(self.model.cfg, "normalization_type", None),
             "compatibility_mode": bool(getattr(self.model, "compatibility_mode", False)),
-            "writing_weights_centred": bool(means.max() < 1e-4 * outputs.max()),
+            "writing_weights_centred": centred,
             "value_biases": any(bias is not None and bool(bias.any()) for bias in biases),
         }
+
+    @cached_property
+    def _hook_points(self) -> dict[str, Any]:
+        return self.model.hook_dict  # which a bridge puts together anew each time
 
     @property
     def _is_hooked_transformer(self) -> bool:
@@ -256,7 +245,7 @@ class Lens:
 
         try:
             for name, function in hooks:
-                point = self.model.hook_dict[name]
+                point = self._hook_points[name]
                 point.add_hook(listener(name, function))
                 added.append((point, point.fwd_hooks[-1]))
             yield
@@ -274,11 +263,12 @@ def check_decoder(model: Any) -> None:
     kind = type(model).__name__
     if not all(hasattr(model, name) for name in ("cfg", "hook_dict")):
         raise TypeError(f"{kind} is not a TransformerLens model")
+    points = model.hook_dict
     direction = getattr(model.cfg, "attention_dir", "causal")
-    if direction != "causal" or EMBED not in model.hook_dict or not hasattr(model, "blocks"):
+    if direction != "causal" or EMBED not in points or not hasattr(model, "blocks"):
         raise ValueError(f"{kind} is not a decoder-only language model, where every token sees only those before it")
     names = [name(layer) for layer in range(max(1, len(model.blocks))) for name in (pattern_name, values_name)]
-    missing = [name for name in names if name not in model.hook_dict]
+    missing = [name for name in names if name not in points]
     if missing:
         raise ValueError(f"{kind} has no {missing[0]}: heta_lens explains models that attend in every layer")
     if model.training or wrapped(model).training:
@@ -292,31 +282,37 @@ def wrapped(model: Any) -> Any:
     return getattr(model, "original_model", model)
 
 
-def holds(cache: Any, name: str) -> bool:
-    return not _keys(cache, name).isdisjoint(cache.cache_dict)
+@dataclass(frozen=True, eq=False)
+class Activations:
+    """What heta_lens reads of one prompt in a cache, as it was when it was read, without a batch dimension."""
 
+    tensors: Mapping[str, Tensor]
 
-def activation(cache: Any, name: str) -> Tensor:
-    """A cached activation of the one prompt in the cache, without its batch dimension."""
-    if not holds(cache, name):
-        raise ValueError(
-            f"the cache has no {name!r}; take it with "
-            "model.run_with_cache(tokens, names_filter=heta_lens.names_filter), or without a filter"
-        )
-    (key, *_) = _keys(cache, name) & cache.cache_dict.keys()
-    return cache.cache_dict[key][0] if batch_size(cache) is not None else cache.cache_dict[key]
+    @classmethod
+    def of(cls, cache: Any) -> "Activations":
+        """Refused for several prompts. A bridge may have stored an activation under its own name for a hook point."""
+        layers = range(len(cache.model.blocks))
+        names = [EMBED, *map(pattern_name, layers), *map(values_name, layers), READ, OUT]
+        points = cache.model.hook_dict
+        keys = {name: {name, points[name].name} & cache.cache_dict.keys() for name in names}
+        found = {name: cache.cache_dict[key] for name, stored in keys.items() for key in stored}
+        if EMBED in found and found[EMBED].ndim == 3:
+            prompts = len(found[EMBED])
+            if prompts != 1:
+                raise ValueError(f"the cache holds {prompts} prompts and attribute explains one: cache one at a time")
+            found = {name: activation[0] for name, activation in found.items()}
+        return cls(found)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
 
-def batch_size(cache: Any) -> int | None:
-    """How many prompts the cache holds; None if its batch dimension was removed."""
-    for key in _keys(cache, EMBED) & cache.cache_dict.keys():
-        return len(cache.cache_dict[key]) if cache.cache_dict[key].ndim == 3 else None
-    return None
-
-
-def _keys(cache: Any, name: str) -> set[str]:
-    """The names under which a cache may hold an activation: a bridge has its own for the same hook point."""
-    return {name, cache.model.hook_dict[name].name}
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.tensors:
+            raise ValueError(
+                f"the cache has no {name!r}; take it with "
+                "model.run_with_cache(tokens, names_filter=heta_lens.names_filter), or without a filter"
+            )
+        return self.tensors[name]
 
 
 def _belongs_to_library(hook: Any) -> bool:

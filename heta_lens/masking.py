@@ -9,16 +9,19 @@ from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from heta_lens.options import check_token, is_whole
+
 MaskName: TypeAlias = Literal["zero", "mean", "vocab_mean"]
 Mask: TypeAlias = MaskName | SupportsIndex | Tensor
 
 
 def check_mask(mask: Mask) -> None:
     """Refuse a mask that is neither a known name, a token id nor a vector, before any work."""
-    if not isinstance(mask, SupportsIndex) and mask not in get_args(MaskName):
-        raise ValueError(f"mask={mask!r} is not one of {', '.join(get_args(MaskName))}, a token id or a vector")
-    if isinstance(mask, Tensor) and (mask.ndim != 1 or not mask.is_floating_point()):
-        raise ValueError(f"mask must be one vector of floats, not a {mask.dtype} tensor of shape {tuple(mask.shape)}")
+    if isinstance(mask, Tensor):
+        if mask.ndim != 1 or not mask.is_floating_point():
+            raise ValueError(f"mask must be one vector of floats, not {mask.dtype} of shape {tuple(mask.shape)}")
+    elif not (is_whole(mask) or (isinstance(mask, str) and mask in get_args(MaskName))):
+        raise ValueError(f"mask={mask!r} is not one of {', '.join(get_args(MaskName))}, a token id or a torch vector")
 
 
 def mask_vector(
@@ -28,11 +31,10 @@ def mask_vector(
     if isinstance(mask, Tensor):
         if len(mask) != embeddings.shape[1]:
             raise ValueError(f"mask has {len(mask)} entries; this model's embeddings have {embeddings.shape[1]}")
-        return mask.to(embeddings)
+        return mask.detach().to(embeddings)
     if not isinstance(mask, str):
         table, token = vocabulary(), index(mask)
-        if not 0 <= token < len(table):
-            raise ValueError(f"mask={token} is no token id of this model: ids go from 0 to {len(table) - 1}")
+        check_token("mask", token, len(table))
         return table[token].to(embeddings)
     if mask == "mean":
         return embeddings.mean(0)

@@ -4,8 +4,11 @@ from collections.abc import Iterable
 from dataclasses import fields
 from difflib import get_close_matches
 from math import inf
-from numbers import Integral, Real
+from numbers import Real
+from operator import index
 from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 
 def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
@@ -17,10 +20,26 @@ def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
 
 def check_at_least(name: str, value: Any, least: float | int, *, whole: bool = False) -> None:
     """Refuse what is no (whole) number, or below its minimum, or not finite."""
-    if not isinstance(value, Integral if whole else Real) or isinstance(value, bool):
+    if not (is_whole(value) or (not whole and isinstance(value, Real) and not isinstance(value, bool))):
         raise TypeError(f"{name}={value!r} must be a {'whole ' if whole else ''}number")
     if not least <= float(value) < inf:
         raise ValueError(f"{name}={value!r} must be {'finite' if value == inf else f'at least {least}'}")
+
+
+def is_whole(value: Any) -> bool:
+    """Whether this is an integer, of Python's, numpy's or torch's kind."""
+    if isinstance(value, bool | np.ndarray):
+        return False
+    try:
+        return index(value) is not None
+    except TypeError:
+        return False
+
+
+def check_token(name: str, token: int, size: int) -> None:
+    """Refuse an id that is none of ``size`` tokens."""
+    if not 0 <= token < size:
+        raise ValueError(f"{name}={token} is no token id of this model: ids go from 0 to {size - 1}")
 
 
 def check_literals(options: Any) -> None:

@@ -5,13 +5,13 @@ same model, hooks and tokens. The target is never fed to the model: its log-prob
 the context.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from operator import index
-from typing import Any, SupportsIndex, TypeAlias
+from typing import Any, Literal, SupportsIndex, TypeAlias
 
 import torch
 from einops import repeat
@@ -19,24 +19,41 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heta_lens.attribution import Attribution, Target
-from heta_lens.cached import Tokens, cached_embeddings, cached_tokens, check_causal, replay, tolerance
-from heta_lens.lens import KeysValues, Lens, activation, pattern_name, values_name
+from heta_lens.cached import Tokens, cached_tokens, check_causal, replay, tolerance
+from heta_lens.lens import EMBED, Activations, KeysValues, Lens, pattern_name, values_name
+from heta_lens.options import check_token, is_whole
 from heta_lens.text import locate
 
-Asked: TypeAlias = SupportsIndex | str | tuple[SupportsIndex | str, SupportsIndex | str] | None
+Token: TypeAlias = SupportsIndex | str
+Asked: TypeAlias = Token | tuple[Token, Token] | None  # what a caller may write for a target
+
+CHUNK = 8  # tokens that share a start: more of them build fewer graphs, fewer of them run shorter suffixes
+
+
+class Layers(Sequence[Tensor]):
+    """A tensor a layer, made when it is asked for: all at once they may be more than fits."""
+
+    def __init__(self, layers: int, of: Callable[[int], Tensor]) -> None:
+        self.layers, self.of = range(layers), of
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __getitem__(self, layer: Any) -> Any:
+        return self.of(self.layers[layer])
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
     """A context, its target, and the model to ask about them.
 
-    ``later`` are the cached tokens after the context, run only where hooks of the user's must find the prompt as they
-    know it. ``kept`` are the clean context's keys and values, for runs that share a prefix; where that does not
+    ``later`` are the cached tokens after the context, kept and run only where hooks of the user's must find the prompt
+    as they know it. ``kept`` are the clean context's keys and values, for runs that share a prefix; where that does not
     work it is None and ``no_reuse`` says why.
     """
 
     lens: Lens
-    cache: Any
+    cached: Activations
     ids: Int[Tensor, "pos"]
     later: Int[Tensor, "later"]
     target: Target
@@ -55,10 +72,12 @@ class Prediction:
         """Settle what is asked, and check with one forward that the model still does what was cached."""
         lens = Lens.of(cache)
         with lens.undisturbed():
-            n = context_length(len(cached_embeddings(cache)), position)
-            check_causal(lens, cache)
-            ids = cached_tokens(lens, cache, tokens, needed=n if position is None or target is not None else n + 1)
-            seen = replay(lens, cache, ids, read=n - 1, given=tokens is not None)
+            cached = Activations.of(cache)
+            n = context_length(len(cached[EMBED]), position)
+            check_causal(lens, cached)
+            needed = n if position is None or target is not None else n + 1
+            ids = cached_tokens(lens, cached[EMBED], tokens, needed)
+            seen = replay(lens, cached, ids, read=n - 1, given=tokens is not None)
             log_probs = seen.logits.log_softmax(-1)
             if target is None:
                 target = int(log_probs.argmax() if position is None else ids[n])
@@ -66,9 +85,10 @@ class Prediction:
             check_target(lens, log_probs, resolved)
             embeddings = seen.embeddings.to(torch.promote_types(seen.embeddings.dtype, torch.float32))
             user_hooks = tuple(lens.user_hooks())
+            last = len(ids) if user_hooks else n
             kept, no_reuse = reusable_prefix(lens, ids[:n], embeddings[:n], log_probs, bool(user_hooks))
             return cls(
-                lens, cache, ids[:n], ids[n:], resolved, embeddings[:n], embeddings[n:],
+                lens, cached, ids[:n], ids[n:last], resolved, embeddings[:n], embeddings[n:last],
                 log_probs, user_hooks, kept, no_reuse, seen.mismatch,
             )  # fmt: skip
 
@@ -101,17 +121,34 @@ class Prediction:
             return log_probs[..., self.target[0]] - log_probs[..., self.target[1]]
         return log_probs[..., self.target]
 
-    def patterns(self) -> list[Float[Tensor, "head pos pos"]]:
-        """The cached attention patterns among the context's positions."""
+    @property
+    def chunk(self) -> int:
+        """How many tokens should share a run's start: all of them, where a start saves nothing."""
+        return len(self) if self.kept is None else CHUNK
+
+    def batch(self, wanted: int | Literal["auto"]) -> int:
+        """How many copies of the context to run at once; "auto" keeps near 4,096 tokens, hooks only ever see one."""
+        if self.user_hooks:
+            return 1
+        return max(1, min(32, 4096 // len(self))) if wanted == "auto" else int(wanted)
+
+    @property
+    def patterns(self) -> Sequence[Float[Tensor, "head pos pos"]]:
+        """The cached attention patterns among the context's positions, by layer."""
         n = len(self)
-        return [self._cached(pattern_name(layer))[:, :n, :n] for layer in range(self.lens.layers)]
+        return self._layers(lambda layer: self.cached[pattern_name(layer)][:, :n, :n])
 
-    def values(self) -> list[Float[Tensor, "pos group d_head"]]:
-        """The cached value vectors, with their bias, of every key/value head."""
-        return [self._cached(values_name(layer))[: len(self)] for layer in range(self.lens.layers)]
+    @property
+    def values(self) -> Sequence[Float[Tensor, "pos group d_head"]]:
+        """The cached value vectors, with their bias, of every key/value head, by layer."""
+        return self._layers(lambda layer: self.cached[values_name(layer)][: len(self)])
 
-    def output_weights(self) -> list[Float[Tensor, "head d_head d"]]:
-        return [self.lens.output_weights(layer).to(self.embeddings) for layer in range(self.lens.layers)]
+    @property
+    def output_weights(self) -> Sequence[Float[Tensor, "head d_head d"]]:
+        return self._layers(self.lens.output_weights)
+
+    def _layers(self, of: Callable[[int], Tensor]) -> Layers:
+        return Layers(self.lens.layers, lambda layer: of(layer).to(self.embeddings))
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -127,7 +164,7 @@ class Prediction:
         bad = ~values.isfinite()
         if bad.any():
             position = int(bad.nonzero()[0])
-            token = self.lens.token_text(int(self.ids[position]))
+            token = self.lens.speller.write(int(self.ids[position]))
             raise ValueError(f"{component} is {float(values[position])} at position {position}, token {token!r}")
 
     def attribution(
@@ -139,22 +176,21 @@ class Prediction:
         diagnostics: Mapping[str, Any],
     ) -> Attribution:
         """Scores, put beside the tokens they belong to."""
-        decode, ids = self.lens.decode, self.ids.tolist()
-        text, spans = locate(decode, ids)
+        speller, ids = self.lens.speller, self.ids.tolist()
+        text, spans = locate(speller.decode, ids)
         # Of tokens that share a character only the last shows it.
         shared = [span == after for span, after in pairwise([*spans, None])]
         pieces = [
-            decode([token]) if partial else text[span.start : span.stop]
+            speller.write(token) if partial else text[span.start : span.stop]
             for token, span, partial in zip(ids, spans, shared, strict=True)
         ]
-        special = self.lens.special_ids()
-        wanted = tuple(self.lens.token_after(ids, token) for token in self._targets)
+        wanted = tuple(speller.write(token, ids) for token in self._targets)
         return Attribution(
             ids=self.ids.cpu(),
             tokens=tuple(pieces),
             positions=torch.arange(len(ids)),
             offsets=torch.tensor(spans),
-            special=torch.tensor([token in special for token in ids]),
+            special=torch.tensor(speller.special(ids)),
             text=text,
             target=self.target,
             target_text=wanted if isinstance(self.target, tuple) else wanted[0],
@@ -180,30 +216,26 @@ class Prediction:
             "cache_mismatch": self.mismatch,
         }
 
-    def _cached(self, name: str) -> Tensor:
-        return activation(self.cache, name).to(self.embeddings)
-
     def _full_run(self, embeddings: Float[Tensor, "batch pos d"], start: int) -> Float[Tensor, "batch vocab"]:
         batch = len(embeddings)
-        hooked = bool(self.user_hooks)
         before, later = (
             repeat(part, "pos d -> batch pos d", batch=batch)
-            for part in (self.embeddings[:start], self.later_embeddings[: None if hooked else 0])
+            for part in (self.embeddings[:start], self.later_embeddings)
         )
-        ids = torch.cat([self.ids, self.later[: later.shape[1]]])
+        ids = repeat(torch.cat([self.ids, self.later]), "pos -> batch pos", batch=batch)
         every = torch.cat([before, embeddings, later], dim=1)
-        logits = self.lens.run(repeat(ids, "pos -> batch pos", batch=batch), every, read=len(self) - 1, whole=hooked)
-        return logits.log_softmax(-1)
+        return self.lens.run(ids, every, read=len(self) - 1, whole=bool(self.user_hooks)).log_softmax(-1)
 
 
 def context_length(cached: int, position: SupportsIndex | None) -> int:
     """How many tokens come before the one at ``position``; all cached ones, when the next token is explained."""
+    if cached == 0:
+        raise ValueError("the cached prompt is empty: there is no context to explain a target from")
     if position is None:
         return cached
-    try:
-        place = index(position)
-    except TypeError:
-        raise TypeError(f"position={position!r} must be a whole number: a place in the cached prompt") from None
+    if not is_whole(position):
+        raise TypeError(f"position={position!r} must be a whole number: a place in the cached prompt")
+    place = index(position)
     if not -cached <= place < cached:
         raise ValueError(f"position={place} is outside the cached prompt of {cached} tokens")
     if place % cached == 0:
@@ -226,20 +258,17 @@ def resolve(lens: Lens, context: Int[Tensor, "pos"], target: Asked, size: int) -
 def token_id(lens: Lens, context: Int[Tensor, "pos"], target: Any, size: int) -> int:
     """The id of one token, given as itself or as text."""
     if isinstance(target, str):
-        return lens.find_token(context.tolist(), target, size)
-    try:
-        token = index(target)
-    except TypeError:
-        raise TypeError(f"target={target!r} must be a token id, its text, or a pair of these") from None
-    if not 0 <= token < size:
-        raise ValueError(f"target={token} is no token id of this model: ids go from 0 to {size - 1}")
-    return token
+        return lens.speller.find(target, context.tolist(), size)
+    if not is_whole(target):
+        raise TypeError(f"target={target!r} must be a token id, its text, or a pair of these")
+    check_token("target", index(target), size)
+    return index(target)
 
 
 def check_target(lens: Lens, log_probs: Float[Tensor, "vocab"], target: Target) -> None:
     for token in target if isinstance(target, tuple) else (target,):
         if not log_probs[token].isfinite():
-            raise ValueError(f"log p of the target {lens.token_text(token)!r} is {float(log_probs[token])}")
+            raise ValueError(f"log p of the target {lens.speller.write(token)!r} is {float(log_probs[token])}")
 
 
 def reusable_prefix(

@@ -6,7 +6,10 @@ Text is only ever decoded, a token at a time; it is never encoded again to find 
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
 
 Decode = Callable[[Sequence[int]], str]
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
@@ -18,6 +21,33 @@ class Span(NamedTuple):
 
     start: int
     stop: int
+
+
+@dataclass(frozen=True)
+class Speller:
+    """A tokenizer as heta_lens uses it: ids in, text out. Without one, tokens are written as their ids."""
+
+    tokenizer: Any
+
+    def decode(self, ids: Sequence[int]) -> str:
+        if self.tokenizer is None:
+            return "".join(f"<{token}>" for token in ids)
+        return self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    def write(self, token: int, context: Sequence[int] = ()) -> str:
+        """A token as it is written after this context."""
+        return next(piece for _, piece in appended(self.decode, context[-TAIL:], [token]))
+
+    def find(self, text: str, context: Sequence[int], size: int) -> int:
+        """The token, of ``size`` tokens, that is written ``text`` after this context."""
+        if self.tokenizer is None:
+            raise ValueError(f"target={text!r} is text, but the model has no tokenizer: give a token id")
+        tokenizer = deepcopy(self.tokenizer)  # encoding resets the padding and truncation set on it
+        return find_token(self.decode, partial(tokenizer.encode, add_special_tokens=False), size, context, text)
+
+    def special(self, ids: Iterable[int]) -> list[bool]:
+        special = set(getattr(self.tokenizer, "all_special_ids", ()))
+        return [token in special for token in ids]
 
 
 def locate(decode: Decode, ids: Sequence[int]) -> tuple[str, list[Span]]:
@@ -87,8 +117,9 @@ def find_token(
         if toggled and piece == toggled and second_best is None:
             second_best = token
     if second_best is None:
-        pieces = [decode([token]) for token in encode(text)]
-        if "".join(pieces).strip() != text.strip():
+        written, spans = locate(decode, encode(text))
+        pieces = [written[slice(*span)] for span in spans if span.start < span.stop]
+        if written.strip() != text.strip():
             raise ValueError(f"target={text!r} cannot be written by this model's tokenizer, which makes {pieces} of it")
         raise ValueError(
             f"target={text!r} is not one token of this model but {len(pieces)}: {pieces}; "

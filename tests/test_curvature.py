@@ -9,6 +9,7 @@ import torch
 from asking import explain, plain_embeddings, plain_log_probs, relative, signs
 from scipy.stats import t as student
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 import oracles
 import zoo
@@ -123,6 +124,13 @@ def test_ten_probes_give_honest_intervals(name: str, build: Any) -> None:  # noq
     assert 0.92 < torch.stack(covered).mean() < 0.98
 
 
+def test_the_standard_error_of_a_mean_is_the_textbooks() -> None:
+    samples = rademacher(0, 0, 5, 6).cumsum(0)
+    error = standard_error(samples, lambda mean: 3 * mean)
+    torch.testing.assert_close(error, 3 * samples.std(0) / 5**0.5)
+    assert samples.std(0).any()
+
+
 # --------------------------------------------------------------------------------------------------- of the core
 @pytest.mark.parametrize(("block", "expected", "entrywise"), oracles.BLOCKS)
 def test_blocks_by_hand(block: oracles.Matrix, expected: float, entrywise: float) -> None:
@@ -232,10 +240,25 @@ def test_twenty_signs_can_be_enumerated_and_no_more() -> None:
 
 
 # --------------------------------------------------------------------------- whether there are second derivatives
-def check_one(objective: Callable[[Tensor], Tensor]) -> None:
+def check_one(objective: Callable[[Tensor], Tensor], compare: bool = True) -> None:
     at = torch.linspace(1, 2, 4, dtype=torch.float64)[None]
     direction = torch.tensor([[1, -1, 1, 1]], dtype=torch.float64)
-    check_twice_differentiable(objective, at, direction, torch.float64)
+    check_twice_differentiable(objective, at, direction, compare)
+
+
+class Once(torch.autograd.Function):
+    """A cube that says itself that it has no second derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return 3 * x**2 * gradient
 
 
 def test_what_is_affine_or_bent_has_second_derivatives() -> None:
@@ -250,9 +273,16 @@ def test_a_kink_beside_the_embeddings_is_not_taken_for_a_missing_derivative() ->
     check_one(lambda e: (e**2).sum() + 5 * (e - 1 - 1e-6).relu().sum())
 
 
-def test_what_autograd_leaves_out_is_noticed() -> None:
+def test_what_autograd_leaves_out_is_noticed_where_it_is_compared() -> None:
     with pytest.raises(ValueError, match="not as autograd says"):
         check_one(lambda e: (e * e.detach()).sum())
+    check_one(lambda e: (e * e.detach()).sum(), compare=False)
+
+
+@pytest.mark.parametrize("compare", [False, True])
+def test_a_layer_that_refuses_a_second_derivative_is_heard_also_where_nothing_is_compared(compare: bool) -> None:
+    with pytest.raises(ValueError, match=r"cannot be differentiated twice.*not differentiable"):
+        check_one(lambda e: Once.apply(e).square().sum(), compare)
 
 
 # --------------------------------------------------------------------------------------------------- the probes

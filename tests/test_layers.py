@@ -10,8 +10,8 @@ import heta_lens
 PACKAGE = Path(heta_lens.__file__).parent
 
 LEVELS = [
-    {"divergence", "masking", "options", "progress", "show", "storage", "text"},
-    {"attribution", "lens"},
+    {"divergence", "options", "progress", "show", "storage", "text"},
+    {"attribution", "lens", "masking"},
     {"cached"},
     {"prediction"},
     {"gate", "curvature", "information", "diagnostics"},

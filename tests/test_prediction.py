@@ -414,9 +414,14 @@ def test_a_cache_taken_under_a_hook_on_the_embeddings_that_is_gone_is_refused() 
         attribute(cache, TARGET, tokens=ids)
 
 
-def test_a_full_cache_taken_under_a_hook_on_the_logits_that_is_gone_is_refused() -> None:
+def forbid(logits: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+    return logits.index_fill(-1, torch.tensor([TARGET + 1]), -torch.inf)
+
+
+@pytest.mark.parametrize("hook", [halve, forbid])
+def test_a_full_cache_taken_under_a_hook_on_the_logits_that_is_gone_is_refused(hook: Any) -> None:
     model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
-    with model.hooks(fwd_hooks=[("unembed.hook_out", halve)]):
+    with model.hooks(fwd_hooks=[("unembed.hook_out", hook)]):
         _, cache = model.run_with_cache(ids)
     with pytest.raises(ValueError, match="hooks on it, have changed since the cache was taken"):
         attribute(cache, TARGET, tokens=ids)

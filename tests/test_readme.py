@@ -1,4 +1,4 @@
-"""The README's code does what it says, on a small model in place of the one it downloads."""
+"""The README's code does what it says, on small models in place of those it downloads."""
 
 import re
 from pathlib import Path
@@ -6,41 +6,53 @@ from typing import Any
 
 import pytest
 from asking import weak_parts_allowed
+from transformer_lens.model_bridge import TransformerBridge
 
 import heta_lens
 import zoo
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+EXAMPLE, HOOKED = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
-def python_blocks() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+def run(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    bridge = zoo.bridge("gpt2")
+    monkeypatch.setattr(TransformerBridge, "boot_transformers", staticmethod({"gpt2": bridge}.__getitem__))
+    if zoo.HAS_HOOKED:
+        from transformer_lens import HookedTransformer
 
-
-@pytest.mark.skipif(not zoo.HAS_HOOKED, reason="the README's example is for TransformerLens 3")
-def test_the_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import transformer_lens
-
-    small = zoo.hooked("gpt2")
-    monkeypatch.setattr(
-        transformer_lens.HookedTransformer, "from_pretrained_no_processing", classmethod(lambda *_: small)
-    )
-    monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(
+            HookedTransformer, "from_pretrained_no_processing", staticmethod(lambda name: zoo.hooked(name))
+        )
     names: dict[str, Any] = {}
     with weak_parts_allowed():
-        for block in python_blocks():
-            exec(block, names)
-    saved = heta_lens.Attribution.load(tmp_path / "paris.safetensors")
+        exec(code, names)
+
+
+def check_saved(folder: Path) -> None:
+    saved = heta_lens.Attribution.load(folder / "paris.safetensors")
     assert saved.target_text == " Paris"
     assert "".join(saved.tokens).endswith("The capital of France is")
 
 
+def test_the_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run(EXAMPLE, tmp_path, monkeypatch)
+    check_saved(tmp_path)
+
+
+@pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
+def test_the_example_runs_with_the_other_kind_of_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run(re.sub(r"from transformer_lens.*\n\nmodel = .*\n", HOOKED, EXAMPLE), tmp_path, monkeypatch)
+    check_saved(tmp_path)
+
+
 @pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)]+)\)", README))
 def test_every_link_leads_somewhere(link: str) -> None:
-    assert (Path(__file__).parents[1] / link).exists()
+    assert (ROOT / link).exists()
 
 
 @pytest.mark.parametrize("name", re.findall(r"`(\w+)=", README))
 def test_every_option_it_names_exists(name: str) -> None:
-    options = set(heta_lens.Heta.__dataclass_fields__) | set(heta_lens.attribute.__annotations__)
-    assert name in options
+    assert name in set(heta_lens.Heta.__dataclass_fields__) | set(heta_lens.attribute.__annotations__)

@@ -159,6 +159,7 @@ HOOKED_CONFIGS: dict[str, dict[str, Any]] = {
     "attn_only": {"attn_only": True},
     "local": {"use_local_attn": True, "window_size": SLIDING_WINDOW, "attn_types": ["global", "local"] * 4},
     "sinks": {**RMS_ROTARY, "use_attention_sinks": True},
+    "relu": {"act_fn": "relu"},
     "post_norm": {**RMS_ROTARY, "use_normalization_before_and_after": True},
 }
 

@@ -489,7 +489,7 @@ def build(folder: Path) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Build copied_words.jsonl from the templates in this file.")
+    parser = argparse.ArgumentParser(description="Build prompts.jsonl from the templates in this file.")
     parser.add_argument("--model", type=Path, default=MODEL, help="folder of the model and its load.py")
     rows = build(parser.parse_args().model)
     OUTPUT.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
