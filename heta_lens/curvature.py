@@ -85,15 +85,18 @@ def hessian_products(
 
 def _products(gradient: Tensor, leaf: Tensor, directions: Tensor) -> Tensor:
     """All in one backward pass where it can be batched, else one by one."""
-    backward = partial(torch.autograd.grad, gradient, leaf, retain_graph=True, materialize_grads=True)
+    backward = partial(torch.autograd.grad, gradient, leaf, retain_graph=True, allow_unused=True)
+    nothing = leaf.new_zeros(len(directions), *leaf.shape)
     if len(directions) > 1:
         try:
-            return backward(directions, is_grads_batched=True)[0]
+            (products,) = backward(directions, is_grads_batched=True)
+            return nothing if products is None else products
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:  # some layer's backward pass cannot be batched
             pass
-    return torch.stack([backward(direction)[0] for direction in directions])
+    products = [backward(direction)[0] for direction in directions]
+    return nothing if products[0] is None else torch.stack(products)
 
 
 def check_twice_differentiable(

@@ -19,7 +19,7 @@ def kl(log_p: Float[Tensor, "*#batch vocab"], log_q: Float[Tensor, "*#batch voca
     gap = log_p - log_q
     p = log_p.exp()
     # δ + e^-δ - 1 loses no digits near 0 when written with expm1; far from 0 its e^-δ may overflow before p tames it.
-    near = p * (gap + torch.expm1(-gap.clamp(-1, 1)))
+    near = p * (gap + torch.expm1(-gap))
     far = p * gap - p + log_q.exp()
     terms = torch.where(gap.abs() < 1, near, far)
     return torch.where(p > 0, terms, log_q.exp()).sum(-1)

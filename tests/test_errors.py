@@ -159,6 +159,8 @@ def test_a_position_without_context_is_named(cache: Any, position: Any, words: l
     [
         (lambda ids: "The cat", TypeError, ["tokens=", "ids", "text"]),  # noqa: ARG005
         (lambda ids: ["The", " cat"] * 3, (TypeError, ValueError), ["tokens="]),  # noqa: ARG005
+        (lambda ids: [None] * N, (TypeError, ValueError), ["tokens="]),  # noqa: ARG005
+        (lambda ids: [[5, 6], [7]], (TypeError, ValueError), ["tokens="]),  # noqa: ARG005
         (lambda ids: ids[:, :-1], ValueError, ["tokens=", f"{N} of them", f"({N - 1},)"]),
         (lambda ids: torch.cat([ids, ids], dim=1), ValueError, [f"{N} of them", f"({2 * N},)"]),
         (lambda ids: ids.double(), ValueError, ["tokens=", "float64"]),
@@ -168,7 +170,20 @@ def test_a_position_without_context_is_named(cache: Any, position: Any, words: l
         (lambda ids: torch.full_like(ids, -1), ValueError, ["tokens=", "-1", "0 to 120"]),
         (lambda ids: [], ValueError, ["tokens=", f"{N} of them"]),  # noqa: ARG005
     ],
-    ids=["text", "texts", "short", "long", "floats", "bools", "two prompts", "too high", "negative", "none"],
+    ids=[
+        "text",
+        "texts",
+        "nothing",
+        "ragged",
+        "short",
+        "long",
+        "floats",
+        "bools",
+        "two prompts",
+        "too high",
+        "negative",
+        "none",
+    ],
 )
 def test_tokens_that_cannot_be_those_of_the_cache_are_refused(
     cache: Any, ids: Tensor, tokens: Any, error: Any, words: list[str]
