@@ -30,7 +30,7 @@ def cached_tokens(lens: Lens, embeddings: Float[Tensor, "pos d"], tokens: Tokens
         return torch.tensor(recover_tokens(lens, embeddings, needed), device=lens.device)
     try:
         ids = torch.as_tensor(tokens, device=lens.device)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):
         raise TypeError("tokens= takes the ids the model was run on, model.to_tokens(text), not the text") from None
     ids = ids[0] if ids.ndim == 2 and len(ids) == 1 else ids
     if ids.is_floating_point() or ids.dtype == torch.bool or ids.shape != embeddings.shape[:1]:
