@@ -43,7 +43,9 @@ def main() -> None:
 
     console.print("A small random model, so the answer means nothing; it shows what one looks like.\n", style="yellow")
     console.print(repr(attribution), markup=False, highlight=False)
-    console.print("\nEq. 4, M · (β S + γ I), part by part:", style="bold")
+    console.print(
+        "\nPart by part. This score is balanced, M · (β S/ΣS + γ I/ΣI), so that both parts count:", style="bold"
+    )
     columns = ["position", "token", "score", "score_se", "gate", "curvature", "information"]
     console.print(attribution.to_frame()[columns].to_string(index=False), markup=False, highlight=False)
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from math import isnan, nan
+from math import exp, isnan, nan
+from operator import index
 from os import PathLike
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -26,11 +27,11 @@ WIDTH = 30  # of the bars in a repr
 
 
 class Scored(NamedTuple):
-    """A stretch of text with its score, and the rows of the attribution that make it up."""
+    """A stretch of text with its score, and the positions of the tokens that make it up."""
 
     text: str
     score: float
-    rows: tuple[int, ...]
+    positions: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -64,15 +65,22 @@ class Attribution:
     def top(self, k: int = 10) -> list[Scored]:
         """The k tokens with the highest scores, best first."""
         order = self.scores.argsort(descending=True, stable=True)[:k].tolist()
-        return [Scored(self.tokens[row], float(self.scores[row]), (row,)) for row in order]
+        return [Scored(self.tokens[row], float(self.scores[row]), (int(self.positions[row]),)) for row in order]
 
     def by_word(self, reduce: Reduction = "sum") -> list[Scored]:
         """Scores of whitespace-separated words. Special and blank tokens stand alone; every token counts once."""
         return [self._scored(rows, reduce) for rows in text.words(self.text, self._spans, self.special.tolist())]
 
     def by_spans(self, spans: Iterable[tuple[int, int]], reduce: Reduction = "sum") -> list[Scored]:
-        """Scores of stretches ``text[start:stop]``: a token counts if any visible character of it lies inside."""
-        wanted = [Span(*span) for span in spans]
+        """Scores of stretches ``attribution.text[start:stop]``.
+
+        A token counts if any visible character of it lies inside. The text begins with what the model read first, a
+        special token perhaps, so look for places in it and not in your own prompt: ``attribution.text.index(...)``.
+        """
+        try:
+            wanted = [Span(index(start), index(stop)) for start, stop in spans]
+        except (TypeError, ValueError):
+            raise TypeError(f"spans={spans!r} must be pairs (start, stop) of places in attribution.text") from None
         for start, stop in wanted:
             if not 0 <= start < stop <= len(self.text):
                 raise ValueError(f"span ({start}, {stop}) is not inside the context's {len(self.text)} characters")
@@ -83,7 +91,10 @@ class Attribution:
 
     def without(self, positions: Iterable[int] = (), *, special: bool = False) -> "Attribution":
         """The same attribution with some tokens left out: for display, since the remaining scores do not change."""
-        wanted = torch.tensor([*positions], dtype=self.positions.dtype)
+        try:
+            wanted = torch.tensor([index(position) for position in positions], dtype=self.positions.dtype)
+        except TypeError:
+            raise TypeError(f"positions={positions!r} must be places in the context") from None
         unknown = wanted[~torch.isin(wanted, self.positions)].tolist()
         if unknown:
             raise ValueError(f"positions={unknown} are not in this attribution")
@@ -95,7 +106,11 @@ class Attribution:
         return replace(
             self,
             tokens=tuple(token for token, kept in zip(self.tokens, keep.tolist(), strict=True) if kept),
-            diagnostics=self.diagnostics | _rows({name: self.diagnostics[name] for name in per_token}, keep),
+            diagnostics={
+                **self.diagnostics,
+                **_rows({name: self.diagnostics[name] for name in per_token}, keep),
+                "left_out": self.diagnostics.get("left_out", 0) + int((~keep).sum()),
+            },
             **{
                 name: _rows(getattr(self, name), keep)
                 for name in ("ids", "positions", "offsets", "special", "scores", "parts")
@@ -127,17 +142,15 @@ class Attribution:
         """One row a token: where it is, its score, its parts, and their standard errors."""
         columns: dict[str, Any] = {
             "position": self.positions.tolist(),
-            "id": self.ids.tolist(),
             "token": self.tokens,
-            "start": self.offsets[:, 0].tolist(),
-            "stop": self.offsets[:, 1].tolist(),
-            "special": self.special.tolist(),
             "score": self.scores.tolist(),
             **{name: part.tolist() for name, part in self.parts.items()},
         }
         for name, error in self.standard_errors.items():
             if error is not None:
                 columns["score_se" if name == "scores" else f"{name}_se"] = error.tolist()
+        columns |= {"id": self.ids.tolist(), "special": self.special.tolist()}
+        columns |= {"start": self.offsets[:, 0].tolist(), "stop": self.offsets[:, 1].tolist()}
         return pd.DataFrame(columns)
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -152,27 +165,40 @@ class Attribution:
     def __repr__(self) -> str:
         largest = float(self.scores.abs().max()) or 1.0
         rows = [
-            f"{int(self.positions[row]):>5}  {set_cell_size(_clip(repr(token), 24), 24)} {score:>11.4g}  "
+            f"{position:>5}  {set_cell_size(_clip(repr(token), 24), 24)} {score:>11.4g}  "
             + "█" * round(WIDTH * abs(score) / largest)
-            for token, score, (row,) in self.top(8)
+            for token, score, (position,) in self.top(8)
         ]
         shown = [f"the {len(rows)} highest of {len(self)} tokens"] if len(rows) < len(self) else []
         return "\n".join([self._title, *rows, *shown, *self._notes])
 
     @property
     def _notes(self) -> list[str]:
-        """How to read the scores: how much of them the first token holds, and what their sign means."""
-        sink = self.diagnostics.get("sink_mass", nan) if 0 in self.positions else nan
+        """How to read the scores: of how likely a target, how much the first token holds, what their sign means."""
+        left_out = self.diagnostics.get("left_out", 0)
+        sink = self.diagnostics.get("sink_mass", nan) if not left_out else nan
         sign = "either sign: above 0 speaks for the target" if self.signed else "≥ 0: how much it matters, no direction"
         return [
-            *([] if isnan(sink) else [f"first token (attention sink): {sink:.0%} of the score"]),
+            *([self._likelihood] if "target_rank" in self.diagnostics else []),
+            *([f"{left_out} tokens left out"] if left_out else []),
+            *([] if isnan(sink) else [f"first token (often an attention sink): {sink:.0%} of the score"]),
             f"scores {sign}",
         ]
 
     @property
+    def _likelihood(self) -> str:
+        """How likely the model thought the target (of a contrast: each of the two), and whose hooks were on it."""
+        found = [self.diagnostics[name] for name in ("target_log_prob", "target_rank")]
+        pairs = zip(*found, strict=True) if isinstance(self.target, tuple) else [found]
+        likely = " against ".join(f"p = {exp(log_prob):.3g} (rank {rank})" for log_prob, rank in pairs)
+        return likely + (", under hooks" if self.diagnostics.get("user_hooks") else "")
+
+    @property
     def _title(self) -> str:
         wanted = self.target_text if isinstance(self.target_text, tuple) else (self.target_text,)
-        return f"{self.method}: why {_clip(' rather than '.join(map(repr, wanted)), 60)}?"
+        chosen = ", ".join(f"{name}={value!r}" for name, value in self.diagnostics.get("chosen", {}).items())
+        asked = f"why {_clip(' rather than '.join(map(repr, wanted)), 50)}?"
+        return _clip(f"{self.method}: {asked}" + (f" ({chosen})" if chosen else ""), 80)
 
     @property
     def _spans(self) -> list[Span]:
@@ -185,7 +211,8 @@ class Attribution:
             return Scored("", 0.0, ())
         start, stop = int(self.offsets[rows[0], 0]), int(self.offsets[rows[-1], 1])
         shown = self.text[start:stop]
-        return Scored(shown.strip() or shown, float(REDUCTIONS[reduce](self.scores[rows])), tuple(rows))
+        score = float(REDUCTIONS[reduce](self.scores[rows]))
+        return Scored(shown.strip() or shown, score, tuple(self.positions[rows].tolist()))
 
 
 def _rows(value: Any, keep: Bool[Tensor, "pos"]) -> Any:

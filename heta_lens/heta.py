@@ -49,6 +49,9 @@ VARIANTS: dict[Variant, Terms] = {
 }
 
 
+IN_TITLE = ("variant", "balance", "support", "norm", "flow")  # what makes it another score, if not the default
+
+
 @dataclass(frozen=True)
 class Parts:
     """M, S (one sample a probe) and I, with their weights; a part whose weight is 0 is None."""
@@ -173,6 +176,11 @@ class Heta:
                 f"{name} makes up less than 1 % of this score, which therefore says next to nothing about it; "
                 "diagnostics['share'] has the figures, and balance='sum' gives every part the same total"
             )
+        diagnostics["chosen"] = {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name in IN_TITLE and getattr(self, field.name) != field.default
+        }
         options = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "progress"}
         if isinstance(self.mask, Tensor):
             options["mask"] = self.mask.detach().clone()

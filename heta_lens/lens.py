@@ -74,8 +74,8 @@ class Lens:
         model = getattr(cache, "model", None)
         if model is None:
             raise TypeError(
-                f"this {type(cache).__name__} does not know its model: attribute needs the ActivationCache that "
-                "model.run_with_cache returns"
+                f"a {type(cache).__name__} is no cache with its model: pass the ActivationCache, the second of the two "
+                "things that model.run_with_cache returns"
             )
         check_decoder(model)
         return cls(model)

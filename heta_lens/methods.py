@@ -23,7 +23,8 @@ def attribute(
     """Which context tokens made the model predict this token?
 
     ``cache`` is what ``model.run_with_cache(tokens)`` returned for one prompt. ``target`` is the token to explain: its
-    id; its text; None for the model's most likely next token; or a pair ``(a, b)``, to explain why a rather than b.
+    id; its text, leading space included (where no token is written just so, the space is toggled); None for the
+    model's most likely next token; or a pair ``(a, b)``, to explain why a rather than b.
     ``position=p`` explains the token at p of the cached prompt from the tokens before it. ``tokens`` are the ids that
     were run; without them they are read off the cached embeddings. ``options`` are those of the method's class.
 

@@ -213,6 +213,7 @@ class Prediction:
             "target_log_prob": log_probs[0] if one else tuple(log_probs),
             "target_rank": ranks[0] if one else tuple(ranks),
             "prefix_reuse": self.no_reuse or "on",
+            "user_hooks": len(self.user_hooks),
             "cache_mismatch": self.mismatch,
         }
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ def save(path: str | PathLike[str], kind: str, version: int, value: Mapping[str,
     """Write ``value`` as a file of this kind and version."""
     tensors: dict[str, Tensor] = {}
     header = json.dumps(_pack(value, "", tensors))
+    if not Path(path).parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {Path(path).parent} to save {Path(path).name} in")
     save_file(tensors, path, {"format": kind, "version": str(version), "value": header})
 
 

@@ -7,7 +7,6 @@ from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 from rich.cells import cell_len
@@ -53,12 +52,6 @@ def uncertain(**changes: Any) -> Attribution:
     return attribution(parts=parts, **{"diagnostics": diagnostics, **changes})
 
 
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Types as a user has them, checked by nobody: the tests' checker would speak before the library does."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-
-
 # -------------------------------------------------------------------------------------------------------- by token
 def test_the_top_tokens_come_best_first():
     assert attribution().top(3) == [("<bos>", 6.0, (0,)), (" cat", 3.0, (2,)), ("at", 2.0, (4,))]
@@ -71,7 +64,7 @@ def test_the_top_has_k_tokens_or_all_there_are(k: int, length: int):
 
 def test_equal_scores_keep_the_order_of_the_text():
     top = attribution(scores=(1, 2, 2, 1, 2, 1)).top(6)
-    assert [scored.rows[0] for scored in top] == [1, 2, 4, 0, 3, 5]
+    assert [scored.positions[0] for scored in top] == [1, 2, 4, 0, 3, 5]
 
 
 def test_the_length_is_the_number_of_tokens():
@@ -182,7 +175,7 @@ def test_what_is_no_row_a_token_stays_whole():
 def test_positions_are_places_in_the_context_however_much_was_left_out_before():
     shown = attribution().without([0, 1]).without([2])
     assert shown.tokens == (" s", "at", "\n")
-    assert shown.by_word()[0] == ("sat", 3.0, (0, 1))
+    assert shown.by_word()[0] == ("sat", 3.0, (3, 4))
 
 
 def test_leaving_out_nothing_changes_nothing():
@@ -349,7 +342,7 @@ def test_it_prints_the_question_the_highest_tokens_and_how_to_read_them():
         ["3", "'", "s'", "1"],
         ["1", "'The'", "0.5"],
         ["5", r"'\n'", "0.25"],
-        ["first", "token", "(attention", "sink):", "47%", "of", "the", "score"],
+        ["first", "token", "(often", "an", "attention", "sink):", "47%", "of", "the", "score"],
         ["scores", "≥", "0:", "how", "much", "it", "matters,", "no", "direction"],
     ]
 
@@ -435,3 +428,40 @@ def test_the_tokens_of_a_model_are_found_in_its_text(tmp_path: Path):
     assert made.without(special=True).tokens == made.tokens[1:]
     made.save(tmp_path / "a.safetensors")
     assert repr(Attribution.load(tmp_path / "a.safetensors")) == repr(made)
+
+
+# ------------------------------------------------------------------------------------------- what a reader is told
+def test_it_says_how_likely_the_target_was_and_what_was_chosen():
+    facts = {"target_log_prob": math.log(0.25), "target_rank": 2, "user_hooks": 1, "chosen": {"balance": "sum"}}
+    shown = repr(replace(attribution(), diagnostics=facts)).splitlines()
+    assert shown[0].endswith("(balance='sum')")
+    assert "p = 0.25 (rank 2), under hooks" in shown
+    pair = replace(attribution(), target=(1, 2), target_text=(" a", " b"), diagnostics=facts | {
+        "target_log_prob": (math.log(0.5), math.log(0.125)), "target_rank": (1, 3), "user_hooks": 0,
+    })  # fmt: skip
+    assert "p = 0.5 (rank 1) against p = 0.125 (rank 3)" in repr(pair).splitlines()
+
+
+def test_it_says_how_many_tokens_were_left_out_and_no_more_of_the_sink():
+    shown = repr(replace(attribution(), diagnostics={"sink_mass": 0.5}).without([0]).without([2]))
+    assert "2 tokens left out" in shown
+    assert "sink" not in shown
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("spans", [(1, 2), ["red"], [(0, 1, 2)], [(0.5, 2)]])
+def test_what_is_no_span_is_refused_in_one_sentence(spans: object):
+    with pytest.raises(TypeError, match=r"must be pairs \(start, stop\) of places in attribution.text"):
+        attribution().by_spans(spans)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("positions", [0, ["<s>"], [1.5]])
+def test_what_is_no_position_is_refused_in_one_sentence(positions: object):
+    with pytest.raises(TypeError, match="must be places in the context"):
+        attribution().without(positions)
+
+
+def test_a_missing_folder_is_named(tmp_path: Path):
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*missing to save a\.safetensors in"):
+        attribution().save(tmp_path / "missing" / "a.safetensors")

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -22,7 +21,10 @@ import heta_lens
 import zoo
 from heta_lens import attribute
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning")
+pytestmark = [
+    pytest.mark.usefixtures("unchecked"),
+    pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning"),
+]
 
 N, TARGET = 6, 7
 LONG = 24  # tokens enough for long work
@@ -33,12 +35,6 @@ OWN_KINDS: dict[str, Callable[[], Any]] = {
     "native": lambda: zoo.native_bridge.__wrapped__(),
     **({"hooked": lambda: zoo.hooked.__wrapped__("gpt2")} if zoo.HAS_HOOKED else {}),
 }
-
-
-@pytest.fixture(autouse=True)
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Types as users have them, checked by nobody: the tests' checker would speak before the library does."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def refusal(cache: Any, target: Any = TARGET, **options: Any) -> str:

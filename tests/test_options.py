@@ -4,18 +4,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-import jaxtyping
 import pytest
 import torch
 
 from heta_lens import Heta
 from heta_lens.options import check_at_least, check_choice, check_literals, check_names
-
-
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Types as a user has them, checked by nobody: the tests' checker would speak before the library does."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @dataclass(frozen=True)

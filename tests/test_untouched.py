@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -16,7 +15,10 @@ import heta_lens
 import zoo
 from heta_lens import attribute
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning")
+pytestmark = [
+    pytest.mark.usefixtures("unchecked"),
+    pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning"),
+]
 
 N, TARGET = 12, 7  # more tokens than share a prefix
 
@@ -37,12 +39,6 @@ TORCH_HOOKS = [
     "_backward_hooks",
     "_backward_pre_hooks",
 ]
-
-
-@pytest.fixture(autouse=True)
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No type checker: it draws random numbers of its own."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 # --------------------------------------------------------------------------------------- everything the caller can see
