@@ -115,7 +115,9 @@ class Lens:
         for name in ("embed", "embed_ln"):
             module = getattr(self.model, name, None)
             if module is not None:
-                table = getattr(module, "original_component", module).forward(table)
+                # The bare module may differ in the last bit from its bridge, but no hook sees what it is asked.
+                bare = getattr(module, "original_component", module).forward
+                table = bare(table) if self.user_hooks() else module(table)
         return table[0]
 
     def run(

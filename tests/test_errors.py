@@ -588,6 +588,16 @@ def test_a_model_without_second_derivatives_is_refused_before_long_work(
     assert attribute(cache, TARGET, variant="kl_only").scores.isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_layer_that_says_so_is_refused_in_any_precision_and_under_hooks(dtype: torch.dtype, watched: bool) -> None:
+    model = zoo.bridge.__wrapped__("gpt2", dtype)
+    through(Once, last_mlp(model))
+    if watched:
+        model.add_hook("blocks.0.hook_resid_post", lambda activation, hook: None)  # noqa: ARG005
+    assert "differentiate" in refusal(cache_of(model, zoo.prompt(model, N)))
+
+
 @pytest.mark.parametrize("function", [Once, Detached])
 def test_a_model_whose_attention_has_no_second_derivative_is_refused(function: Any) -> None:
     model = OWN_KINDS["gpt2"]()

@@ -43,9 +43,9 @@ def test_equals_one_masked_forward_a_token(build: Any, direction: Direction) -> 
     assert relative(found(model, ids, kl=direction), expected(model, ids, zero, direction)) < 1e-8
 
 
-@pytest.mark.parametrize("build", zoo.models("gpt2|gemma2"))
+@pytest.mark.parametrize("build", zoo.models("gpt2|gemma2|bloom"))
 def test_every_mask_is_what_its_name_says(build: Any) -> None:
-    """Gemma scales its embeddings: a token's or the vocabulary's mean must be what the model would really see."""
+    """Gemma scales its embeddings and Bloom normalises them: masks are what the model would really see."""
     model = build()
     ids = zoo.prompt(model, 6)
     embeddings = plain_embeddings(model, ids)

@@ -198,10 +198,21 @@ def test_tokens_with_one_embedding_do_no_harm_outside_the_prompt(kind: str) -> N
 def test_tokens_with_one_embedding_do_no_harm_after_the_position_that_is_explained() -> None:
     model = gpt2()
     ids = zoo.prompt(model, N)
-    duplicate(model, int(ids[0, -1]), into=unused(ids)[0])
-    found = attribute(cache_of(model, ids), position=2, **CHEAP)
+    duplicate(model, int(ids[0, 3]), into=unused(ids)[0])
+    cache = cache_of(model, ids)
+    found = attribute(cache, position=2, **CHEAP)
     assert found.target == int(ids[0, 2])
     assert relative(found.scores, explain(model, ids[:, :2], found.target, **CHEAP).scores) < 1e-9
+    assert attribute(cache, TARGET, position=3, **CHEAP).ids.tolist() == ids[0, :3].tolist()
+
+
+@pytest.mark.parametrize(("position", "double"), [(None, N - 1), (4, 3), (3, 3)], ids=["last", "context", "target"])
+def test_tokens_with_one_embedding_matter_in_the_context_and_as_the_target(position: int | None, double: int) -> None:
+    model = gpt2()
+    ids = zoo.prompt(model, N)
+    duplicate(model, int(ids[0, double]), into=unused(ids)[0])
+    with pytest.raises(ValueError, match=f"share the cached embedding at position {double}: pass tokens="):
+        attribute(cache_of(model, ids), position=position)
 
 
 @pytest.mark.parametrize("wrong", range(N))

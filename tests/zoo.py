@@ -79,6 +79,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "neox": ("GPTNeoXConfig", {"num_attention_heads": 2, "rotary_pct": 0.5}),
     "gemma2": ("Gemma2Config", {"num_key_value_heads": 2, "head_dim": 4, "sliding_window": SLIDING_WINDOW}),
     "mistral": ("MistralConfig", {"num_key_value_heads": 2, "sliding_window": SLIDING_WINDOW}),
+    # An embedding that is normalised before it is hooked, and ALiBi.
+    "bloom": ("BloomConfig", {}),
     # Norms after attention and MLP, and attention sinks, which rows of the pattern lose weight to.
     "olmo2": ("Olmo2Config", {"num_key_value_heads": 2}),
     "gptoss": (
