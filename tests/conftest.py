@@ -1,5 +1,9 @@
 """Shared by all tests."""
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import jaxtyping
 import pytest
 import torch
@@ -14,3 +18,21 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     It also draws random numbers of its own.
     """
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.fixture
+def forwards(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Any]]:
+    """Lists the runs of a model from now on."""
+
+    def watch(model: Any) -> list[Any]:
+        runs, forward = [], type(model).forward
+
+        @functools.wraps(forward)
+        def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+            runs.append(args)
+            return forward(self, *args, **kwargs)
+
+        monkeypatch.setattr(type(model), "forward", counted)
+        return runs
+
+    return watch

@@ -1,6 +1,5 @@
 """Whatever cannot be explained is refused by heta_lens itself, in one sentence that names what is wrong."""
 
-import functools
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -61,24 +60,6 @@ def ids() -> Tensor:
 @pytest.fixture
 def cache(ids: Tensor) -> Any:
     return cache_of(zoo.bridge("gpt2"), ids)
-
-
-@pytest.fixture
-def forwards(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Any]]:
-    """Lists the runs of a model from now on."""
-
-    def watch(model: Any) -> list[Any]:
-        runs, forward = [], type(model).forward
-
-        @functools.wraps(forward)
-        def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
-            runs.append(args)
-            return forward(self, *args, **kwargs)
-
-        monkeypatch.setattr(type(model), "forward", counted)
-        return runs
-
-    return watch
 
 
 # ---------------------------------------------------------------------------------------------------------- targets

@@ -1,6 +1,5 @@
 """What is explained: targets, positions, tokens, caches of every sort, the check forward, hooks that stay active."""
 
-import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -338,24 +337,6 @@ def test_asking_again_gives_the_same_answer(build: Any) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- the check forward
-@pytest.fixture
-def forwards(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Any]]:
-    """Lists the runs of a model from now on."""
-
-    def watch(model: Any) -> list[Any]:
-        runs, forward = [], type(model).forward
-
-        @functools.wraps(forward)
-        def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
-            runs.append(args)
-            return forward(self, *args, **kwargs)
-
-        monkeypatch.setattr(type(model), "forward", counted)
-        return runs
-
-    return watch
-
-
 def halve(activation: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
     return activation / 2
 
