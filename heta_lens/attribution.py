@@ -40,7 +40,7 @@ class Attribution:
 
     ``positions`` are places in the context; they are 0, 1, 2 … unless some tokens were left out for display.
     ``offsets`` are character spans in ``text``, the decoded context. ``parts`` are the factors of the score, for
-    methods that have them.
+    methods that have them; ``interactions``, where they were asked for, how strongly each pair of tokens acts together.
     """
 
     ids: Int[Tensor, "pos"]
@@ -57,6 +57,7 @@ class Attribution:
     options: Mapping[str, Any] = field(default_factory=dict)
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
     signed: bool = False
+    interactions: Float[Tensor, "pos pos"] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -99,7 +100,7 @@ class Attribution:
         if unknown:
             raise ValueError(f"positions={unknown} are not in this attribution")
         left_out = torch.isin(self.positions, wanted)
-        per_token = {"standard_errors", "balanced"} & self.diagnostics.keys()
+        per_token = {"standard_errors", "balanced", "drop", "envelope"} & self.diagnostics.keys()
         keep = ~(left_out | self.special) if special else ~left_out
         if not keep.any():
             raise ValueError("nothing would be left: every token is special or listed in positions")
@@ -113,7 +114,7 @@ class Attribution:
             },
             **{
                 name: _rows(getattr(self, name), keep)
-                for name in ("ids", "positions", "offsets", "special", "scores", "parts")
+                for name in ("ids", "positions", "offsets", "special", "scores", "parts", "interactions")
             },
         )
 
@@ -219,7 +220,9 @@ def _rows(value: Any, keep: Bool[Tensor, "pos"]) -> Any:
     """The kept rows of every tensor in ``value``."""
     if isinstance(value, Mapping):
         return {name: _rows(item, keep) for name, item in value.items()}
-    return None if value is None else value[keep]
+    if value is None:
+        return None
+    return value[keep] if value.ndim < 2 or value.shape[1] != len(keep) else value[keep][:, keep]
 
 
 def _clip(line: str, width: int) -> str:

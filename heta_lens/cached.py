@@ -1,14 +1,15 @@
 """What a cache tells: which tokens were read, and whether the live model still does what was cached."""
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heta_lens.lens import EMBED, OUT, Activations, Lens, pattern_name
+from heta_lens.lens import EMBED, OUT, READ, Hook, Lens, pattern_name, values_name
 from heta_lens.options import check_token
 
 Tokens: TypeAlias = Tensor | Sequence[int] | None
@@ -16,11 +17,50 @@ Tokens: TypeAlias = Tensor | Sequence[int] | None
 LEAST_TOLERANCE = 1e-5  # some norms compute in float32 even inside a float64 model
 
 
+@dataclass(frozen=True, eq=False)
+class Activations:
+    """What heta_lens reads of one prompt in a cache, as it was when it was read, without a batch dimension."""
+
+    tensors: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, cache: Any) -> "Activations":
+        """Of a cache of one prompt; refused for several."""
+        found, prompts = _found(cache)
+        if prompts > 1:
+            raise ValueError(
+                f"the cache holds {prompts} prompts and this explains one: heta_lens.attribute_batch explains them all"
+            )
+        return cls({name: activation[0] for name, activation in found.items()})
+
+    @classmethod
+    def of_each(cls, cache: Any) -> "list[Activations]":
+        """Of every prompt in a cache, padding included."""
+        found, prompts = _found(cache)
+        return [cls({name: activation[row] for name, activation in found.items()}) for row in range(prompts)]
+
+    def part(self, positions: slice) -> "Activations":
+        """The same activations at some positions only."""
+        both = {name: (slice(None), positions, positions) for name in self.tensors if name.endswith("pattern")}
+        return Activations({name: tensor[both.get(name, positions)] for name, tensor in self.tensors.items()})
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.tensors:
+            raise ValueError(
+                f"the cache has no {name!r}; take it with "
+                "model.run_with_cache(tokens, names_filter=heta_lens.names_filter), or without a filter"
+            )
+        return self.tensors[name]
+
+
 class Replay(NamedTuple):
     """The check forward: the model's embeddings and logits today, and their largest distance from the cache."""
 
     embeddings: Float[Tensor, "pos d"]
-    logits: Float[Tensor, "vocab"]
+    logits: Float[Tensor, "read vocab"]
     mismatch: float
 
 
@@ -72,17 +112,18 @@ def check_causal(lens: Lens, cached: Activations) -> None:
 
 
 @torch.no_grad()
-def replay(lens: Lens, cached: Activations, ids: Int[Tensor, "pos"], read: int, given: bool) -> Replay:
+def replay(lens: Lens, cached: Activations, ids: Int[Tensor, "pos"], read: Sequence[int], given: bool) -> Replay:
     """Run the cached prompt once more and compare everything that was cached; logits are read at ``read``."""
+    rows = list(read)
     whole = bool(lens.user_hooks())
     live: list[Tensor] = []
     distances: list[float] = []
 
-    def watch(name: str) -> Callable[[Tensor], None]:
+    def watch(name: str) -> Hook:
         def compare(activation: Tensor) -> None:
             now, then = activation[0], cached[name]
-            if name == OUT:  # only the row that is read
-                now, then = now[read if whole else 0], then[read]
+            if name == OUT:  # only the rows that are read
+                now, then = now[rows] if whole else now, then[rows]
             else:
                 check_finite(name, then, lambda position: lens.speller.write(int(ids[position])))
             if name == EMBED:
@@ -93,9 +134,10 @@ def replay(lens: Lens, cached: Activations, ids: Int[Tensor, "pos"], read: int, 
         return compare
 
     watched = {name: watch(name) for name in cached.tensors}
-    logits = lens.run(rearrange(ids, "pos -> 1 pos"), read=read, whole=whole, watch=watched)[0]
-    if not (logits < torch.inf).all():
-        raise ValueError(f"the model's own logits are not finite at position {read}: nothing can be explained")
+    logits = lens.run(rearrange(ids, "pos -> 1 pos"), watched, read=rows, whole=whole)[0]
+    for row, bad in zip(rows, ~(logits < torch.inf).all(-1), strict=True):
+        if bad:
+            raise ValueError(f"the model's own logits are not finite at position {row}: nothing can be explained")
     return Replay(live[0], logits, max(distances))
 
 
@@ -154,3 +196,20 @@ def _bits(table: Float[Tensor, "row d"]) -> list[bytes]:
     """Every row's bits, which compare and hash exactly."""
     bits = table.detach().cpu().contiguous().view(torch.uint8).numpy()
     return [row.tobytes() for row in bits]
+
+
+def _found(cache: Any) -> tuple[dict[str, Tensor], int]:
+    """The activations there are, by hook point, with a batch dimension; and how many prompts they are of.
+
+    A bridge may have stored an activation under its own name for a hook point.
+    """
+    layers = range(len(cache.model.blocks))
+    names = [EMBED, *map(pattern_name, layers), *map(values_name, layers), READ, OUT]
+    points = cache.model.hook_dict
+    keys = {name: {name, points[name].name} & cache.cache_dict.keys() for name in names}
+    found = {name: cache.cache_dict[key] for name, stored in keys.items() for key in stored}
+    if EMBED not in found:
+        return found, 1
+    if found[EMBED].ndim < 3:
+        found = {name: activation[None] for name, activation in found.items()}
+    return found, len(found[EMBED])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 from jaxtyping import Float
+from scipy.stats import spearmanr
 from torch import Tensor
 
 
@@ -43,6 +44,14 @@ def sink_mass(scores: Float[Tensor, "pos"]) -> float:
     """The share of the score that sits on the first token, where attention goes when it has nowhere to go."""
     whole = float(scores.abs().sum())
     return float(scores[0].abs()) / whole if whole else math.nan
+
+
+def agreement(scores: Float[Tensor, "pos"], others: Float[Tensor, "pos"]) -> dict[str, float]:
+    """Spearman's rank correlation, and the L1 distance of the two once each sums to 1."""
+    constant = any(bool((values == values[0]).all()) for values in (scores, others))
+    ranks = math.nan if constant else float(spearmanr(scores.cpu(), others.cpu())[0])  # type: ignore[arg-type]
+    gap = scores / scores.abs().sum() - others / others.abs().sum()
+    return {"rank_correlation": ranks, "l1": float(gap.abs().sum())}
 
 
 def weak(share: Mapping[str, float], least: float = 0.01) -> list[str]:

@@ -6,7 +6,7 @@ a prefix is reused, and that difference ends here.
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +23,7 @@ EMBED = "hook_embed"
 READ = "unembed.hook_in"  # what the last layer norm hands to the unembedding
 OUT = "unembed.hook_out"
 
-Watch: TypeAlias = Callable[[Tensor], None]
+Hook: TypeAlias = Callable[[Tensor], Tensor | None]  # sees an activation, and may return another in its place
 KeysValues: TypeAlias = list[tuple[Tensor, Tensor]]  # one pair a layer, laid out as this kind of model keeps them
 
 
@@ -41,6 +41,16 @@ def pattern_name(layer: int) -> str:
 
 def values_name(layer: int) -> str:
     return f"blocks.{layer}.attn.hook_v"
+
+
+def stream_name(layer: int) -> str:
+    """The residual stream entering a layer."""
+    return f"blocks.{layer}.hook_resid_pre"
+
+
+def put(states: Float[Tensor, "batch pos d"]) -> Hook:
+    """Let these stand in for what a run computes at a place."""
+    return lambda live: states.to(live)
 
 
 @runtime_checkable
@@ -123,68 +133,72 @@ class Lens:
     def run(
         self,
         ids: Int[Tensor, "batch pos"],
-        embeddings: Float[Tensor, "batch pos d"] | None = None,
+        hooks: Mapping[str, Hook] | None = None,
         *,
-        read: int = -1,
+        read: Sequence[int] = (-1,),
         whole: bool = False,
         past: Mapping[str, Any] | None = None,
-        watch: Mapping[str, Watch] | None = None,
-    ) -> Float[Tensor, "batch vocab"]:
-        """Logits at position ``read``, in float32 or better, with ``embeddings`` standing in for the tokens' own.
+    ) -> Float[Tensor, "batch read vocab"]:
+        """Logits at the positions ``read``, in float32 or better; ``hooks`` watch activations or replace them.
 
-        Only that position is unembedded, unless the ``whole`` run has to look as it always does to somebody's hooks.
+        Only these positions are unembedded, unless the ``whole`` run has to look as it always does to somebody's hooks.
         """
-        hooks: list[tuple[str, Callable[[Tensor], Tensor | None]]] = list((watch or {}).items())
-        if embeddings is not None:
-            hooks.append((EMBED, lambda live: embeddings.to(live)))
+        added = list((hooks or {}).items())
         if not whole:
-            hooks.append((READ, lambda live: live[:, read, None]))
-        with self._hooked(hooks):
+            added.append((READ, lambda live: live[:, list(read)]))
+        with self._hooked(added):
             logits = self.model(ids, **(past or {}))
-        logits = logits[:, read if whole else 0]
+        logits = logits[:, list(read)] if whole else logits
         return logits.to(self.device, torch.promote_types(logits.dtype, torch.float32))
 
     @torch.no_grad()
     def keys_values(self, ids: Int[Tensor, "1 pos"]) -> KeysValues:
         """Every layer's keys and values; fewer than its layers for a model that keeps none."""
-        if self._is_hooked_transformer:
-            from transformer_lens import TransformerLensKeyValueCache
-
-            past = TransformerLensKeyValueCache.init_cache(self.model.cfg, self.device, 1)
-            self.run(ids, past={"past_kv_cache": past, "attention_mask": torch.ones_like(ids)})
-            return [(entry.past_keys, entry.past_values) for entry in past.entries]
-        from transformers import DynamicCache
-
-        # A plain cache: the ones that models make for themselves may keep only their sliding window.
-        past: Any = DynamicCache()
-        self.run(ids, past={"past_key_values": past})
-        return [(layer.keys, layer.values) for layer in past.layers]
+        past = self.resume([], 0, ids.shape[1], 1)
+        self.run(ids, past=past)
+        return self.grown(past)
 
     def resume(self, keys_values: KeysValues, start: int, stop: int, batch: int) -> dict[str, Any]:
         """Arguments with which a run of positions ``start:stop`` continues the first ``start``, unchanged.
 
-        Made anew for every run, because a bridge appends to the cache it is given.
+        Made anew for every run, because the run appends to what it is given: `grown` reads it.
         """
-        position_axis = 1 if self._is_hooked_transformer else 2
-        past = [
-            tuple(kept.narrow(position_axis, 0, start).expand(batch, -1, -1, -1) for kept in pair)
-            for pair in keys_values
-        ]
+        axis = self._position_axis
+        past = [tuple(kept.narrow(axis, 0, start).expand(batch, -1, -1, -1) for kept in pair) for pair in keys_values]
         if self._is_hooked_transformer:
             from transformer_lens import TransformerLensKeyValueCache, TransformerLensKeyValueCacheEntry
 
-            entries = [TransformerLensKeyValueCacheEntry(*pair, frozen=True) for pair in past]
+            empty = TransformerLensKeyValueCache.init_cache(self.model.cfg, self.device, batch)
+            entries = [TransformerLensKeyValueCacheEntry(k, v) for k, v in past] or empty.entries
             attend = torch.ones(batch, stop, dtype=torch.int, device=self.device)
             return {
-                "past_kv_cache": TransformerLensKeyValueCache(entries, attend[:, :start], frozen=True),
+                "past_kv_cache": TransformerLensKeyValueCache(entries, attend[:, :start]),
                 "attention_mask": attend[:, start:],
             }
         from transformers import DynamicCache
 
+        # A plain cache: the ones that models make for themselves may keep only their sliding window.
         cache = DynamicCache()
-        for layer, (keys, values) in enumerate(past):
+        for layer, (keys, values) in enumerate(past if start else []):
             cache.update(keys, values, layer)
         return {"past_key_values": cache}
+
+    def grown(self, past: Mapping[str, Any]) -> KeysValues:
+        """The keys and values that a run continued and those it added, every layer's."""
+        if self._is_hooked_transformer:
+            return [(entry.past_keys, entry.past_values) for entry in past["past_kv_cache"].entries]
+        return [(layer.keys, layer.values) for layer in past["past_key_values"].layers]
+
+    def joined(self, before: KeysValues, clean: KeysValues, stop: int) -> KeysValues:
+        """Keys and values ``before``, and after them the ``clean`` ones of the positions up to ``stop``."""
+        axis = self._position_axis
+
+        def join(head: Tensor, tail: Tensor) -> Tensor:
+            start = head.shape[axis]
+            tail = tail.narrow(axis, start, stop - start)
+            return torch.cat([head, tail.expand(len(head), -1, -1, -1)], axis)
+
+        return [(join(k, kept_k), join(v, kept_v)) for (k, v), (kept_k, kept_v) in zip(before, clean, strict=True)]
 
     def user_hooks(self) -> list[Any]:
         """Hooks that somebody else put on the model, through TransformerLens or through torch."""
@@ -233,12 +247,17 @@ class Lens:
     def _is_hooked_transformer(self) -> bool:
         return "past_kv_cache" in inspect.signature(cast(nn.Module, self.model).forward).parameters
 
+    @property
+    def _position_axis(self) -> int:
+        """Of keys and values, as this kind of model keeps them."""
+        return 1 if self._is_hooked_transformer else 2
+
     @contextmanager
-    def _hooked(self, hooks: list[tuple[str, Callable[[Tensor], Tensor | None]]]) -> Iterator[None]:
+    def _hooked(self, hooks: list[tuple[str, Hook]]) -> Iterator[None]:
         """Add hooks, see that every one of them fires, and take exactly these away again."""
         added, fired = [], set()
 
-        def listener(name: str, function: Callable[[Tensor], Tensor | None]) -> Callable[..., Tensor | None]:
+        def listener(name: str, function: Hook) -> Callable[..., Tensor | None]:
             def hook(activation: Tensor, hook: Any) -> Tensor | None:  # noqa: ARG001 (passed by name)
                 fired.add(name)
                 return function(activation)
@@ -282,39 +301,6 @@ def check_decoder(model: Any) -> None:
 def wrapped(model: Any) -> Any:
     """The model a bridge stands for, whose root is none of the bridge's modules; else the model itself."""
     return getattr(model, "original_model", model)
-
-
-@dataclass(frozen=True, eq=False)
-class Activations:
-    """What heta_lens reads of one prompt in a cache, as it was when it was read, without a batch dimension."""
-
-    tensors: Mapping[str, Tensor]
-
-    @classmethod
-    def of(cls, cache: Any) -> "Activations":
-        """Refused for several prompts. A bridge may have stored an activation under its own name for a hook point."""
-        layers = range(len(cache.model.blocks))
-        names = [EMBED, *map(pattern_name, layers), *map(values_name, layers), READ, OUT]
-        points = cache.model.hook_dict
-        keys = {name: {name, points[name].name} & cache.cache_dict.keys() for name in names}
-        found = {name: cache.cache_dict[key] for name, stored in keys.items() for key in stored}
-        if EMBED in found and found[EMBED].ndim == 3:
-            prompts = len(found[EMBED])
-            if prompts != 1:
-                raise ValueError(f"the cache holds {prompts} prompts and attribute explains one: cache one at a time")
-            found = {name: activation[0] for name, activation in found.items()}
-        return cls(found)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.tensors
-
-    def __getitem__(self, name: str) -> Tensor:
-        if name not in self.tensors:
-            raise ValueError(
-                f"the cache has no {name!r}; take it with "
-                "model.run_with_cache(tokens, names_filter=heta_lens.names_filter), or without a filter"
-            )
-        return self.tensors[name]
 
 
 def _belongs_to_library(hook: Any) -> bool:

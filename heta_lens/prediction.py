@@ -1,4 +1,4 @@
-"""Prediction: what is explained — a live model, the context it read, and the token it is asked about.
+"""Prediction: what is explained — a prompt, how much of it was read, and the token it is asked about.
 
 A prediction is made from a cache and checked against it once, so that all that is computed from it later speaks of the
 same model, hooks and tokens. The target is never fed to the model: its log-probability is read at the last position of
@@ -10,24 +10,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
-from operator import index
-from typing import Any, Literal, SupportsIndex, TypeAlias
+from typing import Any, SupportsIndex
 
 import torch
-from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from heta_lens.asked import Asked, check_target, context_length, resolve
 from heta_lens.attribution import Attribution, Target
-from heta_lens.cached import Tokens, cached_tokens, check_causal, replay, tolerance
-from heta_lens.lens import EMBED, Activations, KeysValues, Lens, pattern_name, values_name
-from heta_lens.options import check_token, is_whole
+from heta_lens.cached import Activations, Tokens
+from heta_lens.lens import EMBED, Lens, pattern_name, values_name
+from heta_lens.prompt import Prompt
 from heta_lens.text import locate
-
-Token: TypeAlias = SupportsIndex | str
-Asked: TypeAlias = Token | tuple[Token, Token] | None  # what a caller may write for a target
-
-CHUNK = 8  # tokens that share a start: more of them build fewer graphs, fewer of them run shorter suffixes
 
 
 class Layers(Sequence[Tensor]):
@@ -45,25 +39,11 @@ class Layers(Sequence[Tensor]):
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """A context, its target, and the model to ask about them.
+    """The first ``length`` tokens of a prompt, and a target (for a contrast, two) to explain by them."""
 
-    ``later`` are the cached tokens after the context, kept and run only where hooks of the user's must find the prompt
-    as they know it. ``kept`` are the clean context's keys and values, for runs that share a prefix; where that does not
-    work it is None and ``no_reuse`` says why.
-    """
-
-    lens: Lens
-    cached: Activations
-    ids: Int[Tensor, "pos"]
-    later: Int[Tensor, "later"]
+    prompt: Prompt
+    length: int
     target: Target
-    embeddings: Float[Tensor, "pos d"]
-    later_embeddings: Float[Tensor, "later d"]
-    log_probs: Float[Tensor, "vocab"]
-    user_hooks: tuple[Any, ...]
-    kept: KeysValues | None
-    no_reuse: str
-    mismatch: float
 
     @classmethod
     def from_cache(
@@ -74,74 +54,66 @@ class Prediction:
         with lens.undisturbed():
             cached = Activations.of(cache)
             n = context_length(len(cached[EMBED]), position)
-            check_causal(lens, cached)
-            needed = n if position is None or target is not None else n + 1
-            ids = cached_tokens(lens, cached[EMBED], tokens, needed)
-            seen = replay(lens, cached, ids, read=n - 1, given=tokens is not None)
-            log_probs = seen.logits.log_softmax(-1)
-            if target is None:
-                target = int(log_probs.argmax() if position is None else ids[n])
-            resolved = resolve(lens, ids[:n], target, len(log_probs))
-            check_target(lens, log_probs, resolved)
-            embeddings = seen.embeddings.to(torch.promote_types(seen.embeddings.dtype, torch.float32))
-            user_hooks = tuple(lens.user_hooks())
-            last = len(ids) if user_hooks else n
-            kept, no_reuse = reusable_prefix(lens, ids[:n], embeddings[:n], log_probs, bool(user_hooks))
-            return cls(
-                lens, cached, ids[:n], ids[n:last], resolved, embeddings[:n], embeddings[n:last],
-                log_probs, user_hooks, kept, no_reuse, seen.mismatch,
-            )  # fmt: skip
+            return predictions(lens, cached, {n: target}, tokens=tokens, follow=position is not None)[0]
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return self.length
+
+    @property
+    def lens(self) -> Lens:
+        return self.prompt.lens
+
+    @property
+    def ids(self) -> Int[Tensor, "pos"]:
+        return self.prompt.ids[: self.length]
+
+    @property
+    def embeddings(self) -> Float[Tensor, "pos d"]:
+        return self.prompt.embeddings[: self.length]
+
+    @property
+    def log_probs(self) -> Float[Tensor, "vocab"]:
+        """The clean next-token log-probabilities."""
+        return self.prompt.log_probs[self.length]
 
     # -------------------------------------------------------------------------------------- what methods compute with
-    def log_probs_from(self, start: int) -> Callable[[Float[Tensor, "batch pos d"]], Float[Tensor, "batch vocab"]]:
-        """Next-token log-probabilities as a function of the embeddings from ``start`` on; the rest stays clean."""
+    def states(self, layer: int | None = None) -> Float[Tensor, "pos d"]:
+        """What enters a layer at each position; the embeddings, for None."""
+        return self.prompt.states(layer)[: self.length]
 
-        def log_probs(embeddings: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch vocab"]:
-            batch = len(embeddings)
-            if self.user_hooks and batch > 1:  # a hook may index the batch, so it must only ever see one prompt
-                return torch.cat([log_probs(one[None]) for one in embeddings])
-            if self.kept is not None and start > 0:
-                ids = repeat(self.ids[start:], "pos -> batch pos", batch=batch)
-                past = self.lens.resume(self.kept, start, len(self), batch)
-                return self.lens.run(ids, embeddings, past=past).log_softmax(-1)
-            return self._full_run(embeddings, start)
+    def log_probs_from(
+        self, start: int, stop: int | None = None, layer: int | None = None
+    ) -> Callable[[Float[Tensor, "batch pos d"]], Float[Tensor, "batch vocab"]]:
+        """Next-token log-probabilities as a function of the states at ``start:stop``; the rest stays clean."""
+        log_probs = self.prompt.log_probs_from(start, read=[self.length - 1], stop=stop, layer=layer)
+        return lambda states: log_probs(states)[:, 0]
 
-        return log_probs
-
-    def objective_from(self, start: int) -> Callable[[Float[Tensor, "pos d"]], Float[Tensor, ""]]:
-        """g: the target's log-probability (a contrastive pair's difference), as a function of the embeddings."""
-        log_probs = self.log_probs_from(start)
-        return lambda embeddings: self.objective(log_probs(embeddings[None])[0])
+    def objective_from(
+        self, start: int, stop: int | None = None, layer: int | None = None
+    ) -> Callable[[Float[Tensor, "pos d"]], Float[Tensor, ""]]:
+        """g: the target's log-probability (a contrastive pair's difference), as a function of the same states."""
+        log_probs = self.log_probs_from(start, stop, layer)
+        return lambda states: self.objective(log_probs(states[None])[0])
 
     def objective(self, log_probs: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch"]:
         if isinstance(self.target, tuple):
             return log_probs[..., self.target[0]] - log_probs[..., self.target[1]]
         return log_probs[..., self.target]
 
-    @property
-    def chunk(self) -> int:
-        """How many tokens should share a run's start: all of them, where a start saves nothing."""
-        return len(self) if self.kept is None else CHUNK
-
-    def batch(self, wanted: int | Literal["auto"]) -> int:
-        """How many copies of the context to run at once; "auto" keeps near 4,096 tokens, hooks only ever see one."""
-        if self.user_hooks:
-            return 1
-        return max(1, min(32, 4096 // len(self))) if wanted == "auto" else int(wanted)
+    def alone(self, start: int, stop: int) -> "Prediction":
+        """The same target, asked of a part of the context as if nothing were around it."""
+        return Prediction(self.prompt.alone(start, stop), stop - start, self.target)
 
     @property
     def patterns(self) -> Sequence[Float[Tensor, "head pos pos"]]:
         """The cached attention patterns among the context's positions, by layer."""
         n = len(self)
-        return self._layers(lambda layer: self.cached[pattern_name(layer)][:, :n, :n])
+        return self._layers(lambda layer: self.prompt.cached[pattern_name(layer)][:, :n, :n])
 
     @property
     def values(self) -> Sequence[Float[Tensor, "pos group d_head"]]:
         """The cached value vectors, with their bias, of every key/value head, by layer."""
-        return self._layers(lambda layer: self.cached[values_name(layer)][: len(self)])
+        return self._layers(lambda layer: self.prompt.cached[values_name(layer)][: len(self)])
 
     @property
     def output_weights(self) -> Sequence[Float[Tensor, "head d_head d"]]:
@@ -153,7 +125,7 @@ class Prediction:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Gradients on for embeddings and off for parameters; the model must be as it was when this was made."""
-        if tuple(self.lens.user_hooks()) != self.user_hooks:
+        if tuple(self.lens.user_hooks()) != self.prompt.user_hooks:
             raise RuntimeError("hooks were added to or removed from the model since this prediction was made")
         with self.lens.undisturbed():
             yield
@@ -174,6 +146,7 @@ class Prediction:
         parts: Mapping[str, Tensor],
         options: Mapping[str, Any],
         diagnostics: Mapping[str, Any],
+        interactions: Float[Tensor, "pos pos"] | None = None,
     ) -> Attribution:
         """Scores, put beside the tokens they belong to."""
         speller, ids = self.lens.speller, self.ids.tolist()
@@ -199,6 +172,7 @@ class Prediction:
             parts={name: part.detach().cpu() for name, part in parts.items()},
             options={**options, "model": self.lens.weights(), "versions": versions()},
             diagnostics={**self._facts(), **diagnostics},
+            interactions=None if interactions is None else interactions.detach().cpu(),
         )
 
     @property
@@ -212,90 +186,31 @@ class Prediction:
         return {
             "target_log_prob": log_probs[0] if one else tuple(log_probs),
             "target_rank": ranks[0] if one else tuple(ranks),
-            "prefix_reuse": self.no_reuse or "on",
-            "user_hooks": len(self.user_hooks),
-            "cache_mismatch": self.mismatch,
+            "prefix_reuse": self.prompt.no_reuse or "on",
+            "user_hooks": len(self.prompt.user_hooks),
+            "cache_mismatch": self.prompt.mismatch,
         }
 
-    def _full_run(self, embeddings: Float[Tensor, "batch pos d"], start: int) -> Float[Tensor, "batch vocab"]:
-        batch = len(embeddings)
-        before, later = (
-            repeat(part, "pos d -> batch pos d", batch=batch)
-            for part in (self.embeddings[:start], self.later_embeddings)
-        )
-        ids = repeat(torch.cat([self.ids, self.later]), "pos -> batch pos", batch=batch)
-        every = torch.cat([before, embeddings, later], dim=1)
-        return self.lens.run(ids, every, read=len(self) - 1, whole=bool(self.user_hooks)).log_softmax(-1)
 
+def predictions(
+    lens: Lens, cached: Activations, asked: Mapping[int, Asked], *, tokens: Tokens, follow: bool
+) -> list[Prediction]:
+    """A prediction for each context length and its target, of one prompt that is checked once.
 
-def context_length(cached: int, position: SupportsIndex | None) -> int:
-    """How many tokens come before the one at ``position``; all cached ones, when the next token is explained."""
-    if cached == 0:
-        raise ValueError("the cached prompt is empty: there is no context to explain a target from")
-    if position is None:
-        return cached
-    if not is_whole(position):
-        raise TypeError(f"position={position!r} must be a whole number: a place in the cached prompt")
-    place = index(position)
-    if not -cached <= place < cached:
-        raise ValueError(f"position={place} is outside the cached prompt of {cached} tokens")
-    if place % cached == 0:
-        raise ValueError(f"position={place} is the first token, which has no context: nothing comes before it")
-    return place % cached
-
-
-def resolve(lens: Lens, context: Int[Tensor, "pos"], target: Asked, size: int) -> Target:
-    """The target's id (or a contrastive pair's ids), among the ``size`` tokens the model can write."""
-    if not isinstance(target, tuple):
-        return token_id(lens, context, target, size)
-    if len(target) != 2:
-        raise ValueError(f"target={target!r} must be a pair (a, b), to explain log p(a) - log p(b)")
-    first, second = (token_id(lens, context, one, size) for one in target)
-    if first == second:
-        raise ValueError(f"target={target!r} contrasts a token with itself")
-    return first, second
-
-
-def token_id(lens: Lens, context: Int[Tensor, "pos"], target: Any, size: int) -> int:
-    """The id of one token, given as itself or as text."""
-    if isinstance(target, str):
-        return lens.speller.find(target, context.tolist(), size)
-    if not is_whole(target):
-        raise TypeError(f"target={target!r} must be a token id, its text, or a pair of these")
-    check_token("target", index(target), size)
-    return index(target)
-
-
-def check_target(lens: Lens, log_probs: Float[Tensor, "vocab"], target: Target) -> None:
-    for token in target if isinstance(target, tuple) else (target,):
-        if not log_probs[token].isfinite():
-            raise ValueError(f"log p of the target {lens.speller.write(token)!r} is {float(log_probs[token])}")
-
-
-def reusable_prefix(
-    lens: Lens, ids: Tensor, embeddings: Tensor, log_probs: Tensor, hooked: bool
-) -> tuple[KeysValues | None, str]:
-    """Keys and values that later runs can start from, or None and why not.
-
-    Whether a model really continues from them is not asked of its kind but measured, with one run from the middle:
-    some models ignore them without a word.
+    A target that is left out is the token that comes next: in the prompt (``follow``), else by the model's opinion.
     """
-    if hooked:
-        return None, "off: hooks on the model may depend on positions, so every run is full length"
-    if len(ids) < 2:
-        return None, "off: the context is a single token"
-    try:
-        kept = lens.keys_values(ids[None])
-        start = len(ids) // 2
-        with torch.no_grad():
-            past = lens.resume(kept, start, len(ids), 1)
-            resumed = lens.run(ids[None, start:], embeddings[None, start:], past=past)[0].log_softmax(-1)
-    except Exception as error:  # whatever a model does when asked for something it was not made for
-        return None, f"off: this model cannot continue from kept keys and values ({type(error).__name__}: {error})"
-    gap = float((resumed - log_probs).abs()[log_probs > log_probs.max() - 10].max())
-    if gap > 2 * tolerance(lens.token_weights):
-        return None, f"off: continuing from kept keys and values changes the prediction by {gap:.1e} nats"
-    return kept, ""
+    contexts = list(asked)
+    known = [n + (follow and target is None) for n, target in asked.items()]
+    prompt = Prompt.checked(lens, cached, contexts, tokens, needed=max(known))
+    found = []
+    for n, target in asked.items():
+        log_probs = prompt.log_probs[n]
+        if target is None:
+            target = int(prompt.ids[n] if follow else log_probs.argmax())
+        resolved = resolve(lens, prompt.ids[:n], target, len(log_probs))
+        check_target(lens, log_probs, resolved)
+        found.append(Prediction(prompt, n, resolved))
+    return found
 
 
 def versions() -> dict[str, str]:

@@ -17,12 +17,12 @@ from heta_lens.curvature import (
     Norm,
     Support,
     check_enumerable,
-    check_twice_differentiable,
     curvature,
     expected_l1,
     rademacher,
 )
 from heta_lens.diagnostics import standard_error
+from heta_lens.hessian import Columns, check_twice_differentiable, hessian
 
 BLOCKS = (
     "hooked-(standard|rotary_gqa|parallel)|bridge-(gpt2|llama|gptj|neox)"  # LN + learned, RMS + rotary + GQA, parallel
@@ -48,15 +48,26 @@ def found(model: Any, ids: Tensor, **options: Any) -> Tensor:
     return explain(model, ids, TARGET, variant="hessian_only", **options).parts["curvature"]
 
 
-def of_quadratic(hessian: Tensor, probes: Callable[[int], Tensor], **options: Any) -> Tensor:
+def of_quadratic(matrix: Tensor, probes: Callable[[int], Tensor], **options: Any) -> Tensor:
     """The core on ``½ EᵀQE`` at a random point, from any start: its Hessian is Q everywhere."""
-    n, _, _, d = hessian.shape
+    n, _, _, d = matrix.shape
     at = torch.randn(n, d, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
 
     def objective_from(start: int) -> Callable[[Tensor], Tensor]:
-        return lambda embeddings: oracles.quadratic(hessian)(torch.cat([at[:start], embeddings]))
+        return lambda embeddings: oracles.quadratic(matrix)(torch.cat([at[:start], embeddings]))
 
-    return curvature(objective_from, at, probes, **{"chunk": 2, "batch": 4, "done": lambda _: None} | options)
+    how = {"batch": 4, "done": lambda _: None}
+    columns_from = columns_of(objective_from, at, **{name: options.pop(name, how[name]) for name in how})
+    return curvature(columns_from, at, probes, **{"chunk": 2} | options).samples
+
+
+def columns_of(
+    objective_from: Callable[[int], Callable[[Tensor], Tensor]],
+    at: Tensor,
+    batch: int = 2,
+    done: Callable[[int], Any] = lambda _: None,
+) -> Callable[[int], Columns]:
+    return lambda start: hessian(objective_from(start), at[start:], batch, done)
 
 
 def random_hessian(n: int, d: int) -> Tensor:
@@ -155,12 +166,10 @@ def test_an_affine_function_has_no_curvature(support: Support, norm: Norm, train
     weights = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     weights.requires_grad_(trainable)  # as those of a hook may be
     counted: list[int] = []
-    samples = curvature(
-        lambda start: lambda embeddings: (weights[start:] * embeddings).sum() + 1,
-        torch.ones(3, 4, dtype=torch.float64),
-        lambda i: rademacher(0, i, 2, 4),
-        support=support, norm=norm, chunk=2, batch=2, done=counted.append,
-    )  # fmt: skip
+    at = torch.ones(3, 4, dtype=torch.float64)
+    columns_from = columns_of(lambda start: lambda e: (weights[start:] * e).sum() + 1, at, done=counted.append)
+    probes = partial(rademacher, 0, probes=2, d=4)
+    samples = curvature(columns_from, at, probes, support=support, norm=norm, chunk=2).samples
     assert samples.shape == (2 if norm == "hutchinson" else 1, 3)
     assert not samples.any()
     at_once = support == "row" and norm == "hutchinson"
@@ -184,12 +193,12 @@ def test_the_tokens_around_a_chunk_count_as_they_are() -> None:
 
     for chunk in (1, 2, 3):
         probes = partial(rademacher, 0, probes=1, d=2)
-        samples = curvature(objective_from, at, probes, norm="entrywise", chunk=chunk, batch=2, done=lambda _: None)
+        samples = curvature(columns_of(objective_from, at), at, probes, norm="entrywise", chunk=chunk).samples
         assert samples.tolist() == [[pytest.approx(4 * 6 * 21)] * 3], chunk  # every entry of H is 6 (1 + … + 6)
 
 
 def test_a_chunk_begins_where_the_one_before_it_ends_and_rows_need_all_tokens_at_once() -> None:
-    hessian = random_hessian(5, 2)
+    matrix = random_hessian(5, 2)
     at = torch.zeros(5, 2, dtype=torch.float64)
     for support, norm, oracle, begun in (
         ("block", "entrywise", oracles.entrywise_block, [0, 2, 4]),
@@ -200,13 +209,11 @@ def test_a_chunk_begins_where_the_one_before_it_ends_and_rows_need_all_tokens_at
 
         def objective_from(start: int, starts: list[int] = starts) -> Callable[[Tensor], Tensor]:
             starts.append(start)
-            return lambda embeddings: oracles.quadratic(hessian)(torch.cat([at[:start], embeddings]))
+            return lambda embeddings: oracles.quadratic(matrix)(torch.cat([at[:start], embeddings]))
 
         probes = partial(rademacher, 0, probes=1, d=2)
-        samples = curvature(
-            objective_from, at, probes, support=support, norm=norm, chunk=2, batch=4, done=lambda _: None
-        )
-        torch.testing.assert_close(samples[0], oracle(hessian), rtol=1e-10, atol=0)
+        samples = curvature(columns_of(objective_from, at), at, probes, support=support, norm=norm, chunk=2).samples
+        torch.testing.assert_close(samples[0], oracle(matrix), rtol=1e-10, atol=0)
         assert starts == begun
 
 
@@ -232,11 +239,11 @@ def test_expected_l1_visits_all_signs_in_every_chunk() -> None:
 
 
 def test_twenty_signs_can_be_enumerated_and_no_more() -> None:
-    check_enumerable(torch.zeros(4, 20), "block")
-    check_enumerable(torch.zeros(4, 5), "row")
+    check_enumerable(4, 20, "block")
+    check_enumerable(4, 5, "row")
     for shape, support in (((4, 21), "block"), ((3, 7), "row")):
         with pytest.raises(ValueError, match=r"all 2\^21 sign vectors"):
-            check_enumerable(torch.zeros(shape), support)
+            check_enumerable(*shape, support)
 
 
 # --------------------------------------------------------------------------- whether there are second derivatives

@@ -70,7 +70,7 @@ def test_a_mask_that_changes_nothing_gives_exactly_zero(build: Any) -> None:
     same = ids[0] == ids[0, 3]
     assert (attribution.parts["information"][same] == 0).all()
     assert (attribution.parts["information"][~same] > 0).any()
-    assert attribution.diagnostics["forwards"] == int((~same).sum())
+    assert attribution.diagnostics["forwards"] == int((~same).sum()) + 1  # in which all tokens are masked
 
 
 @pytest.mark.parametrize("build", zoo.models(KINDS))
@@ -98,10 +98,11 @@ def test_one_set_of_masked_forwards_serves_many_targets(build: Any) -> None:
             prediction.embeddings,
             torch.zeros_like(prediction.embeddings[0]),
             cleans,
+            [prediction.objective] * 2,
             kl,
             chunk=4,
             done=batches.append,
-        )
+        ).divergence
     assert sum(batches) == 6
     assert relative(both[0], found(model, ids)) < 1e-9
     assert not torch.allclose(both[0], both[1])
@@ -122,9 +123,11 @@ def test_a_chunk_runs_from_its_first_masked_token_and_only_whole_masks_are_left_
 
     clean = embeddings.sum(0, keepdim=True).log_softmax(-1)
     counted: list[int] = []
-    found = information(log_probs_from, embeddings, torch.zeros(2), clean, kl, chunk=3, done=counted.append)
+    second = [lambda log_probs: log_probs[..., 1]]
+    found = information(log_probs_from, embeddings, torch.zeros(2), clean, second, kl, chunk=3, done=counted.append)
     masked = (embeddings.sum(0) - embeddings).log_softmax(-1)
-    torch.testing.assert_close(found[0], kl(clean, masked))
+    torch.testing.assert_close(found.divergence[0], kl(clean, masked))
+    torch.testing.assert_close(found.drop[0], (clean - masked)[:, 1])
     assert runs == [(0, [3, 5, 2]), (4, [1, 1, 2])]
     assert counted == [3, 1]
 

@@ -12,9 +12,11 @@ PACKAGE = Path(heta_lens.__file__).parent
 LEVELS = [
     {"divergence", "options", "progress", "show", "storage", "text"},
     {"attribution", "lens", "masking"},
-    {"cached"},
+    {"asked", "cached"},
+    {"prompt"},
     {"prediction"},
-    {"gate", "curvature", "information", "diagnostics"},
+    {"gate", "hessian", "information", "windows", "diagnostics", "faithfulness"},
+    {"curvature", "parts", "pieces"},
     {"heta"},
     {"methods"},
     {"__init__"},

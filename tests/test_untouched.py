@@ -147,7 +147,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "text": {"target": " cat"},
     "row": {"support": "row", "mask": "vocab_mean"},
     "exact": {"norm": "exact", "mask": 5},
-    "kl_only": {"variant": "kl_only", "target": None},
+    "kl_only": {"variant": "kl_only", "target": None, "probes": 10},
+    "lr": {"variant": "lr", "rank": 2, "audit": True},
+    "ls": {"variant": "ls", "layers": 1, "interactions": True},
+    "frozen": {"variant": "win", "window": 3},
+    "chunk": {"variant": "lr+win", "window": 3, "window_mode": "chunk", "window_gate": "per_window"},
+    "gn": {"variant": "gn"},
+    "gs": {"variant": "gs", "probes": 10},
 }
 
 
@@ -159,6 +165,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def test_an_attribution_leaves_everything_as_it_was(used: Any, kind: str, name: str) -> None:
     model, cache, ids = used(kind)
     options = {"target": TARGET, "tokens": ids, "probes": 2, **OPTIONS[name]}
+    if name == "chunk" and heta_lens.lens.Lens(model).user_hooks():
+        options["window_mode"] = "restrict"  # a part of the prompt alone is refused under hooks
     before = state(model, cache, ids)
     attribution = attribute(cache, **options)
     assert differences(before, state(model, cache, ids)) == []

@@ -1,0 +1,93 @@
+"""How well scores add up: the target's drop when a set of tokens is masked, against the sum of their scores."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from heta_lens.masking import Mask, mask_vector
+from heta_lens.prediction import Prediction
+
+SUBSETS = 32  # random ones, beside every single token
+
+
+def subsets(seed: int, length: int, count: int = SUBSETS) -> Bool[Tensor, "subset pos"]:
+    """Every single position, and ``count`` random sets of 1 to ``length`` of them, all sizes equally likely."""
+    generator = np.random.default_rng([seed, length, count])
+    chosen = torch.zeros(count, length, dtype=torch.bool)
+    for row in chosen:
+        size = generator.integers(1, length, endpoint=True)
+        row[generator.choice(length, size, replace=False)] = True
+    return torch.cat([torch.eye(length, dtype=torch.bool), chosen])
+
+
+@torch.no_grad()
+def drops(
+    prediction: Prediction,
+    mask: Mask,
+    members: Bool[Tensor, "subset pos"],
+    batch: int | Literal["auto"],
+    done: Callable[[int], None],
+) -> Float[Tensor, "subset"]:
+    """``g(X) - g(X with these tokens masked)``, for each set of them."""
+    embeddings, log_probs = prediction.embeddings, prediction.log_probs_from(0)
+    vector = mask_vector(mask, embeddings, prediction.lens.embedding_table)
+    found = []
+    for some in members.split(prediction.prompt.batch(batch)):
+        masked = torch.where(rearrange(some, "copy pos -> copy pos 1"), vector, embeddings)
+        found.append(prediction.objective(log_probs(masked)))
+        done(len(some))
+    return prediction.objective(prediction.log_probs) - torch.cat(found)
+
+
+@torch.no_grad()
+def whole_drops(targets: Sequence[Prediction], mask: Mask, done: Callable[[int], None]) -> list[float]:
+    """How much g drops when all of a target's context is masked: what its scores would sum to, were they additive.
+
+    One run for all of them: they are of one prompt, the longest context last, and share the mask.
+    """
+    longest = targets[-1]
+    vector = mask_vector(mask, longest.embeddings, longest.lens.embedding_table)
+    log_probs = longest.prompt.log_probs_from(0, read=[len(target) - 1 for target in targets])
+    masked = log_probs(repeat(vector, "d -> 1 pos d", pos=len(longest)))[0]
+    done(1)
+    clean = [target.objective(target.log_probs) for target in targets]
+    return [
+        float(before - target.objective(after)) for target, before, after in zip(targets, clean, masked, strict=True)
+    ]
+
+
+def faithfulness(drops: Float[Tensor, "subset"], sums: Float[Tensor, "subset"], seed: int) -> dict[str, Any]:
+    """The mean of ``|drop - sum of scores|``, as the scores are (``raw``) and with one scale for them (``calibrated``).
+
+    The scale, which is not negative, is fitted on one random half of the sets and judged on the other. ``nothing`` is
+    the same judgement of scores that are all 0.
+    """
+    order = torch.from_numpy(np.random.default_rng([seed, len(drops)]).permutation(len(drops)))
+    fitted, judged = order[: len(order) // 2], order[len(order) // 2 :]
+    scale = best_scale(drops[fitted], sums[fitted])
+    calibrated = (drops - scale * sums)[judged].abs()
+    return {
+        "raw": float((drops - sums).abs().mean()),
+        "calibrated": float(calibrated.mean()),
+        "calibrated_standard_error": float(calibrated.std() / len(judged) ** 0.5),
+        "nothing": float(drops[judged].abs().mean()),
+        "scale": scale,
+        "subsets": len(drops),
+    }
+
+
+def best_scale(drops: Float[Tensor, "subset"], sums: Float[Tensor, "subset"]) -> float:
+    """The factor ≥ 0 that brings the sums nearest to the drops, in squares."""
+    square = float(sums @ sums)
+    return max(0.0, float(drops @ sums) / square) if square else 0.0
+
+
+def envelope(information: Float[Tensor, "pos"], drop: Float[Tensor, "pos"]) -> tuple[Float[Tensor, "pos"], float]:
+    """``max(0, Δ)`` of each token's drop Δ, and the share of tokens whose information it bounds, as assumed."""
+    gain = drop.clamp(min=0)
+    return gain, float((information <= gain).double().mean())

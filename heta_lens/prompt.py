@@ -1,0 +1,237 @@
+"""Prompt: tokens, and a live model that was seen to do with them what was cached.
+
+Everything that is computed later runs through `Prompt.log_probs_from`: next-token log-probabilities as a function of
+the states of some positions, everything else as it was. Where the model can continue from kept keys and values, only
+those positions are run that can change.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+import torch
+from einops import repeat
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from heta_lens.cached import Activations, Tokens, cached_tokens, check_causal, replay, tolerance
+from heta_lens.lens import EMBED, READ, Hook, KeysValues, Lens, names_filter, put, stream_name
+
+LogProbs: TypeAlias = Callable[[Float[Tensor, "batch pos d"]], Float[Tensor, "batch read vocab"]]
+
+CHUNK = 8  # tokens that share a start: more of them build fewer graphs, fewer of them run shorter suffixes
+TAIL = 16  # positions before the prediction that are recomputed with every window
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt:
+    """``log_probs`` are the clean predictions after contexts of these lengths, ``embeddings`` in float32 or better.
+
+    ``ids`` end with the longest of the contexts, unless hooks of the user's must find the prompt as they know it.
+    """
+
+    lens: Lens
+    cached: Activations
+    ids: Int[Tensor, "pos"]
+    embeddings: Float[Tensor, "pos d"]
+    log_probs: Mapping[int, Float[Tensor, "vocab"]]
+    user_hooks: tuple[Any, ...]
+    mismatch: float
+    _seen: dict[int, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def checked(
+        cls, lens: Lens, cached: Activations, contexts: Sequence[int], tokens: Tokens = None, *, needed: int
+    ) -> "Prompt":
+        """Settle the tokens, and check with one forward that the model still does what was cached.
+
+        ``needed`` ids have to be known for sure: those of the contexts, and of targets read from the prompt itself.
+        """
+        check_causal(lens, cached)
+        ids = cached_tokens(lens, cached[EMBED], tokens, needed)
+        seen = replay(lens, cached, ids, [n - 1 for n in contexts], given=tokens is not None)
+        user_hooks = tuple(lens.user_hooks())
+        end = len(ids) if user_hooks else max(needed, *contexts)
+        embeddings = seen.embeddings.to(torch.promote_types(seen.embeddings.dtype, torch.float32))
+        log_probs = dict(zip(contexts, seen.logits.log_softmax(-1), strict=True))
+        return cls(lens, cached, ids[:end], embeddings[:end], log_probs, user_hooks, seen.mismatch)
+
+    def alone(self, start: int, stop: int) -> "Prompt":
+        """A part of it as a prompt of its own, which begins where the part begins."""
+        seen: dict[str, Tensor] = {}
+        watch: dict[str, Hook] = {
+            name: lambda live, name=name: seen.update({name: live[0]})
+            for name in self.cached.tensors
+            if names_filter(name) and name != READ
+        }
+        with torch.no_grad():
+            logits = self.lens.run(self.ids[None, start:stop], watch)[0]
+        embeddings = seen[EMBED].to(self.embeddings)
+        log_probs = {stop - start: logits[-1].log_softmax(-1)}
+        return Prompt(self.lens, Activations(seen), self.ids[start:stop], embeddings, log_probs, (), self.mismatch)
+
+    def states(self, layer: int | None) -> Float[Tensor, "pos d"]:
+        """What enters a layer at every position; the embeddings, for None."""
+        return self.embeddings if layer is None else self._streams([layer])[layer]
+
+    def log_probs_from(
+        self, start: int, *, read: Sequence[int], stop: int | None = None, layer: int | None = None
+    ) -> LogProbs:
+        """Log-probabilities at ``read``, as a function of what enters a layer (or of embeddings) at ``start:stop``.
+
+        Without ``stop``, of all positions up to the last that is read. With it, the positions after it stay as they
+        were too (their keys and values at every layer), but for a tail that ends where the prediction is read.
+        """
+        end = max(read) + 1
+        stop = end if stop is None else stop
+        part = Part(start, stop, max(stop, end - TAIL), end, [*read], layer)
+
+        def log_probs(states: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch read vocab"]:
+            if self.user_hooks and len(states) > 1:  # a hook may index the batch, so it must only ever see one prompt
+                return torch.cat([log_probs(one[None]) for one in states])
+            if (start == 0 and not part.gap) or self.kept is None:
+                logits = self._full_run(part, states)
+            else:
+                run = self._window_run if part.gap else self._suffix_run
+                logits = run(part, states, self.kept)
+            return logits.log_softmax(-1)
+
+        return log_probs
+
+    @property
+    def chunk(self) -> int:
+        """How many tokens should share a run's start: all of them, where a start saves nothing."""
+        return len(self.ids) if self.kept is None else CHUNK
+
+    def batch(self, wanted: int | Literal["auto"], read: int = 1) -> int:
+        """How many copies to run at once; "auto" keeps near 4,096 tokens, and hooks only ever see one prompt."""
+        if self.user_hooks:
+            return 1
+        if wanted != "auto":
+            return int(wanted)
+        return max(1, min(32, 4096 // len(self.ids), 2**26 // (read * self.lens.vocabulary)))
+
+    @property
+    def kept(self) -> KeysValues | None:
+        """The clean keys and values, for runs that continue from them; None where that does not work."""
+        return self._reuse[0]
+
+    @property
+    def no_reuse(self) -> str:
+        """Why keys and values are not kept; nothing where they are."""
+        return self._reuse[1]
+
+    @cached_property
+    def _reuse(self) -> tuple[KeysValues | None, str]:
+        length = max(self.log_probs)
+        ids, embeddings, log_probs = self.ids[:length], self.embeddings[:length], self.log_probs[length]
+        return reusable_prefix(self.lens, ids, embeddings, log_probs, bool(self.user_hooks))
+
+    # ------------------------------------------------------------------------------------------ three ways to run it
+    def _suffix_run(self, part: "Part", states: Tensor, kept: KeysValues) -> Tensor:
+        """Continue the clean prefix."""
+        batch = len(states)
+        past = self.lens.resume(kept, part.start, part.end, batch)
+        every = torch.cat([states, self._clean(part.stop, part.end, batch, part.layer)], 1)
+        ids, read = self._ids(part.start, part.end, batch), [place - part.start for place in part.read]
+        return self.lens.run(ids, {part.site: put(every)}, read=read, past=past)
+
+    def _window_run(self, part: "Part", states: Tensor, kept: KeysValues) -> Tensor:
+        """Continue the clean prefix to the window's end, and from the tail on: between them all stays clean."""
+        batch = len(states)
+        past = self.lens.resume(kept, part.start, part.stop, batch)
+        self.lens.run(self._ids(part.start, part.stop, batch), {part.site: put(states)}, past=past)
+        joined = self.lens.joined(self.lens.grown(past), kept, part.tail)
+        past = self.lens.resume(joined, part.tail, part.end, batch)
+        ids, read = self._ids(part.tail, part.end, batch), [place - part.tail for place in part.read]
+        return self.lens.run(ids, read=read, past=past)
+
+    def _full_run(self, part: "Part", states: Tensor) -> Tensor:
+        """From the first token; what has to stay as it was is put back where it enters each layer."""
+        batch, last = len(states), len(self.ids) if self.user_hooks else part.end
+        before, after = (self._clean(*gap, batch, part.layer) for gap in ((0, part.start), (part.stop, last)))
+        hooks = {part.site: put(torch.cat([before, states, after], 1))}
+        if part.gap:
+            above = range(1 if part.layer is None else part.layer + 1, self.lens.layers)
+            for layer, clean in self._streams(above).items():
+                hooks[stream_name(layer)] = _put_rows(clean, part.stop, part.tail)
+        return self.lens.run(self._ids(0, last, batch), hooks, read=part.read, whole=bool(self.user_hooks))
+
+    def _ids(self, start: int, stop: int, batch: int) -> Int[Tensor, "batch pos"]:
+        return repeat(self.ids[start:stop], "pos -> batch pos", batch=batch)
+
+    def _clean(self, start: int, stop: int, batch: int, layer: int | None) -> Float[Tensor, "batch pos d"]:
+        return repeat(self.states(layer)[start:stop], "pos d -> batch pos d", batch=batch)
+
+    @torch.no_grad()
+    def _streams(self, layers: Sequence[int]) -> Mapping[int, Float[Tensor, "pos d"]]:
+        """What enters these layers, from one run that is done once."""
+        wanted = [layer for layer in layers if layer not in self._seen]
+        if wanted:
+            watch: dict[str, Hook] = {
+                stream_name(layer): lambda live, layer=layer: self._seen.update({layer: live[0].to(self.embeddings)})
+                for layer in wanted
+            }
+            self.lens.run(self.ids[None], watch, whole=bool(self.user_hooks))
+        return {layer: self._seen[layer] for layer in layers}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a prompt whose states can change, and what of the rest is run again.
+
+    States at ``start:stop`` are given; positions from there to ``tail`` keep what they had at every layer, those from
+    ``tail`` to ``end`` react.
+    """
+
+    start: int
+    stop: int
+    tail: int
+    end: int
+    read: list[int]
+    layer: int | None
+
+    @property
+    def gap(self) -> bool:
+        return self.stop < self.tail
+
+    @property
+    def site(self) -> str:
+        return EMBED if self.layer is None else stream_name(self.layer)
+
+
+def _put_rows(clean: Float[Tensor, "pos d"], start: int, stop: int) -> Hook:
+    """Let the clean states of some positions stand in for what a run computes there."""
+
+    def hook(live: Tensor) -> Tensor:
+        rows = repeat(clean[start:stop], "pos d -> batch pos d", batch=len(live)).to(live)
+        return torch.cat([live[:, :start], rows, live[:, stop:]], 1)
+
+    return hook
+
+
+def reusable_prefix(
+    lens: Lens, ids: Tensor, embeddings: Tensor, log_probs: Tensor, hooked: bool
+) -> tuple[KeysValues | None, str]:
+    """Keys and values that later runs can start from, or None and why not.
+
+    Whether a model really continues from them is not asked of its kind but measured, with one run from the middle:
+    some models ignore them without a word.
+    """
+    if hooked:
+        return None, "off: hooks on the model may depend on positions, so every run is full length"
+    if len(ids) < 2:
+        return None, "off: the context is a single token"
+    try:
+        kept = lens.keys_values(ids[None])
+        start = len(ids) // 2
+        with torch.no_grad():
+            past = lens.resume(kept, start, len(ids), 1)
+            resumed = lens.run(ids[None, start:], {EMBED: put(embeddings[None, start:])}, past=past)[0, 0]
+    except Exception as error:  # whatever a model does when asked for something it was not made for
+        return None, f"off: this model cannot continue from kept keys and values ({type(error).__name__}: {error})"
+    gap = float((resumed.log_softmax(-1) - log_probs).abs()[log_probs > log_probs.max() - 10].max())
+    if gap > 2 * tolerance(lens.token_weights):
+        return None, f"off: continuing from kept keys and values changes the prediction by {gap:.1e} nats"
+    return kept, ""
