@@ -219,7 +219,7 @@ class Heta:
     def each(self, predictions: Sequence[Prediction]) -> list[Attribution]:
         """Explain predictions of one prompt, shorter contexts first; they share masked forwards where they can."""
         for prediction in predictions:
-            self._check(prediction)
+            self.check(prediction)
         alone = self.terms.windowed or (isinstance(self.mask, str) and self.mask == "mean")
         groups = [[prediction] for prediction in predictions] if alone else [predictions]  # other windows, other masks
         with predictions[0].running(), working(self._work(groups), self.progress) as work:
@@ -231,7 +231,7 @@ class Heta:
             )
         return results
 
-    def _check(self, prediction: Prediction) -> None:
+    def check(self, prediction: Prediction) -> None:
         """Refuse, before any work, what cannot be done for this prediction."""
         layers = prediction.lens.layers
         if self.layers is not None and self.layers > layers:
@@ -258,10 +258,10 @@ class Heta:
         effects = whole_drops(targets, self.mask, partial(shared.add, "forwards"))
         seen = self._information(targets, places[-1], shared) if gamma else [None] * len(targets)
         spent, results = shared.cost(), []
-        for target, place, (gate, facts), effect, found in zip(targets, places, gates, effects, seen, strict=True):
+        for target, place, (flow, facts), effect, found in zip(targets, places, gates, effects, seen, strict=True):
             own = work.step()
             bent, missed = self._curvature(target, place, own) if beta else (None, {})
-            parts = Parts(gate, bent and bent.samples, found and found.divergence, beta, gamma)
+            parts = Parts(flow, bent and bent.samples, found and found.divergence, beta, gamma)
             score = parts.score(self.balance)
             for name, part in {**parts.means(), "the score": score}.items():
                 target.check_finite(name, part)

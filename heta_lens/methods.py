@@ -1,12 +1,22 @@
-"""The one verb: `attribute`."""
+"""The one verb: `attribute`, for a token; and for the tokens of a span, and for a batch of prompts."""
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from operator import index
 from typing import Any, SupportsIndex
 
+import torch
+from torch import Tensor
+
+from heta_lens.asked import Asked, context_length
 from heta_lens.attribution import Attribution
-from heta_lens.cached import Tokens
+from heta_lens.cached import Activations, Tokens, recover_tokens
 from heta_lens.heta import Heta
-from heta_lens.options import check_choice, check_names
-from heta_lens.prediction import Asked, Prediction
+from heta_lens.lens import EMBED, Lens
+from heta_lens.options import check_choice, check_names, is_whole
+from heta_lens.padding import check_unpadded, real_parts
+from heta_lens.prediction import Prediction, predictions
+from heta_lens.span import SpanAttribution
 
 METHODS = {"heta": Heta}
 
@@ -17,7 +27,7 @@ def attribute(
     *,
     position: SupportsIndex | None = None,
     tokens: Tokens = None,
-    method: str = "heta",
+    method: str | Heta = "heta",
     **options: Any,
 ) -> Attribution:
     """Which context tokens made the model predict this token?
@@ -26,13 +36,141 @@ def attribute(
     id; its text, leading space included (where no token is written just so, the space is toggled); None for the
     model's most likely next token; or a pair ``(a, b)``, to explain why a rather than b.
     ``position=p`` explains the token at p of the cached prompt from the tokens before it. ``tokens`` are the ids that
-    were run; without them they are read off the cached embeddings. ``options`` are those of the method's class.
+    were run; without them they are read off the cached embeddings. ``method`` is a name, whose ``options`` are those
+    of its class, or a ready one such as ``Heta.preset("released")``.
 
         logits, cache = model.run_with_cache(tokens)
         attribution = heta_lens.attribute(cache, target=" Paris", tokens=tokens)
         attribution.plot()
     """
+    explain = method_of(method, options)
+    return explain(Prediction.from_cache(cache, target, position=position, tokens=tokens))
+
+
+def attribute_span(
+    cache: Any,
+    start: SupportsIndex,
+    stop: SupportsIndex | None = None,
+    *,
+    targets: Asked | list[Asked] = None,
+    tokens: Tokens = None,
+    method: str | Heta = "heta",
+    **options: Any,
+) -> SpanAttribution:
+    """Which tokens made the model write the ones at ``start:stop`` of the cached prompt (by default, to its end)?
+
+    Each is explained from all tokens before it, written ones included; they share one set of masked forwards. After
+    generating, ``attribute_span(cache, prompt_length)`` explains the answer. ``targets``, a list with an entry for
+    each position, ask for other tokens than those that stand there, each as in `attribute`; None keeps the token.
+    """
+    explain = method_of(method, options)
+    lens = Lens.of(cache)
+    with lens.undisturbed():
+        cached = Activations.of(cache)
+        first, last = span_of(len(cached[EMBED]), start, stop)
+        wanted = dict(zip(range(first, last), one_each("targets", targets, last - first, "position"), strict=True))
+        asked = predictions(lens, cached, wanted, tokens=tokens, follow=True, needed=last)
+    steps = explain.each(asked)
+    ids = asked[-1].prompt.ids[:last].tolist()
+    return SpanAttribution(tuple(steps), (*steps[-1].tokens, lens.speller.write(ids[-1], ids[:-1])))
+
+
+def attribute_batch(
+    cache: Any,
+    targets: Asked | list[Asked] = None,
+    *,
+    positions: SupportsIndex | list[SupportsIndex | None] | None = None,
+    tokens: Any = None,
+    attention_mask: Any = None,
+    method: str | Heta = "heta",
+    **options: Any,
+) -> list[Attribution]:
+    """`attribute` for each prompt of a cache of several, with the answers that each of them alone would get.
+
+    ``targets`` and ``positions`` are lists, an entry for each prompt, or one value for all. ``attention_mask`` is 1 at
+    real tokens and 0 at padding, which may be left or right; padding is no position, and positions count without it.
+    """
+    explain = method_of(method, options)
+    lens, asked = Lens.of(cache), []
+    with lens.undisturbed():
+        rows = Activations.of_each(cache)
+        count, length = len(rows), len(rows[0][EMBED])
+        ids = batch_tokens(lens, rows, tokens)
+        if attention_mask is None:
+            check_unpadded(ids, lens.speller.pad, lens.speller.bos)
+        mask = torch.ones(count, length, dtype=torch.long) if attention_mask is None else attention_mask
+        asks = zip(
+            real_parts(mask, count, length),
+            one_each("targets", targets, count, "prompt"),
+            one_each("positions", positions, count, "prompt"),
+            strict=True,
+        )
+        for number, (part, target, position) in enumerate(asks):
+            with about(f"prompt {number} of the batch"):
+                cached, known = rows[number].part(part), None if tokens is None else ids[number][part]
+                n = context_length(len(cached[EMBED]), position)
+                asked += predictions(lens, cached, {n: target}, tokens=known, follow=position is not None)
+                explain.check(asked[-1])
+    return [explain(prediction) for prediction in asked]
+
+
+def method_of(method: str | Heta, options: Mapping[str, Any]) -> Heta:
+    """The method of this name with these options, or the ready one that was given."""
+    if isinstance(method, tuple(METHODS.values())):
+        if options:
+            raise TypeError(f"{', '.join(options)}: options go with a method's name; this one has its own already")
+        return method
     check_choice("method", method, METHODS)
     check_names(METHODS[method], options)
-    explain = METHODS[method](**options)
-    return explain(Prediction.from_cache(cache, target, position=position, tokens=tokens))
+    return METHODS[method](**options)
+
+
+def span_of(cached: int, start: Any, stop: Any) -> tuple[int, int]:
+    """The positions that were asked about, counted from the front."""
+    for name, place in (("start", start), ("stop", stop)):
+        if not (is_whole(place) or (name == "stop" and place is None)):
+            raise TypeError(f"{name}={place!r} must be a whole number: a place in the cached prompt")
+    first, last = index(start), cached if stop is None else index(stop)
+    first, last = (place + cached if place < 0 else place for place in (first, last))
+    if not 0 <= first <= cached or not 0 <= last <= cached:
+        raise ValueError(
+            f"the span {start}:{'' if stop is None else stop} is beyond the cached prompt of {cached} tokens"
+        )
+    if first >= last:
+        raise ValueError(f"the span {start}:{'' if stop is None else stop} is empty: it has no token to explain")
+    if first == 0:
+        raise ValueError("the span begins with the first token, which has no context: nothing comes before it")
+    return first, last
+
+
+def batch_tokens(lens: Lens, rows: Sequence[Activations], tokens: Any) -> list[list[int]]:
+    """Every prompt's ids, padding included."""
+    if tokens is None:
+        return [recover_tokens(lens, row[EMBED], needed=0) for row in rows]
+    shape = (len(rows), len(rows[0][EMBED]))
+    try:
+        ids = torch.as_tensor(tokens)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"tokens= takes the ids the model was run on, {shape[0]} rows of {shape[1]}") from None
+    if ids.shape != shape:
+        raise ValueError(f"tokens= must be the ids of the cached prompts, of shape {shape}; got {tuple(ids.shape)}")
+    return ids.tolist()
+
+
+def one_each(name: str, given: Any, count: int, of: str) -> list[Any]:
+    """A list's entries, one for each; anything else is meant for all."""
+    given = given.tolist() if isinstance(given, Tensor) else given
+    if not isinstance(given, list):
+        return [given] * count
+    if len(given) != count:
+        raise ValueError(f"{name}= has {len(given)} entries for {count} {of}s: a list has one for each")
+    return given
+
+
+@contextmanager
+def about(what: str) -> Iterator[None]:
+    """Say what an error is about."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{what}: {error}") from error

@@ -193,15 +193,16 @@ class Prediction:
 
 
 def predictions(
-    lens: Lens, cached: Activations, asked: Mapping[int, Asked], *, tokens: Tokens, follow: bool
+    lens: Lens, cached: Activations, asked: Mapping[int, Asked], *, tokens: Tokens, follow: bool, needed: int = 0
 ) -> list[Prediction]:
     """A prediction for each context length and its target, of one prompt that is checked once.
 
     A target that is left out is the token that comes next: in the prompt (``follow``), else by the model's opinion.
+    At least ``needed`` ids of the prompt are settled.
     """
     contexts = list(asked)
     known = [n + (follow and target is None) for n, target in asked.items()]
-    prompt = Prompt.checked(lens, cached, contexts, tokens, needed=max(known))
+    prompt = Prompt.checked(lens, cached, contexts, tokens, needed=max(*known, needed))
     found = []
     for n, target in asked.items():
         log_probs = prompt.log_probs[n]

@@ -7,7 +7,9 @@ from html import escape
 from os import PathLike
 from pathlib import Path
 
-from circuitsvis.tokens import colored_tokens
+import torch
+from circuitsvis.tokens import colored_tokens, colored_tokens_multi
+from circuitsvis.utils.render import RenderedHTML
 from jaxtyping import Float
 from torch import Tensor
 
@@ -33,15 +35,32 @@ class View:
 
 
 def coloured_tokens(title: str, tokens: Sequence[str], values: Float[Tensor, "pos"], notes: str = "") -> View:
-    """Tokens coloured by value: white at 0, deeper with size, blue above and orange below.
-
-    The deepest colour is reached at twice the second largest size, so that one outlier does not bleach the rest.
-    """
-    sizes = values.abs().sort(descending=True).values.tolist()
-    deepest = min(sizes[0], 2 * sizes[1]) if len(sizes) > 1 and sizes[1] else sizes[0]
+    """Tokens coloured by value: white at 0, deeper with size, blue above and orange below."""
+    deepest = _deepest(values)
     # Circuitsvis colours the negative side only when the scale reaches there.
     lowest = -deepest if bool((values < 0).any()) else 0.0
-    shown = colored_tokens([_inert(token) for token in tokens], values.tolist(), lowest, deepest or 1.0)
+    shown = colored_tokens([_inert(token) for token in tokens], values.tolist(), lowest, deepest)
+    return _view(title, notes, shown)
+
+
+def tokens_by_target(
+    title: str, tokens: Sequence[str], targets: Sequence[str], values: Float[Tensor, "target pos"], notes: str = ""
+) -> View:
+    """Tokens coloured by the values of one target at a time, the one that is pointed at; each on its own scale."""
+    scaled = torch.stack([(row / _deepest(row)).clamp(-1, 1) for row in values])
+    shown = colored_tokens_multi(
+        [_inert(one) for one in tokens], scaled.T.contiguous(), [_inert(one) for one in targets]
+    )
+    return _view(title, notes, shown)
+
+
+def _deepest(values: Float[Tensor, "pos"]) -> float:
+    """Where colour is deepest: twice the second largest size, so that one outlier does not bleach the rest."""
+    sizes = values.abs().sort(descending=True).values.tolist()
+    return (min(sizes[0], 2 * sizes[1]) if len(sizes) > 1 and sizes[1] else sizes[0]) or 1.0
+
+
+def _view(title: str, notes: str, shown: RenderedHTML) -> View:
     caption = f"<p><strong>{escape(title)}</strong><br><small>{escape(notes)}</small></p>"
     # `local_src` holds the whole script and fetches nothing; circuitsvis' own notebook output asks the network.
     return View(title, f"<div>{caption}{shown.local_src}</div>")

@@ -45,6 +45,14 @@ class Speller:
         tokenizer = deepcopy(self.tokenizer)  # encoding resets the padding and truncation set on it
         return find_token(self.decode, partial(tokenizer.encode, add_special_tokens=False), size, context, text)
 
+    @property
+    def pad(self) -> int | None:
+        return getattr(self.tokenizer, "pad_token_id", None)
+
+    @property
+    def bos(self) -> int | None:
+        return getattr(self.tokenizer, "bos_token_id", None)
+
     def special(self, ids: Iterable[int]) -> list[bool]:
         special = set(getattr(self.tokenizer, "all_special_ids", ()))
         return [token in special for token in ids]

@@ -11,14 +11,14 @@ PACKAGE = Path(heta_lens.__file__).parent
 
 LEVELS = [
     {"divergence", "options", "progress", "show", "storage", "text"},
-    {"attribution", "lens", "masking"},
-    {"asked", "cached"},
+    {"attribution", "lens", "masking", "padding"},
+    {"asked", "cached", "span"},
     {"prompt"},
     {"prediction"},
     {"gate", "hessian", "information", "windows", "diagnostics", "faithfulness"},
     {"curvature", "parts", "pieces"},
     {"heta"},
-    {"methods"},
+    {"fit", "methods"},
     {"__init__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
@@ -74,4 +74,7 @@ def test_only_the_lens_knows_transformer_lens(name: str) -> None:
 
 
 def test_nothing_but_the_public_names_is_exported() -> None:
-    assert set(heta_lens.__all__) == {"METHODS", "Attribution", "Heta", "Prediction", "attribute", "names_filter"}
+    assert set(heta_lens.__all__) == {
+        *("METHODS", "Attribution", "Heta", "Prediction", "SpanAttribution", "names_filter"),
+        *("attribute", "attribute_batch", "attribute_span", "fit_weights"),
+    }

@@ -1,0 +1,109 @@
+"""SpanAttribution: which tokens made the model write a whole stretch of tokens, one attribution for each of them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from os import PathLike
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from heta_lens import storage
+from heta_lens.attribution import Attribution, Reduction, Scored
+from heta_lens.show import View, tokens_by_target
+
+FORMAT, VERSION = "heta_lens.span_attribution", 1
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SpanAttribution:
+    """``steps`` explain the targets one by one, each from all tokens before it; ``tokens`` end with the last target.
+
+    Scores of different targets are added as the paper adds them, although nothing makes their units the same: see
+    ``balance``, or look at the steps.
+    """
+
+    steps: tuple[Attribution, ...]
+    tokens: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def start(self) -> int:
+        """Where the span begins: as many tokens belong to the prompt."""
+        return len(self.steps[0])
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Each step's target as it is written; a contrast as both."""
+        wanted = (step.target_text for step in self.steps)
+        return tuple(one if isinstance(one, str) else " / ".join(one) for one in wanted)
+
+    @property
+    def matrix(self) -> Float[Tensor, "target source"]:
+        """A row for each target: the scores of all tokens before it, and zeros from itself on."""
+        rows = [torch.nn.functional.pad(step.scores, (0, len(self.tokens) - len(step))) for step in self.steps]
+        return torch.stack(rows)
+
+    @property
+    def total(self) -> Float[Tensor, "pos"]:
+        """The paper's span attribution: each prompt token's scores, summed over the targets."""
+        return self.matrix[:, : self.start].sum(0)
+
+    # ------------------------------------------------------------------------------------------------ reading it
+    def top(self, k: int = 10) -> list[Scored]:
+        """The k prompt tokens with the highest totals, best first."""
+        return self._summed.top(k)
+
+    def by_word(self, reduce: Reduction = "sum") -> list[Scored]:
+        """Totals of the prompt's words, as in `Attribution.by_word`."""
+        return self._summed.by_word(reduce)
+
+    def by_spans(self, spans: Iterable[tuple[int, int]], reduce: Reduction = "sum") -> list[Scored]:
+        """Totals of stretches of the prompt's text, as in `Attribution.by_spans`."""
+        return self._summed.by_spans(spans, reduce)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a pair of a target and a token before it: those of `Attribution.to_frame`, and whose they are."""
+        frames = [
+            step.to_frame().assign(target=target, target_position=len(step))
+            for step, target in zip(self.steps, self.targets, strict=True)
+        ]
+        return pd.concat(frames, ignore_index=True)
+
+    def plot(self) -> View:
+        """Circuitsvis tokens, coloured by all targets together or by the one that is pointed at; needs no network."""
+        whole = torch.nn.functional.pad(self.total, (0, len(self.tokens) - self.start))
+        values = torch.cat([whole[None], self.matrix])
+        notes = "point at a target, or at a token; each target has its own scale"
+        return tokens_by_target(self._title, self.tokens, ["all targets", *self.targets], values, notes)
+
+    # ---------------------------------------------------------------------------------------------------- keeping it
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a safetensors file: tensors as they are, everything else in its JSON header."""
+        steps = [{entry.name: getattr(step, entry.name) for entry in fields(step)} for step in self.steps]
+        storage.save(path, FORMAT, VERSION, {"steps": steps, "tokens": self.tokens})
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> "SpanAttribution":
+        """Read what `save` wrote; any other file is refused."""
+        value = storage.load(path, FORMAT, VERSION)
+        return cls(tuple(Attribution(**step) for step in value["steps"]), value["tokens"])
+
+    def __repr__(self) -> str:
+        return repr(self._summed)
+
+    @property
+    def _title(self) -> str:
+        return self._summed._title
+
+    @property
+    def _summed(self) -> Attribution:
+        """The totals beside the prompt's tokens, to be read like any other scores."""
+        first = self.steps[0]
+        kept = {name: first.diagnostics[name] for name in ("chosen",) if name in first.diagnostics}
+        return replace(
+            first, scores=self.total, target_text="".join(self.targets), parts={}, diagnostics=kept, interactions=None
+        )
