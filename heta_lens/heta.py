@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -32,75 +32,18 @@ from heta_lens.diagnostics import agreement, warn
 from heta_lens.divergence import DIVERGENCES, Direction
 from heta_lens.faithfulness import SUBSETS, drops, envelope, faithfulness, subsets, whole_drops
 from heta_lens.gate import Flow, gate, value_norms
-from heta_lens.hessian import OVERSAMPLING, LowRank, check_twice_differentiable, gaussian, low_rank, tail_energy
-from heta_lens.information import Information, LogProbs, information
+from heta_lens.hessian import OVERSAMPLING, LowRank, gaussian, low_rank, tail_energy
+from heta_lens.information import Information
 from heta_lens.masking import Mask, check_mask, mask_vector
 from heta_lens.options import check_at_least, check_choice, check_literals
 from heta_lens.parts import Balance, Parts
-from heta_lens.pieces import Piece, WindowMode, pieces
+from heta_lens.pieces import Piece, WindowMode, masked, pieces
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work, working
+from heta_lens.variants import PRESETS, VARIANTS, Terms, Variant
 from heta_lens.windows import averaged, edge_gap, leakage, window_gate, windows
 
-Variant: TypeAlias = Literal[
-    "full", "lr", "ls", "win", "lr+win", "ls+win", "gs", "gn",
-    "transition_only", "hessian_only", "kl_only", "no_gate", "uniform_gate",
-]  # fmt: skip
-
-
-class Terms(NamedTuple):
-    """What a variant makes of Eq. 4, and β and γ where they are not the caller's to choose."""
-
-    curvature: Literal["hessian", "low_rank", "last_layers", "squared_gradient", "gauss_newton", "none"] = "hessian"
-    windowed: bool = False
-    gate: Literal["flow", "uniform", "none"] = "flow"
-    weights: tuple[int, int] | None = None
-
-    @property
-    def cheaper(self) -> bool:
-        """Whether it approximates the full method, instead of leaving a part of it out."""
-        return self.windowed or self.curvature not in ("hessian", "none")
-
-    @property
-    def unused(self) -> set[str]:
-        """Options that mean nothing to this variant."""
-        nothing = {
-            "rank": self.curvature != "low_rank",
-            "layers": self.curvature != "last_layers",
-            **dict.fromkeys(("window", "overlap", "window_mode", "window_gate"), not self.windowed),
-            **dict.fromkeys(
-                ("probes", "support", "norm", "interactions"), self.curvature in ("none", "squared_gradient")
-            ),
-            **dict.fromkeys(("flow", "value_norm"), self.gate != "flow"),
-            "kl": self.weights is not None and self.weights[1] == 0,
-        }
-        return {name for name, unused in nothing.items() if unused}
-
-
-VARIANTS: dict[Variant, Terms] = {
-    "full": Terms(),
-    # Cheaper: a part of H, H of a part of the model, windows of the context, or another matrix in H's place.
-    "lr": Terms("low_rank"),
-    "ls": Terms("last_layers"),
-    "win": Terms(windowed=True),
-    "lr+win": Terms("low_rank", windowed=True),
-    "ls+win": Terms("last_layers", windowed=True),
-    "gs": Terms("squared_gradient"),
-    "gn": Terms("gauss_newton"),
-    # The paper's ablations. Its "Hessian only" and "KL only" keep the gate.
-    "transition_only": Terms("none", weights=(0, 0)),
-    "hessian_only": Terms(weights=(1, 0)),
-    "kl_only": Terms("none", weights=(0, 1)),
-    "no_gate": Terms(gate="none"),
-    "uniform_gate": Terms(gate="uniform"),
-}
-
-PRESETS: dict[str, dict[str, Any]] = {
-    "paper": {},
-    # The authors' released code: windows run as prompts of their own, each with a gate of its own.
-    "released": {"variant": "win", "flow": "prefix_head", "window_mode": "chunk", "window_gate": "per_window"},
-}
-IN_TITLE = ("variant", "balance", "support", "norm", "flow")  # what makes it another score, if not the default
+IN_TITLE = {"variant", "balance", "support", "norm", "flow"}  # what makes it another score, if not the default
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,7 +196,7 @@ class Heta:
         places = [self._pieces(target) for target in targets]
         gates = [self._gate(*asked) for asked in zip(targets, places, strict=True)]
         if beta and self.terms.curvature != "squared_gradient":
-            self._check_twice(places[0][-1])
+            places[0][-1].check(self.seed)
         shared = work.step()
         effects = whole_drops(targets, self.mask, partial(shared.add, "forwards"))
         seen = self._information(targets, places[-1], shared) if gamma else [None] * len(targets)
@@ -262,22 +205,13 @@ class Heta:
             own = work.step()
             bent, missed = self._curvature(target, place, own) if beta else (None, {})
             parts = Parts(flow, bent and bent.samples, found and found.divergence, beta, gamma)
-            score = parts.score(self.balance)
-            for name, part in {**parts.means(), "the score": score}.items():
-                target.check_finite(name, part)
-            facts |= missed | parts.diagnostics(self.balance)
-            facts["additivity_gap"] = abs(float(score.sum()) - effect)
-            if found is not None:
-                facts |= self._envelope(parts, found)
-            if self.audit:
-                facts |= self._audit(target, score, own)
-            if isinstance(target.target, tuple) and gamma:
-                facts["note"] = "information is about the whole next-token distribution, not about the contrast"
-            facts |= {"probes": self.probes, "chosen": self._in_title, "forwards_shared_by": len(targets)}
+            facts |= missed | self._measured(target, parts, found, effect, own)
             facts |= {kind: spent.get(kind, 0) + units for kind, units in own.cost().items()}
+            facts["forwards_shared_by"] = len(targets)
             pairs = None
             if bent is not None and bent.pairs is not None:
                 pairs, facts["standard_errors"]["interactions"] = bent.pairs
+            score = parts.score(self.balance)
             results.append(target.attribution("heta", score, parts.means(), self._options, facts, pairs))
         return results
 
@@ -333,51 +267,38 @@ class Heta:
         cut = partial(low.columns_from, length=1 if own else None)
         return how(cut, chunk=1 if own else len(states), pairs=self.interactions), low
 
-    def _check_twice(self, piece: Piece) -> None:
-        """Try one probe, on the last token, where a run is shortest."""
-        asked, place = piece.prediction, len(piece.prediction) - 1
-        last = asked.states(piece.layer)[-1:]
-        probe = rademacher(self.seed, place, 1, last.shape[1]).to(last)
-        # Half precision cannot tell the steps apart; and hooks may stop or change gradients as they like.
-        compare = asked.lens.token_weights.dtype.itemsize >= 4 and not asked.prompt.user_hooks
-        check_twice_differentiable(asked.objective_from(place, layer=piece.layer), last, probe, compare)
-
     def _information(self, targets: Sequence[Prediction], place: list[Piece], work: Work) -> list[Information]:
         """I and each masked token's effect on g, for every target: of windows there is only one."""
-        found = [self._masked(targets, piece, work) for piece in place]
+        batch = place[0].prediction.prompt.batch(self.batch, len(targets))
+        how = partial(masked, mask=self.mask, divergence=DIVERGENCES[self.kl], batch=batch)
+        found = [how(piece, targets, done=partial(work.add, "forwards")) for piece in place]
         spans, longest = [piece.window for piece in place], len(targets[-1])
         divergences, effects = (averaged(parts, spans, longest) for parts in zip(*found, strict=True))
         rows = zip(targets, divergences, effects, strict=True)
         return [Information(divergence[: len(one)], effect[: len(one)]) for one, divergence, effect in rows]
 
-    @torch.no_grad()
-    def _masked(self, targets: Sequence[Prediction], piece: Piece, work: Work) -> Information:
-        asked = piece.prediction
-        targets = targets if len(targets) > 1 else [asked]
-        prompt, lengths = asked.prompt, [len(target) - piece.start for target in targets]
-
-        def log_probs_from(at: int) -> LogProbs:
-            start = piece.start + at
-            read = [len(target) - 1 for target in targets if len(target) > start]
-            return prompt.log_probs_from(start, read=read, stop=piece.stop)
-
-        return information(
-            log_probs_from,
-            asked.embeddings[piece.start : piece.stop],
-            mask_vector(self.mask, asked.embeddings, asked.lens.embedding_table),
-            torch.stack([target.log_probs for target in targets]),
-            [target.objective for target in targets],
-            DIVERGENCES[self.kl],
-            lengths=lengths,
-            chunk=min(prompt.batch(self.batch, len(targets)), prompt.chunk),
-            done=partial(work.add, "forwards"),
-        )
-
     # ------------------------------------------------------------------------------------------- what it is worth
-    def _envelope(self, parts: Parts, seen: Information) -> dict[str, Any]:
-        """Each masked token's drop of g, and the paper's bound on scores that stands on it."""
-        gain, share = envelope(seen.divergence, seen.drop)
-        return {"drop": seen.drop, "envelope": replace(parts, information=gain).score("none"), "envelope_share": share}
+    def _measured(
+        self, target: Prediction, parts: Parts, seen: Information | None, effect: float, work: Work
+    ) -> dict[str, Any]:
+        """What there is to say about a score: its parts, and how far it is from the effects of masking."""
+        score = parts.score(self.balance)
+        for name, part in {**parts.means(), "the score": score}.items():
+            target.check_finite(name, part)
+        facts = parts.diagnostics(self.balance)
+        facts |= {
+            "probes": self.probes,
+            "chosen": {name: self._chosen[name] for name in IN_TITLE & self._chosen.keys()},
+        }
+        facts["additivity_gap"] = abs(float(score.sum()) - effect)
+        if seen is not None:
+            gain, share = envelope(seen.divergence, seen.drop)
+            facts |= {"drop": seen.drop, "envelope": replace(parts, information=gain).score("none")}
+            if self.kl == "orig_masked":
+                facts["envelope_share"] = share
+        if isinstance(target.target, tuple) and seen is not None:
+            facts["note"] = "information is about the whole next-token distribution, not about the contrast"
+        return facts | (self._audit(target, score, work) if self.audit else {})
 
     def _audit(self, prediction: Prediction, score: Float[Tensor, "pos"], work: Work) -> dict[str, Any]:
         """How well scores add up; and, for a cheaper variant, how far they are from the full one's."""
@@ -394,14 +315,10 @@ class Heta:
 
     def _full(self, prediction: Prediction) -> Attribution:
         kept = {name: value for name, value in self._chosen.items() if name not in Terms().unused}
-        full = Heta(**kept | {"variant": "full", "interactions": False, "audit": False})
+        full = Heta(**kept | {"variant": "full", "interactions": False, "audit": False, "progress": False})
         with warnings.catch_warnings():  # of weak parts, which it has in common with what is audited
             warnings.simplefilter("ignore", UserWarning)
             return full(prediction)
-
-    @property
-    def _in_title(self) -> dict[str, Any]:
-        return {name: value for name, value in self._chosen.items() if name in IN_TITLE}
 
     @property
     def _options(self) -> dict[str, Any]:

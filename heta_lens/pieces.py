@@ -1,12 +1,17 @@
 """Pieces: what is explained at once — a whole context, or one of the windows that stand for it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens.hessian import Columns, ColumnsFrom, differentiate, gauss_newton, hessian
+from heta_lens.curvature import rademacher
+from heta_lens.divergence import Divergence
+from heta_lens.hessian import Columns, ColumnsFrom, check_twice_differentiable, differentiate, gauss_newton, hessian
+from heta_lens.information import Information, LogProbs, information
+from heta_lens.masking import Mask, mask_vector
 from heta_lens.prediction import Prediction
 from heta_lens.windows import Window, windows
 
@@ -41,6 +46,15 @@ class Piece(NamedTuple):
 
         return columns
 
+    def check(self, seed: int) -> None:
+        """Try one probe, on the last token, where a run is shortest."""
+        asked, place = self.prediction, len(self.prediction) - 1
+        last = asked.states(self.layer)[-1:]
+        probe = rademacher(seed, place, 1, last.shape[1]).to(last)
+        # Half precision cannot tell the steps apart; and hooks may stop or change gradients as they like.
+        compare = asked.lens.token_weights.dtype.itemsize >= 4 and not asked.prompt.user_hooks
+        check_twice_differentiable(asked.objective_from(place, layer=self.layer), last, probe, compare)
+
     def gradient(self) -> Float[Tensor, "pos d"]:
         objective = self.prediction.objective_from(self.start, self.stop, self.layer)
         return differentiate(objective, self.states, again=False)[1]
@@ -57,3 +71,38 @@ def pieces(
     if mode == "frozen":
         return [Piece(span, prediction, *span, layer) for span in spans]
     return [Piece(span, prediction.alone(*span), 0, None, layer) for span in spans]
+
+
+@torch.no_grad()
+def masked(
+    piece: Piece,
+    targets: Sequence[Prediction],
+    *,
+    mask: Mask,
+    divergence: Divergence,
+    batch: int,
+    done: Callable[[int], None],
+) -> Information:
+    """Each token of a piece masked in turn, for all targets at once; of a window, which is one target's own, for that.
+
+    Several targets are of one prompt, the longest context is the piece's and the last.
+    """
+    asked = piece.prediction
+    targets = targets if len(targets) > 1 else [asked]
+
+    def log_probs_from(at: int) -> LogProbs:
+        start = piece.start + at
+        read = [len(target) - 1 for target in targets if len(target) > start]
+        return asked.prompt.log_probs_from(start, read=read, stop=piece.stop)
+
+    return information(
+        log_probs_from,
+        asked.embeddings[piece.start : piece.stop],
+        mask_vector(mask, asked.embeddings, asked.lens.embedding_table),
+        torch.stack([target.log_probs for target in targets]),
+        [target.objective for target in targets],
+        divergence,
+        lengths=[len(target) - piece.start for target in targets],
+        chunk=min(batch, asked.prompt.chunk),
+        done=done,
+    )

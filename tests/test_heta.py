@@ -15,9 +15,10 @@ import heta_lens
 import heta_lens.prediction
 import oracles
 import zoo
-from heta_lens.heta import VARIANTS, Balance, Parts, Variant
 from heta_lens.lens import Lens
+from heta_lens.parts import Balance, Parts
 from heta_lens.text import Speller
+from heta_lens.variants import VARIANTS, Variant
 
 KINDS = "bridge-(gpt2|llama|native)|hooked-rotary_gqa"
 

@@ -10,13 +10,14 @@ import heta_lens
 PACKAGE = Path(heta_lens.__file__).parent
 
 LEVELS = [
-    {"divergence", "options", "progress", "show", "storage", "text"},
+    {"divergence", "options", "progress", "show", "storage", "text", "variants"},
     {"attribution", "lens", "masking", "padding"},
     {"asked", "cached", "span"},
     {"prompt"},
     {"prediction"},
     {"gate", "hessian", "information", "windows", "diagnostics", "faithfulness"},
-    {"curvature", "parts", "pieces"},
+    {"curvature", "parts"},
+    {"pieces"},
     {"heta"},
     {"fit", "methods"},
     {"__init__"},

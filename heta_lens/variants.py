@@ -1,0 +1,62 @@
+"""The table of variants: what each makes of Eq. 4; and the presets."""
+
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+Variant: TypeAlias = Literal[
+    "full", "lr", "ls", "win", "lr+win", "ls+win", "gs", "gn",
+    "transition_only", "hessian_only", "kl_only", "no_gate", "uniform_gate",
+]  # fmt: skip
+
+
+class Terms(NamedTuple):
+    """What a variant makes of Eq. 4, and β and γ where they are not the caller's to choose."""
+
+    curvature: Literal["hessian", "low_rank", "last_layers", "squared_gradient", "gauss_newton", "none"] = "hessian"
+    windowed: bool = False
+    gate: Literal["flow", "uniform", "none"] = "flow"
+    weights: tuple[int, int] | None = None
+
+    @property
+    def cheaper(self) -> bool:
+        """Whether it approximates the full method, instead of leaving a part of it out."""
+        return self.windowed or self.curvature not in ("hessian", "none")
+
+    @property
+    def unused(self) -> set[str]:
+        """Options that mean nothing to this variant."""
+        nothing = {
+            "rank": self.curvature != "low_rank",
+            "layers": self.curvature != "last_layers",
+            **dict.fromkeys(("window", "overlap", "window_mode", "window_gate"), not self.windowed),
+            **dict.fromkeys(
+                ("probes", "support", "norm", "interactions"), self.curvature in ("none", "squared_gradient")
+            ),
+            **dict.fromkeys(("flow", "value_norm"), self.gate != "flow"),
+            "kl": self.weights is not None and self.weights[1] == 0,
+        }
+        return {name for name, unused in nothing.items() if unused}
+
+
+VARIANTS: dict[Variant, Terms] = {
+    "full": Terms(),
+    # Cheaper: a part of H, H of a part of the model, windows of the context, or another matrix in H's place.
+    "lr": Terms("low_rank"),
+    "ls": Terms("last_layers"),
+    "win": Terms(windowed=True),
+    "lr+win": Terms("low_rank", windowed=True),
+    "ls+win": Terms("last_layers", windowed=True),
+    "gs": Terms("squared_gradient"),
+    "gn": Terms("gauss_newton"),
+    # The paper's ablations. Its "Hessian only" and "KL only" keep the gate.
+    "transition_only": Terms("none", weights=(0, 0)),
+    "hessian_only": Terms(weights=(1, 0)),
+    "kl_only": Terms("none", weights=(0, 1)),
+    "no_gate": Terms(gate="none"),
+    "uniform_gate": Terms(gate="uniform"),
+}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    # The authors' released code: windows run as prompts of their own, each with a gate of its own.
+    "released": {"variant": "win", "flow": "prefix_head", "window_mode": "chunk", "window_gate": "per_window"},
+}
