@@ -33,8 +33,9 @@ format: .venv/tl3/ready  ## ruff, mending what it can
 demo: .venv/tl3/ready  ## explain a prompt in the terminal
 	$(TL3)/python docs/demo.py
 
-bench: .venv/tl3/ready  ## how often HETA finds the word that was copied (needs the stories3M model)
-	$(TL3)/python benchmarks/copied_words/table.py
+bench: .venv/tl3/ready  ## write the tables of benchmarks/ (the copied words need the stories3M model)
+	$(TL3)/python -m benchmarks.variants.table
+	$(TL3)/python -m benchmarks.copied_words.table
 
 hooks: .venv/tl3/ready  ## run lint and types before every commit
 	$(TL3)/pre-commit install

@@ -47,7 +47,7 @@ def token_id(lens: Lens, context: Int[Tensor, "pos"], target: Any, size: int) ->
     if isinstance(target, str):
         return lens.speller.find(target, context.tolist(), size)
     if not is_whole(target):
-        raise TypeError(f"target={target!r} must be a token id, its text, or a pair of these")
+        raise TypeError(f"target={target!r} must be a token id, its text, or a pair of these, (a, b)")
     check_token("target", index(target), size)
     return index(target)
 

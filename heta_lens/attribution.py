@@ -24,6 +24,7 @@ Reduction: TypeAlias = Literal["sum", "mean", "max"]
 REDUCTIONS: dict[Reduction, Callable[[Tensor], Tensor]] = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax}
 FORMAT, VERSION = "heta_lens.attribution", 1
 WIDTH = 30  # of the bars in a repr
+PAIRS = {"interactions"}  # what has a row and a column for each token
 
 
 class Scored(NamedTuple):
@@ -112,16 +113,19 @@ class Attribution:
                 **_rows({name: self.diagnostics[name] for name in per_token}, keep),
                 "left_out": self.diagnostics.get("left_out", 0) + int((~keep).sum()),
             },
-            **{
-                name: _rows(getattr(self, name), keep)
-                for name in ("ids", "positions", "offsets", "special", "scores", "parts", "interactions")
-            },
+            **_rows(
+                {
+                    name: getattr(self, name)
+                    for name in ("ids", "positions", "offsets", "special", "scores", "parts", "interactions")
+                },
+                keep,
+            ),
         )
 
     # --------------------------------------------------------------------------------------------- how sure it is
     @property
-    def standard_errors(self) -> Mapping[str, Float[Tensor, "pos"] | None]:
-        """Of the scores and of each part; None where there is no chance in it, or only one probe."""
+    def standard_errors(self) -> Mapping[str, Float[Tensor, "pos"] | Float[Tensor, "pos pos"] | None]:
+        """Of the scores, each part and the interactions; None where there is no chance in it, or only one probe."""
         return self.diagnostics.get("standard_errors", {})
 
     def interval(self, confidence: float = 0.95) -> tuple[Float[Tensor, "pos"], Float[Tensor, "pos"]]:
@@ -148,7 +152,7 @@ class Attribution:
             **{name: part.tolist() for name, part in self.parts.items()},
         }
         for name, error in self.standard_errors.items():
-            if error is not None:
+            if error is not None and name not in PAIRS:
                 columns["score_se" if name == "scores" else f"{name}_se"] = error.tolist()
         columns |= {"id": self.ids.tolist(), "special": self.special.tolist()}
         columns |= {"start": self.offsets[:, 0].tolist(), "stop": self.offsets[:, 1].tolist()}
@@ -217,12 +221,11 @@ class Attribution:
 
 
 def _rows(value: Any, keep: Bool[Tensor, "pos"]) -> Any:
-    """The kept rows of every tensor in ``value``."""
+    """The kept rows of every tensor in ``value``; of a map of pairs, the kept columns too."""
     if isinstance(value, Mapping):
-        return {name: _rows(item, keep) for name, item in value.items()}
-    if value is None:
-        return None
-    return value[keep] if value.ndim < 2 or value.shape[1] != len(keep) else value[keep][:, keep]
+        rows = {name: _rows(item, keep) for name, item in value.items()}
+        return rows | {name: rows[name][:, keep] for name in PAIRS & rows.keys() if rows[name] is not None}
+    return None if value is None else value[keep]
 
 
 def _clip(line: str, width: int) -> str:

@@ -175,8 +175,13 @@ def _check_embeddings(ids: Tensor, now: Tensor, then: Tensor, given: bool) -> No
 def _check_same(name: str, now: Tensor, then: Tensor) -> float:
     """The largest difference relative to the largest entry, refused above the tolerance. -inf is only like itself."""
     here, there = (activation > -torch.inf for activation in (now, then))
+    if now.shape != then.shape:
+        raise ValueError(
+            f"{name} is {tuple(then.shape)} in the cache and {tuple(now.shape)} in a run of the model: take the cache of "
+            "the whole prompt, without pos_slice"
+        )
     distance = torch.inf
-    if now.shape == then.shape and torch.equal(here, there.to(here.device)):
+    if torch.equal(here, there.to(here.device)):
         scale = float(then[there].abs().max()) or 1.0
         distance = float(_differences(now[here], then[there]).max()) / scale
     if distance > tolerance(now, then):

@@ -48,10 +48,15 @@ def sink_mass(scores: Float[Tensor, "pos"]) -> float:
 
 def agreement(scores: Float[Tensor, "pos"], others: Float[Tensor, "pos"]) -> dict[str, float]:
     """Spearman's rank correlation, and the L1 distance of the two once each sums to 1."""
-    constant = any(bool((values == values[0]).all()) for values in (scores, others))
-    ranks = math.nan if constant else float(spearmanr(scores.cpu(), others.cpu())[0])  # type: ignore[arg-type]
     gap = scores / scores.abs().sum() - others / others.abs().sum()
-    return {"rank_correlation": ranks, "l1": float(gap.abs().sum())}
+    return {"rank_correlation": rank_correlation(scores, others), "l1": float(gap.abs().sum())}
+
+
+def rank_correlation(one: Float[Tensor, "pos"], other: Float[Tensor, "pos"]) -> float:
+    """Spearman's; NaN where one of them does not tell tokens apart."""
+    if any(bool((values == values[0]).all()) for values in (one, other)):
+        return math.nan
+    return float(spearmanr(one.cpu(), other.cpu())[0])  # type: ignore[arg-type]
 
 
 def weak(share: Mapping[str, float], least: float = 0.01) -> list[str]:

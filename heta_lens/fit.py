@@ -48,6 +48,8 @@ class Fit:
     @property
     def heta(self) -> Heta:
         """The method that was fitted, with these weights."""
+        if self.beta == self.gamma == 0:
+            raise ValueError("both weights came out as 0: no score is nearer to what masking these tokens does")
         return replace(self.method, beta=self.beta, gamma=self.gamma)
 
 

@@ -10,7 +10,7 @@ I, the information  how far the predicted distribution moves when token i is mas
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Literal
 
@@ -117,7 +117,8 @@ class Heta:
             if getattr(self, name) != absent:
                 check_at_least(name, getattr(self, name), 1, whole=True)
         for name in ("interactions", "audit"):
-            check_choice(name, getattr(self, name), (True, False))
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name}={getattr(self, name)!r} must be True or False")
         if self.overlap >= 1:
             raise ValueError(f"overlap={self.overlap!r} must be below 1: the next window has to get somewhere")
         self._check_together()
@@ -293,7 +294,7 @@ class Heta:
         facts["additivity_gap"] = abs(float(score.sum()) - effect)
         if seen is not None:
             gain, share = envelope(seen.divergence, seen.drop)
-            facts |= {"drop": seen.drop, "envelope": replace(parts, information=gain).score("none")}
+            facts |= {"drop": seen.drop, "envelope": parts.envelope(self.balance, gain)}
             if self.kl == "orig_masked":
                 facts["envelope_share"] = share
         if isinstance(target.target, tuple) and seen is not None:

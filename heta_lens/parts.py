@@ -41,6 +41,12 @@ class Parts:
         terms = list(self.terms(balance).values())
         return torch.stack(terms).sum(0) if terms else self.gate
 
+    def envelope(self, balance: Balance, gain: Float[Tensor, "pos"]) -> Float[Tensor, "pos"]:
+        """The score with another information in its place, on the same scale."""
+        assert self.information is not None
+        change = (gain - self.information) / divisor(self.information, balance)
+        return self.score(balance) + self.gate * self.gamma * change
+
     def standard_errors(self, balance: Balance) -> dict[str, Float[Tensor, "pos"] | None]:
         """Of the score and each part. Only the probes are random."""
         errors: dict[str, Tensor | None] = dict.fromkeys(("scores", *self.means()))
@@ -63,6 +69,11 @@ class Parts:
 
 
 def scaled(part: Float[Tensor, "pos"], balance: Balance) -> Float[Tensor, "pos"]:
+    return part / divisor(part, balance)
+
+
+def divisor(part: Float[Tensor, "pos"], balance: Balance) -> Float[Tensor, ""]:
+    """What a part is divided by: its sum or maximum, or 1."""
     if balance == "none" or not part.any():
-        return part
-    return part / (part.sum() if balance == "sum" else part.max())
+        return torch.ones_like(part[0])
+    return part.sum() if balance == "sum" else part.max()

@@ -53,7 +53,15 @@ class Piece(NamedTuple):
         probe = rademacher(seed, place, 1, last.shape[1]).to(last)
         # Half precision cannot tell the steps apart; and hooks may stop or change gradients as they like.
         compare = asked.lens.token_weights.dtype.itemsize >= 4 and not asked.prompt.user_hooks
-        check_twice_differentiable(asked.objective_from(place, layer=self.layer), last, probe, compare)
+        log_probs = asked.log_probs_from(place, layer=self.layer)
+        # Against another token: where log p(target) is nearly 0, its gradient is too small to be compared.
+        first, second = asked.target if isinstance(asked.target, tuple) else (asked.target, rival(asked))
+
+        def objective(leaf: Float[Tensor, "1 d"]) -> Float[Tensor, ""]:
+            found = log_probs(leaf[None])[0]
+            return found[first] - found[second]
+
+        check_twice_differentiable(objective, last, probe, compare)
 
     def gradient(self) -> Float[Tensor, "pos d"]:
         objective = self.prediction.objective_from(self.start, self.stop, self.layer)
@@ -61,7 +69,7 @@ class Piece(NamedTuple):
 
 
 def pieces(
-    prediction: Prediction, size: int | None, overlap: float, mode: WindowMode, layer: int | None
+    prediction: Prediction, size: int | None, overlap: float | int, mode: WindowMode, layer: int | None
 ) -> list[Piece]:
     """One piece for no window, and for one that restricts nothing but the gate; else one a window."""
     n = len(prediction)
@@ -71,6 +79,12 @@ def pieces(
     if mode == "frozen":
         return [Piece(span, prediction, *span, layer) for span in spans]
     return [Piece(span, prediction.alone(*span), 0, None, layer) for span in spans]
+
+
+def rival(prediction: Prediction) -> int:
+    """The most likely token that is not the target."""
+    first, second = prediction.log_probs.topk(2).indices.tolist()
+    return second if prediction.target == first else first
 
 
 @torch.no_grad()

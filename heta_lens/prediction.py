@@ -186,7 +186,7 @@ class Prediction:
         return {
             "target_log_prob": log_probs[0] if one else tuple(log_probs),
             "target_rank": ranks[0] if one else tuple(ranks),
-            "prefix_reuse": self.prompt.no_reuse or "on",
+            "prefix_reuse": self.prompt.reuse,
             "user_hooks": len(self.prompt.user_hooks),
             "cache_mismatch": self.prompt.mismatch,
         }

@@ -54,7 +54,7 @@ class Prompt:
         user_hooks = tuple(lens.user_hooks())
         end = len(ids) if user_hooks else max(needed, *contexts)
         embeddings = seen.embeddings.to(torch.promote_types(seen.embeddings.dtype, torch.float32))
-        log_probs = dict(zip(contexts, seen.logits.log_softmax(-1), strict=True))
+        log_probs = dict(zip(contexts, log_softmax(seen.logits), strict=True))
         return cls(lens, cached, ids[:end], embeddings[:end], log_probs, user_hooks, seen.mismatch)
 
     def alone(self, start: int, stop: int) -> "Prompt":
@@ -68,7 +68,7 @@ class Prompt:
         with torch.no_grad():
             logits = self.lens.run(self.ids[None, start:stop], watch)[0]
         embeddings = seen[EMBED].to(self.embeddings)
-        log_probs = {stop - start: logits[-1].log_softmax(-1)}
+        log_probs = {stop - start: log_softmax(logits[-1])}
         return Prompt(self.lens, Activations(seen), self.ids[start:stop], embeddings, log_probs, (), self.mismatch)
 
     def states(self, layer: int | None) -> Float[Tensor, "pos d"]:
@@ -95,7 +95,7 @@ class Prompt:
             else:
                 run = self._window_run if part.gap else self._suffix_run
                 logits = run(part, states, self.kept)
-            return logits.log_softmax(-1)
+            return log_softmax(logits)
 
         return log_probs
 
@@ -118,9 +118,11 @@ class Prompt:
         return self._reuse[0]
 
     @property
-    def no_reuse(self) -> str:
-        """Why keys and values are not kept; nothing where they are."""
-        return self._reuse[1]
+    def reuse(self) -> str:
+        """Whether runs continued from them, and if not, why."""
+        if "_reuse" not in vars(self) and not self.user_hooks:
+            return "not needed"
+        return self._reuse[1] or "on"
 
     @cached_property
     def _reuse(self) -> tuple[KeysValues | None, str]:
@@ -199,6 +201,12 @@ class Part:
     @property
     def site(self) -> str:
         return EMBED if self.layer is None else stream_name(self.layer)
+
+
+def log_softmax(logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
+    """In float64, where the device has it: what is left of a sure prediction's ``1 - p`` drowns in float32."""
+    exact = logits if logits.device.type == "mps" else logits.double()
+    return exact.log_softmax(-1).to(logits)
 
 
 def _put_rows(clean: Float[Tensor, "pos d"], start: int, stop: int) -> Hook:

@@ -1,7 +1,8 @@
 """Windows over a long context, and what to make of several answers about one token."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from operator import index
+from typing import NamedTuple, SupportsIndex
 
 import torch
 from einops import reduce
@@ -16,11 +17,12 @@ class Window(NamedTuple):
     stop: int
 
 
-def windows(length: int, size: int, overlap: float) -> list[Window]:
+def windows(length: int, size: SupportsIndex, overlap: float | int) -> list[Window]:
     """Windows of one size that cover a context, each the next ``size · (1 - overlap)`` further on.
 
     The last is moved back to end with the context; a context no longer than one window is a single one.
     """
+    size = index(size)
     if size >= length:
         return [Window(0, length)]
     stride = max(1, round(size * (1 - overlap)))
@@ -60,6 +62,6 @@ def edge_gap(
     length = len(scores)
     edges = torch.tensor([edge for span in spans for edge in span if 0 < edge < length])
     places = torch.arange(length)
-    near = (places[:, None] - edges).abs() <= reach if len(edges) else torch.zeros(length, 1, dtype=torch.bool)
+    near = (places[:, None] + 0.5 - edges).abs() <= reach if len(edges) else torch.zeros(length, 1, dtype=torch.bool)
     gap = (scores / scores.sum() - windowed / windowed.sum()).abs()
     return float(gap[reduce(near, "pos edge -> pos", "any").to(gap.device)].sum()) / 2

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from asking import explain
 from rich.cells import cell_len
 from safetensors.torch import save_file
 from torch import Tensor
@@ -465,3 +466,11 @@ def test_what_is_no_position_is_refused_in_one_sentence(positions: object):
 def test_a_missing_folder_is_named(tmp_path: Path):
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*missing to save a\.safetensors in"):
         attribution().save(tmp_path / "missing" / "a.safetensors")
+
+
+def test_one_of_two_tokens_can_be_left_out() -> None:
+    """Although offsets have as many columns then as there are tokens."""
+    model = zoo.bridge("gpt2")
+    rest = explain(model, zoo.prompt(model, 2), 7, probes=2).without([0])
+    assert rest.offsets.shape == (1, 2)
+    assert len(rest.to_frame()) == len(rest.by_word()) == 1

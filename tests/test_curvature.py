@@ -309,3 +309,29 @@ def test_probes_are_unbiased_and_independent() -> None:
     probes = rademacher(0, 0, 20_000, 4)
     assert probes.mean(0).abs().max() < 0.03
     assert (probes.T @ probes / len(probes) - torch.eye(4)).abs().max() < 0.03
+
+
+# --------------------------------------------------------------------------------------------- sure predictions
+def sure(family: str, dtype: torch.dtype, certainty: float) -> Any:
+    """A model whose last norm is turned up, so that it is nearly certain of what comes next."""
+    model = zoo.bridge.__wrapped__(family, dtype)
+    wrapped = model.original_model
+    norm = wrapped.transformer.ln_f if family == "gpt2" else wrapped.gpt_neox.final_layer_norm
+    for parameter in norm.parameters():
+        parameter.data *= certainty
+    return model
+
+
+def test_a_sure_prediction_keeps_its_digits_in_float32() -> None:
+    """Although what is left of 1 - p has none there."""
+    ids = zoo.prompt(zoo.bridge("gpt2"), 12, 3)
+    single, double = (explain(sure("gpt2", kind, 50), ids, probes=2) for kind in (torch.float32, torch.float64))
+    assert -1e-6 < double.diagnostics["target_log_prob"] < 0
+    assert relative(single.parts["curvature"], double.parts["curvature"]) < 1e-4
+
+
+@pytest.mark.parametrize(("family", "certainty", "seed"), [("gpt2", 50, 10), ("neox", 55, 2)])
+def test_a_sure_prediction_is_not_taken_for_a_missing_derivative(family: str, certainty: float, seed: int) -> None:
+    """Its gradient is too small for finite differences in float32."""
+    model = sure(family, torch.float32, certainty)
+    assert explain(model, zoo.prompt(model, 8, seed), probes=1).diagnostics["target_log_prob"] > -1e-6

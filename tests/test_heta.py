@@ -441,3 +441,13 @@ class Metaspace:
             token = next(token for token, word in enumerate(self.words) if rest.startswith(word))
             ids, rest = [*ids, token], rest.removeprefix(self.words[token])
         return ids
+
+
+def test_keys_and_values_are_not_kept_where_nothing_continues_from_them(forwards: Any) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 20)
+    cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)[1]
+    runs = forwards(model)
+    found = heta_lens.attribute(cache, 7, tokens=ids, variant="transition_only").diagnostics
+    assert len(runs) == 2  # the check, and one in which all is masked
+    assert (found["forwards"], found["prefix_reuse"]) == (1, "not needed")

@@ -13,7 +13,7 @@ import zoo
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-EXAMPLE, HOOKED = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+EXAMPLE, HOOKED, *MORE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 def run(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,13 +38,13 @@ def check_saved(folder: Path) -> None:
 
 
 def test_the_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    run(EXAMPLE, tmp_path, monkeypatch)
+    run("\n".join([EXAMPLE, *MORE]), tmp_path, monkeypatch)
     check_saved(tmp_path)
 
 
 @pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
 def test_the_example_runs_with_the_other_kind_of_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    run(re.sub(r"from transformer_lens.*\n\nmodel = .*\n", HOOKED, EXAMPLE), tmp_path, monkeypatch)
+    run(re.sub(r"from transformer_lens.*\n\nmodel = .*\n", HOOKED, "\n".join([EXAMPLE, *MORE])), tmp_path, monkeypatch)
     check_saved(tmp_path)
 
 

@@ -9,7 +9,7 @@ each score the table gives, with 95 % intervals over prompts,
 
 Special tokens are not candidates, for any score. Run `make bench`, or
 
-    python benchmarks/copied_words/table.py [--model FOLDER] [--limit N]
+    python -m benchmarks.copied_words.table [--model FOLDER] [--limit N]
 """
 
 import argparse
@@ -17,7 +17,6 @@ import json
 import runpy
 import sys
 import warnings
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,12 +24,12 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 from scipy.stats import binomtest as binomial
-from scipy.stats import bootstrap, spearmanr
 from torch import Tensor
 
 import heta_lens
+from benchmarks.report import average, markdown, show
+from heta_lens.diagnostics import rank_correlation
 from heta_lens.masking import masked_copies
 
 HERE = Path(__file__).parent
@@ -60,9 +59,10 @@ def main() -> None:
         for name, verdict in judge(model, prompt).items():
             judged.setdefault(name, []).append(verdict)
     rows = [row(name, verdicts) for name, verdicts in judged.items()]
-    show(rows, len(prompts))
+    title = f"stories3M, {len(prompts)} prompts, 95 % intervals (Wilson for shares, bootstrap over prompts for means)"
+    show(title, COLUMNS, rows)
     if arguments.limit is None:
-        RESULTS.write_text(markdown(rows, len(prompts)))
+        RESULTS.write_text(f"# The copied word\n\nWritten by `make bench`: {title}.\n\n{markdown(COLUMNS, rows)}\n")
 
 
 def judge(model: Any, prompt: dict[str, Any]) -> dict[str, Judged]:
@@ -89,7 +89,7 @@ def judge(model: Any, prompt: dict[str, Any]) -> dict[str, Judged]:
 
 def verdict(scores: Tensor, copied: Tensor, effects: Tensor) -> Judged:
     found = copied[scores.argsort(descending=True)]
-    effect, size = (float(spearmanr(scores, against).statistic) for against in (effects, effects.abs()))
+    effect, size = (rank_correlation(scores, against) for against in (effects, effects.abs()))
     return Judged(bool(found[0]), bool(found[:5].any()), effect, size)
 
 
@@ -123,29 +123,7 @@ def proportion(hits: np.ndarray) -> str:
     return f"{hits.mean():.0%} [{interval.low:.0%}, {interval.high:.0%}]"
 
 
-def average(values: np.ndarray) -> str:
-    """A mean over prompts with its bootstrap interval."""
-    interval = bootstrap((values,), np.mean, rng=np.random.default_rng(0), method="percentile").confidence_interval
-    return f"{values.mean():.2f} [{interval.low:.2f}, {interval.high:.2f}]"
-
-
 COLUMNS = ["score", "copied word first", "in the top five", "ρ(Δ)", "ρ(|Δ|)"]
-
-
-def show(rows: Iterable[list[str]], prompts: int) -> None:
-    table = Table(*COLUMNS, title=f"stories3M, {prompts} prompts, 95 % intervals")
-    for cells in rows:
-        table.add_row(*cells)
-    Console(width=110).print(table)
-
-
-def markdown(rows: Iterable[list[str]], prompts: int) -> str:
-    lines = [COLUMNS, ["---"] * len(COLUMNS), *rows]
-    table = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in lines)
-    return (
-        f"# The copied word\n\nWritten by `make bench`: stories3M, {prompts} prompts, 95 % intervals "
-        f"(Wilson for shares, bootstrap over prompts for means).\n\n{table}\n"
-    )
 
 
 def parse() -> argparse.Namespace:
