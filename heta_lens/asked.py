@@ -21,7 +21,9 @@ def context_length(cached: int, position: SupportsIndex | None) -> int:
     if position is None:
         return cached
     if not is_whole(position):
-        raise TypeError(f"position={position!r} must be a whole number: a place in the cached prompt")
+        raise TypeError(
+            f"position={position!r} must be a whole number, a place in the cached prompt; or in a batch a list of them"
+        )
     place = index(position)
     if not -cached <= place < cached:
         raise ValueError(f"position={place} is outside the cached prompt of {cached} tokens")

@@ -165,7 +165,7 @@ class Attribution:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Attribution":
         """Read what `save` wrote; any other file is refused."""
-        return cls(**storage.load(path, FORMAT, VERSION))
+        return storage.load(path, FORMAT, VERSION, lambda value: cls(**value))
 
     def __repr__(self) -> str:
         largest = float(self.scores.abs().max()) or 1.0

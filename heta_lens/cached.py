@@ -177,8 +177,8 @@ def _check_same(name: str, now: Tensor, then: Tensor) -> float:
     here, there = (activation > -torch.inf for activation in (now, then))
     if now.shape != then.shape:
         raise ValueError(
-            f"{name} is {tuple(then.shape)} in the cache and {tuple(now.shape)} in a run of the model: take the cache of "
-            "the whole prompt, without pos_slice"
+            f"{name} is {tuple(then.shape)} in the cache and {tuple(now.shape)} in a run of the model: take the cache "
+            "of the whole prompt, without pos_slice"
         )
     distance = torch.inf
     if torch.equal(here, there.to(here.device)):
@@ -187,7 +187,8 @@ def _check_same(name: str, now: Tensor, then: Tensor) -> float:
     if distance > tolerance(now, then):
         raise ValueError(
             f"{name} is not what the cache holds (off by {distance:.1e} of its size): the model's weights, or the "
-            "hooks on it, have changed since the cache was taken, or it was run with an attention_mask; take it again"
+            "hooks on it, have changed since the cache was taken, or it was run with another attention_mask; take it "
+            "again"
         )
     return distance
 

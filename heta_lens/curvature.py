@@ -15,6 +15,7 @@ Support: TypeAlias = Literal["block", "row"]
 Norm: TypeAlias = Literal["hutchinson", "exact", "entrywise"]
 Probes: TypeAlias = Callable[[int], Float[Tensor, "probe d"]]
 
+AT_ONCE = 32  # directions whose products are held at every position, before a token's own are kept
 ENUMERABLE = 20  # `exact` visits every sign vector, so its length is limited: 2^20 of them
 
 
@@ -53,12 +54,13 @@ def curvature(
         return Curvature(columns_from(0)(slice(None), signs).abs().sum(-1), None)
     units = torch.eye(d).to(embeddings)
     directions = (lambda i: probes(i).to(embeddings)) if norm == "hutchinson" else lambda _: units
+    size = n if support == "row" else chunk
     samples, sizes = [], []
-    for i, start, products in _token_products(columns_from, n, directions, n if support == "row" else chunk):
-        own = products[:, i - start : i - start + 1]
-        samples.append(_SAMPLES[norm](products if support == "row" else own))
+    for before, products in _token_products(columns_from, n, directions, size, everywhere=pairs or support == "row"):
+        later = products[:, before:]
+        samples.append(_SAMPLES[norm](products if support == "row" else later[:, :1]))
         if pairs:
-            sizes.append(_pair_sizes(products[:, i - start :], norm))
+            sizes.append(_pair_sizes(later, norm))
     return Curvature(torch.stack(samples, dim=-1), _mirrored(sizes) if pairs else None)
 
 
@@ -94,13 +96,19 @@ def expected_l1(rows: Float[Tensor, "row n"]) -> Float[Tensor, ""]:
 
 
 def _token_products(
-    columns_from: ColumnsFrom, n: int, directions: Probes, chunk: int
-) -> Iterator[tuple[int, int, Float[Tensor, "k part d"]]]:
-    """For each token i and its directions u, ``H Π_i u`` at the tokens from ``start`` on (i's chunk's start)."""
+    columns_from: ColumnsFrom, n: int, directions: Probes, chunk: int, everywhere: bool
+) -> Iterator[tuple[int, Float[Tensor, "k part d"]]]:
+    """For each token i and its directions u, ``H Π_i u`` at i alone, or ``everywhere`` from i's chunk's start on.
+
+    With how many positions there are before i's own.
+    """
     for start in range(0, n, chunk):
         columns = columns_from(start)
         for i in range(start, min(start + chunk, n)):
-            yield i, start, columns(i - start, directions(i))
+            place = slice(None) if everywhere else slice(i - start, i - start + 1)
+            products = [columns(i - start, some)[:, place] for some in directions(i).split(AT_ONCE)]
+            yield i - start if everywhere else 0, torch.cat(products)
+        del columns  # its graph, before the next is built
 
 
 _SAMPLES: dict[Norm, Callable[[Float[Tensor, "k part d"]], Float[Tensor, "sample"]]] = {

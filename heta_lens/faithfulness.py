@@ -61,33 +61,33 @@ def whole_drops(targets: Sequence[Prediction], mask: Mask, done: Callable[[int],
     ]
 
 
-def faithfulness(drops: Float[Tensor, "subset"], sums: Float[Tensor, "subset"], seed: int) -> dict[str, Any]:
+def faithfulness(dropped: Float[Tensor, "subset"], sums: Float[Tensor, "subset"], seed: int) -> dict[str, Any]:
     """The mean of ``|drop - sum of scores|``, as the scores are (``raw``) and with one scale for them (``calibrated``).
 
     The scale, which is not negative, is fitted on one random half of the sets and judged on the other. ``nothing`` is
     the same judgement of scores that are all 0.
     """
-    order = torch.from_numpy(np.random.default_rng([seed, len(drops)]).permutation(len(drops)))
+    order = torch.from_numpy(np.random.default_rng([seed, len(dropped)]).permutation(len(dropped)))
     fitted, judged = order[: len(order) // 2], order[len(order) // 2 :]
-    scale = best_scale(drops[fitted], sums[fitted])
-    calibrated = (drops - scale * sums)[judged].abs()
+    scale = best_scale(dropped[fitted], sums[fitted])
+    calibrated = (dropped - scale * sums)[judged].abs()
     return {
-        "raw": float((drops - sums).abs().mean()),
+        "raw": float((dropped - sums).abs().mean()),
         "calibrated": float(calibrated.mean()),
         "calibrated_standard_error": float(calibrated.std() / len(judged) ** 0.5),
-        "nothing": float(drops[judged].abs().mean()),
+        "nothing": float(dropped[judged].abs().mean()),
         "scale": scale,
-        "subsets": len(drops),
+        "subsets": len(dropped),
     }
 
 
-def best_scale(drops: Float[Tensor, "subset"], sums: Float[Tensor, "subset"]) -> float:
+def best_scale(dropped: Float[Tensor, "subset"], sums: Float[Tensor, "subset"]) -> float:
     """The factor ≥ 0 that brings the sums nearest to the drops, in squares."""
     square = float(sums @ sums)
-    return max(0.0, float(drops @ sums) / square) if square else 0.0
+    return max(0.0, float(dropped @ sums) / square) if square else 0.0
 
 
 def envelope(information: Float[Tensor, "pos"], drop: Float[Tensor, "pos"]) -> tuple[Float[Tensor, "pos"], float]:
     """``max(0, Δ)`` of each token's drop Δ, and the share of tokens whose information it bounds, as assumed."""
     gain = drop.clamp(min=0)
-    return gain, float((information <= gain).double().mean())
+    return gain, int((information <= gain).sum()) / len(gain)

@@ -61,16 +61,19 @@ def fit_weights(predictions: Sequence[Prediction], method: Heta | None = None, *
     parts are computed; its own weights are not used. Costs the method, and a masked forward a set, for each prediction.
     """
     method = Heta() if method is None else method
+    if not isinstance(method, Heta):
+        raise TypeError(f"method={method!r} must be a heta_lens.Heta, whose weights are looked for")
     check_at_least("folds", folds, 2, whole=True)
     check_at_least("seed", seed, 0, whole=True)
-    if method.terms.weights is not None or not method.beta or not method.gamma:
+    if method.recipe.weights is not None or not method.beta or not method.gamma:
         raise ValueError("fit_weights needs a method with both parts: variant='full', say, and beta and gamma above 0")
-    predictions = list(predictions)
+    if not isinstance(predictions, Sequence) or not all(isinstance(one, Prediction) for one in predictions):
+        raise TypeError("fit_weights takes a list of heta_lens.Prediction: Prediction.from_cache(cache, target), …")
     if not predictions:
         raise ValueError("fit_weights needs at least one prediction to fit to")
     for prediction in predictions:
         method.check(prediction)
-    quiet, tables = replace(method, progress=False), []
+    quiet, tables = replace(method, progress=False, audit=False, interactions=False), []
     with working({"predictions": len(predictions)}, method.progress) as work:
         for number, prediction in enumerate(predictions):
             tables.append(measured(quiet, prediction, number, seed))

@@ -11,7 +11,8 @@ every direction is then one more backward pass through it (Pearlmutter's trick).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from math import nan
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -65,6 +66,10 @@ class LowRank:
     values: Float[Tensor, "k"]
     missed_squared: float
 
+    @property
+    def energy(self) -> "Energy":
+        return Energy(self.missed_squared, float(self.values.square().sum()))
+
     def columns_from(self, start: int, length: int | None = None) -> Columns:
         """Free of products with H; of the next ``length`` positions only, if nobody looks at others."""
         vectors = self.vectors[start : None if length is None else start + length]
@@ -90,13 +95,17 @@ def low_rank(
     """
     n, d = probes.shape[1:]
     images = columns(slice(None), tests(min(rank + OVERSAMPLING, n * d), n, d))
+    if not images.isfinite().all():  # so that the curvature is not finite at the same positions, and named there
+        return LowRank(rearrange(images.sum(0), "pos d -> pos d 1"), images.new_ones(1), nan)
     basis = torch.linalg.qr(rearrange(images, "k pos d -> (pos d) k")).Q
     products = columns(slice(None), rearrange(basis, "(pos d) k -> k pos d", pos=n))
-    small = (rearrange(products, "k pos d -> k (pos d)") @ basis).double()
-    values, inner = torch.linalg.eigh((small + small.T) / 2)
+    small = (
+        (rearrange(products, "k pos d -> k (pos d)") @ basis).cpu().double()
+    )  # small, and not every device has either
+    values, inner = (found.to(basis) for found in torch.linalg.eigh((small + small.T) / 2))
     largest = values.abs().argsort(descending=True)[:rank]
-    vectors = rearrange(basis @ inner[:, largest].to(basis), "(pos d) k -> pos d k", pos=n)
-    found = LowRank(vectors, values[largest].to(basis), 0.0)
+    vectors = rearrange(basis @ inner[:, largest], "(pos d) k -> pos d k", pos=n)
+    found = LowRank(vectors, values[largest], 0.0)
     missed = columns(slice(None), probes) - found.columns_from(0)(slice(None), probes)
     return replace(found, missed_squared=float(missed.square().sum((1, 2)).mean()))
 
@@ -106,12 +115,19 @@ def gaussian(seed: int, start: int, count: int, n: int, d: int) -> Float[Tensor,
     return torch.from_numpy(np.random.default_rng([seed, start, n]).standard_normal((count, n, d)))
 
 
-def tail_energy(found: Sequence[LowRank]) -> dict[str, Any]:
-    """What a low rank leaves out of H, over all windows: ``‖H - H_k‖_F``, and its share of ``‖H‖_F``."""
+class Energy(NamedTuple):
+    """Squares of Frobenius norms: of what a low rank leaves out of H, and of what it keeps."""
+
+    missed: float
+    kept: float
+
+
+def tail_energy(found: Sequence[Energy]) -> dict[str, Any]:
+    """What low ranks leave out of H, over all windows: ``‖H - H_k‖_F``, and its share of ``‖H‖_F``."""
     if not found:
         return {}
-    missed = sum(one.missed_squared for one in found)
-    whole = missed + sum(float(one.values.square().sum()) for one in found)
+    missed = sum(one.missed for one in found)
+    whole = missed + sum(one.kept for one in found)
     return {"tail_energy": missed**0.5, "tail_energy_share": (missed / whole) ** 0.5 if whole else 0.0}
 
 

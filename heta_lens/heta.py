@@ -7,7 +7,6 @@ S, the curvature    how strongly log P(x_T) bends with token i's embedding      
 I, the information  how far the predicted distribution moves when token i is masked          (Eq. 3)   information.py
 """
 
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -32,16 +31,16 @@ from heta_lens.diagnostics import agreement, warn
 from heta_lens.divergence import DIVERGENCES, Direction
 from heta_lens.faithfulness import SUBSETS, drops, envelope, faithfulness, subsets, whole_drops
 from heta_lens.gate import Flow, gate, value_norms
-from heta_lens.hessian import OVERSAMPLING, LowRank, gaussian, low_rank, tail_energy
+from heta_lens.hessian import OVERSAMPLING, Energy, gaussian, low_rank, tail_energy
 from heta_lens.information import Information
 from heta_lens.masking import Mask, check_mask, mask_vector
-from heta_lens.options import check_at_least, check_choice, check_literals
+from heta_lens.options import check_at_least, check_choice, check_literals, check_names
 from heta_lens.parts import Balance, Parts
-from heta_lens.pieces import Piece, WindowMode, masked, pieces
+from heta_lens.pieces import Piece, WindowMode, masked_information, pieces
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work, working
-from heta_lens.variants import PRESETS, VARIANTS, Terms, Variant
-from heta_lens.windows import averaged, edge_gap, leakage, window_gate, windows
+from heta_lens.variants import PRESETS, VARIANTS, Recipe, Variant
+from heta_lens.windows import Window, averaged, edge_gap, leakage, window_gate, windows
 
 IN_TITLE = {"variant", "balance", "support", "norm", "flow"}  # what makes it another score, if not the default
 
@@ -104,6 +103,7 @@ class Heta:
     def preset(cls, name: str, **changes: Any) -> "Heta":
         """The ``paper``'s reading (the default), or that of the authors' ``released`` code."""
         check_choice("preset", name, PRESETS)
+        check_names(cls, changes)
         return cls(**PRESETS[name] | changes)
 
     def __post_init__(self) -> None:
@@ -127,23 +127,27 @@ class Heta:
         """Refuse options that contradict each other, or that this variant would ignore."""
         variant = f"variant={self.variant!r}"
         for name, value in self._chosen.items():
-            if name in self.terms.unused:
+            if name in self.recipe.unused:
                 raise ValueError(f"{name}={value!r} means nothing with {variant}: leave it out")
-        if self.terms.curvature == "last_layers" and self.layers is None:
+        if self.norm != "hutchinson" and "probes" in self._chosen and self.recipe.curvature != "low_rank":
+            raise ValueError(
+                f"probes={self.probes!r} means nothing with norm={self.norm!r}, which is exact: leave it out"
+            )
+        if self.recipe.curvature == "last_layers" and self.layers is None:
             raise ValueError(f"{variant} needs layers=, how many of the last layers to differentiate")
-        if self.terms.weights is not None and (self.beta, self.gamma) != (0.5, 0.5):
+        if self.recipe.weights is not None and (self.beta, self.gamma) != (0.5, 0.5):
             raise ValueError(f"{variant} fixes beta and gamma: leave them out, or use variant='full'")
         if self.beta == self.gamma == 0:
             raise ValueError("beta=0 and gamma=0 leave nothing to score; for the gate alone, variant='transition_only'")
         if self.interactions and self.beta == 0:
             raise ValueError("interactions=True comes from the curvature, which beta=0 leaves out")
-        if self.interactions and self.terms.windowed:
+        if self.interactions and self.recipe.windowed:
             raise ValueError(f"interactions=True does not go with {variant}: tokens far apart share no window")
         if self.interactions and (self.support, self.norm) == ("row", "hutchinson"):
             raise ValueError("interactions=True does not go with support='row', whose probes cannot tell tokens apart")
 
     @property
-    def terms(self) -> Terms:
+    def recipe(self) -> Recipe:
         return VARIANTS[self.variant]
 
     @property
@@ -154,7 +158,7 @@ class Heta:
 
     @property
     def _weights(self) -> tuple[float | int, float | int]:
-        return self.terms.weights or (self.beta, self.gamma)
+        return self.recipe.weights or (self.beta, self.gamma)
 
     # ------------------------------------------------------------------------------------------------- explaining
     def __call__(self, prediction: Prediction) -> Attribution:
@@ -162,9 +166,12 @@ class Heta:
 
     def each(self, predictions: Sequence[Prediction]) -> list[Attribution]:
         """Explain predictions of one prompt, shorter contexts first; they share masked forwards where they can."""
+        lengths = [len(prediction) for prediction in predictions]
+        if len({id(prediction.prompt) for prediction in predictions}) != 1 or lengths != sorted(set(lengths)):
+            raise ValueError("these predictions must be of one prompt, each of a longer context than the one before it")
         for prediction in predictions:
             self.check(prediction)
-        alone = self.terms.windowed or (isinstance(self.mask, str) and self.mask == "mean")
+        alone = self.recipe.windowed or (isinstance(self.mask, str) and self.mask == "mean")
         groups = [[prediction] for prediction in predictions] if alone else [predictions]  # other windows, other masks
         with predictions[0].running(), working(self._work(groups), self.progress) as work:
             results = [result for group in groups for result in self._explain(group, work)]
@@ -180,15 +187,17 @@ class Heta:
         layers = prediction.lens.layers
         if self.layers is not None and self.layers > layers:
             raise ValueError(f"layers={self.layers} is more than the {layers} layers this model has")
-        if self.terms.curvature == "gauss_newton" and isinstance(prediction.target, tuple):
+        if self.recipe.curvature == "gauss_newton" and isinstance(prediction.target, tuple):
             raise ValueError("variant='gn' cannot contrast: log p(a) - log p(b) is affine in the logits; use 'full'")
-        if self.terms.windowed and self.window_mode == "chunk" and prediction.prompt.user_hooks:
+        if self.recipe.windowed and self.window_mode == "chunk" and prediction.prompt.user_hooks:
             raise ValueError(
                 "window_mode='chunk' runs parts of the prompt alone, where hooks on the model would find other "
                 "positions: use 'frozen' or 'restrict'"
             )
         if self._weights[0] and self.norm == "exact":
             check_enumerable(len(self._spans(prediction)[0]), prediction.embeddings.shape[1], self.support)
+        if self.audit and self.recipe.cheaper:
+            self._full.check(prediction)
         mask_vector(self.mask, prediction.embeddings, prediction.lens.embedding_table)
 
     def _explain(self, targets: Sequence[Prediction], work: Work) -> list[Attribution]:
@@ -196,7 +205,7 @@ class Heta:
         beta, gamma = self._weights
         places = [self._pieces(target) for target in targets]
         gates = [self._gate(*asked) for asked in zip(targets, places, strict=True)]
-        if beta and self.terms.curvature != "squared_gradient":
+        if beta and self.recipe.curvature != "squared_gradient":
             places[0][-1].check(self.seed)
         shared = work.step()
         effects = whole_drops(targets, self.mask, partial(shared.add, "forwards"))
@@ -216,21 +225,23 @@ class Heta:
             results.append(target.attribution("heta", score, parts.means(), self._options, facts, pairs))
         return results
 
-    def _pieces(self, prediction: Prediction) -> list[Piece]:
+    def _pieces(self, prediction: Prediction) -> Sequence[Piece]:
         layer = None if self.layers is None else prediction.lens.layers - self.layers
-        size = self.window if self.terms.windowed else None
-        return pieces(prediction, size, self.overlap, self.window_mode, layer)
+        return pieces(prediction, self._windows(prediction), self.window_mode, layer)
+
+    def _windows(self, prediction: Prediction) -> list[Window]:
+        return windows(len(prediction), self.window if self.recipe.windowed else len(prediction), self.overlap)
 
     # ----------------------------------------------------------------------------------------------- the three parts
-    def _gate(self, prediction: Prediction, place: list[Piece]) -> tuple[Float[Tensor, "pos"], dict[str, Any]]:
+    def _gate(self, prediction: Prediction, place: Sequence[Piece]) -> tuple[Float[Tensor, "pos"], dict[str, Any]]:
         """M, and what there is to say about its flow and about what windows make of it."""
-        if self.terms.gate != "flow":
+        if self.recipe.gate != "flow":
             ones = torch.ones_like(prediction.embeddings[:, 0])
-            return (ones / len(ones) if self.terms.gate == "uniform" else ones), {}
+            return (ones / len(ones) if self.recipe.gate == "uniform" else ones), {}
         whole, total = self._flow(prediction)
-        if not self.terms.windowed:
+        if not self.recipe.windowed:
             return whole, {"gate_total": total}
-        spans, flow = windows(len(whole), self.window, self.overlap), whole
+        spans, flow = self._windows(prediction), whole
         if self.window_gate == "per_window" and self.window_mode == "chunk":
             flow = window_gate([self._flow(piece.prediction)[0] for piece in place], spans, len(whole))
         elif self.window_gate == "per_window":
@@ -242,39 +253,41 @@ class Heta:
         norms = [value_norms(values, output, self.value_norm) for values, output in heads]
         return gate(prediction.patterns, norms, self.flow)
 
-    def _curvature(self, prediction: Prediction, place: list[Piece], work: Work) -> tuple[Curvature, dict[str, Any]]:
+    def _curvature(
+        self, prediction: Prediction, place: Sequence[Piece], work: Work
+    ) -> tuple[Curvature, dict[str, Any]]:
         """S, averaged over windows, and what a low rank leaves out of H."""
-        bent, lows = zip(*[self._bent(piece, work) for piece in place], strict=True)
-        samples = averaged([one.samples for one in bent], [piece.window for piece in place], len(prediction))
-        return Curvature(samples, bent[0].pairs), tail_energy([low for low in lows if low is not None])
+        seen = [(piece.window, *self._bent(piece, work)) for piece in place]
+        samples = averaged([bent.samples for _, bent, _ in seen], [window for window, _, _ in seen], len(prediction))
+        return Curvature(samples, seen[0][1].pairs), tail_energy([energy for _, _, energy in seen if energy])
 
-    def _bent(self, piece: Piece, work: Work) -> tuple[Curvature, LowRank | None]:
-        """S of one piece; and for a low rank, the H it was read off."""
-        if self.terms.curvature == "squared_gradient":
+    def _bent(self, piece: Piece, work: Work) -> tuple[Curvature, Energy | None]:
+        """S of one piece; and for a low rank, how much of H it has."""
+        if self.recipe.curvature == "squared_gradient":
             return Curvature(squared_gradient(piece.gradient()), None), None
         states, prompt = piece.states, piece.prediction.prompt
         done, first = partial(work.add, "hvps"), piece.window.start
-        columns_from = piece.columns_from(self.terms.curvature == "gauss_newton", prompt.batch(self.batch), done)
+        columns_from = piece.columns_from(self.recipe.curvature == "gauss_newton", prompt.batch(self.batch), done)
 
         def probes(i: int) -> Float[Tensor, "probe d"]:
             return rademacher(self.seed, first + i, self.probes, states.shape[1]).to(states)
 
         how = partial(curvature, embeddings=states, probes=probes, support=self.support, norm=self.norm)
-        if self.terms.curvature != "low_rank":
+        if self.recipe.curvature != "low_rank":
             return how(columns_from, chunk=prompt.chunk, pairs=self.interactions), None
         every = torch.stack([probes(i) for i in range(len(states))], 1)
         low = low_rank(columns_from(0), self.rank, partial(gaussian, self.seed, first), every)
         own = self.support == "block" and not self.interactions  # a token's own block is all that is looked at
         cut = partial(low.columns_from, length=1 if own else None)
-        return how(cut, chunk=1 if own else len(states), pairs=self.interactions), low
+        return how(cut, chunk=1 if own else len(states), pairs=self.interactions), low.energy
 
-    def _information(self, targets: Sequence[Prediction], place: list[Piece], work: Work) -> list[Information]:
+    def _information(self, targets: Sequence[Prediction], place: Sequence[Piece], work: Work) -> list[Information]:
         """I and each masked token's effect on g, for every target: of windows there is only one."""
-        batch = place[0].prediction.prompt.batch(self.batch, len(targets))
-        how = partial(masked, mask=self.mask, divergence=DIVERGENCES[self.kl], batch=batch)
-        found = [how(piece, targets, done=partial(work.add, "forwards")) for piece in place]
-        spans, longest = [piece.window for piece in place], len(targets[-1])
-        divergences, effects = (averaged(parts, spans, longest) for parts in zip(*found, strict=True))
+        batch = targets[0].prompt.batch(self.batch, len(targets))
+        how = partial(masked_information, mask=self.mask, divergence=DIVERGENCES[self.kl], batch=batch)
+        seen = [(piece.window, how(piece, targets, done=partial(work.add, "forwards"))) for piece in place]
+        spans, found = zip(*seen, strict=True)
+        divergences, effects = (averaged(parts, spans, len(targets[-1])) for parts in zip(*found, strict=True))
         rows = zip(targets, divergences, effects, strict=True)
         return [Information(divergence[: len(one)], effect[: len(one)]) for one, divergence, effect in rows]
 
@@ -287,10 +300,8 @@ class Heta:
         for name, part in {**parts.means(), "the score": score}.items():
             target.check_finite(name, part)
         facts = parts.diagnostics(self.balance)
-        facts |= {
-            "probes": self.probes,
-            "chosen": {name: self._chosen[name] for name in IN_TITLE & self._chosen.keys()},
-        }
+        facts["probes"] = self.probes
+        facts["chosen"] = {name: value for name, value in self._chosen.items() if name in IN_TITLE}
         facts["additivity_gap"] = abs(float(score.sum()) - effect)
         if seen is not None:
             gain, share = envelope(seen.divergence, seen.drop)
@@ -306,20 +317,21 @@ class Heta:
         members = subsets(self.seed, len(prediction)).to(score.device)
         dropped = drops(prediction, self.mask, members, self.batch, partial(work.add, "audit"))
         facts: dict[str, Any] = {"faithfulness": faithfulness(dropped, members.to(score) @ score, self.seed)}
-        if self.terms.cheaper:
-            full = self._full(prediction).scores.to(score)
-            facts["against_full"] = agreement(score, full)
-            if self.terms.windowed:
-                spans = windows(len(score), self.window, self.overlap)
-                facts["against_full"]["near_edges"] = edge_gap(full, score, spans)
+        if self.recipe.cheaper:
+            full = self._full._explain([prediction], work)[0]
+            scores, cost = full.scores.to(score), ("forwards", "hvps")
+            facts["against_full"] = agreement(score, scores) | {name: full.diagnostics[name] for name in cost}
+            if self.recipe.windowed:
+                facts["against_full"]["near_edges"] = edge_gap(scores, score, self._windows(prediction))
         return facts
 
-    def _full(self, prediction: Prediction) -> Attribution:
-        kept = {name: value for name, value in self._chosen.items() if name not in Terms().unused}
-        full = Heta(**kept | {"variant": "full", "interactions": False, "audit": False, "progress": False})
-        with warnings.catch_warnings():  # of weak parts, which it has in common with what is audited
-            warnings.simplefilter("ignore", UserWarning)
-            return full(prediction)
+    @property
+    def _full(self) -> "Heta":
+        """What a cheaper variant stands for."""
+        kept = {name: value for name, value in self._chosen.items() if name not in Recipe().unused}
+        if self.norm != "hutchinson":
+            kept.pop("probes", None)  # which only a low rank has a use for then
+        return Heta(**kept | {"variant": "full", "interactions": False, "audit": False})
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -330,22 +342,25 @@ class Heta:
         """What lies ahead, for the progress bar."""
         work = Counter[str]()
         for group in groups:
-            work["forwards"] += 1 + sum(map(len, self._spans(group[-1]))) * bool(self._weights[1])
+            spans = self._spans(group[-1])
+            work["forwards"] += 1 + sum(map(len, spans)) * bool(self._weights[1])
             for prediction in group:
                 work["hvps"] += sum(self._hvps(len(span), prediction) for span in self._spans(prediction))
                 work["audit"] += (len(prediction) + SUBSETS) * self.audit
+                if self.audit and self.recipe.cheaper:
+                    work.update(self._full._work([[prediction]]))
         return dict(work)
 
     def _spans(self, prediction: Prediction) -> list[range]:
-        pieced = self.terms.windowed and self.window_mode != "restrict"
-        n = len(prediction)
-        return [range(*span) for span in windows(n, self.window if pieced else n, self.overlap)]
+        """What is explained at once."""
+        whole = self.window_mode == "restrict"
+        return [range(len(prediction))] if whole else [range(*window) for window in self._windows(prediction)]
 
     def _hvps(self, tokens: int, prediction: Prediction) -> int:
         d = prediction.embeddings.shape[1]
-        if not self._weights[0] or self.terms.curvature == "squared_gradient":
+        if not self._weights[0] or self.recipe.curvature == "squared_gradient":
             return 0
-        if self.terms.curvature == "low_rank":
+        if self.recipe.curvature == "low_rank":
             return 2 * min(self.rank + OVERSAMPLING, tokens * d) + self.probes
         if self.norm != "hutchinson":
             return d * tokens

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from operator import index
 from typing import Any, SupportsIndex
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -95,23 +96,26 @@ def attribute_batch(
     with lens.undisturbed():
         rows = Activations.of_each(cache)
         count, length = len(rows), len(rows[0][EMBED])
-        ids = batch_tokens(lens, rows, tokens)
-        if attention_mask is None:
-            check_unpadded(ids, lens.speller.pad, lens.speller.bos)
-        mask = torch.ones(count, length, dtype=torch.long) if attention_mask is None else attention_mask
-        asks = zip(
+        mask = torch.ones(count, length) if attention_mask is None else attention_mask
+        asks = [
             real_parts(mask, count, length),
             one_each("targets", targets, count, "prompt"),
             one_each("positions", positions, count, "prompt"),
-            strict=True,
-        )
-        for number, (part, target, position) in enumerate(asks):
+        ]
+        ids = None if tokens is None else batch_tokens(tokens, (count, length))
+        if attention_mask is None:
+            check_unpadded(ids or recovered(lens, rows), lens.speller.pad, lens.speller.bos)
+        for number, (part, target, position) in enumerate(zip(*asks, strict=True)):
             with about(f"prompt {number} of the batch"):
-                cached, known = rows[number].part(part), None if tokens is None else ids[number][part]
+                cached, known = rows[number].part(part), None if ids is None else ids[number][part]
                 n = context_length(len(cached[EMBED]), position)
                 asked += predictions(lens, cached, {n: target}, tokens=known, follow=position is not None)
                 explain.check(asked[-1])
-    return [explain(prediction) for prediction in asked]
+    attributions = []
+    for number in range(count):
+        with about(f"prompt {number} of the batch"):
+            attributions.append(explain(asked.pop(0)))  # and with it what was kept for its runs
+    return attributions
 
 
 def method_of(method: str | Heta, options: Mapping[str, Any]) -> Heta:
@@ -143,23 +147,30 @@ def span_of(cached: int, start: Any, stop: Any) -> tuple[int, int]:
     return first, last
 
 
-def batch_tokens(lens: Lens, rows: Sequence[Activations], tokens: Any) -> list[list[int]]:
-    """Every prompt's ids, padding included."""
-    if tokens is None:
-        return [recover_tokens(lens, row[EMBED], needed=0) for row in rows]
-    shape = (len(rows), len(rows[0][EMBED]))
+def batch_tokens(tokens: Any, shape: tuple[int, int]) -> list[list[int]]:
+    """The given ids of every prompt, padding included."""
     try:
         ids = torch.as_tensor(tokens)
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"tokens= takes the ids the model was run on, {shape[0]} rows of {shape[1]}") from None
+    ids = ids[None] if ids.ndim == 1 and shape[0] == 1 else ids
     if ids.shape != shape:
         raise ValueError(f"tokens= must be the ids of the cached prompts, of shape {shape}; got {tuple(ids.shape)}")
     return ids.tolist()
 
 
+def recovered(lens: Lens, rows: Sequence[Activations]) -> list[list[int]]:
+    """Every prompt's ids, read off the cached embeddings."""
+    found = []
+    for number, row in enumerate(rows):
+        with about(f"prompt {number} of the batch"):
+            found.append(recover_tokens(lens, row[EMBED], needed=0))
+    return found
+
+
 def one_each(name: str, given: Any, count: int, of: str) -> list[Any]:
     """A list's entries, one for each; anything else is meant for all."""
-    given = given.tolist() if isinstance(given, Tensor) else given
+    given = given.tolist() if isinstance(given, Tensor | np.ndarray) else given
     if not isinstance(given, list):
         return [given] * count
     if len(given) != count:

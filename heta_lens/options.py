@@ -28,7 +28,7 @@ def check_at_least(name: str, value: Any, least: float | int, *, whole: bool = F
 
 def is_whole(value: Any) -> bool:
     """Whether this is an integer, of Python's, numpy's or torch's kind."""
-    if isinstance(value, bool | np.ndarray):
+    if isinstance(value, bool | np.ndarray) or "bool" in str(getattr(value, "dtype", "")):
         return False
     try:
         return index(value) is not None

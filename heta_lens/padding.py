@@ -17,7 +17,7 @@ def real_parts(mask: Any, prompts: int, length: int) -> list[slice]:
         raise ValueError(
             f"attention_mask= must be of shape {(prompts, length)}, as the cached tokens; got {tuple(rows.shape)}"
         )
-    if not torch.isin(rows, torch.tensor([0, 1]).to(rows)).all():
+    if not ((rows == 0) | (rows == 1)).all():
         raise ValueError("attention_mask= must be 1 where a token is real and 0 where padding is, and nothing else")
     return [_stretch(row, number) for number, row in enumerate(rows.long().cpu())]
 

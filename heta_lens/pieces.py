@@ -12,8 +12,8 @@ from heta_lens.divergence import Divergence
 from heta_lens.hessian import Columns, ColumnsFrom, check_twice_differentiable, differentiate, gauss_newton, hessian
 from heta_lens.information import Information, LogProbs, information
 from heta_lens.masking import Mask, mask_vector
-from heta_lens.prediction import Prediction
-from heta_lens.windows import Window, windows
+from heta_lens.prediction import Lazy, Prediction
+from heta_lens.windows import Window
 
 WindowMode: TypeAlias = Literal["frozen", "restrict", "chunk"]
 
@@ -68,17 +68,13 @@ class Piece(NamedTuple):
         return differentiate(objective, self.states, again=False)[1]
 
 
-def pieces(
-    prediction: Prediction, size: int | None, overlap: float | int, mode: WindowMode, layer: int | None
-) -> list[Piece]:
-    """One piece for no window, and for one that restricts nothing but the gate; else one a window."""
-    n = len(prediction)
-    if size is None or mode == "restrict" or size >= n:
-        return [Piece(Window(0, n), prediction, 0, None, layer)]
-    spans = windows(n, size, overlap)
+def pieces(prediction: Prediction, spans: Sequence[Window], mode: WindowMode, layer: int | None) -> Sequence[Piece]:
+    """One piece for a single window, and for windows that restrict nothing but the gate; else one for each."""
+    if len(spans) == 1 or mode == "restrict":
+        return [Piece(Window(0, len(prediction)), prediction, 0, None, layer)]
     if mode == "frozen":
         return [Piece(span, prediction, *span, layer) for span in spans]
-    return [Piece(span, prediction.alone(*span), 0, None, layer) for span in spans]
+    return Lazy(len(spans), lambda k: Piece(spans[k], prediction.alone(*spans[k]), 0, None, layer))
 
 
 def rival(prediction: Prediction) -> int:
@@ -88,7 +84,7 @@ def rival(prediction: Prediction) -> int:
 
 
 @torch.no_grad()
-def masked(
+def masked_information(
     piece: Piece,
     targets: Sequence[Prediction],
     *,

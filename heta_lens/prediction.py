@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -23,18 +23,20 @@ from heta_lens.lens import EMBED, Lens, pattern_name, values_name
 from heta_lens.prompt import Prompt
 from heta_lens.text import locate
 
+T = TypeVar("T")
 
-class Layers(Sequence[Tensor]):
-    """A tensor a layer, made when it is asked for: all at once they may be more than fits."""
 
-    def __init__(self, layers: int, of: Callable[[int], Tensor]) -> None:
-        self.layers, self.of = range(layers), of
+class Lazy(Sequence[T]):
+    """Items that are made when they are asked for: all at once they may be more than fits."""
+
+    def __init__(self, count: int, of: Callable[[int], T]) -> None:
+        self.places, self.of = range(count), of
 
     def __len__(self) -> int:
-        return len(self.layers)
+        return len(self.places)
 
-    def __getitem__(self, layer: Any) -> Any:
-        return self.of(self.layers[layer])
+    def __getitem__(self, place: Any) -> Any:
+        return self.of(self.places[place])
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,8 +121,8 @@ class Prediction:
     def output_weights(self) -> Sequence[Float[Tensor, "head d_head d"]]:
         return self._layers(self.lens.output_weights)
 
-    def _layers(self, of: Callable[[int], Tensor]) -> Layers:
-        return Layers(self.lens.layers, lambda layer: of(layer).to(self.embeddings))
+    def _layers(self, of: Callable[[int], Tensor]) -> Sequence[Tensor]:
+        return Lazy(self.lens.layers, lambda layer: of(layer).to(self.embeddings))
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -168,11 +170,11 @@ class Prediction:
             target=self.target,
             target_text=wanted if isinstance(self.target, tuple) else wanted[0],
             method=method,
-            scores=scores.detach().cpu(),
-            parts={name: part.detach().cpu() for name, part in parts.items()},
+            scores=_kept(scores),
+            parts=_kept(parts),
             options={**options, "model": self.lens.weights(), "versions": versions()},
-            diagnostics={**self._facts(), **diagnostics},
-            interactions=None if interactions is None else interactions.detach().cpu(),
+            diagnostics=_kept({**self._facts(), **diagnostics}),
+            interactions=_kept(interactions),
         )
 
     @property
@@ -212,6 +214,13 @@ def predictions(
         check_target(lens, log_probs, resolved)
         found.append(Prediction(prompt, n, resolved))
     return found
+
+
+def _kept(value: Any) -> Any:
+    """Every tensor in it, off the accelerator and without its graph."""
+    if isinstance(value, Mapping):
+        return {name: _kept(item) for name, item in value.items()}
+    return value.detach().cpu() if isinstance(value, Tensor) else value
 
 
 def versions() -> dict[str, str]:

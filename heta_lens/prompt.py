@@ -110,7 +110,7 @@ class Prompt:
             return 1
         if wanted != "auto":
             return int(wanted)
-        return max(1, min(32, 4096 // len(self.ids), 2**26 // (read * self.lens.vocabulary)))
+        return max(1, min(32, 4096 // len(self.ids), 2**25 // (read * self.lens.vocabulary)))
 
     @property
     def kept(self) -> KeysValues | None:

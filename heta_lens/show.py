@@ -49,7 +49,7 @@ def tokens_by_target(
     """Tokens coloured by the values of one target at a time, the one that is pointed at; each on its own scale."""
     scaled = torch.stack([(row / _deepest(row)).clamp(-1, 1) for row in values])
     shown = colored_tokens_multi(
-        [_inert(one) for one in tokens], scaled.T.contiguous(), [_inert(one) for one in targets]
+        [_inert(one) for one in tokens], scaled.T.contiguous(), [_inert(_seen(one)) for one in targets]
     )
     return _view(title, notes, shown)
 
@@ -64,6 +64,11 @@ def _view(title: str, notes: str, shown: RenderedHTML) -> View:
     caption = f"<p><strong>{escape(title)}</strong><br><small>{escape(notes)}</small></p>"
     # `local_src` holds the whole script and fetches nothing; circuitsvis' own notebook output asks the network.
     return View(title, f"<div>{caption}{shown.local_src}</div>")
+
+
+def _seen(target: str) -> str:
+    """Its name on a button, where white space alone would not be seen."""
+    return target if target.strip() else repr(target)
 
 
 def _inert(token: str) -> str:

@@ -1,8 +1,9 @@
 """SpanAttribution: which tokens made the model write a whole stretch of tokens, one attribution for each of them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from os import PathLike
+from typing import Any
 
 import pandas as pd
 import torch
@@ -52,6 +53,14 @@ class SpanAttribution:
         """The paper's span attribution: each prompt token's scores, summed over the targets."""
         return self.matrix[:, : self.start].sum(0)
 
+    @property
+    def cost(self) -> dict[str, int]:
+        """What all steps took together, in masked forwards and Hessian–vector products."""
+        costs = [step.diagnostics for step in self.steps]
+        shared = costs[0].get("forwards_shared_by", 1) == len(self)
+        forwards = [cost["forwards"] for cost in costs]
+        return {"forwards": forwards[0] if shared else sum(forwards), "hvps": sum(cost["hvps"] for cost in costs)}
+
     # ------------------------------------------------------------------------------------------------ reading it
     def top(self, k: int = 10) -> list[Scored]:
         """The k prompt tokens with the highest totals, best first."""
@@ -89,7 +98,12 @@ class SpanAttribution:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "SpanAttribution":
         """Read what `save` wrote; any other file is refused."""
-        value = storage.load(path, FORMAT, VERSION)
+        return storage.load(path, FORMAT, VERSION, cls._of)
+
+    @classmethod
+    def _of(cls, value: Mapping[str, Any]) -> "SpanAttribution":
+        if not value["steps"]:
+            raise ValueError("it has no steps")
         return cls(tuple(Attribution(**step) for step in value["steps"]), value["tokens"])
 
     def __repr__(self) -> str:
@@ -100,10 +114,20 @@ class SpanAttribution:
         return self._summed._title
 
     @property
+    def _plain(self) -> bool:
+        """Whether every target is a token, and none a contrast."""
+        return all(isinstance(step.target_text, str) for step in self.steps)
+
+    @property
     def _summed(self) -> Attribution:
         """The totals beside the prompt's tokens, to be read like any other scores."""
         first = self.steps[0]
         kept = {name: first.diagnostics[name] for name in ("chosen",) if name in first.diagnostics}
         return replace(
-            first, scores=self.total, target_text="".join(self.targets), parts={}, diagnostics=kept, interactions=None
+            first,
+            scores=self.total,
+            target_text=("" if self._plain else ", ").join(self.targets),
+            parts={},
+            diagnostics=kept,
+            interactions=None,
         )

@@ -1,7 +1,7 @@
 """Nested values with tensors in them, as one safetensors file with a JSON header. No pickle is read or written."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ def save(path: str | PathLike[str], kind: str, version: int, value: Mapping[str,
     save_file(tensors, path, {"format": kind, "version": str(version), "value": header})
 
 
-def load(path: str | PathLike[str], kind: str, version: int) -> dict[str, Any]:
-    """Read what `save` wrote, and refuse anything else."""
+def load(path: str | PathLike[str], kind: str, version: int, make: Callable[[dict[str, Any]], Any] = dict) -> Any:
+    """What is made of what `save` wrote; anything else is refused."""
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
@@ -37,8 +37,8 @@ def load(path: str | PathLike[str], kind: str, version: int) -> dict[str, Any]:
     try:
         written, value = int(header["version"]), header["value"]
         if written <= version:
-            return _unpack(json.loads(value), tensors)
-    except (KeyError, ValueError) as error:
+            return make(_unpack(json.loads(value), tensors))
+    except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is a damaged {kind} file: {error!r}") from None
     raise ValueError(
         f"{path} was written as version {written} of {kind}; this heta_lens reads up to version {version}: upgrade it"

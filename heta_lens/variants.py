@@ -8,7 +8,7 @@ Variant: TypeAlias = Literal[
 ]  # fmt: skip
 
 
-class Terms(NamedTuple):
+class Recipe(NamedTuple):
     """What a variant makes of Eq. 4, and β and γ where they are not the caller's to choose."""
 
     curvature: Literal["hessian", "low_rank", "last_layers", "squared_gradient", "gauss_newton", "none"] = "hessian"
@@ -33,26 +33,27 @@ class Terms(NamedTuple):
             ),
             **dict.fromkeys(("flow", "value_norm"), self.gate != "flow"),
             "kl": self.weights is not None and self.weights[1] == 0,
+            "balance": self.weights == (0, 0),
         }
         return {name for name, unused in nothing.items() if unused}
 
 
-VARIANTS: dict[Variant, Terms] = {
-    "full": Terms(),
+VARIANTS: dict[Variant, Recipe] = {
+    "full": Recipe(),
     # Cheaper: a part of H, H of a part of the model, windows of the context, or another matrix in H's place.
-    "lr": Terms("low_rank"),
-    "ls": Terms("last_layers"),
-    "win": Terms(windowed=True),
-    "lr+win": Terms("low_rank", windowed=True),
-    "ls+win": Terms("last_layers", windowed=True),
-    "gs": Terms("squared_gradient"),
-    "gn": Terms("gauss_newton"),
+    "lr": Recipe("low_rank"),
+    "ls": Recipe("last_layers"),
+    "win": Recipe(windowed=True),
+    "lr+win": Recipe("low_rank", windowed=True),
+    "ls+win": Recipe("last_layers", windowed=True),
+    "gs": Recipe("squared_gradient"),
+    "gn": Recipe("gauss_newton"),
     # The paper's ablations. Its "Hessian only" and "KL only" keep the gate.
-    "transition_only": Terms("none", weights=(0, 0)),
-    "hessian_only": Terms(weights=(1, 0)),
-    "kl_only": Terms("none", weights=(0, 1)),
-    "no_gate": Terms(gate="none"),
-    "uniform_gate": Terms(gate="uniform"),
+    "transition_only": Recipe("none", weights=(0, 0)),
+    "hessian_only": Recipe(weights=(1, 0)),
+    "kl_only": Recipe("none", weights=(0, 1)),
+    "no_gate": Recipe(gate="none"),
+    "uniform_gate": Recipe(gate="uniform"),
 }
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -60,7 +60,7 @@ def test_variants_are_the_terms_of_eq4(build: Any) -> None:
         "no_gate": 0.5 * curvature + 0.5 * information,
         "uniform_gate": (0.5 * curvature + 0.5 * information) / 6,
     }
-    assert expected.keys() == {name for name, terms in VARIANTS.items() if not terms.cheaper}
+    assert expected.keys() == {name for name, recipe in VARIANTS.items() if not recipe.cheaper}
     for variant, scores in expected.items():
         assert relative(explain(model, ids, variant=variant).scores, scores) < 1e-9, variant
 
@@ -451,3 +451,39 @@ def test_keys_and_values_are_not_kept_where_nothing_continues_from_them(forwards
     found = heta_lens.attribute(cache, 7, tokens=ids, variant="transition_only").diagnostics
     assert len(runs) == 2  # the check, and one in which all is masked
     assert (found["forwards"], found["prefix_reuse"]) == (1, "not needed")
+
+
+def test_predictions_of_different_prompts_do_not_share_anything() -> None:
+    model = zoo.bridge("gpt2")
+    short, long = (predict(model, zoo.prompt(model, 6, seed), position=seed + 3) for seed in (0, 1))
+    with pytest.raises(ValueError, match="must be of one prompt"):
+        heta_lens.Heta().each([short, long])
+
+
+def test_what_an_audit_would_refuse_is_refused_before_any_work(forwards: Any) -> None:
+    model = zoo.bridge("gpt2")
+    prediction = predict(model, zoo.prompt(model, 8))
+    runs = forwards(model)
+    heta = heta_lens.Heta(variant="win", window=2, support="row", norm="exact", audit=True)
+    with pytest.raises(ValueError, match=r"all 2\^64 sign vectors"):
+        heta(prediction)
+    assert not runs
+
+
+def test_nothing_of_an_attribution_stays_where_it_was_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an accelerator that would be its memory."""
+    model = zoo.bridge("gpt2")
+    prediction, moved = predict(model, zoo.prompt(model, 5)), []
+    cpu = torch.Tensor.cpu
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: moved.append(tensor.data_ptr()) or cpu(tensor))
+    with weak_parts_allowed():
+        found = heta_lens.Heta(probes=3, interactions=True)(prediction)
+
+    def tensors(value: Any) -> list[torch.Tensor]:
+        if isinstance(value, dict):
+            return [one for item in value.values() for one in tensors(item)]
+        return [value] if isinstance(value, torch.Tensor) else []
+
+    kept = tensors({**found.diagnostics, **found.parts, "scores": found.scores, "pairs": found.interactions})
+    assert len(kept) > 8
+    assert {tensor.data_ptr() for tensor in kept} <= set(moved)

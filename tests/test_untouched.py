@@ -146,7 +146,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "pair": {"target": (7, " cat")},
     "text": {"target": " cat"},
     "row": {"support": "row", "mask": "vocab_mean"},
-    "exact": {"norm": "exact", "mask": 5},
+    "exact": {"norm": "exact", "mask": 5, "probes": 10},
     "kl_only": {"variant": "kl_only", "target": None, "probes": 10},
     "lr": {"variant": "lr", "rank": 2, "audit": True},
     "ls": {"variant": "ls", "layers": 1, "interactions": True},
@@ -330,7 +330,13 @@ def test_a_failure_within_a_backward_pass_leaves_everything_as_it_was(call: int,
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"target": 10**6}, {"position": 99}, {"tokens": [5] * N}, {"mask": 10**6}, {"norm": "exact", "support": "row"}],
+    [
+        {"target": 10**6},
+        {"position": 99},
+        {"tokens": [5] * N},
+        {"mask": 10**6},
+        {"norm": "exact", "support": "row", "probes": 10},
+    ],
 )
 @pytest.mark.parametrize("kind", ["gpt2"])
 def test_a_refusal_leaves_everything_as_it_was(used: Any, kind: str, wrong: dict[str, Any]) -> None:

@@ -387,6 +387,8 @@ def test_an_option_that_means_nothing_to_a_variant_is_refused(option: str, varia
         ({"interactions": "yes"}, TypeError, "interactions='yes' must be True or False"),
         ({"audit": 2}, TypeError, "audit=2 must be True or False"),
         ({"interactions": 1}, TypeError, "interactions=1 must be True or False"),
+        ({"norm": "exact", "probes": 3}, ValueError, "probes=3 means nothing with norm='exact', which is exact"),
+        ({"variant": "transition_only", "balance": "sum"}, ValueError, "balance='sum' means nothing with"),
         ({"variant": "hessian_only", "gamma": 1.0}, ValueError, "fixes beta and gamma"),
     ],
 )
