@@ -184,4 +184,5 @@ def about(what: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        raise type(error)(f"{what}: {error}") from error
+        kind = TypeError if isinstance(error, TypeError) else ValueError  # a subclass may want other arguments
+        raise kind(f"{what}: {error}") from error
