@@ -11,6 +11,7 @@ from scipy.stats import t as student
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+import heta_lens
 import oracles
 import zoo
 from heta_lens.curvature import (
@@ -231,6 +232,14 @@ def test_no_more_products_are_alive_at_once_than_a_batch_holds() -> None:
     assert counted == [2, 2, 1] * 2
 
 
+@pytest.mark.parametrize("norm", ["hutchinson", "exact", "entrywise"])
+def test_directions_may_be_taken_a_few_at_a_time(norm: Norm, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix, probes = random_hessian(3, 4), partial(rademacher, 0, probes=5, d=4)
+    at_once = of_quadratic(matrix, probes, norm=norm)
+    monkeypatch.setattr(heta_lens.curvature, "AT_ONCE", 3)
+    torch.testing.assert_close(of_quadratic(matrix, probes, norm=norm), at_once, rtol=1e-12, atol=0)
+
+
 def test_expected_l1_visits_all_signs_in_every_chunk() -> None:
     rows = torch.randn(3, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     every = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0], dtype=torch.float64)] * 16)
@@ -315,7 +324,7 @@ def test_probes_are_unbiased_and_independent() -> None:
 def sure(family: str, dtype: torch.dtype, certainty: float) -> Any:
     """A model whose last norm is turned up, so that it is nearly certain of what comes next."""
     model = zoo.bridge.__wrapped__(family, dtype)
-    wrapped = model.original_model
+    wrapped: Any = model.original_model
     norm = wrapped.transformer.ln_f if family == "gpt2" else wrapped.gpt_neox.final_layer_norm
     for parameter in norm.parameters():
         parameter.data *= certainty
