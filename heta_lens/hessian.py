@@ -99,9 +99,8 @@ def low_rank(
         return LowRank(rearrange(images.sum(0), "pos d -> pos d 1"), images.new_ones(1), nan)
     basis = torch.linalg.qr(rearrange(images, "k pos d -> (pos d) k")).Q
     products = columns(slice(None), rearrange(basis, "(pos d) k -> k pos d", pos=n))
-    small = (
-        (rearrange(products, "k pos d -> k (pos d)") @ basis).cpu().double()
-    )  # small, and not every device has either
+    # On the CPU in float64, which not every device has: it is a small matrix.
+    small = (rearrange(products, "k pos d -> k (pos d)") @ basis).cpu().double()
     values, inner = (found.to(basis) for found in torch.linalg.eigh((small + small.T) / 2))
     largest = values.abs().argsort(descending=True)[:rank]
     vectors = rearrange(basis @ inner[:, largest], "(pos d) k -> pos d k", pos=n)

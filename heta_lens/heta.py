@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import partial
+from operator import index
 from typing import Any, Literal
 
 import torch
@@ -34,7 +35,7 @@ from heta_lens.gate import Flow, gate, value_norms
 from heta_lens.hessian import OVERSAMPLING, Energy, gaussian, low_rank, tail_energy
 from heta_lens.information import Information
 from heta_lens.masking import Mask, check_mask, mask_vector
-from heta_lens.options import check_at_least, check_choice, check_literals, check_names
+from heta_lens.options import check_at_least, check_choice, check_literals, check_names, is_whole
 from heta_lens.parts import Balance, Parts
 from heta_lens.pieces import Piece, WindowMode, masked_information, pieces
 from heta_lens.prediction import Prediction
@@ -119,6 +120,10 @@ class Heta:
         for name in ("interactions", "audit"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name}={getattr(self, name)!r} must be True or False")
+        for field in fields(self):  # as plain numbers, which can be computed with and saved
+            value = getattr(self, field.name)
+            if isinstance(field.default, int | float) and not isinstance(value, bool | int | float):
+                object.__setattr__(self, field.name, index(value) if is_whole(value) else float(value))
         if self.overlap >= 1:
             raise ValueError(f"overlap={self.overlap!r} must be below 1: the next window has to get somewhere")
         self._check_together()
@@ -126,21 +131,25 @@ class Heta:
     def _check_together(self) -> None:
         """Refuse options that contradict each other, or that this variant would ignore."""
         variant = f"variant={self.variant!r}"
+        beta, gamma = self._weights
         for name, value in self._chosen.items():
-            if name in self.recipe.unused:
-                raise ValueError(f"{name}={value!r} means nothing with {variant}: leave it out")
+            if name in self.recipe.unused(beta, gamma):
+                given = [f"{weight}=0" for weight in ("beta", "gamma") if getattr(self, weight) == 0]
+                raise ValueError(f"{name}={value!r} means nothing with {' and '.join([variant, *given])}: leave it out")
         if self.norm != "hutchinson" and "probes" in self._chosen and self.recipe.curvature != "low_rank":
             raise ValueError(
                 f"probes={self.probes!r} means nothing with norm={self.norm!r}, which is exact: leave it out"
             )
+        if "seed" in self._chosen and not (self.audit or self._random):
+            raise ValueError(f"seed={self.seed!r} means nothing here, where nothing is random: leave it out")
         if self.recipe.curvature == "last_layers" and self.layers is None:
             raise ValueError(f"{variant} needs layers=, how many of the last layers to differentiate")
         if self.recipe.weights is not None and (self.beta, self.gamma) != (0.5, 0.5):
             raise ValueError(f"{variant} fixes beta and gamma: leave them out, or use variant='full'")
         if self.beta == self.gamma == 0:
             raise ValueError("beta=0 and gamma=0 leave nothing to score; for the gate alone, variant='transition_only'")
-        if self.interactions and self.beta == 0:
-            raise ValueError("interactions=True comes from the curvature, which beta=0 leaves out")
+        if self.beta == 0 and self.recipe.curvature not in ("hessian", "none"):
+            raise ValueError(f"{variant} is about the curvature, which beta=0 leaves out")
         if self.interactions and self.recipe.windowed:
             raise ValueError(f"interactions=True does not go with {variant}: tokens far apart share no window")
         if self.interactions and (self.support, self.norm) == ("row", "hutchinson"):
@@ -155,6 +164,12 @@ class Heta:
         """Options that are not the default."""
         values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
         return {name: value for name, (value, default) in values.items() if not _same(value, default)}
+
+    @property
+    def _random(self) -> bool:
+        """Whether the score depends on random directions."""
+        probed = self._weights[0] and self.recipe.curvature not in ("none", "squared_gradient")
+        return bool(probed) and (self.norm == "hutchinson" or self.recipe.curvature == "low_rank")
 
     @property
     def _weights(self) -> tuple[float | int, float | int]:
@@ -328,7 +343,7 @@ class Heta:
     @property
     def _full(self) -> "Heta":
         """What a cheaper variant stands for."""
-        kept = {name: value for name, value in self._chosen.items() if name not in Recipe().unused}
+        kept = {name: value for name, value in self._chosen.items() if name not in Recipe().unused(*self._weights)}
         if self.norm != "hutchinson":
             kept.pop("probes", None)  # which only a low rank has a use for then
         return Heta(**kept | {"variant": "full", "interactions": False, "audit": False})

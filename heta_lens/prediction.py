@@ -126,7 +126,7 @@ class Prediction:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Gradients on for embeddings and off for parameters; the model must be as it was when this was made."""
+        """Gradients on for embeddings and off for parameters; the hooks must be those of when this was made."""
         if tuple(self.lens.user_hooks()) != self.prompt.user_hooks:
             raise RuntimeError("hooks were added to or removed from the model since this prediction was made")
         with self.lens.undisturbed():

@@ -21,19 +21,17 @@ class Recipe(NamedTuple):
         """Whether it approximates the full method, instead of leaving a part of it out."""
         return self.windowed or self.curvature not in ("hessian", "none")
 
-    @property
-    def unused(self) -> set[str]:
-        """Options that mean nothing to this variant."""
+    def unused(self, beta: float | int, gamma: float | int) -> set[str]:
+        """Options that mean nothing to this variant, with these weights of curvature and information."""
+        probed = beta and self.curvature not in ("none", "squared_gradient")
         nothing = {
             "rank": self.curvature != "low_rank",
             "layers": self.curvature != "last_layers",
             **dict.fromkeys(("window", "overlap", "window_mode", "window_gate"), not self.windowed),
-            **dict.fromkeys(
-                ("probes", "support", "norm", "interactions"), self.curvature in ("none", "squared_gradient")
-            ),
+            **dict.fromkeys(("probes", "support", "norm", "interactions"), not probed),
             **dict.fromkeys(("flow", "value_norm"), self.gate != "flow"),
-            "kl": self.weights is not None and self.weights[1] == 0,
-            "balance": self.weights == (0, 0),
+            "kl": not gamma,
+            "balance": not (beta or gamma),
         }
         return {name for name, unused in nothing.items() if unused}
 

@@ -56,3 +56,11 @@ def signs(seed: int, probes: int, n: int, d: int) -> Tensor:
     from heta_lens.curvature import rademacher
 
     return torch.stack([rademacher(seed, position, probes, d) for position in range(n)], dim=1)
+
+
+def busy(model: Any) -> Any:
+    """The model in the middle of somebody's work: a hook on it, some parameters frozen."""
+    for k, parameter in enumerate(model.parameters()):
+        parameter.requires_grad_(k % 3 != 0)
+    model.add_hook("blocks.0.hook_resid_post", lambda activation, hook: activation * 0.9)  # noqa: ARG005
+    return model

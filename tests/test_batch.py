@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from asking import cache_of, relative
+from asking import busy, cache_of, relative
 from test_untouched import differences, fail_from, state
 from torch import Tensor
 from transformer_lens import ActivationCache
@@ -520,22 +520,13 @@ OWN_KINDS: dict[str, Callable[[], Any]] = {
 }
 
 
-def busy(kind: str) -> Any:
-    """A model in the middle of somebody's work."""
-    model = OWN_KINDS[kind]()
-    for k, parameter in enumerate(model.parameters()):
-        parameter.requires_grad_(k % 3 != 0)
-    model.add_hook("blocks.0.hook_resid_post", lambda activation, hook: activation * 0.9)  # noqa: ARG005
-    return model
-
-
 @pytest.mark.parametrize("kind", OWN_KINDS)
 @pytest.mark.parametrize(
     "wrong", [{}, {"targets": [7, 7, 999]}, {"positions": 3}, {"mask": 10**6}, {"attention_mask": None}], ids=str
 )
 @pytest.mark.usefixtures("unchecked")
 def test_nothing_of_the_callers_changes(kind: str, wrong: dict[str, Any]) -> None:
-    model = busy(kind)
+    model = busy(OWN_KINDS[kind]())
     batch = Batch(model, "left")
     before, mask = state(model, batch.cache, batch.rows), batch.mask.clone()
     asked = {"tokens": batch.rows} | wrong
@@ -554,7 +545,7 @@ def test_nothing_of_the_callers_changes(kind: str, wrong: dict[str, Any]) -> Non
 def test_nothing_of_the_callers_changes_when_it_is_broken_off(
     kind: str, call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = busy(kind)
+    model = busy(OWN_KINDS[kind]())
     batch = Batch(model, "left")
     fail_from(monkeypatch, model.blocks[1].ln1, call, KeyboardInterrupt())
     before = state(model, batch.cache, batch.rows)

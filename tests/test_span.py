@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from asking import cache_of, predict, relative
+from asking import busy, cache_of, predict, relative
 from test_show import data, seen
 from test_storage import same
 from test_untouched import differences, fail_from, state
@@ -614,20 +614,11 @@ OWN_KINDS: dict[str, Callable[[], Any]] = {
 }
 
 
-def busy(kind: str) -> Any:
-    """A model in the middle of somebody's work."""
-    model = OWN_KINDS[kind]()
-    for k, parameter in enumerate(model.parameters()):
-        parameter.requires_grad_(k % 3 != 0)
-    model.add_hook("blocks.0.hook_resid_post", lambda activation, hook: activation * 0.9)  # noqa: ARG005
-    return model
-
-
 @pytest.mark.parametrize("kind", OWN_KINDS)
 @pytest.mark.parametrize("wrong", [None, {"targets": 10**6}, {"start": 99}, {"mask": 10**6}], ids=str)
 @pytest.mark.usefixtures("unchecked")
 def test_nothing_of_the_callers_changes(kind: str, wrong: dict[str, Any] | None) -> None:
-    model = busy(kind)
+    model = busy(OWN_KINDS[kind]())
     ids = zoo.prompt(model, 6)
     _, cache = model.run_with_cache(ids)
     before = state(model, cache, ids)
@@ -647,7 +638,7 @@ def test_nothing_of_the_callers_changes(kind: str, wrong: dict[str, Any] | None)
 def test_nothing_of_the_callers_changes_when_it_is_broken_off(
     kind: str, call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = busy(kind)
+    model = busy(OWN_KINDS[kind]())
     ids = zoo.prompt(model, 6)
     _, cache = model.run_with_cache(ids)
     fail_from(monkeypatch, model.blocks[1].ln1, call, KeyboardInterrupt())

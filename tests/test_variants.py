@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import variant_oracles as variants
@@ -354,7 +356,8 @@ def test_an_option_that_means_nothing_to_a_variant_is_refused(option: str, varia
     own = {"layers": 1} if variant.startswith("ls") else {}
     with pytest.raises(ValueError, match=f"^{option}={value!r} means nothing with variant=.*: leave it out$"):
         make(**{"variant": variant, option: value} | own)
-    allowed = next(name for name in VARIANTS if name not in UNUSED[option][1] and option not in VARIANTS[name].unused)
+    accepting = (name for name, recipe in VARIANTS.items() if option not in recipe.unused(*(recipe.weights or (1, 1))))
+    allowed = next(name for name in accepting if name not in UNUSED[option][1])
     assert getattr(make(**{"variant": allowed, option: value} | ({"layers": 1} if "ls" in allowed else {})), option)
 
 
@@ -383,7 +386,16 @@ def test_an_option_that_means_nothing_to_a_variant_is_refused(option: str, varia
         ({"interactions": True, "variant": "win"}, ValueError, "interactions=True does not go with variant='win'"),
         ({"interactions": True, "support": "row"}, ValueError, "interactions=True does not go with support='row'"),
         ({"interactions": True, "variant": "kl_only"}, ValueError, "interactions=True means nothing with"),
-        ({"interactions": True, "beta": 0}, ValueError, "beta=0 leaves out"),
+        (
+            {"interactions": True, "beta": 0},
+            ValueError,
+            "interactions=True means nothing with variant='full' and beta=0",
+        ),
+        ({"support": "row", "beta": 0}, ValueError, "support='row' means nothing with variant='full' and beta=0"),
+        ({"kl": "js", "gamma": 0}, ValueError, "kl='js' means nothing with variant='full' and gamma=0"),
+        ({"variant": "gs", "beta": 0}, ValueError, "is about the curvature, which beta=0 leaves out"),
+        ({"variant": "gs", "seed": 1}, ValueError, "seed=1 means nothing here, where nothing is random"),
+        ({"norm": "exact", "seed": 1}, ValueError, "seed=1 means nothing here, where nothing is random"),
         ({"interactions": "yes"}, TypeError, "interactions='yes' must be True or False"),
         ({"audit": 2}, TypeError, "audit=2 must be True or False"),
         ({"interactions": 1}, TypeError, "interactions=1 must be True or False"),
@@ -490,3 +502,11 @@ def test_a_preset_explains_as_its_options_do() -> None:
         )(prediction)
     assert torch.equal(preset.scores, spelled.scores)
     assert preset.options["window_mode"] == "chunk"
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_numbers_of_any_kind_become_plain_ones() -> None:
+    made = Heta(seed=torch.tensor(3), probes=np.int64(2), beta=Fraction(1, 2), variant="win", window=torch.tensor(4))
+    assert (made.seed, made.probes, made.beta, made.window) == (3, 2, 0.5, 4)
+    assert {type(value) for value in (made.seed, made.probes, made.window)} == {int}
+    assert type(made.beta) is float

@@ -32,7 +32,8 @@ def short_tail(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def windowed(model: Any, ids: Tensor, target: Any = TARGET, **options: Any) -> Any:
-    return explain(model, ids, target, **{"variant": "win", "window": WINDOW, "probes": PROBES} | options)
+    drawn = {"probes": PROBES} if options.get("beta") != 0 else {}
+    return explain(model, ids, target, **{"variant": "win", "window": WINDOW} | drawn | options)
 
 
 def frozen(model: Any, ids: Tensor, window: tuple[int, int], layer: int | None = None) -> tuple[Any, Tensor]:
