@@ -50,7 +50,7 @@ class Fit:
         """The method that was fitted, with these weights."""
         if self.beta == self.gamma == 0:
             raise ValueError("both weights came out as 0: no score is nearer to what masking these tokens does")
-        return replace(self.method, beta=self.beta, gamma=self.gamma)
+        return self.method.weighted(self.beta, self.gamma)
 
 
 def fit_weights(predictions: Sequence[Prediction], method: Heta | None = None, *, folds: int = 5, seed: int = 0) -> Fit:

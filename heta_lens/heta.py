@@ -348,6 +348,15 @@ class Heta:
             kept.pop("probes", None)  # which only a low rank has a use for then
         return Heta(**kept | {"variant": "full", "interactions": False, "audit": False})
 
+    def weighted(self, beta: float, gamma: float) -> "Heta":
+        """The same with other weights, without options that mean nothing with them."""
+        chosen = self._chosen | {"beta": beta, "gamma": gamma}
+        if not beta:
+            chosen["variant"] = "win" if self.recipe.windowed else "full"
+            chosen.pop("seed", None)
+        unused = VARIANTS[chosen.get("variant", "full")].unused(beta, gamma)
+        return Heta(**{name: value for name, value in chosen.items() if name not in unused})
+
     @property
     def _options(self) -> dict[str, Any]:
         options = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "progress"}
