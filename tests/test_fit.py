@@ -156,7 +156,7 @@ def test_planted_weights_are_found(
     assert (fit.beta, fit.gamma) == pytest.approx(weights, rel=1e-9, abs=1e-9)
     assert fit.held_out.error["fitted"] < 1e-9
     assert fit.held_out.error["half"] > 1e-3
-    found = fit.heta if min(weights) else replace(fit.method, beta=fit.beta, gamma=fit.gamma or 1e-30)
+    found = fit.heta
     for prediction in asked[:1]:
         expected = torch.tensor(measured(method(), prediction, 0, 0)["drop"][: len(prediction)])
         torch.testing.assert_close(found(prediction).scores.double(), expected, rtol=1e-6, atol=1e-9)
