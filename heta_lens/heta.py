@@ -350,7 +350,7 @@ class Heta:
 
     def weighted(self, beta: float, gamma: float) -> "Heta":
         """The same with other weights, without options that mean nothing with them."""
-        chosen = self._chosen | {"beta": beta, "gamma": gamma}
+        chosen: dict[str, Any] = self._chosen | {"beta": beta, "gamma": gamma}
         if not beta:
             chosen["variant"] = "win" if self.recipe.windowed else "full"
             chosen.pop("seed", None)
