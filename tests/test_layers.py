@@ -11,7 +11,7 @@ PACKAGE = Path(heta_lens.__file__).parent
 
 LEVELS = [
     {"divergence", "options", "progress", "show", "storage", "text", "variants"},
-    {"attribution", "lens", "masking", "padding"},
+    {"attribution", "lens", "masking", "metrics", "padding"},
     {"asked", "cached", "span"},
     {"prompt"},
     {"prediction"},
