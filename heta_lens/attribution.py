@@ -141,7 +141,7 @@ class Attribution:
     # ---------------------------------------------------------------------------------------- showing, keeping it
     def plot(self) -> View:
         """Circuitsvis coloured tokens: shown by a notebook, or ``.save("page.html")``; needs no network."""
-        return coloured_tokens(self._title, self.tokens, self.scores, "; ".join(self._notes))
+        return coloured_tokens(self.title, self.tokens, self.scores, "; ".join(self.notes))
 
     def to_frame(self) -> pd.DataFrame:
         """One row a token: where it is, its score, its parts, and their standard errors."""
@@ -175,10 +175,10 @@ class Attribution:
             for token, score, (position,) in self.top(8)
         ]
         shown = [f"the {len(rows)} highest of {len(self)} tokens"] if len(rows) < len(self) else []
-        return "\n".join([self._title, *rows, *shown, *self._notes])
+        return "\n".join([self.title, *rows, *shown, *self.notes])
 
     @property
-    def _notes(self) -> list[str]:
+    def notes(self) -> list[str]:
         """How to read the scores: of how likely a target, how much the first token holds, what their sign means."""
         left_out = self.diagnostics.get("left_out", 0)
         sink = self.diagnostics.get("sink_mass", nan) if not left_out else nan
@@ -199,7 +199,8 @@ class Attribution:
         return likely + (", under hooks" if self.diagnostics.get("user_hooks") else "")
 
     @property
-    def _title(self) -> str:
+    def title(self) -> str:
+        """The question this answers, in one line."""
         wanted = self.target_text if isinstance(self.target_text, tuple) else (self.target_text,)
         chosen = ", ".join(f"{name}={value!r}" for name, value in self.diagnostics.get("chosen", {}).items())
         asked = f"why {_clip(' rather than '.join(map(repr, wanted)), 50)}?"

@@ -36,10 +36,10 @@ class View:
 
 def coloured_tokens(title: str, tokens: Sequence[str], values: Float[Tensor, "pos"], notes: str = "") -> View:
     """Tokens coloured by value: white at 0, deeper with size, blue above and orange below."""
-    deepest = _deepest(values)
+    highest = deepest(values)
     # Circuitsvis colours the negative side only when the scale reaches there.
-    lowest = -deepest if bool((values < 0).any()) else 0.0
-    shown = colored_tokens([_inert(token) for token in tokens], values.tolist(), lowest, deepest)
+    lowest = -highest if bool((values < 0).any()) else 0.0
+    shown = colored_tokens([_inert(token) for token in tokens], values.tolist(), lowest, highest)
     return _view(title, notes, shown)
 
 
@@ -47,14 +47,14 @@ def tokens_by_target(
     title: str, tokens: Sequence[str], targets: Sequence[str], values: Float[Tensor, "target pos"], notes: str = ""
 ) -> View:
     """Tokens coloured by the values of one target at a time, the one that is pointed at; each on its own scale."""
-    scaled = torch.stack([(row / _deepest(row)).clamp(-1, 1) for row in values])
+    scaled = torch.stack([(row / deepest(row)).clamp(-1, 1) for row in values])
     shown = colored_tokens_multi(
         [_inert(one) for one in tokens], scaled.T.contiguous(), [_inert(_seen(one)) for one in targets]
     )
     return _view(title, notes, shown)
 
 
-def _deepest(values: Float[Tensor, "pos"]) -> float:
+def deepest(values: Float[Tensor, "pos"]) -> float:
     """Where colour is deepest: twice the second largest size, so that one outlier does not bleach the rest."""
     sizes = values.abs().sort(descending=True).values.tolist()
     return (min(sizes[0], 2 * sizes[1]) if len(sizes) > 1 and sizes[1] else sizes[0]) or 1.0

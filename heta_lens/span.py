@@ -87,7 +87,7 @@ class SpanAttribution:
         whole = torch.nn.functional.pad(self.total, (0, len(self.tokens) - self.start))
         values = torch.cat([whole[None], self.matrix])
         notes = "point at a target, or at a token; each target has its own scale"
-        return tokens_by_target(self._title, self.tokens, ["all targets", *self.targets], values, notes)
+        return tokens_by_target(self.title, self.tokens, ["all targets", *self.targets], values, notes)
 
     # ---------------------------------------------------------------------------------------------------- keeping it
     def save(self, path: str | PathLike[str]) -> None:
@@ -110,8 +110,8 @@ class SpanAttribution:
         return repr(self._summed)
 
     @property
-    def _title(self) -> str:
-        return self._summed._title
+    def title(self) -> str:
+        return self._summed.title
 
     @property
     def _plain(self) -> bool:

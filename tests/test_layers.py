@@ -12,7 +12,7 @@ PACKAGE = Path(heta_lens.__file__).parent
 LEVELS = [
     {"divergence", "options", "progress", "show", "storage", "text", "variants"},
     {"attribution", "lens", "masking", "metrics", "padding"},
-    {"asked", "cached", "span"},
+    {"asked", "cached", "plots", "span"},
     {"prompt"},
     {"prediction"},
     {"gate", "hessian", "information", "windows", "diagnostics", "faithfulness"},

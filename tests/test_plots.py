@@ -1,0 +1,81 @@
+"""Views in a terminal and on a page."""
+
+import re
+from html import unescape
+from io import StringIO
+
+import pytest
+import torch
+from asking import explain
+from rich.console import Console
+
+import zoo
+from heta_lens import plots
+from heta_lens.attribution import Attribution
+from heta_lens.plots.shades import BLUE, ORANGE, WHITE, shades
+
+
+@pytest.fixture(scope="module")
+def attribution() -> Attribution:
+    model = zoo.bridge("gpt2")
+    return explain(model, zoo.prompt(model), balance="sum")
+
+
+def printed(attribution: Attribution, **options: object) -> tuple[str, str]:
+    """As a terminal shows it, and the text alone."""
+    coloured = Console(file=StringIO(), force_terminal=True, color_system="truecolor", width=100)
+    plain = Console(file=StringIO(), width=100, no_color=True)
+    for console in (coloured, plain):
+        console.print(plots.terminal(attribution, **options))  # type: ignore[arg-type]
+    return tuple(console.file.getvalue() for console in (coloured, plain))  # type: ignore[return-value]
+
+
+def test_colours_go_from_white_to_blue_and_orange() -> None:
+    found = shades(torch.tensor([0.0, 1.0, 0.8, -1.0]))
+    assert found[0] == WHITE
+    assert found[1] == BLUE
+    assert found[3] == ORANGE
+    assert WHITE.red > found[2].red > BLUE.red
+    assert set(shades(torch.zeros(3))) == {WHITE}
+
+
+def test_a_terminal_shows_every_part_once_and_the_highest_scores(attribution: Attribution) -> None:
+    _, plain = printed(attribution, top=3)
+    assert [plain.splitlines().count(name) for name in ("score", "gate", "curvature", "information")] == [1] * 4
+    rows = plain[plain.index("position") :].splitlines()[1:]
+    listed = [int(row.split()[0]) for row in rows if row.strip()]
+    assert listed == [position for one in attribution.top(3) for position in one.positions]
+
+
+def test_the_deepest_blue_is_on_the_highest_score(attribution: Attribution) -> None:
+    coloured, _ = printed(attribution)
+    best = attribution.top(1)[0].text
+    red, green, blue = BLUE
+    assert f"48;2;{red};{green};{blue}m{best}" in coloured
+
+
+def test_marked_tokens_are_underlined(attribution: Attribution) -> None:
+    coloured, _ = printed(attribution, marked=[2])
+    assert re.findall(r"\x1b\[4;[^m]*m([^\x1b]*)", coloured) == [attribution.tokens[2]] * 4
+
+
+def test_a_page_holds_all_of_it_and_needs_nothing(attribution: Attribution) -> None:
+    view = plots.page(attribution, marked=[2], note="a < b")
+    page = view.fragment
+    assert "<script" not in page
+    assert "http" not in page
+    assert "a &lt; b" in page
+    assert page.count("class=marked") == 4
+    for values in (attribution.scores, *attribution.parts.values()):
+        for position, value in enumerate(values.tolist()):
+            assert f'title="{position}: {value:.4g}"' in page
+    strips = re.findall(r'<div class="tokens">(.*?)</div>', page, re.DOTALL)
+    assert [unescape(re.sub("<.*?>", "", strip)) for strip in strips] == ["".join(attribution.tokens)] * 4
+
+
+def test_what_tokens_say_cannot_break_a_page(attribution: Attribution) -> None:
+    from dataclasses import replace
+
+    nasty = replace(attribution, tokens=("</div><script>alert(1)</script>", *attribution.tokens[1:]))
+    assert "<script" not in plots.page(nasty).fragment
+    assert "[bold]" in printed(replace(attribution, tokens=("[bold]", *attribution.tokens[1:])))[1]
