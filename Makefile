@@ -3,7 +3,7 @@ PYTHON ?= python3
 TL3 := .venv/tl3/bin
 TL4 := .venv/tl4/bin
 
-.PHONY: help test test-tl3 test-tl4 lint types docs format demo bench hooks clean
+.PHONY: help test test-tl3 test-tl4 lint types docs format demo model bench hooks clean
 
 help:  ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,10 +30,14 @@ format: .venv/tl3/ready  ## ruff, mending what it can
 	$(TL3)/ruff check --fix .
 	$(TL3)/ruff format .
 
-demo: .venv/tl3/ready  ## explain a prompt in the terminal
-	$(TL3)/python docs/demo.py
+demo: .venv/tl3/ready  ## explain a story in the terminal, and as a page
+	$(TL3)/heta-lens demo
+
+model: .venv/tl3/ready  ## train the demo model again (about an hour; stopped, it goes on where it was)
+	$(TL3)/python -m benchmarks.demo_model.train
 
 bench: .venv/tl3/ready  ## write the tables of benchmarks/ (the copied words need the stories3M model)
+	$(TL3)/python -m benchmarks.demo_model.measure
 	$(TL3)/python -m benchmarks.variants.table
 	$(TL3)/python -m benchmarks.copied_words.table
 

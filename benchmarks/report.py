@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from scipy.stats import bootstrap
+from scipy.stats import binomtest, bootstrap
 
 Rows = Sequence[Sequence[str]]
 
@@ -16,6 +16,14 @@ def average(values: np.ndarray, digits: int = 2) -> str:
         return f"{values.mean():.{digits}f}"
     interval = bootstrap((values,), np.mean, rng=np.random.default_rng(0), method="percentile").confidence_interval
     return f"{values.mean():.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+
+
+def proportion(hits: np.ndarray, digits: int = 0) -> str:
+    """A share with its 95 % Wilson interval; a dash where there is nothing to have a share of."""
+    if not len(hits):
+        return "–"
+    interval = binomtest(int(hits.sum()), len(hits)).proportion_ci(method="wilson")
+    return f"{hits.mean():.{digits}%} [{interval.low:.{digits}%}, {interval.high:.{digits}%}]"
 
 
 def show(title: str, columns: Sequence[str], rows: Rows) -> None:

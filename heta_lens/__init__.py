@@ -5,6 +5,7 @@ from heta_lens.fit import fit_weights
 from heta_lens.heta import Heta
 from heta_lens.lens import names_filter
 from heta_lens.methods import METHODS, attribute, attribute_batch, attribute_span
+from heta_lens.models import load_demo_model
 from heta_lens.prediction import Prediction
 from heta_lens.span import SpanAttribution
 
@@ -18,5 +19,6 @@ __all__ = [
     "attribute_batch",
     "attribute_span",
     "fit_weights",
+    "load_demo_model",
     "names_filter",
 ]

@@ -24,6 +24,9 @@ SEGMENTS: dict[str, Any] = {"support": [2, 3], "distractor": [0, 1]}
         ({"reading": "thresholded_max", "threshold": 0.2}, (0.7 - 0.2) / 0.5),
         ({"reading": "model_selected"}, 5 / 9),
         ({"reading": "model_selected", "threshold": 0.3, "over": "context"}, 0.7),
+        ({"reading": "model_selected", "k": 1}, 5 / 9),
+        ({"reading": "model_selected", "k": 3}, 6 / 9),
+        ({"gold": []}, -2 / 9),
     ],
     ids=str,
 )
@@ -98,7 +101,7 @@ def test_f1_as_worked_by_hand(options: dict[str, Any], expected: float) -> None:
 @pytest.mark.usefixtures("unchecked")
 def test_f1_at_its_edges() -> None:
     assert isnan(f1(SIX, []))
-    assert f1(SIX, [], k=2) == 0
+    assert isnan(f1(SIX, [], k=2))
     assert f1(torch.zeros(6), [0, 1], threshold=0.5) == 0
     assert f1(torch.ones(6), [0, 1]) == 1, "of equal scores the earlier comes first"
     with pytest.raises(ValueError, match="give one of them"):
@@ -114,3 +117,4 @@ def test_evidence_mass_is_a_share() -> None:
     assert evidence_mass(torch.tensor([-1.0, 1.0]), [0]) == 0
     assert evidence_mass(torch.tensor([-1.0, 1.0]), [0], sign="abs") == 0.5
     assert evidence_mass(torch.zeros(3), [0]) == 0
+    assert evidence_mass(SCORES, [2, 2]) == 0.5

@@ -11,7 +11,7 @@ PACKAGE = Path(heta_lens.__file__).parent
 
 LEVELS = [
     {"divergence", "options", "progress", "show", "storage", "text", "variants"},
-    {"attribution", "lens", "masking", "metrics", "padding"},
+    {"attribution", "data", "lens", "masking", "metrics", "models", "padding"},
     {"asked", "cached", "plots", "span"},
     {"prompt"},
     {"prediction"},
@@ -20,10 +20,10 @@ LEVELS = [
     {"pieces"},
     {"heta"},
     {"fit", "methods"},
-    {"__init__"},
+    {"__init__", "cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
-KNOWS_TRANSFORMER_LENS = {"lens"}
+KNOWS_TRANSFORMER_LENS = {"lens", "models"}
 
 
 def modules() -> dict[str, Path]:
@@ -77,5 +77,5 @@ def test_only_the_lens_knows_transformer_lens(name: str) -> None:
 def test_nothing_but_the_public_names_is_exported() -> None:
     assert set(heta_lens.__all__) == {
         *("METHODS", "Attribution", "Heta", "Prediction", "SpanAttribution", "names_filter"),
-        *("attribute", "attribute_batch", "attribute_span", "fit_weights"),
+        *("attribute", "attribute_batch", "attribute_span", "fit_weights", "load_demo_model"),
     }

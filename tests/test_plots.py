@@ -1,6 +1,7 @@
 """Views in a terminal and on a page."""
 
 import re
+from dataclasses import replace
 from html import unescape
 from io import StringIO
 
@@ -74,8 +75,15 @@ def test_a_page_holds_all_of_it_and_needs_nothing(attribution: Attribution) -> N
 
 
 def test_what_tokens_say_cannot_break_a_page(attribution: Attribution) -> None:
-    from dataclasses import replace
-
     nasty = replace(attribution, tokens=("</div><script>alert(1)</script>", *attribution.tokens[1:]))
     assert "<script" not in plots.page(nasty).fragment
     assert "[bold]" in printed(replace(attribution, tokens=("[bold]", *attribution.tokens[1:])))[1]
+
+
+def test_tokens_cannot_steer_a_terminal_and_no_colour_means_no_strips(attribution: Attribution) -> None:
+    nasty = replace(attribution, tokens=("\x1b[31mred", *attribution.tokens[1:]))
+    assert "\x1b[31mred" not in printed(nasty)[0]
+    assert "\x1b" not in plots.page(nasty).fragment.split("<table>")[0]
+    plain = printed(attribution, coloured=False)[1]
+    assert "position" in plain
+    assert "gate\n" not in plain

@@ -1,19 +1,23 @@
 """The README's code does what it says, on small models in place of those it downloads."""
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 from asking import weak_parts_allowed
 from transformer_lens.model_bridge import TransformerBridge
+from typer.testing import CliRunner
 
 import heta_lens
 import zoo
+from heta_lens.cli import app
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-EXAMPLE, HOOKED, *MORE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+EXAMPLE, HOOKED, DEMO, *MORE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+CARD = (ROOT / "docs" / "demo_model.md").read_text()
 
 
 def run(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,6 +50,20 @@ def test_the_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 def test_the_example_runs_with_the_other_kind_of_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run(re.sub(r"from transformer_lens.*\n\nmodel = .*\n", HOOKED, "\n".join([EXAMPLE, *MORE])), tmp_path, monkeypatch)
     check_saved(tmp_path)
+
+
+@pytest.mark.parametrize("code", [DEMO, *re.findall(r"```python\n(.*?)```", CARD, re.DOTALL)], ids=["readme", "card"])
+def test_the_demo_model_does_what_is_said(code: str) -> None:
+    with weak_parts_allowed():
+        exec(code, {})
+
+
+@pytest.mark.parametrize("command", re.findall(r"^heta-lens (.*)$", README, re.MULTILINE))
+def test_commands_run(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, shlex.split(command))
+    assert done.exit_code == 0, done.output
+    assert "curvature" in done.output
 
 
 @pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)]+)\)", README))

@@ -24,11 +24,10 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import track
-from scipy.stats import binomtest as binomial
 from torch import Tensor
 
 import heta_lens
-from benchmarks.report import average, markdown, show
+from benchmarks.report import average, markdown, proportion, show
 from heta_lens.diagnostics import rank_correlation
 from heta_lens.masking import masked_copies
 
@@ -115,12 +114,6 @@ def interventions(prediction: heta_lens.Prediction) -> Tensor:
 def row(name: str, verdicts: list[Judged]) -> list[str]:
     first, in_five, effect, size = (np.array(column) for column in zip(*verdicts, strict=True))
     return [name, proportion(first), proportion(in_five), average(effect), average(size)]
-
-
-def proportion(hits: np.ndarray) -> str:
-    """A share with its Wilson interval."""
-    interval = binomial(int(hits.sum()), len(hits)).proportion_ci(method="wilson")
-    return f"{hits.mean():.0%} [{interval.low:.0%}, {interval.high:.0%}]"
 
 
 COLUMNS = ["score", "copied word first", "in the top five", "ρ(Δ)", "ρ(|Δ|)"]

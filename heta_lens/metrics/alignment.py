@@ -22,19 +22,21 @@ def dsa(
     scores: Float[Tensor, "pos"],
     support: Positions,
     distractor: Positions,
-    gold: Positions = (),
+    gold: Positions | None = None,
     *,
     reading: Reading = "supervised",
     over: Literal["segments", "context"] | None = None,
     threshold: float = 0.5,
+    k: int | None = None,
     sign: Sign = "relu",
 ) -> float:
     """Dependent Sentence Attribution: the share on what supports the answer, less the share on the distractor.
 
-    The paper defines it in several ways; all lie in [-1, 1] but the last, and higher is better.
+    The paper defines it in several ways; higher is better, and of scores ≥ 0 all but the last lie in [-1, 1].
 
     - ``supervised``: ``gold`` tokens of the support, less the whole distractor.
-    - ``model_selected``: of both, only tokens with at least ``threshold`` times the highest score.
+    - ``model_selected``: of both, only tokens with at least ``threshold`` times the highest score (or, if ``k`` is
+      given, the ``k`` tokens with the highest).
     - ``segments``: the whole support, less the whole distractor; shares of the whole context.
     - ``thresholded_max``: like ``model_selected``, with the highest score counted as 1 instead of shares.
 
@@ -44,12 +46,12 @@ def dsa(
         raise ValueError(f"reading={reading!r} is not one of {', '.join(get_args(Reading))}")
     if over not in (None, "segments", "context"):
         raise ValueError(f"over={over!r} is not segments or context")
-    _check(scores, support, distractor, gold)
+    _check(scores, support, distractor, gold or ())
     if overlap := set(support) & set(distractor):
         raise ValueError(f"positions {sorted(overlap)} are in the support and in the distractor")
-    if not set(gold) <= set(support):
-        raise ValueError(f"gold positions {sorted(set(gold) - set(support))} are not in the support")
-    if reading == "supervised" and not gold:
+    if stray := set(gold or ()) - set(support):
+        raise ValueError(f"gold positions {sorted(stray)} are not in the support")
+    if reading == "supervised" and gold is None:
         raise ValueError("reading='supervised' needs gold positions: the tokens of the support that tell the answer")
     counted = _signed(scores, sign)
     both = [*support, *distractor]
@@ -59,12 +61,17 @@ def dsa(
     )
     if whole <= 0:
         return 0.0
-    wanted = list(gold) if reading == "supervised" else list(support)
-    unwanted = list(distractor)
+    wanted, unwanted = set(gold or ()) if reading == "supervised" else set(support), set(distractor)
     if reading in ("model_selected", "thresholded_max"):
-        highest = counted.max()
-        wanted, unwanted = ([at for at in some if counted[at] >= threshold * highest] for some in (wanted, unwanted))
-    return float(counted[wanted].sum() - counted[unwanted].sum()) / whole
+        selected = _selected(counted, threshold, k)
+        wanted, unwanted = wanted & selected, unwanted & selected
+    return float(counted[list(wanted)].sum() - counted[list(unwanted)].sum()) / whole
+
+
+def _selected(scores: Float[Tensor, "pos"], threshold: float, k: int | None) -> set[int]:
+    if k is not None:
+        return set(scores.argsort(descending=True, stable=True)[:k].tolist())
+    return set((scores >= threshold * scores.max()).nonzero().flatten().tolist())
 
 
 def f1(
@@ -76,7 +83,7 @@ def f1(
     mass: float | None = None,
     threshold: float | None = None,
 ) -> float:
-    """2 |chosen ∩ gold| / (|chosen| + |gold|); NaN where both are empty, higher is better.
+    """2 |chosen ∩ gold| / (|chosen| + |gold|); NaN where there is no gold, higher is better.
 
     Chosen are the ``k`` highest scores (as many as ``gold``, if nothing is said), the fewest that hold a share ``mass``
     of their sum, or those of at least ``threshold`` times the highest. Of equal scores the earlier comes first.
@@ -98,8 +105,7 @@ def f1(
     if threshold is not None:
         k = int((sizes >= threshold * sizes[0]).sum()) if len(sizes) and sizes[0] > 0 else 0
     chosen = set(ranked[: len(set(gold)) if k is None else k].tolist())
-    together = len(chosen) + len(set(gold))
-    return 2 * len(chosen & set(gold)) / together if together else nan
+    return 2 * len(chosen & set(gold)) / (len(chosen) + len(set(gold))) if gold else nan
 
 
 def evidence_mass(scores: Float[Tensor, "pos"], evidence: Positions, *, sign: Sign = "relu") -> float:
@@ -107,7 +113,7 @@ def evidence_mass(scores: Float[Tensor, "pos"], evidence: Positions, *, sign: Si
     _check(scores, evidence)
     counted = _signed(scores, sign)
     whole = float(counted.sum())
-    return float(counted[list(evidence)].sum()) / whole if whole > 0 else 0.0
+    return float(counted[list(set(evidence))].sum()) / whole if whole > 0 else 0.0
 
 
 def _signed(scores: Float[Tensor, "pos"], sign: Sign) -> Float[Tensor, "pos"]:

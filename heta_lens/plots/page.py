@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens.attribution import Attribution
-from heta_lens.plots.shades import shades, strips
+from heta_lens.plots.shades import legible, shades, strips
 from heta_lens.show import View
 
 STYLE = """
@@ -49,7 +49,7 @@ def _coloured(attribution: Attribution, values: Float[Tensor, "pos"], marked: Co
     rows = zip(attribution.tokens, attribution.positions.tolist(), values.tolist(), shades(values), strict=True)
     spans = [
         f'<span style="background:{shade.css}" title="{position}: {value:.4g}"'
-        f"{' class=marked' if position in marked else ''}>{escape(token)}</span>"
+        f"{' class=marked' if position in marked else ''}>{escape(legible(token))}</span>"
         for token, position, value, shade in rows
     ]
     return f'<div class="tokens">{"".join(spans)}</div>'

@@ -10,17 +10,18 @@ from rich.text import Text
 from torch import Tensor
 
 from heta_lens.attribution import Attribution
-from heta_lens.plots.shades import shades, strips
+from heta_lens.plots.shades import legible, shades, strips
 
 
-def terminal(attribution: Attribution, *, marked: Collection[int] = (), top: int = 8) -> Group:
+def terminal(attribution: Attribution, *, marked: Collection[int] = (), top: int = 8, coloured: bool = True) -> Group:
     """Something for `rich` to print: ``rich.print(terminal(attribution))``.
 
-    ``marked`` positions are underlined; the ``top`` highest scores are listed.
+    ``marked`` positions are underlined; the ``top`` highest scores are listed. Where there are no colours, only the
+    list says something: ``coloured=False``.
     """
     views = [
         part
-        for name, values in strips(attribution).items()
+        for name, values in (strips(attribution) if coloured else {}).items()
         for part in (Text(name, style="bold"), Padding(_coloured(attribution, values, marked), (0, 0, 1, 2)))
     ]
     return Group(
@@ -33,7 +34,7 @@ def _coloured(attribution: Attribution, values: Float[Tensor, "pos"], marked: Co
     rows = zip(attribution.tokens, attribution.positions.tolist(), shades(values), strict=True)
     for token, position, shade in rows:
         underline = " underline" if position in marked else ""
-        line.append(token, style=f"#000000 on {shade.css}{underline}")
+        line.append(legible(token), style=f"#000000 on {shade.css}{underline}")
     return line
 
 

@@ -1,0 +1,184 @@
+"""What the demo model is taught, in this order.
+
+Binding an owner and a thing to a place is hard to find for a small model: with whole sentences from the first step it
+stays at guessing among the places named. So it first learns to repeat what followed a name, or a thing; then the words
+between are put in one after the other, until a whole sentence stands there; then owners and things together tell the
+place; then questions, other wordings, rooms, claims, and long stories.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from heta_lens.data import words
+from heta_lens.data.recall import (
+    FACTS,
+    LOCATIONS,
+    MOST_ROOMS,
+    QUESTIONS,
+    Draw,
+    Fact,
+    claim_about,
+    filler_sentence,
+    split_of,
+    tell,
+)
+from heta_lens.data.story import ACTIVE, TRUTH, Sentence
+
+ALL = 99  # rivals: everything told of is the same thing, each of another owner
+CLOZE = "{who} put the {what} in the"
+NEARLY = "Question : {who} put the {what} ? Answer : in the"
+LOCATED = "Question : In which room is the {place} ? Answer : in the"
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """How facts are told and asked for; pairs of numbers are ranges, ends included."""
+
+    facts: tuple[str, ...]
+    questions: tuple[str, ...]
+    count: tuple[int, int] = (2, 8)
+    rivals: tuple[int, int] = (0, 3)
+    one_owner: float = 0.0
+    """The share of stories in which one owner has everything, so that only the thing tells."""
+    things: tuple[str, str] | None = None
+    """How those are told and asked for, if not like the others."""
+    rooms: float = 0.0
+    """The share of stories that say where places are, and of their questions those that ask for it."""
+    asks_room: bool = False
+    """Whether facts are of places and their rooms alone."""
+    located: float = 0.0
+    """The share of questions about rooms that name the place."""
+    claims: float = 0.0
+    """The share of questions that are claims."""
+    filler: tuple[int, int] = (0, 0)
+    asked: int = 8
+    """Questions a story."""
+    tokens: int = 1500
+    """Tokens a step, about."""
+    enough: float = 0.93
+    """The running share of right answers with which it is passed."""
+
+
+@dataclass(frozen=True)
+class Question:
+    pieces: list[str]
+    answer: str
+    place: str
+    """Where the thing is, which must be found on the way to any answer."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A story and questions about it, each of which is read as if it were the only one."""
+
+    story: list[str]
+    questions: list[Question]
+
+    def __len__(self) -> int:
+        return 1 + len(self.story) + sum(2 + len(question.pieces) for question in self.questions)
+
+
+def _keys(between: str, count: tuple[int, int]) -> Lesson:
+    """Half the stories tell where owners are, half where things are, with some words in between."""
+    who, what = "{who}" + between, "{what}" + between
+    told = (f"{what} {{place}} .", what)
+    return Lesson((f"{who} {{place}} .",), (who,), count, (ALL, ALL), one_owner=0.5, things=told)
+
+
+def _grown(told: str) -> Lesson:
+    """Owner or thing tells, in a sentence that has both."""
+    return Lesson((f"{told} {{place}} .",), (told,), rivals=(ALL, ALL), one_owner=0.5)
+
+
+def _asking(*questions: str) -> Lesson:
+    return Lesson((ACTIVE,), questions, (2, 4))
+
+
+def _locations(told: tuple[str, ...], question: str, count: tuple[int, int] = (2, 8)) -> Lesson:
+    return Lesson(told, (question,), count, asks_room=True)
+
+
+_rooms = Lesson(FACTS, QUESTIONS[1], rooms=0.7, tokens=2500)
+_claims = replace(_rooms, claims=0.4, filler=(0, 3))
+
+LESSONS = {
+    "two keys": _keys("", (2, 2)),
+    "few keys": _keys("", (2, 4)),
+    "keys": _keys("", (2, 8)),
+    "key the": _keys(" the", (2, 8)),
+    "key in the": _keys(" in the", (2, 8)),
+    "who what in the": _grown("{who} {what} in the"),
+    "who put what in the": _grown("{who} put {what} in the"),
+    "sentences": _grown(CLOZE),
+    "owner and thing": Lesson((ACTIVE,), (CLOZE,), (2, 4), (0, 2), one_owner=0.2),
+    "owners and things": Lesson((ACTIVE,), (CLOZE,)),
+    "without a verb": _asking("{who} {what} in the"),
+    "with a question mark": _asking("{who} {what} in the", "Question : {who} {what} ? in the"),
+    "with an answer": _asking("Question : {who} {what} ? Answer : in the", NEARLY),
+    "a question": _asking(NEARLY, QUESTIONS[1][0]),
+    "questions": _asking(*QUESTIONS[1]),
+    "more facts": Lesson((ACTIVE,), QUESTIONS[1], tokens=2000),
+    "every wording": Lesson(FACTS, QUESTIONS[1], tokens=2500),
+    "place room": _locations(("{place} {room} .",), "{place}", (2, 2)),
+    "places, rooms": _locations(("{place} {room} .",), "{place}"),
+    "place the room": _locations(("{place} the {room} .",), "{place} the"),
+    "place in the room": _locations(("{place} in the {room} .",), "{place} in the"),
+    "locations": _locations(LOCATIONS[:1], "The {place} is in the"),
+    "every location": _locations(LOCATIONS, LOCATED),
+    "where places are": replace(_rooms, count=(2, 4), located=1.0),
+    "two rooms": replace(_rooms, count=(2, 2), located=0.3),
+    "few rooms": replace(_rooms, count=(2, 4), located=0.1),
+    "rooms": _rooms,
+    "two claims": replace(_claims, count=(2, 3)),
+    "claims": _claims,
+    "longer stories": replace(_claims, claims=0.2, count=(4, 20), filler=(0, 20), asked=16, tokens=3000, enough=0.85),
+    "long stories": replace(_claims, claims=0.2, count=(4, 40), filler=(0, 80), asked=24, tokens=4096),
+}
+LAST = ("claims", "longer stories", "long stories")
+"""What is practised when all has been taught."""
+
+
+def page(draw: Draw, lesson: Lesson) -> Page:
+    """One story of the training split, and questions about facts of it drawn with replacement."""
+    count = _between(draw, lesson.count)
+    rivals = min(_between(draw, lesson.rivals), count - 1)
+    rooms = (draw.random() < lesson.rooms and count <= MOST_ROOMS) or lesson.asks_room
+    alone = draw.random() < lesson.one_owner
+    told, _ = tell(draw, "train", count, 0 if alone else rivals, 2 if rooms else 1, owners=1 if alone else None)
+    facts, questions = lesson.facts, lesson.questions
+    if alone and lesson.things:
+        facts, questions = ((shape,) for shape in lesson.things)
+    sentences = [
+        *(_sentence(draw, facts, fact) for fact in told),
+        *(_sentence(draw, LOCATIONS, fact) for fact in told if rooms and not lesson.asks_room),
+        *(filler_sentence(draw) for _ in range(_between(draw, lesson.filler))),
+    ]
+    story = [piece for sentence in draw.shuffled(sentences) for piece, _ in sentence.pieces]
+    return Page(story, [_question(draw, told, questions, lesson, rooms) for _ in range(lesson.asked)])
+
+
+def _question(draw: Draw, told: Sequence[Fact], shapes: Sequence[str], lesson: Lesson, rooms: bool) -> Question:
+    fact = draw.one(told)
+    # A claim, true or not, is of the training split; a false one is most often of the same thing.
+    others = [one for one in told if one != fact and split_of(fact.who, fact.what, one.place) == "train"]
+    if draw.random() < lesson.claims and others:
+        near = [one for one in others if one.what == fact.what]
+        wrong = draw.one(near if near and draw.random() < 0.75 else others)
+        true = draw.random() < 0.5
+        return _posed(claim_about(fact, (fact if true else wrong).place), TRUTH[true], fact.place)
+    if rooms and draw.random() < lesson.rooms:
+        asked = (LOCATED,) if draw.random() < lesson.located else QUESTIONS[2]
+        return _posed(_sentence(draw, asked, fact), fact.room, fact.place)
+    return _posed(_sentence(draw, shapes, fact), fact.room if lesson.asks_room else fact.place, fact.place)
+
+
+def _posed(sentence: Sentence, answer: str, place: str) -> Question:
+    return Question([piece for piece, _ in sentence.pieces], " " + answer, " " + place)
+
+
+def _sentence(draw: Draw, shapes: Sequence[str], fact: Fact) -> Sentence:
+    return Sentence(draw.one(shapes), fact._asdict() | {"verb": draw.one(words.VERBS)})
+
+
+def _between(draw: Draw, ends: tuple[int, int]) -> int:
+    return ends[0] + draw.below(ends[1] - ends[0] + 1)

@@ -1,0 +1,1 @@
+"""Prompts to explain, with what is known about them."""

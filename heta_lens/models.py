@@ -1,0 +1,137 @@
+"""Models to explain: the one that ships with the library, and any other by its name or folder."""
+
+import importlib.util
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+import torch
+from jaxtyping import Int
+from safetensors.torch import load_file
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+Kind: TypeAlias = Literal["hooked", "bridge"]
+
+DEMO = Path(__file__).with_name("demo_model")
+HAS_HOOKED = importlib.util.find_spec("transformer_lens.HookedTransformer") is not None
+"""`HookedTransformer` was removed in TransformerLens 4."""
+
+
+def load_demo_model(kind: Kind | None = None) -> Any:
+    """The small trained model that ships with the library: offline, on the CPU, in float32, ready to be explained.
+
+    It reads the stories of `heta_lens.data.recall` and answers questions about them. ``kind`` is ``"hooked"`` for a
+    `HookedTransformer` (TransformerLens 3 only) or ``"bridge"`` for a `TransformerBridge`; by default the first where
+    there is one.
+    """
+    if kind not in (None, *get_args(Kind)):
+        raise ValueError(f"kind={kind!r} is not one of {', '.join(get_args(Kind))}")
+    if kind == "hooked" and not HAS_HOOKED:
+        raise ValueError("kind='hooked' needs TransformerLens 3: HookedTransformer was removed in 4; use kind='bridge'")
+    with _untouched():
+        # Not by `from_pretrained`: this is silent, asks no network and takes a tenth of a second.
+        weights: Any = LlamaForCausalLM(LlamaConfig.from_pretrained(DEMO, attn_implementation="eager"))
+        weights.load_state_dict(load_file(DEMO / "model.safetensors"), strict=False)
+        weights.tie_weights()
+        tokenizer = AutoTokenizer.from_pretrained(DEMO)
+        if kind == "hooked" or (kind is None and HAS_HOOKED):
+            return _hooked(weights, tokenizer)
+        return TransformerBridge.boot_transformers(
+            str(DEMO), hf_model=weights, tokenizer=tokenizer, device="cpu"
+        ).eval()
+
+
+@contextmanager
+def _untouched() -> Iterator[None]:
+    """Make a model in float32, and leave the caller's random state and default type as they were."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def load_model(name: str) -> Any:
+    """A model by name: ``"demo"``, one of the Hugging Face hub, or the folder of one saved on this machine."""
+    if name == "demo":
+        return load_demo_model()
+    if not name or (name.startswith(("/", ".", "~")) and not Path(name).expanduser().is_dir()):
+        raise ValueError(f"no model {name!r}: give demo, a name of the Hugging Face hub, or a folder that exists")
+    return TransformerBridge.boot_transformers(str(Path(name).expanduser()) if name.startswith("~") else name).eval()
+
+
+def encode(model: Any, text: str) -> Int[Tensor, "1 pos"]:
+    """The tokens of a prompt; what the tokenizer has no token for is refused by name."""
+    if not text.strip():
+        raise ValueError("the text is empty: give the prompt that the model is to continue")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the text is no valid UTF-8 at character {error.start}") from None
+    ids = model.to_tokens(text, truncate=False)
+    longest = model.cfg.n_ctx
+    if ids.shape[1] > longest:
+        raise ValueError(f"the text is {ids.shape[1]} tokens long, and this model reads {longest} at most")
+    if unknown := _unknown(model.tokenizer, text):
+        known = f"it knows {len(model.tokenizer)}, each a word after a blank, or a mark like '.'"
+        named = ", ".join(map(repr, unknown))
+        raise ValueError(f"this model has no token for {named}: {known}; a model of another name or folder reads more")
+    return ids
+
+
+def _unknown(tokenizer: Any, text: str) -> list[str]:
+    """Pieces of the text that the tokenizer has only its unknown token for."""
+    unknown = tokenizer.unk_token_id
+    if unknown is None or unknown == tokenizer.bos_token_id:  # GPT-2's is its beginning of text, and never needed
+        return []
+    read = tokenizer(text, return_offsets_mapping=True)
+    pairs = zip(read["input_ids"], read["offset_mapping"], strict=True)
+    pieces = [text[slice(*span)].strip() for token, span in pairs if token == unknown]
+    return [piece for piece in dict.fromkeys(pieces) if piece]
+
+
+def _hooked(weights: Any, tokenizer: Any) -> Any:
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
+    from transformer_lens.pretrained.weight_conversions import convert_llama_weights
+
+    config = weights.config
+    size = config.hidden_size // config.num_attention_heads
+    hooked = HookedTransformerConfig(
+        model_name="heta_lens demo",
+        n_layers=config.num_hidden_layers,
+        d_model=config.hidden_size,
+        d_head=size,
+        n_heads=config.num_attention_heads,
+        d_mlp=config.intermediate_size,
+        d_vocab=config.vocab_size,
+        n_ctx=config.max_position_embeddings,
+        act_fn="silu",
+        gated_mlp=True,
+        normalization_type="RMS",
+        final_rms=True,
+        eps=config.rms_norm_eps,
+        positional_embedding_type="rotary",
+        rotary_dim=size,
+        rotary_base=int(config.rope_parameters["rope_theta"]),
+        rotary_adjacent_pairs=False,
+        original_architecture="LlamaForCausalLM",
+        default_prepend_bos=True,
+        init_weights=False,
+        device="cpu",
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
+        model = HookedTransformer(hooked, tokenizer=tokenizer)
+    model.load_state_dict(convert_llama_weights(weights, hooked), strict=False)
+    # The same angles as in the weights' own model: a frequency off by one bit is seen after a thousand positions.
+    cosines, sines = weights.model.rotary_emb(torch.zeros(1), torch.arange(hooked.n_ctx)[None])
+    for block in model.blocks:
+        block.attn.rotary_cos.copy_(cosines[0])
+        block.attn.rotary_sin.copy_(sines[0])
+    return model.eval()

@@ -1,0 +1,116 @@
+"""The command, as a user types it."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import heta_lens
+from heta_lens import cli, models, plots
+from heta_lens.cli import app
+
+TEXT = "Mia put the key in the drawer. Leo put the key in the box. Question: Where did Mia put the key? Answer: in the"
+
+
+def run(*words: str, given: str | None = None) -> Any:
+    return CliRunner().invoke(app, list(words), input=given, env={"COLUMNS": "100", "NO_COLOR": "1"})
+
+
+def test_demo_explains_a_story_and_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run("demo")
+    assert done.exit_code == 0, done.output
+    assert re.search(r"heta: why ' \w+'\?", done.output)
+    for part in ("score", "gate", "curvature", "information", "Underlined is what tells the answer"):
+        assert part in done.output
+    page = (tmp_path / "heta_lens_demo.html").read_text()
+    assert "Underlined" in page
+    assert "class=marked" in page
+
+
+def test_demos_differ_by_seed_and_hops(tmp_path: Path) -> None:
+    page = str(tmp_path / "a.html")
+    said = {run("demo", *words, "--html", page).output for words in ([], ["--seed", "1"], ["--hops", "2"])}
+    assert len(said) == 3
+    assert run("demo", "--hops", "3").exit_code == 2
+
+
+def test_a_text_of_ones_own(tmp_path: Path) -> None:
+    kept, page = tmp_path / "a.safetensors", tmp_path / "a.html"
+    options = "-o", "probes=3", "-o", "support=row", "--html", str(page), "--save", str(kept)
+    done = run("attribute", TEXT, "--target", " box", *options)
+    assert done.exit_code == 0, done.output
+    assert "why ' box'?" in done.output
+    assert str(page) in done.output
+    assert page.stat().st_size > 1000
+    attribution = heta_lens.Attribution.load(kept)
+    assert attribution.options["probes"] == 3
+    assert attribution.options["support"] == "row"
+    assert attribution.target_text == " box"
+
+
+def test_the_text_may_come_from_the_input_and_the_model_from_a_folder() -> None:
+    done = run("attribute", "-", "--model", str(models.DEMO), "-o", "probes=2", given=TEXT)
+    assert done.exit_code == 0, done.output
+    assert "why ' drawer'?" in done.output
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["Mia put the elephant in the"], "no token for 'elephant'"),
+        ([TEXT, "--target", " elephant"], "' elephant'"),
+        ([TEXT, "-o", "probes"], "'probes' is not of the form NAME=VALUE"),
+        ([TEXT, "-o", "probes=0"], "probes=0"),
+        ([TEXT, "-o", "probs=3"], "probs"),
+        ([TEXT, "--model", "/nowhere/at/all"], "/nowhere/at/all"),
+        ([TEXT, "--model", "/tmp"], "heta-lens: "),
+        ([" "], "the text is empty"),
+        ([TEXT, "-o", "target=box"], "--target say what is explained"),
+        ([TEXT, "--html", "/nowhere/a.html"], "/nowhere/a.html cannot be written"),
+        ([TEXT, "--save", "/tmp"], "/tmp cannot be written"),
+        ([TEXT, "--html", "a.out", "--save", "a.out"], "are both a.out"),
+        ([TEXT, "-o", "probes=100000000000"], "heta-lens: "),
+    ],
+    ids=str,
+)
+def test_mistakes_get_one_sentence(words: list[str], message: str) -> None:
+    done = run("attribute", *words)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.output
+
+
+def test_a_final_newline_is_not_part_of_the_prompt(tmp_path: Path) -> None:
+    kept = tmp_path / "a.safetensors"
+    assert run("attribute", "-", "-o", "probes=2", "--save", str(kept), given=TEXT + "\n").exit_code == 0
+    assert heta_lens.Attribution.load(kept).text.endswith("Answer: in the")
+
+
+def test_files_are_written_before_anything_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("no terminal")
+
+    monkeypatch.setattr(plots, "terminal", fail)
+    kept, page = tmp_path / "a.safetensors", tmp_path / "a.html"
+    done = run("attribute", TEXT, "-o", "probes=2", "--save", str(kept), "--html", str(page))
+    assert done.exit_code == 2
+    assert kept.exists()
+    assert page.exists()
+
+
+def test_demo_says_when_the_model_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = str(tmp_path / "a.html")
+    assert "as the model says" in run("demo", "--html", page).output
+    explained = cli._explained
+    monkeypatch.setattr(cli, "_explained", lambda *asked: explained(asked[0], asked[1], " bag", asked[3]))
+    assert "which the model gets wrong" in run("demo", "--html", page).output
+
+
+def test_help_names_every_command() -> None:
+    said = run("--help").output
+    assert "demo" in said
+    assert "attribute" in said

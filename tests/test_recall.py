@@ -1,0 +1,315 @@
+"""Stories whose answers are known: what they say of themselves is so, and nothing but the evidence tells the answer."""
+
+import hashlib
+from itertools import islice, pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import RidgeClassifier
+from transformers import AutoTokenizer
+
+from heta_lens.data import words
+from heta_lens.data.recall import split_of, stories
+from heta_lens.data.story import Story, Stretch
+from heta_lens.models import DEMO
+
+KNOBS: list[dict[str, Any]] = [
+    {},
+    {"hops": 2},
+    {"claim": True},
+    {"facts": 12, "rivals": 5, "filler": 4},
+    {"facts": 4, "hops": 2, "filler": 3, "distractors": "around"},
+    {"facts": 3, "rivals": 2, "distractors": "before", "filler": 2, "distance": 1},
+    {"facts": 4, "distractors": "after", "voice": "passive"},
+    {"facts": 2, "rivals": 0, "voice": "active", "claim": True},
+    {"facts": 5, "hops": 2, "filler": 1, "distance": 3},
+    {"facts": 20, "hops": 2, "split": "test"},
+]
+
+
+def some(count: int, **knobs: Any) -> list[Story]:
+    return list(islice(stories(**knobs), count))
+
+
+def text_of(story: Story, stretch: Stretch) -> str:
+    return story.text[slice(*stretch.characters)]
+
+
+def pairs(story: Story) -> set[tuple[str, ...]]:
+    """(owner, thing, place) and (place, room), read off the sentences."""
+    slots = [sentence.slots for sentence in story.sentences if "place" in sentence.slots]
+    return {(one["place"], one["room"]) if "room" in one else (one["who"], one["what"], one["place"]) for one in slots}
+
+
+# ------------------------------------------------------------------------------------------------------------ spans
+@pytest.mark.parametrize("knobs", KNOBS, ids=str)
+def test_spans_line_up_with_the_tokenizer(knobs: dict[str, Any]) -> None:
+    """Of a thousand stories each: ten thousand in all."""
+    tokenizer = AutoTokenizer.from_pretrained(DEMO)
+    for story in some(1000, **knobs):
+        read = tokenizer(story.text, return_offsets_mapping=True)
+        assert tokenizer.unk_token_id not in read["input_ids"]
+        assert [" " + story.text, story.pieces] == [
+            tokenizer.decode(read["input_ids"][1:]),
+            tokenizer.convert_ids_to_tokens(read["input_ids"])[1:],
+        ]
+        for stretch in (*story.evidence, *story.gold, *story.distractor, story.question):
+            offsets = [read["offset_mapping"][token] for token in stretch.tokens]
+            blank = story.text[offsets[0][0]] == " "
+            assert (offsets[0][0] + blank, offsets[-1][1]) == stretch.characters
+        assert len(tokenizer(story.answer)["input_ids"]) == 2
+
+
+@pytest.mark.parametrize("knobs", KNOBS, ids=str)
+def test_the_parts_of_a_story_cover_it_once(knobs: dict[str, Any]) -> None:
+    for story in some(50, **knobs):
+        stretches = sorted([*story.evidence, *story.distractor, story.question], key=lambda one: one.tokens.start)
+        covered = [token for stretch in stretches for token in stretch.tokens]
+        assert covered == list(range(1, len(story.pieces) + 1))
+        assert " ".join(text_of(story, one) for one in stretches) == story.text
+
+
+@pytest.mark.parametrize("hops", [1, 2])
+def test_the_evidence_tells_the_answer(hops: Any) -> None:
+    for story in some(200, hops=hops):
+        asked = story.asking.slots
+        told = [text_of(story, stretch) for stretch in story.evidence]
+        gold = [text_of(story, stretch) for stretch in story.gold]
+        assert asked["who"] in told[0]
+        assert asked["what"] in told[0].rstrip(".").split()
+        assert len(told) == hops
+        assert story.answer.strip() in told[-1]
+        assert {asked["who"], asked["what"], story.answer.strip()} <= set(gold)
+        assert len(gold) == (3 if hops == 1 else 5)
+        if hops == 2:
+            (place,) = set(gold[:3]) - {asked["who"], asked["what"]}
+            assert place in told[1]
+        assert story.answer in story.choices
+        assert len(set(story.choices)) == len(story.choices) == 6
+
+
+@pytest.mark.parametrize(
+    ("knobs", "text"),
+    [
+        (
+            {},
+            "The sweater was kept in the cage by Hana. The sweater was kept in the fireplace by Alba. "
+            "Question: Where was the sweater put by Alba? Answer: in the",
+        ),
+        (
+            {"hops": 2},
+            "The sweater was kept in the cage by Hana. The sweater was kept in the fireplace by Alba. In the chapel "
+            "there is the fireplace. The cage stands in the warehouse. "
+            "Question: Which room holds the sweater of Alba? Answer: in the",
+        ),
+        (
+            {"claim": True},
+            "The sweater was kept in the rucksack by Hana. The sweater was kept in the cage by Alba. "
+            "Claim: The sweater of Alba is in the rucksack. True or false? Answer:",
+        ),
+    ],
+    ids=["place", "room", "claim"],
+)
+def test_stories_read_like_this(knobs: dict[str, Any], text: str) -> None:
+    assert next(stories("test", facts=2, **knobs)).text == text
+
+
+# ------------------------------------------------------------------------------------------------------- determinism
+def test_the_same_seed_gives_the_same_bytes() -> None:
+    told = "\n".join(story.text + story.answer + story.other for knobs in KNOBS for story in some(100, **knobs))
+    assert hashlib.sha256(told.encode()).hexdigest() == (
+        "bbb164facb0c8c930ccf2fcd2fad2f4b56db1c069c5f83681b6f3392a0c7a2a8"
+    )
+
+
+def test_seeds_and_splits_differ() -> None:
+    first = {next(stories(split, seed=seed)).text for split in ("train", "dev", "test") for seed in range(20)}
+    assert len(first) == 60
+
+
+# ----------------------------------------------------------------------------------------------------------- splits
+@pytest.mark.parametrize("knobs", [{}, {"hops": 2}, {"claim": True}], ids=str)
+def test_splits_share_no_pair_and_no_text(knobs: dict[str, Any]) -> None:
+    told = {split: some(1000, split=split, **knobs) for split in ("train", "dev", "test")}
+    for split, stories_of in told.items():
+        assert {split_of(*pair) for story in stories_of for pair in pairs(story) | pairs(story.twin)} == {split}
+    for one, other in (("train", "dev"), ("train", "test"), ("dev", "test")):
+        for what in (lambda story: pairs(story) | pairs(story.twin) | pairs(story.paraphrase), lambda s: {s.text}):
+            assert not set.union(*map(what, told[one])) & set.union(*map(what, told[other]))
+
+
+# ------------------------------------------------------------------------------------------------- twin, paraphrase
+@pytest.mark.parametrize("knobs", KNOBS, ids=str)
+def test_a_twin_differs_in_the_evidence_and_in_the_answer(knobs: dict[str, Any]) -> None:
+    for story in some(100, **knobs):
+        twin = story.twin
+        differ = {at for at, both in enumerate(zip(story.pieces, twin.pieces, strict=True), 1) if len(set(both)) > 1}
+        told = differ & {*story.evidence[-1].tokens}
+        assert len(told) == 1
+        assert told <= {token for stretch in story.gold for token in stretch.tokens}
+        assert len(differ) == (2 if knobs.get("claim") else 1)
+        assert twin.answer != story.answer
+        assert twin.answer in twin.choices
+        assert twin.asking == story.asking
+        assert [one.tokens for one in twin.evidence] == [one.tokens for one in story.evidence]
+        assert twin.twin == story
+        if not knobs.get("claim"):
+            assert story.answer not in twin.pieces
+            assert twin.answer not in story.pieces
+
+
+def test_a_claim_is_true_when_the_evidence_says_so() -> None:
+    for story in some(300, claim=True):
+        for one in (story, story.twin):
+            (told,) = (one.sentences[at] for at in one.evidence_at)
+            assert one.answer == (" true" if one.asking.slots["place"] == told.slots["place"] else " false")
+            assert {told.slots["who"], told.slots["what"]} == {one.asking.slots["who"], one.asking.slots["what"]}
+
+
+def test_a_paraphrase_says_the_same_in_the_other_voice() -> None:
+    for story in some(200, voice="active"):
+        changed = story.paraphrase
+        assert changed.paraphrase == story
+        assert changed.answer == story.answer
+        before, after = (text_of(one, one.evidence[0]) for one in (story, changed))
+        assert sorted({*before[:-1].split()} - {"the"}) == sorted({*after[:-1].split()} - {"The", "the", "was", "by"})
+        assert [text_of(story, one) for one in story.distractor] == [
+            text_of(changed, one) for one in changed.distractor
+        ]
+        assert after.startswith("The ")
+        assert f" by {story.asking.slots['who']}." in after
+
+
+# ------------------------------------------------------------------------------------------------------------ knobs
+@pytest.mark.parametrize("hops", [1, 2])
+def test_distractors_stand_where_they_are_wanted(hops: Any) -> None:
+    for where, count in (("before", 1), ("after", 1), ("around", 2)):
+        for story in some(100, distractors=where, hops=hops, facts=3):
+            assert len(story.distractor) == count
+            evidence = sorted(story.evidence_at)
+            assert all(b - a == 1 for a, b in pairwise(evidence))
+            assert (evidence[0] == 0) == (where == "after")
+            assert (evidence[-1] == len(story.sentences) - 1) == (where == "before")
+
+
+@pytest.mark.parametrize("where", ["anywhere", "before", "around"])
+@pytest.mark.parametrize("hops", [1, 2])
+def test_distance_is_counted_in_sentences(where: Any, hops: Any) -> None:
+    for story in some(50, distractors=where, facts=4, hops=hops, filler=3, distance=2):
+        assert len(story.sentences) - 1 - max(story.evidence_at) == 2
+
+
+@pytest.mark.parametrize(("facts", "rivals"), [(2, 0), (2, 1), (6, 0), (6, 2), (6, 5), (40, 3)])
+def test_rivals_are_the_same_thing_of_others(facts: int, rivals: int) -> None:
+    for story in some(30, facts=facts, rivals=rivals):
+        asked = story.asking.slots
+        held = [one.slots for one in story.sentences]
+        assert len(held) == facts
+        assert sum(one["what"] == asked["what"] for one in held) == rivals + 1
+        assert sum(one["what"] == asked["what"] and one["who"] == asked["who"] for one in held) == 1
+        assert len({one["place"] for one in held}) == facts
+
+
+def test_owners_have_more_than_one_thing() -> None:
+    """Or the owner alone would tell the place."""
+    owned = [sum(one.slots["who"] == s.asking.slots["who"] for one in s.sentences) for s in some(300, facts=8)]
+    assert np.mean(np.array(owned) > 1) > 0.6
+
+
+def test_filler_names_no_place() -> None:
+    places = {*words.PLACES, *words.ROOMS}
+    for story in some(100, filler=5):
+        idle = [one for one in story.sentences if "place" not in one.slots]
+        assert len(idle) == 5
+        assert not places & {word for one in idle for piece, _ in one.pieces for word in piece.split()}
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"split": "val"}, "split='val' is not one of train, dev, test"),
+        ({"facts": 1}, "facts=1 must be 2 to 40"),
+        ({"facts": 41}, "facts=41 must be 2 to 40"),
+        ({"facts": 21, "hops": 2, "split": "test"}, "facts=21 must be 2 to 20"),
+        ({"facts": 3, "rivals": 3}, "rivals=3 must be 0 to 2"),
+        ({"rivals": -1}, "rivals=-1 must be 0 to 5"),
+        ({"hops": 3}, "hops=3 is not one of 1, 2"),
+        ({"distractors": "beside"}, "distractors='beside' is not one of anywhere, before, after, around"),
+        ({"filler": -1}, "filler=-1 must be 0 or more"),
+        ({"distance": 6}, "distance=6 must be 0 to 5"),
+        ({"distance": 1, "distractors": "before"}, "distance=1 must be 0 to 0"),
+        ({"voice": "middle"}, "voice='middle' is not one of active, passive"),
+        ({"claim": True, "hops": 2}, "claim=True is about one fact"),
+        ({"facts": 2, "distractors": "around"}, "needs two sentences to stand around"),
+    ],
+    ids=str,
+)
+def test_knobs_that_cannot_be_are_refused_at_once(knobs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        stories(**knobs)
+
+
+# ------------------------------------------------------------------------------------------------------- no shortcut
+def accuracy(features: Any, labels: np.ndarray) -> float:
+    """Of a probe trained on three quarters, on the rest."""
+    cut = 3 * len(labels) // 4
+    probe = RidgeClassifier(alpha=10).fit(features[:cut], labels[:cut])
+    return float((probe.predict(features[cut:]) == labels[cut:]).mean())
+
+
+def near(chance: float, count: int) -> float:
+    """What a guesser hardly ever exceeds: four standard errors above chance."""
+    return chance + 4 * float(np.sqrt(chance * (1 - chance) / (count / 4)))
+
+
+@pytest.mark.parametrize("hops", [1, 2])
+def test_a_bag_of_words_does_not_tell_the_answer(hops: Any) -> None:
+    """The probe may choose among the places named, which is guessing one of four."""
+    told = some(6000, facts=4, hops=hops, filler=1)
+    bags = CountVectorizer(lowercase=False, token_pattern=r"\w+").fit_transform([one.text for one in told])
+    answers = np.array([one.answer for one in told])
+    cut = 3 * len(told) // 4
+    probe = RidgeClassifier(alpha=10).fit(bags[:cut], answers[:cut])
+    scores = dict(zip(probe.classes_, probe.decision_function(bags[cut:]).T, strict=True))
+    guesses = [max(one.choices, key=lambda c: scores[c][at]) for at, one in enumerate(told[cut:])]
+    assert float((np.array(guesses) == answers[cut:]).mean()) < near(1 / 4, len(told))
+
+
+@pytest.mark.parametrize("hops", [1, 2])
+def test_neither_position_nor_shape_tells_the_answer(hops: Any) -> None:
+    """Which of the sentences that name an answer is it? From where they all stand, and from how each is worded."""
+    told = some(6000, facts=4, hops=hops, filler=1)
+    kind = "room" if hops == 2 else "who"
+    places, labels, shapes = [], [], []
+    for story in told:
+        named = [at for at, one in enumerate(story.sentences) if "place" in one.slots and kind in one.slots]
+        labels.append(named.index(story.evidence_at[-1]))
+        places.append(named)
+        shapes.append([f"{rank}{story.sentences[at].shape}" for rank, at in enumerate(named)])
+    limit = near(1 / 4, len(told))
+    assert accuracy(np.array(places), np.array(labels)) < limit
+    worded = CountVectorizer(analyzer=lambda one: one).fit_transform(shapes)
+    assert accuracy(worded, np.array(labels)) < limit
+
+
+def test_neither_words_nor_length_tell_whether_a_claim_is_true() -> None:
+    told = [one for story in some(3000, claim=True, facts=4) for one in (story, story.twin)]
+    truths = np.array([one.answer for one in told])
+    bags = CountVectorizer(lowercase=False, token_pattern=r"\w+").fit_transform([one.text for one in told])
+    assert accuracy(bags, truths) < near(1 / 2, len(told))
+    counts = [[one.pieces.count(" " + one.asking.slots["place"]), len(one.pieces)] for one in told]
+    assert accuracy(np.array(counts), truths) < near(1 / 2, len(told))
+    assert abs((truths == " true").mean() - 1 / 2) < 0.03
+
+
+def test_the_probes_would_see_a_shortcut() -> None:
+    """Idle sentences behind the last fact when that is the evidence, and anywhere when it is the first."""
+    first = some(1000, facts=4, distractors="after", filler=2, distance=5)
+    last = some(1000, facts=4, distractors="before", filler=2, distance=2)
+    told = [story for both in zip(first, last, strict=True) for story in both]
+    named = [[at for at, one in enumerate(story.sentences) if "place" in one.slots] for story in told]
+    labels = np.array([ats.index(story.evidence_at[0]) for ats, story in zip(named, told, strict=True)])
+    assert accuracy(np.array(named), labels) > 0.8
