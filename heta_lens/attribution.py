@@ -11,10 +11,10 @@ import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
 from rich.cells import cell_len, set_cell_size
-from scipy.stats import t as student
 from torch import Tensor
 
 from heta_lens import storage, text
+from heta_lens.samples import student_t
 from heta_lens.show import View, coloured_tokens
 from heta_lens.text import Span
 
@@ -135,7 +135,8 @@ class Attribution:
         error = self.standard_errors.get("scores")
         if error is None:
             raise ValueError("these scores have no standard error: nothing in them is random, or one probe was used")
-        reach = float(student.ppf((1 + confidence) / 2, self.diagnostics["probes"] - 1)) * error
+        counts = torch.as_tensor(self.diagnostics["probes"]).expand(len(error))
+        reach = student_t(counts, confidence).to(error) * error
         return self.scores - reach, self.scores + reach
 
     # ---------------------------------------------------------------------------------------- showing, keeping it

@@ -1,6 +1,7 @@
 """The curvature S of Eq. 2: ``S_i = mean_k ‖Π_i H Π_i r_k‖₁``, with H the Hessian of g, or what stands for it."""
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -10,12 +11,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens.hessian import ColumnsFrom
+from heta_lens.samples import Samples
 
 Support: TypeAlias = Literal["block", "row"]
 Norm: TypeAlias = Literal["hutchinson", "exact", "entrywise"]
 Probes: TypeAlias = Callable[[int], Float[Tensor, "probe d"]]
 
-AT_ONCE = 32  # directions whose products are held at every position, before a token's own are kept
+AT_ONCE = 64  # directions whose products are held at every position, before a token's own are kept
 ENUMERABLE = 20  # `exact` visits every sign vector, so its length is limited: 2^20 of them
 
 
@@ -29,7 +31,7 @@ class Pairs(NamedTuple):
 class Curvature(NamedTuple):
     """S as samples to be averaged: one a probe for ``hutchinson``, a single one for the exact norms."""
 
-    samples: Float[Tensor, "sample pos"]
+    samples: Samples
     pairs: Pairs | None
 
 
@@ -40,28 +42,40 @@ def curvature(
     *,
     support: Support = "block",
     norm: Norm = "hutchinson",
-    chunk: int,
+    groups: Sequence[Sequence[int]],
     pairs: bool = False,
 ) -> Curvature:
-    """``columns_from(start)`` multiplies with H from a position on; ``probes(i)`` are token i's signs.
+    """Of the tokens in ``groups``, in that order; tokens of a group share a start.
 
+    ``columns_from(start)`` multiplies with H from a position on; ``probes(i)`` are token i's signs.
     ``support="block"`` probes each token alone and looks at its own block of H; ``"row"`` probes all tokens at once.
-    ``chunk`` tokens share a start. ``pairs`` asks for the tokens' interactions as well.
+    ``pairs`` asks for the tokens' interactions as well, which takes all of them.
     """
     n, d = embeddings.shape
+    wanted = list(chain(*groups))
     if support == "row" and norm == "hutchinson":
         signs = torch.stack([probes(i) for i in range(n)], dim=1).to(embeddings)
-        return Curvature(columns_from(0)(slice(None), signs).abs().sum(-1), None)
+        return Curvature(Samples.even(columns_from(0)(slice(None), signs)[:, wanted].abs().sum(-1)), None)
     units = torch.eye(d).to(embeddings)
     directions = (lambda i: probes(i).to(embeddings)) if norm == "hutchinson" else lambda _: units
-    size = n if support == "row" else chunk
+    if support == "block" and not pairs:
+        found = [_SAMPLES[norm](products) for products in _own_products(columns_from, groups, directions)]
+        return Curvature(Samples.even(torch.stack(found, dim=-1)), None)
     samples, sizes = [], []
-    for before, products in _token_products(columns_from, n, directions, size, everywhere=pairs or support == "row"):
+    starts = [(0, wanted)] if support == "row" else [(group[0], group) for group in groups]
+    for before, products in _all_products(columns_from, starts, directions):
         later = products[:, before:]
-        samples.append(_SAMPLES[norm](products if support == "row" else later[:, :1]))
+        samples.append(_SAMPLES[norm](products if support == "row" else later[:, 0]))
         if pairs:
             sizes.append(_pair_sizes(later, norm))
-    return Curvature(torch.stack(samples, dim=-1), _mirrored(sizes) if pairs else None)
+    return Curvature(Samples.even(torch.stack(samples, dim=-1)), _mirrored(sizes) if pairs else None)
+
+
+def block_samples(
+    columns_from: ColumnsFrom, probes: Probes, groups: Sequence[Sequence[int]]
+) -> list[Float[Tensor, "_"]]:
+    """Eq. 2's samples of each token in ``groups``, in that order; some may have more probes than others."""
+    return [_SAMPLES["hutchinson"](products) for products in _own_products(columns_from, groups, probes)]
 
 
 def squared_gradient(gradient: Float[Tensor, "pos d"]) -> Float[Tensor, "1 pos"]:
@@ -95,25 +109,44 @@ def expected_l1(rows: Float[Tensor, "row n"]) -> Float[Tensor, ""]:
     return total / 2 ** (n - 1)
 
 
-def _token_products(
-    columns_from: ColumnsFrom, n: int, directions: Probes, chunk: int, everywhere: bool
-) -> Iterator[tuple[int, Float[Tensor, "k part d"]]]:
-    """For each token i and its directions u, ``H Π_i u`` at i alone, or ``everywhere`` from i's chunk's start on.
-
-    With how many positions there are before i's own.
-    """
-    for start in range(0, n, chunk):
-        columns = columns_from(start)
-        for i in range(start, min(start + chunk, n)):
-            place = slice(None) if everywhere else slice(i - start, i - start + 1)
-            products = [columns(i - start, some)[:, place] for some in directions(i).split(AT_ONCE)]
-            yield i - start if everywhere else 0, torch.cat(products)
+def _own_products(
+    columns_from: ColumnsFrom, groups: Sequence[Sequence[int]], directions: Probes
+) -> Iterator[Float[Tensor, "k d"]]:
+    """For each token i and its directions u, ``H Π_i u`` at i alone; tokens of a group are done together."""
+    for group in groups:
+        columns = columns_from(group[0])
+        for some in _few(group, AT_ONCE // len(directions(group[0]))):
+            each = [directions(i) for i in some]
+            places = torch.repeat_interleave(torch.tensor(some) - some[0], torch.tensor([len(one) for one in each]))
+            part = slice(some[0] - group[0], some[-1] + 1 - group[0])
+            own = []
+            for at, rows in zip(places.split(AT_ONCE), torch.cat(each).split(AT_ONCE), strict=True):
+                spread = rows.new_zeros(len(rows), part.stop - part.start, rows.shape[1])
+                every = torch.arange(len(rows))
+                spread[every, at] = rows
+                own.append(columns(part, spread)[every, part.start + at])
+            yield from torch.cat(own).split([len(one) for one in each])
         del columns  # its graph, before the next is built
 
 
-_SAMPLES: dict[Norm, Callable[[Float[Tensor, "k part d"]], Float[Tensor, "sample"]]] = {
-    "hutchinson": lambda products: products.abs().sum((1, 2)),
-    "exact": lambda products: expected_l1(rearrange(products, "k part d -> k (part d)"))[None],
+def _all_products(
+    columns_from: ColumnsFrom, starts: Sequence[tuple[int, Sequence[int]]], directions: Probes
+) -> Iterator[tuple[int, Float[Tensor, "k part d"]]]:
+    """For each token i and its directions u, ``H Π_i u`` from where its run starts; and how much is before i's own."""
+    for start, group in starts:
+        columns = columns_from(start)
+        for i in group:
+            yield i - start, torch.cat([columns(i - start, some) for some in directions(i).split(AT_ONCE)])
+        del columns
+
+
+def _few(group: Sequence[int], size: int) -> list[Sequence[int]]:
+    return [group[at : at + max(1, size)] for at in range(0, len(group), max(1, size))]
+
+
+_SAMPLES: dict[Norm, Callable[[Float[Tensor, "k *part d"]], Float[Tensor, "sample"]]] = {
+    "hutchinson": lambda products: products.abs().flatten(1).sum(1),
+    "exact": lambda products: expected_l1(products.flatten(1))[None],
     "entrywise": lambda products: products.abs().sum()[None],
 }
 

@@ -10,21 +10,21 @@ from jaxtyping import Float
 from scipy.stats import spearmanr
 from torch import Tensor
 
+from heta_lens.samples import Samples
+
 
 def standard_error(
-    samples: Float[Tensor, "sample pos"], score: Callable[[Float[Tensor, "pos"]], Float[Tensor, "pos"]]
+    samples: Samples, score: Callable[[Float[Tensor, "pos"]], Float[Tensor, "pos"]]
 ) -> Float[Tensor, "pos"] | None:
-    """Of ``score(mean of the samples)``, by the delta method; None for a single sample.
+    """Of ``score(mean of the samples)``, by the delta method; None where no token has more than one.
 
     Each sample is carried through the score's derivative at the mean, so that samples which are shared between tokens,
     or divided by their sum, are accounted for.
     """
-    count = len(samples)
-    if count < 2:
+    if not (samples.counts > 1).any():
         return None
-    mean = samples.mean(0)
-    moved = torch.stack([_derivative(score, mean, sample - mean) for sample in samples])
-    return moved.square().sum(0).div(count * (count - 1)).sqrt()
+    moved = [_derivative(score, samples.mean, deviation) for deviation in samples.deviations]
+    return torch.stack(moved).square().sum(0).sqrt()
 
 
 def _derivative(score: Callable[[Tensor], Tensor], at: Tensor, along: Tensor) -> Tensor:

@@ -36,12 +36,17 @@ def drops(
     """``g(X) - g(X with these tokens masked)``, for each set of them."""
     embeddings, log_probs = prediction.embeddings, prediction.log_probs_from(0)
     vector = mask_vector(mask, embeddings, prediction.lens.embedding_table)
-    found = []
-    for some in members.split(prediction.prompt.batch(batch)):
-        masked = torch.where(rearrange(some, "copy pos -> copy pos 1"), vector, embeddings)
-        found.append(prediction.objective(log_probs(masked)))
+
+    def masked(some: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
+        left = prediction.objective(
+            log_probs(torch.where(rearrange(some, "copy pos -> copy pos 1"), vector, embeddings))
+        )
         done(len(some))
-    return prediction.objective(prediction.log_probs) - torch.cat(found)
+        return left
+
+    return prediction.objective(prediction.log_probs) - prediction.prompt.batches(batch, len(prediction)).map(
+        masked, members
+    )
 
 
 @torch.no_grad()

@@ -20,6 +20,8 @@ from einops import einsum, rearrange
 from jaxtyping import Float
 from torch import Tensor
 
+from heta_lens.batches import Batches, out_of_memory
+
 Objective: TypeAlias = Callable[[Float[Tensor, "pos d"]], Float[Tensor, ""]]
 LogProbs: TypeAlias = Callable[[Float[Tensor, "pos d"]], Float[Tensor, "vocab"]]
 Columns: TypeAlias = Callable[[int | slice, Float[Tensor, "k *part d"]], Float[Tensor, "k pos d"]]
@@ -32,13 +34,15 @@ ONCE = "this model cannot be differentiated twice with respect to its embeddings
 WAY_OUT = "load it unquantised, with attn_implementation='eager', or use variant='kl_only'"
 
 
-def hessian(objective: Objective, states: Float[Tensor, "pos d"], batch: int, done: Callable[[int], None]) -> Columns:
+def hessian(
+    objective: Objective, states: Float[Tensor, "pos d"], batches: Batches, done: Callable[[int], None]
+) -> Columns:
     leaf, gradient = differentiate(objective, states)
-    return partial(_products, gradient, leaf, batch=batch, done=done)
+    return partial(_products, gradient, leaf, batches=batches, done=done)
 
 
 def gauss_newton(
-    log_probs: LogProbs, states: Float[Tensor, "pos d"], batch: int, done: Callable[[int], None]
+    log_probs: LogProbs, states: Float[Tensor, "pos d"], batches: Batches, done: Callable[[int], None]
 ) -> Columns:
     """``-Jᵀ (diag(p) - p pᵀ) J`` with J the Jacobian of the logits: the Hessian of any log p(token) without J's own.
 
@@ -52,8 +56,8 @@ def gauss_newton(
     p = values.detach().exp()
 
     def columns(part: int | slice, directions: Float[Tensor, "k *part d"]) -> Float[Tensor, "k pos d"]:
-        pushed = _products(pulled, weights, part, directions, batch=batch, done=lambda _: None)
-        return _products(values, leaf, slice(None), -p * pushed, batch=batch, done=done)
+        pushed = _products(pulled, weights, part, directions, batches=batches, done=lambda _: None)
+        return _products(values, leaf, slice(None), -p * pushed, batches=batches, done=done)
 
     return columns
 
@@ -145,15 +149,17 @@ def _products(
     part: int | slice,
     directions: Tensor,
     *,
-    batch: int,
+    batches: Batches,
     done: Callable[[int], None],
 ) -> Tensor:
-    """Each direction pulled back through (a part of) the outputs, ``batch`` of them at a time."""
-    products = []
-    for some in directions.to(inputs).split(batch):
-        products.append(_pulled_back(outputs[part], inputs, some))
+    """Each direction pulled back through (a part of) the outputs."""
+
+    def pull(some: Tensor) -> Tensor:
+        products = _pulled_back(outputs[part], inputs, some)
         done(len(some))
-    return torch.cat(products)
+        return products
+
+    return batches.map(pull, directions.to(inputs))
 
 
 def _pulled_back(outputs: Tensor, inputs: Tensor, directions: Tensor) -> Tensor:
@@ -166,10 +172,10 @@ def _pulled_back(outputs: Tensor, inputs: Tensor, directions: Tensor) -> Tensor:
         try:
             (products,) = backward(directions, is_grads_batched=True)
             return nothing if products is None else products
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError:  # some layer's backward pass cannot be batched
-            pass
+        except RuntimeError as error:
+            if out_of_memory(error):
+                raise
+            # else some layer's backward pass cannot be batched
     products = [backward(direction)[0] for direction in directions]
     return nothing if products[0] is None else torch.stack(products)
 

@@ -9,7 +9,7 @@ I, the information  how far the predicted distribution moves when token i is mas
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from operator import index
 from typing import Any, Literal
@@ -19,29 +19,23 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens.attribution import Attribution
-from heta_lens.curvature import (
-    Curvature,
-    Norm,
-    Support,
-    check_enumerable,
-    curvature,
-    rademacher,
-    squared_gradient,
-)
+from heta_lens.curvature import Curvature, Norm, Support, check_enumerable
 from heta_lens.diagnostics import agreement, warn
 from heta_lens.divergence import DIVERGENCES, Direction
 from heta_lens.faithfulness import SUBSETS, drops, envelope, faithfulness, subsets, whole_drops
 from heta_lens.gate import Flow, gate, value_norms
-from heta_lens.hessian import OVERSAMPLING, Energy, gaussian, low_rank, tail_energy
+from heta_lens.hessian import OVERSAMPLING
 from heta_lens.information import Information
 from heta_lens.masking import Mask, check_mask, mask_vector
 from heta_lens.options import check_at_least, check_choice, check_literals, check_names, is_whole
 from heta_lens.parts import Balance, Parts
 from heta_lens.pieces import Piece, WindowMode, masked_information, pieces
 from heta_lens.prediction import Prediction
+from heta_lens.probing import Probing
 from heta_lens.progress import Work, working
+from heta_lens.sure import LEAST
 from heta_lens.variants import PRESETS, VARIANTS, Recipe, Variant
-from heta_lens.windows import Window, averaged, edge_gap, leakage, window_gate, windows
+from heta_lens.windows import Window, averaged, edge_gap, leakage, most_central, window_gate, windows
 
 IN_TITLE = {"variant", "balance", "support", "norm", "flow"}  # what makes it another score, if not the default
 
@@ -73,6 +67,10 @@ class Heta:
     - ``interactions``: also how strongly each pair of tokens bends log P together, ``attribution.interactions``
     - ``audit``: also measure what costs runs of its own: how well scores add up to the effect of masking sets of
       tokens; for a cheaper variant, its distance from ``full``
+    - ``tolerance``: stop probing a token when the 95 % half-width of its score is within this share of the largest
+      score; ``probes`` is then the most it gets
+    - ``prune``: do not probe tokens whose curvature cannot add more than this share of the largest score, by the row
+      form (``probes`` more products), which is never below the block's; they keep an S of 0
     - ``batch``: copies of the context alive at once; a smaller one needs less memory and changes nothing else
     - ``progress``: show a progress bar; None shows it on a terminal or in a notebook
     """
@@ -96,6 +94,8 @@ class Heta:
     kl: Direction = "orig_masked"
     interactions: bool = False
     audit: bool = False
+    tolerance: float | int | None = None
+    prune: float | int = 0.0
     seed: int = 0
     batch: int | Literal["auto"] = "auto"
     progress: bool | None = None
@@ -117,6 +117,11 @@ class Heta:
         for name, absent in (("batch", "auto"), ("layers", None)):
             if getattr(self, name) != absent:
                 check_at_least(name, getattr(self, name), 1, whole=True)
+        for name in ("tolerance", "prune"):
+            if getattr(self, name) is not None:
+                check_at_least(name, getattr(self, name), 0)
+        if self.tolerance == 0:
+            raise ValueError("tolerance=0 is never reached; tolerance=None takes all the probes")
         for name in ("interactions", "audit"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name}={getattr(self, name)!r} must be True or False")
@@ -131,16 +136,16 @@ class Heta:
     def _check_together(self) -> None:
         """Refuse options that contradict each other, or that this variant would ignore."""
         variant = f"variant={self.variant!r}"
-        beta, gamma = self._weights
-        for name, value in self._chosen.items():
+        beta, gamma = self.weights
+        for name, value in self.chosen.items():
             if name in self.recipe.unused(beta, gamma):
                 given = [f"{weight}=0" for weight in ("beta", "gamma") if getattr(self, weight) == 0]
                 raise ValueError(f"{name}={value!r} means nothing with {' and '.join([variant, *given])}: leave it out")
-        if self.norm != "hutchinson" and "probes" in self._chosen and self.recipe.curvature != "low_rank":
+        if self.norm != "hutchinson" and "probes" in self.chosen and self.recipe.curvature != "low_rank":
             raise ValueError(
                 f"probes={self.probes!r} means nothing with norm={self.norm!r}, which is exact: leave it out"
             )
-        if "seed" in self._chosen and not (self.audit or self._random):
+        if "seed" in self.chosen and not (self.audit or self._random):
             raise ValueError(f"seed={self.seed!r} means nothing here, where nothing is random: leave it out")
         if self.recipe.curvature == "last_layers" and self.layers is None:
             raise ValueError(f"{variant} needs layers=, how many of the last layers to differentiate")
@@ -154,13 +159,33 @@ class Heta:
             raise ValueError(f"interactions=True does not go with {variant}: tokens far apart share no window")
         if self.interactions and (self.support, self.norm) == ("row", "hutchinson"):
             raise ValueError("interactions=True does not go with support='row', whose probes cannot tell tokens apart")
+        if self.prune:
+            self._check_stop("prune")
+            if self.support == "row" or self.balance != "none":
+                given = "support='row'" if self.support == "row" else f"balance={self.balance!r}"
+                way = "which costs the same for all tokens" if self.support == "row" else "which needs every token's S"
+                raise ValueError(f"prune={self.prune!r} does not go with {given}, {way}")
+        if self.tolerance is not None:
+            self._check_stop("tolerance")
+
+    def _check_stop(self, name: str) -> None:
+        """Refuse what some tokens cannot have fewer probes with."""
+        given = f"{name}={getattr(self, name)!r}"
+        if self.norm != "hutchinson":
+            raise ValueError(f"{given} means nothing with norm={self.norm!r}, which is exact: leave it out")
+        if self.interactions:
+            raise ValueError(f"{given} does not go with interactions=True, which needs every token's probes")
+        if self.recipe.windowed and self.window_mode == "chunk":
+            raise ValueError(f"{given} does not go with window_mode='chunk', where windows score a token several times")
+        if self.probes < LEAST:
+            raise ValueError(f"{given} needs at least probes={LEAST}, to judge by; got {self.probes!r}")
 
     @property
     def recipe(self) -> Recipe:
         return VARIANTS[self.variant]
 
     @property
-    def _chosen(self) -> dict[str, Any]:
+    def chosen(self) -> dict[str, Any]:
         """Options that are not the default."""
         values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
         return {name: value for name, (value, default) in values.items() if not _same(value, default)}
@@ -168,11 +193,11 @@ class Heta:
     @property
     def _random(self) -> bool:
         """Whether the score depends on random directions."""
-        probed = self._weights[0] and self.recipe.curvature not in ("none", "squared_gradient")
+        probed = self.weights[0] and self.recipe.curvature not in ("none", "squared_gradient")
         return bool(probed) and (self.norm == "hutchinson" or self.recipe.curvature == "low_rank")
 
     @property
-    def _weights(self) -> tuple[float | int, float | int]:
+    def weights(self) -> tuple[float | int, float | int]:
         return self.recipe.weights or (self.beta, self.gamma)
 
     # ------------------------------------------------------------------------------------------------- explaining
@@ -188,12 +213,17 @@ class Heta:
             self.check(prediction)
         alone = self.recipe.windowed or (isinstance(self.mask, str) and self.mask == "mean")
         groups = [[prediction] for prediction in predictions] if alone else [predictions]  # other windows, other masks
-        with predictions[0].running(), working(self._work(groups), self.progress) as work:
+        with predictions[0].running(), working(self.work(groups), self.progress) as work:
             results = [result for group in groups for result in self._explain(group, work)]
         for name in sorted({name for result in results for name in result.diagnostics["weak_parts"]}):
             warn(
                 f"{name} makes up less than 1 % of this score, which therefore says next to nothing about it; "
                 "diagnostics['share'] has the figures, and balance='sum' gives every part the same total"
+            )
+        if unsure := sum(result.diagnostics.get("unsure", 0) for result in results):
+            warn(
+                f"probes={self.probes} were too few for {unsure} of {sum(map(len, results))} scores to be within "
+                f"tolerance={self.tolerance} of the largest: interval() says how sure each is"
             )
         return results
 
@@ -209,15 +239,15 @@ class Heta:
                 "window_mode='chunk' runs parts of the prompt alone, where hooks on the model would find other "
                 "positions: use 'frozen' or 'restrict'"
             )
-        if self._weights[0] and self.norm == "exact":
-            check_enumerable(len(self._spans(prediction)[0]), prediction.embeddings.shape[1], self.support)
+        if self.weights[0] and self.norm == "exact":
+            check_enumerable(len(self.spans(prediction)[0][0]), prediction.embeddings.shape[1], self.support)
         if self.audit and self.recipe.cheaper:
             self._full.check(prediction)
         mask_vector(self.mask, prediction.embeddings, prediction.lens.embedding_table)
 
     def _explain(self, targets: Sequence[Prediction], work: Work) -> list[Attribution]:
         """Explain predictions that share masked forwards."""
-        beta, gamma = self._weights
+        beta, gamma = self.weights
         places = [self._pieces(target) for target in targets]
         gates = [self._gate(*asked) for asked in zip(targets, places, strict=True)]
         if beta and self.recipe.curvature != "squared_gradient":
@@ -228,9 +258,10 @@ class Heta:
         spent, results = shared.cost(), []
         for target, place, (flow, facts), effect, found in zip(targets, places, gates, effects, seen, strict=True):
             own = work.step()
-            bent, missed = self._curvature(target, place, own) if beta else (None, {})
-            parts = Parts(flow, bent and bent.samples, found and found.divergence, beta, gamma)
-            facts |= missed | self._measured(target, parts, found, effect, own)
+            parts = Parts(flow, None, found and found.divergence, beta, gamma)
+            bent, known = self._curvature(place, parts, own)
+            parts = replace(parts, curvature=bent and bent.samples)
+            facts |= self._measured(target, parts, found, effect, own) | known
             facts |= {kind: spent.get(kind, 0) + units for kind, units in own.cost().items()}
             facts["forwards_shared_by"] = len(targets)
             pairs = None
@@ -268,39 +299,22 @@ class Heta:
         norms = [value_norms(values, output, self.value_norm) for values, output in heads]
         return gate(prediction.patterns, norms, self.flow)
 
-    def _curvature(
-        self, prediction: Prediction, place: Sequence[Piece], work: Work
-    ) -> tuple[Curvature, dict[str, Any]]:
-        """S, averaged over windows, and what a low rank leaves out of H."""
-        seen = [(piece.window, *self._bent(piece, work)) for piece in place]
-        samples = averaged([bent.samples for _, bent, _ in seen], [window for window, _, _ in seen], len(prediction))
-        return Curvature(samples, seen[0][1].pairs), tail_energy([energy for _, _, energy in seen if energy])
-
-    def _bent(self, piece: Piece, work: Work) -> tuple[Curvature, Energy | None]:
-        """S of one piece; and for a low rank, how much of H it has."""
-        if self.recipe.curvature == "squared_gradient":
-            return Curvature(squared_gradient(piece.gradient()), None), None
-        states, prompt = piece.states, piece.prediction.prompt
-        done, first = partial(work.add, "hvps"), piece.window.start
-        columns_from = piece.columns_from(self.recipe.curvature == "gauss_newton", prompt.batch(self.batch), done)
-
-        def probes(i: int) -> Float[Tensor, "probe d"]:
-            return rademacher(self.seed, first + i, self.probes, states.shape[1]).to(states)
-
-        how = partial(curvature, embeddings=states, probes=probes, support=self.support, norm=self.norm)
-        if self.recipe.curvature != "low_rank":
-            return how(columns_from, chunk=prompt.chunk, pairs=self.interactions), None
-        every = torch.stack([probes(i) for i in range(len(states))], 1)
-        low = low_rank(columns_from(0), self.rank, partial(gaussian, self.seed, first), every)
-        own = self.support == "block" and not self.interactions  # a token's own block is all that is looked at
-        cut = partial(low.columns_from, length=1 if own else None)
-        return how(cut, chunk=1 if own else len(states), pairs=self.interactions), low.energy
+    def _curvature(self, place: Sequence[Piece], parts: Parts, work: Work) -> tuple[Curvature | None, dict[str, Any]]:
+        """S, and what there is to say about how it was found."""
+        if not parts.beta:
+            return None, {}
+        probing = Probing(
+            kind=self.recipe.curvature, support=self.support, norm=self.norm, probes=self.probes, seed=self.seed,
+            rank=self.rank, pairs=self.interactions, batch=self.batch, done=partial(work.add, "hvps"),
+        )  # fmt: skip
+        if self.tolerance is None and not self.prune:
+            return probing.everywhere(place, len(parts.gate))
+        return probing.until_sure(place, parts, self.balance, self.tolerance, self.prune)
 
     def _information(self, targets: Sequence[Prediction], place: Sequence[Piece], work: Work) -> list[Information]:
         """I and each masked token's effect on g, for every target: of windows there is only one."""
-        batch = targets[0].prompt.batch(self.batch, len(targets))
-        how = partial(masked_information, mask=self.mask, divergence=DIVERGENCES[self.kl], batch=batch)
-        seen = [(piece.window, how(piece, targets, done=partial(work.add, "forwards"))) for piece in place]
+        how = partial(masked_information, mask=self.mask, divergence=DIVERGENCES[self.kl], batch=self.batch)
+        seen = [(piece.scored, how(piece, targets, done=partial(work.add, "forwards"))) for piece in place]
         spans, found = zip(*seen, strict=True)
         divergences, effects = (averaged(parts, spans, len(targets[-1])) for parts in zip(*found, strict=True))
         rows = zip(targets, divergences, effects, strict=True)
@@ -316,7 +330,7 @@ class Heta:
             target.check_finite(name, part)
         facts = parts.diagnostics(self.balance)
         facts["probes"] = self.probes
-        facts["chosen"] = {name: value for name, value in self._chosen.items() if name in IN_TITLE}
+        facts["chosen"] = {name: value for name, value in self.chosen.items() if name in IN_TITLE}
         facts["additivity_gap"] = abs(float(score.sum()) - effect)
         if seen is not None:
             gain, share = envelope(seen.divergence, seen.drop)
@@ -343,14 +357,15 @@ class Heta:
     @property
     def _full(self) -> "Heta":
         """What a cheaper variant stands for."""
-        kept = {name: value for name, value in self._chosen.items() if name not in Recipe().unused(*self._weights)}
+        unused = Recipe().unused(*self.weights) | {"tolerance", "prune"}
+        kept = {name: value for name, value in self.chosen.items() if name not in unused}
         if self.norm != "hutchinson":
             kept.pop("probes", None)  # which only a low rank has a use for then
         return Heta(**kept | {"variant": "full", "interactions": False, "audit": False})
 
     def weighted(self, beta: float, gamma: float) -> "Heta":
         """The same with other weights, without options that mean nothing with them."""
-        chosen: dict[str, Any] = self._chosen | {"beta": beta, "gamma": gamma}
+        chosen: dict[str, Any] = self.chosen | {"beta": beta, "gamma": gamma}
         if not beta:
             chosen["variant"] = "win" if self.recipe.windowed else "full"
             chosen.pop("seed", None)
@@ -362,33 +377,35 @@ class Heta:
         options = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "progress"}
         return options | ({"mask": self.mask.detach().clone()} if isinstance(self.mask, Tensor) else {})
 
-    def _work(self, groups: Sequence[Sequence[Prediction]]) -> dict[str, int]:
+    def work(self, groups: Sequence[Sequence[Prediction]]) -> dict[str, int]:
         """What lies ahead, for the progress bar."""
         work = Counter[str]()
         for group in groups:
-            spans = self._spans(group[-1])
-            work["forwards"] += 1 + sum(map(len, spans)) * bool(self._weights[1])
+            scored = sum(len(own) for _, own in self.spans(group[-1]))
+            work["forwards"] += 1 + scored * bool(self.weights[1])
             for prediction in group:
-                work["hvps"] += sum(self._hvps(len(span), prediction) for span in self._spans(prediction))
+                work["hvps"] += sum(self.products(prediction, *span) for span in self.spans(prediction))
                 work["audit"] += (len(prediction) + SUBSETS) * self.audit
                 if self.audit and self.recipe.cheaper:
-                    work.update(self._full._work([[prediction]]))
+                    work.update(self._full.work([[prediction]]))
         return dict(work)
 
-    def _spans(self, prediction: Prediction) -> list[range]:
-        """What is explained at once."""
-        whole = self.window_mode == "restrict"
-        return [range(len(prediction))] if whole else [range(*window) for window in self._windows(prediction)]
+    def spans(self, prediction: Prediction) -> list[tuple[range, range]]:
+        """What is explained at once, and what of it is scored there."""
+        spans = [Window(0, len(prediction))] if self.window_mode == "restrict" else self._windows(prediction)
+        scored = most_central(spans) if self.window_mode == "frozen" else spans
+        return [(range(*span), range(*own)) for span, own in zip(spans, scored, strict=True)]
 
-    def _hvps(self, tokens: int, prediction: Prediction) -> int:
+    def products(self, prediction: Prediction, span: range, scored: range) -> int:
+        """How many products with H a span takes, at most."""
         d = prediction.embeddings.shape[1]
-        if not self._weights[0] or self.recipe.curvature == "squared_gradient":
+        if not self.weights[0] or self.recipe.curvature == "squared_gradient":
             return 0
         if self.recipe.curvature == "low_rank":
-            return 2 * min(self.rank + OVERSAMPLING, tokens * d) + self.probes
+            return 2 * min(self.rank + OVERSAMPLING, len(span) * d) + self.probes
         if self.norm != "hutchinson":
-            return d * tokens
-        return self.probes * (1 if self.support == "row" else tokens)
+            return d * len(scored)
+        return self.probes * (1 if self.support == "row" else len(scored) + bool(self.prune))
 
 
 def _same(value: Any, default: Any) -> bool:

@@ -3,9 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from jaxtyping import Float
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from heta_lens.batches import Batches
 from heta_lens.divergence import Divergence
 from heta_lens.masking import masked_copies
 
@@ -29,27 +32,36 @@ def information(
     divergence: Divergence,
     *,
     lengths: Sequence[int] | None = None,
-    chunk: int,
+    groups: Sequence[Sequence[int]],
+    batches: Batches,
     done: Callable[[int], None],
 ) -> Information:
-    """``I[t, i] = D(P_t, P_t with token i masked)``; one set of masked forwards serves every target.
+    """``I[t, i] = D(P_t, P_t with token i masked)`` of the tokens in ``groups``, which share the start of their runs.
 
-    Targets have contexts of these ``lengths`` (ascending; all of it, if not given), and what lies after a target's
-    context tells it nothing: ``log_probs_from(start)`` answers for those targets whose context reaches ``start``.
-    A chunk's masked copies run as one batch from its first position on. A token whose embedding is the mask already
-    changes nothing, and is not run.
+    One set of masked forwards serves every target. Targets have contexts of these ``lengths`` (ascending; all of it, if
+    not given), and what lies after a target's context tells it nothing: ``log_probs_from(start)`` answers for those
+    targets whose context reaches ``start``. A token whose embedding is the mask already changes nothing, and is not
+    run; that, like a token in no group, is 0.
     """
     lengths = lengths or [len(embeddings)] * len(clean)
-    found = Information(*(clean.new_zeros(len(clean), len(embeddings)) for _ in Information._fields))
-    changed = (embeddings != mask).any(-1).nonzero().flatten()
-    for positions in changed.split(chunk):
-        start = int(positions[0])
-        masked = log_probs_from(start)(masked_copies(embeddings[start:], positions - start, mask))
-        first = len(clean) - masked.shape[1]
-        for target, log_probs in enumerate(masked.unbind(1), first):
-            reached = positions < lengths[target]
-            at, moved = positions[reached], log_probs[reached]
-            found.divergence[target, at] = divergence(clean[target], moved)
-            found.drop[target, at] = objectives[target](clean[target]) - objectives[target](moved)
-        done(len(positions))
-    return found
+    found = clean.new_zeros(len(Information._fields), len(clean), len(embeddings))
+    changed = (embeddings != mask).any(-1).tolist()
+    for group in ([i for i in group if changed[i]] for group in groups):
+        if group:
+            start = group[0]
+            log_probs = log_probs_from(start)
+
+            def judged(some: Int[Tensor, "copy"], start: int = start, log_probs: LogProbs = log_probs) -> Tensor:
+                masked = log_probs(masked_copies(embeddings[start:], some - start, mask))
+                rows = clean.new_zeros(len(Information._fields), len(clean), len(some))
+                for target, moved in enumerate(masked.unbind(1), len(clean) - masked.shape[1]):
+                    reached = int((some < lengths[target]).sum())  # the first ones: positions ascend
+                    before, after = objectives[target](clean[target]), objectives[target](moved[:reached])
+                    rows[0, target, :reached] = divergence(clean[target], moved[:reached])
+                    rows[1, target, :reached] = before - after
+                done(len(some))
+                return rearrange(rows, "kind target copy -> copy kind target")
+
+            rows = batches.map(judged, torch.tensor(group))
+            found[..., group] = rearrange(rows, "copy kind target -> kind target copy")
+    return Information(*found)

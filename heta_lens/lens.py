@@ -17,6 +17,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from heta_lens.memory import Sizes
 from heta_lens.text import Speller
 
 EMBED = "hook_embed"
@@ -114,6 +115,13 @@ class Lens:
     @property
     def vocabulary(self) -> int:
         return len(self.token_weights)
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        config, weights = self.model.cfg, self.token_weights
+        d = int(config.d_model)
+        d_mlp = int(getattr(config, "d_mlp", None) or 4 * d)
+        return Sizes(self.layers, d, d_mlp, int(config.n_heads), self.vocabulary, weights.element_size())
 
     def output_weights(self, layer: int) -> Float[Tensor, "head d_head d"]:
         return self.blocks[layer].attn.W_O.detach()

@@ -8,22 +8,23 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens.diagnostics import shares, sink_mass, standard_error, weak
+from heta_lens.samples import Samples
 
 Balance: TypeAlias = Literal["none", "sum", "max"]
 
 
 @dataclass(frozen=True)
 class Parts:
-    """M, S (one sample a probe) and I, with their weights; a part whose weight is 0 is None."""
+    """M, S (as samples) and I, with their weights; a part whose weight is 0 is None."""
 
     gate: Float[Tensor, "pos"]
-    curvature: Float[Tensor, "sample pos"] | None
+    curvature: Samples | None
     information: Float[Tensor, "pos"] | None
     beta: float | int
     gamma: float | int
 
     def means(self) -> dict[str, Float[Tensor, "pos"]]:
-        curvature = None if self.curvature is None else self.curvature.mean(0)
+        curvature = None if self.curvature is None else self.curvature.mean
         parts = {"gate": self.gate, "curvature": curvature, "information": self.information}
         return {name: part for name, part in parts.items() if part is not None}
 
@@ -53,7 +54,7 @@ class Parts:
         if self.curvature is not None:
             errors["curvature"] = standard_error(self.curvature, lambda mean: mean)
             errors["scores"] = standard_error(
-                self.curvature, lambda mean: replace(self, curvature=mean[None]).score(balance)
+                self.curvature, lambda mean: replace(self, curvature=Samples.even(mean[None])).score(balance)
             )
         return errors
 

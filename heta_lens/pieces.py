@@ -7,42 +7,56 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from heta_lens.batches import MASKED, Batches
 from heta_lens.curvature import rademacher
 from heta_lens.divergence import Divergence
 from heta_lens.hessian import Columns, ColumnsFrom, check_twice_differentiable, differentiate, gauss_newton, hessian
 from heta_lens.information import Information, LogProbs, information
 from heta_lens.masking import Mask, mask_vector
 from heta_lens.prediction import Lazy, Prediction
-from heta_lens.windows import Window
+from heta_lens.prompt import TAIL
+from heta_lens.windows import Window, most_central
 
 WindowMode: TypeAlias = Literal["frozen", "restrict", "chunk"]
 
 
 class Piece(NamedTuple):
-    """States at ``start:stop`` of a prediction, which are ``window`` of the whole context.
+    """States at ``start:stop`` of a prediction, which are ``window`` of the whole context; ``scored`` are its own.
 
     ``layer`` is where the curvature reads them; None for the embeddings.
     """
 
     window: Window
+    scored: Window
     prediction: Prediction
     start: int
     stop: int | None
     layer: int | None
 
     @property
+    def length(self) -> int:
+        """How many positions a run of all of it has: a window's, and those of the tail that react."""
+        part = self.window.stop - self.window.start
+        return part if self.stop is None else min(part + TAIL, len(self.prediction) - self.start)
+
+    @property
     def states(self) -> Float[Tensor, "pos d"]:
         return self.prediction.states(self.layer)[self.start : self.stop]
 
-    def columns_from(self, gauss: bool, batch: int, done: Callable[[int], None]) -> ColumnsFrom:
+    def groups(self, positions: Sequence[int], start_cost: float | int) -> list[list[int]]:
+        """These positions of the context, as places in the piece, by the runs they share."""
+        places = [position - self.window.start for position in positions]
+        return self.prediction.prompt.groups(places, len(self.states), start_cost)
+
+    def columns_from(self, gauss: bool, batches: Batches, done: Callable[[int], None]) -> ColumnsFrom:
         """The Hessian of g, or its Gauss–Newton form, from a position of the piece on."""
 
         def columns(at: int) -> Columns:
             where, states = (self.start + at, self.stop, self.layer), self.states[at:]
             if not gauss:
-                return hessian(self.prediction.objective_from(*where), states, batch, done)
+                return hessian(self.prediction.objective_from(*where), states, batches, done)
             log_probs = self.prediction.log_probs_from(*where)
-            return gauss_newton(lambda leaf: log_probs(leaf[None])[0], states, batch, done)
+            return gauss_newton(lambda leaf: log_probs(leaf[None])[0], states, batches, done)
 
         return columns
 
@@ -69,12 +83,17 @@ class Piece(NamedTuple):
 
 
 def pieces(prediction: Prediction, spans: Sequence[Window], mode: WindowMode, layer: int | None) -> Sequence[Piece]:
-    """One piece for a single window, and for windows that restrict nothing but the gate; else one for each."""
+    """One piece for a single window, and for windows that restrict nothing but the gate; else one for each.
+
+    A frozen window scores the tokens that lie most central in it; one that is a prompt of its own scores all of them.
+    """
     if len(spans) == 1 or mode == "restrict":
-        return [Piece(Window(0, len(prediction)), prediction, 0, None, layer)]
+        whole = Window(0, len(prediction))
+        return [Piece(whole, whole, prediction, 0, None, layer)]
     if mode == "frozen":
-        return [Piece(span, prediction, *span, layer) for span in spans]
-    return Lazy(len(spans), lambda k: Piece(spans[k], prediction.alone(*spans[k]), 0, None, layer))
+        both = zip(spans, most_central(spans), strict=True)
+        return [Piece(span, own, prediction, *span, layer) for span, own in both]
+    return Lazy(len(spans), lambda k: Piece(spans[k], spans[k], prediction.alone(*spans[k]), 0, None, layer))
 
 
 def rival(prediction: Prediction) -> int:
@@ -90,10 +109,10 @@ def masked_information(
     *,
     mask: Mask,
     divergence: Divergence,
-    batch: int,
+    batch: int | Literal["auto"],
     done: Callable[[int], None],
 ) -> Information:
-    """Each token of a piece masked in turn, for all targets at once; of a window, which is one target's own, for that.
+    """Each token that a piece scores, masked in turn for all targets at once; a window is one target's own.
 
     Several targets are of one prompt, the longest context is the piece's and the last.
     """
@@ -105,7 +124,7 @@ def masked_information(
         read = [len(target) - 1 for target in targets if len(target) > start]
         return asked.prompt.log_probs_from(start, read=read, stop=piece.stop)
 
-    return information(
+    found = information(
         log_probs_from,
         asked.embeddings[piece.start : piece.stop],
         mask_vector(mask, asked.embeddings, asked.lens.embedding_table),
@@ -113,6 +132,9 @@ def masked_information(
         [target.objective for target in targets],
         divergence,
         lengths=[len(target) - piece.start for target in targets],
-        chunk=min(batch, asked.prompt.chunk),
+        groups=piece.groups(range(*piece.scored), MASKED),
+        batches=asked.prompt.batches(batch, piece.length, read=len(targets)),
         done=done,
     )
+    own = slice(piece.scored.start - piece.window.start, piece.scored.stop - piece.window.start)
+    return Information(*(part[:, own] for part in found))

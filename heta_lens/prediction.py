@@ -19,7 +19,7 @@ from torch import Tensor
 from heta_lens.asked import Asked, check_target, context_length, resolve
 from heta_lens.attribution import Attribution, Target
 from heta_lens.cached import Activations, Tokens
-from heta_lens.lens import EMBED, Lens, pattern_name, values_name
+from heta_lens.lens import EMBED, Lens, values_name
 from heta_lens.prompt import Prompt
 from heta_lens.text import locate
 
@@ -108,9 +108,9 @@ class Prediction:
 
     @property
     def patterns(self) -> Sequence[Float[Tensor, "head pos pos"]]:
-        """The cached attention patterns among the context's positions, by layer."""
+        """The attention patterns among the context's positions, by layer."""
         n = len(self)
-        return self._layers(lambda layer: self.prompt.cached[pattern_name(layer)][:, :n, :n])
+        return self._layers(lambda layer: self.prompt.pattern(layer)[:, :n, :n])
 
     @property
     def values(self) -> Sequence[Float[Tensor, "pos group d_head"]]:

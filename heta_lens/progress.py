@@ -10,6 +10,8 @@ from time import perf_counter
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+PATIENCE = 2.0  # seconds that nobody needs a bar for
+
 
 @dataclass
 class Work:
@@ -18,17 +20,20 @@ class Work:
     done: Counter[str] = field(default_factory=Counter)
     started: float = field(default_factory=perf_counter)
     bar: Progress | None = None
+    due: float = 0.0  # when the bar is to appear
 
     def add(self, kind: str, units: int) -> None:
         self.done[kind] += units
         if self.bar is not None:
+            if not self.bar.live.is_started and perf_counter() >= self.due:
+                self.bar.start()
             for task in self.bar.tasks:
                 if task.fields["kind"] == kind:
                     self.bar.advance(task.id, units)
 
     def step(self) -> "Work":
         """A part of it, with counts of its own."""
-        return Work(bar=self.bar)
+        return Work(bar=self.bar, due=self.due)
 
     def cost(self) -> dict[str, int | float]:
         return {"forwards": 0, "hvps": 0, **self.done, "seconds": perf_counter() - self.started}
@@ -36,14 +41,21 @@ class Work:
 
 @contextmanager
 def working(expected: dict[str, int], show: bool | None) -> Iterator[Work]:
-    """Count the work done inside; ``show`` draws a bar per kind of work (None: only where someone watches)."""
+    """Count the work done inside; ``show`` draws a bar per kind of work.
+
+    None draws it only where someone watches, and only of work that lasts.
+    """
     console = Console(file=sys.stderr)
     if not ((console.is_terminal or console.is_jupyter) if show is None else show):
         yield Work()
         return
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=console.is_terminal) as bar:
-        for kind, total in expected.items():
-            if total:
-                bar.add_task(kind, total=total, kind=kind)
-        yield Work(bar=bar)
+    bar = Progress(*columns, console=console, transient=console.is_terminal)
+    for kind, total in expected.items():
+        if total:
+            bar.add_task(kind, total=total, kind=kind)
+    try:
+        yield Work(bar=bar, due=perf_counter() + PATIENCE if show is None else 0.0)
+    finally:
+        if bar.live.is_started:
+            bar.stop()

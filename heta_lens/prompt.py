@@ -15,12 +15,13 @@ from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from heta_lens.batches import Batches, shared_starts
 from heta_lens.cached import Activations, Tokens, cached_tokens, check_causal, replay, tolerance
-from heta_lens.lens import EMBED, READ, Hook, KeysValues, Lens, names_filter, put, stream_name
+from heta_lens.lens import EMBED, READ, Hook, KeysValues, Lens, names_filter, pattern_name, put, stream_name
+from heta_lens.memory import available
 
 LogProbs: TypeAlias = Callable[[Float[Tensor, "batch pos d"]], Float[Tensor, "batch read vocab"]]
 
-CHUNK = 8  # tokens that share a start: more of them build fewer graphs, fewer of them run shorter suffixes
 TAIL = 16  # positions before the prediction that are recomputed with every window
 
 
@@ -75,6 +76,16 @@ class Prompt:
         """What enters a layer at every position; the embeddings, for None."""
         return self.embeddings if layer is None else self._streams([layer])[layer]
 
+    def pattern(self, layer: int) -> Float[Tensor, "head pos pos"]:
+        """The attention pattern that was cached; of a cache without any, the live model's, one layer at a time."""
+        name = pattern_name(layer)
+        if any(pattern_name(other) in self.cached for other in range(self.lens.layers)):
+            return self.cached[name]
+        seen: list[Tensor] = []
+        with torch.no_grad():
+            self.lens.run(self.ids[None], {name: lambda live: seen.append(live[0])}, whole=bool(self.user_hooks))
+        return seen[0]
+
     def log_probs_from(
         self, start: int, *, read: Sequence[int], stop: int | None = None, layer: int | None = None
     ) -> LogProbs:
@@ -99,18 +110,33 @@ class Prompt:
 
         return log_probs
 
-    @property
-    def chunk(self) -> int:
-        """How many tokens should share a run's start: all of them, where a start saves nothing."""
-        return len(self.ids) if self.kept is None else CHUNK
+    def groups(self, positions: Sequence[int], stop: int, start_cost: float | int) -> list[list[int]]:
+        """Which tokens' runs should start together: all of them, where a later start saves nothing."""
+        return [list(positions)] if self.kept is None else shared_starts(positions, stop, start_cost)
 
-    def batch(self, wanted: int | Literal["auto"], read: int = 1) -> int:
-        """How many copies to run at once; "auto" keeps near 4,096 tokens, and hooks only ever see one prompt."""
+    def batches(
+        self,
+        wanted: int | Literal["auto"],
+        queries: int,
+        *,
+        products: bool = False,
+        read: int = 1,
+        free: int | None = None,
+    ) -> Batches:
+        """How many copies of runs of so many positions to run at once; hooks only ever see one prompt.
+
+        "auto" takes as many as fit into what is ``free`` (half of what nobody uses), if they keep the device busier.
+        """
         if self.user_hooks:
-            return 1
+            return Batches(1)
         if wanted != "auto":
-            return int(wanted)
-        return max(1, min(32, 4096 // len(self.ids), 2**25 // (read * self.lens.vocabulary)))
+            return Batches(int(wanted))
+        sizes, keys, device = self.lens.sizes, len(self.ids), self.lens.device
+        one = sizes.product(queries, keys) if products else sizes.forward(queries, keys, read)
+        free = available(device) // 2 if free is None else free
+        left = free - (sizes.graph(queries, keys) if products else 0)
+        most, tokens = (32, 2**12) if device.type == "cpu" else (256, 2**15)
+        return Batches(max(1, min(most, tokens // queries, left // one)))
 
     @property
     def kept(self) -> KeysValues | None:

@@ -7,11 +7,13 @@ Variant: TypeAlias = Literal[
     "transition_only", "hessian_only", "kl_only", "no_gate", "uniform_gate",
 ]  # fmt: skip
 
+Kind: TypeAlias = Literal["hessian", "low_rank", "last_layers", "squared_gradient", "gauss_newton", "none"]
+
 
 class Recipe(NamedTuple):
     """What a variant makes of Eq. 4, and β and γ where they are not the caller's to choose."""
 
-    curvature: Literal["hessian", "low_rank", "last_layers", "squared_gradient", "gauss_newton", "none"] = "hessian"
+    curvature: Kind = "hessian"
     windowed: bool = False
     gate: Literal["flow", "uniform", "none"] = "flow"
     weights: tuple[int, int] | None = None
@@ -29,6 +31,7 @@ class Recipe(NamedTuple):
             "layers": self.curvature != "last_layers",
             **dict.fromkeys(("window", "overlap", "window_mode", "window_gate"), not self.windowed),
             **dict.fromkeys(("probes", "support", "norm", "interactions"), not probed),
+            **dict.fromkeys(("tolerance", "prune"), not probed or self.curvature == "low_rank"),
             **dict.fromkeys(("flow", "value_norm"), self.gate != "flow"),
             "kl": not gamma,
             "balance": not (beta or gamma),

@@ -1,6 +1,7 @@
 """Windows over a long context, and what to make of several answers about one token."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from operator import index
 from typing import NamedTuple, SupportsIndex
 
@@ -30,10 +31,16 @@ def windows(length: int, size: SupportsIndex, overlap: float | int) -> list[Wind
     return [Window(start, start + size) for start in starts]
 
 
+def most_central(spans: Sequence[Window]) -> list[Window]:
+    """For each window the positions nearest to its middle (the later of two as near): all are in one."""
+    edges = [(one.start + one.stop + after.start + after.stop + 1) // 4 for one, after in pairwise(spans)]
+    return [Window(*ends) for ends in pairwise([spans[0].start, *edges, spans[-1].stop])]
+
+
 def averaged(
-    parts: Sequence[Float[Tensor, "*kind part"]], spans: Sequence[Window], length: int
+    parts: Sequence[Float[Tensor, "*kind _"]], spans: Sequence[Window], length: int
 ) -> Float[Tensor, "*kind pos"]:
-    """Each token's mean over the windows it lies in."""
+    """Each token's mean over the stretches it lies in."""
     total = parts[0].new_zeros(*parts[0].shape[:-1], length)
     times = parts[0].new_zeros(length)
     for part, (start, stop) in zip(parts, spans, strict=True):

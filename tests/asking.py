@@ -1,14 +1,16 @@
 """Asking models questions in tests: through heta_lens, and plainly, with nothing but the model's own hooks."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 import heta_lens
+import heta_lens.prompt
 
 
 @contextmanager
@@ -44,6 +46,15 @@ def plain_log_probs(model: Any, ids: Tensor) -> Callable[[Tensor], Tensor]:
         return model.run_with_hooks(ids, fwd_hooks=replace)[0, -1].log_softmax(-1)
 
     return log_probs
+
+
+def chunks(positions: Sequence[int], size: int) -> list[list[int]]:
+    return [list(positions[start : start + size]) for start in range(0, len(positions), size)]
+
+
+def start_together(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Let every ``size`` neighbours share the start of their runs."""
+    monkeypatch.setattr(heta_lens.prompt, "shared_starts", lambda positions, *_: chunks(positions, size))
 
 
 def relative(found: Tensor, expected: Tensor) -> float:

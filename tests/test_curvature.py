@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from asking import explain, plain_embeddings, plain_log_probs, relative, signs
+from asking import chunks, explain, plain_embeddings, plain_log_probs, relative, signs
 from scipy.stats import t as student
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 import heta_lens
 import oracles
 import zoo
+from heta_lens.batches import Batches
 from heta_lens.curvature import (
     Norm,
     Support,
@@ -24,6 +25,7 @@ from heta_lens.curvature import (
 )
 from heta_lens.diagnostics import standard_error
 from heta_lens.hessian import Columns, check_twice_differentiable, hessian
+from heta_lens.samples import Samples
 
 BLOCKS = (
     "hooked-(standard|rotary_gqa|parallel)|bridge-(gpt2|llama|gptj|neox)"  # LN + learned, RMS + rotary + GQA, parallel
@@ -59,7 +61,9 @@ def of_quadratic(matrix: Tensor, probes: Callable[[int], Tensor], **options: Any
 
     how = {"batch": 4, "done": lambda _: None}
     columns_from = columns_of(objective_from, at, **{name: options.pop(name, how[name]) for name in how})
-    return curvature(columns_from, at, probes, **{"chunk": 2} | options).samples
+    return curvature(
+        columns_from, at, probes, groups=chunks(range(n), options.pop("chunk", 2)), **options
+    ).samples.values
 
 
 def columns_of(
@@ -68,7 +72,7 @@ def columns_of(
     batch: int = 2,
     done: Callable[[int], Any] = lambda _: None,
 ) -> Callable[[int], Columns]:
-    return lambda start: hessian(objective_from(start), at[start:], batch, done)
+    return lambda start: hessian(objective_from(start), at[start:], Batches(batch), done)
 
 
 def random_hessian(n: int, d: int) -> Tensor:
@@ -130,7 +134,7 @@ def test_ten_probes_give_honest_intervals(name: str, build: Any) -> None:  # noq
     reach = float(student.ppf(0.975, probes - 1))
     covered = []
     for group in samples.split(probes):
-        error = standard_error(group, lambda mean: mean)
+        error = standard_error(Samples.even(group), lambda mean: mean)
         assert error is not None
         covered.append(((group.mean(0) - exact).abs() <= reach * error).double())
     assert 0.92 < torch.stack(covered).mean() < 0.98
@@ -138,7 +142,7 @@ def test_ten_probes_give_honest_intervals(name: str, build: Any) -> None:  # noq
 
 def test_the_standard_error_of_a_mean_is_the_textbooks() -> None:
     samples = rademacher(0, 0, 5, 6).cumsum(0)
-    error = standard_error(samples, lambda mean: 3 * mean)
+    error = standard_error(Samples.even(samples), lambda mean: 3 * mean)
     torch.testing.assert_close(error, 3 * samples.std(0) / 5**0.5)
     assert samples.std(0).any()
 
@@ -170,7 +174,7 @@ def test_an_affine_function_has_no_curvature(support: Support, norm: Norm, train
     at = torch.ones(3, 4, dtype=torch.float64)
     columns_from = columns_of(lambda start: lambda e: (weights[start:] * e).sum() + 1, at, done=counted.append)
     probes = partial(rademacher, 0, probes=2, d=4)
-    samples = curvature(columns_from, at, probes, support=support, norm=norm, chunk=2).samples
+    samples = curvature(columns_from, at, probes, support=support, norm=norm, groups=chunks(range(3), 2)).samples.values
     assert samples.shape == (2 if norm == "hutchinson" else 1, 3)
     assert not samples.any()
     at_once = support == "row" and norm == "hutchinson"
@@ -194,7 +198,9 @@ def test_the_tokens_around_a_chunk_count_as_they_are() -> None:
 
     for chunk in (1, 2, 3):
         probes = partial(rademacher, 0, probes=1, d=2)
-        samples = curvature(columns_of(objective_from, at), at, probes, norm="entrywise", chunk=chunk).samples
+        samples = curvature(
+            columns_of(objective_from, at), at, probes, norm="entrywise", groups=chunks(range(3), chunk)
+        ).samples.values
         assert samples.tolist() == [[pytest.approx(4 * 6 * 21)] * 3], chunk  # every entry of H is 6 (1 + … + 6)
 
 
@@ -213,7 +219,9 @@ def test_a_chunk_begins_where_the_one_before_it_ends_and_rows_need_all_tokens_at
             return lambda embeddings: oracles.quadratic(matrix)(torch.cat([at[:start], embeddings]))
 
         probes = partial(rademacher, 0, probes=1, d=2)
-        samples = curvature(columns_of(objective_from, at), at, probes, support=support, norm=norm, chunk=2).samples
+        samples = curvature(
+            columns_of(objective_from, at), at, probes, support=support, norm=norm, groups=chunks(range(5), 2)
+        ).samples.values
         torch.testing.assert_close(samples[0], oracle(matrix), rtol=1e-10, atol=0)
         assert starts == begun
 

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from asking import cache_of, explain, predict, relative, weak_parts_allowed
+from asking import cache_of, explain, predict, relative, start_together, weak_parts_allowed
 
 import heta_lens
 import heta_lens.prediction
@@ -17,6 +17,7 @@ import oracles
 import zoo
 from heta_lens.lens import Lens
 from heta_lens.parts import Balance, Parts
+from heta_lens.samples import Samples
 from heta_lens.text import Speller
 from heta_lens.variants import VARIANTS, Variant
 
@@ -28,20 +29,20 @@ def parts(seed: int = 0, n: int = 6, samples: int = 5, beta: float = 0.5, gamma:
     generator = torch.Generator().manual_seed(seed)
     gate, information = torch.rand(2, n, generator=generator, dtype=torch.float64)
     curvature = 100 * torch.rand(samples, n, generator=generator, dtype=torch.float64)
-    return Parts(gate / gate.sum(), curvature, information, beta, gamma)
+    return Parts(gate / gate.sum(), Samples.even(curvature), information, beta, gamma)
 
 
 # ---------------------------------------------------------------------------------------------------- the formula
 def test_eq4_and_its_balanced_forms_equal_the_oracle() -> None:
     own = parts()
-    arguments = own.gate, own.curvature.mean(0), own.information, 0.5, 0.25
+    arguments = own.gate, own.curvature.mean, own.information, 0.5, 0.25
     torch.testing.assert_close(own.score("none"), oracles.eq4(*arguments), rtol=1e-14, atol=0)
     for by in ("sum", "max"):
         torch.testing.assert_close(own.score(by), oracles.balanced(*arguments, by=by), rtol=1e-14, atol=0)
 
 
 def test_a_part_that_is_zero_everywhere_stays_zero_when_balanced() -> None:
-    own = Parts(torch.tensor([0.5, 0.5]), torch.zeros(3, 2), torch.tensor([1.0, 3.0]), 1.0, 1.0)
+    own = Parts(torch.tensor([0.5, 0.5]), Samples.even(torch.zeros(3, 2)), torch.tensor([1.0, 3.0]), 1.0, 1.0)
     assert own.score("sum").tolist() == [0.125, 0.375]
     assert own.score("max").tolist() == pytest.approx([1 / 6, 0.5])
 
@@ -112,11 +113,11 @@ def test_batch_and_chunk_do_not_matter(build: Any, monkeypatch: pytest.MonkeyPat
     for batch in (1, 3, 1000):
         assert relative(explain(model, ids, probes=4, batch=batch).scores, reference.scores) < 1e-6
     for chunk in (1, 2, 1000):
-        monkeypatch.setattr(heta_lens.prompt, "CHUNK", chunk)
+        start_together(monkeypatch, chunk)
         assert relative(explain(model, ids, probes=4).scores, reference.scores) < 1e-6
 
 
-@pytest.mark.parametrize(("batch", "most"), [(1, (1, 1)), (3, (3, 3)), (5, (5, 5)), ("auto", (8, 32))])
+@pytest.mark.parametrize(("batch", "most"), [(1, (1, 1)), (3, (3, 3)), (5, (4, 5)), ("auto", (4, 32))])
 def test_batch_is_how_many_copies_are_alive_at_once(batch: Any, most: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the context that is run on, and of the products that are taken; "auto" is more of these than of those."""
     model = zoo.bridge("gpt2")
@@ -300,7 +301,7 @@ def test_standard_errors_equal_the_spread_over_repeats(balance: Balance, shared:
         noise = torch.randn(10, 1 if shared else 6, generator=generator, dtype=torch.float64)
         own = torch.randn(10, 6, generator=generator, dtype=torch.float64)
         curvature = size * (4 + 0.5 * noise + 0.2 * own)
-        return Parts(torch.full((6,), 1 / 6, dtype=torch.float64), curvature, size / 9, 0.5, 0.5)
+        return Parts(torch.full((6,), 1 / 6, dtype=torch.float64), Samples.even(curvature), size / 9, 0.5, 0.5)
 
     repeats = [draw() for _ in range(600)]
     spread = torch.stack([repeat.score(balance) for repeat in repeats]).std(0)

@@ -11,6 +11,7 @@ from torch import Tensor
 import heta_lens
 import oracles
 import zoo
+from heta_lens.batches import Batches
 from heta_lens.divergence import DIVERGENCES, Direction, js, kl
 from heta_lens.information import information
 from heta_lens.masking import mask_vector, masked_copies
@@ -100,7 +101,8 @@ def test_one_set_of_masked_forwards_serves_many_targets(build: Any) -> None:
             cleans,
             [prediction.objective] * 2,
             kl,
-            chunk=4,
+            groups=[[0, 1, 2, 3], [4, 5]],
+            batches=Batches(4),
             done=batches.append,
         ).divergence
     assert sum(batches) == 6
@@ -124,7 +126,8 @@ def test_a_chunk_runs_from_its_first_masked_token_and_only_whole_masks_are_left_
     clean = embeddings.sum(0, keepdim=True).log_softmax(-1)
     counted: list[int] = []
     second = [lambda log_probs: log_probs[..., 1]]
-    found = information(log_probs_from, embeddings, torch.zeros(2), clean, second, kl, chunk=3, done=counted.append)
+    how: Any = {"groups": [[0, 1, 2, 3], [4]], "batches": Batches(9), "done": counted.append}
+    found = information(log_probs_from, embeddings, torch.zeros(2), clean, second, kl, **how)
     masked = (embeddings.sum(0) - embeddings).log_softmax(-1)
     torch.testing.assert_close(found.divergence[0], kl(clean, masked))
     torch.testing.assert_close(found.drop[0], (clean - masked)[:, 1])

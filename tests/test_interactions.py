@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import variant_oracles as variants
-from asking import explain, plain_embeddings, plain_log_probs, predict, relative, signs
+from asking import chunks, explain, plain_embeddings, plain_log_probs, predict, relative, signs, start_together
 from einops import rearrange
 from test_curvature import columns_of, named, random_hessian
 from test_families import tolerance
@@ -18,6 +18,7 @@ import heta_lens
 import heta_lens.prompt
 import oracles
 import zoo
+from heta_lens.batches import Batches
 from heta_lens.curvature import Pairs, curvature, rademacher
 from heta_lens.hessian import gaussian, hessian
 
@@ -42,8 +43,9 @@ def of_quadratic(matrix: Tensor, probes: Any, **options: Any) -> Pairs:
         return lambda embeddings: oracles.quadratic(matrix)(torch.cat([at[:start], embeddings]))
 
     columns_from = columns_of(objective_from, at, batch=options.pop("batch", 64))
-    how: dict[str, Any] = {"chunk": 2} | options
-    found = curvature(columns_from, at, probes, **how, pairs=True).pairs
+    found = curvature(
+        columns_from, at, probes, groups=chunks(range(n), options.pop("chunk", 2)), pairs=True, **options
+    ).pairs
     assert found is not None
     return found
 
@@ -110,7 +112,7 @@ def test_squares_sum_to_what_rows_of_probes_find() -> None:
     squares = asked(model, ids, norm="exact").interactions.square().sum(1)
     prediction = predict(model, ids, TARGET)
     with prediction.running():
-        columns = hessian(prediction.objective_from(0), prediction.embeddings, 200, lambda _: None)
+        columns = hessian(prediction.objective_from(0), prediction.embeddings, Batches(200), lambda _: None)
         samples = columns(slice(None), signs(9, probes, N, d)).square().sum(-1)
     error = samples.std(0) / probes**0.5
     assert ((samples.mean(0) - squares).abs() < 4 * error).all() and (error < 0.1 * squares).all()
@@ -129,7 +131,7 @@ def test_neither_batch_nor_chunk_changes_a_pair(build: Any, monkeypatch: pytest.
     for batch in (1, 2, 1000):
         assert relative(asked(model, ids, probes=3, batch=batch).interactions, expected.interactions) < 1e-6
     for chunk in (1, 2, 1000):
-        monkeypatch.setattr(heta_lens.prompt, "CHUNK", chunk)
+        start_together(monkeypatch, chunk)
         assert relative(asked(model, ids, probes=3).interactions, expected.interactions) < 1e-6
 
 

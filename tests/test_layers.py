@@ -10,16 +10,18 @@ import heta_lens
 PACKAGE = Path(heta_lens.__file__).parent
 
 LEVELS = [
-    {"divergence", "options", "progress", "show", "storage", "text", "variants"},
+    {"batches", "divergence", "memory", "options", "progress", "samples", "show", "storage", "text", "variants"},
     {"attribution", "data", "lens", "masking", "metrics", "models", "padding"},
     {"asked", "cached", "plots", "span"},
     {"prompt"},
     {"prediction"},
     {"gate", "hessian", "information", "windows", "diagnostics", "faithfulness"},
     {"curvature", "parts"},
-    {"pieces"},
+    {"pieces", "sure"},
+    {"probing"},
     {"heta"},
-    {"fit", "methods"},
+    {"estimate", "fit"},
+    {"methods"},
     {"__init__", "cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}

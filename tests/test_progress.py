@@ -2,10 +2,11 @@
 
 import io
 from contextlib import redirect_stderr
-from time import perf_counter
+from time import perf_counter, sleep
 
 import pytest
 
+from heta_lens import progress
 from heta_lens.progress import Work, working
 
 HIDE_CURSOR, SHOW_CURSOR, ERASE_LINE = "\x1b[?25l", "\x1b[?25h", "\x1b[2K"
@@ -55,14 +56,34 @@ def test_the_count_does_not_depend_on_the_bar(show: bool | None):
 
 # ----------------------------------------------------------------------------------------------------------- showing
 @pytest.mark.parametrize("show", [True, None])
-def test_a_terminal_shows_every_kind_of_work(show: bool | None):
+def test_a_terminal_shows_every_kind_of_work(show: bool | None, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
     screen = Terminal()
     run(screen, show)
     assert "hvps" in screen.getvalue()
     assert "forwards" in screen.getvalue()
 
 
-def test_the_bar_is_gone_when_the_work_is_done():
+def test_what_is_done_at_once_needs_no_bar():
+    screen = Terminal()
+    run(screen, None)
+    assert screen.getvalue() == ""
+
+
+def test_a_bar_appears_when_work_lasts_whatever_step_it_is_in(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(progress, "PATIENCE", 0.01)
+    screen = Terminal()
+    with redirect_stderr(screen), working({"hvps": 3}, None) as work:
+        work.add("hvps", 1)
+        assert not work.bar.live.is_started
+        sleep(0.02)
+        work.step().add("hvps", 1)
+        assert work.bar.live.is_started
+    assert "hvps" in screen.getvalue()
+
+
+def test_the_bar_is_gone_when_the_work_is_done(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
     screen = Terminal()
     run(screen, None)
     assert screen.getvalue().endswith(ERASE_LINE)
@@ -105,7 +126,8 @@ def test_all_bars_are_full_when_the_work_is_done_even_if_a_kind_had_none():
 
 
 def fail_while_working() -> None:
-    with working({"hvps": 2}, None):
+    with working({"hvps": 2}, True) as work:
+        work.add("hvps", 1)
         raise KeyError("inside")
 
 

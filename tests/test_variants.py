@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 import torch
 import variant_oracles as variants
-from asking import cache_of, explain, plain_embeddings, plain_log_probs, predict, relative, signs, weak_parts_allowed
+from asking import (
+    cache_of,
+    explain,
+    plain_embeddings,
+    plain_log_probs,
+    predict,
+    relative,
+    signs,
+    start_together,
+    weak_parts_allowed,
+)
 from test_curvature import named
 from test_families import tolerance
 from torch import Tensor
@@ -21,6 +31,7 @@ import heta_lens.prompt
 import oracles
 import zoo
 from heta_lens import Heta
+from heta_lens.batches import Batches
 from heta_lens.cached import Activations
 from heta_lens.hessian import Columns, gauss_newton, hessian
 from heta_lens.lens import Lens, stream_name
@@ -184,8 +195,8 @@ def test_an_impossible_token_does_not_bend_anything() -> None:
 
 def columns(kind: Any, log_probs: Any, at: Tensor, start: int = 0, batch: int = 4) -> Columns:
     if kind is hessian:
-        return hessian(lambda e: log_probs(e)[2], at[start:], batch, lambda _: None)
-    return gauss_newton(log_probs, at[start:], batch, lambda _: None)
+        return hessian(lambda e: log_probs(e)[2], at[start:], Batches(batch), lambda _: None)
+    return gauss_newton(log_probs, at[start:], Batches(batch), lambda _: None)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 99])
@@ -213,10 +224,10 @@ def test_gauss_newton_is_the_hessian_of_affine_logits(batch: int) -> None:
 def test_gauss_newton_counts_each_product_once_and_no_more_than_a_batch_at_a_time() -> None:
     counted: list[int] = []
     at = torch.ones(2, 3, dtype=torch.float64)
-    products = gauss_newton(lambda e: e.flatten().sin().log_softmax(-1), at, 2, counted.append)
+    products = gauss_newton(lambda e: e.flatten().sin().log_softmax(-1), at, Batches(2), counted.append)
     products(0, torch.eye(3, dtype=torch.float64))
     assert counted == [2, 1]
-    constant = gauss_newton(lambda e: (0 * e.flatten()).log_softmax(-1), at, 2, counted.append)
+    constant = gauss_newton(lambda e: (0 * e.flatten()).log_softmax(-1), at, Batches(2), counted.append)
     assert not constant(slice(None), torch.ones(1, 2, 3, dtype=torch.float64)).any()
 
 
@@ -275,7 +286,7 @@ def test_neither_batch_nor_chunk_nor_reuse_matters_to_any_variant(
     assert whole.diagnostics["prefix_reuse"].startswith("off")
     assert relative(whole.scores, expected.scores) < 1e-5
     for batch, chunk in ((1, 1000), (1000, 2)):
-        monkeypatch.setattr(heta_lens.prompt, "CHUNK", chunk)
+        start_together(monkeypatch, chunk)
         assert relative(found(model, ids, variant, batch=batch, **own).scores, expected.scores) < 1e-5
 
 

@@ -184,12 +184,12 @@ def test_frozen_windows_equal_the_oracle(name: str, build: Any, hooked: bool) ->
             g = lambda e, log_probs=log_probs: log_probs(e)[TARGET].detach()  # noqa: E731
             drops.append(torch.stack([variants.drop(g, at, zero, [i]) for i in range(len(at))]))
     assert block.diagnostics["prefix_reuse"].startswith("off" if hooked or "native" in name else "on")
-    mean = [variants.window_mean(parts, STRIDE_2, N) for parts in (curvatures, rows, informations, drops)]
-    assert relative(block.parts["curvature"], mean[0]) < close
-    assert relative(row.parts["curvature"], mean[1]) < close
-    assert relative(block.parts["information"], mean[2]) < close
-    assert relative(block.diagnostics["drop"], mean[3]) < close
-    assert relative(block.scores, block.parts["gate"] * (mean[0] + mean[2]) / 2) < close
+    own = [variants.most_central(parts, STRIDE_2, N) for parts in (curvatures, rows, informations, drops)]
+    assert relative(block.parts["curvature"], own[0]) < close
+    assert relative(row.parts["curvature"], own[1]) < close
+    assert relative(block.parts["information"], own[2]) < close
+    assert relative(block.diagnostics["drop"], own[3]) < close
+    assert relative(block.scores, block.parts["gate"] * (own[0] + own[2]) / 2) < close
 
 
 @pytest.mark.usefixtures("short_tail")
@@ -202,7 +202,7 @@ def test_the_last_layers_of_frozen_windows_equal_the_oracle(name: str, build: An
     for start, stop in STRIDE_2:
         hessian = dense(*frozen(model, ids, (start, stop), layer=1))
         parts.append(oracles.block_l1(hessian, own_signs(start, stop)).mean(0))
-    assert relative(found.parts["curvature"], variants.window_mean(parts, STRIDE_2, N)) < tolerance(name)
+    assert relative(found.parts["curvature"], variants.most_central(parts, STRIDE_2, N)) < tolerance(name)
     assert relative(found.parts["information"], windowed(model, ids, gamma=1).parts["information"]) < 1e-9
 
 
@@ -220,7 +220,7 @@ def test_low_ranks_of_frozen_windows_equal_the_oracle(name: str, build: Any) -> 
         parts.append(oracles.block_l1(low, probes).mean(0))
         missed += float(torch.einsum("iajb,kjb->kia", hessian - low, probes).square().sum((1, 2)).mean())
         kept += float(values.square().sum())
-    assert relative(found.parts["curvature"], variants.window_mean(parts, STRIDE_2, N)) < 30 * tolerance(name)
+    assert relative(found.parts["curvature"], variants.most_central(parts, STRIDE_2, N)) < 30 * tolerance(name)
     facts = found.diagnostics
     assert facts["tail_energy"] == pytest.approx(missed**0.5, rel=1e-6)
     assert facts["tail_energy_share"] == pytest.approx((missed / (missed + kept)) ** 0.5, rel=1e-6)
@@ -236,7 +236,7 @@ def test_a_contrast_at_a_position_is_read_in_every_window() -> None:
     for start, stop in STRIDE_2:
         hessian = dense(*frozen(model, ids[:, :N], (start, stop)), pair)
         parts.append(oracles.block_l1(hessian, own_signs(start, stop)).mean(0))
-    assert relative(later.parts["curvature"], variants.window_mean(parts, STRIDE_2, N)) < 1e-8
+    assert relative(later.parts["curvature"], variants.most_central(parts, STRIDE_2, N)) < 1e-8
     for mode in MODES:
         how = {"window_mode": mode, "window_gate": "per_window"}
         alone = windowed(model, ids[:, :N], pair, **how)
@@ -246,7 +246,7 @@ def test_a_contrast_at_a_position_is_read_in_every_window() -> None:
 @pytest.mark.usefixtures("short_tail")
 @pytest.mark.parametrize("window", [2, 5])
 @pytest.mark.parametrize("overlap", [0.0, 0.99])
-def test_any_window_and_overlap_is_averaged_over_the_tokens_it_holds(window: int, overlap: float) -> None:
+def test_with_any_window_and_overlap_a_token_is_scored_where_it_lies_most_central(window: int, overlap: float) -> None:
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, N)
     found = windowed(model, ids, window=window, overlap=overlap)
@@ -257,8 +257,8 @@ def test_any_window_and_overlap_is_averaged_over_the_tokens_it_holds(window: int
         log_probs, at = frozen(model, ids, (start, stop))
         parts.append(oracles.block_l1(dense(log_probs, at), own_signs(start, stop)).mean(0))
         seen.append(oracle_information(log_probs, at))
-    assert relative(found.parts["curvature"], variants.window_mean(parts, spans, N)) < 1e-8
-    assert relative(found.parts["information"], variants.window_mean(seen, spans, N)) < 1e-8
+    assert relative(found.parts["curvature"], variants.most_central(parts, spans, N)) < 1e-8
+    assert relative(found.parts["information"], variants.most_central(seen, spans, N)) < 1e-8
 
 
 @pytest.mark.usefixtures("short_tail")
@@ -280,7 +280,8 @@ def test_a_frozen_window_is_masked_as_the_context_is_and_a_chunk_as_itself(mask:
             vector = fixed.get(mask, (at if mode == "chunk" else whole).mean(0))
             with torch.no_grad():
                 parts.append(oracles.information(log_probs, at, vector, "js"))
-        assert relative(found.parts["information"], variants.window_mean(parts, STRIDE_2, N)) < 1e-8, mode
+        expected = {"frozen": variants.most_central, "chunk": variants.window_mean}[mode](parts, STRIDE_2, N)
+        assert relative(found.parts["information"], expected) < 1e-8, mode
 
 
 # ------------------------------------------------------------------------------------------------ restrict and chunk

@@ -193,6 +193,13 @@ def window_mean(values: list[Float64[Tensor, " _"]], windows: list[Window], n: i
     return torch.stack([torch.stack(_of_token(values, windows, i)).mean() for i in range(n)])
 
 
+def most_central(values: list[Float64[Tensor, " _"]], windows: list[Window], n: int) -> Float64[Tensor, " n"]:
+    """Each token's value in the window whose middle is nearest to it, the later of two as near."""
+    middles = [(start + stop - 1) / 2 for start, stop in windows]
+    nearest = [min(range(len(windows)), key=lambda k: (abs(middles[k] - i), -k)) for i in range(n)]
+    return torch.stack([values[k][i - windows[k][0]] for i, k in enumerate(nearest)])
+
+
 def _of_token(values: list[Tensor], windows: list[Window], i: int) -> list[Tensor]:
     return [v[i - start] for v, (start, stop) in zip(values, windows, strict=True) if start <= i < stop]
 

@@ -1,0 +1,176 @@
+"""What an attribution will cost, before it is begun, and what would be cheaper."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+from einops import repeat
+
+from heta_lens.batches import GRAPH, MASKED, PRODUCT, Batches, per_product
+from heta_lens.curvature import AT_ONCE
+from heta_lens.hessian import hessian
+from heta_lens.heta import Heta
+from heta_lens.memory import available
+from heta_lens.prediction import Prediction
+from heta_lens.prompt import TAIL
+
+TRIED = 64  # positions that are run, four times over, to see how long they take
+WINDOWS = (512, 256, 128, 64)
+MINUTE, HOUR = 60, 3600
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The cost of ``attribute(cache, **options)``; what may stop early is counted as if it did not.
+
+    ``runs`` says how many plain forwards of the whole context it is worth; ``memory`` is in bytes, beside the model and
+    the cache, with ``batch`` copies at once. ``cheaper`` are other options and what they would cost, the cheapest last.
+    """
+
+    options: dict[str, Any]
+    tokens: int
+    forwards: int
+    hvps: int
+    runs: float
+    seconds: float
+    memory: int
+    batch: int
+    free: int
+    cheaper: tuple["Estimate", ...] = ()
+
+    def __repr__(self) -> str:
+        lines = [f"{_named(self.options)} on {self.tokens} tokens: {self._told}", *self._advice]
+        return "\n".join(lines)
+
+    @property
+    def _told(self) -> str:
+        products = f"{self.hvps:,} Hessian–vector products and " if self.hvps else ""
+        size = f"{_duration(self.seconds)}, {self.memory / 2**30:.1f} GiB"
+        return f"{products}{self.forwards:,} masked forwards, worth {self.runs:,.0f} plain ones; about {size}"
+
+    @property
+    def _advice(self) -> Iterator[str]:
+        if self.memory > self.free:
+            yield f"this is more memory than the {self.free / 2**30:.1f} GiB that are to spare"
+        for other in self.cheaper:
+            size = f"{_duration(other.seconds)}, {other.memory / 2**30:.1f} GiB"
+            yield f"  {_named(other.options)}: about {size}"
+
+
+class Speed(NamedTuple):
+    """Seconds that one position takes: in a forward without gradients, and in a graph and the products with it."""
+
+    forward: float
+    product: float
+
+
+def estimated(method: Heta, prediction: Prediction, memory: float | int | None = None) -> Estimate:
+    """The cost of a method, and of cheaper ones that fit into so much memory (by default, half of what is free)."""
+    method.check(prediction)
+    free = available(prediction.lens.device) // 2 if memory is None else int(memory)
+    speed = timed(prediction)
+    asked, *others = (_cost(one, prediction, speed, free) for one in (method, *_cheaper(method, prediction)))
+    if memory is not None:  # of which the method itself would know nothing
+        others = [replace(other, options=other.options | {"batch": other.batch}) for other in others]
+    better = [other for other in others if other.seconds < asked.seconds and other.memory <= free]
+    return replace(asked, cheaper=tuple(sorted(better, key=lambda other: -other.seconds)))
+
+
+def timed(prediction: Prediction) -> Speed:
+    """Run the last few positions, as often as it takes to know how long that lasts."""
+    start = max(0, len(prediction) - TRIED)
+    states, copies = prediction.embeddings[start:], 4
+    with prediction.running():
+        log_probs, objective = prediction.log_probs_from(start), prediction.objective_from(start)
+        directions = torch.ones(copies, 1, states.shape[1]).to(states)
+
+        def forward() -> float:
+            with torch.no_grad():
+                return float(log_probs(repeat(states, "pos d -> copy pos d", copy=copies))[0, 0])
+
+        def product() -> float:
+            columns = hessian(objective, states, Batches(copies), lambda _: None)
+            return float(columns(slice(0, 1), directions)[0, 0, 0])
+
+        seconds = [_lasting(run) for run in (forward, product)]
+    return Speed(seconds[0] / (copies * len(states)), seconds[1] / ((GRAPH + PRODUCT * copies) * len(states)))
+
+
+def _lasting(run: Callable[[], float]) -> float:
+    """Seconds; the first time, which takes longer, does not count."""
+    run()
+    begun = perf_counter()
+    run()
+    return perf_counter() - begun
+
+
+def _cost(method: Heta, prediction: Prediction, speed: Speed, free: int) -> Estimate:
+    prompt, sizes, n = prediction.prompt, prediction.lens.sizes, len(prediction)
+    beta, gamma = method.weights
+    forwards = products = 0.0  # in positions that are run
+    memory, batch = sizes.forward(n, n), n
+    for span, scored in method.spans(prediction):
+        length, places = _length(method, span, prediction), [i - span.start for i in scored]
+        hvps = method.products(prediction, span, scored)
+        if hvps >= len(scored):  # of each token its own
+            each = hvps / len(scored)
+            for group in prompt.groups(places, len(span), per_product(each)):
+                products += (GRAPH + PRODUCT * each * len(group)) * (length - group[0])
+        elif beta:
+            products += (GRAPH + PRODUCT * hvps) * length
+        if gamma:
+            groups = prompt.groups(places, len(span), MASKED)
+            forwards += sum(len(group) * (length - group[0]) for group in groups)
+            copies = min(prompt.batches(method.batch, length, free=free).size, max(map(len, groups)))
+            memory, batch = max(memory, copies * sizes.forward(length, n)), min(batch, copies)
+        if hvps:
+            copies = min(prompt.batches(method.batch, length, products=True, free=free).size, hvps, AT_ONCE)
+            memory = max(memory, sizes.graph(length, n) + copies * sizes.product(length, n))
+            batch = min(batch, copies)
+    work = method.work([[prediction]])
+    return Estimate(
+        options=method.chosen,
+        tokens=n,
+        forwards=work["forwards"],
+        hvps=work["hvps"],
+        runs=(forwards + products) / n + 1,
+        seconds=forwards * speed.forward + products * speed.product,
+        memory=memory,
+        batch=batch,
+        free=free,
+    )
+
+
+def _length(method: Heta, span: range, prediction: Prediction) -> int:
+    """How many positions a run has: a frozen window's, and the tail's; all of them, where no run can be cut short."""
+    if not (method.recipe.windowed and method.window_mode == "frozen"):
+        return len(span)
+    n = len(prediction)
+    return n if prediction.prompt.kept is None else min(len(span) + TAIL, n - span.start)
+
+
+def _cheaper(method: Heta, prediction: Prediction) -> Iterator[Heta]:
+    """The same score, found with less: of all the options, those that go on where ``full`` is too slow or too large."""
+    if method.variant != "full" or not method.weights[0] or method.norm != "hutchinson" or method.interactions:
+        return
+    unwanted = {"support", "tolerance", "prune"}
+    kept: dict[str, Any] = {name: value for name, value in method.chosen.items() if name not in unwanted}
+    if method.support == "block":
+        yield Heta(**kept, support="row")
+    for window in (size for size in WINDOWS if size <= len(prediction) // 2):
+        yield Heta(variant="win", window=window, **kept)
+    random = {"probes", "seed"}
+    kept = {name: value for name, value in kept.items() if name not in random}
+    yield Heta(variant="gs", **kept)
+
+
+def _named(options: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in options.items()) or "HETA as it is"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < MINUTE:
+        return f"{seconds:.1g} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / MINUTE:.0f} min" if seconds < HOUR else f"{seconds / HOUR:.1f} h"

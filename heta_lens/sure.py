@@ -1,0 +1,66 @@
+"""Stop when sure: which tokens' curvature is worth more probes, by what is known of their scores so far."""
+
+import torch
+from jaxtyping import Float, Int
+from scipy.stats import t as student
+from torch import Tensor
+
+from heta_lens.parts import Balance, Parts
+from heta_lens.samples import Samples, student_t
+
+LEAST = 3  # probes on which a standard error is judged
+FIRST = 0.1  # of the highest bound: tokens that are probed before it is known what is small
+
+
+def probes_wanted(
+    parts: Parts,
+    balance: Balance,
+    bound: Float[Tensor, "pos"] | None,
+    tolerance: float | int | None,
+    prune: float | int,
+    most: int,
+) -> Int[Tensor, "pos"]:
+    """How many probes each token should have next: as many as it has, where more would tell nothing that matters.
+
+    A token is probed only if its curvature, which is below ``bound``, may add more than ``prune`` times the largest
+    score; and then until the 95 % half-width of its score is within ``tolerance`` times it, or to the ``most``.
+    """
+    assert parts.curvature is not None
+    have = parts.curvature.counts
+    largest = parts.score(balance).max()
+    new = have == 0
+    if bound is not None:
+        term = parts.gate * parts.beta * bound
+        new &= term > (prune * largest if have.any() else torch.maximum(prune * largest, FIRST * term.max()))
+    wanted = torch.where(new, most if tolerance is None else LEAST, have)
+    if tolerance is None or not have.any():
+        return wanted
+    errors = parts.standard_errors(balance)["scores"]
+    assert errors is not None
+    spread, term = errors * have.sqrt(), parts.terms(balance)["curvature"]
+    # Three probes may agree by accident: no token's spread counts for less than the usual one.
+    usual = (spread / term)[term > 0].median() if (term > 0).any() else 0
+    needed = probes_needed(torch.maximum(spread, usual * term), float(tolerance * largest), most).to(have)
+    # And three may differ by accident: go no further than to twice as many.
+    return torch.where((have > 0) & (needed > have), torch.minimum(needed, 2 * have), wanted)
+
+
+def probes_needed(spread: Float[Tensor, "pos"], width: float, most: int) -> Int[Tensor, "pos"]:
+    """The fewest probes, at least three, whose mean has a 95 % half-width within ``width``; at most ``most``."""
+    counts = torch.arange(LEAST, most)
+    reach = torch.from_numpy(student.ppf(0.975, counts - 1) / counts.sqrt().numpy())
+    return LEAST + (spread.cpu().double()[:, None] * reach > width).sum(1)
+
+
+def half_widths(parts: Parts, balance: Balance) -> Float[Tensor, "pos"]:
+    """Of the scores' 95 % intervals; of a token that was not probed, 0."""
+    assert parts.curvature is not None
+    errors = parts.standard_errors(balance)["scores"]
+    if errors is None:  # nothing was probed
+        return torch.zeros_like(parts.gate)
+    return errors * student_t(parts.curvature.counts).to(errors)
+
+
+def upper(row: Samples) -> Float[Tensor, "pos"]:
+    """An upper end for the row form's curvature, which is never below the block form's."""
+    return row.mean + student_t(row.counts).to(row.mean) * row.deviations.square().sum(0).sqrt()

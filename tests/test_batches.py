@@ -1,0 +1,61 @@
+"""Batches that shrink when memory is short, and which tokens share a run's start."""
+
+import pytest
+import torch
+
+from heta_lens.batches import Batches, out_of_memory, per_product, shared_starts
+
+CPU_SHORT = "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError(CPU_SHORT)])
+def test_a_batch_that_does_not_fit_is_halved_and_nothing_is_lost(error: RuntimeError) -> None:
+    sizes: list[int] = []
+
+    def run(items: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(items))
+        if len(items) > 3:
+            raise error
+        return 2 * items
+
+    batches = Batches(16)
+    assert batches.map(run, torch.arange(10)).tolist() == list(range(0, 20, 2))
+    assert sizes == [10, 5, 3, 3, 3, 1] and batches.size == 3
+    assert batches.map(run, torch.arange(4)).tolist() == [0, 2, 4, 6]  # for good
+    assert sizes[6:] == [3, 1]
+
+
+def test_a_single_copy_that_does_not_fit_is_an_error_and_so_is_any_other() -> None:
+    def never(_: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def broken(_: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("shapes do not match")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        Batches(4).map(never, torch.arange(4))
+    with pytest.raises(RuntimeError, match="shapes"):
+        Batches(4).map(broken, torch.arange(4))
+    assert not out_of_memory(RuntimeError("shapes do not match"))
+
+
+def test_every_token_is_in_one_group_in_order() -> None:
+    for positions in (range(40), [0, 3, 4, 30, 39]):
+        for cost in (0.0, 0.15, 1.0, 1e9):
+            groups = shared_starts(list(positions), 40, cost)
+            assert [i for group in groups for i in group] == list(positions)
+    assert shared_starts([], 40, 1.0) == []
+    assert shared_starts(list(range(5)), 5, 0.0) == [[0], [1], [2], [3], [4]]
+    assert shared_starts(list(range(5)), 5, 1e9) == [[0, 1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize("probes", [3, 10])
+@pytest.mark.parametrize("length", [32, 128, 512])
+def test_sharing_starts_costs_little_more_than_the_products_alone(length: int, probes: int) -> None:
+    """In positions that are run: a graph is 3 of its length, a product 2 of its own."""
+    groups = shared_starts(list(range(length)), length, per_product(probes))
+    spent = sum(3 * (length - group[0]) + 2 * probes * len(group) * (length - group[0]) for group in groups)
+    floor = sum(2 * probes * (length - i) for i in range(length))
+    alone = floor + sum(3 * (length - i) for i in range(length))
+    assert spent <= alone
+    assert spent / floor < {32: 1.26, 128: 1.15, 512: 1.08}[length] + (0.1 if probes == 3 else 0)
