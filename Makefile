@@ -37,6 +37,7 @@ model: .venv/tl3/ready  ## train the demo model again (about an hour; stopped, i
 	$(TL3)/python -m benchmarks.demo_model.train
 
 bench: .venv/tl3/ready  ## write the tables of benchmarks/ (the copied words need the stories3M model)
+	$(TL3)/python -m benchmarks.speed
 	$(TL3)/python -m benchmarks.demo_model.measure
 	$(TL3)/python -m benchmarks.variants.table
 	$(TL3)/python -m benchmarks.copied_words.table

@@ -1,7 +1,8 @@
 """What an exact score costs beside the paper's formulas taken literally, and what cheaper ways cost beside that.
 
-`python -m benchmarks.speed` writes RESULTS.md; with any option it only shows its tables. The literal loop is
-`benchmarks/reference.py`: one full-length product for each token and probe, one full run for each masked token.
+`python -m benchmarks.speed` writes RESULTS.md and the table in the README; with an option it only shows its tables.
+The literal loop is `benchmarks/reference.py`: one full-length product for each token and probe, one full run for each
+masked token.
 
 Long contexts would take hours, so a part of the work is measured and stands for the rest: the literal loop costs the
 same for every token; the exact path costs a start for each group of neighbours and then as much for each of its tokens,
@@ -237,6 +238,22 @@ def exact_s(case: Case, read: Read, piece: Piece | None = None) -> Measured:
     return Measured(extrapolated(measured, [reach(piece, group) for group in groups], [*map(len, groups)]), found)
 
 
+def row_s(case: Case, read: Read) -> Measured:
+    """S of all tokens at once."""
+    piece, probes = case.whole, case.plan.probes
+    states = piece.states
+    columns_from = piece.columns_from(False, at_once(piece, products=True), lambda _: None)
+    begun = read()
+    curvature(
+        columns_from,
+        states,
+        lambda i: rademacher(SEED, i, probes, states.shape[1]).to(states),
+        support="row",
+        groups=[[*range(len(states))]],
+    )
+    return Measured(read() - begun, {})
+
+
 @torch.no_grad()
 def exact_i(case: Case, read: Read, piece: Piece | None = None) -> Measured:
     """I of some groups, as `Heta` finds it; of each as many tokens as are run at once."""
@@ -305,7 +322,7 @@ def suffix_flops(cfg: Any, q: int, n: int, read: int = 1) -> float:
 def floors(cfg: Any, n: int, probes: int) -> dict[str, float]:
     """What these products and runs cost at the least: each over the token's own suffix alone, a start for nothing."""
     runs = sum(suffix_flops(cfg, n - i, n) for i in range(n))
-    return {"curvature": 2 * probes * runs, "information": runs}
+    return {"curvature": 2 * probes * runs, "information": runs, ROW: 2 * probes * suffix_flops(cfg, n, n)}
 
 
 # ------------------------------------------------------------------------------------------------------- first table
@@ -328,12 +345,13 @@ class Cost(NamedTuple):
 
 
 PARTS = {"curvature": (literal_s, exact_s), "information": (literal_i, exact_i)}
+ROW = 'curvature, support="row"'
 
 
 def costs(case: Case, repeats: int) -> dict[str, Cost]:
     """The first rounds warm up, count FLOPs and watch memory, and are not timed; then both are timed in turn."""
     floor = floors(case.model.cfg, case.ids.shape[1], case.plan.probes)
-    return {part: cost(case, *both, floor[part], repeats) for part, both in PARTS.items()}
+    return {part: cost(case, *both, floor[part], repeats) for part, both in {**PARTS, ROW: (literal_s, row_s)}.items()}
 
 
 def cost(case: Case, literal: Any, exact: Any, floor: float, repeats: int) -> Cost:
@@ -351,7 +369,8 @@ def cost(case: Case, literal: Any, exact: Any, floor: float, repeats: int) -> Co
         seconds.append((first, second))
     expected, found = (one.found for one in seen)
     shared = expected.keys() & found.keys()
-    gap = max(abs(found[i] - expected[i]) for i in shared) / max(abs(expected[i]) for i in shared)
+    gap = max((abs(found[i] - expected[i]) for i in shared), default=np.nan)
+    gap /= max((abs(expected[i]) for i in shared), default=1)
     return Cost(seconds, (seen[0].total, seen[1].total), (memory[0], memory[1]), floor, gap)
 
 
@@ -363,7 +382,7 @@ COSTS = [
 
 def cost_rows(case: Case, found: dict[str, Cost]) -> Iterator[list[str]]:
     forward, about = forward_flops(case), "" if case.plan.literal is None else "~"
-    parts = [*found.values()]
+    parts = [found[part] for part in PARTS]
     taken = zip(*(part.seconds for part in parts), strict=True)
     together = Cost(
         [(sum(literal), sum(exact)) for literal, exact in (zip(*both, strict=True) for both in taken)],
@@ -372,7 +391,7 @@ def cost_rows(case: Case, found: dict[str, Cost]) -> Iterator[list[str]]:
         sum(p.floor for p in parts),
         max(p.difference for p in parts),
     )
-    for part, one in {**found, "together": together}.items():
+    for part, one in {**{part: found[part] for part in PARTS}, "together": together, ROW: found[ROW]}.items():
         ratios = [literal / exact for literal, exact in one.seconds]
         yield [
             str(case.ids.shape[1]),
@@ -383,7 +402,7 @@ def cost_rows(case: Case, found: dict[str, Cost]) -> Iterator[list[str]]:
             *(f"{about}{number(flops / forward)}" for flops in one.flops),
             f"{about}{one.flops[1] / one.floor:.2f}",
             *(f"{memory:.0f}" for memory in one.memory),
-            f"{one.difference:.0e}",
+            "–" if np.isnan(one.difference) else f"{one.difference:.0e}",
         ]
 
 
@@ -469,6 +488,26 @@ def low_rank_seconds(case: Case) -> float:
     return built - begun + each * (2 * (RANK + OVERSAMPLING) + case.plan.probes)
 
 
+# ------------------------------------------------------------------------------------------------ the README's table
+WAITED, SHOWN = "gpt2-like", (32, 128, 512)
+WAIT_TITLE = "What you wait for"
+WAIT_COLUMNS = ["tokens of context", "probes", "the formulas one by one", "`attribute(cache)`", '`support="row"`']
+README = HERE.parent / "README.md"
+MARKS = "<!-- what you wait for -->", "<!-- until here -->"
+
+
+def wait_row(n: int, probes: int, found: dict[str, Cost]) -> list[str]:
+    literal, exact = (sum(getattr(found[part], of) for part in PARTS) for of in ("literal", "exact"))
+    row = found[ROW].exact + found["information"].exact
+    said = (f"{number(literal / seconds)} times as fast ({number(seconds)} s)" for seconds in (exact, row))
+    return [str(n), str(probes), f"{number(literal)} s", *said]
+
+
+def rewritten(readme: str, table: Table) -> str:
+    before, after = readme.split(MARKS[0])[0], readme.split(MARKS[1])[1]
+    return f"{before}{MARKS[0]}\n{markdown(*table[1:])}\n{MARKS[1]}{after}"
+
+
 # ---------------------------------------------------------------------------------------------------------------- all
 LEGEND = """\
 **literal** is [`reference.py`](reference.py): the formulas as they stand. **exact** is what `Heta()` does: the same
@@ -504,14 +543,16 @@ def main(
             show(*table)
             tables.append(table)
     if (length, model, repeats, probes) == (None, None, REPEATS, None):
-        RESULTS.write_text(page(tables))
+        RESULTS.write_text(page([table for table in tables if table[0] != WAIT_TITLE]))
+        waits = next(table for table in tables if table[0] == WAIT_TITLE)
+        README.write_text(rewritten(README.read_text(), waits))
 
 
 def measured(name: str, lengths: list[int], repeats: int, probes: int | None, console: Console) -> Iterator[Table]:
     """One model's tables."""
     model = MODELS[name]()
     parameters = sum(weights.numel() for weights in model.parameters())
-    rows: dict[str, list[list[str]]] = {"costs": [], "ways": [], "long": []}
+    rows: dict[str, list[list[str]]] = {"costs": [], "ways": [], "long": [], "waits": []}
     for n in track(lengths, name, console=console):
         if n > model.cfg.n_ctx:
             console.print(f"{name} reads no more than {model.cfg.n_ctx} tokens: N = {n} skipped")
@@ -519,8 +560,10 @@ def measured(name: str, lengths: list[int], repeats: int, probes: int | None, co
         case = Case.of(model, prompt(name, model, n), plan_of(n, parameters, probes))
         found = costs(case, repeats)
         rows["costs"] += cost_rows(case, found)
+        if name == WAITED and n in SHOWN:
+            rows["waits"].append(wait_row(n, case.plan.probes, found))
         if n <= (128 if parameters < SMALL else 32):
-            rows["ways"] += way_rows(case, sum(one.literal for one in found.values()))
+            rows["ways"] += way_rows(case, sum(found[part].literal for part in PARTS))
         if n >= 2048 and name == "gpt2-like":
             rows["long"] += long_rows(case, found)
     yield f"{name}: the literal loop and the exact path", COSTS, rows["costs"]
@@ -528,6 +571,8 @@ def measured(name: str, lengths: list[int], repeats: int, probes: int | None, co
         yield f"{name}: cheaper ways, whole scores", WAY_COLUMNS, rows["ways"]
     if rows["long"]:
         yield f"{name}: a long context, N = {max(lengths)}", LONG_COLUMNS, rows["long"]
+    if rows["waits"]:
+        yield WAIT_TITLE, WAIT_COLUMNS, rows["waits"]
 
 
 def page(tables: Sequence[Table]) -> str:

@@ -31,7 +31,8 @@ def probes_wanted(
     new = have == 0
     if bound is not None:
         term = parts.gate * parts.beta * bound
-        new &= term > (prune * largest if have.any() else torch.maximum(prune * largest, FIRST * term.max()))
+        small = prune * largest if have.any() else torch.maximum(prune * largest, FIRST * term.max())
+        new &= ~(term <= small)  # what is not a number is not small
     wanted = torch.where(new, most if tolerance is None else LEAST, have)
     if tolerance is None or not have.any():
         return wanted

@@ -1,9 +1,14 @@
 """Batches that shrink when memory is short, and which tokens share a run's start."""
 
+from typing import Any
+
 import pytest
 import torch
+from asking import explain, relative
 
+import zoo
 from heta_lens.batches import Batches, out_of_memory, per_product, shared_starts
+from heta_lens.lens import Lens
 
 CPU_SHORT = "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
 
@@ -59,3 +64,32 @@ def test_sharing_starts_costs_little_more_than_the_products_alone(length: int, p
     alone = floor + sum(3 * (length - i) for i in range(length))
     assert spent <= alone
     assert spent / floor < {32: 1.26, 128: 1.15, 512: 1.08}[length] + (0.1 if probes == 3 else 0)
+
+
+@pytest.mark.parametrize("where", ["products", "forwards"])
+def test_an_attribution_goes_on_where_memory_was_short(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 9)
+    expected = explain(model, ids, 7, probes=4)
+    grad, run, refused = torch.autograd.grad, Lens.run, []
+
+    def short_grad(outputs: Any, inputs: Any, directions: Any = None, **options: Any) -> Any:
+        if options.get("is_grads_batched") and len(directions) > 3:
+            refused.append(len(directions))
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return grad(outputs, inputs, directions, **options)
+
+    def short_run(lens: Any, ids: Any, *args: Any, **options: Any) -> Any:
+        if len(ids) > 2:
+            refused.append(len(ids))
+            raise RuntimeError(CPU_SHORT)
+        return run(lens, ids, *args, **options)
+
+    if where == "products":
+        monkeypatch.setattr(torch.autograd, "grad", short_grad)
+    else:
+        monkeypatch.setattr(Lens, "run", short_run)
+    found = explain(model, ids, 7, probes=4)
+    assert refused
+    assert relative(found.scores, expected.scores) < 1e-6
+    assert {kind: found.diagnostics[kind] for kind in ("hvps", "forwards")} == {"hvps": 36, "forwards": 10}

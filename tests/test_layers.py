@@ -79,5 +79,5 @@ def test_only_the_lens_knows_transformer_lens(name: str) -> None:
 def test_nothing_but_the_public_names_is_exported() -> None:
     assert set(heta_lens.__all__) == {
         *("METHODS", "Attribution", "Heta", "Prediction", "SpanAttribution", "names_filter"),
-        *("attribute", "attribute_batch", "attribute_span", "fit_weights", "load_demo_model"),
+        *("attribute", "attribute_batch", "attribute_span", "estimate", "fit_weights", "load_demo_model"),
     }

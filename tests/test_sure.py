@@ -95,6 +95,13 @@ def test_only_tokens_that_may_matter_are_probed() -> None:
     assert probes_wanted(parts([empty] * 4, gate, heavy), "none", bound, None, 1e-2, 10).tolist() == [0, 0, 0, 0]
 
 
+def test_a_bound_that_is_no_number_prunes_nothing() -> None:
+    """So that it is found where it arises."""
+    bound = torch.tensor([torch.nan, 1.0, 2.0])
+    wanted = probes_wanted(parts([torch.empty(0)] * 3, torch.ones(3)), "none", bound, None, 1e-2, 10)
+    assert wanted.tolist() == [10, 10, 10]
+
+
 def test_the_bound_is_an_upper_end_of_the_mean() -> None:
     row = Samples.even(torch.tensor([[1.0, 2.0], [3.0, 2.0]]))
     assert upper(row).tolist() == pytest.approx([2 + student.ppf(0.975, 1) * 1, 2])
