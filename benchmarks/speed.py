@@ -35,7 +35,7 @@ import heta_lens
 from benchmarks.reference import block_curvature, gradient_graph, literal_information
 from benchmarks.report import markdown, show
 from heta_lens.batches import MASKED, Batches, per_product
-from heta_lens.curvature import AT_ONCE, curvature, rademacher
+from heta_lens.curvature import curvature, rademacher
 from heta_lens.data.recall import stories
 from heta_lens.diagnostics import agreement
 from heta_lens.divergence import DIVERGENCES
@@ -229,7 +229,7 @@ def exact_s(case: Case, read: Read, piece: Piece | None = None) -> Measured:
 
     groups, chosen = grouped(piece, per_product(case.plan.probes), case.plan)
     for group in chosen:
-        some = spread(group, case.plan.groups and max(1, AT_ONCE // case.plan.probes))
+        some = spread(group, case.plan.groups and max(1, batches.size // case.plan.probes))
         begun = read()
         bent = curvature(watched, states, signs, groups=[some])
         each = (read() - begun - starts[-1]) / len(some)
@@ -521,7 +521,8 @@ same; of the exact path a few groups of neighbours, over whose positions costs a
 **forwards** are FLOPs that torch counted, in units of one clean run of the prompt with every position unembedded. The
 **floor** is worked out from the model's sizes: a product costs two runs of the token's own suffix, a masked run one,
 attention is over all keys, as it is computed, and one position is unembedded. **MiB** are what tensors held at most,
-beyond the model and the prediction.
+beyond the model and the prediction. (A product with H costs two runs' worth of multiplying by weights, but six runs'
+worth of attention, which is not linear: narrow models and long contexts stay further above the floor.)
 
 Cheaper ways are whole scores, each found once, and only where that takes minutes. ρ (rank correlation) and L1 (0 to 2,
 of scores that sum to 1) are against the exact score with the same probes."""

@@ -4,10 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from asking import explain, relative
+from asking import explain, predict, relative, start_together
+from torch import Tensor
 
 import zoo
 from heta_lens.batches import Batches, out_of_memory, per_product, shared_starts
+from heta_lens.curvature import curvature, rademacher
+from heta_lens.hessian import Columns, hessian
 from heta_lens.lens import Lens
 
 CPU_SHORT = "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
@@ -93,3 +96,36 @@ def test_an_attribution_goes_on_where_memory_was_short(where: str, monkeypatch: 
     assert refused
     assert relative(found.scores, expected.scores) < 1e-6
     assert {kind: found.diagnostics[kind] for kind in ("hvps", "forwards")} == {"hvps": 36, "forwards": 10}
+
+
+@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama|native)|hooked-rotary_gqa"))
+def test_nothing_depends_on_what_is_run_together_in_float32(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(torch.float32)
+    ids = zoo.prompt(model, 12)
+    expected = explain(model, ids, 7, probes=4)
+    for batch in (1, 5, 64):
+        for size in (1, 4, 100):
+            with monkeypatch.context() as patch:
+                start_together(patch, size)
+                found = explain(model, ids, 7, probes=4, batch=batch)
+            for name, part in expected.parts.items():
+                assert relative(found.parts[name], part) < 1e-5, (batch, size, name)
+
+
+def test_the_order_of_tokens_does_not_matter() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 9)
+    prediction = predict(model, ids, 7)
+    states = prediction.embeddings
+
+    def samples(groups: list[list[int]]) -> Tensor:
+        def columns_from(at: int) -> Columns:
+            return hessian(prediction.objective_from(at), states[at:], Batches(7), lambda _: None)
+
+        how = {"probes": lambda i: rademacher(0, i, 4, states.shape[1]), "groups": groups}
+        return curvature(columns_from, states, **how).samples.values
+
+    with prediction.running():
+        in_order = samples([[0, 1, 2], [3, 4, 5], [6, 7, 8]])
+        other = samples([[6, 8], [3], [0, 4, 5], [1, 2, 7]])
+    assert relative(other, in_order[:, [6, 8, 3, 0, 4, 5, 1, 2, 7]]) < 1e-9

@@ -97,6 +97,14 @@ def test_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     assert "| together |" in page and '| support="row" |' in page
 
 
+def test_the_readme_has_a_place_for_its_table() -> None:
+    readme = speed.README.read_text()
+    table = (speed.WAIT_TITLE, ["tokens", "s"], [["32", "1"]])
+    once = speed.rewritten(readme, table)
+    assert "| 32 | 1 |" in once and speed.rewritten(once, table) == once
+    assert [once.count(mark) for mark in speed.MARKS] == [1, 1]
+
+
 def test_the_full_score_is_the_measure_of_long_contexts(case: speed.Case) -> None:
     little = case._replace(plan=speed.Plan(1, 1, 1))
     rows = [*speed.long_rows(little, speed.costs(little, 1))]
