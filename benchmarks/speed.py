@@ -1,6 +1,7 @@
 """What an exact score costs beside the paper's formulas taken literally, and what cheaper ways cost beside that.
 
-`python -m benchmarks.speed` writes RESULTS.md and the table in the README; with an option it only shows its tables.
+`python -m benchmarks.speed` writes RESULTS.md and the table in the README; with `--model`, that model's tables in them;
+with another option it only shows what it finds.
 The literal loop is `benchmarks/reference.py`: one full-length product for each token and probe, one full run for each
 masked token.
 
@@ -49,6 +50,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "RESULTS.md"
 STORIES = HERE.parents[1] / "shared" / "models" / "stories3M"
 LENGTHS = [32, 128, 512, 2048]
+LONG, LONG_OF = 2048, {"gpt2-like"}  # contexts that are timed once, and whose
 REPEATS, SEED, RANK = 2, 0, 64
 SMALL = 10**7  # parameters; of a larger model, whole scores are asked of the shortest context alone
 
@@ -176,7 +178,7 @@ def grouped(piece: Piece, start_cost: float, plan: Plan) -> tuple[list[list[int]
 
 
 def at_once(piece: Piece, products: bool = False) -> Batches:
-    return piece.prediction.prompt.batches("auto", piece.length, products=products)
+    return piece.prediction.prompt.batches("auto", len(piece.states), products=products)
 
 
 def extrapolated(measured: dict[int, tuple[float, float]], passed: Sequence[int], counts: Sequence[int]) -> float:
@@ -457,7 +459,7 @@ def explained(case: Case, options: dict[str, Any]) -> tuple[heta_lens.Attributio
 
 
 # ------------------------------------------------------------------------------------------------------- third table
-LONG_COLUMNS = ["way", "curvature, s", "information, s", "full / this"]
+LONG_COLUMNS = ["N", "way", "curvature, s", "information, s", "full / this"]
 
 
 def long_rows(case: Case, found: dict[str, Cost]) -> Iterator[list[str]]:
@@ -474,7 +476,7 @@ def long_rows(case: Case, found: dict[str, Cost]) -> Iterator[list[str]]:
             ways[f"win, frozen windows of {size}"] = part[0], part[1]
         ways[f"lr, rank {RANK}"] = low_rank_seconds(case), full[1]
     for way, seconds in ways.items():
-        yield [way, *(f"~{number(part)}" for part in seconds), f"~{number(sum(full) / sum(seconds))}"]
+        yield [str(n), way, *(f"~{number(part)}" for part in seconds), f"~{number(sum(full) / sum(seconds))}"]
 
 
 def low_rank_seconds(case: Case) -> float:
@@ -487,6 +489,8 @@ def low_rank_seconds(case: Case) -> float:
     each = (time.perf_counter() - built) / batches.size
     return built - begun + each * (2 * (RANK + OVERSAMPLING) + case.plan.probes)
 
+
+TELLING = ("the literal loop and the exact path", "cheaper ways, whole scores", "a long context")
 
 # ------------------------------------------------------------------------------------------------ the README's table
 WAITED, SHOWN = "gpt2-like", (32, 128, 512)
@@ -513,7 +517,7 @@ LEGEND = """\
 **literal** is [`reference.py`](reference.py): the formulas as they stand. **exact** is what `Heta()` does: the same
 numbers (*difference* is the largest, relative to the largest entry, in float32). Not counted, once a prompt: the run
 that filled the cache, the one that checks it, and those that keep keys and values. Ratios are of runs that took turns,
-the median with the least and the most.
+the median with the least and the most (N = 2048 once).
 
 **~** a part of the work was measured and stands for the rest: a few tokens of the literal loop, where all cost the
 same; of the exact path a few groups of neighbours, over whose positions costs are interpolated.
@@ -525,7 +529,7 @@ beyond the model and the prediction. (A product with H costs two runs' worth of 
 worth of attention, which is not linear: narrow models and long contexts stay further above the floor.)
 
 Cheaper ways are whole scores, each found once, and only where that takes minutes. ρ (rank correlation) and L1 (0 to 2,
-of scores that sum to 1) are against the exact score with the same probes."""
+of scores that sum to 1) are against the exact score with the same probes. On a GPU: not measured."""
 
 
 def main(
@@ -535,18 +539,22 @@ def main(
     probes: Annotated[int | None, typer.Option(min=1, help="Probes a token, instead of what suits a length.")] = None,
 ) -> None:
     console = Console(stderr=True)
-    tables: list[Table] = []
     for name in model or MODELS:
         if name == "stories3M" and not STORIES.is_dir():
             console.print(f"no stories3M model at {STORIES}: skipped")
             continue
         for table in measured(name, length or LENGTHS, repeats, probes, console):
             show(*table)
-            tables.append(table)
-    if (length, model, repeats, probes) == (None, None, REPEATS, None):
-        RESULTS.write_text(page([table for table in tables if table[0] != WAIT_TITLE]))
-        waits = next(table for table in tables if table[0] == WAIT_TITLE)
-        README.write_text(rewritten(README.read_text(), waits))
+            if (length, repeats, probes) == (None, REPEATS, None):
+                keep(table)
+
+
+def keep(table: Table) -> None:
+    """Write a table into its file, in place of the one that has its title."""
+    if table[0] == WAIT_TITLE:
+        README.write_text(rewritten(README.read_text(), table))
+    else:
+        RESULTS.write_text(page(RESULTS.read_text() if RESULTS.exists() else "", table))
 
 
 def measured(name: str, lengths: list[int], repeats: int, probes: int | None, console: Console) -> Iterator[Table]:
@@ -555,31 +563,37 @@ def measured(name: str, lengths: list[int], repeats: int, probes: int | None, co
     parameters = sum(weights.numel() for weights in model.parameters())
     rows: dict[str, list[list[str]]] = {"costs": [], "ways": [], "long": [], "waits": []}
     for n in track(lengths, name, console=console):
-        if n > model.cfg.n_ctx:
-            console.print(f"{name} reads no more than {model.cfg.n_ctx} tokens: N = {n} skipped")
+        if n > model.cfg.n_ctx or (n >= LONG and name not in LONG_OF):
+            console.print(f"{name}: N = {n} skipped, it reads {model.cfg.n_ctx} tokens")
             continue
         case = Case.of(model, prompt(name, model, n), plan_of(n, parameters, probes))
-        found = costs(case, repeats)
+        found = costs(case, repeats if n < LONG else 1)
         rows["costs"] += cost_rows(case, found)
         if name == WAITED and n in SHOWN:
             rows["waits"].append(wait_row(n, case.plan.probes, found))
         if n <= (128 if parameters < SMALL else 32):
             rows["ways"] += way_rows(case, sum(found[part].literal for part in PARTS))
-        if n >= 2048 and name == "gpt2-like":
+        if n >= LONG:
             rows["long"] += long_rows(case, found)
-    yield f"{name}: the literal loop and the exact path", COSTS, rows["costs"]
-    if rows["ways"]:
-        yield f"{name}: cheaper ways, whole scores", WAY_COLUMNS, rows["ways"]
-    if rows["long"]:
-        yield f"{name}: a long context, N = {max(lengths)}", LONG_COLUMNS, rows["long"]
+    for telling, columns, of in zip(
+        TELLING, (COSTS, WAY_COLUMNS, LONG_COLUMNS), ("costs", "ways", "long"), strict=True
+    ):
+        if rows[of]:
+            yield f"{name}: {telling}", columns, rows[of]
     if rows["waits"]:
         yield WAIT_TITLE, WAIT_COLUMNS, rows["waits"]
 
 
-def page(tables: Sequence[Table]) -> str:
+def page(before: str, table: Table) -> str:
+    """The tables that there were and this one, by model and then by what they tell."""
+    title, columns, rows = table
     where = f"{torch.get_num_threads()} threads, float32 on the CPU; " + ", ".join(map(" ".join, versions().items()))
-    sections = [f"## {title}\n\n{markdown(columns, rows)}" for title, columns, rows in tables]
-    return "\n\n".join(["# Speed", f"Written by `python -m benchmarks.speed`. {where}.", LEGEND, *sections]) + "\n"
+    sections = dict(section.split("\n\n", 1) for section in before.strip().split("\n## ")[1:])
+    sections[title] = f"{where}.\n\n{markdown(columns, rows)}"
+    order = [*MODELS]
+    titles = sorted(sections, key=lambda title: (order.index(title.split(":")[0]), TELLING.index(title.split(": ")[1])))
+    parts = [f"## {title}\n\n{sections[title].strip()}" for title in titles]
+    return "\n\n".join(["# Speed", f"Written by `python -m benchmarks.speed`.\n\n{LEGEND}", *parts]) + "\n"
 
 
 if __name__ == "__main__":

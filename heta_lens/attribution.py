@@ -102,6 +102,8 @@ class Attribution:
             raise ValueError(f"positions={unknown} are not in this attribution")
         left_out = torch.isin(self.positions, wanted)
         per_token = {"standard_errors", "balanced", "drop", "envelope"} & self.diagnostics.keys()
+        if isinstance(self.diagnostics.get("probes"), torch.Tensor):  # some tokens had more than others
+            per_token |= {"probes"}
         keep = ~(left_out | self.special) if special else ~left_out
         if not keep.any():
             raise ValueError("nothing would be left: every token is special or listed in positions")

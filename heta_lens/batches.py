@@ -32,12 +32,13 @@ class Batches:
             self.size = (min(self.size, len(some)) + 1) // 2  # the error is gone, and with it what its frames held
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-        return torch.cat(found)
+        return found[0] if len(found) == 1 else torch.cat(found)
 
 
 def out_of_memory(error: RuntimeError) -> bool:
-    """Whether there was too little memory; the CPU's allocator has no error of its own for it."""
-    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+    """Whether there was too little memory; not every device has an error of its own for it."""
+    told = ("DefaultCPUAllocator", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in told)
 
 
 def per_product(probes: float | int) -> float:

@@ -10,6 +10,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.console import Console
 from rich.text import Text
@@ -65,7 +66,8 @@ def attribute_text(
 def _explained(model: str, text: str, target: str | None, options: dict[str, Any]) -> Attribution:
     loaded = models.load_model(model)
     ids = models.encode(loaded, text)
-    _, cache = loaded.run_with_cache(ids, names_filter=names_filter)
+    with torch.no_grad():
+        _, cache = loaded.run_with_cache(ids, names_filter=names_filter)
     chosen: dict[str, Any] = {"balance": "sum", **options}
     with warnings.catch_warnings():
         if chosen["balance"] != "none":  # balancing is what the warning advises

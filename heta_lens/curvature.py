@@ -17,7 +17,7 @@ Support: TypeAlias = Literal["block", "row"]
 Norm: TypeAlias = Literal["hutchinson", "exact", "entrywise"]
 Probes: TypeAlias = Callable[[int], Float[Tensor, "probe d"]]
 
-AT_ONCE = 64  # directions whose products are held at every position, before a token's own are kept
+AT_ONCE = 32  # directions whose products are held at every position, before a token's own are kept
 ENUMERABLE = 20  # `exact` visits every sign vector, so its length is limited: 2^20 of them
 
 
@@ -43,13 +43,15 @@ def curvature(
     support: Support = "block",
     norm: Norm = "hutchinson",
     groups: Sequence[Sequence[int]],
+    at_once: int = AT_ONCE,
     pairs: bool = False,
 ) -> Curvature:
     """Of the tokens in ``groups``, in that order; tokens of a group share a start.
 
     ``columns_from(start)`` multiplies with H from a position on; ``probes(i)`` are token i's signs.
     ``support="block"`` probes each token alone and looks at its own block of H; ``"row"`` probes all tokens at once.
-    ``pairs`` asks for the tokens' interactions as well, which takes all of them.
+    ``at_once`` products are held at every position before a token's own are kept. ``pairs`` asks for the tokens'
+    interactions as well, which takes all of them.
     """
     n, d = embeddings.shape
     wanted = list(chain(*groups))
@@ -59,7 +61,7 @@ def curvature(
     units = torch.eye(d).to(embeddings)
     directions = (lambda i: probes(i).to(embeddings)) if norm == "hutchinson" else lambda _: units
     if support == "block" and not pairs:
-        found = [_SAMPLES[norm](products) for products in _own_products(columns_from, groups, directions)]
+        found = [_SAMPLES[norm](products) for products in _own_products(columns_from, groups, directions, at_once)]
         return Curvature(Samples.even(torch.stack(found, dim=-1)), None)
     samples, sizes = [], []
     starts = [(0, wanted)] if support == "row" else [(group[0], group) for group in groups]
@@ -72,10 +74,10 @@ def curvature(
 
 
 def block_samples(
-    columns_from: ColumnsFrom, probes: Probes, groups: Sequence[Sequence[int]]
+    columns_from: ColumnsFrom, probes: Probes, groups: Sequence[Sequence[int]], at_once: int = AT_ONCE
 ) -> list[Float[Tensor, "_"]]:
     """Eq. 2's samples of each token in ``groups``, in that order; some may have more probes than others."""
-    return [_SAMPLES["hutchinson"](products) for products in _own_products(columns_from, groups, probes)]
+    return [_SAMPLES["hutchinson"](products) for products in _own_products(columns_from, groups, probes, at_once)]
 
 
 def squared_gradient(gradient: Float[Tensor, "pos d"]) -> Float[Tensor, "1 pos"]:
@@ -110,17 +112,17 @@ def expected_l1(rows: Float[Tensor, "row n"]) -> Float[Tensor, ""]:
 
 
 def _own_products(
-    columns_from: ColumnsFrom, groups: Sequence[Sequence[int]], directions: Probes
+    columns_from: ColumnsFrom, groups: Sequence[Sequence[int]], directions: Probes, at_once: int
 ) -> Iterator[Float[Tensor, "k d"]]:
     """For each token i and its directions u, ``H Π_i u`` at i alone; tokens of a group are done together."""
     for group in groups:
         columns = columns_from(group[0])
-        for some in _few(group, AT_ONCE // len(directions(group[0]))):
+        for some in _few(group, at_once // len(directions(group[0]))):
             each = [directions(i) for i in some]
             places = torch.repeat_interleave(torch.tensor(some) - some[0], torch.tensor([len(one) for one in each]))
             part = slice(some[0] - group[0], some[-1] + 1 - group[0])
             own = []
-            for at, rows in zip(places.split(AT_ONCE), torch.cat(each).split(AT_ONCE), strict=True):
+            for at, rows in zip(places.split(at_once), torch.cat(each).split(at_once), strict=True):
                 spread = rows.new_zeros(len(rows), part.stop - part.start, rows.shape[1])
                 every = torch.arange(len(rows))
                 spread[every, at] = rows

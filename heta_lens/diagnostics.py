@@ -16,7 +16,7 @@ from heta_lens.samples import Samples
 def standard_error(
     samples: Samples, score: Callable[[Float[Tensor, "pos"]], Float[Tensor, "pos"]]
 ) -> Float[Tensor, "pos"] | None:
-    """Of ``score(mean of the samples)``, by the delta method; None where no token has more than one.
+    """Of ``score(mean of the samples)``, by the delta method; NaN for tokens with less than two, None if all have.
 
     Each sample is carried through the score's derivative at the mean, so that samples which are shared between tokens,
     or divided by their sum, are accounted for.
@@ -24,7 +24,7 @@ def standard_error(
     if not (samples.counts > 1).any():
         return None
     moved = [_derivative(score, samples.mean, deviation) for deviation in samples.deviations]
-    return torch.stack(moved).square().sum(0).sqrt()
+    return torch.stack(moved).square().sum(0).sqrt().where(samples.counts > 1, math.nan)
 
 
 def _derivative(score: Callable[[Tensor], Tensor], at: Tensor, along: Tensor) -> Tensor:

@@ -73,7 +73,7 @@ def fit_weights(predictions: Sequence[Prediction], method: Heta | None = None, *
         raise ValueError("fit_weights needs at least one prediction to fit to")
     for prediction in predictions:
         method.check(prediction)
-    quiet, tables = replace(method, progress=False, audit=False, interactions=False), []
+    quiet, tables = replace(method, progress=False, audit=False, interactions=False, tolerance=None, prune=0.0), []
     with working({"predictions": len(predictions)}, method.progress) as work:
         for number, prediction in enumerate(predictions):
             tables.append(measured(quiet, prediction, number, seed))

@@ -164,20 +164,19 @@ def _products(
 
 def _pulled_back(outputs: Tensor, inputs: Tensor, directions: Tensor) -> Tensor:
     """All in one backward pass where it can be batched, else one by one."""
-    nothing = inputs.new_zeros(len(directions), *inputs.shape)
     if not outputs.requires_grad:  # they are constant
-        return nothing
+        return inputs.new_zeros(len(directions), *inputs.shape)
     backward = partial(torch.autograd.grad, outputs, inputs, retain_graph=True, allow_unused=True)
     if len(directions) > 1:
         try:
             (products,) = backward(directions, is_grads_batched=True)
-            return nothing if products is None else products
+            return inputs.new_zeros(len(directions), *inputs.shape) if products is None else products
         except RuntimeError as error:
             if out_of_memory(error):
                 raise
             # else some layer's backward pass cannot be batched
     products = [backward(direction)[0] for direction in directions]
-    return nothing if products[0] is None else torch.stack(products)
+    return torch.stack([torch.zeros_like(inputs) if product is None else product for product in products])
 
 
 def check_twice_differentiable(

@@ -33,6 +33,7 @@ from heta_lens.pieces import Piece, WindowMode, masked_information, pieces
 from heta_lens.prediction import Prediction
 from heta_lens.probing import Probing
 from heta_lens.progress import Work, working
+from heta_lens.prompt import TAIL
 from heta_lens.sure import LEAST
 from heta_lens.variants import PRESETS, VARIANTS, Recipe, Variant
 from heta_lens.windows import Window, averaged, edge_gap, leakage, most_central, window_gate, windows
@@ -69,8 +70,8 @@ class Heta:
       tokens; for a cheaper variant, its distance from ``full``
     - ``tolerance``: stop probing a token when the 95 % half-width of its score is within this share of the largest
       score; ``probes`` is then the most it gets
-    - ``prune``: do not probe tokens whose curvature cannot add more than this share of the largest score, by the row
-      form (``probes`` more products), which is never below the block's; they keep an S of 0
+    - ``prune``: do not probe tokens whose curvature will not add more than this share of the largest score, by the 95 %
+      end of the row form (``probes`` more products, a window), which is never below the block's; they keep an S of 0
     - ``batch``: copies of the context alive at once; a smaller one needs less memory and changes nothing else
     - ``progress``: show a progress bar; None shows it on a terminal or in a notebook
     """
@@ -164,7 +165,8 @@ class Heta:
             if self.support == "row" or self.balance != "none":
                 given = "support='row'" if self.support == "row" else f"balance={self.balance!r}"
                 way = "which costs the same for all tokens" if self.support == "row" else "which needs every token's S"
-                raise ValueError(f"prune={self.prune!r} does not go with {given}, {way}")
+                need = "support='block'" if self.support == "row" else "balance='none'"
+                raise ValueError(f"prune={self.prune!r} does not go with {given}, {way}; it needs {need}")
         if self.tolerance is not None:
             self._check_stop("tolerance")
 
@@ -242,7 +244,7 @@ class Heta:
         if self.weights[0] and self.norm == "exact":
             check_enumerable(len(self.spans(prediction)[0][0]), prediction.embeddings.shape[1], self.support)
         if self.audit and self.recipe.cheaper:
-            self._full.check(prediction)
+            self.full.check(prediction)
         mask_vector(self.mask, prediction.embeddings, prediction.lens.embedding_table)
 
     def _explain(self, targets: Sequence[Prediction], work: Work) -> list[Attribution]:
@@ -259,7 +261,7 @@ class Heta:
         for target, place, (flow, facts), effect, found in zip(targets, places, gates, effects, seen, strict=True):
             own = work.step()
             parts = Parts(flow, None, found and found.divergence, beta, gamma)
-            bent, known = self._curvature(place, parts, own)
+            bent, known = self._curvature(target, place, parts, own)
             parts = replace(parts, curvature=bent and bent.samples)
             facts |= self._measured(target, parts, found, effect, own) | known
             facts |= {kind: spent.get(kind, 0) + units for kind, units in own.cost().items()}
@@ -299,13 +301,16 @@ class Heta:
         norms = [value_norms(values, output, self.value_norm) for values, output in heads]
         return gate(prediction.patterns, norms, self.flow)
 
-    def _curvature(self, place: Sequence[Piece], parts: Parts, work: Work) -> tuple[Curvature | None, dict[str, Any]]:
+    def _curvature(
+        self, prediction: Prediction, place: Sequence[Piece], parts: Parts, work: Work
+    ) -> tuple[Curvature | None, dict[str, Any]]:
         """S, and what there is to say about how it was found."""
         if not parts.beta:
             return None, {}
+        batches = prediction.prompt.batches(self.batch, self.longest(prediction), products=True)
         probing = Probing(
             kind=self.recipe.curvature, support=self.support, norm=self.norm, probes=self.probes, seed=self.seed,
-            rank=self.rank, pairs=self.interactions, batch=self.batch, done=partial(work.add, "hvps"),
+            rank=self.rank, pairs=self.interactions, batches=batches, done=partial(work.add, "hvps"),
         )  # fmt: skip
         if self.tolerance is None and not self.prune:
             return probing.everywhere(place, len(parts.gate))
@@ -313,7 +318,8 @@ class Heta:
 
     def _information(self, targets: Sequence[Prediction], place: Sequence[Piece], work: Work) -> list[Information]:
         """I and each masked token's effect on g, for every target: of windows there is only one."""
-        how = partial(masked_information, mask=self.mask, divergence=DIVERGENCES[self.kl], batch=self.batch)
+        batches = targets[-1].prompt.batches(self.batch, self.longest(targets[-1]), read=len(targets))
+        how = partial(masked_information, mask=self.mask, divergence=DIVERGENCES[self.kl], batches=batches)
         seen = [(piece.scored, how(piece, targets, done=partial(work.add, "forwards"))) for piece in place]
         spans, found = zip(*seen, strict=True)
         divergences, effects = (averaged(parts, spans, len(targets[-1])) for parts in zip(*found, strict=True))
@@ -347,15 +353,16 @@ class Heta:
         dropped = drops(prediction, self.mask, members, self.batch, partial(work.add, "audit"))
         facts: dict[str, Any] = {"faithfulness": faithfulness(dropped, members.to(score) @ score, self.seed)}
         if self.recipe.cheaper:
-            full = self._full._explain([prediction], work)[0]
+            full = self.full._explain([prediction], work)[0]
             scores, cost = full.scores.to(score), ("forwards", "hvps")
             facts["against_full"] = agreement(score, scores) | {name: full.diagnostics[name] for name in cost}
             if self.recipe.windowed:
-                facts["against_full"]["near_edges"] = edge_gap(scores, score, self._windows(prediction))
+                seams = [Window(own.start, own.stop) for _, own in self.spans(prediction)]
+                facts["against_full"]["near_edges"] = edge_gap(scores, score, seams)
         return facts
 
     @property
-    def _full(self) -> "Heta":
+    def full(self) -> "Heta":
         """What a cheaper variant stands for."""
         unused = Recipe().unused(*self.weights) | {"tolerance", "prune"}
         kept = {name: value for name, value in self.chosen.items() if name not in unused}
@@ -387,7 +394,7 @@ class Heta:
                 work["hvps"] += sum(self.products(prediction, *span) for span in self.spans(prediction))
                 work["audit"] += (len(prediction) + SUBSETS) * self.audit
                 if self.audit and self.recipe.cheaper:
-                    work.update(self._full.work([[prediction]]))
+                    work.update(self.full.work([[prediction]]))
         return dict(work)
 
     def spans(self, prediction: Prediction) -> list[tuple[range, range]]:
@@ -395,6 +402,13 @@ class Heta:
         spans = [Window(0, len(prediction))] if self.window_mode == "restrict" else self._windows(prediction)
         scored = most_central(spans) if self.window_mode == "frozen" else spans
         return [(range(*span), range(*own)) for span, own in zip(spans, scored, strict=True)]
+
+    def longest(self, prediction: Prediction) -> int:
+        """How many positions the longest run has: a frozen window's, and the tail's, if it can be cut short."""
+        span = max(len(span) for span, _ in self.spans(prediction))
+        if not (self.recipe.windowed and self.window_mode == "frozen"):
+            return span
+        return len(prediction) if prediction.prompt.kept is None else min(span + TAIL, len(prediction))
 
     def products(self, prediction: Prediction, span: range, scored: range) -> int:
         """How many products with H a span takes, at most."""
@@ -405,7 +419,12 @@ class Heta:
             return 2 * min(self.rank + OVERSAMPLING, len(span) * d) + self.probes
         if self.norm != "hutchinson":
             return d * len(scored)
-        return self.probes * (1 if self.support == "row" else len(scored) + bool(self.prune))
+        return self.probes * (len(scored) + bool(self.prune) if self.each_alone else 1)
+
+    @property
+    def each_alone(self) -> bool:
+        """Whether every token has products of its own."""
+        return self.recipe.curvature != "low_rank" and (self.support == "block" or self.norm != "hutchinson")
 
 
 def _same(value: Any, default: Any) -> bool:

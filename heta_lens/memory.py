@@ -35,5 +35,6 @@ class Sizes(NamedTuple):
 def available(device: torch.device) -> int:
     """Bytes that are free."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # for tensors to come
+        return torch.cuda.mem_get_info(device)[0] + held
     return psutil.virtual_memory().available

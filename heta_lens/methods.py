@@ -12,7 +12,7 @@ from torch import Tensor
 from heta_lens.asked import Asked, context_length
 from heta_lens.attribution import Attribution
 from heta_lens.cached import Activations, Tokens, recover_tokens
-from heta_lens.estimate import Estimate, estimated
+from heta_lens.costs import Estimate, estimated
 from heta_lens.heta import Heta
 from heta_lens.lens import EMBED, Lens
 from heta_lens.options import check_choice, check_names, is_whole
@@ -61,8 +61,8 @@ def estimate(
 ) -> Estimate:
     """What would `attribute` cost with these arguments, and what would be cheaper?
 
-    A few positions are run to see how long that takes. ``memory`` are the bytes there are to spare (by default, half of
-    what is free); what is proposed fits in them.
+    A few positions are run to see how long that takes. ``memory`` is how many bytes there are to spare (by default,
+    half of what is free); what is proposed fits in them.
     """
     explain = method_of(method, options)
     return estimated(explain, Prediction.from_cache(cache, target, position=position, tokens=tokens), memory)

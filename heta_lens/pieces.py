@@ -14,7 +14,6 @@ from heta_lens.hessian import Columns, ColumnsFrom, check_twice_differentiable, 
 from heta_lens.information import Information, LogProbs, information
 from heta_lens.masking import Mask, mask_vector
 from heta_lens.prediction import Lazy, Prediction
-from heta_lens.prompt import TAIL
 from heta_lens.windows import Window, most_central
 
 WindowMode: TypeAlias = Literal["frozen", "restrict", "chunk"]
@@ -32,12 +31,6 @@ class Piece(NamedTuple):
     start: int
     stop: int | None
     layer: int | None
-
-    @property
-    def length(self) -> int:
-        """How many positions a run of all of it has: a window's, and those of the tail that react."""
-        part = self.window.stop - self.window.start
-        return part if self.stop is None else min(part + TAIL, len(self.prediction) - self.start)
 
     @property
     def states(self) -> Float[Tensor, "pos d"]:
@@ -109,7 +102,7 @@ def masked_information(
     *,
     mask: Mask,
     divergence: Divergence,
-    batch: int | Literal["auto"],
+    batches: Batches,
     done: Callable[[int], None],
 ) -> Information:
     """Each token that a piece scores, masked in turn for all targets at once; a window is one target's own.
@@ -133,7 +126,7 @@ def masked_information(
         divergence,
         lengths=[len(target) - piece.start for target in targets],
         groups=piece.groups(range(*piece.scored), MASKED),
-        batches=asked.prompt.batches(batch, piece.length, read=len(targets)),
+        batches=batches,
         done=done,
     )
     own = slice(piece.scored.start - piece.window.start, piece.scored.stop - piece.window.start)

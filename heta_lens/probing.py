@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens.batches import per_product
+from heta_lens.batches import Batches, per_product
 from heta_lens.curvature import (
     Curvature,
     Norm,
@@ -41,7 +41,7 @@ class Probing:
     seed: int
     rank: int
     pairs: bool
-    batch: int | Literal["auto"]
+    batches: Batches
     done: Callable[[int], None]
 
     def everywhere(self, place: Sequence[Piece], length: int) -> tuple[Curvature, dict[str, Any]]:
@@ -67,6 +67,8 @@ class Probing:
             for i, more in chain(*(self._more(piece, have, wanted) for piece in place)):
                 drawn[i] = torch.cat([drawn[i], more])
         facts: dict[str, Any] = {"probes": samples.counts, "pruned": have.count(0)}
+        if facts["pruned"]:
+            facts["balanced"] = None  # which would need every token's S
         if tolerance is not None:
             width = tolerance * parts.score(balance).max()
             facts["unsure"] = int((half_widths(parts, balance) > width).sum())
@@ -78,7 +80,9 @@ class Probing:
             return Curvature(Samples.even(squared_gradient(piece.gradient())), None), None
         states, columns_from, probes = piece.states, self._columns_from(piece), self._signs(piece)
         groups = piece.groups(range(*piece.scored), per_product(self.probes))
-        how = partial(curvature, embeddings=states, probes=probes, support=self.support, norm=self.norm)
+        how = partial(
+            curvature, embeddings=states, probes=probes, support=self.support, norm=self.norm, at_once=self.batches.size
+        )
         if self.kind != "low_rank":
             return how(columns_from, groups=groups, pairs=self.pairs), None
         every = torch.stack([probes(i) for i in range(len(states))], 1)
@@ -99,11 +103,12 @@ class Probing:
         if self.support == "row":
             some = range(have[0], wanted[0])
             signs = self._signs(piece, lambda _: some)
-            found = curvature(self._columns_from(piece), piece.states, signs, support="row", groups=groups)
-            yield from zip(missing, found.samples.values.T, strict=True)
+            every = curvature(self._columns_from(piece), piece.states, signs, support="row", groups=groups)
+            yield from zip(missing, every.samples.values.T, strict=True)
         else:
             signs = self._signs(piece, lambda i: missing[first + i])
-            yield from zip(missing, block_samples(self._columns_from(piece), signs, groups), strict=True)
+            found = block_samples(self._columns_from(piece), signs, groups, self.batches.size)
+            yield from zip(missing, found, strict=True)
 
     def _bound(self, piece: Piece) -> Float[Tensor, "pos"]:
         """What the curvature of the tokens that a piece scores is hardly above."""
@@ -112,8 +117,7 @@ class Probing:
         return upper(curvature(self._columns_from(piece), piece.states, signs, support="row", groups=groups).samples)
 
     def _columns_from(self, piece: Piece) -> ColumnsFrom:
-        batches = piece.prediction.prompt.batches(self.batch, piece.length, products=True)
-        return piece.columns_from(self.kind == "gauss_newton", batches, self.done)
+        return piece.columns_from(self.kind == "gauss_newton", self.batches, self.done)
 
     def _signs(self, piece: Piece, which: Callable[[int], range] | None = None) -> Probes:
         """Probes of the tokens in a piece; all of them, or ``which`` of a token's."""

@@ -20,7 +20,7 @@ LEVELS = [
     {"pieces", "sure"},
     {"probing"},
     {"heta"},
-    {"estimate", "fit"},
+    {"costs", "fit"},
     {"methods"},
     {"__init__", "cli"},
 ]

@@ -1,6 +1,7 @@
 """Stopping when sure: the same samples as without, fewer of them, and what is promised about the others."""
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -159,6 +160,9 @@ def test_pruned_tokens_are_small_and_the_others_as_they_were() -> None:
     assert 0 < pruned.diagnostics["pruned"] == int((~kept).sum()) < 20
     assert relative(pruned.scores[kept], every.scores[kept]) < 1e-9
     assert not pruned.parts["curvature"][~kept].any()
+    low, high = pruned.interval()
+    assert torch.equal(low.isnan(), ~kept) and torch.equal(high.isnan(), ~kept)  # nobody looked
+    assert pruned.diagnostics["balanced"] is None
     gap = every.scores - pruned.scores
     assert (gap >= -1e-12).all() and gap.max() <= 0.05 * every.scores.max()
     assert pruned.diagnostics["hvps"] == 8 * (1 + int(kept.sum()))
@@ -171,6 +175,24 @@ def test_intervals_know_how_many_probes_each_token_had() -> None:
     reach = [student.ppf(0.95, count - 1) for count in some.diagnostics["probes"].tolist()]
     expected = torch.tensor(reach).to(some.scores) * some.standard_errors["scores"]
     torch.testing.assert_close((high - low) / 2, expected)
+
+
+def test_a_picture_without_some_tokens_knows_how_sure_the_others_are(tmp_path: Path) -> None:
+    model = zoo.bridge("gpt2")
+    some = found(model, zoo.prompt(model, 12), probes=12, tolerance=0.3, prune=0.05)
+    some.save(tmp_path / "some")
+    for one in (some, heta_lens.Attribution.load(tmp_path / "some")):
+        few = one.without([0, 3])
+        assert len(few.diagnostics["probes"]) == 10
+        expected = torch.stack(one.interval())[:, [1, 2, *range(4, 12)]]
+        torch.testing.assert_close(torch.stack(few.interval()), expected, equal_nan=True)
+
+
+def test_fitted_weights_are_of_tokens_that_were_all_probed() -> None:
+    model = zoo.bridge("gpt2")
+    predictions = [predict(model, zoo.prompt(model, N, seed=seed)) for seed in range(3)]
+    whole, pruned = (heta_lens.fit_weights(predictions, heta_lens.Heta(prune=prune)) for prune in (0.0, 0.3))
+    assert (whole.beta, whole.gamma) == (pruned.beta, pruned.gamma)
 
 
 def test_what_is_promised_is_kept_for_most_tokens() -> None:
@@ -232,7 +254,7 @@ def test_half_widths_are_students_over_a_tokens_own_probes() -> None:
         ({"tolerance": 0.1, "variant": "gs"}, "means nothing with variant='gs'"),
         ({"prune": 0.1, "variant": "kl_only"}, "means nothing with variant='kl_only'"),
         ({"prune": 0.1, "support": "row"}, "does not go with support='row'"),
-        ({"prune": 0.1, "balance": "sum"}, "does not go with balance='sum'"),
+        ({"prune": 0.1, "balance": "sum"}, "does not go with balance='sum'.*needs balance='none'"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")

@@ -65,6 +65,33 @@ def test_runs_are_counted_in_forwards_of_the_whole_prompt() -> None:
     assert estimate(reused, zoo.prompt(reused, N), probes=4).runs < (3 + 2 * 4 * N + N + 1) * 0.8
 
 
+def test_one_rule_decides_whether_every_token_has_its_own_products() -> None:
+    model = zoo.native_bridge()
+    ids = zoo.prompt(model, N)
+    assert estimate(model, ids, support="row", probes=2 * N).runs == 3 + 2 * 2 * N + N + 1
+    assert estimate(model, ids, variant="lr", rank=4).runs == 3 + 2 * (2 * 12 + 10) + N + 1
+    assert estimate(model, ids, variant="gs", gamma=0).runs == 3 + 1
+
+
+def test_an_audit_costs_what_it_runs() -> None:
+    model = zoo.native_bridge()
+    ids = zoo.prompt(model, N)
+    plain, audited = estimate(model, ids), estimate(model, ids, audit=True)
+    assert audited.runs == plain.runs + N + 32
+    assert estimate(model, ids, variant="gs", audit=True).runs == 3 + N + 1 + N + 32 + plain.runs
+
+
+def test_memory_is_a_number_of_bytes() -> None:
+    model = zoo.bridge("gpt2")
+    with pytest.raises(ValueError, match="memory=-1 must be at least 1"):
+        estimate(model, zoo.prompt(model, 5), memory=-1)
+
+
+def test_nothing_is_batched_where_nothing_is_repeated() -> None:
+    model = zoo.bridge("gpt2")
+    assert estimate(model, zoo.prompt(model, N), variant="transition_only").batch == 1
+
+
 def test_proposals_are_cheaper_and_work() -> None:
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, N)

@@ -9,14 +9,13 @@ import torch
 from einops import repeat
 
 from heta_lens.batches import GRAPH, MASKED, PRODUCT, Batches, per_product
-from heta_lens.curvature import AT_ONCE
 from heta_lens.hessian import hessian
 from heta_lens.heta import Heta
 from heta_lens.memory import available
+from heta_lens.options import check_at_least
 from heta_lens.prediction import Prediction
-from heta_lens.prompt import TAIL
 
-TRIED = 64  # positions that are run, four times over, to see how long they take
+TRIED = 128  # positions that are run, four times over, to see how long they take
 WINDOWS = (512, 256, 128, 64)
 MINUTE, HOUR = 60, 3600
 
@@ -69,6 +68,8 @@ class Speed(NamedTuple):
 def estimated(method: Heta, prediction: Prediction, memory: float | int | None = None) -> Estimate:
     """The cost of a method, and of cheaper ones that fit into so much memory (by default, half of what is free)."""
     method.check(prediction)
+    if memory is not None:
+        check_at_least("memory", memory, 1)
     free = available(prediction.lens.device) // 2 if memory is None else int(memory)
     speed = timed(prediction)
     asked, *others = (_cost(one, prediction, speed, free) for one in (method, *_cheaper(method, prediction)))
@@ -80,7 +81,7 @@ def estimated(method: Heta, prediction: Prediction, memory: float | int | None =
 
 def timed(prediction: Prediction) -> Speed:
     """Run the last few positions, as often as it takes to know how long that lasts."""
-    start = max(0, len(prediction) - TRIED)
+    start = 0 if prediction.prompt.kept is None else max(0, len(prediction) - TRIED)
     states, copies = prediction.embeddings[start:], 4
     with prediction.running():
         log_probs, objective = prediction.log_probs_from(start), prediction.objective_from(start)
@@ -109,46 +110,39 @@ def _lasting(run: Callable[[], float]) -> float:
 def _cost(method: Heta, prediction: Prediction, speed: Speed, free: int) -> Estimate:
     prompt, sizes, n = prediction.prompt, prediction.lens.sizes, len(prediction)
     beta, gamma = method.weights
-    forwards = products = 0.0  # in positions that are run
-    memory, batch = sizes.forward(n, n), n
+    longest, work = method.longest(prediction), method.work([[prediction]])
+    forwards, products = n * (1.0 + work.get("audit", 0)), 0.0  # in positions that are run
+    memory, batch = sizes.forward(n, n), 1
+    if gamma:
+        batch = prompt.batches(method.batch, longest, free=free).size
+        memory = max(memory, batch * sizes.forward(longest, n))
+    if work["hvps"]:
+        batch = min(work["hvps"], prompt.batches(method.batch, longest, products=True, free=free).size)
+        memory = max(memory, sizes.graph(longest, n) + batch * sizes.product(longest, n))
     for span, scored in method.spans(prediction):
-        length, places = _length(method, span, prediction), [i - span.start for i in scored]
-        hvps = method.products(prediction, span, scored)
-        if hvps >= len(scored):  # of each token its own
-            each = hvps / len(scored)
-            for group in prompt.groups(places, len(span), per_product(each)):
-                products += (GRAPH + PRODUCT * each * len(group)) * (length - group[0])
-        elif beta:
-            products += (GRAPH + PRODUCT * hvps) * length
+        places, hvps = [i - span.start for i in scored], method.products(prediction, span, scored)
+        length = min(longest, n - span.start)
         if gamma:
             groups = prompt.groups(places, len(span), MASKED)
             forwards += sum(len(group) * (length - group[0]) for group in groups)
-            copies = min(prompt.batches(method.batch, length, free=free).size, max(map(len, groups)))
-            memory, batch = max(memory, copies * sizes.forward(length, n)), min(batch, copies)
-        if hvps:
-            copies = min(prompt.batches(method.batch, length, products=True, free=free).size, hvps, AT_ONCE)
-            memory = max(memory, sizes.graph(length, n) + copies * sizes.product(length, n))
-            batch = min(batch, copies)
-    work = method.work([[prediction]])
+        if hvps and method.each_alone and method.support == "block":
+            each = hvps / len(scored)
+            groups = prompt.groups(places, len(span), per_product(each))
+            products += sum((GRAPH + PRODUCT * each * len(group)) * (length - group[0]) for group in groups)
+        elif beta:
+            products += (GRAPH + PRODUCT * hvps) * length
+    full = _cost(method.full, prediction, speed, free) if method.audit and method.recipe.cheaper else None
     return Estimate(
         options=method.chosen,
         tokens=n,
         forwards=work["forwards"],
         hvps=work["hvps"],
-        runs=(forwards + products) / n + 1,
-        seconds=forwards * speed.forward + products * speed.product,
-        memory=memory,
+        runs=(forwards + products) / n + (full.runs if full else 0),
+        seconds=forwards * speed.forward + products * speed.product + (full.seconds if full else 0),
+        memory=max(memory, full.memory if full else 0),
         batch=batch,
         free=free,
     )
-
-
-def _length(method: Heta, span: range, prediction: Prediction) -> int:
-    """How many positions a run has: a frozen window's, and the tail's; all of them, where no run can be cut short."""
-    if not (method.recipe.windowed and method.window_mode == "frozen"):
-        return len(span)
-    n = len(prediction)
-    return n if prediction.prompt.kept is None else min(len(span) + TAIL, n - span.start)
 
 
 def _cheaper(method: Heta, prediction: Prediction) -> Iterator[Heta]:
@@ -172,5 +166,5 @@ def _named(options: dict[str, Any]) -> str:
 
 def _duration(seconds: float) -> str:
     if seconds < MINUTE:
-        return f"{seconds:.1g} s" if seconds < 10 else f"{seconds:.0f} s"
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{seconds / MINUTE:.0f} min" if seconds < HOUR else f"{seconds / HOUR:.1f} h"
