@@ -60,7 +60,8 @@ class Heta:
     - ``rank``: eigenvectors that ``lr`` keeps; it costs 2 (rank + 8) + probes products in all (a window)
     - ``layers``: how many of the last layers ``ls`` differentiates; token i is then its stream's state where they begin
     - ``window``, ``overlap``: tokens in a window, and the share of them that the next one sees again
-    - ``window_mode``: ``frozen`` (the window and the last 16 tokens react, all else keeps its keys and values),
+    - ``window_mode``: ``frozen`` (the window and the last 16 tokens react, all else keeps its keys and values; a token
+      is scored where it lies most central),
       ``restrict`` (nothing is frozen: only the gate knows windows), ``chunk`` (the window is a prompt of its own)
     - ``window_gate``: one gate (``global``), or each window's own, averaged (``per_window``)
     - ``flow``, ``value_norm``: how value flow reaches the prediction; the order of the values' norm
