@@ -217,7 +217,8 @@ def _positions(stretches: Iterable[Stretch]) -> set[int]:
 
 
 def _quantiles(values: Iterable[float]) -> list[str]:
-    return [f"{round(value, 2) + 0:.2f}" for value in np.quantile(np.fromiter(values, float), [0.05, 0.25, 0.5, 0.75, 0.95])]
+    found = np.quantile(np.fromiter(values, float), [0.05, 0.25, 0.5, 0.75, 0.95])
+    return [f"{round(value, 2) + 0:.2f}" for value in found]  # 0, not -0
 
 
 def _watched(items: Iterable[T], count: int, what: str) -> Iterable[T]:
