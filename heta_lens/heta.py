@@ -358,9 +358,15 @@ class Heta:
             scores, cost = full.scores.to(score), ("forwards", "hvps")
             facts["against_full"] = agreement(score, scores) | {name: full.diagnostics[name] for name in cost}
             if self.recipe.windowed:
-                seams = [Window(own.start, own.stop) for _, own in self.spans(prediction)]
-                facts["against_full"]["near_edges"] = edge_gap(scores, score, seams)
+                facts["against_full"]["near_edges"] = edge_gap(scores, score, self._seams(prediction))
         return facts
+
+    def _seams(self, prediction: Prediction) -> list[Window]:
+        """Windows at whose edges a part of the score may jump."""
+        spans = self._windows(prediction)
+        if self.window_mode != "frozen":
+            return spans
+        return most_central(spans) + (spans if self.window_gate == "per_window" else [])
 
     @property
     def full(self) -> "Heta":

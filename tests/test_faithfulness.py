@@ -216,6 +216,18 @@ def test_tokens_far_from_every_edge_do_not_count_as_near_one() -> None:
     assert facts["near_edges"] < 0.99 * facts["l1"] / 2
 
 
+@pytest.mark.parametrize("gate", ["global", "per_window"])
+def test_frozen_windows_have_their_edges_where_tokens_change_windows(gate: str) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 60)
+    how = {"window": 40, "overlap": 0.5, "window_gate": gate}  # 0:40 and 20:60 meet at 30
+    cheap = explain(model, ids, TARGET, variant="win", audit=True, **how, probes=2)
+    full = explain(model, ids, TARGET, probes=2).scores
+    distance = (cheap.scores / cheap.scores.sum() - full / full.sum()).abs()
+    near = distance[14:46] if gate == "global" else distance[4:56]
+    assert cheap.diagnostics["against_full"]["near_edges"] == pytest.approx(float(near.sum()) / 2, rel=1e-5)
+
+
 def test_an_audit_of_a_weak_part_warns_once() -> None:
     model = zoo.bridge("gpt2")
     with pytest.warns(UserWarning, match="makes up less than 1 %") as warned:
