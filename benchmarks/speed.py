@@ -490,6 +490,7 @@ def low_rank_seconds(case: Case) -> float:
     return built - begun + each * (2 * (RANK + OVERSAMPLING) + case.plan.probes)
 
 
+COLUMNS = {"costs": COSTS, "ways": WAY_COLUMNS, "long": LONG_COLUMNS}
 TELLING = ("the literal loop and the exact path", "cheaper ways, whole scores", "a long context")
 
 # ------------------------------------------------------------------------------------------------ the README's table
@@ -543,10 +544,13 @@ def main(
         if name == "stories3M" and not STORIES.is_dir():
             console.print(f"no stories3M model at {STORIES}: skipped")
             continue
+        latest: dict[str, Table] = {}
         for table in measured(name, length or LENGTHS, repeats, probes, console):
-            show(*table)
+            latest[table[0]] = table
             if (length, repeats, probes) == (None, REPEATS, None):
                 keep(table)
+        for table in latest.values():
+            show(*table)
 
 
 def keep(table: Table) -> None:
@@ -558,7 +562,7 @@ def keep(table: Table) -> None:
 
 
 def measured(name: str, lengths: list[int], repeats: int, probes: int | None, console: Console) -> Iterator[Table]:
-    """One model's tables."""
+    """One model's tables, as they are after each length."""
     model = MODELS[name]()
     parameters = sum(weights.numel() for weights in model.parameters())
     rows: dict[str, list[list[str]]] = {"costs": [], "ways": [], "long": [], "waits": []}
@@ -575,13 +579,11 @@ def measured(name: str, lengths: list[int], repeats: int, probes: int | None, co
             rows["ways"] += way_rows(case, sum(found[part].literal for part in PARTS))
         if n >= LONG:
             rows["long"] += long_rows(case, found)
-    for telling, columns, of in zip(
-        TELLING, (COSTS, WAY_COLUMNS, LONG_COLUMNS), ("costs", "ways", "long"), strict=True
-    ):
-        if rows[of]:
-            yield f"{name}: {telling}", columns, rows[of]
-    if rows["waits"]:
-        yield WAIT_TITLE, WAIT_COLUMNS, rows["waits"]
+        for telling, of in zip(TELLING, COLUMNS, strict=True):
+            if rows[of]:
+                yield f"{name}: {telling}", COLUMNS[of], rows[of]
+        if rows["waits"]:
+            yield WAIT_TITLE, WAIT_COLUMNS, rows["waits"]
 
 
 def page(before: str, table: Table) -> str:
