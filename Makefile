@@ -11,10 +11,10 @@ help:  ## show this list
 test: lint types docs test-tl3 test-tl4  ## everything that must pass: lint, types, docs, the whole suite on both TransformerLens lines
 
 test-tl3: .venv/tl3/ready  ## the suite on transformer-lens 3.9
-	$(TL3)/python -m pytest
+	$(TL3)/python -m pytest -n auto
 
-test-tl4: .venv/tl4/ready  ## the suite on transformer-lens 4.3
-	$(TL4)/python -m pytest
+test-tl4: .venv/tl4/ready  ## the suite on transformer-lens 4.3, less what never meets it
+	$(TL4)/python -m pytest -n auto -m "not plain"
 
 lint: .venv/tl3/ready  ## ruff, without changing anything
 	$(TL3)/ruff check .
@@ -38,6 +38,7 @@ model: .venv/tl3/ready  ## train the demo model again (about an hour; stopped, i
 
 bench: .venv/tl3/ready  ## write the tables of benchmarks/ (the copied words need the stories3M model)
 	$(TL3)/python -m benchmarks.speed
+	$(TL3)/python -m benchmarks.long
 	$(TL3)/python -m benchmarks.demo_model.measure
 	$(TL3)/python -m benchmarks.variants.table
 	$(TL3)/python -m benchmarks.copied_words.table

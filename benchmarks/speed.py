@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -123,9 +123,10 @@ class Plan(NamedTuple):
     probes: int
     literal: int | None
     groups: int | None
+    batch: int | Literal["auto"] = "auto"
 
 
-PLANS = {32: Plan(10, 4, 6), 128: Plan(10, 2, 4), 512: Plan(2, 2, 4), 2048: Plan(2, 1, 3)}
+PLANS = {32: Plan(10, 4, 6), 128: Plan(10, 2, 4), 512: Plan(10, 2, 4), 2048: Plan(2, 1, 3)}
 
 
 def plan_of(n: int, parameters: int, probes: int | None) -> Plan:
@@ -177,8 +178,8 @@ def grouped(piece: Piece, start_cost: float, plan: Plan) -> tuple[list[list[int]
     return groups, spread(groups, plan.groups)
 
 
-def at_once(piece: Piece, products: bool = False) -> Batches:
-    return piece.prediction.prompt.batches("auto", len(piece.states), products=products)
+def at_once(case: Case, piece: Piece, products: bool = False) -> Batches:
+    return case.prediction.prompt.batches(case.plan.batch, len(piece.states), products=products)
 
 
 def extrapolated(measured: dict[int, tuple[float, float]], passed: Sequence[int], counts: Sequence[int]) -> float:
@@ -214,7 +215,7 @@ def literal_i(case: Case, read: Read) -> Measured:
 def exact_s(case: Case, read: Read, piece: Piece | None = None) -> Measured:
     """S of a few tokens of some groups, as `Heta` finds it."""
     piece = piece or case.whole
-    batches, states = at_once(piece, products=True), piece.states
+    batches, states = at_once(case, piece, products=True), piece.states
     columns_from = piece.columns_from(False, batches, lambda _: None)
     measured: dict[int, tuple[float, float]] = {}
     found: dict[int, float] = {}
@@ -231,7 +232,8 @@ def exact_s(case: Case, read: Read, piece: Piece | None = None) -> Measured:
 
     groups, chosen = grouped(piece, per_product(case.plan.probes), case.plan)
     for group in chosen:
-        some = spread(group, case.plan.groups and max(1, batches.size // case.plan.probes))
+        copies = batches.of(reach(piece, group))
+        some = spread(group, case.plan.groups and max(1, copies // case.plan.probes))
         begun = read()
         bent = curvature(watched, states, signs, groups=[some])
         each = (read() - begun - starts[-1]) / len(some)
@@ -244,7 +246,7 @@ def row_s(case: Case, read: Read) -> Measured:
     """S of all tokens at once."""
     piece, probes = case.whole, case.plan.probes
     states = piece.states
-    columns_from = piece.columns_from(False, at_once(piece, products=True), lambda _: None)
+    columns_from = piece.columns_from(False, at_once(case, piece, products=True), lambda _: None)
     begun = read()
     curvature(
         columns_from,
@@ -260,12 +262,12 @@ def row_s(case: Case, read: Read) -> Measured:
 def exact_i(case: Case, read: Read, piece: Piece | None = None) -> Measured:
     """I of some groups, as `Heta` finds it; of each as many tokens as are run at once."""
     piece = piece or case.whole
-    asked, batches = piece.prediction, at_once(piece)
+    asked, batches = piece.prediction, at_once(case, piece)
     measured: dict[int, tuple[float, float]] = {}
     found: dict[int, float] = {}
     groups, chosen = grouped(piece, MASKED, case.plan)
     for group in chosen:
-        some = spread(group, case.plan.groups and batches.size)
+        some = spread(group, case.plan.groups and batches.of(reach(piece, group)))
         begun = read()
         moved = information(
             lambda at: asked.prompt.log_probs_from(piece.start + at, read=[len(asked) - 1], stop=piece.stop),
@@ -481,17 +483,18 @@ def long_rows(case: Case, found: dict[str, Cost]) -> Iterator[list[str]]:
 
 def low_rank_seconds(case: Case) -> float:
     piece = case.whole
-    batches, states = at_once(piece, products=True), piece.states
+    batches, states = at_once(case, piece, products=True), piece.states
     begun = time.perf_counter()
     columns = piece.columns_from(False, batches, lambda _: None)(0)
     built = time.perf_counter()
-    columns(slice(None), torch.ones(batches.size, *states.shape))
-    each = (time.perf_counter() - built) / batches.size
+    copies = batches.of(len(states))
+    columns(slice(None), torch.ones(copies, *states.shape))
+    each = (time.perf_counter() - built) / copies
     return built - begun + each * (2 * (RANK + OVERSAMPLING) + case.plan.probes)
 
 
 COLUMNS = {"costs": COSTS, "ways": WAY_COLUMNS, "long": LONG_COLUMNS}
-TELLING = ("the literal loop and the exact path", "cheaper ways, whole scores", "a long context")
+TELLING = ("the literal loop and the exact path", "cheaper ways, whole scores", "a long context", "what memory holds")
 
 # ------------------------------------------------------------------------------------------------ the README's table
 WAITED, SHOWN = "gpt2-like", (32, 128, 512)
@@ -530,7 +533,8 @@ beyond the model and the prediction. (A product with H costs two runs' worth of 
 worth of attention, which is not linear: narrow models and long contexts stay further above the floor.)
 
 Cheaper ways are whole scores, each found once, and only where that takes minutes. ρ (rank correlation) and L1 (0 to 2,
-of scores that sum to 1) are against the exact score with the same probes. On a GPU: not measured."""
+of scores that sum to 1) are against the exact score with the same probes. "What memory holds" is written by
+`python -m benchmarks.long`. On a GPU: not measured."""
 
 
 def main(
@@ -579,7 +583,7 @@ def measured(name: str, lengths: list[int], repeats: int, probes: int | None, co
             rows["ways"] += way_rows(case, sum(found[part].literal for part in PARTS))
         if n >= LONG:
             rows["long"] += long_rows(case, found)
-        for telling, of in zip(TELLING, COLUMNS, strict=True):
+        for telling, of in zip(TELLING, COLUMNS, strict=False):
             if rows[of]:
                 yield f"{name}: {telling}", COLUMNS[of], rows[of]
         if rows["waits"]:

@@ -102,7 +102,7 @@ class Attribution:
             raise ValueError(f"positions={unknown} are not in this attribution")
         left_out = torch.isin(self.positions, wanted)
         per_token = {"standard_errors", "balanced", "drop", "envelope"} & self.diagnostics.keys()
-        if isinstance(self.diagnostics.get("probes"), torch.Tensor):  # some tokens had more than others
+        if self._own_probes is not None:
             per_token |= {"probes"}
         keep = ~(left_out | self.special) if special else ~left_out
         if not keep.any():
@@ -126,6 +126,12 @@ class Attribution:
 
     # --------------------------------------------------------------------------------------------- how sure it is
     @property
+    def _own_probes(self) -> Int[Tensor, "pos"] | None:
+        """How many probes each token had; None where all had as many."""
+        probes = self.diagnostics.get("probes")
+        return probes if isinstance(probes, Tensor) else None
+
+    @property
     def standard_errors(self) -> Mapping[str, Float[Tensor, "pos"] | Float[Tensor, "pos pos"] | None]:
         """Of the scores, each part and the interactions; None where there is no chance in it, or only one probe."""
         return self.diagnostics.get("standard_errors", {})
@@ -147,7 +153,7 @@ class Attribution:
         return coloured_tokens(self.title, self.tokens, self.scores, "; ".join(self.notes))
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a token: where it is, its score, its parts, and their standard errors."""
+        """One row a token: where it is, its score, its parts and their standard errors, and how often it was probed."""
         columns: dict[str, Any] = {
             "position": self.positions.tolist(),
             "token": self.tokens,
@@ -157,6 +163,8 @@ class Attribution:
         for name, error in self.standard_errors.items():
             if error is not None and name not in PAIRS:
                 columns["score_se" if name == "scores" else f"{name}_se"] = error.tolist()
+        if self._own_probes is not None:
+            columns["probes"] = self._own_probes.tolist()
         columns |= {"id": self.ids.tolist(), "special": self.special.tolist()}
         columns |= {"start": self.offsets[:, 0].tolist(), "stop": self.offsets[:, 1].tolist()}
         return pd.DataFrame(columns)

@@ -10,26 +10,34 @@ MASKED = 1.0  # what it costs to start a batch of masked runs, in runs
 
 
 class Batches:
-    """At most ``size`` copies at once; fewer from then on, when the memory does not hold so many."""
+    """At most ``size`` copies at once; fewer from then on, when the memory does not hold so many.
 
-    def __init__(self, size: int) -> None:
+    ``fastest`` says how many copies of runs of so many positions are done in the least time.
+    """
+
+    def __init__(self, size: int, fastest: Callable[[int], int] | None = None) -> None:
         self.size = size
+        self.fastest = fastest
 
-    def map(self, run: Callable[[Tensor], Tensor], items: Tensor) -> Tensor:
-        """``run`` on some of the items at a time, put together along the first dimension."""
+    def of(self, length: int) -> int:
+        """How many copies of runs of so many positions to do at once."""
+        return self.size if self.fastest is None else max(1, min(self.size, self.fastest(length)))
+
+    def map(self, run: Callable[[Tensor], Tensor], items: Tensor, length: int) -> Tensor:
+        """``run``, of so many positions, on some of the items at a time; put together along the first dimension."""
         found: list[Tensor] = []
         at = 0
         while at < len(items):
-            some = items[at : at + self.size]
+            some = items[at : at + self.of(length)]
             try:
                 found.append(run(some))
             except RuntimeError as error:
-                if self.size == 1 or not out_of_memory(error):
+                if len(some) == 1 or not out_of_memory(error):
                     raise
             else:
                 at += len(some)
                 continue
-            self.size = (min(self.size, len(some)) + 1) // 2  # the error is gone, and with it what its frames held
+            self.size = (len(some) + 1) // 2  # the error is gone, and with it what its frames held
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
         return found[0] if len(found) == 1 else torch.cat(found)

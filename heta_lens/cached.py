@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -9,7 +10,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heta_lens.lens import EMBED, OUT, READ, Hook, Lens, pattern_name, values_name
+from heta_lens.lens import EMBED, OUT, READ, Lens, pattern_name, values_name
 from heta_lens.options import check_token
 
 Tokens: TypeAlias = Tensor | Sequence[int] | None
@@ -119,21 +120,18 @@ def replay(lens: Lens, cached: Activations, ids: Int[Tensor, "pos"], read: Seque
     live: list[Tensor] = []
     distances: list[float] = []
 
-    def watch(name: str) -> Hook:
-        def compare(activation: Tensor) -> None:
-            now, then = activation[0], cached[name]
-            if name == OUT:  # only the rows that are read
-                now, then = now[rows] if whole else now, then[rows]
-            else:
-                check_finite(name, then, lambda position: lens.speller.write(int(ids[position])))
-            if name == EMBED:
-                live.append(now.clone())
-                _check_embeddings(ids, now, then, given)
-            distances.append(_check_same(name, now, then))
+    def compare(name: str, activation: Tensor) -> None:
+        now, then = activation[0], cached[name]
+        if name == OUT:  # only the rows that are read
+            now, then = now[rows] if whole else now, then[rows]
+        else:
+            check_finite(name, then, lambda position: lens.speller.write(int(ids[position])))
+        if name == EMBED:
+            live.append(now.clone())
+            _check_embeddings(ids, now, then, given)
+        distances.append(_check_same(name, now, then))
 
-        return compare
-
-    watched = {name: watch(name) for name in cached.tensors}
+    watched = {name: partial(compare, name) for name in cached.tensors}
     logits = lens.run(rearrange(ids, "pos -> 1 pos"), watched, read=rows, whole=whole)[0]
     for row, bad in zip(rows, ~(logits < torch.inf).all(-1), strict=True):
         if bad:

@@ -15,7 +15,7 @@ from heta_lens.memory import available
 from heta_lens.options import check_at_least
 from heta_lens.prediction import Prediction
 
-TRIED = 128  # positions that are run, four times over, to see how long they take
+TRIED, COPIES = 128, 4  # positions that are run, in so many copies at most, to see how long they take
 WINDOWS = (512, 256, 128, 64)
 MINUTE, HOUR = 60, 3600
 
@@ -82,21 +82,23 @@ def estimated(method: Heta, prediction: Prediction, memory: float | int | None =
 def timed(prediction: Prediction) -> Speed:
     """Run the last few positions, as often as it takes to know how long that lasts."""
     start = 0 if prediction.prompt.kept is None else max(0, len(prediction) - TRIED)
-    states, copies = prediction.embeddings[start:], 4
+    states = prediction.embeddings[start:]
+    batches = [prediction.prompt.batches("auto", len(states), products=products) for products in (False, True)]
+    masked, probed = (min(COPIES, batch.of(len(states))) for batch in batches)
     with prediction.running():
         log_probs, objective = prediction.log_probs_from(start), prediction.objective_from(start)
-        directions = torch.ones(copies, 1, states.shape[1]).to(states)
+        directions = torch.ones(probed, 1, states.shape[1]).to(states)
 
         def forward() -> float:
             with torch.no_grad():
-                return float(log_probs(repeat(states, "pos d -> copy pos d", copy=copies))[0, 0])
+                return float(log_probs(repeat(states, "pos d -> copy pos d", copy=masked))[0, 0])
 
         def product() -> float:
-            columns = hessian(objective, states, Batches(copies), lambda _: None)
+            columns = hessian(objective, states, Batches(probed), lambda _: None)
             return float(columns(slice(0, 1), directions)[0, 0, 0])
 
         seconds = [_lasting(run) for run in (forward, product)]
-    return Speed(seconds[0] / (copies * len(states)), seconds[1] / ((GRAPH + PRODUCT * copies) * len(states)))
+    return Speed(seconds[0] / (masked * len(states)), seconds[1] / ((GRAPH + PRODUCT * probed) * len(states)))
 
 
 def _lasting(run: Callable[[], float]) -> float:
@@ -114,10 +116,10 @@ def _cost(method: Heta, prediction: Prediction, speed: Speed, free: int) -> Esti
     forwards, products = n * (1.0 + work.get("audit", 0)), 0.0  # in positions that are run
     memory, batch = sizes.forward(n, n), 1
     if gamma:
-        batch = prompt.batches(method.batch, longest, free=free).size
+        batch = prompt.batches(method.batch, longest, free=free).of(longest)
         memory = max(memory, batch * sizes.forward(longest, n))
     if work["hvps"]:
-        batch = min(work["hvps"], prompt.batches(method.batch, longest, products=True, free=free).size)
+        batch = min(work["hvps"], prompt.batches(method.batch, longest, products=True, free=free).of(longest))
         memory = max(memory, sizes.graph(longest, n) + batch * sizes.product(longest, n))
     for span, scored in method.spans(prediction):
         places, hvps = [i - span.start for i in scored], method.products(prediction, span, scored)

@@ -44,9 +44,8 @@ def drops(
         done(len(some))
         return left
 
-    return prediction.objective(prediction.log_probs) - prediction.prompt.batches(batch, len(prediction)).map(
-        masked, members
-    )
+    batches = prediction.prompt.batches(batch, len(prediction))
+    return prediction.objective(prediction.log_probs) - batches.map(masked, members, len(prediction))
 
 
 @torch.no_grad()

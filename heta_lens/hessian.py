@@ -38,7 +38,7 @@ def hessian(
     objective: Objective, states: Float[Tensor, "pos d"], batches: Batches, done: Callable[[int], None]
 ) -> Columns:
     leaf, gradient = differentiate(objective, states)
-    return partial(_products, gradient, leaf, batches=batches, done=done)
+    return partial(_products, gradient, leaf, length=len(states), batches=batches, done=done)
 
 
 def gauss_newton(
@@ -53,11 +53,11 @@ def gauss_newton(
     values = log_probs(leaf)
     weights = torch.zeros_like(values, requires_grad=True)
     (pulled,) = torch.autograd.grad(values, leaf, weights, create_graph=True)
-    p = values.detach().exp()
+    p, products = values.detach().exp(), partial(_products, length=len(states), batches=batches)
 
     def columns(part: int | slice, directions: Float[Tensor, "k *part d"]) -> Float[Tensor, "k pos d"]:
-        pushed = _products(pulled, weights, part, directions, batches=batches, done=lambda _: None)
-        return _products(values, leaf, slice(None), -p * pushed, batches=batches, done=done)
+        pushed = products(pulled, weights, part, directions, done=lambda _: None)
+        return products(values, leaf, slice(None), -p * pushed, done=done)
 
     return columns
 
@@ -149,6 +149,7 @@ def _products(
     part: int | slice,
     directions: Tensor,
     *,
+    length: int,
     batches: Batches,
     done: Callable[[int], None],
 ) -> Tensor:
@@ -159,7 +160,7 @@ def _products(
         done(len(some))
         return products
 
-    return batches.map(pull, directions.to(inputs))
+    return batches.map(pull, directions.to(inputs), length)
 
 
 def _pulled_back(outputs: Tensor, inputs: Tensor, directions: Tensor) -> Tensor:

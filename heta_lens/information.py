@@ -62,6 +62,6 @@ def information(
                 done(len(some))
                 return rearrange(rows, "kind target copy -> copy kind target")
 
-            rows = batches.map(judged, torch.tensor(group))
+            rows = batches.map(judged, torch.tensor(group), len(embeddings) - start)
             found[..., group] = rearrange(rows, "copy kind target -> kind target copy")
     return Information(*found)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
@@ -263,19 +263,12 @@ class Lens:
     @contextmanager
     def _hooked(self, hooks: list[tuple[str, Hook]]) -> Iterator[None]:
         """Add hooks, see that every one of them fires, and take exactly these away again."""
-        added, fired = [], set()
-
-        def listener(name: str, function: Hook) -> Callable[..., Tensor | None]:
-            def hook(activation: Tensor, hook: Any) -> Tensor | None:  # noqa: ARG001 (passed by name)
-                fired.add(name)
-                return function(activation)
-
-            return hook
-
+        added: list[tuple[Any, Any]] = []
+        fired: set[str] = set()
         try:
             for name, function in hooks:
                 point = self._hook_points[name]
-                point.add_hook(listener(name, function))
+                point.add_hook(partial(_heard, fired, name, function))
                 added.append((point, point.fwd_hooks[-1]))
             yield
         finally:
@@ -285,6 +278,12 @@ class Lens:
         silent = {name for name, _ in hooks} - fired
         if silent:
             raise RuntimeError(f"{type(self.model).__name__} ran without passing through {', '.join(sorted(silent))}")
+
+
+def _heard(fired: set[str], name: str, function: Hook, activation: Tensor, hook: Any) -> Tensor | None:  # noqa: ARG001
+    """A hook (which is called with its point, by name) that tells that it was."""
+    fired.add(name)
+    return function(activation)
 
 
 def check_decoder(model: Any) -> None:

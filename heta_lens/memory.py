@@ -16,6 +16,10 @@ class Sizes(NamedTuple):
     vocabulary: int
     itemsize: int
 
+    def widest(self, queries: int, keys: int) -> int:
+        """Bytes of the largest tensor in a layer."""
+        return self.itemsize * queries * max(self.heads * keys, self.d_mlp)
+
     def forward(self, queries: int, keys: int, read: int = 1) -> int:
         """Bytes of a forward of some positions, without its graph: one layer, and every layer's keys and values."""
         layer = queries * (6 * self.d_model + 4 * self.d_mlp + 4 * self.heads * keys)

@@ -7,7 +7,7 @@ those positions are run that can change.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -23,6 +23,9 @@ from heta_lens.memory import available
 LogProbs: TypeAlias = Callable[[Float[Tensor, "batch pos d"]], Float[Tensor, "batch read vocab"]]
 
 TAIL = 16  # positions before the prediction that are recomputed with every window
+# Bytes of the largest tensor in a run on a CPU: of what passes through a graph again and again, some stays in a cache
+# up to the first; freed memory goes back to the system beyond the second, and comes again page by page.
+NEAR, AT_HAND = 2**23, 2**25
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,19 +99,7 @@ class Prompt:
         """
         end = max(read) + 1
         stop = end if stop is None else stop
-        part = Part(start, stop, max(stop, end - TAIL), end, [*read], layer)
-
-        def log_probs(states: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch read vocab"]:
-            if self.user_hooks and len(states) > 1:  # a hook may index the batch, so it must only ever see one prompt
-                return torch.cat([log_probs(one[None]) for one in states])
-            if (start == 0 and not part.gap) or self.kept is None:
-                logits = self._full_run(part, states)
-            else:
-                run = self._window_run if part.gap else self._suffix_run
-                logits = run(part, states, self.kept)
-            return log_softmax(logits)
-
-        return log_probs
+        return partial(self._run, Part(start, stop, max(stop, end - TAIL), end, [*read], layer))
 
     def groups(self, positions: Sequence[int], stop: int, start_cost: float | int) -> list[list[int]]:
         """Which tokens' runs should start together: all of them, where a later start saves nothing."""
@@ -125,7 +116,8 @@ class Prompt:
     ) -> Batches:
         """How many copies of runs of so many positions to run at once; hooks only ever see one prompt.
 
-        "auto" takes as many as fit into what is ``free`` (half of what nobody uses), if they keep the device busier.
+        "auto" takes as many as fit into what is ``free`` (half of what nobody uses), and of these what is fastest: a
+        GPU is to be kept busy, but what a CPU computes should stay near it.
         """
         if self.user_hooks:
             return Batches(1)
@@ -135,8 +127,10 @@ class Prompt:
         one = sizes.product(queries, keys) if products else sizes.forward(queries, keys, read)
         free = available(device) // 2 if free is None else free
         left = free - (sizes.graph(queries, keys) if products else 0)
-        most, tokens = (32, 2**12) if device.type == "cpu" else (256, 2**15)
-        return Batches(max(1, min(most, tokens // queries, left // one)))
+        if device.type == "cpu":
+            room = NEAR if products else AT_HAND
+            return Batches(max(1, min(32, left // one)), lambda length: room // sizes.widest(length, keys))
+        return Batches(max(1, min(256, left // one)), lambda length: 2**15 // length)
 
     @property
     def kept(self) -> KeysValues | None:
@@ -157,6 +151,16 @@ class Prompt:
         return reusable_prefix(self.lens, ids, embeddings, log_probs, bool(self.user_hooks))
 
     # ------------------------------------------------------------------------------------------ three ways to run it
+    def _run(self, part: "Part", states: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch read vocab"]:
+        if self.user_hooks and len(states) > 1:  # a hook may index the batch, so it must only ever see one prompt
+            return torch.cat([self._run(part, one[None]) for one in states])
+        if (part.start == 0 and not part.gap) or self.kept is None:
+            logits = self._full_run(part, states)
+        else:
+            run = self._window_run if part.gap else self._suffix_run
+            logits = run(part, states, self.kept)
+        return log_softmax(logits)
+
     def _suffix_run(self, part: "Part", states: Tensor, kept: KeysValues) -> Tensor:
         """Continue the clean prefix."""
         batch = len(states)

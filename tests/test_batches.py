@@ -7,6 +7,7 @@ import torch
 from asking import explain, predict, relative, start_together
 from torch import Tensor
 
+import heta_lens.prompt
 import zoo
 from heta_lens.batches import Batches, out_of_memory, per_product, shared_starts
 from heta_lens.curvature import curvature, rademacher
@@ -27,9 +28,9 @@ def test_a_batch_that_does_not_fit_is_halved_and_nothing_is_lost(error: RuntimeE
         return 2 * items
 
     batches = Batches(16)
-    assert batches.map(run, torch.arange(10)).tolist() == list(range(0, 20, 2))
+    assert batches.map(run, torch.arange(10), 7).tolist() == list(range(0, 20, 2))
     assert sizes == [10, 5, 3, 3, 3, 1] and batches.size == 3
-    assert batches.map(run, torch.arange(4)).tolist() == [0, 2, 4, 6]  # for good
+    assert batches.map(run, torch.arange(4), 7).tolist() == [0, 2, 4, 6]  # for good
     assert sizes[6:] == [3, 1]
 
 
@@ -41,10 +42,41 @@ def test_a_single_copy_that_does_not_fit_is_an_error_and_so_is_any_other() -> No
         raise RuntimeError("shapes do not match")
 
     with pytest.raises(torch.OutOfMemoryError):
-        Batches(4).map(never, torch.arange(4))
+        Batches(4).map(never, torch.arange(4), 7)
     with pytest.raises(RuntimeError, match="shapes"):
-        Batches(4).map(broken, torch.arange(4))
+        Batches(4).map(broken, torch.arange(4), 7)
     assert not out_of_memory(RuntimeError("shapes do not match"))
+
+
+def test_short_runs_go_in_larger_batches_until_memory_is_short() -> None:
+    sizes: list[int] = []
+
+    def run(items: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(items))
+        if len(items) > 5:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return items
+
+    batches = Batches(16, lambda length: 24 // length)
+    for length, expected in ((100, [1] * 6), (12, [2] * 3), (6, [4, 2]), (2, [6, 3, 3]), (6, [3, 3])):
+        sizes.clear()
+        assert batches.map(run, torch.arange(6), length).tolist() == [*range(6)]
+        assert sizes == expected
+
+
+def test_what_a_cpu_computes_stays_near_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = zoo.bridge("gpt2")
+    prompt = predict(model, zoo.prompt(model)).prompt
+    monkeypatch.setattr(heta_lens.prompt, "NEAR", 2**10)
+    monkeypatch.setattr(heta_lens.prompt, "AT_HAND", 2**12)
+    widest = prompt.lens.sizes.widest
+    for products, room in ((True, 2**10), (False, 2**12)):
+        batches = prompt.batches("auto", len(prompt.ids), products=products)
+        for length in (1, 2, 5):
+            copies = batches.of(length)
+            assert copies == 1 or copies * widest(length, len(prompt.ids)) <= room
+            assert copies == batches.size or (copies + 1) * widest(length, len(prompt.ids)) > room
+    assert prompt.batches(7, 3).of(1000) == 7, "whoever names a size gets it"
 
 
 def test_every_token_is_in_one_group_in_order() -> None:

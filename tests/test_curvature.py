@@ -128,7 +128,7 @@ def test_many_probes_come_within_three_standard_errors_of_the_exact_expectation(
 def test_ten_probes_give_honest_intervals(name: str, build: Any) -> None:  # noqa: ARG001
     """Student's t 95 % intervals from 10 probes hold the exact value in 92–98 % of repeats of a model's blocks."""
     hessian = dense(build(), zoo.prompt(build(), 4))
-    repeats, probes = 1000, 10
+    repeats, probes = 400, 10
     samples = of_quadratic(hessian, lambda i: rademacher(0, i, repeats * probes, hessian.shape[1]))
     exact = oracles.expected_block_l1(hessian)
     reach = float(student.ppf(0.975, probes - 1))
@@ -237,7 +237,7 @@ def test_the_work_that_is_reported_is_the_work_done() -> None:
 def test_no_more_products_are_alive_at_once_than_a_batch_holds() -> None:
     counted: list[int] = []
     of_quadratic(random_hessian(2, 3), partial(rademacher, 0, probes=5, d=3), batch=2, done=counted.append)
-    assert counted == [2, 2, 1] * 2
+    assert counted == [2] * 5, "ten directions, two to a product"
 
 
 @pytest.mark.parametrize("norm", ["hutchinson", "exact", "entrywise"])

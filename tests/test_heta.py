@@ -303,7 +303,7 @@ def test_standard_errors_equal_the_spread_over_repeats(balance: Balance, shared:
         curvature = size * (4 + 0.5 * noise + 0.2 * own)
         return Parts(torch.full((6,), 1 / 6, dtype=torch.float64), Samples.even(curvature), size / 9, 0.5, 0.5)
 
-    repeats = [draw() for _ in range(600)]
+    repeats = [draw() for _ in range(250)]
     spread = torch.stack([repeat.score(balance) for repeat in repeats]).std(0)
     claimed = torch.stack([repeat.standard_errors(balance)["scores"] for repeat in repeats]).square().mean(0).sqrt()
     steady = spread < 1e-3 * spread.max()  # the largest part divided by itself does not vary

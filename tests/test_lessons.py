@@ -14,6 +14,8 @@ from heta_lens.data import words
 from heta_lens.data.recall import Draw, split_of
 from heta_lens.models import DEMO
 
+pytestmark = pytest.mark.plain
+
 
 def test_the_packaged_tokenizer_is_the_one_of_the_script(tmp_path: Path) -> None:
     train.write_tokenizer(tmp_path)

@@ -15,6 +15,8 @@ from heta_lens.data.recall import split_of, stories
 from heta_lens.data.story import Story, Stretch
 from heta_lens.models import DEMO
 
+pytestmark = pytest.mark.plain
+
 KNOBS: list[dict[str, Any]] = [
     {},
     {"hops": 2},

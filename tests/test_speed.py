@@ -8,7 +8,7 @@ from asking import explain, relative
 from rich.console import Console
 
 import zoo
-from benchmarks import speed
+from benchmarks import long, speed
 from benchmarks.reference import literal_curvature, literal_information
 from heta_lens.batches import Batches
 
@@ -98,6 +98,16 @@ def test_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
         page = speed.page(page, table)
     assert page.count("| together |") == page.count('| support="row" |') == 1  # a table replaces the one before it
     assert page.index("| together |") < page.index('| support="row" |')
+
+
+def test_what_is_proposed_for_a_long_context_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long, "MODEL", "demo")
+    monkeypatch.setattr(long, "LENGTH", 200)
+    title, columns, (row,) = long.measured()
+    assert title == "demo: what memory holds"
+    assert dict(zip(columns, row, strict=True))["proposed for 9 GiB"].startswith("variant='win', window=64")
+    assert 0.1 < float(row[-1]) < 24 and float(row[-3].strip("~")) > 0
+    assert title in speed.page("", (title, columns, [row]))
 
 
 def test_the_readme_has_a_place_for_its_table() -> None:

@@ -208,6 +208,14 @@ def test_what_is_promised_is_kept_for_most_tokens() -> None:
     assert np.mean(kept) >= 0.95
 
 
+def test_a_frame_tells_how_many_probes_each_token_had() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    some = found(model, ids, probes=12, tolerance=0.3)
+    assert some.to_frame()["probes"].tolist() == some.diagnostics["probes"].tolist()
+    assert "probes" not in explain(model, ids).to_frame()
+
+
 def test_scores_that_are_not_sure_enough_are_told_of() -> None:
     model = zoo.bridge("gpt2")
     prediction = predict(model, zoo.prompt(model, N), TARGET)
