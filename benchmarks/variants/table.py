@@ -219,9 +219,9 @@ def random_model(arguments: argparse.Namespace) -> tuple[Any, list[torch.Tensor]
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, default=MODEL, help="folder of the stories3M model, with its load.py")
-    parser.add_argument("--prompts", type=int, default=12)
+    parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--length", type=int, default=96)
-    parser.add_argument("--judged", type=int, default=4, help="prompts on which a tolerance is judged")
+    parser.add_argument("--judged", type=int, default=3, help="prompts on which a tolerance is judged")
     parser.add_argument("--quick", action="store_true", help="for a look: write nothing")
     return parser.parse_args()
 
