@@ -3,7 +3,7 @@ PYTHON ?= python3
 TL3 := .venv/tl3/bin
 TL4 := .venv/tl4/bin
 
-.PHONY: help test test-tl3 test-tl4 lint types docs format demo model bench hooks clean
+.PHONY: help test test-tl3 test-tl4 lint types docs format oracles demo model bench hooks clean
 
 help:  ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,6 +30,9 @@ format: .venv/tl3/ready  ## ruff, mending what it can
 	$(TL3)/ruff check --fix .
 	$(TL3)/ruff format .
 
+oracles: .venv/tl3/ready .venv/oracles/ready  ## compare AttnLRP with its authors' library, in an environment of its own
+	$(TL3)/python tests/oracles_lxt.py .venv/oracles/bin/python
+
 demo: .venv/tl3/ready  ## explain a story in the terminal, and as a page
 	$(TL3)/heta-lens demo
 
@@ -40,6 +43,7 @@ bench: .venv/tl3/ready  ## write the tables of benchmarks/ (the copied words nee
 	$(TL3)/python -m benchmarks.speed
 	$(TL3)/python -m benchmarks.long
 	$(TL3)/python -m benchmarks.demo_model.measure
+	$(TL3)/python -m benchmarks.methods
 	$(TL3)/python -m benchmarks.variants.table
 	$(TL3)/python -m benchmarks.copied_words.table
 
@@ -53,4 +57,10 @@ clean:  ## remove the environments and all caches
 	$(PYTHON) -m venv .venv/$*
 	.venv/$*/bin/python -m pip install --quiet --constraint $< torch
 	.venv/$*/bin/python -m pip install --quiet --constraint $< --editable '.[dev]'
+	touch $@
+
+.venv/oracles/ready:
+	$(PYTHON) -m venv .venv/oracles
+	.venv/oracles/bin/python -m pip install --quiet torch==2.13.0 transformers==4.52.4
+	.venv/oracles/bin/python -m pip install --quiet --no-deps lxt==2.1
 	touch $@

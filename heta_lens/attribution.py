@@ -101,7 +101,7 @@ class Attribution:
         if unknown:
             raise ValueError(f"positions={unknown} are not in this attribution")
         left_out = torch.isin(self.positions, wanted)
-        per_token = {"standard_errors", "balanced", "drop", "envelope"} & self.diagnostics.keys()
+        per_token = {"standard_errors", "balanced", "drop", "envelope", "completeness_gaps"} & self.diagnostics.keys()
         if self._own_probes is not None:
             per_token |= {"probes"}
         keep = ~(left_out | self.special) if special else ~left_out

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 from safetensors import SafetensorError
 
@@ -20,13 +21,14 @@ from heta_lens import models, plots
 from heta_lens.attribution import Attribution
 from heta_lens.data import recall
 from heta_lens.lens import names_filter
-from heta_lens.methods import attribute
+from heta_lens.methods import METHODS, attribute
 
 app = typer.Typer(
     help="Which tokens made the model say that?", no_args_is_help=True, add_completion=False, rich_markup_mode=None
 )
 MODELS = "demo (knows the words of its stories), a name of the Hugging Face hub, or a folder."
-OPTIONS = "An option of HETA, like probes=20; may be given again. Here balance is sum unless told otherwise."
+OPTIONS = "An option of the method, like probes=20; may be given again. HETA's balance is sum here by default."
+METHOD = "How to explain it: see heta-lens methods."
 Page = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a page that needs nothing else.")]
 
 
@@ -52,6 +54,7 @@ def attribute_text(
     text: Annotated[str, typer.Argument(help="The prompt, up to where the model goes on; - reads it from the input.")],
     target: Annotated[str | None, typer.Option(help="The token to explain (default: the most likely one).")] = None,
     model: Annotated[str, typer.Option(help=MODELS)] = "demo",
+    method: Annotated[str, typer.Option(help=METHOD)] = "heta",
     option: Annotated[list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help=OPTIONS)] = None,
     html: Page = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep the attribution (safetensors).")] = None,
@@ -60,19 +63,37 @@ def attribute_text(
     with _taught(html, save):
         options = _options(option or [])
         read = sys.stdin.read().removesuffix("\n") if text == "-" else text
-        _show(_explained(model, read, target, options), html, save)
+        _show(_explained(model, read, target, options, method), html, save)
 
 
-def _explained(model: str, text: str, target: str | None, options: dict[str, Any]) -> Attribution:
+@app.command("methods")
+def list_methods() -> None:
+    """List the ways to explain a prediction: what each does, what it costs, what its scores mean."""
+    table = Table("method", "what it does", "cost", "scores", box=None, padding=(0, 2, 0, 0))
+    for name, method in METHODS.items():
+        what, adapted = _summary(method), getattr(method, "adapted", "")
+        told = f"{what} Adapted: {adapted}." if adapted else what
+        table.add_row(name, Text(told), Text(method.cost), "±" if method.signed else "≥ 0")
+    console = Console()
+    console.print(table)
+    console.print(Text("F: forwards, B: backwards, of N tokens and L layers. ±: above 0 speaks for the target."))
+
+
+def _summary(method: type) -> str:
+    """The first line of the file that a method is in."""
+    return (sys.modules[method.__module__].__doc__ or "").partition("\n")[0]
+
+
+def _explained(model: str, text: str, target: str | None, options: dict[str, Any], method: str = "heta") -> Attribution:
     loaded = models.load_model(model)
     ids = models.encode(loaded, text)
     with torch.no_grad():
         _, cache = loaded.run_with_cache(ids, names_filter=names_filter)
-    chosen: dict[str, Any] = {"balance": "sum", **options}
+    chosen: dict[str, Any] = {**({"balance": "sum"} if method == "heta" else {}), **options}
     with warnings.catch_warnings():
-        if chosen["balance"] != "none":  # balancing is what the warning advises
+        if chosen.get("balance") != "none":  # balancing is what the warning advises
             warnings.filterwarnings("ignore", ".*makes up.*of this score", UserWarning)
-        return attribute(cache, target, tokens=ids, **chosen)
+        return attribute(cache, target, tokens=ids, method=method, **chosen)
 
 
 def _show(
@@ -99,8 +120,8 @@ def _options(given: list[str]) -> dict[str, Any]:
     for name, equals, value in pairs:
         if not (name.isidentifier() and equals and value):
             raise ValueError(f"--option {name + equals + value!r} is not of the form NAME=VALUE, like probes=20")
-        if name in ("cache", "target", "tokens"):
-            raise ValueError(f"--option {name}=… is no option of HETA: the text and --target say what is explained")
+        if name in ("cache", "target", "tokens", "method"):
+            raise ValueError(f"--option {name}=… is no option of a method: the text, --target and --method say it")
     return {name: _value(value) for name, _, value in pairs}
 
 

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import torch
 from einops import repeat
 
+from heta_lens.baselines import Baseline
 from heta_lens.batches import GRAPH, MASKED, PRODUCT, Batches, per_product
 from heta_lens.hessian import hessian
 from heta_lens.heta import Heta
 from heta_lens.memory import available
-from heta_lens.options import check_at_least
+from heta_lens.options import check_at_least, chosen
 from heta_lens.prediction import Prediction
 
 TRIED, COPIES = 128, 4  # positions that are run, in so many copies at most, to see how long they take
@@ -38,16 +39,31 @@ class Estimate:
     batch: int
     free: int
     cheaper: tuple["Estimate", ...] = ()
+    backwards: int = 0
+    method: str = "heta"
 
     def __repr__(self) -> str:
-        lines = [f"{_named(self.options)} on {self.tokens} tokens: {self._told}", *self._advice]
+        lines = [f"{self._name} on {self.tokens} tokens: {self._told}", *self._advice]
         return "\n".join(lines)
 
     @property
+    def _name(self) -> str:
+        """What is asked for: of HETA, the options say it."""
+        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+        if self.method == "heta":
+            return options or "HETA as it is"
+        return f"{self.method}({options})"
+
+    @property
     def _told(self) -> str:
-        products = f"{self.hvps:,} Hessian–vector products and " if self.hvps else ""
+        counts = {
+            "Hessian–vector products": self.hvps,
+            "masked forwards" if self.method == "heta" else "forwards": self.forwards,
+            "backwards": self.backwards,
+        }
+        work = " and ".join(f"{count:,} {kind}" for kind, count in counts.items() if count) or "no runs"
         size = f"{_duration(self.seconds)}, {self.memory / 2**30:.1f} GiB"
-        return f"{products}{self.forwards:,} masked forwards, worth {self.runs:,.0f} plain ones; about {size}"
+        return f"{work}, worth {self.runs:,.0f} plain ones; about {size}"
 
     @property
     def _advice(self) -> Iterator[str]:
@@ -55,7 +71,7 @@ class Estimate:
             yield f"this is more memory than the {self.free / 2**30:.1f} GiB that are to spare"
         for other in self.cheaper:
             size = f"{_duration(other.seconds)}, {other.memory / 2**30:.1f} GiB"
-            yield f"  {_named(other.options)}: about {size}"
+            yield f"  {other._name}: about {size}"
 
 
 class Speed(NamedTuple):
@@ -65,13 +81,15 @@ class Speed(NamedTuple):
     product: float
 
 
-def estimated(method: Heta, prediction: Prediction, memory: float | int | None = None) -> Estimate:
+def estimated(method: Heta | Baseline, prediction: Prediction, memory: float | int | None = None) -> Estimate:
     """The cost of a method, and of cheaper ones that fit into so much memory (by default, half of what is free)."""
     method.check(prediction)
     if memory is not None:
         check_at_least("memory", memory, 1)
     free = available(prediction.lens.device) // 2 if memory is None else int(memory)
     speed = timed(prediction)
+    if isinstance(method, Baseline):
+        return _baseline_cost(method, prediction, speed, free)
     asked, *others = (_cost(one, prediction, speed, free) for one in (method, *_cheaper(method, prediction)))
     if memory is not None:  # of which the method itself would know nothing
         others = [replace(other, options=other.options | {"batch": other.batch}) for other in others]
@@ -147,6 +165,28 @@ def _cost(method: Heta, prediction: Prediction, speed: Speed, free: int) -> Esti
     )
 
 
+def _baseline_cost(method: Baseline, prediction: Prediction, speed: Speed, free: int) -> Estimate:
+    """Of what is counted in runs of the whole context; a backward is about as much as two forwards."""
+    n, work, sizes = len(prediction), method.work(prediction), prediction.lens.sizes
+    forwards, backwards = (work.get(kind, 0) for kind in ("forwards", "backwards"))
+    batches = prediction.prompt.batches(getattr(method, "batch", 1), n, products=bool(backwards), free=free)
+    batch = min(batches.of(n), max(1, forwards))
+    runs = float(forwards + 2 * backwards)
+    return Estimate(
+        options=chosen(method),
+        tokens=n,
+        forwards=forwards,
+        backwards=backwards,
+        hvps=0,
+        runs=runs,
+        seconds=runs * n * speed.forward,
+        memory=batch * sizes.forward(n, n) + (batch * sizes.graph(n, n) if backwards else 0),
+        batch=batch,
+        free=free,
+        method=method.name,
+    )
+
+
 def _cheaper(method: Heta, prediction: Prediction) -> Iterator[Heta]:
     """The same score, found with less: of all the options, those that go on where ``full`` is too slow or too large."""
     if method.variant != "full" or not method.weights[0] or method.norm != "hutchinson" or method.interactions:
@@ -160,10 +200,6 @@ def _cheaper(method: Heta, prediction: Prediction) -> Iterator[Heta]:
     random = {"probes", "seed"}
     kept = {name: value for name, value in kept.items() if name not in random}
     yield Heta(variant="gs", **kept)
-
-
-def _named(options: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in options.items()) or "HETA as it is"
 
 
 def _duration(seconds: float) -> str:

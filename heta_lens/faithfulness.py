@@ -5,11 +5,12 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from einops import rearrange, repeat
+from einops import repeat
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from heta_lens.masking import Mask, mask_vector
+from heta_lens.likelihood import ablated
+from heta_lens.masking import Mask
 from heta_lens.prediction import Prediction
 
 SUBSETS = 32  # random ones, beside every single token
@@ -25,7 +26,6 @@ def subsets(seed: int, length: int, count: int = SUBSETS) -> Bool[Tensor, "subse
     return torch.cat([torch.eye(length, dtype=torch.bool), chosen])
 
 
-@torch.no_grad()
 def drops(
     prediction: Prediction,
     mask: Mask,
@@ -34,18 +34,9 @@ def drops(
     done: Callable[[int], None],
 ) -> Float[Tensor, "subset"]:
     """``g(X) - g(X with these tokens masked)``, for each set of them."""
-    embeddings, log_probs = prediction.embeddings, prediction.log_probs_from(0)
-    vector = mask_vector(mask, embeddings, prediction.lens.embedding_table)
-
-    def masked(some: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
-        left = prediction.objective(
-            log_probs(torch.where(rearrange(some, "copy pos -> copy pos 1"), vector, embeddings))
-        )
-        done(len(some))
-        return left
-
     batches = prediction.prompt.batches(batch, len(prediction))
-    return prediction.objective(prediction.log_probs) - batches.map(masked, members, len(prediction))
+    left = ablated(prediction, ~members, prediction.mask_vector(mask), "log_prob", batches, done)
+    return prediction.objective(prediction.log_probs) - left
 
 
 @torch.no_grad()
@@ -55,9 +46,8 @@ def whole_drops(targets: Sequence[Prediction], mask: Mask, done: Callable[[int],
     One run for all of them: they are of one prompt, the longest context last, and share the mask.
     """
     longest = targets[-1]
-    vector = mask_vector(mask, longest.embeddings, longest.lens.embedding_table)
     log_probs = longest.prompt.log_probs_from(0, read=[len(target) - 1 for target in targets])
-    masked = log_probs(repeat(vector, "d -> 1 pos d", pos=len(longest)))[0]
+    masked = log_probs(repeat(longest.mask_vector(mask), "d -> 1 pos d", pos=len(longest)))[0]
     done(1)
     clean = [target.objective(target.log_probs) for target in targets]
     return [

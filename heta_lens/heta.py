@@ -9,10 +9,9 @@ I, the information  how far the predicted distribution moves when token i is mas
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from operator import index
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -26,8 +25,8 @@ from heta_lens.faithfulness import SUBSETS, drops, envelope, faithfulness, subse
 from heta_lens.gate import Flow, gate, value_norms
 from heta_lens.hessian import OVERSAMPLING
 from heta_lens.information import Information
-from heta_lens.masking import Mask, check_mask, mask_vector
-from heta_lens.options import check_at_least, check_choice, check_literals, check_names, is_whole
+from heta_lens.masking import Masking
+from heta_lens.options import Batch, Seed, at_least, check_choice, check_names, check_options, chosen, settings
 from heta_lens.parts import Balance, Parts
 from heta_lens.pieces import Piece, WindowMode, masked_information, pieces
 from heta_lens.prediction import Prediction
@@ -77,29 +76,32 @@ class Heta:
     - ``progress``: show a progress bar; None shows it on a terminal or in a notebook
     """
 
+    cost: ClassVar[str] = "probes · N products with H (2 F + 2 B each, over a token's suffix) + N F"
+    signed: ClassVar[bool] = False
+
     variant: Variant = "full"
-    beta: float | int = 0.5
-    gamma: float | int = 0.5
+    beta: Annotated[float | int, at_least(0)] = 0.5
+    gamma: Annotated[float | int, at_least(0)] = 0.5
     balance: Balance = "none"
-    probes: int = 10
+    probes: Annotated[int, at_least(1, whole=True)] = 10
     support: Support = "block"
     norm: Norm = "hutchinson"
-    rank: int = 64
-    layers: int | None = None
-    window: int = 512
-    overlap: float | int = 0.5
+    rank: Annotated[int, at_least(1, whole=True)] = 64
+    layers: Annotated[int | None, at_least(1, whole=True)] = None
+    window: Annotated[int, at_least(2, whole=True)] = 512
+    overlap: Annotated[float | int, at_least(0, below=1)] = 0.5
     window_mode: WindowMode = "frozen"
     window_gate: Literal["global", "per_window"] = "global"
     flow: Flow = "suffix"
     value_norm: Literal[1, 2] = 1
-    mask: Mask = "zero"
+    mask: Masking = "zero"
     kl: Direction = "orig_masked"
     interactions: bool = False
     audit: bool = False
-    tolerance: float | int | None = None
-    prune: float | int = 0.0
-    seed: int = 0
-    batch: int | Literal["auto"] = "auto"
+    tolerance: Annotated[float | int | None, at_least(0)] = None
+    prune: Annotated[float | int, at_least(0)] = 0.0
+    seed: Seed = 0
+    batch: Batch = "auto"
     progress: bool | None = None
 
     @classmethod
@@ -110,29 +112,9 @@ class Heta:
         return cls(**PRESETS[name] | changes)
 
     def __post_init__(self) -> None:
-        check_literals(self)
-        check_mask(self.mask)
-        for name, least in (("beta", 0), ("gamma", 0), ("overlap", 0)):
-            check_at_least(name, getattr(self, name), least)
-        for name, least in (("probes", 1), ("rank", 1), ("window", 2), ("seed", 0)):
-            check_at_least(name, getattr(self, name), least, whole=True)
-        for name, absent in (("batch", "auto"), ("layers", None)):
-            if getattr(self, name) != absent:
-                check_at_least(name, getattr(self, name), 1, whole=True)
-        for name in ("tolerance", "prune"):
-            if getattr(self, name) is not None:
-                check_at_least(name, getattr(self, name), 0)
+        check_options(self)
         if self.tolerance == 0:
             raise ValueError("tolerance=0 is never reached; tolerance=None takes all the probes")
-        for name in ("interactions", "audit"):
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name}={getattr(self, name)!r} must be True or False")
-        for field in fields(self):  # as plain numbers, which can be computed with and saved
-            value = getattr(self, field.name)
-            if isinstance(field.default, int | float) and not isinstance(value, bool | int | float):
-                object.__setattr__(self, field.name, index(value) if is_whole(value) else float(value))
-        if self.overlap >= 1:
-            raise ValueError(f"overlap={self.overlap!r} must be below 1: the next window has to get somewhere")
         self._check_together()
 
     def _check_together(self) -> None:
@@ -190,8 +172,7 @@ class Heta:
     @property
     def chosen(self) -> dict[str, Any]:
         """Options that are not the default."""
-        values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
-        return {name: value for name, (value, default) in values.items() if not _same(value, default)}
+        return chosen(self)
 
     @property
     def _random(self) -> bool:
@@ -246,7 +227,7 @@ class Heta:
             check_enumerable(len(self.spans(prediction)[0][0]), prediction.embeddings.shape[1], self.support)
         if self.audit and self.recipe.cheaper:
             self.full.check(prediction)
-        mask_vector(self.mask, prediction.embeddings, prediction.lens.embedding_table)
+        prediction.mask_vector(self.mask)
 
     def _explain(self, targets: Sequence[Prediction], work: Work) -> list[Attribution]:
         """Explain predictions that share masked forwards."""
@@ -271,7 +252,7 @@ class Heta:
             if bent is not None and bent.pairs is not None:
                 pairs, facts["standard_errors"]["interactions"] = bent.pairs
             score = parts.score(self.balance)
-            results.append(target.attribution("heta", score, parts.means(), self._options, facts, pairs))
+            results.append(target.attribution("heta", score, parts.means(), settings(self), facts, pairs))
         return results
 
     def _pieces(self, prediction: Prediction) -> Sequence[Piece]:
@@ -379,17 +360,12 @@ class Heta:
 
     def weighted(self, beta: float, gamma: float) -> "Heta":
         """The same with other weights, without options that mean nothing with them."""
-        chosen: dict[str, Any] = self.chosen | {"beta": beta, "gamma": gamma}
+        given: dict[str, Any] = self.chosen | {"beta": beta, "gamma": gamma}
         if not beta:
-            chosen["variant"] = "win" if self.recipe.windowed else "full"
-            chosen.pop("seed", None)
-        unused = VARIANTS[chosen.get("variant", "full")].unused(beta, gamma)
-        return Heta(**{name: value for name, value in chosen.items() if name not in unused})
-
-    @property
-    def _options(self) -> dict[str, Any]:
-        options = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "progress"}
-        return options | ({"mask": self.mask.detach().clone()} if isinstance(self.mask, Tensor) else {})
+            given["variant"] = "win" if self.recipe.windowed else "full"
+            given.pop("seed", None)
+        unused = VARIANTS[given.get("variant", "full")].unused(beta, gamma)
+        return Heta(**{name: value for name, value in given.items() if name not in unused})
 
     def work(self, groups: Sequence[Sequence[Prediction]]) -> dict[str, int]:
         """What lies ahead, for the progress bar."""
@@ -432,7 +408,3 @@ class Heta:
     def each_alone(self) -> bool:
         """Whether every token has products of its own."""
         return self.recipe.curvature != "low_rank" and (self.support == "block" or self.norm != "hutchinson")
-
-
-def _same(value: Any, default: Any) -> bool:
-    return not isinstance(value, Tensor) and value == default

@@ -44,11 +44,6 @@ def values_name(layer: int) -> str:
     return f"blocks.{layer}.attn.hook_v"
 
 
-def stream_name(layer: int) -> str:
-    """The residual stream entering a layer."""
-    return f"blocks.{layer}.hook_resid_pre"
-
-
 def put(states: Float[Tensor, "batch pos d"]) -> Hook:
     """Let these stand in for what a run computes at a place."""
     return lambda live: states.to(live)
@@ -98,6 +93,10 @@ class Lens:
     @property
     def layers(self) -> int:
         return len(self.blocks)
+
+    def stream_name(self, layer: int) -> str:
+        """The residual stream entering a layer; of as many layers as there are, what leaves the last one."""
+        return f"blocks.{layer}.hook_resid_pre" if layer < self.layers else f"blocks.{layer - 1}.hook_resid_post"
 
     @property
     def token_weights(self) -> Float[Tensor, "vocab d"]:
@@ -154,10 +153,25 @@ class Lens:
         added = list((hooks or {}).items())
         if not whole:
             added.append((READ, lambda live: live[:, list(read)]))
-        with self._hooked(added):
+        with self.hooked(added):
             logits = self.model(ids, **(past or {}))
         logits = logits[:, list(read)] if whole else logits
         return logits.to(self.device, torch.promote_types(logits.dtype, torch.float32))
+
+    @torch.no_grad()
+    def streams(
+        self,
+        ids: Int[Tensor, "batch pos"],
+        layers: Sequence[int],
+        hooks: Mapping[str, Hook] | None = None,
+        *,
+        whole: bool = False,
+    ) -> dict[int, Float[Tensor, "batch pos d"]]:
+        """What enters these layers in one run (of as many as there are: what leaves the last)."""
+        seen: dict[int, Tensor] = {}
+        watch = {self.stream_name(layer): partial(_note, seen, layer) for layer in layers}
+        self.run(ids, {**(hooks or {}), **watch}, whole=whole)
+        return seen
 
     @torch.no_grad()
     def keys_values(self, ids: Int[Tensor, "1 pos"]) -> KeysValues:
@@ -210,7 +224,7 @@ class Lens:
 
     def user_hooks(self) -> list[Any]:
         """Hooks that somebody else put on the model, through TransformerLens or through torch."""
-        points = {id(point): point for point in self._hook_points.values()}.values()
+        points = {id(point): point for point in self.points.values()}.values()
         modules = {id(module): module for module in (*self.model.modules(), *wrapped(self.model).modules())}.values()
         return [handle.user_hook for point in points for handle in (*point.fwd_hooks, *point.bwd_hooks)] + [
             hook
@@ -248,7 +262,7 @@ class Lens:
         }
 
     @cached_property
-    def _hook_points(self) -> dict[str, Any]:
+    def points(self) -> dict[str, Any]:
         return self.model.hook_dict  # which a bridge puts together anew each time
 
     @property
@@ -261,13 +275,13 @@ class Lens:
         return 1 if self._is_hooked_transformer else 2
 
     @contextmanager
-    def _hooked(self, hooks: list[tuple[str, Hook]]) -> Iterator[None]:
+    def hooked(self, hooks: Sequence[tuple[str, Hook]]) -> Iterator[None]:
         """Add hooks, see that every one of them fires, and take exactly these away again."""
         added: list[tuple[Any, Any]] = []
         fired: set[str] = set()
         try:
             for name, function in hooks:
-                point = self._hook_points[name]
+                point = self.points[name]
                 point.add_hook(partial(_heard, fired, name, function))
                 added.append((point, point.fwd_hooks[-1]))
             yield
@@ -278,6 +292,10 @@ class Lens:
         silent = {name for name, _ in hooks} - fired
         if silent:
             raise RuntimeError(f"{type(self.model).__name__} ran without passing through {', '.join(sorted(silent))}")
+
+
+def _note(seen: dict[int, Tensor], layer: int, live: Tensor) -> None:
+    seen[layer] = live
 
 
 def _heard(fired: set[str], name: str, function: Hook, activation: Tensor, hook: Any) -> Tensor | None:  # noqa: ARG001

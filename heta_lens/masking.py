@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from operator import index
-from typing import Literal, SupportsIndex, TypeAlias, get_args
+from typing import Annotated, Any, Literal, SupportsIndex, TypeAlias, get_args
 
 import torch
 from einops import repeat
@@ -11,23 +11,36 @@ from torch import Tensor
 
 from heta_lens.options import check_token, is_whole
 
-MaskName: TypeAlias = Literal["zero", "mean", "vocab_mean"]
+MaskName: TypeAlias = Literal["zero", "mean", "vocab_mean", "pad"]
 Mask: TypeAlias = MaskName | SupportsIndex | Tensor
 
 
-def check_mask(mask: Mask) -> None:
+def check_mask(name: str, mask: Any) -> None:
     """Refuse a mask that is neither a known name, a token id nor a vector, before any work."""
     if isinstance(mask, Tensor):
         if mask.ndim != 1 or not mask.is_floating_point():
-            raise ValueError(f"mask must be one vector of floats, not {mask.dtype} of shape {tuple(mask.shape)}")
+            raise ValueError(f"{name} must be one vector of floats, not {mask.dtype} of shape {tuple(mask.shape)}")
     elif not (is_whole(mask) or (isinstance(mask, str) and mask in get_args(MaskName))):
-        raise ValueError(f"mask={mask!r} is not one of {', '.join(get_args(MaskName))}, a token id or a torch vector")
+        raise ValueError(f"{name}={mask!r} is not one of {', '.join(get_args(MaskName))}, a token id or a torch vector")
+
+
+Masking: TypeAlias = Annotated[Mask, check_mask]  # of an option
 
 
 def mask_vector(
-    mask: Mask, embeddings: Float[Tensor, "pos d"], vocabulary: Callable[[], Float[Tensor, "vocab d"]]
+    mask: Mask,
+    embeddings: Float[Tensor, "pos d"],
+    vocabulary: Callable[[], Float[Tensor, "vocab d"]],
+    filler: int | None = None,
 ) -> Float[Tensor, "d"]:
-    """The embedding that stands where a token is masked: nothing, an average, a token's, or the one given."""
+    """The embedding that stands where a token is masked: nothing, an average, a token's, or the one given.
+
+    ``filler`` is the token that "pad" stands for.
+    """
+    if isinstance(mask, str) and mask == "pad":
+        if filler is None:
+            raise ValueError("mask='pad' needs a tokenizer with a padding, end or unknown token: give a token id")
+        mask = filler
     if isinstance(mask, Tensor):
         if len(mask) != embeddings.shape[1]:
             raise ValueError(f"mask has {len(mask)} entries; this model's embeddings have {embeddings.shape[1]}")
@@ -44,9 +57,11 @@ def mask_vector(
 
 
 def masked_copies(
-    embeddings: Float[Tensor, "pos d"], positions: Int[Tensor, "copy"], vector: Float[Tensor, "d"]
+    embeddings: Float[Tensor, "pos d"],
+    positions: Int[Tensor, "copy"],
+    vector: Float[Tensor, "d"] | Float[Tensor, "copy d"],
 ) -> Float[Tensor, "copy pos d"]:
-    """One copy of the context for each position, in which that position alone is masked."""
+    """One copy of the context for each position, in which that position alone is masked, by one vector or its own."""
     copies = repeat(embeddings, "pos d -> copy pos d", copy=len(positions)).clone()
     copies[torch.arange(len(positions), device=copies.device), positions] = vector
     return copies

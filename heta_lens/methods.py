@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import index
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
 import torch
@@ -11,16 +11,19 @@ from torch import Tensor
 
 from heta_lens.asked import Asked, context_length
 from heta_lens.attribution import Attribution
+from heta_lens.baselines import BASELINES, Baseline
 from heta_lens.cached import Activations, Tokens, recover_tokens
 from heta_lens.costs import Estimate, estimated
 from heta_lens.heta import Heta
 from heta_lens.lens import EMBED, Lens
-from heta_lens.options import check_choice, check_names, is_whole
+from heta_lens.options import check_names, hint, is_whole
 from heta_lens.padding import check_unpadded, real_parts
 from heta_lens.prediction import Prediction, predictions
 from heta_lens.span import SpanAttribution
 
-METHODS = {"heta": Heta}
+Method: TypeAlias = Heta | Baseline
+
+METHODS: dict[str, type[Heta] | type[Baseline]] = {"heta": Heta, **BASELINES}
 
 
 def attribute(
@@ -29,7 +32,7 @@ def attribute(
     *,
     position: SupportsIndex | None = None,
     tokens: Tokens = None,
-    method: str | Heta = "heta",
+    method: str | Method = "heta",
     **options: Any,
 ) -> Attribution:
     """Which context tokens made the model predict this token?
@@ -56,7 +59,7 @@ def estimate(
     position: SupportsIndex | None = None,
     tokens: Tokens = None,
     memory: float | int | None = None,
-    method: str | Heta = "heta",
+    method: str | Method = "heta",
     **options: Any,
 ) -> Estimate:
     """What would `attribute` cost with these arguments, and what would be cheaper?
@@ -75,7 +78,7 @@ def attribute_span(
     *,
     targets: Asked | list[Asked] = None,
     tokens: Tokens = None,
-    method: str | Heta = "heta",
+    method: str | Method = "heta",
     **options: Any,
 ) -> SpanAttribution:
     """Which tokens made the model write the ones at ``start:stop`` of the cached prompt (by default, to its end)?
@@ -103,7 +106,7 @@ def attribute_batch(
     positions: SupportsIndex | list[SupportsIndex | None] | None = None,
     tokens: Any = None,
     attention_mask: Any = None,
-    method: str | Heta = "heta",
+    method: str | Method = "heta",
     **options: Any,
 ) -> list[Attribution]:
     """`attribute` for each prompt of a cache of several, with the answers that each of them alone would get.
@@ -138,13 +141,17 @@ def attribute_batch(
     return attributions
 
 
-def method_of(method: str | Heta, options: Mapping[str, Any]) -> Heta:
+def method_of(method: str | Method, options: Mapping[str, Any]) -> Method:
     """The method of this name with these options, or the ready one that was given."""
-    if isinstance(method, tuple(METHODS.values())):
+    if isinstance(method, Heta | Baseline):
         if options:
             raise TypeError(f"{', '.join(options)}: options go with a method's name; this one has its own already")
         return method
-    check_choice("method", method, METHODS)
+    if method not in METHODS:
+        raise ValueError(
+            f"method={method!r} is not in heta_lens.METHODS{hint(method, METHODS)}: `heta-lens methods` lists them, "
+            "'heta' first"
+        )
     check_names(METHODS[method], options)
     return METHODS[method](**options)
 

@@ -1,21 +1,24 @@
 """Checking a method's options, so that a wrong one is refused before any work."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from difflib import get_close_matches
 from math import inf
 from numbers import Real
 from operator import index
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 import numpy as np
+from torch import Tensor
+
+Check: TypeAlias = Callable[[str, Any], None]  # of an option, by its name
 
 
 def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
     """Refuse a value that is not among the choices, and list them."""
     choices = list(choices)
     if value not in choices:
-        raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}{_hint(value, choices)}")
+        raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}{hint(value, choices)}")
 
 
 def check_at_least(name: str, value: Any, least: float | int, *, whole: bool = False) -> None:
@@ -42,11 +45,63 @@ def check_token(name: str, token: int, size: int) -> None:
         raise ValueError(f"{name}={token} is no token id of this model: ids go from 0 to {size - 1}")
 
 
-def check_literals(options: Any) -> None:
-    """Check every field of an options dataclass that is annotated with a ``Literal``."""
-    for name, kind in get_type_hints(type(options)).items():
+def at_least(least: float | int, *, whole: bool = False, below: float | int = inf) -> Check:
+    """For the annotation of an option: ``steps: Annotated[int, at_least(1, whole=True)] = 50``."""
+
+    def check(name: str, value: Any) -> None:
+        check_at_least(name, value, least, whole=whole)
+        if value >= below:
+            raise ValueError(f"{name}={value!r} must be below {below}")
+
+    return check
+
+
+Batch: TypeAlias = Annotated[int | Literal["auto"], at_least(1, whole=True)]
+Seed: TypeAlias = Annotated[int, at_least(0, whole=True)]
+
+
+def check_options(options: Any) -> None:
+    """Check every field of an options dataclass by its annotation: a ``Literal``, ``bool``, or its own checks.
+
+    Numbers become plain ones, which can be computed with and saved. A default needs no check.
+    """
+    kinds = get_type_hints(type(options), include_extras=True)
+    for field in fields(options):
+        kind, value = kinds[field.name], getattr(options, field.name)
+        if _same(value, field.default):
+            continue
         if get_origin(kind) is Literal:
-            check_choice(name, getattr(options, name), get_args(kind))
+            check_choice(field.name, value, get_args(kind))
+        elif kind is bool and not isinstance(value, bool):
+            raise TypeError(f"{field.name}={value!r} must be True or False")
+        for check in getattr(kind, "__metadata__", ()):
+            check(field.name, value)
+        if is_whole(value):
+            object.__setattr__(options, field.name, index(value))
+        elif isinstance(value, Real) and not isinstance(value, bool):
+            object.__setattr__(options, field.name, float(value))
+
+
+def chosen(options: Any) -> dict[str, Any]:
+    """The options that are not the default."""
+    values = {field.name: (getattr(options, field.name), field.default) for field in fields(options)}
+    return {name: _storable(value) for name, (value, default) in values.items() if not _same(value, default)}
+
+
+def settings(options: Any) -> dict[str, Any]:
+    """All options that a result depends on, to be kept with it."""
+    values = {field.name: getattr(options, field.name) for field in fields(options) if field.name != "progress"}
+    return {name: _storable(value) for name, value in values.items()}
+
+
+def _storable(value: Any) -> Any:
+    """The value as it was; of a function only its name can be kept."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if not callable(value):
+        return value
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def check_names(method: type, given: Iterable[str]) -> None:
@@ -54,10 +109,15 @@ def check_names(method: type, given: Iterable[str]) -> None:
     known = [field.name for field in fields(method)]
     for name in given:
         if name not in known:
-            raise TypeError(f"{method.__name__} has no option {name!r}{_hint(name, known)}; it has {', '.join(known)}")
+            raise TypeError(f"{method.__name__} has no option {name!r}{hint(name, known)}; it has {', '.join(known)}")
 
 
-def _hint(value: Any, choices: list[Any]) -> str:
+def _same(value: Any, default: Any) -> bool:
+    return not isinstance(value, Tensor) and type(value) is type(default) and value == default
+
+
+def hint(value: Any, choices: Iterable[Any]) -> str:
+    """What may have been meant, if anything."""
     by_text = {str(choice): choice for choice in choices}
     close = get_close_matches(str(value), by_text, n=1)
     return f" (did you mean {by_text[close[0]]!r}?)" if close else ""

@@ -12,7 +12,7 @@ from heta_lens.curvature import rademacher
 from heta_lens.divergence import Divergence
 from heta_lens.hessian import Columns, ColumnsFrom, check_twice_differentiable, differentiate, gauss_newton, hessian
 from heta_lens.information import Information, LogProbs, information
-from heta_lens.masking import Mask, mask_vector
+from heta_lens.masking import Mask
 from heta_lens.prediction import Lazy, Prediction
 from heta_lens.windows import Window, most_central
 
@@ -120,7 +120,7 @@ def masked_information(
     found = information(
         log_probs_from,
         asked.embeddings[piece.start : piece.stop],
-        mask_vector(mask, asked.embeddings, asked.lens.embedding_table),
+        asked.mask_vector(mask),
         torch.stack([target.log_probs for target in targets]),
         [target.objective for target in targets],
         divergence,

@@ -19,8 +19,10 @@ from torch import Tensor
 from heta_lens.asked import Asked, check_target, context_length, resolve
 from heta_lens.attribution import Attribution, Target
 from heta_lens.cached import Activations, Tokens
-from heta_lens.lens import EMBED, Lens, values_name
+from heta_lens.lens import EMBED, Lens
+from heta_lens.masking import Mask, mask_vector
 from heta_lens.prompt import Prompt
+from heta_lens.scales import Scale, on_scale
 from heta_lens.text import locate
 
 T = TypeVar("T")
@@ -80,7 +82,7 @@ class Prediction:
 
     # -------------------------------------------------------------------------------------- what methods compute with
     def states(self, layer: int | None = None) -> Float[Tensor, "pos d"]:
-        """What enters a layer at each position; the embeddings, for None."""
+        """What enters a layer at each position (after as many as there are: what leaves the last); None: embeddings."""
         return self.prompt.states(layer)[: self.length]
 
     def log_probs_from(
@@ -89,6 +91,27 @@ class Prediction:
         """Next-token log-probabilities as a function of the states at ``start:stop``; the rest stays clean."""
         log_probs = self.prompt.log_probs_from(start, read=[self.length - 1], stop=stop, layer=layer)
         return lambda states: log_probs(states)[:, 0]
+
+    def mask_vector(self, mask: Mask) -> Float[Tensor, "d"]:
+        """The embedding that stands where a token is masked."""
+        return mask_vector(mask, self.embeddings, self.lens.embedding_table, self.lens.speller.filler)
+
+    @property
+    def begins(self) -> bool:
+        """Whether the first token only says that the text begins."""
+        return int(self.ids[0]) == self.lens.speller.bos
+
+    def logits_from(
+        self, start: int = 0, layer: int | None = None
+    ) -> Callable[[Float[Tensor, "batch pos d"]], Float[Tensor, "batch vocab"]]:
+        """Next-token logits as a function of the states from a position on."""
+        logits = self.prompt.logits_from(start, read=[self.length - 1], layer=layer)
+        return lambda states: logits(states)[:, 0]
+
+    def read(self, logits: Float[Tensor, "*batch vocab"], scale: Scale) -> Float[Tensor, "*batch"]:
+        """How likely the target is; of a contrastive pair, how much more likely the first of the two."""
+        first, *second = [on_scale(logits, token, scale) for token in self._targets]
+        return first - second[0] if second else first
 
     def objective_from(
         self, start: int, stop: int | None = None, layer: int | None = None
@@ -114,8 +137,8 @@ class Prediction:
 
     @property
     def values(self) -> Sequence[Float[Tensor, "pos group d_head"]]:
-        """The cached value vectors, with their bias, of every key/value head, by layer."""
-        return self._layers(lambda layer: self.prompt.cached[values_name(layer)][: len(self)])
+        """The value vectors, with their bias, of every key/value head, by layer."""
+        return self._layers(lambda layer: self.prompt.values(layer)[: len(self)])
 
     @property
     def output_weights(self) -> Sequence[Float[Tensor, "head d_head d"]]:
@@ -149,6 +172,8 @@ class Prediction:
         options: Mapping[str, Any],
         diagnostics: Mapping[str, Any],
         interactions: Float[Tensor, "pos pos"] | None = None,
+        *,
+        signed: bool = False,
     ) -> Attribution:
         """Scores, put beside the tokens they belong to."""
         speller, ids = self.lens.speller, self.ids.tolist()
@@ -174,6 +199,7 @@ class Prediction:
             parts=_kept(parts),
             options={**options, "model": self.lens.weights(), "versions": versions()},
             diagnostics=_kept({**self._facts(), **diagnostics}),
+            signed=signed,
             interactions=_kept(interactions),
         )
 

@@ -15,7 +15,7 @@ PATIENCE = 2.0  # seconds that nobody needs a bar for
 
 @dataclass
 class Work:
-    """What a run has cost so far: units of each kind (``forwards``, ``hvps``), and seconds."""
+    """What a run has cost so far: units of each kind (``forwards``, ``backwards``, ``hvps``), and seconds."""
 
     done: Counter[str] = field(default_factory=Counter)
     started: float = field(default_factory=perf_counter)

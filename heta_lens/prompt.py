@@ -1,7 +1,7 @@
 """Prompt: tokens, and a live model that was seen to do with them what was cached.
 
-Everything that is computed later runs through `Prompt.log_probs_from`: next-token log-probabilities as a function of
-the states of some positions, everything else as it was. Where the model can continue from kept keys and values, only
+Everything that is computed later runs through `Prompt.logits_from`: what the model says next, as a function of the
+states of some positions, everything else as it was. Where the model can continue from kept keys and values, only
 those positions are run that can change.
 """
 
@@ -17,10 +17,11 @@ from torch import Tensor
 
 from heta_lens.batches import Batches, shared_starts
 from heta_lens.cached import Activations, Tokens, cached_tokens, check_causal, replay, tolerance
-from heta_lens.lens import EMBED, READ, Hook, KeysValues, Lens, names_filter, pattern_name, put, stream_name
+from heta_lens.lens import EMBED, READ, Hook, KeysValues, Lens, names_filter, pattern_name, put, values_name
 from heta_lens.memory import available
+from heta_lens.scales import log_softmax
 
-LogProbs: TypeAlias = Callable[[Float[Tensor, "batch pos d"]], Float[Tensor, "batch read vocab"]]
+Logits: TypeAlias = Callable[[Float[Tensor, "batch pos d"]], Float[Tensor, "batch read vocab"]]
 
 TAIL = 16  # positions before the prediction that are recomputed with every window
 # Bytes of the largest tensor in a run on a CPU: of what passes through a graph again and again, some stays in a cache
@@ -81,25 +82,47 @@ class Prompt:
 
     def pattern(self, layer: int) -> Float[Tensor, "head pos pos"]:
         """The attention pattern that was cached; of a cache without any, the live model's, one layer at a time."""
-        name = pattern_name(layer)
-        if any(pattern_name(other) in self.cached for other in range(self.lens.layers)):
+        return self._cached_or_live(pattern_name, layer)
+
+    def values(self, layer: int) -> Float[Tensor, "pos group d_head"]:
+        """The value vectors, with their bias, of every key/value head, found like the patterns."""
+        return self._cached_or_live(values_name, layer)
+
+    def _cached_or_live(self, name_of: Callable[[int], str], layer: int) -> Tensor:
+        name = name_of(layer)
+        if any(name_of(other) in self.cached for other in range(self.lens.layers)):
             return self.cached[name]
         seen: list[Tensor] = []
         with torch.no_grad():
             self.lens.run(self.ids[None], {name: lambda live: seen.append(live[0])}, whole=bool(self.user_hooks))
         return seen[0]
 
-    def log_probs_from(
+    def logits_of(
+        self, ids: Int[Tensor, "batch pos"], read: Sequence[int] = (-1,)
+    ) -> Float[Tensor, "batch read vocab"]:
+        """Logits after other ids, as many at once; hooks of the user's see them one by one."""
+        whole = bool(self.user_hooks)
+        return torch.cat([self.lens.run(some, read=read, whole=whole) for some in (ids.split(1) if whole else [ids])])
+
+    def logits_from(
         self, start: int, *, read: Sequence[int], stop: int | None = None, layer: int | None = None
-    ) -> LogProbs:
-        """Log-probabilities at ``read``, as a function of what enters a layer (or of embeddings) at ``start:stop``.
+    ) -> Logits:
+        """Logits at ``read``, as a function of what enters a layer (or of embeddings) at ``start:stop``.
 
         Without ``stop``, of all positions up to the last that is read. With it, the positions after it stay as they
         were too (their keys and values at every layer), but for a tail that ends where the prediction is read.
         """
         end = max(read) + 1
         stop = end if stop is None else stop
-        return partial(self._run, Part(start, stop, max(stop, end - TAIL), end, [*read], layer))
+        site = EMBED if layer is None else self.lens.stream_name(layer)
+        return partial(self._run, Part(start, stop, max(stop, end - TAIL), end, [*read], layer, site))
+
+    def log_probs_from(
+        self, start: int, *, read: Sequence[int], stop: int | None = None, layer: int | None = None
+    ) -> Logits:
+        """The same, as log-probabilities."""
+        logits = self.logits_from(start, read=read, stop=stop, layer=layer)
+        return lambda states: log_softmax(logits(states))
 
     def groups(self, positions: Sequence[int], stop: int, start_cost: float | int) -> list[list[int]]:
         """Which tokens' runs should start together: all of them, where a later start saves nothing."""
@@ -155,11 +178,9 @@ class Prompt:
         if self.user_hooks and len(states) > 1:  # a hook may index the batch, so it must only ever see one prompt
             return torch.cat([self._run(part, one[None]) for one in states])
         if (part.start == 0 and not part.gap) or self.kept is None:
-            logits = self._full_run(part, states)
-        else:
-            run = self._window_run if part.gap else self._suffix_run
-            logits = run(part, states, self.kept)
-        return log_softmax(logits)
+            return self._full_run(part, states)
+        run = self._window_run if part.gap else self._suffix_run
+        return run(part, states, self.kept)
 
     def _suffix_run(self, part: "Part", states: Tensor, kept: KeysValues) -> Tensor:
         """Continue the clean prefix."""
@@ -187,7 +208,7 @@ class Prompt:
         if part.gap:
             above = range(1 if part.layer is None else part.layer + 1, self.lens.layers)
             for layer, clean in self._streams(above).items():
-                hooks[stream_name(layer)] = _put_rows(clean, part.stop, part.tail)
+                hooks[self.lens.stream_name(layer)] = _put_rows(clean, part.stop, part.tail)
         return self.lens.run(self._ids(0, last, batch), hooks, read=part.read, whole=bool(self.user_hooks))
 
     def _ids(self, start: int, stop: int, batch: int) -> Int[Tensor, "batch pos"]:
@@ -201,11 +222,8 @@ class Prompt:
         """What enters these layers, from one run that is done once."""
         wanted = [layer for layer in layers if layer not in self._seen]
         if wanted:
-            watch: dict[str, Hook] = {
-                stream_name(layer): lambda live, layer=layer: self._seen.update({layer: live[0].to(self.embeddings)})
-                for layer in wanted
-            }
-            self.lens.run(self.ids[None], watch, whole=bool(self.user_hooks))
+            seen = self.lens.streams(self.ids[None], wanted, whole=bool(self.user_hooks))
+            self._seen.update({layer: states[0].to(self.embeddings) for layer, states in seen.items()})
         return {layer: self._seen[layer] for layer in layers}
 
 
@@ -223,20 +241,11 @@ class Part:
     end: int
     read: list[int]
     layer: int | None
+    site: str  # the hook where the states are put in
 
     @property
     def gap(self) -> bool:
         return self.stop < self.tail
-
-    @property
-    def site(self) -> str:
-        return EMBED if self.layer is None else stream_name(self.layer)
-
-
-def log_softmax(logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
-    """In float64, where the device has it: what is left of a sure prediction's ``1 - p`` drowns in float32."""
-    exact = logits if logits.device.type == "mps" else logits.double()
-    return exact.log_softmax(-1).to(logits)
 
 
 def _put_rows(clean: Float[Tensor, "pos d"], start: int, stop: int) -> Hook:

@@ -42,8 +42,12 @@ class Speller:
         """The token, of ``size`` tokens, that is written ``text`` after this context."""
         if self.tokenizer is None:
             raise ValueError(f"target={text!r} is text, but the model has no tokenizer: give a token id")
+        return find_token(self.decode, self.encoder(), size, context, text)
+
+    def encoder(self) -> Callable[[str], list[int]]:
+        """Text in, ids out: for text that is put to the model, never to find out what its context was."""
         tokenizer = deepcopy(self.tokenizer)  # encoding resets the padding and truncation set on it
-        return find_token(self.decode, partial(tokenizer.encode, add_special_tokens=False), size, context, text)
+        return partial(tokenizer.encode, add_special_tokens=False)
 
     @property
     def pad(self) -> int | None:
@@ -52,6 +56,16 @@ class Speller:
     @property
     def bos(self) -> int | None:
         return getattr(self.tokenizer, "bos_token_id", None)
+
+    @property
+    def eos(self) -> int | None:
+        return getattr(self.tokenizer, "eos_token_id", None)
+
+    @property
+    def filler(self) -> int | None:
+        """The token that says the least: for padding, or for the end, or for what is unknown."""
+        names = ("pad_token_id", "eos_token_id", "unk_token_id")
+        return next((token for name in names if (token := getattr(self.tokenizer, name, None)) is not None), None)
 
     def special(self, ids: Iterable[int]) -> list[bool]:
         special = set(getattr(self.tokenizer, "all_special_ids", ()))

@@ -69,7 +69,7 @@ def test_the_text_may_come_from_the_input_and_the_model_from_a_folder() -> None:
         ([TEXT, "--model", "/nowhere/at/all"], "/nowhere/at/all"),
         ([TEXT, "--model", "/tmp"], "heta-lens: "),
         ([" "], "the text is empty"),
-        ([TEXT, "-o", "target=box"], "--target say what is explained"),
+        ([TEXT, "-o", "target=box"], "--target and --method say it"),
         ([TEXT, "--html", "/nowhere/a.html"], "/nowhere/a.html cannot be written"),
         ([TEXT, "--save", "/tmp"], "/tmp cannot be written"),
         ([TEXT, "--html", "a.out", "--save", "a.out"], "are both a.out"),
@@ -82,6 +82,19 @@ def test_mistakes_get_one_sentence(words: list[str], message: str) -> None:
     assert done.exit_code == 2
     assert message in done.stderr
     assert "Traceback" not in done.output
+
+
+def test_another_method_explains(tmp_path: Path) -> None:
+    kept = tmp_path / "a.safetensors"
+    done = run("attribute", TEXT, "--method", "lime", "-o", "samples=80", "--save", str(kept))
+    assert done.exit_code == 0 and "lime: why" in done.stdout
+    found = heta_lens.Attribution.load(kept)
+    assert found.method == "lime" and found.signed and found.options["samples"] == 80
+
+
+def test_a_method_that_does_not_exist_is_named() -> None:
+    done = run("attribute", TEXT, "--method", "limes")
+    assert done.exit_code == 2 and "did you mean 'lime'?" in done.stderr
 
 
 def test_a_final_newline_is_not_part_of_the_prompt(tmp_path: Path) -> None:

@@ -48,6 +48,28 @@ def test_the_counts_are_those_that_will_be_reported(build: Any, options: dict[st
     assert expected.options == options
 
 
+@pytest.mark.parametrize(
+    ("method", "options", "forwards", "backwards"),
+    [
+        ("input_x_gradient", {}, 1, 1),
+        ("integrated_gradients", {"steps": 7}, 9, 7),
+        ("leave_one_out", {}, N, 0),
+        ("recency", {}, 0, 0),
+    ],
+)
+def test_other_methods_are_foreseen_by_their_runs(
+    method: str, options: dict[str, Any], forwards: int, backwards: int
+) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    expected, found = estimate(model, ids, method=method, **options), explain(model, ids, method=method, **options)
+    assert (expected.forwards, expected.backwards, expected.hvps) == (forwards, backwards, 0)
+    assert (found.diagnostics["forwards"], found.diagnostics["backwards"]) == (forwards, backwards)
+    assert expected.runs == forwards + 2 * backwards and expected.seconds >= 0 and expected.memory > 0
+    assert repr(expected).startswith(f"{method}({', '.join(f'{k}={v}' for k, v in options.items())}) on {N} tokens: ")
+    assert not expected.cheaper
+
+
 def test_what_may_stop_early_is_counted_as_if_it_did_not() -> None:
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, N)

@@ -10,16 +10,17 @@ import heta_lens
 PACKAGE = Path(heta_lens.__file__).parent
 
 LEVELS = [
-    {"batches", "divergence", "memory", "options", "progress", "samples", "show", "storage", "text", "variants"},
-    {"attribution", "data", "lens", "masking", "metrics", "models", "padding"},
-    {"asked", "cached", "plots", "span"},
+    {"batches", "divergence", "memory", "options", "progress", "samples"}
+    | {"scales", "show", "storage", "surrogates", "text", "variants"},
+    {"attribution", "data", "lens", "masking", "metrics", "models", "padding", "sources"},
+    {"anatomy", "asked", "cached", "plots", "span"},
     {"prompt"},
     {"prediction"},
-    {"gate", "hessian", "information", "windows", "diagnostics", "faithfulness"},
-    {"curvature", "parts"},
+    {"gate", "hessian", "information", "windows", "diagnostics", "generation", "likelihood"},
+    {"coalitions", "curvature", "faithfulness", "parts"},
     {"pieces", "sure"},
     {"probing"},
-    {"heta"},
+    {"baselines", "heta"},
     {"costs", "fit"},
     {"methods"},
     {"__init__", "cli"},

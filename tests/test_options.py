@@ -2,13 +2,22 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 import torch
 
 from heta_lens import Heta
-from heta_lens.options import check_at_least, check_choice, check_literals, check_names
+from heta_lens.options import (
+    at_least,
+    check_at_least,
+    check_choice,
+    check_names,
+    check_options,
+    chosen,
+    settings,
+)
 
 
 @dataclass(frozen=True)
@@ -16,6 +25,49 @@ class Options:
     flow: Literal["suffix", "rollout"] = "suffix"
     power: Literal[1, 2] = 1
     probes: int = 10
+
+
+@dataclass(frozen=True)
+class Annotations:
+    rule: Literal["left", "right"] = "left"
+    exact: bool = False
+    steps: Annotated[int, at_least(1, whole=True)] = 50
+    keep: Annotated[float | int, at_least(0, below=1)] = 0.5
+    layer: Annotated[int | None, at_least(0, whole=True)] = None
+    progress: bool | None = None
+
+
+# ------------------------------------------------------------------------------------------------------- annotations
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("given", "kind", "message"),
+    [
+        ({"rule": "lift"}, ValueError, "rule='lift' is not one of 'left', 'right' .did you mean 'left'"),
+        ({"exact": 1}, TypeError, "exact=1 must be True or False"),
+        ({"steps": 0}, ValueError, "steps=0 must be at least 1"),
+        ({"steps": 2.5}, TypeError, "steps=2.5 must be a whole number"),
+        ({"steps": True}, TypeError, "steps=True must be a whole number"),
+        ({"keep": 1}, ValueError, "keep=1 must be below 1"),
+        ({"keep": float("nan")}, ValueError, "keep=nan"),
+        ({"layer": -1}, ValueError, "layer=-1 must be at least 0"),
+    ],
+)
+def test_a_field_is_checked_by_its_annotation(given: dict[str, Any], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        check_options(Annotations(**given))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_numbers_of_other_libraries_become_plain_ones() -> None:
+    options = Annotations(steps=np.int64(3), keep=np.float32(0.25), layer=torch.tensor(2))  # type: ignore[arg-type]
+    check_options(options)
+    assert [type(value) for value in (options.steps, options.keep, options.layer)] == [int, float, int]
+
+
+def test_what_is_not_the_default_was_chosen_and_all_but_the_bar_is_kept() -> None:
+    options = Annotations(steps=3, progress=False)
+    assert chosen(options) == {"steps": 3, "progress": False}
+    assert settings(options) == {"rule": "left", "exact": False, "steps": 3, "keep": 0.5, "layer": None}
 
 
 # ----------------------------------------------------------------------------------------------------------- choices
@@ -70,7 +122,7 @@ def test_what_is_no_number_is_refused_by_name(value: object):
 
 # -------------------------------------------------------------------------------------------------------- dataclasses
 def test_options_with_known_choices_pass():
-    check_literals(Options("rollout", 2))
+    check_options(Options("rollout", 2))
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -79,7 +131,7 @@ def test_options_with_known_choices_pass():
 )
 def test_every_literal_field_is_checked(options: dict, name: str):
     with pytest.raises(ValueError, match=f"^{name}="):
-        check_literals(Options(**options))
+        check_options(Options(**options))
 
 
 def test_known_option_names_pass():

@@ -34,7 +34,7 @@ from heta_lens import Heta
 from heta_lens.batches import Batches
 from heta_lens.cached import Activations
 from heta_lens.hessian import Columns, gauss_newton, hessian
-from heta_lens.lens import Lens, stream_name
+from heta_lens.lens import Lens
 from heta_lens.prediction import predictions
 from heta_lens.variants import VARIANTS, Variant
 
@@ -143,8 +143,8 @@ def test_no_graph_is_built_below_the_last_layers(
     def watched(lens: Lens, given: Any, hooks: Any = None, **how: Any) -> Any:
         hooks = dict(hooks or {})
         for layer in graphs:
-            if stream_name(layer) not in hooks:
-                hooks[stream_name(layer)] = lambda live, layer=layer: graphs[layer].add(live.requires_grad)
+            if lens.stream_name(layer) not in hooks:
+                hooks[lens.stream_name(layer)] = lambda live, layer=layer: graphs[layer].add(live.requires_grad)
         return run(lens, given, hooks, **how)
 
     monkeypatch.setattr(Lens, "run", watched)

@@ -1,0 +1,82 @@
+"""What all baselines have in common: a dataclass of options that is called with a Prediction."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
+
+from jaxtyping import Float
+from torch import Tensor
+
+from heta_lens.attribution import Attribution
+from heta_lens.diagnostics import sink_mass
+from heta_lens.options import check_options, chosen, settings
+from heta_lens.prediction import Prediction
+from heta_lens.progress import Work, working
+
+Found: TypeAlias = tuple[Float[Tensor, "pos"], dict[str, Any]]  # scores, and what else there is to say
+
+UNTITLED = {"batch", "progress", "seed"}  # options that make no other score of it
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Baseline(ABC):
+    """``progress``: show a progress bar; None shows it on a terminal or in a notebook."""
+
+    progress: bool | None = None
+
+    name: ClassVar[str]
+    cost: ClassVar[str]  # of N context tokens and L layers, in forwards F and backwards B
+    signed: ClassVar[bool] = True  # above 0 speaks for the target; else ≥ 0, and no direction
+    adapted: ClassVar[str] = ""  # where this is not what its authors do, or they do not say
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def __call__(self, prediction: Prediction) -> Attribution:
+        self.check(prediction)
+        with prediction.running(), working(self.work(prediction), self.progress) as work:
+            scores, facts = self.explain(prediction, work)
+        prediction.check_finite("the score", scores)
+        title = {name: value for name, value in chosen(self).items() if name not in UNTITLED}
+        known = {"backwards": 0, **work.cost(), "sink_mass": sink_mass(scores), "chosen": title}
+        if self.adapted:
+            known["adapted"] = self.adapted
+        return prediction.attribution(self.label, scores, {}, settings(self), known | facts, signed=self.directed)
+
+    def each(self, predictions: Sequence[Prediction]) -> list[Attribution]:
+        """Explain several predictions, one after the other."""
+        for prediction in predictions:
+            self.check(prediction)
+        return [self(prediction) for prediction in predictions]
+
+    def check(self, prediction: Prediction) -> None:  # noqa: B027  (most have nothing to refuse)
+        """Refuse, before any work, what cannot be done for this prediction."""
+
+    @abstractmethod
+    def work(self, prediction: Prediction) -> dict[str, int]:
+        """How many ``forwards`` and ``backwards`` of the whole context lie ahead, at most."""
+
+    @abstractmethod
+    def explain(self, asked: Prediction, work: Work) -> Found:
+        """Scores of the context's tokens, and diagnostics."""
+
+    @property
+    def directed(self) -> bool:
+        """Whether with these options scores have a sign that means something."""
+        return self.signed
+
+    @property
+    def label(self) -> str:
+        """What its results call it."""
+        return self.name
+
+
+def refuse_contrast(method: Baseline, prediction: Prediction) -> None:
+    if isinstance(prediction.target, tuple):
+        raise ValueError(f"method={method.name!r} explains one token, and cannot contrast it with another")
+
+
+def refuse_hooks(method: Baseline, prediction: Prediction, why: str) -> None:
+    if prediction.prompt.user_hooks:
+        raise ValueError(f"method={method.name!r} {why}, which hooks on the model were not made for: take them off")

@@ -1,0 +1,144 @@
+"""Causal tracing (Meng 2022): the context is drowned in noise, and one clean state of one token is put back."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+import numpy as np
+import torch
+from einops import repeat
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from heta_lens.baselines.baseline import Baseline, Found
+from heta_lens.baselines.reading import full_ids, streams
+from heta_lens.batches import Batches
+from heta_lens.lens import EMBED, put
+from heta_lens.likelihood import likelihood
+from heta_lens.options import Batch, Seed, at_least
+from heta_lens.prediction import Prediction
+from heta_lens.progress import Work
+from heta_lens.scales import Scale
+
+Done: TypeAlias = Callable[[int], None]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CausalTracing(Baseline):
+    """``a_i = max_l g(noise, but token i clean after layer l) - g(noise)``: above 0 speaks for the target.
+
+    Noise falls on the embedding of every token, but for one that only says that the text begins; g is a mean over
+    several draws. ``diagnostics["effects"]`` is the table of layers and tokens before the maximum,
+    ``diagnostics["layers"]`` its rows' layers.
+
+    - ``mode``: ``restore`` does that; ``noise_one`` is cheaper: ``a_i = g(clean) - g(noise on token i alone)``
+    - ``samples``, ``noise``, ``seed``: how often noise is drawn, how strong, in standard deviations of the context's
+      embeddings, and where from
+    - ``layers``: after how many layers, evenly spaced from the first up, states are put back (at most: all)
+    - ``reduce``: ``max`` or ``mean`` over these layers
+    - ``scale``: what g is, the target's ``prob``, ``log_prob``, ``logit`` or ``log_odds``
+    - ``batch``: copies of the context run at once
+    """
+
+    mode: Literal["restore", "noise_one"] = "restore"
+    samples: Annotated[int, at_least(1, whole=True)] = 10
+    noise: Annotated[float | int, at_least(0)] = 3.0
+    layers: Annotated[int, at_least(1, whole=True)] = 5
+    reduce: Literal["max", "mean"] = "max"
+    scale: Scale = "prob"
+    seed: Seed = 0
+    batch: Batch = "auto"
+
+    name: ClassVar = "causal_tracing"
+    cost: ClassVar = "samples · (layers · N + 2) F + F; noise_one: (samples · N + 1) F"
+    adapted: ClassVar = "no subject is known: every token is drowned in noise, and a token's best layer is its score"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mode == "noise_one" and (self.layers, self.reduce) != (5, "max"):
+            raise ValueError("mode='noise_one' puts no layer's state back: leave out layers= and reduce=")
+
+    def work(self, prediction: Prediction) -> dict[str, int]:
+        if self.mode == "noise_one":
+            return {"forwards": self.samples * len(prediction) + 1}
+        layers = len(evenly(self.layers, prediction.lens.layers))
+        return {"forwards": self.samples * (layers * len(prediction) + 2) + 1}
+
+    def explain(self, asked: Prediction, work: Work) -> Found:
+        done, batches = partial(work.add, "forwards"), asked.prompt.batches(self.batch, len(asked))
+        if self.mode == "noise_one":
+            clean = likelihood(asked, asked.embeddings[None], self.scale, done)
+            return clean - self._each_drowned(asked, batches, done), {}
+        effects = self._each_restored(asked, batches, done)
+        scores = effects.amax(0) if self.reduce == "max" else effects.mean(0)
+        return scores, {"effects": effects, "layers": evenly(self.layers, asked.lens.layers)}
+
+    def _each_drowned(self, asked: Prediction, batches: Batches, done: Done) -> Float[Tensor, "pos"]:
+        """What is left of the target where one token at a time is drowned."""
+        found = torch.zeros_like(asked.embeddings[:, 0])
+        for sample in range(self.samples):
+            drowned = self._drowned(asked, sample)
+            run = partial(put_in, asked, asked.embeddings, drowned, None, self.scale, done)
+            found += over_positions(run, asked, batches) / self.samples
+        return found
+
+    def _each_restored(self, asked: Prediction, batches: Batches, done: Done) -> Float[Tensor, "layer pos"]:
+        """What a clean state of one token brings back of the target, after each layer."""
+        after = [layer + 1 for layer in evenly(self.layers, asked.lens.layers)]
+        clean = entering(asked, asked.embeddings, after, done)
+        found = asked.embeddings.new_zeros(len(after), len(asked))
+        for sample in range(self.samples):
+            drowned = self._drowned(asked, sample)
+            noisy = entering(asked, drowned, after, done)
+            runs = [partial(put_in, asked, noisy[layer], clean[layer], layer, self.scale, done) for layer in after]
+            low = likelihood(asked, drowned[None], self.scale, done)
+            found += (torch.stack([over_positions(run, asked, batches) for run in runs]) - low) / self.samples
+        return found
+
+    def _drowned(self, asked: Prediction, sample: int) -> Float[Tensor, "pos d"]:
+        """The embeddings under noise."""
+        drawn = np.random.default_rng([self.seed, sample]).standard_normal(asked.embeddings.shape)
+        noise = self.noise * asked.embeddings.std(correction=0) * torch.from_numpy(drawn).to(asked.embeddings)
+        if asked.begins:
+            noise[0] = 0
+        return asked.embeddings + noise
+
+
+def evenly(count: int, layers: int) -> list[int]:
+    """So many layers from the first up; the last only among all, since after it but one position is read."""
+    count = min(count, layers)
+    return [place * layers // count for place in range(count)]
+
+
+def entering(
+    asked: Prediction, embeddings: Float[Tensor, "pos d"], layers: Sequence[int], done: Done
+) -> dict[int, Float[Tensor, "pos d"]]:
+    """The context's states at these layers, with other embeddings."""
+    ids, n = full_ids(asked), len(asked)
+    every = torch.cat([embeddings, asked.prompt.embeddings[n : len(ids)]])
+    seen = streams(asked, ids[None], layers, {EMBED: put(every[None])})
+    done(1)
+    return {layer: states[0, :n] for layer, states in seen.items()}
+
+
+def over_positions(run: Callable[[Tensor], Tensor], asked: Prediction, batches: Batches) -> Float[Tensor, "pos"]:
+    return batches.map(run, torch.arange(len(asked), device=asked.embeddings.device), len(asked))
+
+
+@torch.no_grad()
+def put_in(
+    asked: Prediction,
+    around: Float[Tensor, "pos d"],
+    states: Float[Tensor, "pos d"],
+    layer: int | None,
+    scale: Scale,
+    done: Done,
+    positions: Int[Tensor, "copy"],
+) -> Float[Tensor, "copy"]:
+    """How likely the target is, in each copy with one position's state put among those around it."""
+    copies = repeat(around, "pos d -> copy pos d", copy=len(positions)).clone()
+    copies[torch.arange(len(positions), device=copies.device), positions] = states[positions]
+    found = asked.read(asked.logits_from(layer=layer)(copies), scale)
+    done(len(positions))
+    return found

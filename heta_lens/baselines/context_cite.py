@@ -1,0 +1,155 @@
+"""ContextCite (Cohen-Wang 2024): a sparse linear model of what the prediction does without some of the sentences."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from heta_lens.baselines.baseline import Baseline, Found, refuse_hooks
+from heta_lens.coalitions import placed, removed, worths
+from heta_lens.likelihood import ablated
+from heta_lens.masking import Masking
+from heta_lens.options import Batch, Seed, at_least, chosen
+from heta_lens.prediction import Prediction
+from heta_lens.progress import Work
+from heta_lens.scales import Scale
+from heta_lens.sources import Splitter, check_ranges, members, sentences, split, wording
+from heta_lens.surrogates import Linear, explained, lasso
+from heta_lens.text import locate
+
+OFFICIAL = 64  # ablations
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ContextCite(Baseline):
+    """The weights of ``log-odds of the target ≈ b + Σ w_s · [source s is there]``: above 0 speaks for the target.
+
+    Sources are taken away at random, and w fitted by LASSO on standardised columns. Special tokens and the query are
+    no sources, always stay, and get 0. ``diagnostics`` tell the ``sources``, their ``source_positions`` and
+    ``source_weights``, the ``intercept``, and how well this predicts what the model does: ``fit``, R² on the ablations
+    it was fitted to, ``held_out_fit`` on others.
+
+    - ``source``: ``sentence``, or every ``token`` a source of its own
+    - ``splitter``: a function that finds the sentences' spans ``(start, stop)`` of characters in the context's text;
+      None ends them at ``.``, ``!``, ``?`` and line ends
+    - ``query``: ranges ``(start, stop)`` of positions that are not explained but asked with
+    - ``ablate``: ``remove``, so that the rest moves together, or ``mask``
+    - ``mask``: what a masked token's embedding becomes: ``zero``, ``mean``, ``vocab_mean``, ``pad``, a token id or a
+      vector
+    - ``spread``: each token gets its ``share`` of its source's weight, or a ``copy`` of it
+    - ``samples``: how many ablations to fit; None takes 64, for tokens four each if these are more
+    - ``held_out``: how many more to judge by
+    - ``keep``: how likely each source stays
+    - ``penalty``: of the size of the weights, against half the mean squared error
+    - ``scale``: what is fitted, the target's ``log_odds``, ``log_prob``, ``prob`` or ``logit``
+    - ``seed``: of the first ablation; each has a seed of its own
+    - ``batch``: copies of the context run at once
+    """
+
+    source: Literal["sentence", "token"] = "sentence"
+    splitter: Splitter | None = None
+    query: Annotated[tuple[tuple[int, int], ...], check_ranges] = ()
+    ablate: Literal["remove", "mask"] = "remove"
+    mask: Masking = "zero"
+    spread: Literal["share", "copy"] = "share"
+    samples: Annotated[int | None, at_least(1, whole=True)] = None
+    held_out: Annotated[int, at_least(0, whole=True)] = 16
+    keep: Annotated[float | int, at_least(0, below=1.0)] = 0.5
+    penalty: Annotated[float | int, at_least(0)] = 0.01
+    scale: Scale = "log_odds"
+    seed: Seed = 0
+    batch: Batch = "auto"
+
+    name: ClassVar = "context_cite"
+    cost: ClassVar = "(samples + held_out) · F"
+    adapted: ClassVar = "it scores sentences, and here their tokens; what stays of the prompt is not tokenised again"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, option, value in (("mask", "ablate", "remove"), ("splitter", "source", "token")):
+            if getattr(self, option) == value and name in chosen(self):
+                raise ValueError(f"{name} means nothing with {option}={value!r}: leave it out")
+
+    def check(self, prediction: Prediction) -> None:
+        prediction.mask_vector(self.mask)
+        for start, stop in self.query:
+            if stop > len(prediction):
+                raise ValueError(f"query has the range ({start}, {stop}), but the context ends at {len(prediction)}")
+        fixed, _ = self._found(prediction)
+        if self.ablate == "remove":
+            refuse_hooks(self, prediction, "moves tokens to other positions (unless ablate='mask')")
+            if not fixed.any() and nothing(prediction) is None:
+                raise ValueError(
+                    "ablate='remove' may leave no token to read: keep a part with query=, or ablate='mask'"
+                )
+
+    def work(self, prediction: Prediction) -> dict[str, int]:
+        return {"forwards": self._count(len(self._found(prediction)[1])) + self.held_out}
+
+    def explain(self, asked: Prediction, work: Work) -> Found:
+        own = self._found(asked)[1]
+        if not len(own):
+            return torch.zeros_like(asked.embeddings[:, 0]), {"sources": []}
+        count = self._count(len(own))
+        masks = official_masks(self.seed, count + self.held_out, len(own), self.keep)
+        values = worths(own, masks, self._left(asked, work))
+        found = lasso(masks[:count], values[:count], np.ones(count), self.penalty, standardised=True)
+        shares = found.weights / own.sum(1) if self.spread == "share" else found.weights
+        facts = self._facts(asked, own, found) | {
+            "fit": explained(found(masks[:count]), values[:count]),
+            "held_out_fit": explained(found(masks[count:]), values[count:]),
+        }
+        return placed(asked, own, shares), facts
+
+    def _found(self, asked: Prediction) -> tuple[Bool[np.ndarray, "pos"], Bool[np.ndarray, "source pos"]]:
+        """Which tokens always stay, and which sources the others make up."""
+        ids = asked.ids.tolist()
+        fixed = np.array(asked.lens.speller.special(ids))
+        for start, stop in self.query:
+            fixed[start:stop] = True
+        if self.source == "token":
+            return fixed, np.eye(len(ids), dtype=bool)[~fixed]
+        text, spans = locate(asked.lens.speller.decode, ids)
+        return fixed, members(text, spans, split(self.splitter or sentences, text), fixed)
+
+    def _count(self, sources: int) -> int:
+        if self.samples is not None:
+            return self.samples
+        return OFFICIAL if self.source == "sentence" else max(OFFICIAL, 4 * sources)
+
+    def _left(self, asked: Prediction, work: Work) -> Callable[[Bool[Tensor, "copy pos"]], Float[Tensor, "copy"]]:
+        """How likely the target is by what an ablation leaves."""
+        batches, done = asked.prompt.batches(self.batch, len(asked)), partial(work.add, "forwards")
+        if self.ablate == "remove":
+            return partial(removed, asked, nothing=nothing(asked), scale=self.scale, batches=batches, done=done)
+        mask = asked.mask_vector(self.mask)
+        return partial(ablated, asked, mask=mask, scale=self.scale, batches=batches, done=done)
+
+    def _facts(self, asked: Prediction, own: Bool[np.ndarray, "source pos"], found: Linear) -> dict[str, Any]:
+        text, spans = locate(asked.lens.speller.decode, asked.ids.tolist())
+        return {
+            "sources": [wording(text, spans, row) for row in own],
+            "source_positions": [tuple(row.nonzero()[0].tolist()) for row in own],
+            "source_weights": found.weights.tolist(),
+            "intercept": found.intercept,
+        }
+
+
+def nothing(asked: Prediction) -> int | None:
+    """The token that stands for a context of no tokens."""
+    speller = asked.lens.speller
+    return speller.filler if speller.bos is None else speller.bos
+
+
+def official_masks(seed: int, count: int, sources: int, keep: float | int) -> Bool[np.ndarray, "sample source"]:
+    """One generator for each, of the kind and in the order of the authors' code."""
+    every = [
+        np.random.RandomState(seed + sample).choice([False, True], size=sources, p=[1 - keep, keep])
+        for sample in range(count)
+    ]
+    return np.array(every)

@@ -1,0 +1,100 @@
+"""Coalitions: contexts of which only some players (tokens, or groups of them) are left, and what is predicted then."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from heta_lens.batches import Batches
+from heta_lens.prediction import Prediction
+from heta_lens.scales import Scale
+
+
+def each_token(asked: Prediction, keep_bos: bool) -> Bool[np.ndarray, "player pos"]:
+    """Every token a player, but one that only says that the text begins."""
+    return np.eye(len(asked), dtype=bool)[int(keep_bos and asked.begins) :]
+
+
+def worths(
+    members: Bool[np.ndarray, "player pos"],
+    masks: Bool[np.ndarray, "sample player"],
+    left: Callable[[Bool[Tensor, "copy pos"]], Float[Tensor, "copy"]],
+) -> Float[np.ndarray, "sample"]:
+    """How likely the target is by what is ``left`` of the context; a coalition that comes twice is run once."""
+    different, which = np.unique(masks, axis=0, return_inverse=True)
+    found = left(torch.from_numpy(still_there(members, different)))
+    return found.cpu().double().numpy()[which.reshape(-1)]
+
+
+def still_there(
+    members: Bool[np.ndarray, "player pos"], masks: Bool[np.ndarray, "sample player"]
+) -> Bool[np.ndarray, "sample pos"]:
+    """Which positions are themselves: those of players who are there, and those that are no player's."""
+    gone = (~masks).astype(np.float32) @ members.astype(np.float32)  # bits are multiplied one by one
+    return gone == 0
+
+
+def placed(
+    asked: Prediction, members: Bool[np.ndarray, "player pos"], values: Float[np.ndarray, "player"]
+) -> Float[Tensor, "pos"]:
+    """The players' values where their tokens are, and 0 for the others."""
+    return torch.from_numpy(values @ members).to(asked.embeddings)
+
+
+@torch.no_grad()
+def removed(
+    asked: Prediction,
+    present: Bool[Tensor, "copy pos"],
+    nothing: int | None,
+    scale: Scale,
+    batches: Batches,
+    done: Callable[[int], None],
+) -> Float[Tensor, "copy"]:
+    """Of each copy only the tokens ``present`` are left, next to each other; of none of them, the token ``nothing``."""
+
+    def read(ids: Int[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
+        found = asked.read(asked.prompt.logits_of(ids)[:, 0], scale)
+        done(len(ids))
+        return found
+
+    ids = asked.ids
+    present = present.to(ids.device)
+    kept = present.sum(1)
+    found = asked.embeddings.new_empty(len(present))
+    for count in kept.unique().tolist():
+        rows = kept == count
+        shorter = rearrange(
+            ids.expand(len(present), -1)[rows][present[rows]], "(copy pos) -> copy pos", copy=int(rows.sum())
+        )
+        shorter = shorter if count or nothing is None else ids.new_full((len(shorter), 1), nothing)
+        found[rows] = batches.map(read, shorter, max(count, 1)).to(found)
+    return found
+
+
+def prefixes(
+    asked: Prediction,
+    present: Bool[Tensor, "copy pos"],
+    mask: Float[Tensor, "d"],
+    scale: Scale,
+    batches: Batches,
+    done: Callable[[int], None],
+) -> Float[Tensor, "copy pos"]:
+    """How likely the target is after every position, where in each copy only the tokens ``present`` are themselves."""
+    embeddings = asked.embeddings
+
+    def read(some: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy pos"]:
+        found = read_everywhere(asked, torch.where(rearrange(some, "copy pos -> copy pos 1"), embeddings, mask), scale)
+        done(len(some))
+        return found
+
+    return batches.map(read, present.to(embeddings.device), len(asked))
+
+
+@torch.no_grad()
+def read_everywhere(asked: Prediction, states: Float[Tensor, "copy pos d"], scale: Scale) -> Float[Tensor, "copy pos"]:
+    """Copy by copy, because a scale may need a second copy of all logits, in float64."""
+    logits = asked.prompt.logits_from(0, read=range(len(asked)))(states)
+    return torch.stack([asked.read(one, scale) for one in logits])

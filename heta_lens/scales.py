@@ -1,0 +1,33 @@
+"""What is read off a prediction: how likely the target is, on one scale or another."""
+
+from typing import Literal, TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+Scale: TypeAlias = Literal["log_prob", "prob", "logit", "log_odds"]
+
+LEAST = -1e-7  # of a log-probability whose odds are asked for: a sure thing has none
+
+
+def log_softmax(logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
+    """In float64, where the device has it: what is left of a sure prediction's ``1 - p`` drowns in float32."""
+    exact = logits if logits.device.type == "mps" else logits.double()
+    return exact.log_softmax(-1).to(logits)
+
+
+def on_scale(logits: Float[Tensor, "*batch vocab"], token: int, scale: Scale) -> Float[Tensor, "*batch"]:
+    """How likely a token is."""
+    if scale == "logit":
+        return logits[..., token]
+    log_prob = log_softmax(logits)[..., token]
+    if scale == "log_prob":
+        return log_prob
+    return log_prob.exp() if scale == "prob" else log_odds(log_prob)
+
+
+def log_odds(log_prob: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    """``log p - log(1 - p)``, of log p."""
+    bounded = log_prob.clamp(max=LEAST)
+    return bounded - torch.log(-torch.expm1(bounded))

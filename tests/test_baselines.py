@@ -1,0 +1,198 @@
+"""What every method promises, whichever it is: METHODS × kinds of model × families."""
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from asking import explain, relative, weak_parts_allowed
+from typer.testing import CliRunner
+
+import heta_lens
+import zoo
+from heta_lens import METHODS
+from heta_lens.cli import app
+
+ROOT = Path(__file__).parents[1]
+
+QUICK: dict[str, dict[str, Any]] = {
+    "heta": {"probes": 2},
+    "integrated_gradients": {"steps": 4},
+    "sequential_integrated_gradients": {"steps": 2},
+    "discretized_integrated_gradients": {"steps": 2, "neighbours": 20},
+    "faml": {"steps": 3},
+    "causal_tracing": {"samples": 2, "layers": 2},
+    "lime": {"samples": 40},
+    "kernel_shap": {"samples": 30},
+    "context_cite": {"source": "token", "ablate": "mask"},
+    "progressive_inference": {"passes": "multi", "samples": 6},
+    "reagent": {"probes": 2, "max_steps": 3},
+    "sea_cot": {
+        **{"explanations": 40, "length": 12, "temperature": 100, "top_p": 1},
+        **{"think": ".", "conclude": " is", "entail": "{explanation}{claim}"},
+    },
+}
+"""Options with which a method is done soon."""
+
+SEES_TARGET = {"peering"}
+"""Methods that read the target as an input; their results say so."""
+
+ELSEWHERE = {
+    *("random", "recency"),  # the model is not asked
+    *("peering", "grad_cam"),  # what a token's state is like, whoever reads it
+    *("progressive_inference", "tdd"),  # what is predicted after each token, or after the last ones alone
+    *("faml", "reagent"),  # a token that does nothing fades, with time
+    "sea_cot",  # which words the model writes
+}
+"""Methods that do not ask what reaches the prediction, or not only."""
+
+SURELY: dict[str, dict[str, Any]] = {
+    "kernel_shap": {},  # all coalitions
+    "lime": {"samples": 2000},
+    "context_cite": {"source": "token", "ablate": "mask", "samples": 4000},
+}
+"""Options with which a method that estimates is hardly wrong."""
+
+NEARLY = {"lime": 0.1, "context_cite": 0.1}
+"""How far from nothing it may then be, of the largest score."""
+
+N, TARGET = 9, 7
+
+METHOD = pytest.mark.parametrize("method", METHODS)
+MODEL = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
+ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
+
+
+def asked(build: Callable[..., Any], method: str, **changes: Any) -> heta_lens.Attribution:
+    model = build()
+    return explain(model, zoo.prompt(model, N), TARGET, method=method, **QUICK.get(method, {}) | changes)
+
+
+@METHOD
+def test_an_option_has_no_name_that_attribute_takes_itself(method: str) -> None:
+    verbs = heta_lens.attribute, heta_lens.attribute_span, heta_lens.attribute_batch, heta_lens.estimate
+    taken = {name for verb in verbs for name in inspect.signature(verb).parameters}
+    assert not taken & {field.name for field in fields(METHODS[method])}
+
+
+@METHOD
+def test_the_table_and_the_documents_tell_of_it(method: str) -> None:
+    listed = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["methods"]).output
+    assert re.search(rf"^{method} .*(±|≥ 0)", listed, re.MULTILINE)
+    explained = (ROOT / "docs" / "baselines.md").read_text()
+    assert method == "heta" or f"::: {METHODS[method].__module__}.{METHODS[method].__name__}\n" in explained
+    named = {field.name for field in fields(METHODS[method])} - {"progress"}
+    assert all(f"``{name}``" in (METHODS[method].__doc__ or "") for name in named)
+
+
+@METHOD
+@MODEL
+def test_there_is_a_finite_score_for_every_token_and_the_same_again(build: Callable[..., Any], method: str) -> None:
+    torch.manual_seed(1)
+    first = asked(build, method)
+    torch.manual_seed(2)
+    again = asked(build, method)
+    assert first.scores.shape == (N,) and first.scores.isfinite().all()
+    assert torch.equal(first.scores, again.scores)
+    assert first.signed or (first.scores >= 0).all()
+    assert first.scores.unique().numel() > 1
+    assert first.method.startswith(method)
+
+
+@METHOD
+@MODEL
+def test_nothing_at_or_after_the_target_is_read(build: Callable[..., Any], method: str) -> None:
+    model, length = build(), N - 3
+    ids = zoo.prompt(model, N)
+    other = ids.clone()
+    other[0, length:] = (ids[0, length:] + 7) % 90 + 4
+    options = QUICK.get(method, {})
+    first, second = (explain(model, some, TARGET, method=method, position=length, **options) for some in (ids, other))
+    alone = explain(model, ids[:, :length], TARGET, method=method, **options)
+    assert relative(second.scores, first.scores) < 1e-9
+    assert relative(alone.scores, first.scores) < 1e-6
+    assert first.diagnostics.get("sees_target", False) == (method in SEES_TARGET)
+
+
+@METHOD
+@MODEL
+def test_a_cache_of_nothing_but_embeddings_is_enough(build: Callable[..., Any], method: str) -> None:
+    if method == "heta":
+        pytest.skip("reads attention off the cache")
+    model = build()
+    ids = zoo.prompt(model, N)
+    _, cache = model.run_with_cache(ids, names_filter=["hook_embed"])
+    with weak_parts_allowed():
+        found = heta_lens.attribute(cache, TARGET, tokens=ids, method=method, **QUICK.get(method, {}))
+    assert relative(found.scores, asked(build, method).scores) < 1e-9
+
+
+@METHOD
+@ONE_EACH
+def test_the_callers_random_numbers_and_parameters_are_as_before(build: Callable[..., Any], method: str) -> None:
+    model = build()
+    flags = [parameter.requires_grad for parameter in model.parameters()]
+    before = torch.get_rng_state()
+    asked(build, method)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert [parameter.requires_grad for parameter in model.parameters()] == flags
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(point.fwd_hooks or point.bwd_hooks for point in model.hook_dict.values())
+
+
+@METHOD
+@ONE_EACH
+def test_how_many_run_at_once_does_not_matter(build: Callable[..., Any], method: str) -> None:
+    if "batch" not in {field.name for field in fields(METHODS[method])}:
+        pytest.skip("runs one context only")
+    one, some = (asked(build, method, batch=batch).scores for batch in (1, 5))
+    assert relative(one, some) < 1e-9
+
+
+@METHOD
+@ONE_EACH
+def test_a_seed_is_all_that_chance_depends_on(build: Callable[..., Any], method: str) -> None:
+    if "seed" not in {field.name for field in fields(METHODS[method])}:
+        pytest.skip("nothing in it is random")
+    first, other = (asked(build, method, seed=seed).scores for seed in (0, 1))
+    assert not torch.equal(first, other)
+
+
+@METHOD
+@ONE_EACH
+def test_what_it_cost_is_told(build: Callable[..., Any], method: str) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    prediction = heta_lens.Prediction.from_cache(model.run_with_cache(ids)[1], TARGET, tokens=ids)
+    with weak_parts_allowed():
+        explained = METHODS[method](progress=False, **QUICK.get(method, {}))(prediction)
+    facts = explained.diagnostics
+    assert facts["seconds"] > 0 and facts["forwards"] >= 0
+    if method != "heta":
+        work = METHODS[method](**QUICK.get(method, {})).work(prediction)
+        assert facts["forwards"] <= work.get("forwards", 0) and facts["backwards"] <= work.get("backwards", 0)
+
+
+@METHOD
+@ONE_EACH
+def test_results_are_kept_and_read_again(build: Callable[..., Any], method: str, tmp_path: Any) -> None:
+    found = asked(build, method)
+    found.save(tmp_path / "found")
+    again = heta_lens.Attribution.load(tmp_path / "found")
+    assert torch.equal(again.scores, found.scores) and again.method == found.method and again.signed == found.signed
+    assert {name: again.options[name] for name in QUICK.get(method, {})} == QUICK.get(method, {})
+
+
+@pytest.mark.parametrize("method", sorted(METHODS.keys() - ELSEWHERE))
+def test_a_token_that_reaches_nothing_gets_nothing(method: str) -> None:
+    """Two layers that see three tokens back: what lies more than six before the prediction cannot matter to it."""
+    model, n = zoo.bridge("mistral"), 10
+    ids, deaf = zoo.prompt(model, n), n - 1 - 2 * (zoo.SLIDING_WINDOW - 1)
+    options = SURELY.get(method, QUICK.get(method, {}))
+    scores = explain(model, ids, TARGET, method=method, **options).scores.abs()
+    assert scores[:deaf].max() <= NEARLY.get(method, 1e-9) * scores[deaf:].max()
+    assert scores[deaf:].max() > 0
