@@ -12,6 +12,8 @@ from heta_lens.batches import Batches
 from heta_lens.prediction import Prediction
 from heta_lens.scales import Scale
 
+ROWS = 64  # whose logits are held in float64 at once
+
 
 def each_token(asked: Prediction, keep_bos: bool) -> Bool[np.ndarray, "player pos"]:
     """Every token a player, but one that only says that the text begins."""
@@ -95,6 +97,6 @@ def prefixes(
 
 @torch.no_grad()
 def read_everywhere(asked: Prediction, states: Float[Tensor, "copy pos d"], scale: Scale) -> Float[Tensor, "copy pos"]:
-    """Copy by copy, because a scale may need a second copy of all logits, in float64."""
+    """A few rows at a time, because a scale may need a second copy of their logits, in float64."""
     logits = asked.prompt.logits_from(0, read=range(len(asked)))(states)
-    return torch.stack([asked.read(one, scale) for one in logits])
+    return torch.stack([torch.cat([asked.read(rows, scale) for rows in one.split(ROWS)]) for one in logits])

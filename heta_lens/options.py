@@ -68,7 +68,8 @@ def check_options(options: Any) -> None:
     kinds = get_type_hints(type(options), include_extras=True)
     for field in fields(options):
         kind, value = kinds[field.name], getattr(options, field.name)
-        if _same(value, field.default):
+        object.__setattr__(options, field.name, _plain(value, field.default))
+        if _same(getattr(options, field.name), field.default):
             continue
         if get_origin(kind) is Literal:
             check_choice(field.name, value, get_args(kind))
@@ -76,10 +77,6 @@ def check_options(options: Any) -> None:
             raise TypeError(f"{field.name}={value!r} must be True or False")
         for check in getattr(kind, "__metadata__", ()):
             check(field.name, value)
-        if is_whole(value):
-            object.__setattr__(options, field.name, index(value))
-        elif isinstance(value, Real) and not isinstance(value, bool):
-            object.__setattr__(options, field.name, float(value))
 
 
 def chosen(options: Any) -> dict[str, Any]:
@@ -110,6 +107,13 @@ def check_names(method: type, given: Iterable[str]) -> None:
     for name in given:
         if name not in known:
             raise TypeError(f"{method.__name__} has no option {name!r}{hint(name, known)}; it has {', '.join(known)}")
+
+
+def _plain(value: Any, default: Any) -> Any:
+    """A number as one of Python's; a whole one too is a float, where the default is."""
+    if is_whole(value) and not isinstance(default, float):
+        return index(value)
+    return float(value) if is_whole(value) or (isinstance(value, Real) and not isinstance(value, bool)) else value
 
 
 def _same(value: Any, default: Any) -> bool:

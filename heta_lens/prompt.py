@@ -126,6 +126,8 @@ class Prompt:
 
     def groups(self, positions: Sequence[int], stop: int, start_cost: float | int) -> list[list[int]]:
         """Which tokens' runs should start together: all of them, where a later start saves nothing."""
+        if not positions:
+            return []
         return [list(positions)] if self.kept is None else shared_starts(positions, stop, start_cost)
 
     def batches(

@@ -13,15 +13,19 @@ LEAST = -1e-7  # of a log-probability whose odds are asked for: a sure thing has
 
 def log_softmax(logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
     """In float64, where the device has it: what is left of a sure prediction's ``1 - p`` drowns in float32."""
-    exact = logits if logits.device.type == "mps" else logits.double()
-    return exact.log_softmax(-1).to(logits)
+    return _exact(logits).log_softmax(-1).to(logits)
+
+
+def _exact(logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
+    return logits if logits.device.type == "mps" else logits.double()
 
 
 def on_scale(logits: Float[Tensor, "*batch vocab"], token: int, scale: Scale) -> Float[Tensor, "*batch"]:
     """How likely a token is."""
     if scale == "logit":
         return logits[..., token]
-    log_prob = log_softmax(logits)[..., token]
+    exact = _exact(logits)  # and no log-probabilities of other tokens, which may be many
+    log_prob = (exact[..., token] - exact.logsumexp(-1)).to(logits)
     if scale == "log_prob":
         return log_prob
     return log_prob.exp() if scale == "prob" else log_odds(log_prob)

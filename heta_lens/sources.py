@@ -17,6 +17,11 @@ Splitter: TypeAlias = Callable[[str], Sequence[tuple[int, int]]]
 END = re.compile(r"[.!?]+[\"')\]”’»]*(?=\s|$)|\n+")
 
 
+def check_splitter(name: str, value: Any) -> None:
+    if not callable(value):
+        raise TypeError(f"{name}={value!r} must be a function: text -> spans (start, stop) of its characters")
+
+
 def sentences(text: str) -> list[tuple[int, int]]:
     """Spans that end after ``.``, ``!`` or ``?`` before white space (quotes and brackets may close), or with a line."""
     stops = [match.end() for match in END.finditer(text)]

@@ -69,8 +69,8 @@ def test_masks_are_what_the_formula_says(build: Callable[..., Any]) -> None:
     expected, losses = slow(model, ids, method, reference)
     expected[0] = 0
     assert relative(found.scores, expected) < 1e-6
-    assert found.diagnostics["loss_before"] == pytest.approx(losses[0])
-    assert found.diagnostics["loss_after"] == pytest.approx(losses[-1])
+    assert found.diagnostics["first_loss"] == pytest.approx(losses[0])
+    assert found.diagnostics["last_loss"] == pytest.approx(losses[-1])
     assert not found.signed and (found.scores < 1).all() and "network" in found.diagnostics["adapted"]
 
 
@@ -106,7 +106,7 @@ def test_the_only_token_that_is_used_is_the_one_that_is_kept() -> None:
     toy = Toy(lambda states: torch.cat([4 * states[:, 2], -4 * states[:, 2]], -1), [[1.0]] * 5, 0)
     found, facts = Faml(mask="zero").explain(toy, Work())
     assert int(found.argmax()) == 2 and found[2] > 0.9 and found[[0, 1, 3, 4]].max() < 0.3
-    assert facts["loss_after"] < facts["loss_before"]
+    assert facts["last_loss"] < facts["first_loss"]
 
 
 def test_nothing_is_kept_for_a_prediction_that_nothing_is_needed_for() -> None:

@@ -64,6 +64,10 @@ def test_numbers_of_other_libraries_become_plain_ones() -> None:
     assert [type(value) for value in (options.steps, options.keep, options.layer)] == [int, float, int]
 
 
+def test_a_whole_number_may_stand_for_the_default() -> None:
+    assert chosen(Heta(variant="gs", prune=0)) == {"variant": "gs"}
+
+
 def test_what_is_not_the_default_was_chosen_and_all_but_the_bar_is_kept() -> None:
     options = Annotations(steps=3, progress=False)
     assert chosen(options) == {"steps": 3, "progress": False}

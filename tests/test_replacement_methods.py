@@ -178,7 +178,7 @@ def plain_reagent(model: Any, ids: Tensor, target: int, options: dict[str, Any])
     return {
         "scores": torch.tensor(counted, dtype=torch.float64).mean(0),
         "stopped": sum(stopped),
-        "rationale": sorted(place for place, count in votes.items() if count >= 2),
+        "rationale": sorted(place for place, count in votes.items() if count >= min(2, len(counted))),
     }
 
 
@@ -217,7 +217,7 @@ def test_what_reagent_is_made_of() -> None:
     assert every.tolist() == pytest.approx(torch.stack([one.belief.softmax(0) for one in probes]).mean(0).tolist())
     probes[2].stopped = True
     scores, facts = aggregated(probes, 1, asked)
-    assert facts == {"stopped": 1, "rationale": []}
+    assert facts == {"stopped": 1, "rationale": [0]}
     assert scores.tolist() == pytest.approx(probes[2].belief.softmax(0).tolist())
 
 

@@ -18,7 +18,7 @@ from heta_lens.options import Batch, Seed, at_least, chosen
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
 from heta_lens.scales import Scale
-from heta_lens.sources import Splitter, check_ranges, members, sentences, split, wording
+from heta_lens.sources import Splitter, check_ranges, check_splitter, members, sentences, split, wording
 from heta_lens.surrogates import Linear, explained, lasso
 from heta_lens.text import locate
 
@@ -52,7 +52,7 @@ class ContextCite(Baseline):
     """
 
     source: Literal["sentence", "token"] = "sentence"
-    splitter: Splitter | None = None
+    splitter: Annotated[Splitter | None, check_splitter] = None
     query: Annotated[tuple[tuple[int, int], ...], check_ranges] = ()
     ablate: Literal["remove", "mask"] = "remove"
     mask: Masking = "zero"

@@ -70,7 +70,7 @@ class Faml(Baseline):
             work.add("forwards", 2)
             work.add("backwards", 2)
         can_go = (asked.embeddings != reference).any(-1)
-        return theta.detach().sigmoid() * can_go, {"loss_before": losses[0], "loss_after": losses[-1]}
+        return theta.detach().sigmoid() * can_go, {"first_loss": losses[0], "last_loss": losses[-1]}
 
     def loss(
         self, asked: Prediction, reference: Float[Tensor, "pos d"], theta: Float[Tensor, "pos"]

@@ -31,7 +31,8 @@ class Reagent(Baseline):
     A probe begins with random ℓ. Each step it replaces random tokens, sees the target's probability drop by δ, and
     adds ``log((1 + Δ) / (1 - Δ))`` to ℓ, where Δ is δ for tokens that were replaced and -δ for the others. It stops
     when the tokens with the highest ℓ suffice: with all others replaced, the target is still among the likeliest.
-    Only probes that stopped count, if any did; ``diagnostics["stopped"]`` says how many.
+    Only probes that stopped count, if any did; ``diagnostics["stopped"]`` says how many, ``"rationale"`` which tokens
+    at least two of them (or the only one) have among the highest.
 
     - ``top``: how many tokens have to suffice
     - ``tolerance``: among how many of the likeliest tokens the target has to be
@@ -119,10 +120,11 @@ def chances(
     def read(some: Int[Tensor, "part pos"]) -> Float[Tensor, "part 2"]:
         log_probs = log_softmax(asked.prompt.logits_of(some)[:, 0])
         own = log_probs[:, [asked.target]]
+        above = (log_probs > own).sum(-1, keepdim=True)
         done(len(some))
-        return torch.cat([own.double().exp(), (log_probs > own).sum(-1, keepdim=True).double()], 1)
+        return torch.cat([own.cpu().double().exp(), above.cpu().double()], 1)
 
-    return rearrange(in_batches(read, ids, len(asked)), "copy kind -> kind copy").cpu()
+    return rearrange(in_batches(read, ids, len(asked)), "copy kind -> kind copy")
 
 
 def contexts(
@@ -159,5 +161,5 @@ def aggregated(probes: Sequence[Probe], top: int, asked: Prediction) -> Found:
     counted = stopped or probes
     shares = torch.stack([probe.belief.softmax(0) for probe in counted])
     votes = torch.stack([best(probe.belief, top) for probe in counted]).sum(0)
-    facts = {"stopped": len(stopped), "rationale": (votes >= AGREED).nonzero()[:, 0].tolist()}
+    facts = {"stopped": len(stopped), "rationale": (votes >= min(AGREED, len(counted))).nonzero()[:, 0].tolist()}
     return shares.mean(0).to(asked.embeddings), facts

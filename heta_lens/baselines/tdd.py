@@ -57,8 +57,7 @@ class Tdd(Baseline):
         against = None if self.foil == "none" else foil
         found = []
         if self.direction != "forward":
-            ends = choices(suffix_logits(asked, self.add_bos, work), target, against)
-            found.append(steps(ends).flip(0))
+            found.append(steps(suffix_choices(asked, self.add_bos, target, against, work)).flip(0))
         if self.direction != "backward":
             found.append(steps(choices(prefix_logits(asked, work), target, against)))
         return torch.stack(found).mean(0), {"foil": against}
@@ -73,16 +72,16 @@ def prefix_logits(asked: Prediction, work: Work) -> Float[Tensor, "pos vocab"]:
 
 
 @torch.no_grad()
-def suffix_logits(asked: Prediction, add_bos: bool, work: Work) -> Float[Tensor, "pos vocab"]:
-    """What comes next after the last token alone, the last two, and so on."""
+def suffix_choices(asked: Prediction, add_bos: bool, target: int, foil: int | None, work: Work) -> Float[Tensor, "pos"]:
+    """d after the last token alone, the last two, and so on."""
     found = []
     for length in range(1, len(asked) + 1):
         ids = asked.ids[len(asked) - length :]
         if add_bos and int(ids[0]) != asked.lens.speller.bos:
             ids = torch.cat([ids.new_tensor([asked.lens.speller.bos]), ids])
-        found.append(asked.prompt.logits_of(ids[None])[0, 0])
+        found.append(choices(asked.prompt.logits_of(ids[None])[:, 0], target, foil))
         work.add("forwards", 1)
-    return torch.stack(found)
+    return torch.cat(found)
 
 
 def choices(logits: Float[Tensor, "part vocab"], target: int, foil: int | None) -> Float[Tensor, "part"]:
