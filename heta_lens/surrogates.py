@@ -97,12 +97,12 @@ def explained(
     values: Float[np.ndarray, "sample"],
     weights: Float[np.ndarray, "sample"] | None = None,
 ) -> float:
-    """R², how much of the values' variance a fit explains; NaN where they do not vary."""
+    """R², how much of the values' variance a fit explains; NaN where those that count do not vary."""
     weights = np.ones(len(values)) if weights is None else weights
     if not len(values) or not np.ptp(values) > 0:
         return nan
-    level = np.average(values, weights=weights)
-    return float(1 - weights @ (values - fitted) ** 2 / (weights @ (values - level) ** 2))
+    spread = float(weights @ (values - np.average(values, weights=weights)) ** 2)
+    return float(1 - weights @ (values - fitted) ** 2 / spread) if spread > 0 else nan
 
 
 # -------------------------------------------------------------------------------------------------------- coalitions

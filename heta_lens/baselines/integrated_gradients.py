@@ -38,7 +38,8 @@ class IntegratedGradients(Baseline):
     - ``mask``: E', where the path begins: ``zero``, ``vocab_mean``, ``mean`` (of the context), ``pad``, a token id or a
       vector
     - ``keep_bos``: a token that only says that the text begins stays as it is, and gets 0
-    - ``steps``, ``rule``: at how many points of the path, and which, the integral is taken
+    - ``steps``, ``rule``: at how many points of the path, and by which rule, the integral is
+      taken; all weights sum to 1
     - ``scale``: what g is, the target's ``log_prob``, ``prob``, ``logit`` or ``log_odds``
     - ``batch``: points of the path that are run at once
     """
