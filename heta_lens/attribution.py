@@ -25,6 +25,7 @@ REDUCTIONS: dict[Reduction, Callable[[Tensor], Tensor]] = {"sum": torch.sum, "me
 FORMAT, VERSION = "heta_lens.attribution", 1
 WIDTH = 30  # of the bars in a repr
 PAIRS = {"interactions"}  # what has a row and a column for each token
+PER_COLUMN = {"effects"}  # what has a column for each
 
 
 class Scored(NamedTuple):
@@ -113,6 +114,7 @@ class Attribution:
             diagnostics={
                 **self.diagnostics,
                 **_rows({name: self.diagnostics[name] for name in per_token}, keep),
+                **{name: self.diagnostics[name][:, keep] for name in PER_COLUMN & self.diagnostics.keys()},
                 "left_out": self.diagnostics.get("left_out", 0) + int((~keep).sum()),
             },
             **_rows(

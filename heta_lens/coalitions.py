@@ -1,6 +1,8 @@
 """Coalitions: contexts of which only some players (tokens, or groups of them) are left, and what is predicted then."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import Literal
 
 import numpy as np
 import torch
@@ -9,7 +11,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heta_lens.batches import Batches
+from heta_lens.likelihood import ablated
+from heta_lens.masking import Mask
 from heta_lens.prediction import Prediction
+from heta_lens.progress import Work
 from heta_lens.scales import Scale
 
 ROWS = 64  # whose logits are held in float64 at once
@@ -29,6 +34,14 @@ def worths(
     different, which = np.unique(masks, axis=0, return_inverse=True)
     found = left(torch.from_numpy(still_there(members, different)))
     return found.cpu().double().numpy()[which.reshape(-1)]
+
+
+def with_only(
+    asked: Prediction, mask: Mask, scale: Scale, batch: int | Literal["auto"], work: Work
+) -> Callable[[Bool[Tensor, "copy pos"]], Float[Tensor, "copy"]]:
+    """How likely the target is by the tokens that are present, the others masked."""
+    batches, done = asked.prompt.batches(batch, len(asked)), partial(work.add, "forwards")
+    return partial(ablated, asked, mask=asked.mask_vector(mask), scale=scale, batches=batches, done=done)
 
 
 def still_there(

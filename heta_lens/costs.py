@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import nan
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -87,9 +88,9 @@ def estimated(method: Heta | Baseline, prediction: Prediction, memory: float | i
     if memory is not None:
         check_at_least("memory", memory, 1)
     free = available(prediction.lens.device) // 2 if memory is None else int(memory)
-    speed = timed(prediction)
     if isinstance(method, Baseline):
-        return _baseline_cost(method, prediction, speed, free)
+        return _baseline_cost(method, prediction, free)
+    speed = timed(prediction)
     asked, *others = (_cost(one, prediction, speed, free) for one in (method, *_cheaper(method, prediction)))
     if memory is not None:  # of which the method itself would know nothing
         others = [replace(other, options=other.options | {"batch": other.batch}) for other in others]
@@ -97,11 +98,11 @@ def estimated(method: Heta | Baseline, prediction: Prediction, memory: float | i
     return replace(asked, cheaper=tuple(sorted(better, key=lambda other: -other.seconds)))
 
 
-def timed(prediction: Prediction) -> Speed:
-    """Run the last few positions, as often as it takes to know how long that lasts."""
+def timed(prediction: Prediction, products: bool = True) -> Speed:
+    """Run the last few positions, as often as it takes to know how long that lasts; ``products`` only where wanted."""
     start = 0 if prediction.prompt.kept is None else max(0, len(prediction) - TRIED)
     states = prediction.embeddings[start:]
-    batches = [prediction.prompt.batches("auto", len(states), products=products) for products in (False, True)]
+    batches = [prediction.prompt.batches("auto", len(states), products=kind) for kind in (False, True)]
     masked, probed = (min(COPIES, batch.of(len(states))) for batch in batches)
     with prediction.running():
         log_probs, objective = prediction.log_probs_from(start), prediction.objective_from(start)
@@ -115,7 +116,7 @@ def timed(prediction: Prediction) -> Speed:
             columns = hessian(objective, states, Batches(probed), lambda _: None)
             return float(columns(slice(0, 1), directions)[0, 0, 0])
 
-        seconds = [_lasting(run) for run in (forward, product)]
+        seconds = [_lasting(forward), _lasting(product) if products else nan]
     return Speed(seconds[0] / (masked * len(states)), seconds[1] / ((GRAPH + PRODUCT * probed) * len(states)))
 
 
@@ -165,7 +166,7 @@ def _cost(method: Heta, prediction: Prediction, speed: Speed, free: int) -> Esti
     )
 
 
-def _baseline_cost(method: Baseline, prediction: Prediction, speed: Speed, free: int) -> Estimate:
+def _baseline_cost(method: Baseline, prediction: Prediction, free: int) -> Estimate:
     """Of what is counted in runs of the whole context; a backward is about as much as two forwards."""
     n, work, sizes = len(prediction), method.work(prediction), prediction.lens.sizes
     forwards, backwards = (work.get(kind, 0) for kind in ("forwards", "backwards"))
@@ -179,7 +180,7 @@ def _baseline_cost(method: Baseline, prediction: Prediction, speed: Speed, free:
         backwards=backwards,
         hvps=0,
         runs=runs,
-        seconds=runs * n * speed.forward,
+        seconds=runs * n * timed(prediction, products=False).forward if runs else 0.0,
         memory=batch * sizes.forward(n, n) + (batch * sizes.graph(n, n) if backwards else 0),
         batch=batch,
         free=free,

@@ -17,7 +17,7 @@ Check: TypeAlias = Callable[[str, Any], None]  # of an option, by its name
 def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
     """Refuse a value that is not among the choices, and list them."""
     choices = list(choices)
-    if value not in choices:
+    if value not in choices or isinstance(value, bool):
         raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}{hint(value, choices)}")
 
 
@@ -73,7 +73,7 @@ def check_options(options: Any) -> None:
             continue
         if get_origin(kind) is Literal:
             check_choice(field.name, value, get_args(kind))
-        elif kind is bool and not isinstance(value, bool):
+        elif kind in (bool, bool | None) and not isinstance(value, bool):
             raise TypeError(f"{field.name}={value!r} must be True or False")
         for check in getattr(kind, "__metadata__", ()):
             check(field.name, value)

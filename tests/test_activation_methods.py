@@ -105,6 +105,7 @@ def test_all_that_the_last_layer_hands_on_is_what_the_last_position_holds(build:
     model = build()
     found = explain(model, CausalTracing(**QUICK))
     after_last = found.diagnostics["effects"][-1]
+    assert torch.equal(found.without([1]).diagnostics["effects"][-1], torch.cat([after_last[:1], after_last[2:]]))
     low = np.mean(
         [
             probability(model, zoo.prompt(model, N), [embedded(drowned(model, zoo.prompt(model, N), 0, k, 3.0))])

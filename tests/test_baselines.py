@@ -48,6 +48,9 @@ FEWER = {
 }
 """Methods that may need fewer runs than they foresee."""
 
+ONE_TARGET = {"faml", "gilot", "peering", "reagent", "sea_cot"}
+"""Methods that refuse a contrast."""
+
 SEES_TARGET = {"peering"}
 """Methods that read the target as an input; their results say so."""
 
@@ -191,6 +194,19 @@ def test_what_it_cost_is_told(build: Callable[..., Any], method: str) -> None:
         assert 0 < counts[0][0] <= counts[0][1] and counts[1][0] <= counts[1][1]
     else:
         assert all(done == foreseen for done, foreseen in counts)
+
+
+@METHOD
+@ONE_EACH
+def test_a_contrast_is_explained_or_refused_or_said_to_change_nothing(build: Callable[..., Any], method: str) -> None:
+    model = build()
+    ids, options = zoo.prompt(model, N), QUICK.get(method, {})
+    if method in ONE_TARGET:
+        with pytest.raises(ValueError, match="cannot contrast"):
+            explain(model, ids, (TARGET, TARGET + 1), method=method, **options)
+        return
+    one, both = (explain(model, ids, asked, method=method, **options) for asked in (TARGET, (TARGET, TARGET + 1)))
+    assert ("note" in both.diagnostics) == (method == "heta" or torch.equal(one.scores, both.scores))
 
 
 @METHOD

@@ -49,6 +49,7 @@ class Annotations:
         ({"steps": True}, TypeError, "steps=True must be a whole number"),
         ({"keep": 1}, ValueError, "keep=1 must be below 1"),
         ({"keep": float("nan")}, ValueError, "keep=nan"),
+        ({"progress": "no"}, TypeError, "progress='no' must be True or False"),
         ({"layer": -1}, ValueError, "layer=-1 must be at least 0"),
     ],
 )

@@ -23,6 +23,7 @@ class AttentionLast(Baseline):
     name: ClassVar = "attention_last"
     cost: ClassVar = "nothing, with attention in the cache; else F"
     signed: ClassVar = False
+    blind: ClassVar = True
 
     def check(self, prediction: Prediction) -> None:
         check_layer("layer", self.layer, prediction)

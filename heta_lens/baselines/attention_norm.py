@@ -41,6 +41,7 @@ class AttentionNorm(Baseline):
     name: ClassVar = "attention_norm"
     cost: ClassVar = "nothing, with attention in the cache; else 2L F; L F more with the residual"
     signed: ClassVar = False
+    blind: ClassVar = True
     adapted: ClassVar = "its authors map whole layers: a token's score is what the last position takes from it"
 
     def __post_init__(self) -> None:

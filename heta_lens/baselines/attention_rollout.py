@@ -43,6 +43,7 @@ class AttentionRollout(Baseline):
     name: ClassVar = "attention_rollout"
     cost: ClassVar = "nothing, with attention in the cache; else L F"
     signed: ClassVar = False
+    blind: ClassVar = True
 
     def check(self, prediction: Prediction) -> None:
         check_layer("start_layer", self.start_layer, prediction)

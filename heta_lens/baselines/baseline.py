@@ -27,6 +27,7 @@ class Baseline(ABC):
 
     name: ClassVar[str]
     cost: ClassVar[str]  # of N context tokens and L layers, in forwards F and backwards B
+    blind: ClassVar[bool] = False  # to which token is asked about
     signed: ClassVar[bool] = True  # above 0 speaks for the target; else ≥ 0, and no direction
     adapted: ClassVar[str] = ""  # where this is not what its authors do, or they do not say
 
@@ -40,6 +41,8 @@ class Baseline(ABC):
         prediction.check_finite("the score", scores)
         title = {name: value for name, value in chosen(self).items() if name not in UNTITLED}
         known = {"backwards": 0, **work.cost(), "sink_mass": sink_mass(scores), "chosen": title}
+        if self.blind and isinstance(prediction.target, tuple):
+            known["note"] = "these scores are the same for every target, and so for this contrast"
         if self.adapted:
             known["adapted"] = self.adapted
         return prediction.attribution(self.label, scores, {}, settings(self), known | facts, signed=self.directed)

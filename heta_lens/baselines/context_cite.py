@@ -11,8 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heta_lens.baselines.baseline import Baseline, Found, refuse_hooks
-from heta_lens.coalitions import placed, removed, worths
-from heta_lens.likelihood import ablated
+from heta_lens.coalitions import placed, removed, with_only, worths
 from heta_lens.masking import Masking
 from heta_lens.options import Batch, Seed, at_least, chosen
 from heta_lens.prediction import Prediction
@@ -124,11 +123,10 @@ class ContextCite(Baseline):
 
     def _left(self, asked: Prediction, work: Work) -> Callable[[Bool[Tensor, "copy pos"]], Float[Tensor, "copy"]]:
         """How likely the target is by what an ablation leaves."""
+        if self.ablate == "mask":
+            return with_only(asked, self.mask, self.scale, self.batch, work)
         batches, done = asked.prompt.batches(self.batch, len(asked)), partial(work.add, "forwards")
-        if self.ablate == "remove":
-            return partial(removed, asked, nothing=nothing(asked), scale=self.scale, batches=batches, done=done)
-        mask = asked.mask_vector(self.mask)
-        return partial(ablated, asked, mask=mask, scale=self.scale, batches=batches, done=done)
+        return partial(removed, asked, nothing=nothing(asked), scale=self.scale, batches=batches, done=done)
 
     def _facts(self, asked: Prediction, own: Bool[np.ndarray, "source pos"], found: Linear) -> dict[str, Any]:
         text, spans = locate(asked.lens.speller.decode, asked.ids.tolist())

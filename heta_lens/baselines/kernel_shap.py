@@ -1,7 +1,6 @@
 """KernelSHAP (Lundberg 2017): Shapley values of the tokens, by weighted least squares over coalitions of them."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -9,8 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 
 from heta_lens.baselines.baseline import Baseline, Found
-from heta_lens.coalitions import each_token, placed, worths
-from heta_lens.likelihood import ablated
+from heta_lens.coalitions import each_token, placed, with_only, worths
 from heta_lens.masking import Masking
 from heta_lens.options import Batch, Seed, at_least
 from heta_lens.prediction import Prediction
@@ -67,14 +65,7 @@ class KernelShap(Baseline):
             return torch.zeros_like(asked.embeddings[:, 0]), {}
         masks, weights = self._sampled(len(members))
         ends = np.array([[False], [True]]).repeat(len(members), 1)
-        left = partial(
-            ablated,
-            asked,
-            mask=asked.mask_vector(self.mask),
-            scale=self.scale,
-            batches=asked.prompt.batches(self.batch, len(asked)),
-            done=partial(work.add, "forwards"),
-        )
+        left = with_only(asked, self.mask, self.scale, self.batch, work)
         values = worths(members, np.concatenate([ends, masks]), left)
         empty, full = values[:2].tolist()
         found = shapley(masks, values[2:], weights, empty, full)

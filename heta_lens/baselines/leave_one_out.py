@@ -51,4 +51,7 @@ class LeaveOneOut(Baseline):
             batches=asked.prompt.batches(self.batch, len(asked)),
             done=partial(work.add, "forwards"),
         )
-        return (seen.divergence if self.effect == "kl" else seen.drop)[0], {}
+        if self.effect == "log_prob":
+            return seen.drop[0], {}
+        whole = "the divergence is about the whole next-token distribution, not about the contrast"
+        return seen.divergence[0], {"note": whole} if isinstance(asked.target, tuple) else {}

@@ -1,7 +1,6 @@
 """LIME (Ribeiro 2016) on tokens: a linear model of what the prediction does when random tokens are masked."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -9,9 +8,8 @@ import torch
 from jaxtyping import Bool, Float
 
 from heta_lens.baselines.baseline import Baseline, Found
-from heta_lens.coalitions import each_token, placed, worths
+from heta_lens.coalitions import each_token, placed, with_only, worths
 from heta_lens.diagnostics import warn
-from heta_lens.likelihood import ablated
 from heta_lens.masking import Masking
 from heta_lens.options import Batch, Seed, at_least
 from heta_lens.prediction import Prediction
@@ -69,14 +67,7 @@ class Lime(Baseline):
         if not len(members):
             return torch.zeros_like(asked.embeddings[:, 0]), {}
         masks = self._masks(len(members))
-        left = partial(
-            ablated,
-            asked,
-            mask=asked.mask_vector(self.mask),
-            scale=self.scale,
-            batches=asked.prompt.batches(self.batch, len(asked)),
-            done=partial(work.add, "forwards"),
-        )
+        left = with_only(asked, self.mask, self.scale, self.batch, work)
         values, weights = worths(members, masks, left), nearness(masks, self.width)
         fit = {"ridge": ridge, "lasso": lasso}[self.surrogate]
         found = fit(masks, values, weights, PENALTIES[self.surrogate] if self.penalty is None else self.penalty)

@@ -24,6 +24,7 @@ class RandomScores(Baseline):
     name: ClassVar = "random"
     cost: ClassVar = "nothing"
     signed: ClassVar = False
+    blind: ClassVar = True
 
     def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
         return {}

@@ -17,6 +17,7 @@ class Recency(Baseline):
     name: ClassVar = "recency"
     cost: ClassVar = "nothing"
     signed: ClassVar = False
+    blind: ClassVar = True
 
     def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
         return {}

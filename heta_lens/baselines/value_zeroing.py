@@ -42,6 +42,7 @@ class ValueZeroing(Baseline):
     name: ClassVar = "value_zeroing"
     cost: ClassVar = "(N + 1) F"
     signed: ClassVar = False
+    blind: ClassVar = True
     adapted: ClassVar = "states are compared where they leave a layer; a position that nothing changes keeps its own"
 
     def work(self, prediction: Prediction) -> dict[str, int]:
