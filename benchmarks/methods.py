@@ -7,9 +7,10 @@ The second table gives every method that can spend more or less about as much as
 The third compares methods that run many contexts with a loop that runs them one by one.
 """
 
+import json
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -38,25 +39,28 @@ LOOPED, TURNS = ["leave_one_out", "lime", "kernel_shap", "context_cite"], 5
 LOOP_COLUMNS = ["method", "runs", "a loop, s", "the method, s", "loop / method"]
 COLUMNS = ["method", "prompts", "first is evidence", "evidence mass", "s", "forwards' worth"]
 
-Options = Callable[[int], dict[str, Any]]
-AS_IT_IS: dict[str, Options] = {name: lambda _: {} for name in heta_lens.METHODS}
+Options = Callable[[Story], dict[str, Any]]
+AS_IT_IS: dict[str, Options] = {name: lambda _: {} for name in heta_lens.METHODS} | {
+    "context_cite, told the question": lambda story: {"query": question(story)},
+}
 EQUAL: dict[str, Options] = {  # a backward counts as two forwards
-    "heta": lambda n: {"support": "row", "probes": max(3, n // 4)},
-    "integrated_gradients": lambda n: {"steps": n // 3},
+    "heta": lambda story: {"support": "row", "probes": max(3, length(story) // 4)},
+    "integrated_gradients": lambda story: {"steps": length(story) // 3},
     "sequential_integrated_gradients": lambda _: {"steps": 1},
-    "discretized_integrated_gradients": lambda n: {"steps": n // 3},
+    "discretized_integrated_gradients": lambda story: {"steps": length(story) // 3},
     "value_zeroing": lambda _: {},
     "leave_one_out": lambda _: {},
-    "lime": lambda n: {"samples": n},
-    "kernel_shap": lambda n: {"samples": 2 * n},  # the least it takes
-    "context_cite": lambda n: {"samples": n - 16},
-    "progressive_inference": lambda n: {"passes": "multi", "samples": n},
-    "reagent": lambda n: {"probes": 2, "max_steps": n // 4},
+    "lime": lambda story: {"samples": length(story)},
+    "kernel_shap": lambda story: {"samples": 2 * length(story)},  # the least it takes
+    "context_cite": lambda story: {"samples": length(story) - 16},
+    "context_cite, told the question": lambda story: {"samples": length(story) - 16, "query": question(story)},
+    "progressive_inference": lambda story: {"passes": "multi", "samples": length(story)},
+    "reagent": lambda story: {"probes": 2, "max_steps": length(story) // 4},
     "gilot": lambda _: {},
     "tdd": lambda _: {},
     "causal_tracing": lambda _: {"mode": "noise_one", "samples": 1},
-    "faml": lambda n: {"steps": n // 6},
-    "sea_cot": lambda n: {"explanations": 2, "length": n // 2},
+    "faml": lambda story: {"steps": length(story) // 6},
+    "sea_cot": lambda story: {"explanations": 2, "length": length(story) // 2},
 }
 
 
@@ -73,14 +77,18 @@ def main(
     prompts: Annotated[int, typer.Option(help="Prompts of each kind.")] = PROMPTS,
     slow: Annotated[int, typer.Option(help="Prompts for a method that takes over a second.")] = SLOW,
     method: Annotated[list[str] | None, typer.Option(help="Only these.")] = None,
+    keep: Annotated[Path | None, typer.Option(help="A folder for what is found, to go on from.")] = None,
 ) -> None:
     torch.set_num_threads(1)  # more only slow down a model of this size
     model = heta_lens.load_demo_model()
     told = list(islice(stories("test"), prompts))
     tables = []
     for title, ways in {"As they are": AS_IT_IS, "At equal compute": EQUAL}.items():
-        asked = {name: way for name, way in ways.items() if method is None or name in method}
-        rows = [row(name, judged) for name, judged in compared(model, told, asked, slow)]
+        asked = {label: way for label, way in ways.items() if method is None or name_of(label) in method}
+        rows = []
+        for label, way in track(asked.items(), title, console=Console(stderr=True), transient=True):
+            verdicts = partial(judged, model, told, label, way, slow)
+            rows.append(row(label, kept(keep and keep / f"{title}: {label}.json", verdicts)))
         tables.append((title, COLUMNS, rows))
         show(*tables[-1])
     loops = [one_by_one(model, told[0], name) for name in LOOPED if method is None or name in method]
@@ -91,30 +99,49 @@ def main(
         RESULTS.write_text("\n\n".join([LEGEND, *sections]) + "\n")
 
 
-def compared(
-    model: Any, told: Sequence[Story], ways: dict[str, Options], slow: int
-) -> Iterator[tuple[str, list[Judged] | str]]:
-    """Each method's verdicts, or why it refuses."""
-    for name, way in track(ways.items(), "methods", console=Console(stderr=True), transient=True):
-        try:
-            yield name, judged(model, told, name, way, slow)
-        except ValueError as refused:
-            yield name, str(refused)
+def name_of(label: str) -> str:
+    """A row may say more than which method it is of."""
+    return label.split(",")[0]
 
 
-def judged(model: Any, told: Sequence[Story], name: str, way: Options, slow: int) -> list[Judged]:
+def length(story: Story) -> int:
+    """Of the context, with the token that begins it."""
+    return 1 + len(story.pieces)
+
+
+def question(story: Story) -> tuple[tuple[int, int], ...]:
+    return ((story.question.tokens.start, story.question.tokens.stop),)
+
+
+def kept(path: Path | None, find: Callable[[], list[Judged] | str]) -> list[Judged] | str:
+    """What was found before, if it was kept."""
+    if path is not None and path.exists():
+        found = json.loads(path.read_text())
+        return found if isinstance(found, str) else [Judged(*one) for one in found]
+    found = find()
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found))
+    return found
+
+
+def judged(model: Any, told: Sequence[Story], label: str, way: Options, slow: int) -> list[Judged] | str:
+    """A method's verdicts, or why it refuses."""
     found: list[Judged] = []
     for number, story in enumerate(told):
         if number == slow and np.median([one.seconds for one in found]) > PATIENCE:
             break
-        found.append(judge(model, story, name, way, counting=number < COUNTED))
+        try:
+            found.append(judge(model, story, name_of(label), way, counting=number < COUNTED))
+        except ValueError as refused:
+            return str(refused)
     return found
 
 
 def judge(model: Any, story: Story, name: str, way: Options, counting: bool) -> Judged:
     """Seconds are without the FLOP counter, and without the run that filled the cache and the one that checks it."""
     prediction = prepared(model, story)
-    method = heta_lens.METHODS[name](progress=False, **way(len(prediction)))
+    method = heta_lens.METHODS[name](progress=False, **way(story))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         worth = (
@@ -147,9 +174,10 @@ def one_by_one(model: Any, story: Story, name: str) -> list[str]:
     prediction, seen = prepared(model, story), []
     run, method = Lens.run, heta_lens.METHODS[name](progress=False)
 
-    def watched(lens: Lens, ids: Tensor, *how: Any, **more: Any) -> Tensor:
-        seen.extend(ids)
-        return run(lens, ids, *how, **more)
+    def watched(lens: Lens, ids: Tensor, *how: Any, read: Any = (-1,), **more: Any) -> Tensor:
+        ends = read[:, 0] if isinstance(read, Tensor) else [ids.shape[1] - 1] * len(ids)
+        seen.extend(one[: int(end) + 1] for one, end in zip(ids, ends, strict=True))
+        return run(lens, ids, *how, read=read, **more)
 
     with patch.object(Lens, "run", watched):
         runs = method(prediction).diagnostics["forwards"]

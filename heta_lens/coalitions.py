@@ -68,25 +68,24 @@ def removed(
     batches: Batches,
     done: Callable[[int], None],
 ) -> Float[Tensor, "copy"]:
-    """Of each copy only the tokens ``present`` are left, next to each other; of none of them, the token ``nothing``."""
+    """Of each copy only the tokens ``present`` are left, next to each other; of none of them, the token ``nothing``.
 
-    def read(ids: Int[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
-        found = asked.read(asked.prompt.logits_of(ids)[:, 0], scale)
-        done(len(ids))
+    Copies of different lengths run at once, because what comes after the place that is read changes nothing there.
+    """
+    present = present.to(asked.ids.device)
+    kept = present.sum(1)
+    ids = asked.ids.expand_as(present).gather(1, (~present).to(torch.uint8).argsort(stable=True))  # those left first
+    if nothing is not None:
+        ids = torch.where(rearrange(kept == 0, "copy -> copy 1"), nothing, ids)
+
+    def read(rows: Int[Tensor, "copy"]) -> Float[Tensor, "copy"]:
+        ends = rearrange(kept[rows].clamp(min=1), "copy -> copy 1")
+        found = asked.read(asked.prompt.logits_of(ids[rows, : int(ends.max())], read=ends - 1)[:, 0], scale)
+        done(len(rows))
         return found
 
-    ids = asked.ids
-    present = present.to(ids.device)
-    kept = present.sum(1)
-    found = asked.embeddings.new_empty(len(present))
-    for count in kept.unique().tolist():
-        rows = kept == count
-        shorter = rearrange(
-            ids.expand(len(present), -1)[rows][present[rows]], "(copy pos) -> copy pos", copy=int(rows.sum())
-        )
-        shorter = shorter if count or nothing is None else ids.new_full((len(shorter), 1), nothing)
-        found[rows] = batches.map(read, shorter, max(count, 1)).to(found)
-    return found
+    shortest_first = kept.argsort()
+    return batches.map(read, shortest_first, len(asked))[shortest_first.argsort()]
 
 
 def prefixes(

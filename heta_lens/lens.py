@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
-from einops import rearrange
+from einops import rearrange, repeat
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -25,6 +25,7 @@ READ = "unembed.hook_in"  # what the last layer norm hands to the unembedding
 OUT = "unembed.hook_out"
 
 Hook: TypeAlias = Callable[[Tensor], Tensor | None]  # sees an activation, and may return another in its place
+Places: TypeAlias = Sequence[int] | Int[Tensor, "batch read"]  # where every prompt is read, or each for itself
 KeysValues: TypeAlias = list[tuple[Tensor, Tensor]]  # one pair a layer, laid out as this kind of model keeps them
 
 
@@ -142,20 +143,20 @@ class Lens:
         ids: Int[Tensor, "batch pos"],
         hooks: Mapping[str, Hook] | None = None,
         *,
-        read: Sequence[int] = (-1,),
+        read: Places = (-1,),
         whole: bool = False,
         past: Mapping[str, Any] | None = None,
     ) -> Float[Tensor, "batch read vocab"]:
-        """Logits at the positions ``read``, in float32 or better; ``hooks`` watch activations or replace them.
+        """Logits at the places ``read``, in float32 or better; ``hooks`` watch activations or replace them.
 
         Only these positions are unembedded, unless the ``whole`` run has to look as it always does to somebody's hooks.
         """
         added = list((hooks or {}).items())
         if not whole:
-            added.append((READ, lambda live: live[:, list(read)]))
+            added.append((READ, lambda live: _rows(live, read)))
         with self.hooked(added):
             logits = self.model(ids, **(past or {}))
-        logits = logits[:, list(read)] if whole else logits
+        logits = _rows(logits, read) if whole else logits
         return logits.to(self.device, torch.promote_types(logits.dtype, torch.float32))
 
     @torch.no_grad()
@@ -292,6 +293,12 @@ class Lens:
         silent = {name for name, _ in hooks} - fired
         if silent:
             raise RuntimeError(f"{type(self.model).__name__} ran without passing through {', '.join(sorted(silent))}")
+
+
+def _rows(live: Float[Tensor, "batch pos d"], read: Places) -> Float[Tensor, "batch read d"]:
+    if isinstance(read, Tensor):
+        return live.gather(1, repeat(read, "batch read -> batch read d", d=live.shape[-1]))
+    return live[:, list(read)]
 
 
 def _note(seen: dict[int, Tensor], layer: int, live: Tensor) -> None:

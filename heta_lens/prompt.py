@@ -17,7 +17,7 @@ from torch import Tensor
 
 from heta_lens.batches import Batches, shared_starts
 from heta_lens.cached import Activations, Tokens, cached_tokens, check_causal, replay, tolerance
-from heta_lens.lens import EMBED, READ, Hook, KeysValues, Lens, names_filter, pattern_name, put, values_name
+from heta_lens.lens import EMBED, READ, Hook, KeysValues, Lens, Places, names_filter, pattern_name, put, values_name
 from heta_lens.memory import available
 from heta_lens.scales import log_softmax
 
@@ -97,12 +97,14 @@ class Prompt:
             self.lens.run(self.ids[None], {name: lambda live: seen.append(live[0])}, whole=bool(self.user_hooks))
         return seen[0]
 
-    def logits_of(
-        self, ids: Int[Tensor, "batch pos"], read: Sequence[int] = (-1,)
-    ) -> Float[Tensor, "batch read vocab"]:
+    def logits_of(self, ids: Int[Tensor, "batch pos"], read: Places = (-1,)) -> Float[Tensor, "batch read vocab"]:
         """Logits after other ids, as many at once; hooks of the user's see them one by one."""
-        whole = bool(self.user_hooks)
-        return torch.cat([self.lens.run(some, read=read, whole=whole) for some in (ids.split(1) if whole else [ids])])
+        if not self.user_hooks:
+            return self.lens.run(ids, read=read)
+        places = read.split(1) if isinstance(read, Tensor) else [read] * len(ids)
+        return torch.cat(
+            [self.lens.run(one, read=place, whole=True) for one, place in zip(ids.split(1), places, strict=True)]
+        )
 
     def logits_from(
         self, start: int, *, read: Sequence[int], stop: int | None = None, layer: int | None = None
