@@ -30,8 +30,9 @@ format: .venv/tl3/ready  ## ruff, mending what it can
 	$(TL3)/ruff check --fix .
 	$(TL3)/ruff format .
 
-oracles: .venv/tl3/ready .venv/oracles/ready  ## compare AttnLRP with its authors' library, in an environment of its own
+oracles: .venv/tl3/ready .venv/oracles/ready .venv/beside/ready  ## compare AttnLRP and ContextCite with their authors' code
 	$(TL3)/python tests/oracles_lxt.py .venv/oracles/bin/python
+	PYTHONPATH=.venv/beside $(TL3)/python -m pytest tests/test_context_cite_oracle.py
 
 demo: .venv/tl3/ready  ## explain a story in the terminal, and as a page
 	$(TL3)/heta-lens demo
@@ -63,4 +64,9 @@ clean:  ## remove the environments and all caches
 	$(PYTHON) -m venv .venv/oracles
 	.venv/oracles/bin/python -m pip install --quiet torch==2.13.0 transformers==4.52.4
 	.venv/oracles/bin/python -m pip install --quiet --no-deps lxt==2.1
+	touch $@
+
+# Without what it splits text by, spaCy and NLTK: the comparison gives it sources.
+.venv/beside/ready: .venv/tl3/ready
+	$(TL3)/python -m pip install --quiet --no-deps --upgrade --target .venv/beside context-cite==0.0.4
 	touch $@

@@ -59,7 +59,6 @@ def placed(
     return torch.from_numpy(values @ members).to(asked.embeddings)
 
 
-@torch.no_grad()
 def removed(
     asked: Prediction,
     present: Bool[Tensor, "copy pos"],
@@ -68,24 +67,46 @@ def removed(
     batches: Batches,
     done: Callable[[int], None],
 ) -> Float[Tensor, "copy"]:
-    """Of each copy only the tokens ``present`` are left, next to each other; of none of them, the token ``nothing``.
-
-    Copies of different lengths run at once, because what comes after the place that is read changes nothing there.
-    """
-    present = present.to(asked.ids.device)
-    kept = present.sum(1)
-    ids = asked.ids.expand_as(present).gather(1, (~present).to(torch.uint8).argsort(stable=True))  # those left first
+    """Of each copy only the tokens ``present`` are left, next to each other; of none of them, the token ``nothing``."""
+    ids = asked.ids
     if nothing is not None:
-        ids = torch.where(rearrange(kept == 0, "copy -> copy 1"), nothing, ids)
+        ids, present = led_by(nothing, ids, present, ~present.any(1))
+    return read_alone(asked, ids, present, partial(asked.read, scale=scale), batches, done)
 
-    def read(rows: Int[Tensor, "copy"]) -> Float[Tensor, "copy"]:
-        ends = rearrange(kept[rows].clamp(min=1), "copy -> copy 1")
-        found = asked.read(asked.prompt.logits_of(ids[rows, : int(ends.max())], read=ends - 1)[:, 0], scale)
+
+def led_by(
+    token: int, ids: Int[Tensor, "pos"], present: Bool[Tensor, "copy pos"], where: Bool[Tensor, "copy"]
+) -> tuple[Int[Tensor, "longer"], Bool[Tensor, "copy longer"]]:
+    """The same with a token before it, which is present in some of the copies."""
+    return torch.cat([ids.new_tensor([token]), ids]), torch.cat([rearrange(where, "copy -> copy 1"), present], 1)
+
+
+@torch.no_grad()
+def read_alone(
+    asked: Prediction,
+    ids: Int[Tensor, "pos"],
+    present: Bool[Tensor, "copy pos"],
+    read: Callable[[Float[Tensor, "some vocab"]], Float[Tensor, "some"]],
+    batches: Batches,
+    done: Callable[[int], None],
+) -> Float[Tensor, "copy"]:
+    """What is read after the tokens that are ``present`` in each copy, as if there were no others.
+
+    Those come first, and are read at their end, where the others after them change nothing. So copies of different
+    lengths run at once.
+    """
+    present = present.to(ids.device)
+    kept = present.sum(1)
+    order = (~present).to(torch.uint8).argsort(stable=True)
+
+    def run(rows: Int[Tensor, "row"]) -> Float[Tensor, "row"]:
+        ends = rearrange(kept[rows], "row -> row 1")
+        found = read(asked.prompt.logits_of(ids[order[rows, : int(ends.max())]], read=ends - 1)[:, 0])
         done(len(rows))
         return found
 
     shortest_first = kept.argsort()
-    return batches.map(read, shortest_first, len(asked))[shortest_first.argsort()]
+    return batches.map(run, shortest_first, present.shape[1])[shortest_first.argsort()]
 
 
 def prefixes(

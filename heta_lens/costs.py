@@ -170,7 +170,8 @@ def _baseline_cost(method: Baseline, prediction: Prediction, free: int) -> Estim
     """Of what is counted in runs of the whole context; a backward is about as much as two forwards."""
     n, work, sizes = len(prediction), method.work(prediction), prediction.lens.sizes
     forwards, backwards = (work.get(kind, 0) for kind in ("forwards", "backwards"))
-    batches = prediction.prompt.batches(getattr(method, "batch", 1), n, products=bool(backwards), free=free)
+    read = method.read(prediction)
+    batches = prediction.prompt.batches(getattr(method, "batch", 1), n, products=bool(backwards), read=read, free=free)
     batch = min(batches.of(n), max(1, forwards))
     runs = float(forwards + 2 * backwards)
     return Estimate(
@@ -181,7 +182,7 @@ def _baseline_cost(method: Baseline, prediction: Prediction, free: int) -> Estim
         hvps=0,
         runs=runs,
         seconds=runs * n * timed(prediction, products=False).forward if runs else 0.0,
-        memory=batch * sizes.forward(n, n) + (batch * sizes.graph(n, n) if backwards else 0),
+        memory=batch * sizes.forward(n, n, read) + (batch * sizes.graph(n, n) if backwards else 0),
         batch=batch,
         free=free,
         method=method.name,

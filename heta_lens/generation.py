@@ -203,13 +203,3 @@ def _likeliest(draft: Draft, log_probs: Float[Tensor, "row"], beams: int) -> tup
     best = every.topk(min(beams, len(every)))
     vocabulary = draft.log_probs.shape[1]
     return best.indices // vocabulary, best.indices % vocabulary, best.values
-
-
-def check_room(lens: Lens, positions: int) -> None:
-    """Refuse to write more than the model has positions for."""
-    longest = lens.model.cfg.n_ctx
-    if positions > longest:
-        raise ValueError(
-            f"the context and what is to be written after it take {positions} positions, and this model has {longest}: "
-            "lower length"
-        )

@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
-from einops import rearrange, repeat
+from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -127,9 +127,9 @@ class Lens:
         return self.blocks[layer].attn.W_O.detach()
 
     @torch.no_grad()
-    def embedding_table(self) -> Float[Tensor, "vocab d"]:
-        """What the embedding modules return for every id (scaled and normalised where the model does), hooks aside."""
-        table = rearrange(torch.arange(self.vocabulary, device=self.device), "vocab -> 1 vocab")
+    def embedding_table(self, ids: Sequence[int] | None = None) -> Float[Tensor, "token d"]:
+        """What the embedding modules return (scaled and normalised where the model does), hooks aside; for every id."""
+        table = torch.tensor([range(self.vocabulary) if ids is None else ids], device=self.device)
         for name in ("embed", "embed_ln"):
             module = getattr(self.model, name, None)
             if module is not None:

@@ -30,12 +30,13 @@ Masking: TypeAlias = Annotated[Mask, check_mask]  # of an option
 def mask_vector(
     mask: Mask,
     embeddings: Float[Tensor, "pos d"],
-    vocabulary: Callable[[], Float[Tensor, "vocab d"]],
+    table: Callable[..., Float[Tensor, "token d"]],
+    size: int,
     filler: int | None = None,
 ) -> Float[Tensor, "d"]:
     """The embedding that stands where a token is masked: nothing, an average, a token's, or the one given.
 
-    ``filler`` is the token that "pad" stands for.
+    ``table`` gives the embeddings of some ids, or of all ``size`` there are; ``filler`` is what "pad" stands for.
     """
     if isinstance(mask, str) and mask == "pad":
         if filler is None:
@@ -46,13 +47,12 @@ def mask_vector(
             raise ValueError(f"mask has {len(mask)} entries; this model's embeddings have {embeddings.shape[1]}")
         return mask.detach().to(embeddings)
     if not isinstance(mask, str):
-        table, token = vocabulary(), index(mask)
-        check_token("mask", token, len(table))
-        return table[token].to(embeddings)
+        check_token("mask", index(mask), size)
+        return table([index(mask)])[0].to(embeddings)
     if mask == "mean":
         return embeddings.mean(0)
     if mask == "vocab_mean":
-        return vocabulary().to(embeddings).mean(0)
+        return table().to(embeddings).mean(0)
     return torch.zeros_like(embeddings[0])
 
 

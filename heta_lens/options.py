@@ -57,7 +57,7 @@ def at_least(least: float | int, *, whole: bool = False, below: float | int = in
 
 
 Batch: TypeAlias = Annotated[int | Literal["auto"], at_least(1, whole=True)]
-Seed: TypeAlias = Annotated[int, at_least(0, whole=True)]
+Seed: TypeAlias = Annotated[int, at_least(0, whole=True, below=2**31)]  # there is room to count up from any
 
 
 def check_options(options: Any) -> None:
@@ -76,7 +76,16 @@ def check_options(options: Any) -> None:
         elif kind in (bool, bool | None) and not isinstance(value, bool):
             raise TypeError(f"{field.name}={value!r} must be True or False")
         for check in getattr(kind, "__metadata__", ()):
-            check(field.name, value)
+            try:
+                check(field.name, value)
+            except TypeError as error:
+                raise TypeError(f"{error}{words(kind)}") from None
+
+
+def words(kind: Any) -> str:
+    """What an option may be beside a number."""
+    kinds = [part for part in get_args(get_args(kind)[0]) if get_origin(part) is Literal]
+    return "".join(f", or {word!r}" for part in kinds for word in get_args(part))
 
 
 def chosen(options: Any) -> dict[str, Any]:

@@ -94,7 +94,8 @@ class Prediction:
 
     def mask_vector(self, mask: Mask) -> Float[Tensor, "d"]:
         """The embedding that stands where a token is masked."""
-        return mask_vector(mask, self.embeddings, self.lens.embedding_table, self.lens.speller.filler)
+        lens = self.lens
+        return mask_vector(mask, self.embeddings, lens.embedding_table, lens.vocabulary, lens.speller.filler)
 
     @property
     def begins(self) -> bool:

@@ -8,8 +8,6 @@ from torch import Tensor
 
 Scale: TypeAlias = Literal["log_prob", "prob", "logit", "log_odds"]
 
-LEAST = -1e-7  # of a log-probability whose odds are asked for: a sure thing has none
-
 
 def log_softmax(logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
     """In float64, where the device has it: what is left of a sure prediction's ``1 - p`` drowns in float32."""
@@ -25,13 +23,8 @@ def on_scale(logits: Float[Tensor, "*batch vocab"], token: int, scale: Scale) ->
     if scale == "logit":
         return logits[..., token]
     exact = _exact(logits)  # and no log-probabilities of other tokens, which may be many
+    if scale == "log_odds":  # exact for a sure thing too, whose 1 - p is lost
+        others = exact.index_fill(-1, torch.tensor([token], device=exact.device), -torch.inf)
+        return (exact[..., token] - others.logsumexp(-1)).to(logits)
     log_prob = (exact[..., token] - exact.logsumexp(-1)).to(logits)
-    if scale == "log_prob":
-        return log_prob
-    return log_prob.exp() if scale == "prob" else log_odds(log_prob)
-
-
-def log_odds(log_prob: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-    """``log p - log(1 - p)``, of log p."""
-    bounded = log_prob.clamp(max=LEAST)
-    return bounded - torch.log(-torch.expm1(bounded))
+    return log_prob.exp() if scale == "prob" else log_prob

@@ -3,6 +3,7 @@
 All in float64 on the CPU, whatever the model runs in: what is fitted here is small.
 """
 
+from collections.abc import Callable
 from math import nan
 from typing import NamedTuple
 
@@ -10,6 +11,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.special import comb
 from sklearn.linear_model import Lasso
+
+AT_ONCE = 2**14  # samples that are numbers at once: bits take an eighth of the memory
 
 
 class Linear(NamedTuple):
@@ -32,7 +35,7 @@ def ridge(
     """Least ``Σ weight · (value - fit)² + penalty · ‖coefficients‖²``; the intercept is free."""
     total = weights.sum()
     centre, level = weights @ masks / total, weights @ values / total
-    found = least_squares(masks - centre, values - level, weights, penalty)
+    found = least_squares(masks, lambda some: some - centre, values - level, weights, penalty)
     return Linear(found, float(level - centre @ found))
 
 
@@ -73,23 +76,28 @@ def shapley(
     The constraint is eliminated by writing φ as an equal share of that sum, and a rest which sums to 0.
     """
     even = (full - empty) / masks.shape[1]
-    centred = masks - masks.mean(1, keepdims=True)
-    rest = least_squares(centred, values - empty - even * masks.sum(1), weights, penalty)
+    left = values - empty - even * masks.sum(1)
+    rest = least_squares(masks, lambda some: some - some.mean(1, keepdims=True), left, weights, penalty)
     return even + rest - rest.mean()  # whose mean is 0 but for rounding
 
 
 def least_squares(
-    columns: Float[np.ndarray, "sample player"],
+    masks: Bool[np.ndarray, "sample player"],
+    columns: Callable[[Bool[np.ndarray, "some player"]], Float[np.ndarray, "some player"]],
     values: Float[np.ndarray, "sample"],
     weights: Float[np.ndarray, "sample"],
     penalty: float | int,
 ) -> Float[np.ndarray, "player"]:
-    """The shortest of the solutions, where there are several."""
-    if penalty:
-        products = columns.T @ (weights[:, None] * columns) + penalty * np.eye(columns.shape[1])
-        return np.linalg.solve(products, columns.T @ (weights * values))
-    roots = np.sqrt(weights)
-    return np.linalg.lstsq(roots[:, None] * columns, roots * values, rcond=None)[0]
+    """Of the masks' columns; the shortest of the solutions, where there are several."""
+    roots, players = np.sqrt(weights), masks.shape[1]
+    if not penalty:
+        return np.linalg.lstsq(roots[:, None] * columns(masks), roots * values, rcond=None)[0]
+    products, sums = penalty * np.eye(players), np.zeros(players)
+    for some in (slice(start, start + AT_ONCE) for start in range(0, len(masks), AT_ONCE)):
+        rows = roots[some, None] * columns(masks[some])
+        products += rows.T @ rows
+        sums += rows.T @ (roots[some] * values[some])
+    return np.linalg.solve(products, sums)
 
 
 def explained(

@@ -14,10 +14,10 @@ import heta_lens.prompt
 
 
 @contextmanager
-def weak_parts_allowed() -> Iterator[None]:
-    """On models this small one part often drowns the other, which is what the warning is for."""
+def doubts_allowed() -> Iterator[None]:
+    """On models this small one part often drowns the other, and a short search finds nothing, which is warned of."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*makes up.*of this score", UserWarning)
+        warnings.filterwarnings("ignore", ".*(makes up.*of this score|tokens that suffice)", UserWarning)
         yield
 
 
@@ -30,7 +30,7 @@ def predict(model: Any, ids: Tensor, target: Any = None, **where: Any) -> heta_l
 
 
 def explain(model: Any, ids: Tensor, target: Any = None, **options: Any) -> heta_lens.Attribution:
-    with weak_parts_allowed():
+    with doubts_allowed():
         return heta_lens.attribute(cache_of(model, ids), target, tokens=ids, **options)
 
 

@@ -444,7 +444,7 @@ def hooked() -> Any:
 
 
 def doubled_at_the_end(activation: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
-    assert activation.shape[0] == 1
+    assert activation.shape[:2] == (1, N)
     return torch.cat([activation[:, :-1], 2 * activation[:, -1:]], 1)
 
 

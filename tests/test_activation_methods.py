@@ -260,7 +260,10 @@ def test_peering_asks_about_its_target_unless_it_is_told_not_to(build: Callable[
 
 @ONE_EACH
 def test_a_target_needs_room_after_the_context(build: Callable[..., Any]) -> None:
-    with pytest.raises(ValueError, match=f"the context fills all {zoo.N_CTX} positions: query='target' needs one more"):
+    with pytest.raises(
+        ValueError,
+        match=f"takes {zoo.N_CTX + 1} positions, and this model has {zoo.N_CTX}: query='predictor' needs no more",
+    ):
         explain(build(), Peering(), n=zoo.N_CTX)
     assert explain(build(), Peering(query="predictor"), n=zoo.N_CTX).scores[-1] > 0
 
@@ -274,7 +277,7 @@ def test_a_target_needs_room_after_the_context(build: Callable[..., Any]) -> Non
         (lambda: CausalTracing(samples=0), ValueError, "samples=0 must be at least 1"),
         (lambda: CausalTracing(noise=-1), ValueError, "noise=-1 must be at least 0"),
         (lambda: Peering(threshold=1), ValueError, "threshold=1 must be below 1.0"),
-        (lambda: Peering(threshold="median"), TypeError, "threshold='median' must be a number"),  # type: ignore[arg-type]
+        (lambda: Peering(threshold="median"), TypeError, "threshold='median' must be a number, or 'mean'"),  # type: ignore[arg-type]
         (lambda: Peering(query="answer"), ValueError, "query='answer' is not one of 'target', 'predictor'"),  # type: ignore[arg-type]
     ],
 )

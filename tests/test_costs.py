@@ -70,6 +70,18 @@ def test_other_methods_are_foreseen_by_their_runs(
     assert not expected.cheaper
 
 
+def test_what_is_read_at_every_position_takes_memory() -> None:
+    model = zoo.bridge("gpt2")
+    ids, weights = zoo.prompt(model, N), model.embed.W_E
+    once = estimate(model, ids, method="tdd", batch=1).memory
+    everywhere = [
+        {"method": "tdd", "batch": 1, "direction": "forward"},
+        {"method": "progressive_inference", "batch": 1},
+    ]
+    for how in everywhere:
+        assert estimate(model, ids, **how).memory == once + 4 * (N - 1) * len(weights) * weights.element_size()
+
+
 def test_what_may_stop_early_is_counted_as_if_it_did_not() -> None:
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, N)

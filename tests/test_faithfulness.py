@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import variant_oracles as variants
-from asking import explain, plain_embeddings, plain_log_probs, predict, relative, weak_parts_allowed
+from asking import doubts_allowed, explain, plain_embeddings, plain_log_probs, predict, relative
 from scipy.stats import rankdata
 from test_curvature import named
 from test_families import tolerance
@@ -105,7 +105,7 @@ def test_every_target_of_a_prompt_has_its_own_drops_and_gap() -> None:
     with lens.undisturbed():
         cached = Activations.of(cache)
         both = predictions(lens, cached, {3: 7, N: 9}, tokens=ids, follow=True)
-    with weak_parts_allowed():
+    with doubts_allowed():
         results = heta_lens.Heta(probes=2).each(both)
     for attribution, n, target in zip(results, (3, N), (7, 9), strict=True):
         alone = found(model, ids[:, :n], target).diagnostics

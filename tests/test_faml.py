@@ -30,7 +30,7 @@ class Toy(Prediction):
 
     @property
     def lens(self) -> Any:
-        return SimpleNamespace(embedding_table=list, speller=SimpleNamespace(bos=None, filler=None))
+        return SimpleNamespace(embedding_table=list, vocabulary=0, speller=SimpleNamespace(bos=None, filler=None))
 
     def log_probs_from(self, start: int = 0, stop: int | None = None, layer: int | None = None) -> Any:  # noqa: ARG002
         return lambda states: self.logits(states).log_softmax(-1)

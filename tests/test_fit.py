@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 import variant_oracles as variants
-from asking import cache_of, plain_embeddings, plain_log_probs, predict, weak_parts_allowed
+from asking import cache_of, doubts_allowed, plain_embeddings, plain_log_probs, predict
 from test_untouched import differences, state
 from torch import Tensor
 
@@ -70,7 +70,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, weights: dict[str, float], noise: f
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Any:
-    with weak_parts_allowed():
+    with doubts_allowed():
         yield
 
 

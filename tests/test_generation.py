@@ -14,7 +14,7 @@ from torch import Tensor
 import zoo
 from heta_lens.baselines.sea_cot import SeaCot, content_words, overlap, weighed
 from heta_lens.batches import Batches
-from heta_lens.generation import Writer, beam_search, check_room, drawn_token, greedy, sample
+from heta_lens.generation import Writer, beam_search, drawn_token, greedy, sample
 from heta_lens.lens import Lens
 from heta_lens.prediction import Prediction
 
@@ -218,13 +218,6 @@ def test_a_draw_falls_among_the_likeliest_tokens() -> None:
     assert drawn_token(log_probs[None], torch.tensor([0.999]), 0, 1).tolist() == [1]
 
 
-def test_there_is_only_so_much_room() -> None:
-    lens = Lens(zoo.bridge("gpt2"))
-    check_room(lens, zoo.N_CTX)
-    with pytest.raises(ValueError, match=f"take {zoo.N_CTX + 1} positions, and this model has {zoo.N_CTX}: lower len"):
-        check_room(lens, zoo.N_CTX + 1)
-
-
 # ------------------------------------------------------------------------------------------------------------ SEA-CoT
 SHORT: dict[str, Any] = {
     "think": ".", "conclude": " is", "entail": "{explanation} in {claim}?",
@@ -398,7 +391,7 @@ def test_what_sea_cot_refuses(build: Callable[..., Any], monkeypatch: pytest.Mon
     asked = predict(model, ids, 30)
     with pytest.raises(ValueError, match="'sea_cot' explains one token, and cannot contrast"):
         SeaCot(**SHORT)(predict(model, ids, (30, 31)))
-    with pytest.raises(ValueError, match="positions, and this model has 64: lower length"):
+    with pytest.raises(ValueError, match="'sea_cot' takes 170 positions, and this model has 64: lower length=100"):
         SeaCot()(asked)
     for wrong in ("{explanation}", "{claim} {claim} {explanation}"):
         with pytest.raises(ValueError, match=r"must have \{explanation\} and \{claim\} in it, each once"):

@@ -15,6 +15,7 @@ import zoo
 from heta_lens.baselines.baseline import Baseline
 from heta_lens.baselines.discretized_integrated_gradients import (
     DiscretizedIntegratedGradients,
+    Words,
     anchor_words,
     halved,
     monotone,
@@ -122,7 +123,7 @@ class Toy(Prediction):
 
     @property
     def lens(self) -> Any:
-        return SimpleNamespace(embedding_table=list, speller=SimpleNamespace(bos=None, filler=None))
+        return SimpleNamespace(embedding_table=list, vocabulary=0, speller=SimpleNamespace(bos=None, filler=None))
 
     def logits_from(self, start: int = 0, layer: int | None = None) -> Any:  # noqa: ARG002
         return lambda states: torch.stack([self.g(torch.cat([self.embeddings[:start], some])) for some in states])[
@@ -460,7 +461,7 @@ def test_anchors_are_what_a_loop_finds(strategy: Any, count: int, steps: int) ->
     table[30:] = table[30:].round()  # where ties are
     tokens = torch.tensor([0, 7, 31, 12])
     for baseline in (table[12], torch.zeros(4, dtype=torch.float64)):
-        found = anchor_words(table, baseline, steps, strategy, count, tokens)
+        found = anchor_words(Words.of(table, baseline), steps, strategy, count, tokens)
         slow = [slow_words(table, token, baseline, steps, count, strategy)[0] for token in tokens.tolist()]
         assert torch.equal(found, torch.stack([torch.stack(path) for path in slow]))
 
@@ -468,7 +469,7 @@ def test_anchors_are_what_a_loop_finds(strategy: Any, count: int, steps: int) ->
 def test_a_path_ends_at_the_baseline_when_no_word_is_left_and_stays_there() -> None:
     """The nearest of 3 is 2, of which the nearest is 3 again; the baseline is no anchor."""
     line = vector(0, 2, 3)[:, None]
-    found = anchor_words(line, vector(0), 3, "greedy", 1, torch.tensor([2, 0]))
+    found = anchor_words(Words.of(line, vector(0)), 3, "greedy", 1, torch.tensor([2, 0]))
     assert found[..., 0].tolist() == [[2, 0, 0], [0, 0, 0]]
 
 
@@ -476,7 +477,8 @@ def test_the_two_strategies_choose_by_distance_and_by_dimensions() -> None:
     """One anchor lies between in no dimension, but almost; the other in one of two, and far away in the second."""
     table = torch.tensor([[0.0, 0.0], [4.0, 4.0], [4.1, 4.1], [3.0, 9.0]], dtype=torch.float64)
     greedy, most = (
-        anchor_words(table, table[0], 1, strategy, 3, torch.tensor([1])) for strategy in ("greedy", "maxcount")
+        anchor_words(Words.of(table, table[0]), 1, strategy, 3, torch.tensor([1]))
+        for strategy in ("greedy", "maxcount")
     )
     assert greedy[0, 0].tolist() != most[0, 0].tolist() == [3, 9]
 

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from asking import cache_of, explain, predict, relative, start_together, weak_parts_allowed
+from asking import cache_of, doubts_allowed, explain, predict, relative, start_together
 
 import heta_lens
 import heta_lens.prediction
@@ -137,7 +137,7 @@ def test_batch_is_how_many_copies_are_alive_at_once(batch: Any, most: Any, monke
 
     monkeypatch.setattr(type(prediction.lens), "run", counted_run)
     monkeypatch.setattr(torch.autograd, "grad", counted_grad)
-    with weak_parts_allowed():
+    with doubts_allowed():
         heta_lens.Heta(batch=batch, probes=40)(prediction)
     assert (max(copies), max(products)) == most
 
@@ -156,7 +156,7 @@ def test_every_run_reads_the_tokens_its_embeddings_belong_to(build: Any, monkeyp
         return run(lens, given, *args, **options)
 
     monkeypatch.setattr(type(prediction.lens), "run", watched)
-    with weak_parts_allowed():
+    with doubts_allowed():
         heta_lens.Heta(probes=1)(prediction)
     assert len(lengths) > 1  # among them runs that continue from a prefix
 
@@ -382,7 +382,7 @@ def test_methods_on_one_prediction_agree_while_somebody_caches() -> None:
     expected = explain(model, ids, 7, probes=2)
     cache = cache_of(model, ids)
     live = [(name, partial(store, cache.cache_dict, name)) for name in list(cache.cache_dict)]
-    with model.hooks(fwd_hooks=live), weak_parts_allowed():
+    with model.hooks(fwd_hooks=live), doubts_allowed():
         prediction = heta_lens.Prediction.from_cache(cache, 7, tokens=ids)
         first, second = (heta_lens.Heta(probes=2)(prediction) for _ in range(2))
     assert torch.equal(first.scores, second.scores)
@@ -477,7 +477,7 @@ def test_nothing_of_an_attribution_stays_where_it_was_computed(monkeypatch: pyte
     prediction, moved = predict(model, zoo.prompt(model, 5)), []
     cpu = torch.Tensor.cpu
     monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: moved.append(tensor.data_ptr()) or cpu(tensor))
-    with weak_parts_allowed():
+    with doubts_allowed():
         found = heta_lens.Heta(probes=3, interactions=True)(prediction)
 
     def tensors(value: Any) -> list[torch.Tensor]:

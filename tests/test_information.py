@@ -188,19 +188,20 @@ def test_masked_copies_change_one_token_each() -> None:
 
 
 def test_masks_do_not_ask_for_the_vocabulary_they_do_not_need() -> None:
-    def vocabulary() -> Tensor:
-        raise AssertionError("not needed")
+    def vocabulary(ids: object = None) -> Tensor:
+        raise AssertionError(f"{ids} not needed")
 
     embeddings = torch.ones(2, 3)
-    assert mask_vector("zero", embeddings, vocabulary).tolist() == [0, 0, 0]
-    assert mask_vector("mean", embeddings, vocabulary).tolist() == [1, 1, 1]
-    assert mask_vector(torch.full((3,), 2.0), embeddings, vocabulary).tolist() == [2, 2, 2]
+    assert mask_vector("zero", embeddings, vocabulary, 5).tolist() == [0, 0, 0]
+    assert mask_vector("mean", embeddings, vocabulary, 5).tolist() == [1, 1, 1]
+    assert mask_vector(torch.full((3,), 2.0), embeddings, vocabulary, 5).tolist() == [2, 2, 2]
 
 
 def test_every_mask_has_the_type_of_the_embeddings() -> None:
     embeddings, vocabulary = torch.ones(2, 3), torch.ones(5, 3, dtype=torch.float64)
     for mask in ("zero", "mean", "vocab_mean", 4, torch.ones(3, dtype=torch.bfloat16)):
-        assert mask_vector(mask, embeddings, lambda: vocabulary).dtype == torch.float32, mask
+        found = mask_vector(mask, embeddings, lambda ids=slice(None): vocabulary[ids], len(vocabulary))
+        assert found.dtype == torch.float32, mask
 
 
 def test_a_mask_of_whole_numbers_is_not_taken_for_a_vector() -> None:

@@ -12,7 +12,7 @@ from zipfile import ZipFile
 
 import pytest
 import torch
-from asking import weak_parts_allowed
+from asking import doubts_allowed
 
 import heta_lens
 import zoo
@@ -142,7 +142,7 @@ def test_a_recall_prompt_is_explained_by_its_evidence() -> None:
     (story,) = told(1)
     ids = model.to_tokens(story.text)
     _, cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)
-    with weak_parts_allowed():
+    with doubts_allowed():
         attribution = heta_lens.attribute(cache, tokens=ids)
     assert attribution.target_text == story.answer
     evidence = {at for stretch in story.evidence for at in stretch.tokens}

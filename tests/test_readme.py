@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asking import weak_parts_allowed
+from asking import doubts_allowed
 from transformer_lens.model_bridge import TransformerBridge
 from typer.testing import CliRunner
 
@@ -31,7 +31,7 @@ def run(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             HookedTransformer, "from_pretrained_no_processing", staticmethod(lambda name: zoo.hooked(name))
         )
     names: dict[str, Any] = {}
-    with weak_parts_allowed():
+    with doubts_allowed():
         exec(code, names)
 
 
@@ -54,7 +54,7 @@ def test_the_example_runs_with_the_other_kind_of_model(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("code", [DEMO, *re.findall(r"```python\n(.*?)```", CARD, re.DOTALL)], ids=["readme", "card"])
 def test_the_demo_model_does_what_is_said(code: str) -> None:
-    with weak_parts_allowed():
+    with doubts_allowed():
         exec(code, {})
 
 

@@ -26,6 +26,8 @@ FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
 ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
 N, TARGET = 8, 7
 
+pytestmark = pytest.mark.filterwarnings("ignore:none of . probes found .* tokens that suffice:UserWarning")
+
 
 def plain_logits(model: Any, ids: Tensor) -> Tensor:
     with torch.no_grad():
@@ -128,6 +130,9 @@ def test_what_tdd_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr(model, "tokenizer", None)
         with pytest.raises(ValueError, match="add_bos=True needs a tokenizer"):
             Tdd(add_bos=True)(asked)
+    full = zoo.prompt(model, zoo.N_CTX + 1)[:, 1:]
+    with pytest.raises(ValueError, match=rf"takes {zoo.N_CTX + 1} positions, .*: leave out add_bos=True"):
+        Tdd(add_bos=True)(predict(model, full, TARGET))
     try:
         asked = predict(hooked_up(model), ids, TARGET)
         with pytest.raises(ValueError, match="direction='backward' runs parts of the context, which hooks on"):
@@ -212,7 +217,8 @@ def test_what_reagent_is_made_of() -> None:
     assert best(torch.tensor([0.1, 0.3, 0.2]), 2).tolist() == [False, True, True]
     asked = on_bridge()
     probes = [Probe(generator, torch.tensor(row, dtype=torch.float64)) for row in ([0.0, 1.0], [0.0, 3.0], [5.0, 0.0])]
-    every, facts = aggregated(probes, 1, asked)
+    with pytest.warns(UserWarning, match="none of 3 probes found 1 tokens that suffice: raise top, tolerance or"):
+        every, facts = aggregated(probes, 1, asked)
     assert facts == {"stopped": 0, "rationale": [1]}
     assert every.tolist() == pytest.approx(torch.stack([one.belief.softmax(0) for one in probes]).mean(0).tolist())
     probes[2].stopped = True
@@ -363,6 +369,9 @@ def test_a_masked_language_model_fills_in(build: Callable[..., Any]) -> None:
     assert found == [int(replacer(ids, torch.tensor([2]), np.random.default_rng(seed))[0]) for seed in range(30)]
     asked = predict(model, ids[None], TARGET)
     assert Reagent(replacer=replacer, probes=2, max_steps=2)(asked).scores.isfinite().all()
+    with pytest.raises(ValueError, match="the masked language model is in training mode"):
+        MaskedLM(masked.train(), tokenizer, own)
+    masked.eval()
     with pytest.raises(ValueError, match=r"reads 22 of 22 masks in \d+ tokens, of which it takes 20"):
         replacer(ids[-1:].repeat(22), torch.arange(22), np.random.default_rng(0))
 
@@ -514,7 +523,7 @@ def test_what_gilot_refuses() -> None:
         Gilot(beams=4)
     with pytest.raises(ValueError, match="nucleus and support are for distance='ot'; 'kl' compares all"):
         Gilot(distance="kl", support=5)
-    with pytest.raises(ValueError, match="take 108 positions, and this model has 64"):
+    with pytest.raises(ValueError, match="'gilot' takes 108 positions, and this model has 64: lower length=101"):
         Gilot(length=101)(on_bridge())
     try:
         asked = predict(hooked_up(model), ids, TARGET)

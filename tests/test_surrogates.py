@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from heta_lens.baselines.lime import nearness
-from heta_lens.scales import log_odds
+from heta_lens.scales import on_scale
 from heta_lens.sources import members, sentences, split, wording
 from heta_lens.surrogates import (
     Linear,
@@ -130,13 +130,32 @@ def test_contextcites_worked_example() -> None:
 
 
 def test_the_odds_of_a_joint_probability() -> None:
-    close(float(log_odds(torch.tensor([0.5, 0.8], dtype=torch.float64).log().sum())), -0.405465, 1e-6)
+    joint = torch.tensor([0.4, 0.6], dtype=torch.float64).log()
+    close(float(on_scale(joint, 0, "log_odds")), -0.405465, 1e-6)
     close(log(0.4 / 0.6), -0.405465, 1e-6)
+
+
+def test_the_odds_of_a_sure_thing_are_known_and_have_a_slope() -> None:
+    logits = torch.tensor([90.0, 0.0, 0.0], requires_grad=True)
+    odds = on_scale(logits, 0, "log_odds")
+    odds.backward()
+    close(odds.item(), 90 - log(2), 1e-4)
+    assert logits.grad is not None and logits.grad.tolist() == [1, -0.5, -0.5]
 
 
 def test_a_lasso_without_a_penalty_is_least_squares() -> None:
     masks, values, weights = problem(5)
     close(lasso(masks, values, weights, 0).weights, ridge(masks, values, weights, 0).weights)
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 40])
+def test_samples_are_summed_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    masks, values, weights = problem(5)
+    fits = [lambda: ridge(masks, values, weights, 0.3).weights, lambda: shapley(masks, values, weights, -1.0, 2.0, 0.3)]
+    whole = [fit() for fit in fits]
+    monkeypatch.setattr("heta_lens.surrogates.AT_ONCE", at_once)
+    for fit, expected in zip(fits, whole, strict=True):
+        close(fit(), expected)
 
 
 # ---------------------------------------------------------------------------------------------------- Shapley values

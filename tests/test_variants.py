@@ -13,6 +13,7 @@ import torch
 import variant_oracles as variants
 from asking import (
     cache_of,
+    doubts_allowed,
     explain,
     plain_embeddings,
     plain_log_probs,
@@ -20,7 +21,6 @@ from asking import (
     relative,
     signs,
     start_together,
-    weak_parts_allowed,
 )
 from test_curvature import named
 from test_families import tolerance
@@ -334,7 +334,7 @@ def test_every_target_of_a_prompt_is_explained_as_if_it_were_alone(variant: Vari
     with lens.undisturbed():
         cached = Activations.of(cache)
         asked = predictions(lens, cached, {3: 7, 6: 9}, tokens=ids, follow=True)
-    with weak_parts_allowed():
+    with doubts_allowed():
         results = Heta(variant=variant, **OWN[variant]).each(asked)
     for result, n, target in zip(results, (3, 6), (7, 9), strict=True):
         alone = found(model, ids[:, :n], variant, target)
@@ -506,7 +506,7 @@ def test_presets_can_be_changed_and_are_checked_like_other_options() -> None:
 def test_a_preset_explains_as_its_options_do() -> None:
     model = zoo.bridge("gpt2")
     prediction = predict(model, zoo.prompt(model, 6), TARGET)
-    with weak_parts_allowed():
+    with doubts_allowed():
         preset = Heta.preset("released", window=4, probes=2)(prediction)
         spelled = Heta(
             variant="win", flow="prefix_head", window_mode="chunk", window_gate="per_window", window=4, probes=2

@@ -34,7 +34,8 @@ class AttnLrp(Baseline):
     explained is the centred logit; a contrast is the same either way.
 
     - ``rule``: ``attn_lrp`` halves what a product passes on: values get a half, queries and keys a quarter each, a gate
-      and what it multiplies a half each; ``cp_lrp`` takes patterns and gates as given, and halves nothing
+      and what it multiplies a half each; ``cp_lrp`` takes patterns and gates as given, and halves nothing. Its authors
+      take the first for models with gates and RMS norms, like Llama, and the second for models like GPT-2.
     """
 
     rule: Rule = "attn_lrp"

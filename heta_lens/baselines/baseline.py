@@ -53,12 +53,19 @@ class Baseline(ABC):
             self.check(prediction)
         return [self(prediction) for prediction in predictions]
 
-    def check(self, prediction: Prediction) -> None:  # noqa: B027  (most have nothing to refuse)
+    def check(self, prediction: Prediction) -> None:
         """Refuse, before any work, what cannot be done for this prediction."""
+        mask = getattr(self, "mask", None)
+        if mask is not None:
+            prediction.mask_vector(mask)
 
     @abstractmethod
     def work(self, prediction: Prediction) -> dict[str, int]:
         """How many ``forwards`` and ``backwards`` of the whole context lie ahead, at most."""
+
+    def read(self, prediction: Prediction) -> int:  # noqa: ARG002
+        """At how many positions a run keeps what is predicted."""
+        return 1
 
     @abstractmethod
     def explain(self, asked: Prediction, work: Work) -> Found:
@@ -78,6 +85,12 @@ class Baseline(ABC):
 def refuse_contrast(method: Baseline, prediction: Prediction) -> None:
     if isinstance(prediction.target, tuple):
         raise ValueError(f"method={method.name!r} explains one token, and cannot contrast it with another")
+
+
+def refuse_overlong(method: Baseline, prediction: Prediction, positions: int, way_out: str) -> None:
+    longest = getattr(prediction.lens.model.cfg, "n_ctx", None)
+    if longest is not None and positions > longest:
+        raise ValueError(f"method={method.name!r} takes {positions} positions, and this model has {longest}: {way_out}")
 
 
 def refuse_hooks(method: Baseline, prediction: Prediction, why: str) -> None:

@@ -35,7 +35,7 @@ class CausalTracing(Baseline):
     - ``mode``: ``restore`` does that; ``noise_one`` is cheaper: ``a_i = g(clean) - g(noise on token i alone)``
     - ``samples``, ``noise``, ``seed``: how often noise is drawn, how strong, in standard deviations of the context's
       embeddings, and where from
-    - ``layers``: after how many layers, evenly spaced from the first up, states are put back (at most: all)
+    - ``layers``: after how many of the layers states are put back, in turn: evenly spaced ones from the first up
     - ``reduce``: ``max`` or ``mean`` over these layers
     - ``scale``: what g is, the target's ``prob``, ``log_prob``, ``logit`` or ``log_odds``
     - ``batch``: copies of the context run at once

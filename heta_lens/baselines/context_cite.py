@@ -66,7 +66,9 @@ class ContextCite(Baseline):
 
     name: ClassVar = "context_cite"
     cost: ClassVar = "(samples + held_out) · F"
-    adapted: ClassVar = "it scores sentences, and here their tokens; what stays of the prompt is not tokenised again"
+    adapted: ClassVar = (
+        "one token is cited, not a response; tokens share their sentence's score, and stay what they are"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,7 +77,7 @@ class ContextCite(Baseline):
                 raise ValueError(f"{name} means nothing with {option}={value!r}: leave it out")
 
     def check(self, prediction: Prediction) -> None:
-        prediction.mask_vector(self.mask)
+        super().check(prediction)
         for start, stop in self.query:
             if stop > len(prediction):
                 raise ValueError(f"query has the range ({start}, {stop}), but the context ends at {len(prediction)}")

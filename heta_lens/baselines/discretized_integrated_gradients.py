@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
 from einops import einsum, rearrange
@@ -56,10 +56,9 @@ class DiscretizedIntegratedGradients(Baseline):
 
     name: ClassVar = "discretized_integrated_gradients"
     cost: ClassVar = "2^factor · (steps + 1) · (F + B), and a search of the vocabulary for each step of each token"
-    adapted: ClassVar = "scores are not divided by their norm"
-
-    def check(self, prediction: Prediction) -> None:
-        prediction.mask_vector(self.mask)
+    adapted: ClassVar = (
+        "scores are not divided by their norm; of special tokens only one that begins the text stays as it is"
+    )
 
     def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
         points = 2**self.factor * (self.steps + 1)
@@ -81,10 +80,23 @@ class DiscretizedIntegratedGradients(Baseline):
         """The words on the way to the baseline, of the tokens a few at a time."""
         table = asked.lens.embedding_table().to(asked.embeddings)
         near = min(self.neighbours, len(table) - 1)
-        search = partial(anchor_words, table, asked.mask_vector(self.mask), self.steps, self.strategy, near)
+        search = partial(anchor_words, Words.of(table, asked.mask_vector(self.mask)), self.steps, self.strategy, near)
         tokens, places = asked.ids.unique(return_inverse=True)
         some = Batches(max(1, AT_ONCE // max(near * table.shape[1], len(table))))
         return rearrange(some.map(search, tokens, 1)[places], "pos step d -> step pos d")
+
+
+class Words(NamedTuple):
+    """The vocabulary; which words are the ``baseline``, and the squared norms of all."""
+
+    table: Float[Tensor, "vocab d"]
+    baseline: Float[Tensor, "d"]
+    nothing: Bool[Tensor, "vocab"]
+    squares: Float[Tensor, "vocab"]
+
+    @classmethod
+    def of(cls, table: Float[Tensor, "vocab d"], baseline: Float[Tensor, "d"]) -> "Words":
+        return cls(table, baseline, (table == baseline).all(-1), table.square().sum(-1))
 
 
 def slopes_at(
@@ -96,16 +108,11 @@ def slopes_at(
 
 
 def anchor_words(
-    table: Float[Tensor, "vocab d"],
-    baseline: Float[Tensor, "d"],
-    steps: int,
-    strategy: Strategy,
-    near: int,
-    tokens: Int[Tensor, "word"],
+    words: Words, steps: int, strategy: Strategy, near: int, tokens: Int[Tensor, "word"]
 ) -> Float[Tensor, "word step d"]:
     """The embeddings of the words each token goes back by, no word twice; the baseline, where none is left."""
+    table, baseline, nothing, squares = words
     rows, current, here = torch.arange(len(tokens), device=table.device), tokens, table[tokens]
-    nothing, squares = (table == baseline).all(-1), table.square().sum(-1)
     arrived, used = nothing[tokens], nothing.expand(len(tokens), -1).clone()
     found: list[Tensor] = []
     for _ in range(steps):

@@ -51,8 +51,8 @@ class Faml(Baseline):
     adapted: ClassVar = "the mask is learned for one prediction, where its authors first train a network on a task"
 
     def check(self, prediction: Prediction) -> None:
+        super().check(prediction)
         refuse_contrast(self, prediction)
-        prediction.mask_vector(self.mask)
 
     def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
         return {"forwards": 2 * self.steps, "backwards": 2 * self.steps}

@@ -10,10 +10,10 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from heta_lens.baselines.baseline import Baseline, Found, refuse_contrast, refuse_hooks
+from heta_lens.baselines.baseline import Baseline, Found, refuse_contrast, refuse_hooks, refuse_overlong
 from heta_lens.batches import MASKED, Batches
 from heta_lens.divergence import kl
-from heta_lens.generation import Beams, Writer, beam_search, check_room
+from heta_lens.generation import Beams, Writer, beam_search
 from heta_lens.masking import Masking, masked_copies
 from heta_lens.options import Batch, at_least
 from heta_lens.prediction import Prediction
@@ -49,7 +49,7 @@ class Gilot(Baseline):
     batch: Batch = "auto"
 
     name: ClassVar = "gilot"
-    cost: ClassVar = "N F; (N + 1) (1 + (length - 1) beams) F when it looks ahead"
+    cost: ClassVar = "N F and N linear programmes; (N + 1) (1 + (length - 1) beams) F when it looks ahead"
     signed: ClassVar = False
     adapted: ClassVar = (
         "the next token only, by default; the transport is exact, a token's embedding is masked, and texts go on"
@@ -65,11 +65,11 @@ class Gilot(Baseline):
             raise ValueError(f"nucleus and support are for distance='ot'; {self.distance!r} compares all tokens")
 
     def check(self, prediction: Prediction) -> None:
+        super().check(prediction)
         refuse_contrast(self, prediction)
-        prediction.mask_vector(self.mask)
         if self.length > 1:
             refuse_hooks(self, prediction, "writes after the context")
-            check_room(prediction.lens, len(prediction) + self.length - 1)
+            refuse_overlong(self, prediction, len(prediction) + self.length - 1, f"lower length={self.length}")
 
     def work(self, prediction: Prediction) -> dict[str, int]:
         n, ahead = len(prediction), (self.length - 1) * self.beams

@@ -54,9 +54,6 @@ class IntegratedGradients(Baseline):
     name: ClassVar = "integrated_gradients"
     cost: ClassVar = "steps · (F + B)"
 
-    def check(self, prediction: Prediction) -> None:
-        prediction.mask_vector(self.mask)
-
     def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
         return {"forwards": self.steps + 2, "backwards": self.steps}
 

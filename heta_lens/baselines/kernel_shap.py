@@ -50,7 +50,7 @@ class KernelShap(Baseline):
     cost: ClassVar = "samples · F"
 
     def check(self, prediction: Prediction) -> None:
-        prediction.mask_vector(self.mask)
+        super().check(prediction)
         players = len(each_token(prediction, self.keep_bos))
         least = min(2 * players, coalitions(players))
         if self.samples is not None and self.samples < least:

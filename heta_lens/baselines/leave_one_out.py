@@ -36,9 +36,6 @@ class LeaveOneOut(Baseline):
     def directed(self) -> bool:
         return self.effect == "log_prob"
 
-    def check(self, prediction: Prediction) -> None:
-        prediction.mask_vector(self.mask)
-
     def work(self, prediction: Prediction) -> dict[str, int]:
         return {"forwards": len(prediction)}
 

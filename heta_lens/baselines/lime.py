@@ -56,9 +56,6 @@ class Lime(Baseline):
     cost: ClassVar = "samples · F"
     adapted: ClassVar = "its authors mask words, not tokens, and leave the surrogate open"
 
-    def check(self, prediction: Prediction) -> None:
-        prediction.mask_vector(self.mask)
-
     def work(self, prediction: Prediction) -> dict[str, int]:
         return {"forwards": 1 + self._count(len(each_token(prediction, self.keep_bos)))}
 

@@ -8,7 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from heta_lens.baselines.baseline import Baseline, Found, refuse_contrast
+from heta_lens.baselines.baseline import Baseline, Found, refuse_contrast, refuse_overlong
 from heta_lens.baselines.reading import check_layer, full_ids, streams
 from heta_lens.options import at_least
 from heta_lens.prediction import Prediction
@@ -42,9 +42,7 @@ class Peering(Baseline):
         if self.query == "predictor":
             return
         refuse_contrast(self, prediction)
-        room = getattr(prediction.lens.model.cfg, "n_ctx", None)
-        if room is not None and len(prediction) >= room:
-            raise ValueError(f"the context fills all {room} positions: query='target' needs one more, 'predictor' none")
+        refuse_overlong(self, prediction, len(prediction) + 1, "query='predictor' needs no more than the context")
 
     def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
         return {"forwards": 1}

@@ -63,7 +63,7 @@ class ProgressiveInference(Baseline):
             raise ValueError(f"{name}={getattr(self, name)!r} means nothing with passes={self.passes!r}: leave it out")
 
     def check(self, prediction: Prediction) -> None:
-        prediction.mask_vector(self.mask)
+        super().check(prediction)
         if self.before == "bos" and not prediction.begins:
             if prediction.lens.speller.bos is None:
                 raise ValueError("before='bos' needs a tokenizer with such a token: leave it out")
@@ -73,6 +73,9 @@ class ProgressiveInference(Baseline):
         if self.passes == "multi":
             return {"forwards": self.samples + 2}
         return {"forwards": 1 + (self.before == "bos" and not prediction.begins)}
+
+    def read(self, prediction: Prediction) -> int:
+        return len(prediction)
 
     def explain(self, asked: Prediction, work: Work) -> Found:
         if self.passes == "multi":

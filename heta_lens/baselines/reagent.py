@@ -13,6 +13,7 @@ from torch import Tensor
 
 from heta_lens.baselines.baseline import Baseline, Found, refuse_contrast, refuse_hooks
 from heta_lens.baselines.replacers import REPLACERS, Replacer, check_replacer, replaced
+from heta_lens.diagnostics import warn
 from heta_lens.options import Batch, Seed, at_least
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
@@ -161,5 +162,7 @@ def aggregated(probes: Sequence[Probe], top: int, asked: Prediction) -> Found:
     counted = stopped or probes
     shares = torch.stack([probe.belief.softmax(0) for probe in counted])
     votes = torch.stack([best(probe.belief, top) for probe in counted]).sum(0)
+    if not stopped:
+        warn(f"none of {len(probes)} probes found {top} tokens that suffice: raise top, tolerance or max_steps")
     facts = {"stopped": len(stopped), "rationale": (votes >= min(AGREED, len(counted))).nonzero()[:, 0].tolist()}
     return shares.mean(0).to(asked.embeddings), facts

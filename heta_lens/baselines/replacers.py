@@ -123,6 +123,8 @@ class MaskedLM:
     own: Any
 
     def __post_init__(self) -> None:
+        if self.model.training:
+            raise ValueError("the masked language model is in training mode, where it says something else each time")
         for name in ("tokenizer", "own"):  # encoding resets the padding and truncation set on them
             object.__setattr__(self, name, deepcopy(getattr(self, name)))
 

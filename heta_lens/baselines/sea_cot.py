@@ -10,10 +10,11 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias, cast
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from heta_lens.baselines.baseline import Baseline, Found, refuse_contrast, refuse_hooks
+from heta_lens.baselines.baseline import Baseline, Found, refuse_contrast, refuse_hooks, refuse_overlong
 from heta_lens.batches import Batches
-from heta_lens.generation import Writer, check_room, sample
+from heta_lens.generation import Writer, sample
 from heta_lens.options import Batch, Seed, at_least
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
@@ -107,7 +108,7 @@ class SeaCot(Baseline):
         if isinstance(self.entail, str) and prompts.yes == prompts.no:
             raise ValueError(f"the model's tokenizer writes {YES!r} and {NO!r} alike, so it cannot be asked")
         beside = max(len(prompts.think) + len(prompts.conclude), prompts.asking)
-        check_room(prediction.lens, len(prediction) + self.length + beside)
+        refuse_overlong(self, prediction, len(prediction) + self.length + beside, f"lower length={self.length}")
 
     def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
         return {"forwards": 1 + self.explanations * (self.length - 1 + 3)}
@@ -146,25 +147,21 @@ class SeaCot(Baseline):
         return Prompts(encode(self.think), encode(self.conclude), entail, encode(YES), encode(NO))
 
 
+@torch.no_grad()
 def said(
     asked: Prediction, batches: Batches, done: Callable[[int], None], texts: Sequence[Sequence[int]], count: int
 ) -> Float[Tensor, "text step vocab"]:
     """What the model says after each of these texts, and after each of as many tokens before it as are to be read."""
-    found: dict[int, Tensor] = {}
-    for length in {len(text) for text in texts}:
-        rows = [row for row, text in enumerate(texts) if len(text) == length]
-        ids = asked.ids.new_tensor([[*texts[row]] for row in rows])
-        found |= dict(zip(rows, batches.map(partial(_read, asked, count, done), ids, length), strict=True))
-    return torch.stack([found[row] for row in range(len(texts))])
+    ids = pad_sequence([asked.ids.new_tensor([*text]) for text in texts], batch_first=True)  # read before what pads it
+    ends = asked.ids.new_tensor([[len(text)] for text in texts])
+    places = ends + torch.arange(-count, 0, device=ids.device)
 
+    def read(rows: Int[Tensor, "row"]) -> Float[Tensor, "row step vocab"]:
+        logits = asked.prompt.logits_of(ids[rows, : int(ends[rows].max())], read=places[rows])
+        done(len(rows))
+        return log_softmax(logits)
 
-@torch.no_grad()
-def _read(
-    asked: Prediction, count: int, done: Callable[[int], None], ids: Int[Tensor, "text pos"]
-) -> Float[Tensor, "text step vocab"]:
-    logits = asked.prompt.logits_of(ids, read=range(-count, 0))
-    done(len(ids))
-    return log_softmax(logits)
+    return batches.map(read, torch.arange(len(texts), device=ids.device), ids.shape[1])
 
 
 def entailment(

@@ -46,9 +46,6 @@ class SequentialIntegratedGradients(Baseline):
     name: ClassVar = "sequential_integrated_gradients"
     cost: ClassVar = "N · (steps · (F + B) + F), each from the moved token on"
 
-    def check(self, prediction: Prediction) -> None:
-        prediction.mask_vector(self.mask)
-
     def work(self, prediction: Prediction) -> dict[str, int]:
         points = len(prediction) * self.steps
         return {"forwards": points + len(prediction) + 1, "backwards": points}

@@ -1,13 +1,16 @@
 """TDD, token distribution dynamics (Feng 2024): how the choice between two tokens moves as the context is read."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from heta_lens.baselines.baseline import Baseline, Found, refuse_hooks
+from heta_lens.baselines.baseline import Baseline, Found, refuse_hooks, refuse_overlong
+from heta_lens.coalitions import led_by, read_alone
+from heta_lens.options import Batch
 from heta_lens.pieces import rival
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
@@ -26,11 +29,13 @@ class Tdd(Baseline):
     - ``foil``: ``rival``, the model's most likely other token, or ``none``, where d is the target's probability. Of a
       contrastive target (a, b), b is the foil.
     - ``add_bos``: parts that are run alone begin with the token that says that a text begins
+    - ``batch``: parts run at once
     """
 
     direction: Literal["backward", "forward", "bidirectional"] = "backward"
     foil: Literal["rival", "none"] = "rival"
     add_bos: bool = False
+    batch: Batch = "auto"
 
     name: ClassVar = "tdd"
     cost: ClassVar = "N F of N/2 tokens; forward: F"
@@ -48,16 +53,23 @@ class Tdd(Baseline):
             refuse_hooks(self, prediction, f"direction={self.direction!r} runs parts of the context")
         if self.add_bos and prediction.lens.speller.bos is None:
             raise ValueError("add_bos=True needs a tokenizer with a token that begins a text")
+        if self.add_bos and not prediction.begins:
+            refuse_overlong(self, prediction, len(prediction) + 1, "leave out add_bos=True")
 
     def work(self, prediction: Prediction) -> dict[str, int]:
         return {"forwards": (self.direction != "forward") * len(prediction) + (self.direction != "backward")}
+
+    def read(self, prediction: Prediction) -> int:
+        return 1 if self.direction == "backward" else len(prediction)
 
     def explain(self, asked: Prediction, work: Work) -> Found:
         target, foil = asked.target if isinstance(asked.target, tuple) else (asked.target, rival(asked))
         against = None if self.foil == "none" else foil
         found = []
         if self.direction != "forward":
-            found.append(steps(suffix_choices(asked, self.add_bos, target, against, work)).flip(0))
+            read, batches = partial(choices, target=target, foil=against), asked.prompt.batches(self.batch, len(asked))
+            parts = read_alone(asked, *suffixes(asked, self.add_bos), read, batches, partial(work.add, "forwards"))
+            found.append(steps(parts).flip(0))
         if self.direction != "backward":
             found.append(steps(choices(prefix_logits(asked, work), target, against)))
         return torch.stack(found).mean(0), {"foil": against}
@@ -71,17 +83,11 @@ def prefix_logits(asked: Prediction, work: Work) -> Float[Tensor, "pos vocab"]:
     return logits
 
 
-@torch.no_grad()
-def suffix_choices(asked: Prediction, add_bos: bool, target: int, foil: int | None, work: Work) -> Float[Tensor, "pos"]:
-    """d after the last token alone, the last two, and so on."""
-    found = []
-    for length in range(1, len(asked) + 1):
-        ids = asked.ids[len(asked) - length :]
-        if add_bos and int(ids[0]) != asked.lens.speller.bos:
-            ids = torch.cat([ids.new_tensor([asked.lens.speller.bos]), ids])
-        found.append(choices(asked.prompt.logits_of(ids[None])[:, 0], target, foil))
-        work.add("forwards", 1)
-    return torch.cat(found)
+def suffixes(asked: Prediction, add_bos: bool) -> tuple[Int[Tensor, "pos"], Bool[Tensor, "part pos"]]:
+    """Ids, and which of them are the last token alone, the last two, and so on."""
+    ids, bos = asked.ids, asked.lens.speller.bos
+    present = torch.ones(len(ids), len(ids), dtype=torch.bool, device=ids.device).tril().flip(1)
+    return led_by(bos, ids, present, ids.flip(0) != bos) if add_bos and bos is not None else (ids, present)
 
 
 def choices(logits: Float[Tensor, "part vocab"], target: int, foil: int | None) -> Float[Tensor, "part"]:

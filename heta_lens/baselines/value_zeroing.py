@@ -52,11 +52,12 @@ class ValueZeroing(Baseline):
         after = range(1, asked.lens.layers + 1)
         clean = streams(asked, full_ids(asked)[None], after)
         work.add("forwards", 1)
-        turned = partial(turns, asked, clean, partial(work.add, "forwards"))
+        first = 0 if self.reduce == "rollout" else len(asked) - 1
+        turned = partial(turns, asked, clean, first, partial(work.add, "forwards"))
         sources = torch.arange(len(asked), device=asked.embeddings.device)
         found = asked.prompt.batches(self.batch, len(asked)).map(turned, sources, len(asked))
-        own = torch.eye(len(asked)).to(found)
-        changes = rearrange(found, "source l query -> l query source").tril()
+        own = torch.eye(len(asked)).to(found)[first:]
+        changes = rearrange(found, "source l query -> l query source").tril(first)
         maps = [shares(torch.where(change < self.floor, 0, change), own) for change in changes]
         if self.reduce == "rollout":
             return walked_down(reversed(maps)), {}
@@ -66,13 +67,13 @@ class ValueZeroing(Baseline):
 
 @torch.no_grad()
 def turns(
-    asked: Prediction, clean: Streams, done: Callable[[int], None], sources: Int[Tensor, "source"]
+    asked: Prediction, clean: Streams, first: int, done: Callable[[int], None], sources: Int[Tensor, "source"]
 ) -> Float[Tensor, "source l query"]:
-    """``1 - cos`` by source, layer and query, of one run in which every layer sees what it would see."""
+    """``1 - cos`` by source, layer and query from the first on; in one run, where each layer sees what it would see."""
     seen: dict[int, Tensor] = {}
     values: dict[str, Hook] = {values_name(layer - 1): partial(without_values, sources) for layer in clean}
     states: dict[str, Hook] = {
-        asked.lens.stream_name(layer): partial(compare, seen, layer, len(asked), states)
+        asked.lens.stream_name(layer): partial(compare, seen, layer, slice(first, len(asked)), states)
         for layer, states in clean.items()
     }
     ids = repeat(full_ids(asked), "pos -> source pos", source=len(sources))
@@ -87,8 +88,9 @@ def without_values(sources: Int[Tensor, "source"], live: Tensor) -> Tensor:
     return zeroed
 
 
-def compare(seen: dict[int, Tensor], layer: int, length: int, clean: Tensor, live: Tensor) -> Tensor:
-    """Note how far the context's states turned, and hand the next layer the clean ones."""
-    away = normalize(live.to(clean), dim=-1) - normalize(clean, dim=-1)  # no digits are lost where they hardly differ
-    seen[layer] = away[:, :length].square().sum(-1) / 2
+def compare(seen: dict[int, Tensor], layer: int, queries: slice, clean: Tensor, live: Tensor) -> Tensor:
+    """Note how far some states turned, and hand the next layer the clean ones."""
+    was, now = clean[:, queries], live[:, queries].to(clean)
+    away = normalize(now, dim=-1) - normalize(was, dim=-1)  # no digits are lost where they hardly differ
+    seen[layer] = away.square().sum(-1) / 2
     return clean.to(live).expand_as(live)
