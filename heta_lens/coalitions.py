@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heta_lens.batches import Batches
-from heta_lens.likelihood import ablated
+from heta_lens.likelihood import ablated, with_others_masked
 from heta_lens.masking import Mask
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
@@ -118,18 +118,14 @@ def prefixes(
     done: Callable[[int], None],
 ) -> Float[Tensor, "copy pos"]:
     """How likely the target is after every position, where in each copy only the tokens ``present`` are themselves."""
-    embeddings = asked.embeddings
-
-    def read(some: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy pos"]:
-        found = read_everywhere(asked, torch.where(rearrange(some, "copy pos -> copy pos 1"), embeddings, mask), scale)
-        done(len(some))
-        return found
-
-    return batches.map(read, present.to(embeddings.device), len(asked))
+    return with_others_masked(asked, present, mask, partial(read_everywhere, asked, scale=scale, done=done), batches)
 
 
 @torch.no_grad()
-def read_everywhere(asked: Prediction, states: Float[Tensor, "copy pos d"], scale: Scale) -> Float[Tensor, "copy pos"]:
+def read_everywhere(
+    asked: Prediction, states: Float[Tensor, "copy pos d"], scale: Scale, done: Callable[[int], None]
+) -> Float[Tensor, "copy pos"]:
     """A few rows at a time, because a scale may need a second copy of their logits, in float64."""
     logits = asked.prompt.logits_from(0, read=range(len(asked)))(states)
+    done(len(states))
     return torch.stack([torch.cat([asked.read(rows, scale) for rows in one.split(ROWS)]) for one in logits])

@@ -1,6 +1,7 @@
 """How likely the target is when states of the context are other than they were, and how that changes with them."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from einops import rearrange
@@ -49,10 +50,20 @@ def ablated(
     done: Callable[[int], None],
 ) -> Float[Tensor, "copy"]:
     """In each copy only the tokens ``present`` are themselves."""
+    return with_others_masked(asked, present, mask, partial(likelihood, asked, scale=scale, done=done), batches)
+
+
+def with_others_masked(
+    asked: Prediction,
+    present: Bool[Tensor, "copy pos"],
+    mask: Float[Tensor, "d"],
+    read: Callable[[Float[Tensor, "some pos d"]], Float[Tensor, "some *read"]],
+    batches: Batches,
+) -> Float[Tensor, "copy *read"]:
+    """What is read of copies of the context in which only the tokens ``present`` are themselves."""
     embeddings = asked.embeddings
 
-    def left(some: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
-        states = torch.where(rearrange(some, "copy pos -> copy pos 1"), embeddings, mask)
-        return likelihood(asked, states, scale, done)
+    def left(some: Bool[Tensor, "some pos"]) -> Float[Tensor, "some *read"]:
+        return read(torch.where(rearrange(some, "copy pos -> copy pos 1"), embeddings, mask))
 
     return batches.map(left, present.to(embeddings.device), len(asked))

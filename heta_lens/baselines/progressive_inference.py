@@ -80,8 +80,7 @@ class ProgressiveInference(Baseline):
     def explain(self, asked: Prediction, work: Work) -> Found:
         if self.passes == "multi":
             return self._multi(asked, work)
-        after = read_everywhere(asked, asked.embeddings[None], self.scale)[0]
-        work.add("forwards", 1)
+        after = read_everywhere(asked, asked.embeddings[None], self.scale, partial(work.add, "forwards"))[0]
         return after.diff(prepend=self._start(asked, after[:1], work)), {}
 
     def _start(self, asked: Prediction, first: Float[Tensor, "1"], work: Work) -> Float[Tensor, "1"]:
