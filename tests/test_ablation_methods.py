@@ -347,7 +347,7 @@ def test_where_nothing_is_left_a_text_begins(forwards: Callable[[Any], list[Any]
     runs = forwards(model)
     some = ContextCite()(prediction)
     seen = {tuple(row.tolist()) for run in runs for row in run[0]}
-    begun = (zoo.tokenizer().bos_token_id,) * 2  # run beside the whole, and read after the first
+    begun = (zoo.tokenizer().bos_token_id, int(ids[0, 0]))  # run beside the whole, and read after the first
     assert seen == {begun, tuple(ids[0].tolist())}
     gain = after(model, ids[0].tolist()) - after(model, [zoo.tokenizer().bos_token_id])
     share = np.mean(official_masks(64, 1))
@@ -444,7 +444,7 @@ def hooked() -> Any:
 
 
 def doubled_at_the_end(activation: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
-    assert activation.shape[:2] == (1, N)
+    assert activation.shape[0] == 1
     return torch.cat([activation[:, :-1], 2 * activation[:, -1:]], 1)
 
 

@@ -19,7 +19,7 @@ def estimate(model: Any, ids: Tensor, **options: Any) -> Any:
     return heta_lens.estimate(cache_of(model, ids), tokens=ids, **options)
 
 
-@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|native)|hooked-rotary_gqa"))
+@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|native)"))
 @pytest.mark.parametrize(
     "options",
     [
