@@ -4,7 +4,7 @@
 split, the same for all methods. A method that takes more than a second for a prompt gets fewer of them.
 
 The second table gives every method that can spend more or less about as much as leave-one-out: a run for each token.
-The third compares methods that run many contexts with a loop that runs them one by one.
+The third compares methods that run many contexts with a loop that runs them one by one, on one prompt.
 """
 
 import json
@@ -92,10 +92,10 @@ def main(
         tables.append((title, COLUMNS, rows))
         show(*tables[-1])
     loops = [one_by_one(model, told[0], name) for name in LOOPED if method is None or name in method]
-    tables.append(("Against one run at a time", LOOP_COLUMNS, loops))
+    tables.append((f"Against one run at a time (median of {TURNS} turns, least and most)", LOOP_COLUMNS, loops))
     show(*tables[-1])
     if (prompts, slow, method) == (PROMPTS, SLOW, None):
-        sections = [f"## {title}\n\n{markdown(columns, rows)}" for title, columns, rows in tables]
+        sections = [f"### {title}\n\n{markdown(columns, rows)}" for title, columns, rows in tables]
         RESULTS.write_text("\n\n".join([LEGEND, *sections]) + "\n")
 
 
@@ -209,15 +209,17 @@ def row(name: str, verdicts: Sequence[Judged] | str) -> list[str]:
     return [name, str(len(verdicts)), proportion(first), average(mass), f"{np.median(seconds):.3g}", spent]
 
 
-LEGEND = """# Methods side by side
+LEGEND = f"""Written by `make bench`: all methods on stories of the demo model's test split, with what they do if
+nothing is said, and once more with about as much compute as leave-one-out takes. Every method sees the same
+{PROMPTS} prompts, of one hop; one that takes more than {PATIENCE:.0f} s a prompt, the first {SLOW}. Intervals are of
+95 %.
 
-Written by `make bench`: all methods on stories of the demo model's test split, with what they do if nothing is said,
-and once more with about as much compute as leave-one-out takes. Intervals are of 95 %.
+*first is evidence*: the highest score is on a token of the sentence that tells the answer; *evidence mass*: the share
+of the scores above 0 that lies on that sentence. Neither looks at the token that begins the text. *s*: the median of
+seconds a prompt on one thread; *forwards' worth*: FLOPs, in clean runs of the prompt, on the first {COUNTED} prompts.
 
-**first is evidence**: the highest score is on a token of the sentence that tells the answer;
-**evidence mass**: the share of the scores above 0 that lies on that sentence. Neither looks at the token that begins
-the text. **s**: the median of seconds a prompt on one thread; **forwards' worth**: FLOPs, in clean runs of the prompt,
-on the first few prompts. The last table is of one prompt: the median of five turns, with the least and the most."""
+ContextCite's authors keep the question out of its sources, which no other method here is told: with it and without,
+it has a row of its own."""
 
 
 if __name__ == "__main__":

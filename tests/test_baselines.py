@@ -74,6 +74,15 @@ SURELY: dict[str, dict[str, Any]] = {
 NEARLY = {"lime": 0.1, "context_cite": 0.1}
 """How far from nothing it may then be, of the largest score."""
 
+WRITES = {"sea_cot"}
+"""Methods that read and write text."""
+
+MOVES = {"tdd", "reagent", "sea_cot"}
+"""Methods that run other tokens, or the same ones elsewhere."""
+
+DEAF = {"random", "recency"}
+"""Methods that do not ask the model."""
+
 N, TARGET = 9, 7
 
 METHOD = pytest.mark.parametrize("method", METHODS)
@@ -219,6 +228,38 @@ def test_a_single_token_can_be_explained(build: Callable[..., Any], method: str)
     model = build()
     found = explain(model, zoo.prompt(model, 1), TARGET, method=method, **ALONE.get(method, QUICK.get(method, {})))
     assert found.scores.shape == (1,) and found.scores.isfinite().all()
+
+
+@METHOD
+def test_coarse_weights_and_no_tokenizer_will_do(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = zoo.bridge("gpt2", torch.bfloat16)
+    monkeypatch.setattr(model, "tokenizer", None)
+    options = {"mask": "zero"} if "mask" in {field.name for field in fields(METHODS[method])} else {}
+    if method in WRITES:
+        with pytest.raises(ValueError, match="the model has no tokenizer"):
+            asked(model, method, **options)
+        return
+    found = asked(model, method, **options)
+    assert found.scores.isfinite().all() and found.scores.dtype == torch.float32
+
+
+@METHOD
+def test_hooks_of_the_users_stay_at_work_or_are_refused(method: str) -> None:
+    model = zoo.bridge.__wrapped__("gpt2")
+    model.add_hook("blocks.0.hook_resid_post", last_turned)
+    try:
+        found = asked(model, method)
+    except ValueError as refused:
+        assert method in MOVES and "hooks on the model were not made for" in str(refused)
+    else:
+        unlike = relative(found.scores, first_asked(zoo.bridge("gpt2"), method).scores) > 1e-6
+        assert method not in MOVES and unlike == (method not in DEAF)
+    assert len(model.hook_dict["blocks.0.hook_resid_post"].fwd_hooks) == 1
+
+
+def last_turned(activation: torch.Tensor, hook: Any) -> torch.Tensor:  # noqa: ARG001
+    assert activation.shape[0] == 1
+    return torch.cat([activation[:, :-1], -activation[:, -1:]], 1)
 
 
 @METHOD

@@ -38,7 +38,7 @@ class Tdd(Baseline):
     batch: Batch = "auto"
 
     name: ClassVar = "tdd"
-    cost: ClassVar = "N F of N/2 tokens; forward: F"
+    cost: ClassVar = "N F, most of them of fewer tokens; forward: F"
     adapted: ClassVar = "the foil is the model's most likely other token, where no contrast is asked for"
 
     def __post_init__(self) -> None:
