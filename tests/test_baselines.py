@@ -247,13 +247,12 @@ def test_coarse_weights_and_no_tokenizer_will_do(method: str, monkeypatch: pytes
 def test_hooks_of_the_users_stay_at_work_or_are_refused(method: str) -> None:
     model = zoo.bridge.__wrapped__("gpt2")
     model.add_hook("blocks.0.hook_resid_post", last_turned)
-    try:
-        found = asked(model, method)
-    except ValueError as refused:
-        assert method in MOVES and "hooks on the model were not made for" in str(refused)
+    if method in MOVES:
+        with pytest.raises(ValueError, match="which hooks on the model were not made for: take them off"):
+            asked(model, method)
     else:
-        unlike = relative(found.scores, first_asked(zoo.bridge("gpt2"), method).scores) > 1e-6
-        assert method not in MOVES and unlike == (method not in DEAF)
+        gap = relative(asked(model, method).scores, first_asked(zoo.bridge("gpt2"), method).scores)
+        assert (gap > 1e-6) == (method not in DEAF)
     assert len(model.hook_dict["blocks.0.hook_resid_post"].fwd_hooks) == 1
 
 
