@@ -110,6 +110,8 @@ def test_the_table_and_the_documents_tell_of_it(method: str) -> None:
     assert re.search(rf"^{method} .*(±|≥ 0)", listed, re.MULTILINE)
     explained = (ROOT / "docs" / "baselines.md").read_text()
     assert method == "heta" or f"::: {METHODS[method].__module__}.{METHODS[method].__name__}\n" in explained
+    costs = f"\n\nCost: {METHODS[method].cost}." if method != "heta" else ""
+    assert costs in (METHODS[method].__doc__ or "")
     heads = [line.split(": ")[0] for line in inspect.cleandoc(METHODS[method].__doc__ or "").splitlines()]
     listed = {name for head in heads if head.startswith("- ") for name in re.findall(r"``(\w+)``", head)}
     assert {field.name for field in fields(METHODS[method])} - {"progress"} == listed - {"progress"}

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import cleandoc
 from typing import Any, ClassVar, TypeAlias
 
 from jaxtyping import Float
@@ -30,6 +31,11 @@ class Baseline(ABC):
     blind: ClassVar[bool] = False  # to which token is asked about
     signed: ClassVar[bool] = True  # above 0 speaks for the target; else ≥ 0, and no direction
     adapted: ClassVar[str] = ""  # where this is not what its authors do, or they do not say
+
+    def __init_subclass__(cls) -> None:
+        """Let the docstring tell what the table of all methods tells."""
+        told = [f"Cost: {cls.cost}.", f"Adapted: {cls.adapted}." if cls.adapted else ""]
+        cls.__doc__ = "\n\n".join([cleandoc(cls.__doc__ or ""), *filter(None, told)])
 
     def __post_init__(self) -> None:
         check_options(self)
