@@ -26,7 +26,7 @@ from heta_lens.gate import Flow, gate, value_norms
 from heta_lens.hessian import OVERSAMPLING
 from heta_lens.information import Information
 from heta_lens.masking import Masking
-from heta_lens.options import Batch, Seed, at_least, check_choice, check_names, check_options, chosen, settings
+from heta_lens.options import AtLeast, Batch, Seed, check_choice, check_names, check_options, chosen, settings
 from heta_lens.parts import Balance, Parts
 from heta_lens.pieces import Piece, WindowMode, masked_information, pieces
 from heta_lens.prediction import Prediction
@@ -80,16 +80,16 @@ class Heta:
     signed: ClassVar[bool] = False
 
     variant: Variant = "full"
-    beta: Annotated[float | int, at_least(0)] = 0.5
-    gamma: Annotated[float | int, at_least(0)] = 0.5
+    beta: Annotated[float | int, AtLeast(0)] = 0.5
+    gamma: Annotated[float | int, AtLeast(0)] = 0.5
     balance: Balance = "none"
-    probes: Annotated[int, at_least(1, whole=True)] = 10
+    probes: Annotated[int, AtLeast(1, whole=True)] = 10
     support: Support = "block"
     norm: Norm = "hutchinson"
-    rank: Annotated[int, at_least(1, whole=True)] = 64
-    layers: Annotated[int | None, at_least(1, whole=True)] = None
-    window: Annotated[int, at_least(2, whole=True)] = 512
-    overlap: Annotated[float | int, at_least(0, below=1)] = 0.5
+    rank: Annotated[int, AtLeast(1, whole=True)] = 64
+    layers: Annotated[int | None, AtLeast(1, whole=True)] = None
+    window: Annotated[int, AtLeast(2, whole=True)] = 512
+    overlap: Annotated[float | int, AtLeast(0, below=1)] = 0.5
     window_mode: WindowMode = "frozen"
     window_gate: Literal["global", "per_window"] = "global"
     flow: Flow = "suffix"
@@ -98,8 +98,8 @@ class Heta:
     kl: Direction = "orig_masked"
     interactions: bool = False
     audit: bool = False
-    tolerance: Annotated[float | int | None, at_least(0)] = None
-    prune: Annotated[float | int, at_least(0)] = 0.0
+    tolerance: Annotated[float | int | None, AtLeast(0)] = None
+    prune: Annotated[float | int, AtLeast(0)] = 0.0
     seed: Seed = 0
     batch: Batch = "auto"
     progress: bool | None = None

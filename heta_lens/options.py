@@ -1,7 +1,7 @@
 """Checking a method's options, so that a wrong one is refused before any work."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import fields
+from dataclasses import KW_ONLY, dataclass, fields
 from difflib import get_close_matches
 from math import inf
 from numbers import Real
@@ -45,19 +45,23 @@ def check_token(name: str, token: int, size: int) -> None:
         raise ValueError(f"{name}={token} is no token id of this model: ids go from 0 to {size - 1}")
 
 
-def at_least(least: float | int, *, whole: bool = False, below: float | int = inf) -> Check:
-    """For the annotation of an option: ``steps: Annotated[int, at_least(1, whole=True)] = 50``."""
+@dataclass(frozen=True)
+class AtLeast:
+    """For the annotation of an option: ``steps: Annotated[int, AtLeast(1, whole=True)] = 50``."""
 
-    def check(name: str, value: Any) -> None:
-        check_at_least(name, value, least, whole=whole)
-        if value >= below:
-            raise ValueError(f"{name}={value!r} must be below {below}")
+    least: float | int
+    _: KW_ONLY
+    whole: bool = False
+    below: float | int = inf
 
-    return check
+    def __call__(self, name: str, value: Any) -> None:
+        check_at_least(name, value, self.least, whole=self.whole)
+        if value >= self.below:
+            raise ValueError(f"{name}={value!r} must be below {self.below}")
 
 
-Batch: TypeAlias = Annotated[int | Literal["auto"], at_least(1, whole=True)]
-Seed: TypeAlias = Annotated[int, at_least(0, whole=True, below=2**31)]  # there is room to count up from any
+Batch: TypeAlias = Annotated[int | Literal["auto"], AtLeast(1, whole=True)]
+Seed: TypeAlias = Annotated[int, AtLeast(0, whole=True, below=2**31)]  # there is room to count up from any
 
 
 def check_options(options: Any) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from heta_lens import Heta
 from heta_lens.options import (
-    at_least,
+    AtLeast,
     check_at_least,
     check_choice,
     check_names,
@@ -31,9 +31,9 @@ class Options:
 class Annotations:
     rule: Literal["left", "right"] = "left"
     exact: bool = False
-    steps: Annotated[int, at_least(1, whole=True)] = 50
-    keep: Annotated[float | int, at_least(0, below=1)] = 0.5
-    layer: Annotated[int | None, at_least(0, whole=True)] = None
+    steps: Annotated[int, AtLeast(1, whole=True)] = 50
+    keep: Annotated[float | int, AtLeast(0, below=1)] = 0.5
+    layer: Annotated[int | None, AtLeast(0, whole=True)] = None
     progress: bool | None = None
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 from heta_lens.baselines.baseline import Baseline, Found
 from heta_lens.baselines.reading import check_layer, chosen_layer, runs_to_read
 from heta_lens.lens import pattern_name
-from heta_lens.options import at_least
+from heta_lens.options import AtLeast
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
 
@@ -18,7 +18,7 @@ class AttentionLast(Baseline):
     - ``layer``: l, counted from 0; None is the last
     """
 
-    layer: Annotated[int | None, at_least(0, whole=True)] = None
+    layer: Annotated[int | None, AtLeast(0, whole=True)] = None
 
     name: ClassVar = "attention_last"
     cost: ClassVar = "nothing, with attention in the cache; else F"

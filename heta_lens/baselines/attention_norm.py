@@ -14,7 +14,7 @@ from heta_lens.baselines.attention_rollout import shares, walked_down
 from heta_lens.baselines.baseline import Baseline, Found
 from heta_lens.baselines.reading import check_layer, chosen_layer, runs_to_read
 from heta_lens.lens import pattern_name, values_name
-from heta_lens.options import at_least
+from heta_lens.options import AtLeast
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
 
@@ -35,7 +35,7 @@ class AttentionNorm(Baseline):
 
     heads: Literal["summed", "apart"] = "summed"
     reduce: Literal["layer", "mean", "rollout"] = "layer"
-    layer: Annotated[int | None, at_least(0, whole=True)] = None
+    layer: Annotated[int | None, AtLeast(0, whole=True)] = None
     residual: bool = False
 
     name: ClassVar = "attention_norm"

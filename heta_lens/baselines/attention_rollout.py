@@ -11,7 +11,7 @@ from torch import Tensor
 from heta_lens.baselines.baseline import Baseline, Found
 from heta_lens.baselines.reading import check_layer, runs_to_read
 from heta_lens.lens import pattern_name
-from heta_lens.options import at_least
+from heta_lens.options import AtLeast
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
 
@@ -38,7 +38,7 @@ class AttentionRollout(Baseline):
 
     residual: bool = True
     head_fusion: Fusion = "mean"
-    start_layer: Annotated[int, at_least(0, whole=True)] = 0
+    start_layer: Annotated[int, AtLeast(0, whole=True)] = 0
 
     name: ClassVar = "attention_rollout"
     cost: ClassVar = "nothing, with attention in the cache; else L F"

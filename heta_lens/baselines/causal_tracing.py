@@ -16,7 +16,7 @@ from heta_lens.baselines.reading import full_ids, streams
 from heta_lens.batches import Batches
 from heta_lens.lens import EMBED, put
 from heta_lens.likelihood import likelihood
-from heta_lens.options import Batch, Seed, at_least
+from heta_lens.options import AtLeast, Batch, Seed
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
 from heta_lens.scales import Scale
@@ -42,9 +42,9 @@ class CausalTracing(Baseline):
     """
 
     mode: Literal["restore", "noise_one"] = "restore"
-    samples: Annotated[int, at_least(1, whole=True)] = 10
-    noise: Annotated[float | int, at_least(0)] = 3.0
-    layers: Annotated[int, at_least(1, whole=True)] = 5
+    samples: Annotated[int, AtLeast(1, whole=True)] = 10
+    noise: Annotated[float | int, AtLeast(0)] = 3.0
+    layers: Annotated[int, AtLeast(1, whole=True)] = 5
     reduce: Literal["max", "mean"] = "max"
     scale: Scale = "prob"
     seed: Seed = 0

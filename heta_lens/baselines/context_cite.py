@@ -13,7 +13,7 @@ from torch import Tensor
 from heta_lens.baselines.baseline import Baseline, Found, refuse_hooks
 from heta_lens.coalitions import placed, removed, with_only, worths
 from heta_lens.masking import Masking
-from heta_lens.options import Batch, Seed, at_least, chosen
+from heta_lens.options import AtLeast, Batch, Seed, chosen
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
 from heta_lens.scales import Scale
@@ -56,10 +56,10 @@ class ContextCite(Baseline):
     ablate: Literal["remove", "mask"] = "remove"
     mask: Masking = "zero"
     spread: Literal["share", "copy"] = "share"
-    samples: Annotated[int | None, at_least(1, whole=True)] = None
-    held_out: Annotated[int, at_least(0, whole=True)] = 16
-    keep: Annotated[float | int, at_least(0, below=1.0)] = 0.5
-    penalty: Annotated[float | int, at_least(0)] = 0.01
+    samples: Annotated[int | None, AtLeast(1, whole=True)] = None
+    held_out: Annotated[int, AtLeast(0, whole=True)] = 16
+    keep: Annotated[float | int, AtLeast(0, below=1.0)] = 0.5
+    penalty: Annotated[float | int, AtLeast(0)] = 0.01
     scale: Scale = "log_odds"
     seed: Seed = 0
     batch: Batch = "auto"

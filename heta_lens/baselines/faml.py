@@ -12,7 +12,7 @@ from torch.nn.functional import softplus
 from heta_lens.baselines.baseline import Baseline, Found, refuse_contrast
 from heta_lens.baselines.integrated_gradients import path_start
 from heta_lens.masking import Masking
-from heta_lens.options import at_least
+from heta_lens.options import AtLeast
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
 
@@ -36,12 +36,12 @@ class Faml(Baseline):
     - ``keep_bos``: a token that only says that the text begins is never masked, and gets 0
     """
 
-    fidelity: Annotated[float | int, at_least(0)] = 1.0
-    sparsity: Annotated[float | int, at_least(0)] = 0.3
-    complement: Annotated[float | int, at_least(0)] = 0.3
+    fidelity: Annotated[float | int, AtLeast(0)] = 1.0
+    sparsity: Annotated[float | int, AtLeast(0)] = 0.3
+    complement: Annotated[float | int, AtLeast(0)] = 0.3
     penalty: Literal["bce", "l1"] = "bce"
-    steps: Annotated[int, at_least(1, whole=True)] = 200
-    rate: Annotated[float | int, at_least(0)] = 0.05
+    steps: Annotated[int, AtLeast(1, whole=True)] = 200
+    rate: Annotated[float | int, AtLeast(0)] = 0.05
     mask: Masking = "pad"
     keep_bos: bool = True
 

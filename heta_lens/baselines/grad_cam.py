@@ -10,7 +10,7 @@ from torch import Tensor
 from heta_lens.baselines.baseline import Baseline, Found
 from heta_lens.baselines.reading import check_layer
 from heta_lens.likelihood import gradients
-from heta_lens.options import at_least
+from heta_lens.options import AtLeast
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
 from heta_lens.scales import Scale
@@ -28,7 +28,7 @@ class GradCam(Baseline):
     - ``scale``: what g is, the target's ``log_prob``, ``prob``, ``logit`` or ``log_odds``
     """
 
-    layer: Annotated[int | None, at_least(0, whole=True)] = None
+    layer: Annotated[int | None, AtLeast(0, whole=True)] = None
     elementwise: bool = False
     scale: Scale = "log_prob"
 

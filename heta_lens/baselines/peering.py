@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 
 from heta_lens.baselines.baseline import Baseline, Found, refuse_contrast, refuse_overlong
 from heta_lens.baselines.reading import check_layer, full_ids, streams
-from heta_lens.options import at_least
+from heta_lens.options import AtLeast
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
 
@@ -28,8 +28,8 @@ class Peering(Baseline):
     """
 
     query: Literal["target", "predictor"] = "target"
-    layer: Annotated[int | None, at_least(0, whole=True)] = None
-    threshold: Annotated[float | int | Literal["mean"], at_least(-1, below=1.0)] = "mean"
+    layer: Annotated[int | None, AtLeast(0, whole=True)] = None
+    threshold: Annotated[float | int | Literal["mean"], AtLeast(-1, below=1.0)] = "mean"
     center: bool = False
 
     name: ClassVar = "peering"

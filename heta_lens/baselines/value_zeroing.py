@@ -15,7 +15,7 @@ from heta_lens.baselines.attention_rollout import shares, walked_down
 from heta_lens.baselines.baseline import Baseline, Found
 from heta_lens.baselines.reading import full_ids, streams
 from heta_lens.lens import Hook, values_name
-from heta_lens.options import Batch, at_least
+from heta_lens.options import AtLeast, Batch
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
 
@@ -36,7 +36,7 @@ class ValueZeroing(Baseline):
     """
 
     reduce: Literal["rollout", "last", "mean"] = "rollout"
-    floor: Annotated[float | int, at_least(0, below=2.0)] = 1e-5
+    floor: Annotated[float | int, AtLeast(0, below=2.0)] = 1e-5
     batch: Batch = "auto"
 
     name: ClassVar = "value_zeroing"
