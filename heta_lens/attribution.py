@@ -200,8 +200,15 @@ class Attribution:
             *([self._likelihood] if "target_rank" in self.diagnostics else []),
             *([f"{left_out} tokens left out"] if left_out else []),
             *([] if isnan(sink) else [f"first token (often an attention sink): {sink:.0%} of the score"]),
+            *([self._unfinished] if self._unfinished else []),
             f"scores {sign}",
         ]
+
+    @property
+    def _unfinished(self) -> str:
+        """Of an integral that its steps came too far from: by how much."""
+        gap, due = (self.diagnostics.get(f"completeness_{name}", 0.0) for name in ("gap", "due"))
+        return f"the integral misses {gap:.3g} of {due:.3g}: more steps come nearer" if gap > abs(due) / 10 else ""
 
     @property
     def _likelihood(self) -> str:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 from safetensors import SafetensorError
 
@@ -69,14 +69,14 @@ def attribute_text(
 @app.command("methods")
 def list_methods() -> None:
     """List the ways to explain a prediction: what each does, what it costs, what its scores mean."""
-    table = Table("method", "what it does", "cost", "scores", box=None, padding=(0, 2, 0, 0))
+    table = Table(Column("method", no_wrap=True), "what it does", "cost", "scores", box=None, padding=(0, 2, 0, 0))
     for name, method in METHODS.items():
         what, adapted = _summary(method), getattr(method, "adapted", "")
         told = f"{what} Adapted: {adapted}." if adapted else what
         table.add_row(name, Text(told), Text(method.cost), "±" if method.signed else "≥ 0")
     console = Console()
+    console.print(Text("F: forwards, B: backwards, of N tokens and L layers. ±: above 0 speaks for the target.\n"))
     console.print(table)
-    console.print(Text("F: forwards, B: backwards, of N tokens and L layers. ±: above 0 speaks for the target."))
 
 
 def _summary(method: type) -> str:

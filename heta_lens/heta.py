@@ -1,4 +1,4 @@
-"""HETA: Hessian-Enhanced Token Attribution (ICLR 2026), on one page.
+"""HETA: Hessian-Enhanced Token Attribution (ICLR 2026).
 
     Attr(x_i → x_T) = M_T[i] · (β · S_i + γ · I_i)                                                         (Eq. 4)
 

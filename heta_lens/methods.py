@@ -147,10 +147,12 @@ def method_of(method: str | Method, options: Mapping[str, Any]) -> Method:
         if options:
             raise TypeError(f"{', '.join(options)}: options go with a method's name; this one has its own already")
         return method
+    if isinstance(method, type) or not isinstance(method, str):
+        raise TypeError(f"method={method!r} must be a name, or a ready method: METHODS['lime'](samples=500), say")
     if method not in METHODS:
         raise ValueError(
-            f"method={method!r} is not in heta_lens.METHODS{hint(method, METHODS)}: `heta-lens methods` lists them, "
-            "'heta' first"
+            f"method={method!r} is not in heta_lens.METHODS{hint(method.lower(), METHODS)}: "
+            "`heta-lens methods` lists them, 'heta' first"
         )
     check_names(METHODS[method], options)
     return METHODS[method](**options)

@@ -31,7 +31,11 @@ def sentences(text: str) -> list[tuple[int, int]]:
 
 def split(splitter: Splitter, text: str) -> list[tuple[int, int]]:
     """What a splitter finds in a text, refused if these are no stretches of it, one after the other."""
-    found, end = [(index(start), index(stop)) for start, stop in splitter(text)], 0
+    given, end = splitter(text), 0
+    try:
+        found = [(index(start), index(stop)) for start, stop in given]
+    except (TypeError, ValueError):
+        raise TypeError(f"splitter gave {given!r}, which are no pairs (start, stop) of characters") from None
     for start, stop in found:
         if not end <= start < stop <= len(text):
             raise ValueError(

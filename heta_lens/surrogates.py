@@ -57,7 +57,7 @@ def lasso(
     centre = share @ masks if standardised else np.zeros(masks.shape[1])
     spread = np.sqrt(share @ (masks - centre) ** 2) if standardised else np.ones(masks.shape[1])
     spread[spread == 0] = 1.0
-    model = Lasso(alpha=float(penalty), tol=1e-10, max_iter=100_000)
+    model = Lasso(alpha=float(penalty), tol=1e-10, max_iter=100_000, random_state=0)  # None draws from numpy's own
     model.fit((masks - centre) / spread, values, sample_weight=weights)
     found = model.coef_ / spread
     return Linear(found, float(model.intercept_ - centre @ found))

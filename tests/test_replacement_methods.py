@@ -135,7 +135,7 @@ def test_what_tdd_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
         Tdd(add_bos=True)(predict(model, full, TARGET))
     try:
         asked = predict(hooked_up(model), ids, TARGET)
-        with pytest.raises(ValueError, match="direction='backward' runs parts of the context, which hooks on"):
+        with pytest.raises(ValueError, match=r"\(unless direction='forward'\), which hooks on"):
             Tdd()(asked)
         expected = plain_tdd(model, ids, TARGET, int(plain_logits(model, ids)[-1].argmax()), None)["forward"]
         assert relative(Tdd(direction="forward")(asked).scores, expected) < 1e-9
@@ -253,6 +253,14 @@ def test_what_reagent_refuses() -> None:
         Reagent()(predict(model, ids, (TARGET, 30)))
     with pytest.raises(ValueError, match="rate=1 must be below 1"):
         Reagent(rate=1)
+    for given, message in {
+        (-1,): "ids are whole numbers from 0 to",
+        (1.5,): "ids are whole numbers from 0 to",
+        (10**7,): "ids are whole numbers from 0 to",
+        ("a",): "which are no ids",
+    }.items():
+        with pytest.raises(ValueError, match=f"the replacer gave .*{message}"):
+            Reagent(replacer=lambda ids, positions, generator, given=given: [*given] * len(positions))(on_bridge())  # noqa: ARG005
     with pytest.raises(ValueError, match=r"the replacer gave ids of shape \(1,\) for"):
         Reagent(replacer=lambda ids, positions, generator: [3], rate=0.99)(on_bridge())  # noqa: ARG005
     try:
@@ -319,9 +327,9 @@ def test_the_model_itself_draws_what_it_expects(build: Callable[..., Any]) -> No
 
 def test_what_is_replaced_is_only_what_was_asked() -> None:
     ids, generator = torch.arange(5), np.random.default_rng(0)
-    fixed = replaced(ids, torch.tensor([1, 3]), lambda ids, at, generator: [7, 8], generator)  # noqa: ARG005
+    fixed = replaced(ids, torch.tensor([1, 3]), lambda ids, at, generator: [7, 8], generator, 90)  # noqa: ARG005
     assert fixed.tolist() == [0, 7, 2, 8, 4] and ids.tolist() == [0, 1, 2, 3, 4]
-    never = replaced(ids, torch.tensor([], dtype=torch.long), lambda *_: 1 / 0, generator)
+    never = replaced(ids, torch.tensor([], dtype=torch.long), lambda *_: 1 / 0, generator, 90)
     assert never.tolist() == ids.tolist()
 
 
@@ -523,7 +531,7 @@ def test_what_gilot_refuses() -> None:
         Gilot(beams=4)
     with pytest.raises(ValueError, match="nucleus and support are for distance='ot'; 'kl' compares all"):
         Gilot(distance="kl", support=5)
-    with pytest.raises(ValueError, match="'gilot' takes 108 positions, and this model has 64: lower length=101"):
+    with pytest.raises(ValueError, match="'gilot' takes 108 positions, and this model has 64: make length=101 smaller"):
         Gilot(length=101)(on_bridge())
     try:
         asked = predict(hooked_up(model), ids, TARGET)

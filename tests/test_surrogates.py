@@ -148,6 +148,13 @@ def test_a_lasso_without_a_penalty_is_least_squares() -> None:
     close(lasso(masks, values, weights, 0).weights, ridge(masks, values, weights, 0).weights)
 
 
+def test_a_fit_leaves_numpys_own_chance_alone() -> None:
+    np.random.seed(0)  # noqa: NPY002
+    before = np.random.get_state()[2]  # noqa: NPY002
+    lasso(*problem(), 0.1)
+    assert np.random.get_state()[2] == before  # noqa: NPY002
+
+
 @pytest.mark.parametrize("at_once", [1, 7, 40])
 def test_samples_are_summed_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     masks, values, weights = problem(5)

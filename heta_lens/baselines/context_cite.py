@@ -58,7 +58,7 @@ class ContextCite(Baseline):
     spread: Literal["share", "copy"] = "share"
     samples: Annotated[int | None, AtLeast(1, whole=True)] = None
     held_out: Annotated[int, AtLeast(0, whole=True)] = 16
-    keep: Annotated[float | int, AtLeast(0, below=1.0)] = 0.5
+    keep: Annotated[float | int, AtLeast(0.01, below=1.0)] = 0.5
     penalty: Annotated[float | int, AtLeast(0)] = 0.01
     scale: Scale = "log_odds"
     seed: Seed = 0

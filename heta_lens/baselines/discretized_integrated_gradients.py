@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heta_lens.baselines.baseline import Baseline, Found
-from heta_lens.baselines.integrated_gradients import path_start
+from heta_lens.baselines.integrated_gradients import completeness, path_start
 from heta_lens.batches import Batches
 from heta_lens.likelihood import gradients, likelihood
 from heta_lens.masking import Masking
@@ -73,7 +73,7 @@ class DiscretizedIntegratedGradients(Baseline):
         slopes = partial(slopes_at, asked, path, self.scale, work)
         scores = batches.map(slopes, torch.arange(len(path) - 1), len(asked)).sum(0)
         ends = likelihood(asked, path[[0, -1]], self.scale, partial(work.add, "forwards"))
-        return scores, {"completeness_gap": abs(float(ends[1] - ends[0] - scores.sum()))}
+        return scores, completeness(float(ends[1] - ends[0]), float(scores.sum()))
 
     @torch.no_grad()
     def anchors(self, asked: Prediction) -> Float[Tensor, "step pos d"]:

@@ -60,7 +60,9 @@ class Gilot(Baseline):
         if not 0 < self.nucleus <= 1:
             raise ValueError(f"nucleus={self.nucleus} must be above 0 and at most 1")
         if self.length == 1 and self.beams > 1:
-            raise ValueError(f"beams={self.beams} need tokens to be written before the one looked at: raise length=1")
+            raise ValueError(
+                f"beams={self.beams} need tokens to be written before the one looked at: give length=2 or more"
+            )
         if self.distance != "ot" and (self.nucleus, self.support) != (Gilot.nucleus, Gilot.support):
             raise ValueError(f"nucleus and support are for distance='ot'; {self.distance!r} compares all tokens")
 
@@ -69,7 +71,7 @@ class Gilot(Baseline):
         refuse_contrast(self, prediction)
         if self.length > 1:
             refuse_hooks(self, prediction, "writes after the context")
-            refuse_overlong(self, prediction, len(prediction) + self.length - 1, f"lower length={self.length}")
+            refuse_overlong(self, prediction, len(prediction) + self.length - 1, f"make length={self.length} smaller")
 
     def work(self, prediction: Prediction) -> dict[str, int]:
         n, ahead = len(prediction), (self.length - 1) * self.beams

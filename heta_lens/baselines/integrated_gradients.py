@@ -70,7 +70,12 @@ class IntegratedGradients(Baseline):
         along = batches.map(slopes, nodes, len(asked))
         scores = weights.to(along) @ along
         ends = likelihood(asked, torch.stack([start, asked.embeddings]), self.scale, partial(work.add, "forwards"))
-        return scores, {"completeness_gap": abs(float(ends[1] - ends[0] - scores.sum()))}
+        return scores, completeness(float(ends[1] - ends[0]), float(scores.sum()))
+
+
+def completeness(due: float, reached: float) -> dict[str, float]:
+    """What scores should add up to, and how far from it they do."""
+    return {"completeness_gap": abs(due - reached), "completeness_due": due}
 
 
 def path_start(asked: Prediction, mask: Masking, keep_bos: bool) -> Float[Tensor, "pos d"]:

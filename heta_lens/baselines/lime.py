@@ -22,7 +22,7 @@ PENALTIES = {"ridge": 1.0, "lasso": 0.01}
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Lime(Baseline):
-    """The coefficients of ``g(X with only the tokens z) ≈ b + Σ a_i z_i``, fitted to random z: above 0 speaks for it.
+    """The coefficients of ``g(X with only tokens z) ≈ b + Σ a_i z_i``, fitted to random z; above 0 is for the target.
 
     A sample counts by how near it is to the whole context, ``exp(-(1 - cos(z, 1))² / width²)``.
     ``diagnostics["fit"]`` is the share of the samples' variance that the linear model explains, R².
@@ -42,7 +42,7 @@ class Lime(Baseline):
     """
 
     samples: Annotated[int | None, AtLeast(1, whole=True)] = None
-    keep: Annotated[float | int, AtLeast(0, below=1.0)] = 0.7
+    keep: Annotated[float | int, AtLeast(0.01, below=1.0)] = 0.7
     width: Annotated[float | int, AtLeast(1e-6)] = 0.25
     surrogate: Literal["ridge", "lasso"] = "ridge"
     penalty: Annotated[float | int | None, AtLeast(0)] = None

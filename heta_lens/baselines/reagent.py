@@ -86,14 +86,14 @@ class Reagent(Baseline):
     ) -> None:
         """Replace random tokens, and learn from what that does to the target."""
         masks = torch.stack([random_mask(probe.generator, len(asked), self.rate) for probe in going])
-        after, _ = judge(contexts(asked.ids, masks, replacer, going))
+        after, _ = judge(contexts(asked, masks, replacer, going))
         for probe, mask, drop in zip(going, masks, clean - after, strict=True):
             probe.belief += evidence(drop, mask)
 
     def _try(self, asked: Prediction, going: Sequence["Probe"], replacer: Replacer, judge: Judge) -> None:
         """Replace all but the tokens believed in most, and stop where they suffice."""
         masks = torch.stack([~best(probe.belief, self.top) for probe in going])
-        _, above = judge(contexts(asked.ids, masks, replacer, going))
+        _, above = judge(contexts(asked, masks, replacer, going))
         for probe, likelier in zip(going, above.tolist(), strict=True):
             probe.stopped = likelier < self.tolerance
 
@@ -129,11 +129,14 @@ def chances(
 
 
 def contexts(
-    ids: Int[Tensor, "pos"], masks: Bool[Tensor, "probe pos"], replacer: Replacer, probes: Sequence[Probe]
+    asked: Prediction, masks: Bool[Tensor, "probe pos"], replacer: Replacer, probes: Sequence[Probe]
 ) -> Int[Tensor, "probe pos"]:
     """The context, with other tokens where each probe has its mask."""
     places = [mask.nonzero()[:, 0] for mask in masks]
-    return torch.stack([replaced(ids, at, replacer, one.generator) for at, one in zip(places, probes, strict=True)])
+    size = asked.lens.vocabulary
+    return torch.stack(
+        [replaced(asked.ids, at, replacer, one.generator, size) for at, one in zip(places, probes, strict=True)]
+    )
 
 
 def random_mask(generator: np.random.Generator, length: int, rate: float | int) -> Bool[Tensor, "pos"]:

@@ -30,14 +30,24 @@ def check_replacer(name: str, value: Any) -> None:
 
 
 def replaced(
-    ids: Int[Tensor, "pos"], positions: Int[Tensor, "place"], replacer: Replacer, generator: np.random.Generator
+    ids: Int[Tensor, "pos"],
+    positions: Int[Tensor, "place"],
+    replacer: Replacer,
+    generator: np.random.Generator,
+    size: int,
 ) -> Int[Tensor, "pos"]:
-    """The context with other tokens at some positions."""
+    """The context with other tokens, of ``size`` there are, at some positions."""
     found = ids.clone()
     if len(positions):
-        others = torch.as_tensor(replacer(ids, positions, generator))
+        given = replacer(ids, positions, generator)
+        try:
+            others = torch.as_tensor(given)
+        except (TypeError, ValueError, RuntimeError):
+            raise ValueError(f"the replacer gave {given!r}, which are no ids") from None
         if others.shape != positions.shape:
             raise ValueError(f"the replacer gave ids of shape {tuple(others.shape)} for {len(positions)} positions")
+        if others.is_floating_point() or not bool(((others >= 0) & (others < size)).all()):
+            raise ValueError(f"the replacer gave {others.tolist()}, but ids are whole numbers from 0 to {size - 1}")
         found[positions] = others.to(ids)
     return found
 

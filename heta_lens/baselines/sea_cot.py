@@ -81,7 +81,7 @@ class SeaCot(Baseline):
     batch: Batch = "auto"
 
     name: ClassVar = "sea_cot"
-    cost: ClassVar = "1 + explanations (length + 2) F"
+    cost: ClassVar = "(1 + explanations (length + 2)) F"
     signed: ClassVar = False
     adapted: ClassVar = (
         "the authors choose an explanation and score no token; entailment is judged by the explained model itself"
@@ -91,7 +91,7 @@ class SeaCot(Baseline):
         super().__post_init__()
         for name in ("think", "conclude", "entail"):
             if not (isinstance(getattr(self, name), str) or (name == "entail" and callable(self.entail))):
-                raise TypeError(f"{name}={getattr(self, name)!r} must be text")
+                raise TypeError(f"{name}={getattr(self, name)!r} must be text" + ", or a function" * (name == "entail"))
         if isinstance(self.entail, str) and not all(self.entail.count(name) == 1 for name in (EXPLANATION, CLAIM)):
             raise ValueError(f"entail={self.entail!r} must have {EXPLANATION} and {CLAIM} in it, each once")
 
@@ -106,9 +106,13 @@ class SeaCot(Baseline):
             raise ValueError("method='sea_cot' reads and writes text, and the model has no tokenizer")
         prompts = self._prompts(prediction)
         if isinstance(self.entail, str) and prompts.yes == prompts.no:
-            raise ValueError(f"the model's tokenizer writes {YES!r} and {NO!r} alike, so it cannot be asked")
+            raise ValueError(
+                f"the model's tokenizer writes {YES!r} and {NO!r} alike, so it cannot be asked whether "
+                "one thing entails another: give entail=, a function (explanation, claim) -> probability"
+            )
         beside = max(len(prompts.think) + len(prompts.conclude), prompts.asking)
-        refuse_overlong(self, prediction, len(prediction) + self.length + beside, f"lower length={self.length}")
+        way_out = f"make length={self.length} smaller, or shorten the prompt"
+        refuse_overlong(self, prediction, len(prediction) + self.length + beside, way_out)
 
     def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
         return {"forwards": 1 + self.explanations * (self.length - 1 + 3)}
@@ -125,7 +129,7 @@ class SeaCot(Baseline):
         if isinstance(self.entail, str):
             entailed = entailment(asked, prompts, kept, say)
         else:
-            entailed = torch.tensor([float(self.entail(text, claimed)) for text in texts], dtype=torch.float64)
+            entailed = torch.tensor([judged(self.entail, text, claimed) for text in texts], dtype=torch.float64)
         found = [content_words(text) for text in texts]
         shared = entailed.new_tensor([overlap(some, content_words(claimed)) for some in found])
         weights = weighed(entailed + shared, self.weights)
@@ -174,6 +178,14 @@ def entailment(
         for answer in (prompts.yes, prompts.no)
     )
     return (yes - no).cpu().double().sigmoid()
+
+
+def judged(entail: Callable[[str, str], float], explanation: str, claimed: str) -> float:
+    """What a function of the user's says, refused if it is no probability."""
+    found = entail(explanation, claimed)
+    if isinstance(found, str | None) or not 0 <= float(found) <= 1:
+        raise ValueError(f"entail gave {found!r} for {explanation!r}, which is no probability")
+    return float(found)
 
 
 def question(asked: Prediction, prompts: Prompts, explanation: list[int]) -> list[int]:

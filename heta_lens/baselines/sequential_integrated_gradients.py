@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heta_lens.baselines.baseline import Baseline, Found
-from heta_lens.baselines.integrated_gradients import Quadrature, Rule, path_start, quadrature
+from heta_lens.baselines.integrated_gradients import Quadrature, Rule, completeness, path_start, quadrature
 from heta_lens.batches import MASKED
 from heta_lens.likelihood import gradients, likelihood
 from heta_lens.masking import Masking, masked_copies
@@ -67,7 +67,8 @@ class SequentialIntegratedGradients(Baseline):
             scores[group] = along @ rule.weights.to(along)
             drops[group] = whole - batches.map(without, places, len(asked) - first)
         gaps = (drops - scores).abs()
-        return scores, {"completeness_gap": float(gaps.max()), "completeness_gaps": gaps}
+        worst = int(gaps.argmax())
+        return scores, {"completeness_gaps": gaps, **completeness(float(drops[worst]), float(scores[worst]))}
 
 
 def slopes_at(

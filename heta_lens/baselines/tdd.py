@@ -50,7 +50,7 @@ class Tdd(Baseline):
         if isinstance(prediction.target, tuple) and self.foil == "none":
             raise ValueError(f"target={prediction.target} has a foil, and foil='none' asks for none: leave out one")
         if self.direction != "forward":
-            refuse_hooks(self, prediction, f"direction={self.direction!r} runs parts of the context")
+            refuse_hooks(self, prediction, "runs parts of the context (unless direction='forward')")
         if self.add_bos and prediction.lens.speller.bos is None:
             raise ValueError("add_bos=True needs a tokenizer with a token that begins a text")
         if self.add_bos and not prediction.begins:
