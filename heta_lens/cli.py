@@ -142,7 +142,18 @@ def _taught(*written: Path | None) -> Iterator[None]:
                 raise ValueError(f"{path} cannot be written: give a file in a folder that exists")
         if len(set(paths)) < len(paths):
             raise ValueError(f"--html and --save are both {paths[0]}: give two files")
-        yield
+        with warnings.catch_warnings():
+            warnings.showwarning = _warned
+            yield
     except (ValueError, TypeError, OSError, RuntimeError, MemoryError, SafetensorError) as error:
-        Console(stderr=True).print(Text(f"heta-lens: {error}", style="red"), soft_wrap=True)
+        _tell(error, "red")
         raise typer.Exit(2) from None
+
+
+def _warned(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Without the line of code a warning came from, which says nothing here."""
+    _tell(message, "yellow")
+
+
+def _tell(what: object, style: str) -> None:
+    Console(stderr=True).print(Text(f"heta-lens: {what}", style=style), soft_wrap=True)

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heta_lens.batches import Batches
-from heta_lens.likelihood import ablated, with_others_masked
+from heta_lens.likelihood import ablated
 from heta_lens.masking import Mask
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
@@ -107,18 +107,6 @@ def read_alone(
 
     shortest_first = kept.argsort()
     return batches.map(run, shortest_first, present.shape[1])[shortest_first.argsort()]
-
-
-def prefixes(
-    asked: Prediction,
-    present: Bool[Tensor, "copy pos"],
-    mask: Float[Tensor, "d"],
-    scale: Scale,
-    batches: Batches,
-    done: Callable[[int], None],
-) -> Float[Tensor, "copy pos"]:
-    """How likely the target is after every position, where in each copy only the tokens ``present`` are themselves."""
-    return with_others_masked(asked, present, mask, partial(read_everywhere, asked, scale=scale, done=done), batches)
 
 
 @torch.no_grad()

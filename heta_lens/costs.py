@@ -24,7 +24,8 @@ MINUTE, HOUR = 60, 3600
 
 @dataclass(frozen=True)
 class Estimate:
-    """The cost of ``attribute(cache, **options)``; what may stop early is counted as if it did not.
+    """The cost of ``attribute(cache, **options)``; what may stop early is counted as if it did not, and what
+    a method works out beside its runs, such as GiLOT's transports, is not counted.
 
     ``runs`` says how many plain forwards of the whole context it is worth; ``memory`` is in bytes, beside the model and
     the cache, with ``batch`` copies at once. ``cheaper`` are other options and what they would cost, the cheapest last.
@@ -170,7 +171,7 @@ def _baseline_cost(method: Baseline, prediction: Prediction, free: int) -> Estim
     """Of what is counted in runs of the whole context; a backward is about as much as two forwards."""
     n, work, sizes = len(prediction), method.work(prediction), prediction.lens.sizes
     forwards, backwards = (work.get(kind, 0) for kind in ("forwards", "backwards"))
-    read = method.read(prediction)
+    read = method.positions_read(prediction)
     batches = prediction.prompt.batches(getattr(method, "batch", 1), n, products=bool(backwards), read=read, free=free)
     batch = min(batches.of(n), max(1, forwards))
     runs = float(forwards + 2 * backwards)

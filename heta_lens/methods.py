@@ -148,7 +148,9 @@ def method_of(method: str | Method, options: Mapping[str, Any]) -> Method:
             raise TypeError(f"{', '.join(options)}: options go with a method's name; this one has its own already")
         return method
     if isinstance(method, type) or not isinstance(method, str):
-        raise TypeError(f"method={method!r} must be a name, or a ready method: METHODS['lime'](samples=500), say")
+        raise TypeError(
+            f"method={method!r} must be a name, as 'heta', or a ready method, as METHODS['lime'](samples=500)"
+        )
     if method not in METHODS:
         raise ValueError(
             f"method={method!r} is not in heta_lens.METHODS{hint(method.lower(), METHODS)}: "

@@ -541,7 +541,7 @@ def test_the_page_brings_everything_along(span: SpanAttribution) -> None:
         ({"start": 9, "targets": []}, ValueError, ["targets=", "0 entries", "2 positions"]),
         ({"start": 9, "targets": torch.tensor([5, 6, 7])}, ValueError, ["targets=", "3 entries", "2 positions"]),
         ({"start": 4, "method": "hetta"}, ValueError, ["method='hetta'", "did you mean 'heta'"]),
-        ({"start": 4, "method": Heta}, ValueError, ["method=", "'heta'"]),
+        ({"start": 4, "method": Heta}, TypeError, ["method=", "'heta'"]),
         ({"start": 4, "prob": 3}, TypeError, ["no option 'prob'", "did you mean 'probes'", "window_gate"]),
         ({"start": 4, "probes": 0}, ValueError, ["probes=0", "at least 1"]),
         ({"start": 4, "method": Heta(), "probes": 3}, TypeError, ["probes", "options go with a method's name"]),

@@ -69,7 +69,7 @@ class Baseline(ABC):
     def work(self, prediction: Prediction) -> dict[str, int]:
         """How many ``forwards`` and ``backwards`` of the whole context lie ahead, at most."""
 
-    def read(self, prediction: Prediction) -> int:  # noqa: ARG002
+    def positions_read(self, prediction: Prediction) -> int:  # noqa: ARG002
         """At how many positions a run keeps what is predicted."""
         return 1
 

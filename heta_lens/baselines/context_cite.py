@@ -56,7 +56,7 @@ class ContextCite(Baseline):
     ablate: Literal["remove", "mask"] = "remove"
     mask: Masking = "zero"
     spread: Literal["share", "copy"] = "share"
-    samples: Annotated[int | None, AtLeast(1, whole=True)] = None
+    samples: Annotated[int | None, AtLeast(2, whole=True)] = None
     held_out: Annotated[int, AtLeast(0, whole=True)] = 16
     keep: Annotated[float | int, AtLeast(0.01, below=1.0)] = 0.5
     penalty: Annotated[float | int, AtLeast(0)] = 0.01
@@ -81,7 +81,11 @@ class ContextCite(Baseline):
         for start, stop in self.query:
             if stop > len(prediction):
                 raise ValueError(f"query has the range ({start}, {stop}), but the context ends at {len(prediction)}")
-        fixed, _ = self._found(prediction)
+        fixed, own = self._found(prediction)
+        special = all(prediction.lens.speller.special(prediction.ids.tolist()))
+        if not (len(own) or special) and (self.query or self.splitter):
+            why = f"query={self.query}" if self.query else "the splitter"
+            raise ValueError(f"{why} leaves no source: none of the {len(prediction)} tokens would get a score")
         if self.ablate == "remove":
             refuse_hooks(self, prediction, "moves tokens to other positions (unless ablate='mask')")
             if not fixed.any() and nothing(prediction) is None:

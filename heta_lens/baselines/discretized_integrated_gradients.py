@@ -70,7 +70,7 @@ class DiscretizedIntegratedGradients(Baseline):
         for _ in range(self.factor):
             path = halved(path)
         batches = asked.prompt.batches(self.batch, len(asked), products=True)
-        slopes = partial(slopes_at, asked, path, self.scale, work)
+        slopes = partial(rises_at, asked, path, self.scale, work)
         scores = batches.map(slopes, torch.arange(len(path) - 1), len(asked)).sum(0)
         ends = likelihood(asked, path[[0, -1]], self.scale, partial(work.add, "forwards"))
         return scores, completeness(float(ends[1] - ends[0]), float(scores.sum()))
@@ -99,7 +99,7 @@ class Words(NamedTuple):
         return cls(table, baseline, (table == baseline).all(-1), table.square().sum(-1))
 
 
-def slopes_at(
+def rises_at(
     asked: Prediction, path: Float[Tensor, "point pos d"], scale: Scale, work: Work, points: Int[Tensor, "some"]
 ) -> Float[Tensor, "some pos"]:
     """How much g rises to each next point, by the gradient at this one."""

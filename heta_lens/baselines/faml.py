@@ -41,7 +41,7 @@ class Faml(Baseline):
     complement: Annotated[float | int, AtLeast(0)] = 0.3
     penalty: Literal["bce", "l1"] = "bce"
     steps: Annotated[int, AtLeast(1, whole=True)] = 200
-    rate: Annotated[float | int, AtLeast(0)] = 0.05
+    rate: Annotated[float | int, AtLeast(1e-6)] = 0.05
     mask: Masking = "pad"
     keep_bos: bool = True
 

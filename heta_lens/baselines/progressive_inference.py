@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heta_lens.baselines.baseline import Baseline, Found, refuse_hooks
-from heta_lens.coalitions import each_token, placed, prefixes, read_everywhere, still_there
-from heta_lens.likelihood import ablated
+from heta_lens.coalitions import each_token, placed, read_everywhere, still_there
+from heta_lens.likelihood import ablated, with_others_masked
 from heta_lens.masking import Masking
 from heta_lens.options import AtLeast, Batch, Seed, chosen
 from heta_lens.prediction import Prediction
@@ -74,7 +74,7 @@ class ProgressiveInference(Baseline):
             return {"forwards": self.samples + 2}
         return {"forwards": 1 + (self.before == "bos" and not prediction.begins)}
 
-    def read(self, prediction: Prediction) -> int:
+    def positions_read(self, prediction: Prediction) -> int:
         return len(prediction)
 
     def explain(self, asked: Prediction, work: Work) -> Found:
@@ -103,7 +103,8 @@ class ProgressiveInference(Baseline):
         ends = torch.from_numpy(still_there(members, np.array([[False], [True]]).repeat(players, 1)))
         batches = asked.prompt.batches(self.batch, len(asked), read=len(asked))
         empty, full = ablated(asked, ends, mask, self.scale, batches, done).tolist()
-        seen = prefixes(asked, torch.from_numpy(still_there(members, masks)), mask, self.scale, batches, done)
+        read = partial(read_everywhere, asked, scale=self.scale, done=done)
+        seen = with_others_masked(asked, torch.from_numpy(still_there(members, masks)), mask, read, batches)
         values = seen.cpu().double().numpy()[:, len(asked) - players :].reshape(-1)
         pooled = (masks[:, None] & np.tri(players, dtype=bool)).reshape(-1, players)
         proper = pooled.any(1) & ~pooled.all(1)

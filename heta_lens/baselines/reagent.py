@@ -68,6 +68,8 @@ class Reagent(Baseline):
         return {"forwards": 2 * self.max_steps * self.probes + (self.replacer == "lm")}
 
     def explain(self, asked: Prediction, work: Work) -> Found:
+        if self.top >= len(asked):
+            warn(f"all {len(asked)} tokens are the top={self.top} that suffice, before anything is learnt: lower top")
         replacer = REPLACERS[self.replacer](asked) if isinstance(self.replacer, str) else self.replacer
         work.add("forwards", int(self.replacer == "lm"))
         probes = [Probe.new(self.seed, number, len(asked)) for number in range(self.probes)]

@@ -59,7 +59,7 @@ class Tdd(Baseline):
     def work(self, prediction: Prediction) -> dict[str, int]:
         return {"forwards": (self.direction != "forward") * len(prediction) + (self.direction != "backward")}
 
-    def read(self, prediction: Prediction) -> int:
+    def positions_read(self, prediction: Prediction) -> int:
         return 1 if self.direction == "backward" else len(prediction)
 
     def explain(self, asked: Prediction, work: Work) -> Found:
