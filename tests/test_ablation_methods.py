@@ -399,6 +399,8 @@ def test_what_splitter_and_query_may_be() -> None:
     model = zoo.bridge("gpt2")
     with pytest.raises(ValueError, match=r"splitter gave .* must follow one another"):
         found(model, ContextCite(splitter=lambda text: [(0, len(text) + 1)]))
+    with pytest.raises(TypeError, match=r"splitter gave \[3\], which are no pairs \(start, stop\)"):
+        found(model, ContextCite(splitter=lambda _: [3]))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"query has the range \(4, 9\), but the context ends at 6"):
         found(model, ContextCite(query=((4, 9),)))
     with pytest.raises(ValueError, match=r"has the pair \(3, 3\), which must have 0 <= start < stop"):
@@ -424,9 +426,19 @@ def test_context_cites_options_that_would_be_ignored_are_refused(options: dict[s
         ContextCite(**options)
 
 
-def test_a_context_that_is_all_query_has_no_sources() -> None:
-    some = found(zoo.bridge("gpt2"), ContextCite(query=((0, N),)))
-    assert (some.scores == 0).all() and some.diagnostics["sources"] == [] and some.diagnostics["forwards"] == 0
+def test_what_leaves_no_source_is_refused() -> None:
+    model = zoo.bridge("gpt2")
+    with pytest.raises(ValueError, match=rf"query=\(\(0, {N}\),\) leaves no source: none of the {N} tokens"):
+        found(model, ContextCite(query=((0, N),)))
+    with pytest.raises(ValueError, match="the splitter leaves no source"):
+        found(model, ContextCite(splitter=lambda _: []))
+    with pytest.raises(ValueError, match="samples=1 must be at least 2"):
+        ContextCite(samples=1)
+
+
+def test_where_every_token_is_special_there_is_nothing_to_explain() -> None:
+    some = found(zoo.bridge("gpt2"), ContextCite(splitter=lambda _: []), ids_of()[:, :1])
+    assert some.scores.tolist() == [0] and some.diagnostics["sources"] == [] and some.diagnostics["forwards"] == 0
 
 
 def test_hooks_do_not_go_with_tokens_that_move() -> None:

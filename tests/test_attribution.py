@@ -443,6 +443,12 @@ def test_it_says_how_likely_the_target_was_and_what_was_chosen():
     assert "p = 0.5 (rank 1) against p = 0.125 (rank 3)" in repr(pair).splitlines()
 
 
+@pytest.mark.parametrize(("gap", "due", "said"), [(0.3, -2.0, True), (0.1, -2.0, False), (3e-9, 0.0, True)])
+def test_it_says_when_an_integral_is_far_from_what_it_should_be(gap: float, due: float, said: bool):
+    notes = attribution(diagnostics={"completeness_gap": gap, "completeness_due": due}).notes
+    assert (f"the integral misses {gap:.3g} of {due:.3g}: more steps come nearer" in notes) == said
+
+
 def test_it_says_how_many_tokens_were_left_out_and_no_more_of_the_sink():
     shown = repr(replace(attribution(), diagnostics={"sink_mass": 0.5}).without([0]).without([2]))
     assert "2 tokens left out" in shown

@@ -1,6 +1,7 @@
 """The command, as a user types it."""
 
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,13 @@ def test_another_method_explains(tmp_path: Path) -> None:
     assert done.exit_code == 0 and "lime: why" in done.stdout
     found = heta_lens.Attribution.load(kept)
     assert found.method == "lime" and found.signed and found.options["samples"] == 80
+
+
+def test_a_warning_gets_one_sentence_too() -> None:
+    with warnings.catch_warnings(action="always"):
+        done = run("attribute", TEXT, "--method", "reagent", "-o", "top=200")
+    assert done.exit_code == 0, done.output
+    assert re.fullmatch(r"heta-lens: the top=200 tokens that suffice are all \d+ there are.*: lower top\n", done.stderr)
 
 
 def test_a_method_that_does_not_exist_is_named() -> None:

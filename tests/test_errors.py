@@ -18,7 +18,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import heta_lens
 import zoo
-from heta_lens import attribute
+from heta_lens import METHODS, attribute
 
 pytestmark = [
     pytest.mark.usefixtures("unchecked"),
@@ -424,7 +424,10 @@ def test_a_cached_embedding_that_is_not_finite_is_named_also_where_no_tokens_are
         ({"variant": "ful"}, ["variant='ful'", "'full'", "'transition_only'", "'uniform_gate'", "did you mean 'full'"]),
         ({"variant": "hessian_only", "beta": 2.0}, ["variant='hessian_only'", "beta"]),
         ({"method": "hetta"}, ["method='hetta'", "'heta'"]),
-        ({"method": None}, ["method=None", "'heta'"]),
+        ({"method": "LIME"}, ["method='LIME'", "did you mean 'lime'"]),
+        ({"method": None}, ["method=None", "'heta'", "a ready method"]),
+        ({"method": ["lime"]}, ["method=['lime']", "'heta'"]),
+        ({"method": METHODS["lime"]}, ["method=<class", "'heta'"]),
         ({"prob": 3}, ["no option 'prob'", "did you mean 'probes'", "variant", "batch"]),
         ({"steps": 3}, ["no option 'steps'", "variant", "batch"]),
         ({"norm": "l2"}, ["norm='l2'", "'hutchinson'", "'exact'", "'entrywise'"]),

@@ -178,6 +178,8 @@ def test_what_cannot_be_done_is_refused(unchecked: None) -> None:  # noqa: ARG00
         Faml()(predict(model, ids, (TARGET, 20)))
     with pytest.raises(ValueError, match="sparsity=-1 must be at least 0"):
         Faml(sparsity=-1)
+    with pytest.raises(ValueError, match="rate=0 must be at least 1e-06"):
+        Faml(rate=0)
     with pytest.raises(ValueError, match="penalty='l2' is not one of 'bce', 'l1'"):
         Faml(penalty="l2")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="mask=1000 is no token id of this model"):

@@ -396,6 +396,9 @@ def test_what_sea_cot_refuses(build: Callable[..., Any], monkeypatch: pytest.Mon
     for wrong in ("{explanation}", "{claim} {claim} {explanation}"):
         with pytest.raises(ValueError, match=r"must have \{explanation\} and \{claim\} in it, each once"):
             SeaCot(entail=wrong)
+    for wrong in (1.5, -0.1, float("nan"), "yes", None):
+        with pytest.raises(ValueError, match=f"entail gave {wrong!r} for '.*', which is no probability"):
+            SeaCot(**SHORT | {"entail": lambda *_, wrong=wrong: wrong})(asked)
     monkeypatch.setattr("heta_lens.baselines.sea_cot.YES", " No")
     with pytest.raises(ValueError, match="' No' and ' No' alike"):
         SeaCot(**SHORT)(asked)

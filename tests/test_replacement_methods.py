@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from asking import plain_embeddings, plain_log_probs, predict, relative
+from asking import doubts_allowed, plain_embeddings, plain_log_probs, predict, relative
 from scipy.optimize import linprog
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
@@ -238,12 +238,21 @@ def test_options_of_reagent_do_something() -> None:
         assert relative(Reagent(**never | change)(asked).scores, plain.scores) > 1e-3, change
     assert relative(Reagent(**never, batch=1)(asked).scores, plain.scores) < 1e-9
     rank = plain.diagnostics["target_rank"]
-    enough, short = (Reagent(**never | {"tolerance": rank - less, "top": N})(asked).diagnostics for less in (0, 1))
+    with doubts_allowed():
+        enough, short = (Reagent(**never | {"tolerance": rank - less, "top": N})(asked).diagnostics for less in (0, 1))
     assert (enough["stopped"], enough["forwards"], enough["rationale"]) == (3, 6, [*range(N)])
     assert (short["stopped"], short["forwards"]) == (0, 24)
     assert len(Reagent(**never | {"top": 1})(asked).diagnostics["rationale"]) <= 1
     likely = Reagent(**never | {"replacer": "lm"})
     assert likely(asked).diagnostics["forwards"] == likely.work(asked)["forwards"] == 25
+
+
+def test_reagent_warns_when_all_tokens_are_enough() -> None:
+    asked = on_bridge()
+    rank = int((asked.log_probs > asked.log_probs[TARGET]).sum()) + 1
+    with pytest.warns(UserWarning, match=f"the top=9 tokens that suffice are all {N} there are"):
+        found = Reagent(top=9, tolerance=rank)(asked)
+    assert found.diagnostics["stopped"] == 8 and found.diagnostics["rationale"] == [*range(N)]
 
 
 def test_what_reagent_refuses() -> None:
@@ -376,7 +385,7 @@ def test_a_masked_language_model_fills_in(build: Callable[..., Any]) -> None:
     assert len(set(found)) > 3 and not set(found) & set(own.all_special_ids)
     assert found == [int(replacer(ids, torch.tensor([2]), np.random.default_rng(seed))[0]) for seed in range(30)]
     asked = predict(model, ids[None], TARGET)
-    assert Reagent(replacer=replacer, probes=2, max_steps=2)(asked).scores.isfinite().all()
+    assert Reagent(replacer=replacer, probes=2, max_steps=2, top=2)(asked).scores.isfinite().all()
     with pytest.raises(ValueError, match="the masked language model is in training mode"):
         MaskedLM(masked.train(), tokenizer, own)
     masked.eval()

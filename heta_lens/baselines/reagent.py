@@ -68,8 +68,6 @@ class Reagent(Baseline):
         return {"forwards": 2 * self.max_steps * self.probes + (self.replacer == "lm")}
 
     def explain(self, asked: Prediction, work: Work) -> Found:
-        if self.top >= len(asked):
-            warn(f"all {len(asked)} tokens are the top={self.top} that suffice, before anything is learnt: lower top")
         replacer = REPLACERS[self.replacer](asked) if isinstance(self.replacer, str) else self.replacer
         work.add("forwards", int(self.replacer == "lm"))
         probes = [Probe.new(self.seed, number, len(asked)) for number in range(self.probes)]
@@ -169,5 +167,7 @@ def aggregated(probes: Sequence[Probe], top: int, asked: Prediction) -> Found:
     votes = torch.stack([best(probe.belief, top) for probe in counted]).sum(0)
     if not stopped:
         warn(f"none of {len(probes)} probes found {top} tokens that suffice: raise top, tolerance or max_steps")
+    elif top >= len(asked) > 1:
+        warn(f"the top={top} tokens that suffice are all {len(asked)} there are, which says nothing: lower top")
     facts = {"stopped": len(stopped), "rationale": (votes >= min(AGREED, len(counted))).nonzero()[:, 0].tolist()}
     return shares.mean(0).to(asked.embeddings), facts
