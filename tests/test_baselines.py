@@ -141,11 +141,10 @@ def test_nothing_at_or_after_the_target_is_read(build: Callable[..., Any], metho
     other = ids.clone()
     other[0, length:] = (ids[0, length:] + 7) % 90 + 4
     options = QUICK.get(method, {})
-    first, second = (explain(model, some, TARGET, method=method, position=length, **options) for some in (ids, other))
+    found = explain(model, other, TARGET, method=method, position=length, **options)
     alone = explain(model, ids[:, :length], TARGET, method=method, **options)
-    assert relative(second.scores, first.scores) < 1e-9
-    assert relative(alone.scores, first.scores) < 1e-6
-    assert first.diagnostics.get("sees_target", False) == (method in SEES_TARGET)
+    assert relative(found.scores, alone.scores) < 1e-6
+    assert found.diagnostics.get("sees_target", False) == (method in SEES_TARGET)
 
 
 @METHOD

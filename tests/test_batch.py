@@ -120,6 +120,7 @@ def check_each(model: Any, side: str) -> None:
     ],
     ids=str,
 )
+@pytest.mark.usefixtures("unchecked")
 def test_so_it_is_with_every_option(model: Any, options: dict[str, Any]) -> None:
     batch = Batch(model, "left")
     options = options if "method" in options else {"probes": 1} | options

@@ -131,6 +131,7 @@ def test_an_attribution_goes_on_where_memory_was_short(where: str, monkeypatch: 
 
 
 @pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama|native)|hooked-rotary_gqa"))
+@pytest.mark.usefixtures("unchecked")
 def test_nothing_depends_on_what_is_run_together_in_float32(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(torch.float32)
     ids = zoo.prompt(model, 12)

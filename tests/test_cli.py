@@ -31,6 +31,7 @@ def test_demo_explains_a_story_and_writes_a_page(tmp_path: Path, monkeypatch: py
     assert "class=marked" in page
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_demos_differ_by_seed_and_hops(tmp_path: Path) -> None:
     page = str(tmp_path / "a.html")
     said = {run("demo", *words, "--html", page).output for words in ([], ["--seed", "1"], ["--hops", "2"])}
@@ -123,6 +124,7 @@ def test_files_are_written_before_anything_is_shown(tmp_path: Path, monkeypatch:
     assert page.exists()
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_demo_says_when_the_model_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = str(tmp_path / "a.html")
     assert "as the model says" in run("demo", "--html", page).output

@@ -39,6 +39,7 @@ def estimate(model: Any, ids: Tensor, **options: Any) -> Any:
     ],
     ids=str,
 )
+@pytest.mark.usefixtures("unchecked")
 def test_the_counts_are_those_that_will_be_reported(build: Any, options: dict[str, Any]) -> None:
     model = build()
     ids = zoo.prompt(model, N)

@@ -140,6 +140,7 @@ def check_audit(attribution: Any, model: Any, ids: Tensor, vector: Tensor | None
 
 
 @pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|native)|hooked-rotary_gqa"))
+@pytest.mark.usefixtures("unchecked")
 def test_the_audit_masks_sets_of_tokens_as_the_oracle_does(build: Any) -> None:
     model = build()
     ids = zoo.prompt(model, N)
@@ -173,6 +174,7 @@ def test_the_audit_at_a_position_knows_the_tokens_before_it_only(hooked: bool) -
         ("ls+win", {"window": 4, "layers": 1, "overlap": 0.25, "interactions": False}),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_a_cheaper_variant_is_audited_against_the_full_one(variant: str, own: dict[str, Any]) -> None:
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, N)

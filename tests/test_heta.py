@@ -106,6 +106,7 @@ def test_nothing_at_or_after_the_target_matters(build: Any) -> None:
 
 
 @pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama|mistral|gemma2|native)|hooked-(rotary_gqa|alibi)"))
+@pytest.mark.usefixtures("unchecked")
 def test_batch_and_chunk_do_not_matter(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build()
     ids = zoo.prompt(model, 9)
@@ -292,6 +293,7 @@ def test_standard_errors_are_of_what_is_random() -> None:
 
 @pytest.mark.parametrize("balance", get_args(Balance))
 @pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.usefixtures("unchecked")
 def test_standard_errors_equal_the_spread_over_repeats(balance: Balance, shared: bool) -> None:
     """Whether each token has its own probes or (row support) all share them, and whatever they are divided by."""
     generator = torch.Generator().manual_seed(0)
@@ -368,6 +370,7 @@ for seed in range(3):
 """
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_loop_warns_once() -> None:
     """In an interpreter of its own: the type checks of a test run make Python forget what it has warned of."""
     command = [sys.executable, "-c", LOOP]

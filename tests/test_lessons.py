@@ -81,6 +81,7 @@ def test_padding_is_never_learnt() -> None:
     assert not batch.answers[padded].any()
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_training_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "KEEP", 2)
     options: dict[str, Any] = {"steps": 5, "seed": 0}

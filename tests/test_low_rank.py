@@ -81,6 +81,7 @@ def test_all_of_the_rank_is_the_full_method(name: str, build: Any) -> None:
 
 
 @pytest.mark.parametrize(("name", "build"), named(SEVERAL))
+@pytest.mark.usefixtures("unchecked")
 def test_a_part_of_the_rank_is_the_oracles_range_finder(name: str, build: Any) -> None:
     model = build()
     ids = zoo.prompt(model, N)

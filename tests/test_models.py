@@ -128,6 +128,7 @@ def share(model: Any, asked: list[Story]) -> float:
     [({}, 0.98), ({"rivals": 5}, 0.98), ({"hops": 2}, 0.90), ({"claim": True}, 0.90)],
     ids=["one hop", "one hop, all rivals", "two hops", "claims"],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_it_answers(knobs: dict[str, Any], promised: float) -> None:
     """As promised, but for what so few prompts may miss by chance; the benchmark has the figures."""
     asked = told(150, **knobs)
@@ -137,6 +138,7 @@ def test_it_answers(knobs: dict[str, Any], promised: float) -> None:
     assert share(model, [one.twin for one in asked]) > promised - may_miss
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_recall_prompt_is_explained_by_its_evidence() -> None:
     model = heta_lens.load_demo_model()
     (story,) = told(1)

@@ -53,12 +53,14 @@ def test_the_example_runs_with_the_other_kind_of_model(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("code", [DEMO, *re.findall(r"```python\n(.*?)```", CARD, re.DOTALL)], ids=["readme", "card"])
+@pytest.mark.usefixtures("unchecked")
 def test_the_demo_model_does_what_is_said(code: str) -> None:
     with doubts_allowed():
         exec(code, {})
 
 
 @pytest.mark.parametrize("command", re.findall(r"^heta-lens (.*)$", README, re.MULTILINE))
+@pytest.mark.usefixtures("unchecked")
 def test_commands_run(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, shlex.split(command))

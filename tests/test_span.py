@@ -119,6 +119,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 # --------------------------------------------------------------------------------------------- as each of them alone
 @pytest.mark.parametrize("build", zoo.models())
+@pytest.mark.usefixtures("unchecked")
 def test_every_step_is_what_attribute_says_of_that_token(build: Any) -> None:
     model = build()
     ids = zoo.prompt(model, N)
@@ -138,6 +139,7 @@ def test_every_step_is_what_attribute_says_of_that_token(build: Any) -> None:
         *(("hooked-rotary_gqa", name) for name in ("seed", "ls", "mean", "chunk") if zoo.HAS_HOOKED),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_so_it_is_with_every_option(kind: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heta_lens.prompt, "TAIL", 2)
     options: dict[str, Any] = {"probes": 2} | (SHARED | ALONE)[name]

@@ -32,6 +32,7 @@ def test_the_literal_loop_finds_the_same_parts(build: Any) -> None:
     assert relative(parts["information"][some], literal_information(model, ids, some)) < 1e-6
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_the_exact_path_costs_less_than_the_literal_loop_and_more_than_the_floor(case: speed.Case) -> None:
     found = speed.costs(case, 2)
     for part, cost in found.items():
@@ -86,6 +87,7 @@ def test_what_was_measured_is_interpolated() -> None:
     assert speed.extrapolated({8: (1, 2), 4: (3, 1)}, [8, 6, 4], [2, 2, 1]) == (1 + 4) + (2 + 3) + (3 + 1)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(speed.MODELS, "tiny", zoo.native_bridge)
     monkeypatch.setattr(speed, "WAYS", {way: speed.WAYS[way] for way in ('support="row"', 'variant="gs"')})

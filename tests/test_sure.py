@@ -138,6 +138,7 @@ def test_fewer_probes_are_the_first_of_the_same(build: Any) -> None:
     ],
     ids=str,
 )
+@pytest.mark.usefixtures("unchecked")
 def test_every_way_of_probing_can_stop(build: Any, options: dict[str, Any]) -> None:
     """A tolerance that is not reached takes all the probes there are, and one that is at once the fewest."""
     model = build()
@@ -195,6 +196,7 @@ def test_fitted_weights_are_of_tokens_that_were_all_probed() -> None:
     assert (whole.beta, whole.gamma) == (pruned.beta, pruned.gamma)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_what_is_promised_is_kept_for_most_tokens() -> None:
     """Judged by many more probes: within the tolerance, but for tokens that are counted as unsure."""
     model = zoo.bridge("gpt2")

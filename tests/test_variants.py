@@ -272,6 +272,7 @@ def test_scaling_both_weights_scales_the_score_of_every_variant(variant: str) ->
 # ------------------------------------------------------------------------------------------- what must not matter
 @pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|native)"))
 @pytest.mark.parametrize("variant", CHEAPER)
+@pytest.mark.usefixtures("unchecked")
 def test_neither_batch_nor_chunk_nor_reuse_matters_to_any_variant(
     build: Any, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

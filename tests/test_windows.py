@@ -305,6 +305,7 @@ def test_restricted_windows_only_change_the_gate(build: Any) -> None:
     ("name", "build", "layers"),
     also([None, 1], "bridge-(gpt2|llama|native)|hooked-(rotary_gqa|alibi)", "bridge-gpt2|hooked-rotary_gqa"),
 )
+@pytest.mark.usefixtures("unchecked")
 def test_chunks_are_prompts_of_their_own(name: str, build: Any, layers: int | None) -> None:
     model, variant = build(), "ls+win" if layers else "win"
     ids, close = zoo.prompt(model, N), tolerance(name)
