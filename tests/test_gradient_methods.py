@@ -20,7 +20,7 @@ from heta_lens.baselines.discretized_integrated_gradients import (
     halved,
     monotone,
     neighbours,
-    slopes_at,
+    rises_at,
     word_path,
 )
 from heta_lens.baselines.grad_cam import GradCam, evidence
@@ -397,9 +397,9 @@ def test_discretized_integrated_gradients_of_a_worked_example() -> None:
     """The left rule along 0, 1, 2, 3 of x²: 1·0 + 1·2 + 1·4."""
     path = vector(0, 1, 2, 3)[:, None, None]
     toy = Toy(lambda x: x[0, 0] ** 2, [[3.0]])
-    assert slopes_at(toy, path, "logit", Work(), torch.arange(3)).flatten().tolist() == [0, 2, 4]
+    assert rises_at(toy, path, "logit", Work(), torch.arange(3)).flatten().tolist() == [0, 2, 4]
     # two halves of each step: 1/2 · (0 + 1 + 2 + 3 + 4 + 5)
-    assert float(slopes_at(toy, halved(path), "logit", Work(), torch.arange(6)).sum()) == 7.5
+    assert float(rises_at(toy, halved(path), "logit", Work(), torch.arange(6)).sum()) == 7.5
 
 
 def test_an_anchor_that_lies_elsewhere_gives_way_to_a_step() -> None:
