@@ -1,0 +1,208 @@
+"""A story that says nothing to the point, a passage that tells the answer, and a question about it.
+
+So are the paper's released instances, read from their JSON, and those made here from NarrativeQA and SciQ as the paper
+describes it.
+"""
+
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, TypeAlias, get_args
+
+from heta_lens.data.annotation import Agree, Annotator, annotated, answer_words
+from heta_lens.data.instance import Instance
+from heta_lens.data.layout import Piece, composed, occurrences, one_line, split_sentences
+from heta_lens.data.recall import Draw
+from heta_lens.data.records import needed, texts
+from heta_lens.options import check_at_least, check_choice
+from heta_lens.text import Span
+
+Order: TypeAlias = Literal["narrative_first", "science_first", "both"]
+NARRATIVES, QUESTIONS = "deepmind/narrativeqa", "allenai/sciq"
+
+RELEASED = ("id", "sciq_id", "input_text", "narrative_segment", "sciq_support_segment", "question", "answer")
+REFERS_BACK = re.compile(r"(?:He|She|It|They|His|Her|Hers|Its|Their|This|That|These|Those|Then|There|However)\b")
+FEWEST_WORDS = 5
+
+
+# ---------------------------------------------------------------------------------------------------------- released
+def released(
+    records: Iterable[Mapping[str, Any]],
+    *,
+    separator: str = " ",
+    cue: str | None = "Answer:",
+    repeated: bool = False,
+) -> list[Instance]:
+    """The paper's own instances.
+
+    Args:
+        records: the ``examples`` of its JSON.
+        separator: what stands between the segments; ``"<s>"``, as in the release, is three characters of text.
+        cue: what the text ends with; None ends it with the question.
+        repeated: also instances that repeat another in everything but the id, as nineteen of twenty in the release's
+            file of 2,000 do.
+    """
+    instances = [_released(number, record, separator, cue) for number, record in enumerate(records)]
+    if repeated:
+        return instances
+    once = _once(instances)
+    if len(once) < len(instances):
+        warnings.warn(
+            f"{len(instances) - len(once)} of {len(instances)} instances repeat another and are left out: "
+            "give repeated=True to keep them",
+            stacklevel=2,
+        )
+    return once
+
+
+def _once(instances: Sequence[Instance]) -> list[Instance]:
+    """The first of those that differ in nothing but the id."""
+    first: dict[Instance, Instance] = {}
+    for instance in instances:
+        first.setdefault(replace(instance, id="-"), instance)
+    return list(first.values())
+
+
+def _released(number: int, record: Mapping[str, Any], separator: str, cue: str | None) -> Instance:
+    what = f"record {number} of the curated data"
+    id, template, text, narrative, support, question, answer = texts(record, RELEASED, what)
+    at = {segment: text.find(segment) for segment in (narrative, support, question)}
+    for segment, start in at.items():
+        if start < 0:
+            raise ValueError(f"{what} ({id}): its input_text does not hold the segment {segment!r}")
+    segments = [Piece(narrative, "distractor"), Piece(support, "support")]
+    order = sorted(segments, key=lambda piece: at[piece.text])  # as they really stand in it
+    # Instances of one science question share support, gold and answer, and only the story differs.
+    instance = _asked(id, order, question, answer, separator, cue, template=template)
+    gold = [span for word in record.get("important_words") or () for span in _standing(instance, word)]
+    return replace(instance, gold=tuple(gold))
+
+
+def _standing(instance: Instance, word: str) -> list[Span]:
+    found = [span for support in instance.support for span in occurrences(word, instance.text, support)]
+    if not found:
+        raise ValueError(f"{instance.id}: the important word {word!r} is no word of its support")
+    return found
+
+
+def _asked(
+    id: str, segments: Sequence[Piece], question: str, answer: str, separator: str, cue: str | None, **known: Any
+) -> Instance:
+    """The segments and the question in a row."""
+    if not separator:
+        raise ValueError("separator='' would run the segments together: give ' ', or '<s>'")
+    between = Piece(f" {separator.strip()} " if separator.strip() else separator)
+    asking = Piece(" ".join(["Question:", question, *([cue] if cue else [])]), "question")
+    pieces = [piece for segment in segments for piece in (segment, between)]
+    return composed(id, [*pieces, asking], " " + answer.strip(), **known)
+
+
+# -------------------------------------------------------------------------------------------------------------- made
+def pairs(
+    narratives: Iterable[Mapping[str, Any]],
+    questions: Iterable[Mapping[str, Any]],
+    *,
+    order: Order = "narrative_first",
+    separator: str = " ",
+    cue: str | None = "Answer:",
+    sentences: int = 1,
+    annotators: Sequence[Annotator] = (answer_words,),
+    agree: Agree = "intersection",
+    seed: int = 0,
+) -> Iterator[Instance]:
+    """An instance of every SciQ question that can be used (``order="both"`` makes two), with a story drawn for it.
+
+    Args:
+        narratives: records of NarrativeQA, of which only the summaries are read.
+        questions: records of SciQ.
+        order: whether the story or the passage comes first.
+        separator: what stands between the segments.
+        cue: what the text ends with; None ends it with the question.
+        sentences: how many of a summary's first sentences make a story.
+        annotators: who says which words of the passage tell the answer.
+        agree: which of the words they mark count.
+        seed: which story goes with which question.
+    """
+    check_choice("order", order, get_args(Order))
+    check_at_least("sentences", sentences, 1, whole=True)
+    stories = _stories(narratives, sentences)
+    if not stories:
+        raise ValueError("narratives hold no summary that begins with whole sentences that refer to nothing before")
+    orders = get_args(Order)[:2] if order == "both" else (order,)
+    made = _paired(stories, questions, orders, separator, cue, Draw(f"curated {seed}"))
+    return annotated(made, annotators, agree)
+
+
+def _paired(
+    stories: Sequence[str],
+    questions: Iterable[Mapping[str, Any]],
+    orders: Sequence[str],
+    separator: str,
+    cue: str | None,
+    draw: Draw,
+) -> Iterator[Instance]:
+    for number, record in enumerate(questions):
+        question, answer = map(one_line, texts(record, ("question", "correct_answer"), f"record {number} of SciQ"))
+        support = one_line(record.get("support") or "")
+        if not usable(question, answer, support):
+            continue
+        at = draw.below(len(stories))
+        # The passage is to be the only one that holds the answer.
+        fitting = (story for story in (*stories[at:], *stories[:at]) if not occurrences(answer, story))
+        if (story := next(fitting, None)) is None:
+            continue
+        segments = [Piece(story, "distractor"), Piece(support, "support")]
+        for order in orders:
+            yield _asked(
+                f"curated-{number:05d}-{order}",
+                segments if order == "narrative_first" else segments[::-1],
+                question,
+                answer,
+                separator,
+                cue,
+                template=f"sciq-{number:05d}",
+                choices=_choices(record, answer),
+            )
+
+
+def usable(question: str, answer: str, support: str) -> bool:
+    """Whether the passage, and nothing else, tells the answer.
+
+    The paper wants the answer in the passage word for word; without a passage, or where its words are others, nothing
+    could be marked. Where the question names the answer itself, the passage is not what tells it.
+    """
+    return bool(answer and occurrences(answer, support)) and not occurrences(answer, question)
+
+
+def _choices(record: Mapping[str, Any], answer: str) -> tuple[str, ...]:
+    """By the alphabet, so that the order does not tell."""
+    others = [record.get(f"distractor{number}") for number in (1, 2, 3)]
+    wrong = {one_line(other) for other in others if other and other.strip()}
+    return tuple(" " + choice for choice in sorted({answer, *wrong})) if wrong else ()
+
+
+def _stories(narratives: Iterable[Mapping[str, Any]], sentences: int) -> list[str]:
+    """The beginnings of the summaries, each once: a document stands in NarrativeQA with each of its questions."""
+    summaries = dict.fromkeys(
+        summary_of(record, f"record {number} of NarrativeQA") for number, record in enumerate(narratives)
+    )
+    return list(dict.fromkeys(story for one in summaries if (story := beginning(one, sentences))))
+
+
+def summary_of(record: Mapping[str, Any], what: str) -> str:
+    (document,) = needed(record, ("document",), what)
+    (summary,) = needed(document, ("summary",), f"the document of {what}")
+    (text,) = texts(summary, ("text",), f"the summary of {what}")
+    return text
+
+
+def beginning(summary: str, sentences: int) -> str:
+    """Its first sentences, if they are whole ones that stand for themselves; else nothing.
+
+    What comes first refers to nothing before it, unless it begins with a pronoun; a line of a few words is a heading.
+    """
+    found = split_sentences(one_line(summary))[:sentences]
+    whole = len(found) == sentences and all(one.rstrip("\"'”’)").endswith((".", "!", "?")) for one in found)
+    alone = whole and len(found[0].split()) >= FEWEST_WORDS and not REFERS_BACK.match(found[0])
+    return " ".join(found) if alone else ""

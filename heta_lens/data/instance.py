@@ -1,0 +1,178 @@
+"""A prompt to explain, with what is known about it: what every suite is made of, and what a line of JSON can hold."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from operator import index
+from pathlib import Path
+from typing import Any
+
+from heta_lens.options import check_choice, hint, is_whole
+from heta_lens.text import Span, visible
+
+SPANS = ("support", "gold", "distractor", "question")
+OTHERS = ("twin", "paraphrase")
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A text up to where its answer should be written, and which parts of it, as spans of characters, do what.
+
+    ``support`` tells the answer, by the words in it that are ``gold``; ``distractor`` tells something else;
+    ``question`` is what asks. All may be unknown, which is an empty tuple.
+    """
+
+    id: str
+    text: str
+    answer: str | None
+    """What should be written, as it stands in a text: with a blank before it. None: whatever the model says."""
+    template: str = ""
+    """Prompts of one template are alike, and tell less than as many that are not."""
+    support: tuple[Span, ...] = ()
+    gold: tuple[Span, ...] = ()
+    distractor: tuple[Span, ...] = ()
+    question: tuple[Span, ...] = ()
+    choices: tuple[str, ...] = ()
+    """What the answer is one of, if that is known."""
+    twin: "Instance | None" = None
+    """As many tokens, and other gold words that tell another answer."""
+    paraphrase: "Instance | None" = None
+    """The same, told otherwise."""
+
+    def __post_init__(self) -> None:
+        _check_text("the id of an instance", self.id)
+        _check_text(f"the text of instance {self.id!r}", self.text)
+        if self.answer is not None:
+            _check_text(f"the answer of instance {self.id!r}", self.answer)
+        if not isinstance(self.template, str):
+            raise TypeError(f"instance {self.id!r}: template={self.template!r} must be text")
+        for name in SPANS:
+            object.__setattr__(self, name, self._spans(name))
+        object.__setattr__(self, "choices", self._choices())
+        for name in OTHERS:
+            other = getattr(self, name)
+            if not isinstance(other, Instance | None):
+                raise TypeError(f"instance {self.id!r}: its {name}, {other!r}, must be an instance too")
+
+    def words(self, name: str) -> list[str]:
+        """What the spans of this name say."""
+        check_choice("name", name, SPANS)
+        return [self.text[start:stop] for start, stop in getattr(self, name)]
+
+    def _spans(self, name: str) -> tuple[Span, ...]:
+        """In the order of the text, each once."""
+        given = getattr(self, name)
+        if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+            raise TypeError(f"instance {self.id!r}: {name}={given!r} must be several pairs (start, stop)")
+        return tuple(sorted({self._span(name, one) for one in given}))
+
+    def _span(self, name: str, given: Any) -> Span:
+        pair = given if isinstance(given, tuple | list) else ()
+        if len(pair) != 2 or not all(is_whole(end) for end in pair):
+            raise TypeError(
+                f"instance {self.id!r}: {name} holds {given!r}, which is no pair of whole numbers (start, stop)"
+            )
+        span = Span(*map(index, pair))
+        if not 0 <= span.start < span.stop <= len(self.text):
+            raise ValueError(
+                f"instance {self.id!r}: the span {tuple(span)} of {name} is not within its text, "
+                f"which has {len(self.text)} characters"
+            )
+        seen = visible(self.text, span)
+        if seen.start == seen.stop:
+            raise ValueError(f"instance {self.id!r}: the span {tuple(span)} of {name} holds nothing but white space")
+        return span
+
+    def _choices(self) -> tuple[str, ...]:
+        if isinstance(self.choices, str) or not isinstance(self.choices, Iterable):
+            raise TypeError(f"instance {self.id!r}: choices={self.choices!r} must be several texts")
+        choices = tuple(self.choices)
+        for choice in choices:
+            _check_text(f"a choice of instance {self.id!r}", choice)
+        if choices and self.answer is not None and self.answer not in choices:
+            raise ValueError(
+                f"instance {self.id!r}: the answer {self.answer!r} is none of its choices, "
+                f"{', '.join(map(repr, choices))}"
+            )
+        return choices
+
+
+def _check_text(what: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} is {value!r}, and must be text")
+    if not value.strip():
+        raise ValueError(f"{what} is empty")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{what} is no valid UTF-8 at character {error.start}") from None
+
+
+def instance_of(record: Mapping[str, Any]) -> Instance:
+    """From what JSON can hold, where null is as good as left out; a key that means nothing here is refused."""
+    if not isinstance(record, Mapping):
+        raise TypeError(f"{record!r} is no instance: it must be an object with id, text and answer")
+    known = [field.name for field in fields(Instance)]
+    for name in record:
+        if name not in known:
+            raise ValueError(f"an instance has no field {name!r}{hint(name, known)}; it has {', '.join(known)}")
+    if missing := [name for name in ("id", "text", "answer") if name not in record]:
+        raise ValueError(f"an instance needs {', '.join(missing)}")
+    given: dict[str, Any] = {
+        name: value for name, value in record.items() if value is not None or name in ("id", "text", "answer")
+    }
+    given |= {name: spans_of(given[name]) for name in SPANS if name in given}
+    given |= {name: instance_of(given[name]) for name in OTHERS if name in given}
+    if isinstance(given.get("choices"), list):
+        given["choices"] = tuple(given["choices"])
+    return Instance(**given)
+
+
+def spans_of(pairs: Any) -> Any:
+    """Pairs of JSON as spans; what is none is left as it is, to be refused by the instance that is to have it."""
+    if not isinstance(pairs, list | tuple):
+        return pairs
+    return tuple(Span(*pair) if isinstance(pair, list | tuple) and len(pair) == 2 else pair for pair in pairs)
+
+
+def record_of(instance: Instance) -> dict[str, Any]:
+    """As JSON can hold it, without what is unknown."""
+    values = {field.name: getattr(instance, field.name) for field in fields(instance)}
+    return {name: _plain(value) for name, value in values.items() if name == "answer" or value not in (None, (), "")}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Instance):
+        return record_of(value)
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def read_jsonl(path: str | Path) -> Iterator[Instance]:
+    """The instances of a file, one a line; a wrong line is refused by its number."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"there is no file {path}: give one with an instance a line, as write_jsonl makes it")
+    first: dict[str, int] = {}
+    # Not `splitlines`, which also breaks at characters that may stand within a text.
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8-sig").split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            instance = instance_of(json.loads(line))
+            if instance.id in first:
+                raise ValueError(f"its id {instance.id!r} is that of line {first[instance.id]} too")
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path}, line {number}: {error}") from None
+        first[instance.id] = number
+        yield instance
+
+
+def write_jsonl(path: str | Path, instances: Iterable[Instance]) -> None:
+    """One a line, in plain UTF-8. Nothing is written where two have one id, which could not be read again."""
+    lines: dict[str, str] = {}
+    for instance in instances:
+        if instance.id in lines:
+            raise ValueError(f"two instances have the id {instance.id!r}, by which they could not be told apart")
+        lines[instance.id] = json.dumps(record_of(instance), ensure_ascii=False)
+    if not Path(path).parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {Path(path).parent} to write {Path(path).name} in")
+    Path(path).write_bytes("".join(line + "\n" for line in lines.values()).encode())

@@ -1,0 +1,63 @@
+"""LongRA: a word that must agree with one long before it, and a remark in brackets between the two."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from heta_lens.data.instance import Instance, spans_of
+from heta_lens.data.records import needed, texts
+from heta_lens.text import Span
+
+TEXTS, SPANS = ("text", "target", "category"), ("antecedent_span", "distractor_span")
+FIELDS = (*TEXTS, *SPANS)
+
+
+def instances(records: Iterable[Mapping[str, Any]]) -> Iterator[Instance]:
+    """From records with ``text``, ``target``, ``category`` and the spans of characters of antecedent and distractor."""
+    return (_instance(number, record) for number, record in enumerate(records))
+
+
+def _instance(number: int, record: Mapping[str, Any]) -> Instance:
+    what = f"record {number} of LongRA"
+    text, target, category = texts(record, TEXTS, what)
+    antecedent, distractor = (spans_of([span]) for span in needed(record, SPANS, what))
+    instance = Instance(
+        id=f"longra-{number:03d}",
+        text=text,
+        answer=" " + target.strip(),
+        template=category,
+        support=antecedent,
+        gold=antecedent,
+        distractor=distractor,
+    )
+    said = record.get("antecedent", instance.words("gold")[0])
+    if instance.words("gold") != [said]:
+        raise ValueError(f"{instance.id}: antecedent_span says {instance.words('gold')[0]!r}, not {said!r}")
+    return instance
+
+
+def kept(instances: Iterable[Instance], says: Callable[[str], str]) -> Iterator[Instance]:
+    """Those whose answer the model gives both with and without the distractor, as ReAGent keeps them.
+
+    ``says`` gives the text of the model's next token after a prompt. An answer that takes more than one token is
+    given by none, so its instance is not kept.
+    """
+    for instance in instances:
+        if instance.answer is None:
+            raise ValueError(f"instance {instance.id!r} has no answer that the model could be found to give")
+        prompts = (instance.text, without(instance.text, instance.distractor))
+        if all(says(prompt).strip() == instance.answer.strip() for prompt in prompts):
+            yield instance
+
+
+def without(text: str, spans: Iterable[Span]) -> str:
+    """The text with these spans taken out, and of the white space around each only what stood before it."""
+    out: list[Span] = []  # those that overlap are one
+    for start, stop in sorted(spans):
+        whole = out.pop() if out and start <= out[-1].stop else Span(start, stop)
+        out.append(Span(whole.start, max(stop, whole.stop)))
+    for start, stop in reversed(out):
+        before, after = text[:start], text[stop:]
+        if not before or before[-1].isspace():
+            after = after.lstrip()
+        text = before + after if after else before.rstrip()
+    return text

@@ -1,0 +1,78 @@
+"""WikiBio: how a biography goes on, after its first sentences, or given a table of facts.
+
+The paper cites SelfCheckGPT's set of 238 biographies, which are prose. Records of the full WikiBio have a table beside
+the text, and say where a fact comes from.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from heta_lens.data.instance import Instance
+from heta_lens.data.layout import Piece, composed, occurrences, one_line, split_sentences
+from heta_lens.data.records import needed, texts
+from heta_lens.options import check_at_least
+from heta_lens.text import Span
+
+HUB, ONLY_SPLIT = "potsawee/wiki_bio_gpt3_hallucination", "evaluation"
+NOTHING = "<none>"
+
+
+def instances(records: Iterable[Mapping[str, Any]], *, sentences: int = 1) -> Iterator[Instance]:
+    """From either kind of record, by its fields.
+
+    Of prose (``wiki_bio_text``) the first sentences are the prompt, and the model says how it goes on. A table
+    (``input_text`` with ``target_text``) is followed by the text as far as where it first says what a row holds: that
+    is the answer, its row the support, the other rows a distractor. Texts that say no row word for word are left out.
+    """
+    check_at_least("sentences", sentences, 1, whole=True)
+    return (
+        instance
+        for number, record in enumerate(records)
+        if (instance := _instance(f"wikibio-{number:05d}", record, sentences)) is not None
+    )
+
+
+def _instance(id: str, record: Mapping[str, Any], sentences: int) -> Instance | None:
+    if "input_text" in record:
+        return _of_table(id, record)
+    (prose,) = texts(record, ("wiki_bio_text",), id)
+    return Instance(id, " ".join(split_sentences(one_line(prose))[:sentences]), None)
+
+
+def _of_table(id: str, record: Mapping[str, Any]) -> Instance | None:
+    (told,) = texts(record, ("target_text",), id)
+    (given,) = needed(record, ("input_text",), id)
+    (table,) = needed(given, ("table",), f"the input_text of {id}")
+    headers, contents = needed(table, ("column_header", "content"), f"the table of {id}")
+    rows = [(header, one_line(content)) for header, content in zip(headers, contents, strict=True)]
+    # The title repeats the name, and would be a second place that tells it.
+    rows = [(header, content) for header, content in rows if content != NOTHING and header != "article_title"]
+    told = one_line(told)
+    said = _first_said([content for _, content in rows], told)
+    return None if said is None else _cut(id, rows, told, said)
+
+
+def _first_said(contents: Iterable[str], told: str) -> Span | None:
+    """Where the text first says what a row holds, but not in its first word: something must be there to go on from."""
+    found = [where for content in contents if content for where in occurrences(content, told)[:1] if where.start]
+    return min(found, key=lambda where: (where.start, -where.stop), default=None)
+
+
+def _cut(id: str, rows: list[tuple[str, str]], told: str, said: Span) -> Instance:
+    answer = told[said.start : said.stop]
+    telling = [bool(occurrences(answer, content)) for _, content in rows]
+    lines = [
+        piece
+        for (header, content), tells in zip(rows, telling, strict=True)
+        for piece in (
+            Piece(f"{header.replace('_', ' ')}: {content}", "support" if tells else "distractor"),
+            Piece("\n"),
+        )
+    ]
+    pieces = [*lines, Piece(told[: said.start].rstrip(), "question")]
+    # Texts that are cut where the same is to be said are alike.
+    template = next(header for (header, _), tells in zip(rows, telling, strict=True) if tells)
+    instance = composed(id, pieces, " " + answer, template=template)
+    gold = [where for row in instance.support for where in occurrences(answer, instance.text, row)]
+    return replace(instance, gold=tuple(gold))
