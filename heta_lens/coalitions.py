@@ -74,6 +74,12 @@ def removed(
     return read_alone(asked, ids, present, partial(asked.read, scale=scale), batches, done)
 
 
+def nothing_left(asked: Prediction) -> int | None:
+    """The token that stands for a context of no tokens."""
+    speller = asked.lens.speller
+    return speller.filler if speller.bos is None else speller.bos
+
+
 def led_by(
     token: int, ids: Int[Tensor, "pos"], present: Bool[Tensor, "copy pos"], where: Bool[Tensor, "copy"]
 ) -> tuple[Int[Tensor, "longer"], Bool[Tensor, "copy longer"]]:

@@ -45,6 +45,11 @@ def values_name(layer: int) -> str:
     return f"blocks.{layer}.attn.hook_v"
 
 
+def queries_keys_names(layer: int) -> tuple[str, str]:
+    """What a pattern is made of. Some bridges let it be seen only after it was used, but never these."""
+    return f"blocks.{layer}.attn.hook_q", f"blocks.{layer}.attn.hook_k"
+
+
 def put(states: Float[Tensor, "batch pos d"]) -> Hook:
     """Let these stand in for what a run computes at a place."""
     return lambda live: states.to(live)

@@ -85,6 +85,12 @@ def encode(model: Any, text: str) -> Int[Tensor, "1 pos"]:
     return ids
 
 
+@torch.no_grad()
+def next_word(model: Any, text: str) -> str:
+    """The token that the model finds likeliest after a text."""
+    return model.tokenizer.decode([int(model(encode(model, text))[0, -1].argmax())])
+
+
 def _unknown(tokenizer: Any, text: str) -> list[str]:
     """Pieces of the text that the tokenizer has only its unknown token for."""
     unknown = tokenizer.unk_token_id

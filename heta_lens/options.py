@@ -1,5 +1,6 @@
 """Checking a method's options, so that a wrong one is refused before any work."""
 
+from ast import literal_eval
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, fields
 from difflib import get_close_matches
@@ -120,6 +121,22 @@ def check_names(method: type, given: Iterable[str]) -> None:
     for name in given:
         if name not in known:
             raise TypeError(f"{method.__name__} has no option {name!r}{hint(name, known)}; it has {', '.join(known)}")
+
+
+def keywords(given: Iterable[str]) -> dict[str, Any]:
+    """``["probes=20", "support=row"]``: what reads as a Python value is one, anything else is text."""
+    pairs = [one.partition("=") for one in given]
+    for name, equals, value in pairs:
+        if not (name.isidentifier() and equals and value):
+            raise ValueError(f"option {name + equals + value!r} is not of the form NAME=VALUE, like probes=20")
+    return {name: _read(value) for name, _, value in pairs}
+
+
+def _read(written: str) -> Any:
+    try:
+        return literal_eval(written)
+    except (ValueError, SyntaxError):
+        return written
 
 
 def _plain(value: Any, default: Any) -> Any:

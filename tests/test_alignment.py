@@ -59,9 +59,9 @@ def test_dsa_lies_between_minus_one_and_one() -> None:
     [
         ({}, "needs gold positions"),
         ({"gold": [1]}, r"gold positions \[1\] are not in the support"),
-        ({"reading": "d2"}, "reading='d2' is not one of supervised, model_selected, segments, thresholded_max"),
-        ({"reading": "segments", "over": "all"}, "over='all' is not segments or context"),
-        ({"reading": "segments", "sign": "plus"}, "sign='plus' is not one of relu, abs, none"),
+        ({"reading": "d2"}, "reading='d2' is not one of 'supervised', 'model_selected', 'segments', 'thresholded_max'"),
+        ({"reading": "segments", "over": "all"}, "over='all' is not one of None, 'segments', 'context'"),
+        ({"reading": "segments", "sign": "plus"}, "sign='plus' is not one of 'relu', 'abs', 'none'"),
         ({"reading": "segments", "support": [2, 5]}, r"positions \[5\] are not among the 5 scores"),
         ({"reading": "segments", "support": [1, 2]}, r"positions \[1\] are in the support and in the distractor"),
     ],

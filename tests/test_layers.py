@@ -12,17 +12,18 @@ PACKAGE = Path(heta_lens.__file__).parent
 LEVELS = [
     {"batches", "divergence", "memory", "options", "progress", "samples"}
     | {"scales", "show", "storage", "surrogates", "text", "variants"},
-    {"attribution", "data", "lens", "masking", "metrics", "models", "padding", "sources"},
+    {"attribution", "data", "lens", "masking", "models", "padding", "sources"},
     {"anatomy", "asked", "cached", "plots", "span"},
     {"prompt"},
     {"prediction"},
     {"gate", "hessian", "information", "windows", "diagnostics", "generation", "likelihood"},
-    {"coalitions", "curvature", "faithfulness", "parts"},
+    {"coalitions", "curvature", "interventions", "faithfulness", "parts"},
     {"pieces", "sure"},
     {"probing"},
-    {"baselines", "heta"},
+    {"baselines", "heta", "metrics"},
     {"costs", "fit"},
     {"methods"},
+    {"evaluation"},
     {"__init__", "cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}

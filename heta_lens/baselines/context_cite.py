@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heta_lens.baselines.baseline import Baseline, Found, refuse_hooks
-from heta_lens.coalitions import placed, removed, with_only, worths
+from heta_lens.coalitions import nothing_left, placed, removed, with_only, worths
 from heta_lens.masking import Masking
 from heta_lens.options import AtLeast, Batch, Seed, chosen
 from heta_lens.prediction import Prediction
@@ -88,7 +88,7 @@ class ContextCite(Baseline):
             raise ValueError(f"{why} leaves no source: none of the {len(prediction)} tokens would get a score")
         if self.ablate == "remove":
             refuse_hooks(self, prediction, "moves tokens to other positions (unless ablate='mask')")
-            if not fixed.any() and nothing(prediction) is None:
+            if not fixed.any() and nothing_left(prediction) is None:
                 raise ValueError(
                     "ablate='remove' may leave no token to read: keep a part with query=, or ablate='mask'"
                 )
@@ -132,7 +132,7 @@ class ContextCite(Baseline):
         if self.ablate == "mask":
             return with_only(asked, self.mask, self.scale, self.batch, work)
         batches, done = asked.prompt.batches(self.batch, len(asked)), partial(work.add, "forwards")
-        return partial(removed, asked, nothing=nothing(asked), scale=self.scale, batches=batches, done=done)
+        return partial(removed, asked, nothing=nothing_left(asked), scale=self.scale, batches=batches, done=done)
 
     def _facts(self, asked: Prediction, own: Bool[np.ndarray, "source pos"], found: Linear) -> dict[str, Any]:
         text, spans = locate(asked.lens.speller.decode, asked.ids.tolist())
@@ -142,12 +142,6 @@ class ContextCite(Baseline):
             "source_weights": found.weights.tolist(),
             "intercept": found.intercept,
         }
-
-
-def nothing(asked: Prediction) -> int | None:
-    """The token that stands for a context of no tokens."""
-    speller = asked.lens.speller
-    return speller.filler if speller.bos is None else speller.bos
 
 
 def official_masks(seed: int, count: int, sources: int, keep: float | int) -> Bool[np.ndarray, "sample source"]:

@@ -4,7 +4,6 @@ Positions are places in ``scores``. Scores that do not say "for" are set to 0 fi
 ``"relu"``, ``"abs"`` or ``"none"``.
 """
 
-from collections.abc import Collection
 from math import nan
 from typing import Literal, TypeAlias, get_args
 
@@ -12,10 +11,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-Positions: TypeAlias = Collection[int]
-Sign: TypeAlias = Literal["relu", "abs", "none"]
+from heta_lens.metrics.candidates import Positions, check_positions, places
+from heta_lens.metrics.normalised import Sign, signed
+from heta_lens.metrics.ranking import check_finite, highest, ranked, reaching
+from heta_lens.options import check_choice
+
 Reading: TypeAlias = Literal["supervised", "model_selected", "segments", "thresholded_max"]
-SIGNS = {"relu": torch.relu, "abs": torch.abs, "none": lambda scores: scores}
 
 
 def dsa(
@@ -42,18 +43,17 @@ def dsa(
 
     ``over`` says what shares are of: both segments (the default but for ``segments``), or the whole context.
     """
-    if reading not in get_args(Reading):
-        raise ValueError(f"reading={reading!r} is not one of {', '.join(get_args(Reading))}")
-    if over not in (None, "segments", "context"):
-        raise ValueError(f"over={over!r} is not segments or context")
-    _check(scores, support, distractor, gold or ())
+    check_choice("reading", reading, get_args(Reading))
+    check_choice("over", over, (None, "segments", "context"))
+    check_finite(scores)
+    check_positions(len(scores), support, distractor, gold or ())
     if overlap := set(support) & set(distractor):
         raise ValueError(f"positions {sorted(overlap)} are in the support and in the distractor")
     if stray := set(gold or ()) - set(support):
         raise ValueError(f"gold positions {sorted(stray)} are not in the support")
     if reading == "supervised" and gold is None:
         raise ValueError("reading='supervised' needs gold positions: the tokens of the support that tell the answer")
-    counted = _signed(scores, sign)
+    counted = signed(scores, sign)
     both = [*support, *distractor]
     of = over or ("context" if reading == "segments" else "segments")
     whole = float(
@@ -70,7 +70,7 @@ def dsa(
 
 def _selected(scores: Float[Tensor, "pos"], threshold: float, k: int | None) -> set[int]:
     if k is not None:
-        return set(scores.argsort(descending=True, stable=True)[:k].tolist())
+        return {*highest(scores, k)}
     return set((scores >= threshold * scores.max()).nonzero().flatten().tolist())
 
 
@@ -91,40 +91,29 @@ def f1(
     """
     if sum(rule is not None for rule in (k, mass, threshold)) > 1:
         raise ValueError("k, mass and threshold are three ways to choose: give one of them")
-    if mass is not None and not 0 < mass <= 1:
-        raise ValueError(f"mass={mass} must be above 0 and at most 1")
     if k is not None and k < 0:
         raise ValueError(f"k={k} must be 0 or more")
-    _check(scores, gold, candidates or ())
-    pool = torch.tensor(sorted(set(range(len(scores)) if candidates is None else candidates)), dtype=torch.long)
-    ranked = pool[scores[pool].argsort(descending=True, stable=True)]
-    sizes = scores[ranked]
+    check_positions(len(scores), gold)
+    order = ranked(scores, candidates)
+    sizes = scores[order]
     if mass is not None:
-        sums = torch.relu(sizes).cumsum(0)
-        k = int((sums < mass * sums[-1]).sum()) + 1 if len(sums) and sums[-1] > 0 else 0
+        k = reaching(torch.relu(sizes).tolist(), mass) if sizes[0] > 0 else 0
     if threshold is not None:
-        k = int((sizes >= threshold * sizes[0]).sum()) if len(sizes) and sizes[0] > 0 else 0
-    chosen = set(ranked[: len(set(gold)) if k is None else k].tolist())
+        k = int((sizes >= threshold * sizes[0]).sum()) if sizes[0] > 0 else 0
+    chosen = set(order[: len(set(gold)) if k is None else k])
     return 2 * len(chosen & set(gold)) / (len(chosen) + len(set(gold))) if gold else nan
 
 
-def evidence_mass(scores: Float[Tensor, "pos"], evidence: Positions, *, sign: Sign = "relu") -> float:
-    """The share of the scores that lies on the evidence, in [0, 1] but for ``sign="none"``; higher is better."""
-    _check(scores, evidence)
-    counted = _signed(scores, sign)
-    whole = float(counted.sum())
-    return float(counted[list(set(evidence))].sum()) / whole if whole > 0 else 0.0
+def evidence_mass(
+    scores: Float[Tensor, "pos"], evidence: Positions, *, sign: Sign = "relu", candidates: Positions | None = None
+) -> float:
+    """The share of the candidates' scores that lies on the evidence; higher is better.
 
-
-def _signed(scores: Float[Tensor, "pos"], sign: Sign) -> Float[Tensor, "pos"]:
-    if sign not in SIGNS:
-        raise ValueError(f"sign={sign!r} is not one of {', '.join(SIGNS)}")
-    return SIGNS[sign](scores)
-
-
-def _check(scores: Float[Tensor, "pos"], *places: Positions) -> None:
-    if not bool(scores.isfinite().all()):
-        raise ValueError(f"scores[{int((~scores.isfinite()).nonzero()[0])}] is {float(scores[~scores.isfinite()][0])}")
-    outside = sorted({at for some in places for at in some if not 0 <= at < len(scores)})
-    if outside:
-        raise ValueError(f"positions {outside} are not among the {len(scores)} scores")
+    In [0, 1], but for ``sign="none"``; without ``candidates`` of all scores.
+    """
+    check_finite(scores)
+    check_positions(len(scores), evidence)
+    counted = signed(scores, sign)
+    judged = places(candidates, len(scores))
+    whole = float(counted[judged].sum())
+    return float(counted[sorted({*evidence} & {*judged})].sum()) / whole if whole > 0 else 0.0

@@ -1,0 +1,57 @@
+"""What a metric may ask about: a prompt with what is known of it, a prediction, and how a method explained it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from jaxtyping import Float
+from torch import Tensor
+
+from heta_lens.attribution import Attribution
+from heta_lens.data.instance import Instance
+from heta_lens.metrics.candidates import ordinary
+from heta_lens.metrics.robustness import Explain
+from heta_lens.prediction import Prediction
+from heta_lens.text import Span, locate, tokens_in
+
+
+@dataclass(frozen=True)
+class Case:
+    """``explain`` is the method, and ``ask`` what the same model is asked by another instance."""
+
+    instance: Instance
+    prediction: Prediction
+    attribution: Attribution
+    explain: Explain
+    ask: Callable[[Instance], Prediction]
+
+    @cached_property
+    def scores(self) -> Float[Tensor, "pos"]:
+        return self.attribution.scores.detach().cpu().double()
+
+    @cached_property
+    def candidates(self) -> list[int]:
+        """The tokens that are judged: all but special ones, whatever the method."""
+        return ordinary(self.prediction)
+
+    @property
+    def flat(self) -> bool:
+        """Whether the scores tell no tokens apart, so that every order is as good as another."""
+        return self.scores[self.candidates].unique().numel() < 2
+
+    def positions(self, name: str) -> list[int]:
+        return positions(self.instance, self.prediction, name)
+
+
+def positions(instance: Instance, prediction: Prediction, name: str) -> list[int]:
+    """The tokens of an instance's spans of this name: ``gold``, ``support``, ``distractor`` or ``question``."""
+    text, spans = locate(prediction.lens.speller.decode, prediction.ids.tolist())
+    start = text.find(instance.text)
+    if start < 0:
+        raise ValueError(
+            f"instance {instance.id!r}: the tokenizer does not give its text back, so nothing can be found in it by "
+            "its characters"
+        )
+    wanted = [Span(start + one.start, start + one.stop) for one in getattr(instance, name)]
+    found = {at for span in wanted for at in tokens_in(text, spans, span)}
+    return sorted(found & {*ordinary(prediction)})

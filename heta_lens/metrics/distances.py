@@ -1,0 +1,44 @@
+"""How far one prediction is from another, and what NC and NS make of that."""
+
+from collections.abc import Callable
+from math import nan
+from typing import Literal, TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from heta_lens.attribution import Target
+from heta_lens.divergence import kl
+
+Distance: TypeAlias = Literal["root", "hellinger", "hellinger_sq", "target_prob", "kl"]
+Apart: TypeAlias = Callable[[Tensor, Tensor, Target], Tensor]  # of log-probabilities then and before, and the target
+
+
+def squared_roots(log_p: Float[Tensor, "run vocab"], log_q: Float[Tensor, "vocab"]) -> Float[Tensor, "run"]:
+    """``Σ (√p - √q)²``"""
+    return ((log_p / 2).exp() - (log_q / 2).exp()).square().sum(-1)
+
+
+def fallen(log_p: Float[Tensor, "run vocab"], log_q: Float[Tensor, "vocab"], target: Target) -> Float[Tensor, "run"]:
+    if not isinstance(target, int):
+        raise ValueError(f"distance='target_prob' is of one target, not of the contrast {target}")
+    return (log_q[target].exp() - log_p[:, target].exp()).clamp(min=0)
+
+
+DISTANCES: dict[str, Apart] = {
+    "root": lambda log_p, log_q, _: squared_roots(log_p, log_q) / 2**0.5,
+    "hellinger": lambda log_p, log_q, _: (squared_roots(log_p, log_q) / 2).sqrt(),
+    "hellinger_sq": lambda log_p, log_q, _: squared_roots(log_p, log_q) / 2,
+    "target_prob": fallen,
+    "kl": lambda log_p, log_q, _: kl(log_q, log_p),
+}
+
+
+def ratios(
+    comprehensive: Float[Tensor, "row"], sufficient: Float[Tensor, "row"], nothing: float
+) -> tuple[Float[Tensor, "row"], Float[Tensor, "row"]]:
+    """NC and NS, as parts of the distance at which nothing is left; NaN where that is 0."""
+    if not nothing > 0:
+        return torch.full_like(comprehensive, nan), torch.full_like(sufficient, nan)
+    return comprehensive / nothing, (nothing - sufficient).clamp(min=0) / nothing

@@ -1,0 +1,80 @@
+"""Do scores agree with interventions? Of scores, and of the effects that patching each token has on the target.
+
+``effects`` are those of `heta_lens.interventions.effects`, one for each score. ``candidates`` are the positions that
+are judged (all of them).
+"""
+
+from math import comb, nan
+
+from jaxtyping import Float
+from torch import Tensor
+
+from heta_lens.diagnostics import rank_correlation
+from heta_lens.metrics.candidates import Positions, check_positions, places
+from heta_lens.metrics.ranking import check_finite, highest
+from heta_lens.options import check_at_least
+
+
+def patch_correlation(
+    scores: Float[Tensor, "pos"], effects: Float[Tensor, "pos"], *, candidates: Positions | None = None
+) -> float:
+    """Spearman's, from -1 to 1, higher is better; NaN where one side tells no tokens apart."""
+    check_finite(scores)
+    _check(scores, effects)
+    judged = places(candidates, len(scores))
+    return rank_correlation(scores[judged], effects[judged])
+
+
+def mean_effect(
+    scores: Float[Tensor, "pos"], effects: Float[Tensor, "pos"], k: int = 5, *, candidates: Positions | None = None
+) -> float:
+    """Of the ``k`` tokens with the highest scores (all, where there are less), each patched alone; higher is better."""
+    return float(_of_highest(scores, effects, k, candidates).mean())
+
+
+def misattribution(
+    scores: Float[Tensor, "pos"],
+    effects: Float[Tensor, "pos"],
+    k: int = 10,
+    least: float = 0.01,
+    *,
+    candidates: Positions | None = None,
+) -> float:
+    """How many of the ``k`` tokens with the highest scores have an effect below ``least``; lower is better.
+
+    As a share of them, from 0 to 1; where there are less than ``k``, of all.
+    """
+    return float((_of_highest(scores, effects, k, candidates) < least).double().mean())
+
+
+def passes(scores: Float[Tensor, "pos"], gold: Positions, k: int = 5, *, candidates: Positions | None = None) -> float:
+    """1 where one of the ``k`` highest scores is on a gold token, else 0; NaN where there is no gold to find."""
+    check_at_least("k", k, 1, whole=True)
+    check_positions(len(scores), gold)
+    wanted = {*gold} & {*places(candidates, len(scores))}
+    return float(not wanted.isdisjoint(highest(scores, k, candidates))) if wanted else nan
+
+
+def chance_of_passing(tokens: int, gold: int, k: int = 5) -> float:
+    """How often a random order of so many tokens passes; NaN where there is no gold to find."""
+    check_at_least("k", k, 1, whole=True)
+    if not 0 <= gold <= tokens:
+        raise ValueError(f"gold={gold} must be from 0 to tokens={tokens}")
+    chosen = min(k, tokens)
+    return 1 - comb(tokens - gold, chosen) / comb(tokens, chosen) if gold else nan
+
+
+def _of_highest(
+    scores: Float[Tensor, "pos"], effects: Float[Tensor, "pos"], k: int, candidates: Positions | None
+) -> Float[Tensor, "k"]:
+    check_at_least("k", k, 1, whole=True)
+    _check(scores, effects)
+    return effects[highest(scores, k, candidates)]
+
+
+def _check(scores: Float[Tensor, "pos"], effects: Float[Tensor, "pos"]) -> None:
+    if len(scores) != len(effects):
+        raise ValueError(f"there are {len(effects)} effects for {len(scores)} scores")
+    if not bool(effects.isfinite().all()):
+        at = int((~effects.isfinite()).nonzero()[0])
+        raise ValueError(f"effects[{at}] is {float(effects[at])}")

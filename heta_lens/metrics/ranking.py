@@ -1,0 +1,41 @@
+"""The order that scores put tokens in: highest first, of equal ones the first in the text."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from jaxtyping import Float
+from torch import Tensor
+
+from heta_lens.metrics.candidates import Positions, places
+
+Order = Literal["morf", "lerf"]
+
+
+def ranked(scores: Float[Tensor, "pos"], candidates: Positions | None = None, order: Order = "morf") -> list[int]:
+    """The candidates (all, if none are named), most relevant first, or least (``lerf``)."""
+    check_finite(scores)
+    judged = places(candidates, len(scores))
+    found = scores[judged].argsort(descending=order == "morf", stable=True)
+    return [judged[at] for at in found.tolist()]
+
+
+def check_finite(scores: Float[Tensor, "pos"]) -> None:
+    if not bool(scores.isfinite().all()):
+        raise ValueError(f"scores[{int((~scores.isfinite()).nonzero()[0])}] is {float(scores[~scores.isfinite()][0])}")
+
+
+def highest(scores: Float[Tensor, "pos"], k: int, candidates: Positions | None = None) -> list[int]:
+    """Where the ``k`` highest scores are, or all where there are less."""
+    return ranked(scores, candidates)[:k]
+
+
+def reaching(values: Sequence[float], mass: float) -> int:
+    """How many of these it takes, from the first on, to make up that share of their sum; all, where that is nothing."""
+    if not 0 < mass <= 1:
+        raise ValueError(f"mass={mass} must be above 0 and at most 1")
+    whole, reached = sum(values), 0.0
+    for count, value in enumerate(values, 1):
+        reached += value
+        if whole > 0 and reached >= mass * whole * (1 - 1e-9):
+            return count
+    return len(values)

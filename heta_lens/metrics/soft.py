@@ -1,0 +1,184 @@
+"""Soft-NC and Soft-NS (Zhao & Aletras 2023, as in ReAGent): what a prediction does when tokens are thinned by score.
+
+Every element of every embedding has a draw of its own: kept, if that is below how much of its token is to be kept,
+else 0. For sufficiency tokens keep what their score says, for comprehensiveness the rest. Published numbers are
+logarithms of what a method reaches over what random scores reach, both summed over prompts: see `summed`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, log, nan
+from typing import Any
+
+import numpy as np
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from scipy.integrate import trapezoid
+from torch import Tensor
+
+from heta_lens.metrics.candidates import Positions, places
+from heta_lens.metrics.distances import DISTANCES, Apart, Distance, ratios
+from heta_lens.metrics.normalised import Norm, Sign, normalised, signed, with_mean
+from heta_lens.options import check_at_least, check_choice
+from heta_lens.prediction import Prediction
+
+SHARES = tuple(share / 10 for share in range(1, 10))  # of the context to keep
+
+
+@dataclass(frozen=True)
+class Soft:
+    """Of one prompt: distances from the clean prediction, and what they come to, beside random scores.
+
+    ``nc`` is ``comprehensive / nothing``, at least 0, and may pass 1; ``ns`` is ``max(0, nothing - sufficient) /
+    nothing``, from 0 to 1; of both more is better. ``nothing`` is the distance when all embeddings are 0: where it is
+    0 itself, both are NaN. ``spread`` is the standard deviation over the draws of the two distances.
+    """
+
+    nc: float
+    ns: float
+    comprehensive: float
+    sufficient: float
+    nothing: float
+    nc_random: float
+    ns_random: float
+    spread: tuple[float, float]
+    degenerate: bool
+    options: dict[str, Any]
+
+
+def soft(
+    prediction: Prediction,
+    scores: Float[Tensor, "pos"],
+    *,
+    sign: Sign = "relu",
+    norm: Norm = "sum",
+    keep: float | None = None,
+    distance: Distance = "root",
+    draws: int = 1,
+    randoms: int = 1,
+    paired: bool = False,
+    seed: int = 0,
+    candidates: Positions | None = None,
+) -> Soft:
+    """Soft-NC and Soft-NS of scores, with the random scores that they are compared with.
+
+    - ``sign``, ``norm``: how scores become what is kept (see `normalised`)
+    - ``keep``: the share of the context that is kept for sufficiency, in expectation, and left out for
+      comprehensiveness: the same for all methods, in place of ``norm``, which lets some keep more than others
+    - ``distance``: ``root``, ``Σ (√p - √q)² / √2``, ReAGent's; ``hellinger`` and its square ``hellinger_sq``;
+      ``target_prob``, how far the target's probability falls (Zhao & Aletras); or ``kl``
+    - ``draws``: how often embeddings are thinned; distances are averaged before anything else
+    - ``randoms``: with how many random scores (a softmax of uniform numbers) they are compared
+    - ``paired``: those are thinned by the same draws
+    - ``seed``: where draws come from; every prompt has its own
+    - ``candidates``: the positions that are thinned at all; None thins every one, as ReAGent does
+    """
+    for name, count in (("draws", draws), ("randoms", randoms)):
+        check_at_least(name, count, 1, whole=True)
+    check_choice("distance", distance, DISTANCES)
+    judged = places(candidates, len(prediction))
+    own = scores.detach().cpu()[judged]
+    values, degenerate = normalised(own, sign, norm) if keep is None else with_mean(signed(own, sign), keep)
+    generator = np.random.default_rng([seed, *prediction.ids.tolist()])
+    others = torch.from_numpy(generator.random((randoms, len(judged)))).softmax(1)
+    if keep is not None:
+        others = torch.stack([with_mean(one, keep).values for one in others])
+    rows = torch.cat([values[None], others])
+    kept = torch.ones(2 * len(rows) + 1, len(prediction), dtype=torch.float64)
+    both = rearrange([rows, 1 - rows], "way row pos -> (row way) pos")
+    kept[:, judged] = torch.cat([both, rows.new_zeros(1, len(judged))])
+    found = thinned(prediction, kept, DISTANCES[distance], draws=draws, paired=paired, seed=seed)
+    nothing, apart = float(found[-1, 0]), rearrange(found[:-1], "(row way) draw -> way row draw", way=2)
+    sufficient, comprehensive = apart.mean(-1)
+    nc, ns = ratios(comprehensive, sufficient, nothing)
+    return Soft(
+        nc=float(nc[0]),
+        ns=float(ns[0]),
+        comprehensive=float(comprehensive[0]),
+        sufficient=float(sufficient[0]),
+        nothing=nothing,
+        nc_random=float(nc[1:].mean()),
+        ns_random=float(ns[1:].mean()),
+        spread=(spread(apart[1, 0]), spread(apart[0, 0])),
+        degenerate=degenerate,
+        options={
+            **{"sign": sign, "norm": norm, "keep": keep, "distance": distance},
+            **{"draws": draws, "randoms": randoms, "paired": paired, "seed": seed},
+        },
+    )
+
+
+def soft_area(
+    prediction: Prediction, scores: Float[Tensor, "pos"], shares: Sequence[float] = SHARES, **options: Any
+) -> dict[str, float]:
+    """Soft-NC and Soft-NS where every method keeps the same share of the context: the mean height over these shares."""
+    found = [soft(prediction, scores, keep=share, **options) for share in shares]
+    width = shares[-1] - shares[0]
+    return {
+        name: float(trapezoid([getattr(one, name) for one in found], shares)) / width
+        for name in ("nc", "ns", "nc_random", "ns_random")
+    }
+
+
+def summed(found: Sequence[Soft]) -> dict[str, float]:
+    """Over prompts: the logarithm of what scores reach over what random ones do, both summed, and the plain means.
+
+    Prompts where nothing can be reached are left out and counted as ``undefined``. Where scores reach nothing at all
+    the logarithm is ``-inf``; where random ones do, ``inf``.
+    """
+    defined = [one for one in found if one.nothing > 0]
+    return {
+        **{
+            f"soft_{name}": log_ratio([(getattr(one, name), getattr(one, f"{name}_random")) for one in defined])
+            for name in ("nc", "ns")
+        },
+        **{
+            f"soft_{name}_raw": float(np.mean([getattr(one, name) for one in defined])) if defined else nan
+            for name in ("nc", "ns")
+        },
+        "n": len(defined),
+        "undefined": len(found) - len(defined),
+        "degenerate": sum(one.degenerate for one in defined),
+    }
+
+
+def log_ratio(pairs: Sequence[tuple[float, float]]) -> float:
+    own, random = (sum(side) for side in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
+    if not own or not random:
+        return nan if own == random else -inf if not own else inf
+    return log(own / random)
+
+
+@torch.no_grad()
+def thinned(
+    prediction: Prediction,
+    kept: Float[Tensor, "row pos"],
+    apart: Apart,
+    *,
+    draws: int,
+    paired: bool,
+    seed: int,
+) -> Float[Tensor, "row draw"]:
+    """How far the prediction moves when tokens keep these shares of their embeddings, on average."""
+    embeddings, ids = prediction.embeddings, prediction.ids.tolist()
+    log_probs_from, clean = prediction.log_probs_from(0), prediction.log_probs.double()
+
+    def one(run: int) -> Float[Tensor, "pos d"]:
+        row, draw = divmod(run, draws)
+        generator = np.random.default_rng([seed, draw, 0 if paired else row, *ids])
+        drawn = torch.from_numpy(generator.random(embeddings.shape))
+        return embeddings * (drawn < rearrange(kept[row], "pos -> pos 1")).to(embeddings)
+
+    def moved(runs: Int[Tensor, "run"]) -> Float[Tensor, "run"]:
+        states = torch.stack([one(run) for run in runs.tolist()])
+        return apart(log_probs_from(states).double(), clean, prediction.target).cpu()
+
+    batches = prediction.prompt.batches("auto", len(ids))
+    with prediction.running():
+        found = batches.map(moved, torch.arange(len(kept) * draws), len(ids))
+    return rearrange(found, "(row draw) -> row draw", draw=draws)
+
+
+def spread(distances: Float[Tensor, "draw"]) -> float:
+    return float(distances.std()) if len(distances) > 1 else nan
