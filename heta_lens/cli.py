@@ -3,9 +3,9 @@
 import os
 import sys
 import warnings
-from ast import literal_eval
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,9 +19,12 @@ from safetensors import SafetensorError
 
 from heta_lens import models, plots
 from heta_lens.attribution import Attribution
-from heta_lens.data import recall
+from heta_lens.data import recall, suites
+from heta_lens.evaluation import Entry, evaluate, write_report
 from heta_lens.lens import names_filter
 from heta_lens.methods import METHODS, attribute
+from heta_lens.metrics import METRICS
+from heta_lens.options import keywords
 
 app = typer.Typer(
     help="Which tokens made the model say that?", no_args_is_help=True, add_completion=False, rich_markup_mode=None
@@ -29,6 +32,11 @@ app = typer.Typer(
 MODELS = "demo (knows the words of its stories), a name of the Hugging Face hub, or a folder."
 OPTIONS = "An option of the method, like probes=20; may be given again. HETA's balance is sum here by default."
 METHOD = "How to explain it: see heta-lens methods."
+EVALUATED = ["heta balance=sum", "leave_one_out", "input_x_gradient", "attention_rollout", "random"]
+ENTRIES = f"With its options, as in 'lime samples=200'; may be given again, or with commas ({', '.join(EVALUATED)})."
+CHEAP = [name for name, metric in METRICS.items() if not metric.again]
+JUDGED = "By what: see heta-lens metrics; may be given again, or with commas (all that ask a method but once)."
+OF_SUITE = "An option of the suite, like hops=2; may be given again."
 Page = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a page that needs nothing else.")]
 
 
@@ -64,6 +72,61 @@ def attribute_text(
         options = _options(option or [])
         read = sys.stdin.read().removesuffix("\n") if text == "-" else text
         _show(_explained(model, read, target, options, method), html, save)
+
+
+@app.command("evaluate")
+def evaluate_suite(
+    suite: Annotated[str, typer.Argument(help=f"One of {', '.join(suites.SUITES)}.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where figures are kept; begun there, it goes on.")],
+    model: Annotated[str, typer.Option(help=MODELS)] = "demo",
+    methods: Annotated[list[str] | None, typer.Option("--methods", "-m", metavar="METHOD", help=ENTRIES)] = None,
+    metrics: Annotated[list[str] | None, typer.Option("--metrics", metavar="NAME", help=JUDGED)] = None,
+    path: Annotated[Path | None, typer.Option(help="The file that the suite is read from.")] = None,
+    split: Annotated[str, typer.Option(help="Which part of it.")] = "test",
+    limit: Annotated[int | None, typer.Option(min=1, help="How many prompts (recall, which has no end: 100).")] = None,
+    seed: Annotated[int, typer.Option(help="Which prompts are drawn.")] = 0,
+    option: Annotated[list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help=OF_SUITE)] = None,
+) -> None:
+    """Judge methods on the prompts of a suite, and report what is found."""
+    with _taught():
+        entries = [Entry.read(one) for one in _listed(methods, EVALUATED)]
+        names, options = _listed(metrics, CHEAP), keywords(option or [])
+        limit = 100 if limit is None and suite == "recall" else limit
+        told = {"suite": suite, "suite_options": options, "model": model, "split": split, "seed": seed, "limit": limit}
+        loaded = models.load_model(model)
+        if suite == "longra":  # which is of what a model answers with the distraction and without
+            options = {"says": partial(models.next_word, loaded), **options}
+        instances = suites.suite(suite, path, split=split, limit=limit, seed=seed, **options)
+        evaluate(loaded, instances, entries, names, out, told=told)
+        _report(out)
+
+
+@app.command("report")
+def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="What evaluate was given as --out.")]) -> None:
+    """Write tables, figures and a page of what an evaluation has found so far."""
+    with _taught():
+        _report(folder)
+
+
+def _report(folder: Path) -> None:
+    for path in write_report(folder):
+        if path.parent == folder:
+            Console().print(Text(str(path)), soft_wrap=True)
+
+
+def _listed(given: list[str] | None, default: list[str]) -> list[str]:
+    """What was asked for, one by one or with commas between."""
+    return [part.strip() for one in given or default for part in one.split(",") if part.strip()]
+
+
+@app.command("metrics")
+def list_metrics() -> None:
+    """List what methods are judged by: what it is, which way is better, what it costs beside the explanation."""
+    table = Table(Column("metric", no_wrap=True), "what it is", "better", "cost", box=None, padding=(0, 2, 0, 0))
+    for name, metric in METRICS.items():
+        cost = f"{metric.again} × the method" if metric.again else metric.cost
+        table.add_row(name, Text(f"{metric.title}: {metric.variant}. {metric.source}."), metric.better, cost)
+    Console().print(table)
 
 
 @app.command("methods")
@@ -115,21 +178,12 @@ def _show(
 
 
 def _options(given: list[str]) -> dict[str, Any]:
-    """``["probes=20", "support=row"]`` as keywords: what reads as a Python value is one, anything else is text."""
-    pairs = [one.partition("=") for one in given]
-    for name, equals, value in pairs:
-        if not (name.isidentifier() and equals and value):
-            raise ValueError(f"--option {name + equals + value!r} is not of the form NAME=VALUE, like probes=20")
+    """``["probes=20", "support=row"]`` as keywords."""
+    options = keywords(given)
+    for name in options:
         if name in ("cache", "target", "tokens", "method"):
             raise ValueError(f"--option {name}=… is no option of a method: the text, --target and --method say it")
-    return {name: _value(value) for name, _, value in pairs}
-
-
-def _value(written: str) -> Any:
-    try:
-        return literal_eval(written)
-    except (ValueError, SyntaxError):
-        return written
+    return options
 
 
 @contextmanager

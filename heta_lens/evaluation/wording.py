@@ -1,0 +1,69 @@
+"""How a report says numbers, reasons and what a metric is."""
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from math import inf, isinf, isnan
+from typing import Any
+
+from heta_lens.evaluation.statistics import Estimate
+from heta_lens.evaluation.tables import Cell, Metric
+
+REASONS = 3  # told of a cell; missing.csv has all
+
+
+def digits(value: float | None) -> str:
+    """So many that none of them hangs on how a machine adds up; nothing where there is no number."""
+    return "" if value is None or isnan(value) else f"{value:.6g}"
+
+
+def why(cell: Cell) -> str:
+    """Why there is no value, in a line."""
+    if not cell.why:
+        return "0 in 0: neither it nor random scores change anything" if cell.estimate.n else "no instance yet"
+    told = [f"{reason} ({count})" for reason, count in islice(cell.why.items(), REASONS)]
+    rest = len(cell.why) - len(told)
+    return "; ".join([*told, *([f"and {counted(rest, 'other reason')}"] if rest else [])])
+
+
+def with_interval(told: Estimate) -> str:
+    ends = [told.low, told.high] if not isnan(told.low) else []
+    value, *interval = _alike([told.value, *ends])
+    return f"{value} [{', '.join(interval) or 'one instance'}]"
+
+
+def _alike(values: Sequence[float]) -> list[str]:
+    """With as many digits each, so that they can be compared at a glance."""
+    largest = max((abs(value) for value in values if not isinf(value)), default=0.0)
+    form = ".3f" if largest == 0 or 0.01 <= largest < 1000 else ".2e"
+    return [("∞" if value == inf else "-∞") if isinf(value) else f"{value:{form}}" for value in values]
+
+
+def p_value(value: float | None) -> str:
+    if value is None or isnan(value):
+        return "none"
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def title(metric: Metric) -> str:
+    return metric.title or metric.name
+
+
+def meaning(metric: Metric) -> str:
+    ends = {"at least": metric.low, "at most": metric.high}
+    bounds = " and ".join(f"{word} {end:g}" for word, end in ends.items() if end is not None)
+    made = {
+        "mean": "a mean over instances",
+        "log_ratio": "ln of the sum over instances, divided by that of random scores",
+    }[metric.aggregate]
+    near = " The difference is that of the distances from 0." if metric.better == "nearer 0" else ""
+    told: Mapping[str, str] = {"variant": metric.variant, "source": metric.source, "cost": metric.cost}
+    more = "".join(f" {what.capitalize()}: {said.rstrip('.')}." for what, said in told.items() if said)
+    return f"{metric.name}: {metric.better} is better; {made}{f', {bounds}' if bounds else ''}.{near}{more}"
+
+
+def counted(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
+def options(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in options.items()) or "none"
