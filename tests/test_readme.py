@@ -65,7 +65,7 @@ def test_commands_run(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, shlex.split(command))
     assert done.exit_code == 0, done.output
-    assert "curvature" in done.output
+    assert ("report.html" if command.startswith("evaluate") else "curvature") in done.output
 
 
 @pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)]+)\)", README))
