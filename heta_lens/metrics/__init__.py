@@ -6,8 +6,10 @@ from heta_lens.metrics.case import Case
 from heta_lens.metrics.curves import Curve, abpc, aopc, area, curve
 from heta_lens.metrics.decoding import FEW, GRID, Setting, first_token, relative_change
 from heta_lens.metrics.downstream import exact_match_change, hit_change, kept_mass, kept_share, look_up
+from heta_lens.metrics.effects import chance_of_passing, mean_effect, misattribution, passes, patch_correlation
 from heta_lens.metrics.hard import hard, released
 from heta_lens.metrics.normalised import normalised, with_mean
+from heta_lens.metrics.retraining import Retrained, retrained
 from heta_lens.metrics.robustness import sensitivity, told_alike, under_noise
 from heta_lens.metrics.sanity import cascade
 from heta_lens.metrics.soft import Soft, soft, soft_area, summed
@@ -20,6 +22,7 @@ __all__ = [
     "Case",
     "Curve",
     "Metric",
+    "Retrained",
     "Setting",
     "Soft",
     "abpc",
@@ -27,6 +30,7 @@ __all__ = [
     "aopc",
     "area",
     "cascade",
+    "chance_of_passing",
     "curve",
     "dsa",
     "evidence_mass",
@@ -39,9 +43,14 @@ __all__ = [
     "kept_mass",
     "kept_share",
     "look_up",
+    "mean_effect",
+    "misattribution",
     "normalised",
+    "passes",
+    "patch_correlation",
     "relative_change",
     "released",
+    "retrained",
     "sensitivity",
     "soft",
     "soft_area",

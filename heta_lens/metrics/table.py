@@ -2,22 +2,28 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import isnan
 from typing import Any, Literal, TypeAlias
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
+from heta_lens.interventions import effects
 from heta_lens.metrics.additivity import additivity_gap, faithfulness_error
 from heta_lens.metrics.alignment import Reading, dsa, evidence_mass, f1
 from heta_lens.metrics.case import Case
 from heta_lens.metrics.curves import abpc, aopc, area, curve
 from heta_lens.metrics.downstream import exact_match_change, hit_change, kept_mass, look_up
+from heta_lens.metrics.effects import mean_effect, misattribution, passes, patch_correlation
 from heta_lens.metrics.hard import hard, released
 from heta_lens.metrics.normalised import normalised
 from heta_lens.metrics.ranking import highest
 from heta_lens.metrics.robustness import sensitivity, told_alike, under_noise
 from heta_lens.metrics.sanity import cascade
 from heta_lens.metrics.soft import soft, soft_area
+from heta_lens.prediction import Prediction
 
 Value: TypeAlias = float | tuple[float, float] | str  # a str says why there is none
 Judge: TypeAlias = Callable[[Case], Mapping[str, Value]]
@@ -114,6 +120,7 @@ def judge_alignment(case: Case) -> dict[str, Value]:
         "first_is_support": float(first[0] in support),
         "support_mass": evidence_mass(case.scores, support, candidates=case.candidates),
         "f1": f1(case.scores, gold, candidates=case.candidates),
+        "pass_5": passes(case.scores, gold, 5, candidates=case.candidates),
         **{name: dsa(case.scores, support, distractor, gold, reading=reading) for name, reading in READINGS.items()},
     }
 
@@ -122,6 +129,25 @@ READINGS: dict[str, Reading] = {
     **{"dsa": "supervised", "dsa_selected": "model_selected"},
     **{"dsa_segments": "segments", "dsa_thresholded": "thresholded_max"},
 }
+
+
+# -------------------------------------------------------------------------------------------------------------- causal
+@lru_cache(maxsize=1)
+def edge_effects(prediction: Prediction) -> Float[Tensor, "pos"]:
+    """Asked of one prompt again for every method."""
+    return effects(prediction).cpu().double()
+
+
+def judge_effects(case: Case) -> dict[str, Value]:
+    found, judged = edge_effects(case.prediction), case.candidates
+    alone = patch_correlation(case.scores, found, candidates=judged)
+    together = effects(case.prediction, groups=[highest(case.scores, 5, judged)])
+    return {
+        "patch_correlation": "scores or effects are all equal" if isnan(alone) else alone,
+        "intervention_5": float(together[0]),
+        "mean_effect_5": mean_effect(case.scores, found, 5, candidates=judged),
+        "misattribution": misattribution(case.scores, found, candidates=judged),
+    }
 
 
 # ---------------------------------------------------------------------------------------------------------- robustness
@@ -259,6 +285,15 @@ METRICS: dict[str, Metric] = {
         variant="all of either", source="HETA's released code"),
     "dsa_thresholded": Metric("DSA, thresholded", judge_alignment, low=None, high=None, needs=SEGMENTS,
         variant="tokens above half the highest, which counts as 1", source=OWN),
+    "pass_5": Metric("Pass@5", judge_alignment, needs=SEGMENTS, variant="a gold token among the first 5", source=HETA),
+    "patch_correlation": Metric("Patch-Corr", judge_effects, low=-1.0, cost="(2N + 2) F, shared with the next three",
+        variant="Spearman with edge patches by zero, attention frozen", source=HETA),
+    "intervention_5": Metric("Intervention@5", judge_effects, low=None, high=None, cost="as above", source=HETA,
+        variant="the first 5 patched together, in nats"),
+    "mean_effect_5": Metric("Intervention@5, one by one", judge_effects, low=None, high=None, cost="as above",
+        variant="the mean of the first 5, in nats", source=HETA),
+    "misattribution": Metric("Misattribution", judge_effects, "less", cost="as above", source=HETA,
+        variant="of the first 10, those with an effect below 0.01 nats"),
     "sensitivity": Metric("Sensitivity", judge_noise, "less", again=RUNS, source=HETA,
         variant="noise of 0.01 on all embeddings, 5 runs with the same probes; scores over their maximum"),
     "sensitivity_sum": Metric("Sensitivity, sum", judge_noise, "less", again=RUNS, source=HETA,

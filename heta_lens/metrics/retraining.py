@@ -1,0 +1,105 @@
+"""ROAR and KAR (Hooker 2019): what a model can still learn when the tokens that scored highest are gone, or all others.
+
+A small classifier is trained anew, from texts in which a share of the tokens is replaced by one that says nothing, and
+judged on other texts treated alike. So it does not meet what it has never seen; but it may learn from which tokens are
+gone, which is why scores by chance and texts of nothing are measured beside.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from jaxtyping import Float, Int
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+
+from heta_lens.metrics.candidates import Positions
+from heta_lens.metrics.ranking import ranked
+from heta_lens.options import check_at_least
+
+Make: TypeAlias = Callable[[int], Any]  # of a seed: what has fit(counts, labels) and predict(counts)
+
+SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
+
+
+@dataclass(frozen=True)
+class Retrained:
+    """Accuracies in [0, 1], a row for each seed; of ``removed`` less is better (ROAR), of ``kept`` more (KAR).
+
+    Those ``by_chance`` are of random scores; ``whole`` and ``nothing``, of texts with all their words and with none.
+    """
+
+    shares: tuple[float, ...]
+    removed: Float[np.ndarray, "seed share"]
+    kept: Float[np.ndarray, "seed share"]
+    removed_by_chance: Float[np.ndarray, "seed share"]
+    kept_by_chance: Float[np.ndarray, "seed share"]
+    whole: Float[np.ndarray, "seed"]
+    nothing: Float[np.ndarray, "seed"]
+
+
+def retrained(
+    texts: Sequence[Sequence[int]],
+    labels: Sequence[int],
+    scores: Sequence[Float[Tensor, "pos"]],
+    *,
+    shares: Sequence[float] = SHARES,
+    candidates: Sequence[Positions] | None = None,
+    seeds: int = 3,
+    make: Make = lambda seed: LogisticRegression(max_iter=1000, random_state=seed),
+) -> Retrained:
+    """Train on half of the texts, and judge on the other half, for every share and seed.
+
+    - ``texts``: token ids, of which the classifier sees how often each is there
+    - ``scores``: of each text's tokens; ``candidates`` are those that may be taken away (all)
+    - ``make``: the classifier; by default a logistic regression
+    - ``seeds``: how many, each with halves of its own
+    """
+    check_at_least("seeds", seeds, 1, whole=True)
+    if not len(texts) == len(labels) == len(scores) or len(texts) < 4:
+        raise ValueError(f"{len(texts)} texts, {len(labels)} labels and {len(scores)} scores: give as many, and four")
+    if not all(0 <= share <= 1 for share in shares):
+        raise ValueError(f"shares={tuple(shares)} must be between 0 and 1")
+    judged = [None] * len(texts) if candidates is None else candidates
+    orders = [ranked(own, places) for own, places in zip(scores, judged, strict=True)]
+    found: dict[str, list[Any]] = {name: [] for name in Retrained.__dataclass_fields__ if name != "shares"}
+    for seed in range(seeds):
+        generator = np.random.default_rng(seed)
+        train = generator.permutation(len(texts)) < len(texts) // 2
+        mixed = [generator.permutation(order).tolist() for order in orders]
+
+        def accuracy(ways: Sequence[Sequence[int]], train: Any = train, seed: int = seed) -> float:
+            return _accuracy(without(texts, ways), np.array(labels), train, make(seed))
+
+        for name, ranking in (("", orders), ("_by_chance", mixed)):
+            found[f"removed{name}"].append([accuracy([_first(order, share) for order in ranking]) for share in shares])
+            found[f"kept{name}"].append([accuracy([_others(order, share) for order in ranking]) for share in shares])
+        found["whole"].append(accuracy([[]] * len(texts)))
+        found["nothing"].append(accuracy(orders))
+    return Retrained(tuple(shares), **{name: np.array(rows) for name, rows in found.items()})
+
+
+def _first(order: Sequence[int], share: float) -> Sequence[int]:
+    return order[: round(share * len(order))]
+
+
+def _others(order: Sequence[int], share: float) -> Sequence[int]:
+    return order[round(share * len(order)) :]
+
+
+def without(texts: Sequence[Sequence[int]], gone: Sequence[Sequence[int]]) -> Int[np.ndarray, "text word"]:
+    """How often each token is in each text, but for these positions; in a last column, how many those are."""
+    counts = np.zeros((len(texts), max(max(text) for text in texts) + 2), dtype=int)
+    for row, text, places in zip(counts, texts, gone, strict=True):
+        left = set(range(len(text))) - {*places}
+        np.add.at(row, [text[at] for at in left], 1)
+        row[-1] = len(places)
+    return counts
+
+
+def _accuracy(counts: Int[np.ndarray, "text word"], labels: np.ndarray, train: np.ndarray, classifier: Any) -> float:
+    if len(set(labels[train])) < 2:
+        raise ValueError("all texts to train on have one label: give more of them")
+    classifier.fit(counts[train], labels[train])
+    return float((classifier.predict(counts[~train]) == labels[~train]).mean())
