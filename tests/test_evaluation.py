@@ -64,7 +64,9 @@ def means() -> dict[str, dict[str, float]]:
     """What metrics say of leaving one out, of gold words, of random scores, and of the first upside down."""
     names = [name for name, metric in METRICS.items() if not metric.again]
     found: dict[str, list[dict[str, Any]]] = {"own": [], "gold": [], "random": [], "inverted": []}
-    for number, instance in enumerate([*suite("recall", limit=5), *suite("recall", limit=2, claim=True)]):
+    for number, instance in enumerate(
+        [*suite("recall", limit=4, facts=3), *suite("recall", limit=1, claim=True, facts=3)]
+    ):
         case = case_of(instance)
         gold = np.isin(np.arange(len(case.scores)), case.positions("gold")).astype(float)
         drawn = np.random.default_rng(number).random(len(gold))
@@ -101,7 +103,7 @@ def test_every_metric_prefers_good_scores_to_random_ones_and_these_to_bad_ones()
         sign = 1 if METRICS[name].better == "more" else -1
         assert sign * good > sign * random, name
         assert sign * random >= sign * bad - 1e-3 or name == "verdict_change", name  # right or wrong, of few: coarse
-        assert sign * gold > sign * random, name
+        assert sign * gold >= sign * good or "gold" not in METRICS[name].needs, name
 
 
 def test_every_metric_is_told_of() -> None:

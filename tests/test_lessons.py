@@ -83,14 +83,14 @@ def test_padding_is_never_learnt() -> None:
 
 @pytest.mark.usefixtures("unchecked")
 def test_training_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train, "KEEP", 2)
-    options: dict[str, Any] = {"steps": 5, "seed": 0}
+    monkeypatch.setattr(train, "KEEP", 1)
+    options: dict[str, Any] = {"steps": 3, "seed": 0}
     train.main(tmp_path / "whole", tmp_path / "whole.pt", **options)
 
     practise, done = train.practise, []
 
     def stopped(*arguments: Any) -> Any:
-        if len(done) == 3:
+        if len(done) == 2:
             raise KeyboardInterrupt
         done.append(None)
         return practise(*arguments)
@@ -105,7 +105,7 @@ def test_training_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pyte
     assert whole == parts
 
     with pytest.raises(SystemExit, match="holds another training"):
-        train.main(tmp_path / "parts", tmp_path / "parts.pt", steps=6, seed=0)
+        train.main(tmp_path / "parts", tmp_path / "parts.pt", steps=4, seed=0)
 
 
 def test_lessons_end_when_they_are_passed_and_the_last_never() -> None:
