@@ -21,6 +21,7 @@ from heta_lens import models, plots
 from heta_lens.attribution import Attribution
 from heta_lens.data import recall, suites
 from heta_lens.evaluation import Entry, evaluate, write_report
+from heta_lens.evaluation.reproduce import TABLES, reproduce
 from heta_lens.lens import names_filter
 from heta_lens.methods import METHODS, attribute
 from heta_lens.metrics import METRICS
@@ -36,6 +37,8 @@ EVALUATED = ["heta balance=sum", "leave_one_out", "input_x_gradient", "attention
 ENTRIES = f"With its options, as in 'lime samples=200'; may be given again, or with commas ({', '.join(EVALUATED)})."
 CHEAP = [name for name, metric in METRICS.items() if not metric.again]
 JUDGED = "By what: see heta-lens metrics; may be given again, or with commas (all that ask a method but once)."
+OF_HETA = "An option of HETA in all its rows, like balance=sum; may be given again."
+REPRODUCED = Path("reproduced")
 OF_SUITE = "An option of the suite, like hops=2; may be given again."
 Page = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a page that needs nothing else.")]
 
@@ -106,6 +109,27 @@ def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="What eval
     """Write tables, figures and a page of what an evaluation has found so far."""
     with _taught():
         _report(folder)
+
+
+@app.command("reproduce")
+def reproduce_table(
+    table: Annotated[str, typer.Argument(help=f"One of {', '.join(TABLES)}.")],
+    quick: Annotated[bool, typer.Option("--quick", help="The demo model, few prompts: minutes.")] = False,
+    model: Annotated[str | None, typer.Option(help="A name of the Hugging Face hub, or a folder.")] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where it is written; begun there, it goes on.")
+    ] = REPRODUCED,
+    limit: Annotated[int | None, typer.Option(min=1, help="Prompts of each data set (100; quick: 3).")] = None,
+    path: Annotated[list[str] | None, typer.Option(metavar="NAME=FILE", help="A data set's file.")] = None,
+    option: Annotated[list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help=OF_HETA)] = None,
+    seed: Annotated[int, typer.Option(help="Which prompts are drawn.")] = 0,
+) -> None:
+    """Make a table of the paper again: the same rows and columns, its figures beside ours."""
+    with _taught():
+        paths, options = {name: str(file) for name, file in keywords(path or []).items()}, keywords(option or [])
+        how: dict[str, Any] = {"quick": quick, "model": model, "out": out, "limit": limit, "seed": seed}
+        for written in reproduce(table, **how, paths=paths, options=options):
+            Console().print(Text(str(written)), soft_wrap=True)
 
 
 def _report(folder: Path) -> None:

@@ -263,6 +263,8 @@ def test_the_command_evaluates_a_file_of_ones_own(tmp_path: Path) -> None:
         (("evaluate", "recall", "--out", "x", "--metrics", "aopc"), "metric='aopc' is not one of"),
         (("evaluate", "jsonl", "--out", "x"), "path"),
         (("report", "/nowhere"), "/nowhere holds no evaluation"),
+        (("reproduce", "compnents", "--quick"), "did you mean 'components'"),
+        (("reproduce", "main"), "give model=, a name of the Hugging Face hub"),
     ],
 )
 def test_mistakes_get_one_sentence(

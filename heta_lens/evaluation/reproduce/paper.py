@@ -1,0 +1,78 @@
+"""What the paper prints: the rows, columns and figures of every table, and of some figures why they cannot be.
+
+All of it is data, in ``paper.json``: copied from the paper, and by nothing here computed.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Place(NamedTuple):
+    """A cell of a printed table."""
+
+    model: str
+    row: str
+    column: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """The rows of one model; ``hub`` is its name there, empty where a block is of several models."""
+
+    model: str
+    hub: str
+    rows: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A table. ``named``: its rows or columns say which model they are of; ``across``: its columns do."""
+
+    name: str
+    labels: tuple[str, ...]
+    title: str
+    about: str
+    columns: tuple[str, ...]
+    blocks: tuple[Block, ...]
+    impossible: Mapping[Place, tuple[str, ...]]
+    named: bool = False
+    across: bool = False
+    length: int = 0
+    """Tokens of its prompts, where that is said."""
+    prompts: int = 1000
+    """For how many prompts its runtimes are."""
+
+    @classmethod
+    def read(cls, name: str, told: Mapping[str, Any]) -> "Printed":
+        blocks = tuple(
+            Block(one["model"], one["hub"], {row: tuple(figures) for row, figures in one["rows"].items()})
+            for one in told["blocks"]
+        )
+        reasons: dict[Place, tuple[str, ...]] = {}
+        for one in told["impossible"]:
+            for place in map(Place._make, one["cells"]):
+                reasons[place] = (*reasons.get(place, ()), one["reason"])
+        read = {"labels", "columns", "blocks", "impossible"}
+        rest = {key: value for key, value in told.items() if key not in read}
+        labels, columns = tuple(told["labels"]), tuple(told["columns"])
+        return cls(name, labels, columns=columns, blocks=blocks, impossible=reasons, **rest)
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        return tuple(self.blocks[0].rows)
+
+    def figures(self) -> Iterator[tuple[Place, str]]:
+        for block in self.blocks:
+            for row, figures in block.rows.items():
+                for column, figure in zip(self.columns, figures, strict=True):
+                    yield Place(block.model, row, column), figure
+
+
+@cache
+def printed() -> Mapping[str, Printed]:
+    told = json.loads(Path(__file__).with_name("paper.json").read_text(encoding="utf-8"))
+    return {name: Printed.read(name, table) for name, table in told["tables"].items()}

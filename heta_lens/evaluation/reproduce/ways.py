@@ -1,0 +1,146 @@
+"""How each row of a printed table is made: a method and its options, and how much of it is done."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from heta_lens.attribution import Attribution
+from heta_lens.evaluation.runner import Entry
+from heta_lens.heta import Heta
+from heta_lens.methods import Method
+from heta_lens.options import settings
+from heta_lens.parts import Parts
+from heta_lens.prediction import Prediction
+from heta_lens.samples import Samples
+from heta_lens.variants import VARIANTS
+
+WEIGHTS = re.compile(r"β = ([\d.]+), γ = ([\d.]+)")
+
+BASELINES: Mapping[str, str] = {
+    "ContextCite": "context_cite",
+    **dict.fromkeys(("Integrated Gradients", "IG"), "integrated_gradients"),
+    **dict.fromkeys(("Peering (PML)", "PML"), "peering"),
+    **dict.fromkeys(("TDD-backward", "TDD-bw"), "tdd"),
+    **dict.fromkeys(("Attention Rollout", "AttnRoll"), "attention_rollout"),
+    "fAML": "faml",
+    **dict.fromkeys(("Progressive Inference", "ProgInf"), "progressive_inference"),
+    "SEA-CoT": "sea_cot",
+    **dict.fromkeys(("ReAgent", "ReAGent"), "reagent"),
+    "GiLOT": "gilot",
+    "Token Gradients": "gradient_norm",
+    "Causal Tracing (baseline)": "causal_tracing",
+}
+
+OF_METHODS: Mapping[str, Mapping[str, Any]] = {"context_cite": {"query": "@question"}}
+
+RANK, WINDOW = {"rank": 64}, {"window": 512}
+HETA: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (("HETA", "HETA (Ours)", "HETA (Full)", "Full HETA"), {}),
+    (("Transition Only",), {"variant": "transition_only"}),
+    (("Hessian Only", "HETA (w/o KL)"), {"variant": "hessian_only"}),
+    (("KL Only", "HETA (w/o Hessian)"), {"variant": "kl_only"}),
+    (("No Transition Gating", "HETA (w/o Transition)", "HETA-No-Gate"), {"variant": "no_gate"}),
+    (("Uniform Transition",), {"variant": "uniform_gate"}),
+    (("HETA-LR (rank=64)",), {"variant": "lr", **RANK}),
+    (("HETA-LS (6 layers)", "HETA-LS (top 6 layers)", "HETA (Full, 6 layers)"), {"variant": "ls", "layers": 6}),
+    (("HETA-LS (4 layers)",), {"variant": "ls", "layers": 4}),
+    (("HETA-GS (grad-squared only)",), {"variant": "gs"}),
+    (("HETA-WIN (512-window)", "HETA-WIN (W=512, 50% overlap)", "HETA-WIN (512/50%)"), {"variant": "win", **WINDOW}),
+    (("HETA-LR+WIN", "HETA (LR+WIN)", "HETA-LR+WIN (r=64, W=512)"), {"variant": "lr+win", **RANK, **WINDOW}),
+    (("HETA-LS+WIN",), {"variant": "ls+win", "layers": 6, **WINDOW}),
+)
+CONFIGURATIONS: Mapping[str, Mapping[str, Any]] = {row: options for rows, options in HETA for row in rows}
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is done for a figure.
+
+    ``limit``: prompts of each data set; ``heta``: options of all rows of HETA; ``smaller``: what stands in for a rank,
+    a window or a number of layers that a row names; ``shorter``: options of baselines; ``length``: tokens of a prompt,
+    where the paper's would be too many.
+    """
+
+    limit: int
+    heta: Mapping[str, Any] = field(default_factory=dict)
+    smaller: Mapping[str, int] = field(default_factory=dict)
+    shorter: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    length: int | None = None
+
+    def entry(self, row: str, **extra: Any) -> Entry:
+        """The method that a printed row names."""
+        if row in BASELINES:
+            method = BASELINES[row]
+            return _entry(method, {**OF_METHODS.get(method, {}), **self.shorter.get(method, {})})
+        told = dict(_variant(row))
+        told |= {name: size for name, size in self.smaller.items() if name in told}
+        return _entry("heta", _meaningful({**self.heta, **extra, **told}))
+
+    def full(self, **extra: Any) -> Heta:
+        """What the parts of all of HETA's configurations are taken from."""
+        return Heta(**{**self.heta, **extra})
+
+
+def _variant(row: str) -> Mapping[str, Any]:
+    found = WEIGHTS.fullmatch(row)
+    return {"beta": float(found[1]), "gamma": float(found[2])} if found else CONFIGURATIONS[row]
+
+
+def _meaningful(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Without those that this variant would refuse."""
+    recipe = VARIANTS[options.get("variant", "full")]
+    beta, gamma = recipe.weights or (options.get("beta", 0.5), options.get("gamma", 0.5))
+    unused = recipe.unused(beta, gamma)
+    if not beta or recipe.curvature in ("none", "squared_gradient"):
+        unused = unused | {"seed"}  # which nothing else is random by
+    return {name: value for name, value in options.items() if name not in unused}
+
+
+def _entry(method: str, options: Mapping[str, Any]) -> Entry:
+    return Entry(" ".join([method, *(f"{name}={value}" for name, value in options.items())]), method, options)
+
+
+# ------------------------------------------------------------------------------------------- parts found once for all
+Known = dict[tuple[Any, ...], Attribution]
+
+
+@dataclass(frozen=True, eq=False)
+class Recombined:
+    """A configuration of HETA whose M, S and I are those of the ``full`` method, found once a prediction."""
+
+    asked: Heta
+    full: Heta
+    known: Known
+
+    def __call__(self, prediction: Prediction) -> Attribution:
+        found = parts_of(self.full, prediction, self.known)
+        even = torch.ones_like(found.parts["gate"])
+        gates = {"flow": found.parts["gate"], "uniform": even / len(found), "none": even}
+        beta, gamma = self.asked.weights
+        bent, moved = (found.parts[name] for name in ("curvature", "information"))
+        gate = gates[self.asked.recipe.gate]
+        parts = Parts(gate, Samples.even(bent[None]) if beta else None, moved if gamma else None, beta, gamma)
+        return replace(found, scores=parts.score(self.asked.balance), options={**found.options, **settings(self.asked)})
+
+
+def parts_of(full: Heta, prediction: Prediction, known: Known) -> Attribution:
+    """What the full method says of a prediction, asked once."""
+    seen = (prediction.embeddings, prediction.log_probs)
+    bits = (value.detach().cpu().double().numpy().tobytes() for value in seen)
+    key = (repr(full.chosen), prediction.target, len(prediction.prompt.user_hooks), *prediction.ids.tolist(), *bits)
+    if key not in known:
+        known[key] = full(prediction)
+    return known[key]
+
+
+def recombined(method: Method, full: Heta, known: Known) -> Any:
+    """The method, as a recombination where it is one."""
+    if not isinstance(method, Heta) or method.recipe.cheaper:
+        return method
+    own = {name: value for name, value in method.chosen.items() if name not in ("variant", "beta", "gamma")}
+    same = all(full.chosen.get(name) == value for name, value in own.items())
+    plain = not (full.tolerance or full.prune or full.interactions or full.audit)
+    return Recombined(method, full, known) if same and plain and full.weights == (0.5, 0.5) else method

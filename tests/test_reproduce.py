@@ -1,0 +1,300 @@
+"""The paper's tables made again: what it prints is copied right, and every cell has a figure or says why not."""
+
+import csv
+import re
+from functools import cache
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import heta_lens
+from heta_lens.data.suites import suite
+from heta_lens.evaluation import statistics
+from heta_lens.evaluation.records import Record
+from heta_lens.evaluation.reproduce import TABLES, reproduce, tables
+from heta_lens.evaluation.reproduce.cells import Measure, changed, figure
+from heta_lens.evaluation.reproduce.judges import SEEDS, Trial, judge_edges, judge_span, judge_swapped, values_put
+from heta_lens.evaluation.reproduce.paper import Place, printed
+from heta_lens.evaluation.reproduce.ways import CONFIGURATIONS, Effort, recombined
+from heta_lens.evaluation.runner import ask
+from heta_lens.heta import Heta
+from heta_lens.metrics import Case, relative_change
+from heta_lens.metrics.robustness import again
+
+PAPER = Path(__file__).parents[2] / "shared" / "paper" / "heta.tex"
+needs_paper = pytest.mark.skipif(not PAPER.is_file(), reason="the paper is not here")
+
+SMALL = Effort(
+    limit=2,
+    heta={"probes": 2, "support": "row"},
+    smaller={"rank": 2, "window": 16, "layers": 1},
+    shorter={
+        "faml": {"steps": 2},
+        "reagent": {"max_steps": 2},
+        "causal_tracing": {"samples": 1, "layers": 1},
+        "integrated_gradients": {"steps": 2},
+        "context_cite": {"samples": 4, "held_out": 2},
+        "gilot": {"distance": "kl"},
+    },
+    length=40,
+)
+
+
+@cache
+def demo() -> Any:
+    return heta_lens.load_demo_model()
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "QUICK", SMALL)
+    monkeypatch.setattr(statistics, "DRAWS", 100)
+    monkeypatch.setattr("heta_lens.metrics.table.RUNS", 2)
+    monkeypatch.setattr(tables.models, "load_model", lambda _: demo())
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tables")
+
+
+# ------------------------------------------------------------------------------------------------ what the paper prints
+def tabulars() -> dict[str, str]:
+    """Every table of the paper that has cells, by its label."""
+    found = {}
+    for kind in ("table", "wraptable"):
+        for body in re.findall(rf"\\begin{{{kind}\*?}}.*?\\end{{{kind}\*?}}", PAPER.read_text(encoding="utf-8"), re.S):
+            (label,) = re.findall(r"\\label\{([^}]*)\}", body)
+            found[label] = re.search(r"\\begin\{tabular.*?\\end\{tabular", body, re.S)[0]
+    return found
+
+
+def numbers(body: str) -> list[str]:
+    """The figures of its cells, in their order."""
+    cells = re.sub(r"\{,\}|\\(text|under)(bf|line)|[{}$]", "", body)
+    rows = [row.split("&")[1:] for row in cells.split(r"\\") if "uparrow" not in row and "cmidrule" not in row]
+    return re.findall(r"(?<![\w.-])[-+]?\d+(?:\.\d+)?", " ; ".join(cell for row in rows for cell in row))
+
+
+def copied(name: str) -> list[str]:
+    table = printed()[name]
+    found = [figure for _, figure in table.figures()]
+    if table.across:  # its blocks are columns
+        found = [block.rows[row][0] for row in table.rows for block in table.blocks]
+    rows = [number for one in found for number in re.findall(r"[-+]?\d+(?:\.\d+)?", one)]
+    if name == "beta_gamma":  # whose first column is in the rows' names
+        gammas = [row.rpartition(" ")[2] for row in table.rows]
+        rows = [one for at, gamma in enumerate(gammas) for one in (gamma, *rows[4 * at : 4 * at + 4])]
+    return rows
+
+
+@needs_paper
+def test_every_table_of_the_paper_is_there() -> None:
+    labels = [label for table in printed().values() for label in table.labels]
+    assert sorted(labels) == sorted(tabulars())
+    assert {*TABLES} == {*printed()}
+
+
+@needs_paper
+@pytest.mark.parametrize("name", printed())
+def test_figures_are_those_of_the_paper(name: str) -> None:
+    assert copied(name) == numbers(tabulars()[printed()[name].labels[0]])
+
+
+@needs_paper
+def test_the_short_table_of_decoding_is_part_of_the_long_one() -> None:
+    _, short = printed()["decoding"].labels
+    (llama,) = (block for block in printed()["decoding"].blocks if "Llama" in block.model)
+    assert [one for row in llama.rows.values() for one in row] == [
+        one for one in numbers(tabulars()[short]) if one not in ("3",)
+    ]
+
+
+def test_what_cannot_be_is_printed_and_has_a_reason() -> None:
+    for table in printed().values():
+        places = dict(table.figures())
+        for place, reasons in table.impossible.items():
+            assert place in places, place
+            assert reasons and all(len(reason) > 20 for reason in reasons)
+    alike = [Place("GPT-J 6B", row, "Soft-NC") for row in ("No Transition Gating", "Uniform Transition")]
+    assert all(any("equal" in one for one in printed()["components"].impossible[place]) for place in alike)
+    dsa = dict(printed()["dsa"].figures())
+    assert {place for place in dsa if abs(float(dsa[place])) > 1} == {*printed()["dsa"].impossible}
+
+
+def test_every_row_and_column_has_a_recipe() -> None:
+    for name, recipe in TABLES.items():
+        table = printed()[name]
+        methods, measured = (table.columns, table.rows) if recipe.turned else (table.rows, table.columns)
+        assert {*recipe.measures} == {*measured}, name
+        assert len({SMALL.entry(method).label for method in methods}) == len(methods), name
+
+
+# ----------------------------------------------------------------------------------------------------------- all tables
+@pytest.mark.usefixtures("unchecked", "small")
+@pytest.mark.parametrize("name", TABLES)
+def test_every_cell_has_a_figure_or_says_why_not(name: str, out: Path) -> None:
+    page, sheet = (path.read_text(encoding="utf-8") for path in reproduce(name, quick=True, out=out, progress=False))
+    table, lines = printed()[name], [*csv.DictReader(StringIO(sheet))]
+    assert "nan" not in page.lower() and "nan" not in sheet.lower()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:1] == "|"]
+    assert all(cell for row in cells for cell in row)
+    ours = [line for line in lines if line["n"] != "0"]
+    for line in lines:
+        if line["ours"]:
+            assert float(line["ours"]) == pytest.approx(float(line["ours"])) and int(line["n"]) > 0
+            assert (line["low"] and line["high"]) or "without an interval" in line["note"]
+        else:
+            assert line["note"] and line["n"] == "0", line
+        assert line["paper"] or "not in the paper" in line["note"]
+        shown = line["paper"].replace("*", r"\*")
+        assert shown in page and line["row"] in page
+    rows, columns = (len({line[what] for line in lines}) for what in ("row", "column"))
+    assert (rows, columns) == (len(table.rows), len(table.columns))
+    assert len(ours) >= (rows * columns) * 0.5, "most of one block can be filled"
+    assert page.count(r"\*") == 0 or table.impossible
+    for reasons in table.impossible.values():
+        assert all(reason.split(",")[0] in page for reason in reasons)
+
+
+@pytest.mark.usefixtures("unchecked", "small")
+def test_a_second_time_nothing_is_asked_of_the_model(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {path: path.read_text(encoding="utf-8") for path in reproduce("dsa", quick=True, out=out, progress=False)}
+    monkeypatch.setattr(Heta, "__call__", lambda *_: pytest.fail("asked again"))
+    for path in reproduce("dsa", quick=True, out=out, progress=False):
+        assert path.read_text(encoding="utf-8") == before[path]
+    with pytest.raises(ValueError, match="give another out"):
+        reproduce("dsa", quick=True, out=out, seed=1, progress=False)
+
+
+@pytest.mark.usefixtures("unchecked", "small")
+def test_a_model_fills_its_own_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "WHOLE", SMALL)
+    monkeypatch.setattr(tables.data, "READ", tables.data.MADE)
+    monkeypatch.setattr(tables.Making, "entries", {row: SMALL.entry("TDD-backward") for row in printed()["dsa"].rows})
+    page, sheet = reproduce("dsa", model="eleutherai/GPT-J-6B", out=tmp_path, progress=False)
+    lines = [*csv.DictReader(StringIO(sheet.read_text(encoding="utf-8")))]
+    assert {line["block"] for line in lines if line["ours"]} == {"GPT-J"}
+    assert all("needs --model" in line["note"] for line in lines if line["block"] != "GPT-J")
+    assert "demo model" not in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("small")
+def test_data_that_cannot_be_read_is_said_in_every_cell(tmp_path: Path) -> None:
+    _, sheet = reproduce("extended_faithfulness", model="gpt2", out=tmp_path, progress=False)
+    lines = [*csv.DictReader(StringIO(sheet.read_text(encoding="utf-8")))]
+    assert lines and all("LongRA could not be read" in line["note"] and not line["ours"] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"table": "mian", "quick": True}, "did you mean 'main'"),
+        ({"table": "main"}, "give model="),
+        ({"table": "main", "quick": True, "model": "gpt2"}, "give one of them"),
+        ({"table": "main", "quick": True, "paths": {"longra": "x"}}, "leave out paths"),
+        ({"table": "main", "model": "gpt2", "paths": {"lonra": "x"}}, "did you mean 'longra'"),
+        ({"table": "main", "quick": True, "limit": 0}, "at least 1"),
+        ({"table": "main", "quick": True, "options": {"beta": 1.0}}, "rows of tables"),
+    ],
+)
+def test_what_cannot_be_made_is_refused(given: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        reproduce(**given, out=tmp_path)
+    assert not [*tmp_path.iterdir()]
+
+
+# ------------------------------------------------------------------------------------------------------------ its parts
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.filterwarnings("ignore:.*makes up less than 1 %:UserWarning")
+@pytest.mark.parametrize("balance", ["none", "sum"])
+def test_recombined_parts_are_what_a_configuration_finds_by_itself(balance: str) -> None:
+    (instance,) = suite("recall", limit=1, facts=2)
+    prediction, known = ask(demo(), instance), {}
+    effort = Effort(limit=1, heta={"probes": 2, "support": "row", "balance": balance})
+    rows = [
+        row for row, options in CONFIGURATIONS.items() if not {*options} - {"variant"} and options != {"variant": "gs"}
+    ]
+    for row in [*rows, "β = 0.2, γ = 0.8", "β = 0.0, γ = 1.0"]:
+        method = effort.entry(row).ready(lambda _: [])
+        together = recombined(method, effort.full(), known)
+        assert together is not method
+        torch.testing.assert_close(together(prediction).scores, method(prediction).scores)
+    assert len(known) == 1
+    assert (
+        recombined(effort.entry("HETA-GS (grad-squared only)").ready(lambda _: []), effort.full(), known).variant
+        == "gs"
+    )
+
+
+def case_of(trial: Trial, method: Any) -> Case:
+    return Case(trial.instance, trial.prediction, method(trial.prediction), method, trial.ask)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_evidence_put_in_the_twin_is_what_its_values_are() -> None:
+    (instance,) = suite("recall", limit=1, facts=2, distractors="before")
+    full = Heta(probes=2, support="row", balance="sum")
+    trial = Trial.of(demo(), instance, full, 16, True)
+    case = case_of(trial, full)
+    found = judge_swapped(trial, case)
+    assert found["causal_pass"] in (0.0, 1.0) and 0 < found["pass_by_chance"] < 1
+    gold, layer = case.positions("gold"), 2
+    own = trial.prediction.values[layer][gold]
+    with values_put(trial.prediction, gold, own.reshape(len(gold), -1, own.shape[-1]), layer):
+        same = again(trial.prediction)
+    torch.testing.assert_close(same.log_probs, trial.prediction.log_probs)
+    with values_put(trial.prediction, gold, torch.zeros_like(own), layer):
+        other = again(trial.prediction)
+    assert not torch.allclose(other.log_probs, trial.prediction.log_probs)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_method_is_at_no_distance_from_itself_and_an_answer_of_one_token_is_a_span() -> None:
+    (instance,) = suite("recall", limit=1, facts=2)
+    full = Heta(probes=2, support="row", balance="sum")
+    trial = Trial.of(demo(), instance, full, 16, True)
+    case = case_of(trial, full)
+    assert judge_edges(trial, case) == {"edge_gap": 0.0}
+    leaving = heta_lens.METHODS["leave_one_out"]()
+    one = judge_span(trial, case_of(trial, leaving))["span_f1"]
+    assert 0 <= one <= 1
+    both = trial.instance.answer + trial.instance.choices[0]
+    longer = heta_lens.data.instance.Instance(**{**vars(instance), "answer": both, "choices": ()})
+    trial = Trial.of(demo(), longer, full, 16, True)
+    assert 0 <= judge_span(trial, case_of(trial, leaving))["span_f1"] <= 1
+
+
+def test_settings_are_compared_as_their_figures_say() -> None:
+    values = np.array([[2.0, 2.1, 1.9]]).repeat(SEEDS, 1)
+    assert changed(["mean"], 3, False, values) == pytest.approx([10.0])
+    mean = relative_change([2.0, 2.1, 1.9], [0.0, 0.0, 0.0], reduce="mean", reference=2.0)
+    assert changed(["mean"], 3, True, values) == pytest.approx([mean])
+    pairs = np.stack([np.exp(values), np.ones_like(values)], -1).reshape(1, -1)
+    assert changed(["log_ratio"], 3, False, pairs) == pytest.approx([10.0])
+    assert changed(["mean"], 3, False, np.zeros((1, 9))) == pytest.approx([0.0])
+    around = np.array([[-1.0, 0.0, 1.0]]).repeat(SEEDS, 1)
+    assert np.isnan(changed(["mean"], 3, False, around)).all()
+
+
+def test_what_is_missing_is_said() -> None:
+    def record(number: int, value: Any, **more: Any) -> Record:
+        return Record(
+            f"{number}", "heta", values={"f1": value}, reasons={} if value is not None else {"f1": "no"}, **more
+        )
+
+    measure = Measure("f1", ("one", "other"), times=10)
+    whole = figure(measure, {"one": [record(0, 0.5), record(1, 1.0)], "other": [record(2, 0.0), record(3, 0.5)]}, {})
+    assert whole.told.value == pytest.approx(5.0) and whole.told.n == 4 and whole.notes == ()
+    assert whole.told.low <= 5.0 <= whole.told.high
+    part = figure(measure, {"one": [record(0, 0.5), record(1, None)], "other": [record(2, 0.0)]}, {})
+    assert part.told.value == pytest.approx(2.5) and "no (1 of 2 prompts)" in part.notes
+    assert "of one prompt, and so without an interval" in part.notes
+    none = figure(measure, {"one": [record(0, None)], "other": [record(2, 0.0)]}, {})
+    assert none.told is None and none.notes == ("no (1 of 1 prompts)",)
+    unread = figure(measure, {"one": [record(0, 0.5)]}, {"other": "not there"})
+    assert unread.told is None and unread.notes == ("not there",)
