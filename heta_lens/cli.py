@@ -85,7 +85,7 @@ def evaluate_suite(
     methods: Annotated[list[str] | None, typer.Option("--methods", "-m", metavar="METHOD", help=ENTRIES)] = None,
     metrics: Annotated[list[str] | None, typer.Option("--metrics", metavar="NAME", help=JUDGED)] = None,
     path: Annotated[Path | None, typer.Option(help="The file that the suite is read from.")] = None,
-    split: Annotated[str, typer.Option(help="Which part of it.")] = "test",
+    split: Annotated[str | None, typer.Option(help="Which part of it, where it has parts (test).")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="How many prompts (recall, which has no end: 100).")] = None,
     seed: Annotated[int, typer.Option(help="Which prompts are drawn.")] = 0,
     option: Annotated[list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help=OF_SUITE)] = None,

@@ -924,6 +924,21 @@ def test_what_no_suite_can_do_is_refused(given: dict[str, Any], kind: type[Excep
         suite(**given)
 
 
+@unchecked
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [("curated", CURATED), ("longra", LONGRA), ("tellmewhy", WHY), ("wikibio", TABLE), ("jsonl", record_of(NINA))],
+)
+def test_a_file_has_no_parts_to_ask_for(name: str, lines: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"split='test': what the {name} suite is read from has no parts"):
+        suite(name, written(tmp_path / "f.jsonl", [lines]), split="test")
+
+
+def test_the_hubs_wikibio_has_one_part_only() -> None:
+    with pytest.raises(ValueError, match="split='test': what the wikibio suite is read from has no parts"):
+        suite("wikibio", split="test")
+
+
 def test_a_wrong_limit_of_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="limit=-1 must be at least 1"):
         suite("longra", written(tmp_path / "l.jsonl", [LONGRA]), limit=-1)

@@ -11,9 +11,13 @@ TEXTS, SPANS = ("text", "target", "category"), ("antecedent_span", "distractor_s
 FIELDS = (*TEXTS, *SPANS)
 
 
-def instances(records: Iterable[Mapping[str, Any]]) -> Iterator[Instance]:
-    """From records with ``text``, ``target``, ``category`` and the spans of characters of antecedent and distractor."""
-    return (_instance(number, record) for number, record in enumerate(records))
+def instances(records: Iterable[Mapping[str, Any]], *, says: Callable[[str], str] | None = None) -> Iterator[Instance]:
+    """From records with ``text``, ``target``, ``category`` and the spans of characters of antecedent and distractor.
+
+    ``says``, what a model goes on with after a text, leaves only those that it answers, as in `kept`.
+    """
+    made = (_instance(number, record) for number, record in enumerate(records))
+    return made if says is None else kept(made, says)
 
 
 def _instance(number: int, record: Mapping[str, Any]) -> Instance:
