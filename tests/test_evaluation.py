@@ -23,8 +23,11 @@ from heta_lens.data.instance import Instance, write_jsonl
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry, evaluate, write_report
 from heta_lens.evaluation.records import RECORDS, read_records
-from heta_lens.evaluation.runner import ask, figures, stretches
+from heta_lens.evaluation.runner import ask, figures, record_of, stretches
 from heta_lens.metrics import METRICS, Case
+from heta_lens.metrics.case import positions
+from heta_lens.metrics.judges import of_whole_answer
+from heta_lens.prediction import versions
 
 QUICK = ["leave_one_out", "input_x_gradient", "random"]
 FEW = ["soft_nc", "soft_ns", "aopc_del", "support_mass", "dsa", "f1"]
@@ -57,7 +60,7 @@ def scored(case: Case, scores: Any) -> Case:
 def case_of(instance: Instance) -> Case:
     prediction = ask(demo(), instance)
     method = heta_lens.METHODS["leave_one_out"]()
-    return Case(instance, prediction, method(prediction), method, partial(ask, demo()))
+    return Case(instance, prediction, method(prediction), lambda *_: method, partial(ask, demo()))
 
 
 def means() -> dict[str, dict[str, float]]:
@@ -141,7 +144,77 @@ def test_what_is_not_known_of_a_prompt_is_said() -> None:
     assert values["dsa"] is None and isinstance(values["morf"], float)
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_evidence_put_in_the_twin_is_looked_for_there() -> None:
+    """What the last position attends to finds the evidence in both texts, a method that knows no tokens in neither."""
+    found = []
+    for instance in suite("recall", limit=4, facts=2, distractors="before"):
+        case = case_of(instance)
+        gold = case.positions("gold")
+        known = figures(case, ["causal_pass_5", "causal_pass_5_unpatched", "causal_pass_5_chance"])[0]
+        drawn = [np.random.default_rng(seed).permutation(case.candidates)[:5] for seed in range(2000)]
+        chance = np.mean([bool({*gold} & {*some}) for some in drawn])
+        assert known["causal_pass_5_chance"] == pytest.approx(chance, abs=0.05)
+        found.append((known["causal_pass_5"], known["causal_pass_5_unpatched"]))
+        recent = replace(case, ready=lambda *_: heta_lens.METHODS["recency"]())  # which is blind to what is patched
+        late = float(bool({*gold} & {*case.candidates[-5:]}))
+        assert [*figures(recent, ["causal_pass_5", "causal_pass_5_unpatched"])[0].values()] == [late, late]
+    assert np.mean(found, axis=0)[0] >= 0.75
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_the_span_of_an_answer_is_explained_token_by_token() -> None:
+    (instance,) = suite("recall", limit=1, facts=2)
+    case = case_of(instance)
+    assert figures(case, ["span_f1"])[0]["span_f1"] == figures(case, ["f1"])[0]["f1"]
+    two = replace(instance, answer=f"{instance.answer}{instance.choices[0]}", choices=())
+    longer = case_of(two)
+    rows = [longer.explain(longer.prediction).scores.clamp(min=0)]
+    after = ask(demo(), replace(two, text=two.text + str(instance.answer), answer=instance.choices[0]))
+    rows.append(longer.explain(after).scores[: len(rows[0])].clamp(min=0))
+    expected = sum(row.double() / row.double().sum() for row in rows)
+    torch.testing.assert_close(of_whole_answer(longer), expected, check_dtype=False)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_paraphrase_is_explained_with_its_own_spans() -> None:
+    (instance,) = suite("recall", limit=1, facts=2)
+    asked = []
+
+    def ready(instance: Instance, prediction: Any) -> Any:
+        asked.append(positions(instance, prediction, "question"))
+        return heta_lens.METHODS["leave_one_out"]()
+
+    figures(replace(case_of(instance), ready=ready), ["paraphrase"])
+    other = instance.paraphrase
+    assert other is not None
+    assert asked == [positions(other, ask(demo(), other), "question")]
+
+
+def test_scores_that_say_little_are_doubted() -> None:
+    (instance,) = suite("recall", limit=1, facts=2)
+    case = case_of(instance)
+    values = dict.fromkeys(["soft_nc", "dsa", "morf"], 0.0)
+    doubts = [
+        [*record_of(scored(case, scores), "", values, {}).doubts]
+        for scores in (case.scores, -case.scores.abs() - 1e-9, torch.ones(len(case.scores)))
+    ]
+    assert doubts == [[], ["soft_nc", "dsa"], ["soft_nc", "dsa", "morf"]]
+
+
 # ------------------------------------------------------------------------------------------------------------- runner
+def test_other_prompts_in_one_folder_are_refused(tmp_path: Path) -> None:
+    instances = suite("recall", limit=2, facts=2)
+    evaluated(tmp_path, instances, "recency", metrics=["f1"])
+    with pytest.raises(ValueError, match="holds an evaluation with other texts: give another folder"):
+        evaluated(tmp_path, suite("recall", limit=2, facts=2, seed=1), "recency", metrics=["f1"])
+
+
+def test_a_record_has_the_versions_it_was_made_with(tmp_path: Path) -> None:
+    (record,) = evaluated(tmp_path, suite("recall", limit=1), "recency", metrics=["f1"]).values()
+    assert record.versions == versions() and "versions" not in record.options
+
+
 def test_spans_stand_for_tokens_in_each_prompt(tmp_path: Path) -> None:
     assert stretches([2, 3, 5]) == ((2, 4), (5, 6))
     told = "context_cite samples=8 held_out=2 query=@question"
@@ -207,7 +280,7 @@ def test_a_folder_goes_on_with_its_own_evaluation_only(tmp_path: Path) -> None:
     assert (tmp_path / RECORDS).read_bytes() == before
     with pytest.raises(ValueError, match="holds an evaluation with other methods"):
         evaluated(tmp_path, some, "recency", metrics=["morf"])
-    with pytest.raises(ValueError, match="holds an evaluation with other instances, metrics"):
+    with pytest.raises(ValueError, match="holds an evaluation with other instances, texts, metrics"):
         evaluated(tmp_path, some[:1], "random", metrics=["lerf"])
     assert (tmp_path / RECORDS).read_bytes() == before
 

@@ -13,7 +13,8 @@ from transformer_lens import patching
 import zoo
 from heta_lens.baselines.leave_one_out import LeaveOneOut
 from heta_lens.interventions import effects
-from heta_lens.lens import Lens
+from heta_lens.lens import Lens, values_name
+from heta_lens.swapping import values_at, values_put
 
 N, TARGET, OTHER = 5, 7, 9
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
@@ -441,3 +442,29 @@ def test_a_reference_that_does_not_fit_is_refused_before_any_run(forwards: Any) 
     with pytest.raises(ValueError, match="is not among"):
         effects(prediction, groups=[[N]])
     assert not ran
+
+
+# ------------------------------------------------------------------------------------------------------- value swaps
+@FAMILIES
+def test_values_swapped_are_those_of_the_other_run(build: Callable[[], Any]) -> None:
+    model = build()
+    ids, others, layer = zoo.prompt(model, N), other_ids(model), 1
+    asked, source = (predict(model, some, TARGET) for some in (ids, others))
+    live = model.run_with_cache(others)[1][values_name(layer)][0]
+    torch.testing.assert_close(values_at(source, [1, 3], layer), live[[1, 3]])
+
+    def put(found: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+        found = found.clone()
+        found[0, [1, 3]] = live[[1, 3]]
+        return found
+
+    with torch.no_grad():
+        expected = model.run_with_hooks(ids, fwd_hooks=[(values_name(layer), put)])
+        clean = model(ids)
+        with values_put(asked, [1, 3], values_at(source, [1, 3], layer), layer):
+            torch.testing.assert_close(model(ids), expected)
+            torch.testing.assert_close(model(ids[:, :3])[:, 1], expected[:, 1])  # where the others are not reached
+        with values_put(asked, [1, 3], values_at(asked, [1, 3], layer), layer):
+            torch.testing.assert_close(model(ids), clean)
+        torch.testing.assert_close(model(ids), clean)
+    assert not torch.allclose(expected, clean)

@@ -17,7 +17,7 @@ LEVELS = [
     {"prompt"},
     {"prediction"},
     {"gate", "hessian", "information", "windows", "diagnostics", "generation", "likelihood"},
-    {"coalitions", "curvature", "interventions", "faithfulness", "parts"},
+    {"coalitions", "curvature", "interventions", "faithfulness", "parts", "swapping"},
     {"pieces", "sure"},
     {"probing"},
     {"baselines", "heta", "metrics"},

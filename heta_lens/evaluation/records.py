@@ -12,6 +12,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from heta_lens.prediction import versions
+
 Value: TypeAlias = float | int | Sequence[float | int] | None
 
 RUN, RECORDS = "run.json", "records.jsonl"
@@ -80,6 +82,20 @@ def read_records(folder: Path) -> list[Record]:
     path = folder / RECORDS
     found = {record.key: record for record in _records(path.read_bytes())} if path.exists() else {}
     return [found[key] for key in sorted(found)]
+
+
+def begin(folder: Path, asked: Mapping[str, Any]) -> None:
+    """Say in the folder what is asked for, or see that it is the same as when it was begun."""
+    asked = {**asked, "versions": versions()}
+    folder.mkdir(parents=True, exist_ok=True)
+    written = json.dumps(asked, ensure_ascii=False, indent=1) + "\n"
+    path = folder / RUN
+    if path.exists() and path.read_text(encoding="utf-8") != written:
+        before, now = read_run(folder), json.loads(written)
+        changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        raise ValueError(f"{folder} holds an evaluation with other {', '.join(changed)}: give another folder")
+    path.write_text(written, encoding="utf-8")
+    repair(folder)
 
 
 def append(folder: Path, record: Record) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -17,13 +17,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from heta_lens import models
 from heta_lens.data.instance import SPANS, Instance
-from heta_lens.evaluation.records import RUN, Record, Value, append, read_records, repair
+from heta_lens.data.instance import record_of as as_json
+from heta_lens.evaluation.records import Record, Value, append, begin, read_records
 from heta_lens.lens import names_filter
 from heta_lens.methods import Method, method_of
 from heta_lens.metrics import METRICS, Case
 from heta_lens.metrics.case import positions
+from heta_lens.metrics.judges import Judge
+from heta_lens.metrics.robustness import Explain
 from heta_lens.options import check_choice, keywords
 from heta_lens.prediction import Prediction
+
+Asked = TypeVar("Asked")
+Ready: TypeAlias = Callable[[Instance, Prediction], Explain]
 
 
 @dataclass(frozen=True)
@@ -46,10 +52,10 @@ class Entry:
     def __post_init__(self) -> None:
         method_of(self.method, {name: value for name, value in self.options.items() if not _names_spans(value)})
 
-    def ready(self, positions: Callable[[str], Sequence[int]]) -> Method:
-        """The method for a prompt, in which the spans are at these positions."""
+    def ready(self, instance: Instance, prediction: Prediction) -> Method:
+        """The method for a prompt, where its spans are known."""
         told = {
-            name: stretches(positions(value[1:])) if _names_spans(value) else value
+            name: stretches(positions(instance, prediction, value[1:])) if _names_spans(value) else value
             for name, value in self.options.items()
         }
         return method_of(self.method, told)
@@ -82,15 +88,36 @@ def evaluate(
     what else to keep about this one: the suite's name and the model's, say.
     """
     check_all(instances, entries, metrics)
-    begin(folder, instances, entries, metrics, told or {})
+    begin(folder, {**(told or {}), **_asked(instances, entries, metrics)})
     done = {record.key for record in read_records(folder)}
+    named = {entry.label: entry for entry in entries}
     with _bar(len(instances) * len(entries), progress) as advance:
         for instance in instances:
-            left = [entry for entry in entries if (instance.id, entry.label) not in done]
-            advance(len(entries) - len(left))
-            for record in judged(model, instance, left, metrics):
+            left = [label for label in named if (instance.id, label) not in done]
+            advance(len(named) - len(left))
+
+            def one(prediction: Prediction, label: str, instance: Instance = instance) -> Record:
+                case = case_of(model, instance, prediction, named[label].ready)
+                return record_of(case, label, *figures(case, metrics))
+
+            for record in recorded(instance, left, partial(ask, model, instance), one):
                 append(folder, record)
                 advance(1)
+
+
+def _asked(instances: Sequence[Instance], entries: Sequence[Entry], metrics: Sequence[str]) -> dict[str, Any]:
+    return {
+        "instances": len(instances),
+        "texts": digest(instances),
+        "methods": {entry.label: {"method": entry.method, "options": dict(entry.options)} for entry in entries},
+        "metrics": {name: METRICS[name].about for name in metrics},
+    }
+
+
+def digest(instances: Sequence[Instance]) -> str:
+    """What two lists of instances share only if they are the same."""
+    told = json.dumps([as_json(instance) for instance in instances], sort_keys=True)
+    return sha256(told.encode()).hexdigest()[:16]
 
 
 def check_all(instances: Sequence[Instance], entries: Sequence[Entry], metrics: Sequence[str]) -> None:
@@ -108,53 +135,32 @@ def check_all(instances: Sequence[Instance], entries: Sequence[Entry], metrics: 
             raise ValueError(f"{what} {', '.join(twice)} are there more than once")
 
 
-def begin(
-    folder: Path,
-    instances: Sequence[Instance],
-    entries: Sequence[Entry],
-    metrics: Sequence[str],
-    told: Mapping[str, Any],
-) -> None:
-    """Say in the folder what is asked for, or see that it is the same as when it was begun."""
-    asked = {
-        **told,
-        "instances": len(instances),
-        "methods": {entry.label: {"method": entry.method, "options": dict(entry.options)} for entry in entries},
-        "metrics": {name: METRICS[name].about for name in metrics},
-        "versions": {name: version(name) for name in ("heta-lens", "transformer-lens", "torch")},
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    written = json.dumps(asked, ensure_ascii=False, indent=1) + "\n"
-    path = folder / RUN
-    if path.exists() and path.read_text(encoding="utf-8") != written:
-        before = json.loads(path.read_text(encoding="utf-8"))
-        changed = [name for name in {**before, **asked} if before.get(name) != json.loads(written).get(name)]
-        raise ValueError(f"{folder} holds an evaluation with other {', '.join(changed)}: give another folder")
-    path.write_text(written, encoding="utf-8")
-    repair(folder)
-
-
-def judged(model: Any, instance: Instance, entries: Sequence[Entry], metrics: Sequence[str]) -> Iterator[Record]:
-    """A record for each method. What fails is recorded, and stops nothing."""
-    if not entries:
-        return
-    try:
-        prediction = ask(model, instance)
-    except FAILURES as error:
-        yield from (Record(instance.id, entry.label, instance.template, failed=_said(error)) for entry in entries)
-        return
-    for entry in entries:
-        try:
-            yield one(model, instance, prediction, entry, metrics)
-        except FAILURES as error:
-            yield Record(instance.id, entry.label, instance.template, failed=_said(error), tokens=len(prediction))
-
-
 FAILURES = (ValueError, TypeError, RuntimeError, IndexError, KeyError, ArithmeticError, MemoryError, OSError)
 
 
-def _said(error: BaseException) -> str:
+def said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def recorded(
+    instance: Instance, labels: Sequence[str], asked: Callable[[], Asked], one: Callable[[Asked, str], Record]
+) -> Iterator[Record]:
+    """A record for each method, by its label, of what all are ``asked``. What fails is recorded, and stops nothing."""
+    if not labels:
+        return
+    try:
+        prompt = asked()
+    except FAILURES as error:
+        yield from (Record(instance.id, label, instance.template, failed=said(error)) for label in labels)
+        return
+    for label in labels:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # what a method thinks of its own scores is judged here
+                record = one(prompt, label)
+        except FAILURES as error:
+            record = Record(instance.id, label, instance.template, failed=said(error))
+        yield record
 
 
 def ask(model: Any, instance: Instance) -> Prediction:
@@ -169,55 +175,70 @@ def ask(model: Any, instance: Instance) -> Prediction:
     return Prediction.from_cache(cache, first, tokens=ids)
 
 
-def one(model: Any, instance: Instance, prediction: Prediction, entry: Entry, metrics: Sequence[str]) -> Record:
-    """One method on one instance."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # what a method thinks of its own scores is judged here
-        explain = entry.ready(partial(positions, instance, prediction))
-        attribution = explain(prediction)
-        case = Case(instance, prediction, attribution, explain, partial(ask, model))
-        values, reasons = figures(case, metrics)
-    facts = attribution.diagnostics
+def case_of(model: Any, instance: Instance, prediction: Prediction, ready: Ready) -> Case:
+    """A method's word on a prompt, to be judged."""
+    return Case(instance, prediction, ready(instance, prediction)(prediction), ready, partial(ask, model))
+
+
+def record_of(case: Case, label: str, values: Mapping[str, Value], reasons: Mapping[str, str]) -> Record:
+    facts, options = case.attribution.diagnostics, dict(case.attribution.options)
     return Record(
-        instance=instance.id,
-        method=entry.label,
-        template=instance.template,
+        instance=case.instance.id,
+        method=label,
+        template=case.instance.template,
         values=values,
         reasons=reasons,
-        doubts=[*values] if case.flat else [],
-        tokens=len(prediction),
-        correct=int(prediction.log_probs.argmax()) == prediction.target,
-        options={name: value if _plain(value) else str(value) for name, value in attribution.options.items()},
+        doubts=[
+            name for name in values if case.flat or (case.speechless and name in METRICS and METRICS[name].positive)
+        ],
+        tokens=len(case.prediction),
+        correct=int(case.prediction.log_probs.argmax()) == case.prediction.target,
+        versions=options.pop("versions"),
+        options={name: value if _plain(value) else str(value) for name, value in options.items()},
         seconds=float(facts.get("seconds", 0.0)),
         forwards=int(facts.get("forwards", 0)),
         backwards=int(facts.get("backwards", 0)) + 2 * int(facts.get("hvps", 0)),
     )
 
 
-def figures(case: Case, metrics: Sequence[str]) -> tuple[dict[str, Value], dict[str, str]]:
-    """What each metric says, and of those that say nothing why; metrics with one judge ask it once."""
-    values: dict[str, Value] = {}
-    reasons: dict[str, str] = {}
-    asked: dict[Any, list[str]] = {}
+def _counts_positive(name: str) -> bool:
+    return name in METRICS and METRICS[name].positive
+
+
+def figures(
+    case: Case, metrics: Sequence[str], others: Mapping[str, Judge] | None = None
+) -> tuple[dict[str, Value], dict[str, str]]:
+    """What each metric says, and of those that say nothing why; metrics with one judge ask it once.
+
+    ``others`` are the judges of what `METRICS` does not have.
+    """
+    found: dict[str, Any] = {}
+    asked: dict[Judge, list[str]] = {}
     for name in metrics:
-        unknown = [need for need in METRICS[name].needs if not getattr(case.instance, need)]
+        unknown = [need for need in METRICS[name].needs if not getattr(case.instance, need)] if name in METRICS else []
         if unknown:
-            values[name], reasons[name] = None, f"no {', '.join(unknown)} known of this prompt"
+            found[name] = f"no {', '.join(unknown)} known of this prompt"
         else:
-            asked.setdefault(METRICS[name].judge, []).append(name)
+            asked.setdefault(METRICS[name].judge if name in METRICS else (others or {})[name], []).append(name)
     for judge, names in asked.items():
         try:
-            found: Mapping[str, Any] = judge(case)
+            told = judge(case)
         except FAILURES as error:
-            found = dict.fromkeys(names, _said(error))
-        for name in names:
-            if isinstance(found[name], str):
-                values[name], reasons[name] = None, found[name]
-            elif not np.isfinite(found[name]).all():
-                values[name], reasons[name] = None, f"{found[name]} is no finite number"
-            else:
-                values[name] = [*found[name]] if isinstance(found[name], tuple) else float(found[name])
-    return {name: values[name] for name in metrics}, reasons
+            told = dict.fromkeys(names, said(error))
+        found |= {name: told[name] for name in names}
+    reasons = {name: reason for name in metrics if (reason := _reason(found[name]))}
+    return {name: None if name in reasons else _number(found[name]) for name in metrics}, reasons
+
+
+def _reason(found: Any) -> str:
+    """Why it is no value, if it is none."""
+    if isinstance(found, str):
+        return found
+    return "" if np.isfinite(found).all() else f"{found} is no finite number"
+
+
+def _number(found: Any) -> Value:
+    return [*found] if isinstance(found, tuple) else float(found)
 
 
 def _plain(value: Any) -> bool:

@@ -17,17 +17,22 @@ from heta_lens.text import Span, locate, tokens_in
 
 @dataclass(frozen=True)
 class Case:
-    """``explain`` is the method, and ``ask`` what the same model is asked by another instance."""
+    """``ready`` gives the method as it is for a prompt, ``ask`` what the same model is asked by another instance."""
 
     instance: Instance
     prediction: Prediction
     attribution: Attribution
-    explain: Explain
+    ready: Callable[[Instance, Prediction], Explain]
     ask: Callable[[Instance], Prediction]
 
     @cached_property
     def scores(self) -> Float[Tensor, "pos"]:
         return self.attribution.scores.detach().cpu().double()
+
+    @cached_property
+    def explain(self) -> Explain:
+        """The method for this prompt."""
+        return self.ready(self.instance, self.prediction)
 
     @cached_property
     def candidates(self) -> list[int]:
@@ -38,6 +43,11 @@ class Case:
     def flat(self) -> bool:
         """Whether the scores tell no tokens apart, so that every order is as good as another."""
         return self.scores[self.candidates].unique().numel() < 2
+
+    @property
+    def speechless(self) -> bool:
+        """Whether no score speaks for the target."""
+        return not bool((self.scores[self.candidates] > 0).any())
 
     def positions(self, name: str) -> list[int]:
         return positions(self.instance, self.prediction, name)

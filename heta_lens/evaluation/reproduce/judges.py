@@ -1,4 +1,4 @@
-"""What printed tables ask beside `METRICS`: interventions, costs, windows' edges, spans, and settings of a decoder."""
+"""What printed tables ask beside `METRICS`: costs, windows' edges, and settings of a decoder."""
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -8,30 +8,20 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from heta_lens.attribution import Attribution
-from heta_lens.cached import Activations
 from heta_lens.data.instance import Instance
 from heta_lens.evaluation.reproduce.ways import Known, Recombined, parts_of
 from heta_lens.evaluation.runner import ask, figures
 from heta_lens.heta import Heta
-from heta_lens.interventions import effects
-from heta_lens.lens import names_filter, values_name
-from heta_lens.metrics import FEW, GRID, Case, Setting, f1, first_token
-from heta_lens.metrics.effects import chance_of_passing, misattribution, passes, patch_correlation
-from heta_lens.metrics.normalised import normalised
-from heta_lens.metrics.ranking import highest
-from heta_lens.metrics.robustness import again
-from heta_lens.prediction import Prediction, predictions
+from heta_lens.metrics import FEW, GRID, Case, Setting, first_token
+from heta_lens.metrics.judges import Judge, Value
+from heta_lens.prediction import Prediction
 from heta_lens.windows import edge_gap, most_central, windows
 
-Value: TypeAlias = float | tuple[float, ...] | str  # a str says why there is none
-
-TOP = 5
 SEEDS = 3
 DECODED = ("soft_nc", "soft_ns", "dsa")
 
@@ -54,14 +44,11 @@ class Trial:
         _ = prediction.prompt.kept  # made before any method's seconds are counted
         return cls(model, instance, prediction, full, window, first)
 
-    @property
-    def ask(self) -> Callable[[Instance], Prediction]:
-        return partial(ask, self.model)
-
     @cached_property
-    def effects(self) -> Float[Tensor, "pos"]:
-        """Of patching what the last position reads from each token."""
-        return effects(self.prediction).cpu().double()
+    def judges(self) -> Mapping[str, Judge]:
+        """Those beside `METRICS`, one for all figures that come from it, by the names of these."""
+        bound = {judge: partial(judge, self) for judge in JUDGES.values()}
+        return {name: bound[judge] for name, judge in JUDGES.items()}
 
     @cached_property
     def peak(self) -> float:
@@ -69,63 +56,7 @@ class Trial:
         return _held(self.full, self.prediction)
 
 
-Judge: TypeAlias = Callable[[Trial, Case], Mapping[str, Value]]
-
-
-# -------------------------------------------------------------------------------------------------------- interventions
-def judge_patching(trial: Trial, case: Case) -> dict[str, Value]:
-    top = highest(case.scores, TOP, case.candidates)
-    found = patch_correlation(case.scores, trial.effects, candidates=case.candidates)
-    return {
-        "patch_correlation": "the scores or the effects tell no tokens apart" if np.isnan(found) else found,
-        "intervention": float(effects(case.prediction, groups=[top])[0]),
-        "misattribution": misattribution(case.scores, trial.effects, candidates=case.candidates),
-    }
-
-
-def judge_swapped(trial: Trial, case: Case) -> dict[str, Value]:
-    """Is the evidence found in a text that tells something else, where its values in a middle layer are put in?"""
-    names = ("causal_pass", "pass_by_chance")
-    if case.instance.twin is None:
-        return dict.fromkeys(names, "no twin known of this prompt")
-    other = trial.ask(replace(case.instance.twin, answer=case.instance.answer, choices=()))
-    if len(other) != len(case.prediction):
-        return dict.fromkeys(names, "the twin has another number of tokens")
-    gold = case.positions("gold")
-    if not gold:
-        return dict.fromkeys(names, "no evidence known of this prompt")
-    layer = case.prediction.lens.layers // 2
-    with values_put(other, gold, values_at(case.prediction, gold, layer), layer):
-        found = case.explain(again(other))
-    scores = found.scores.detach().cpu().double()
-    return {
-        "causal_pass": passes(scores, gold, TOP, candidates=case.candidates),
-        "pass_by_chance": chance_of_passing(len(case.candidates), len(gold), TOP),
-    }
-
-
-@torch.no_grad()
-def values_at(prediction: Prediction, places: Sequence[int], layer: int) -> Float[Tensor, "place ..."]:
-    """The value vectors of these tokens, as this model lays them out."""
-    seen: list[Tensor] = []
-
-    def note(live: Tensor) -> None:
-        seen.append(live[0, list(places)].clone())
-
-    prediction.lens.run(prediction.ids[None], {values_name(layer): note})
-    return seen[0]
-
-
-def values_put(prediction: Prediction, places: Sequence[int], values: Float[Tensor, "place ..."], layer: int) -> Any:
-    """While this lasts, these tokens have these values."""
-
-    def hook(live: Tensor) -> Tensor:
-        found = live.clone()
-        there = [row for row, place in enumerate(places) if place < live.shape[1]]
-        found[:, [places[row] for row in there]] = values[there].to(live)
-        return found
-
-    return prediction.lens.hooked([(values_name(layer), hook)])
+OfTrial: TypeAlias = Callable[[Trial, Case], Mapping[str, Value]]
 
 
 # ----------------------------------------------------------------------------------------------------- cost and windows
@@ -193,32 +124,6 @@ def judge_edges(trial: Trial, case: Case) -> dict[str, Value]:
     return {"edge_gap": edge_gap(whole, case.scores, seams)}
 
 
-# ---------------------------------------------------------------------------------------------------------------- spans
-def judge_span(trial: Trial, case: Case) -> dict[str, Value]:
-    gold = case.positions("gold")
-    if not gold:
-        return {"span_f1": "no evidence known of this prompt"}
-    return {"span_f1": f1(_of_whole_answer(trial, case), gold, candidates=case.candidates)}
-
-
-def _of_whole_answer(trial: Trial, case: Case) -> Float[Tensor, "pos"]:
-    """Scores of the context, summed over the tokens of the answer, each of which has the same total."""
-    prediction, answer = case.prediction, case.instance.answer
-    written = prediction.lens.speller.encoder()(answer) if answer else []
-    if len(written) < 2:
-        return case.scores
-    n = len(prediction)
-    ids = torch.cat([prediction.ids, torch.tensor(written[:-1]).to(prediction.ids)])[None]
-    with torch.no_grad():
-        _, cache = trial.model.run_with_cache(ids, names_filter=names_filter)
-    lens = prediction.lens
-    wanted = {n + place: token for place, token in enumerate(written)}
-    with lens.undisturbed():
-        asked = predictions(lens, Activations.of(cache), wanted, tokens=ids, follow=False)
-    rows = [normalised(case.explain(one).scores.cpu()[:n], norm="sum").values for one in asked]
-    return torch.stack(rows).double().sum(0)
-
-
 # ------------------------------------------------------------------------------------------------------------- decoding
 def judge_decoding(settings: Sequence[Setting], name: str, _: Trial, case: Case) -> dict[str, Value]:
     """Every figure under every setting and seed, one after the other; of a ratio both its terms."""
@@ -245,13 +150,10 @@ def _decoded(name: str) -> list[str]:
     return [f"{name}_{metric}" for metric in (*DECODED, "tokens")]
 
 
-JUDGES: Mapping[str, Judge] = {
-    **dict.fromkeys(("patch_correlation", "intervention", "misattribution"), judge_patching),
-    **dict.fromkeys(("causal_pass", "pass_by_chance"), judge_swapped),
+JUDGES: Mapping[str, OfTrial] = {
     "seconds": judge_seconds,
     **dict.fromkeys(("memory", "memory_share"), judge_memory),
     "edge_gap": judge_edges,
-    "span_f1": judge_span,
     **dict.fromkeys(_decoded("grid"), partial(judge_decoding, GRID, "grid")),
     **dict.fromkeys(_decoded("few"), partial(judge_decoding, FEW, "few")),
 }

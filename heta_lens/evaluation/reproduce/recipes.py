@@ -113,14 +113,20 @@ RECIPES: Mapping[str, Recipe] = {
                 note="Patch-Corr: 1 for a ranking by the same intervention; the paper's causal tracing is by another",
             ),
             "Intervention@5": Measure(
-                "intervention", BENCHMARKS, note="Intervention@5: the five tokens' values are patched together, in nats"
+                "intervention_5",
+                BENCHMARKS,
+                note="Intervention@5: the five tokens' values are patched together, in nats",
             ),
             "Misattr.": Measure("misattribution", BENCHMARKS),
         }
     ),
     "causal_downstream": Recipe(
         {
-            "Causal Pass@5": Measure("causal_pass", ("twins",), beside={"a random order passes": "pass_by_chance"}),
+            "Causal Pass@5": Measure(
+                "causal_pass_5",
+                ("twins",),
+                beside={"a random order passes": "causal_pass_5_chance", "unpatched": "causal_pass_5_unpatched"},
+            ),
             "CF-AOPC": Measure("counterfactual_aopc", ("twins",)),
             "Fact EMΔ": Measure("verdict_change", ("claims",)),
             "Tool Hit@1Δ": Measure("tool_change", ("tools",)),

@@ -16,9 +16,9 @@ from heta_lens.evaluation.reproduce.cells import Figure, Measure, figure
 from heta_lens.evaluation.reproduce.pages import NEEDS, Found, tidy, written
 from heta_lens.evaluation.reproduce.paper import Place, Printed, printed
 from heta_lens.evaluation.reproduce.recipes import RECIPES, Recipe
-from heta_lens.evaluation.reproduce.runs import Plan, said
+from heta_lens.evaluation.reproduce.runs import Plan
 from heta_lens.evaluation.reproduce.ways import Effort
-from heta_lens.evaluation.runner import FAILURES, Entry
+from heta_lens.evaluation.runner import FAILURES, Entry, digest, said
 from heta_lens.heta import Heta
 from heta_lens.options import check_at_least, check_choice, check_names
 
@@ -153,7 +153,7 @@ class Making:
         ]
         extra = self.recipe.extra or {}
         wide = self.effort.smaller.get("window", 512)
-        told = {"model": self.model, "suite": one.told, "limit": self.effort.limit, "seed": self.seed}
+        told = {"model": self.model, "suite": one.told, "texts": digest(prompts), "seed": self.seed}
         folder = self.out / "figures" / one.told.replace(" ", ",")
         entries = {entry.label: entry for entry in self.entries.values()}
         full = self.effort.full(**extra)

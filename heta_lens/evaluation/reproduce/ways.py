@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from heta_lens.attribution import Attribution
-from heta_lens.evaluation.runner import Entry
+from heta_lens.evaluation.runner import Entry, Ready
 from heta_lens.heta import Heta
-from heta_lens.methods import Method
+from heta_lens.metrics.robustness import Explain
 from heta_lens.options import settings
 from heta_lens.parts import Parts
 from heta_lens.prediction import Prediction
@@ -136,7 +136,12 @@ def parts_of(full: Heta, prediction: Prediction, known: Known) -> Attribution:
     return known[key]
 
 
-def recombined(method: Method, full: Heta, known: Known) -> Any:
+def recombining(ready: Ready, full: Heta, known: Known) -> Ready:
+    """Methods, as recombinations where they are some."""
+    return lambda instance, prediction: recombined(ready(instance, prediction), full, known)
+
+
+def recombined(method: Explain, full: Heta, known: Known) -> Explain:
     """The method, as a recombination where it is one."""
     if not isinstance(method, Heta) or method.recipe.cheaper:
         return method
