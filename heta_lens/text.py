@@ -44,6 +44,19 @@ class Speller:
             raise ValueError(f"target={text!r} is text, but the model has no tokenizer: give a token id")
         return find_token(self.decode, self.encoder(), size, context, text)
 
+    def spell(self, text: str, context: Sequence[int]) -> list[int]:
+        """The tokens that write ``text`` after this context; if there are none, those that differ in blanks alone."""
+        encode, tail = self.encoder(), context[-TAIL:]
+        before = self.decode(tail)
+        # A tokenizer that puts a blank before every text writes " ring" as "ring".
+        ways = [ids for form in dict.fromkeys((text, text.lstrip())) if (ids := encode(form))]
+        written = [self.decode([*tail, *ids]).removeprefix(before) for ids in ways]
+        for same in (lambda one: one == text, lambda one: one.strip() == text.strip()):
+            for ids, one in zip(ways, written, strict=True):
+                if same(one):
+                    return ids
+        raise ValueError(f"{text!r} cannot be written by this model's tokenizer, which makes {written} of it")
+
     def encoder(self) -> Callable[[str], list[int]]:
         """Text in, ids out: for text that is put to the model, never to find out what its context was."""
         tokenizer = deepcopy(self.tokenizer)  # encoding resets the padding and truncation set on it

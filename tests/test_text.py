@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from itertools import chain, pairwise
 
 import pytest
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import Tokenizer, decoders, models, normalizers
+from transformers import PreTrainedTokenizerFast
 
-from heta_lens.text import TAIL, Decode, Span, appended, find_token, locate, tokens_in, visible, words
+from heta_lens.text import TAIL, Decode, Span, Speller, appended, find_token, locate, tokens_in, visible, words
 
 SMILE = "😀".encode()
 PIECES = ["<bos>", "The", " cat", " ", "  ", "\n", "x", "é", SMILE, SMILE[:2], SMILE[2:], b" " + SMILE[:3], SMILE[3:]]
@@ -293,3 +294,25 @@ def test_what_a_token_adds_depends_on_what_comes_before():
 
 def test_a_token_that_completes_a_character_is_written_as_it_is_alone():
     assert list(appended(concatenating([SMILE[:3], SMILE[3:]]), [0], [1])) == [(1, "�")]
+
+
+# ----------------------------------------------------------------------------------------- spelling more than one token
+def metaspace() -> PreTrainedTokenizerFast:
+    """Puts a blank before every text, as Llama 2's and its kin do."""
+    pieces = ["<unk>", "▁", "▁the", "▁ring", "▁red", "s", "ring"]
+    unigram = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=0, byte_fallback=False))
+    unigram.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    unigram.decoder = byte_fallback()
+    return PreTrainedTokenizerFast(tokenizer_object=unigram, unk_token="<unk>")
+
+
+def test_an_answer_is_spelled_as_it_goes_on_after_the_context():
+    speller = Speller(metaspace())
+    context = speller.encoder()("the red")
+    assert speller.encoder()(" ring") == [1, 3]  # a blank too many
+    assert speller.spell(" ring", context) == [3]
+    assert speller.spell("ring", context) == [3]  # there is none without a blank: the nearest
+    assert speller.spell(" red rings", context) == [4, 3, 5]
+    assert speller.decode([*context, *speller.spell(" red rings", context)]) == "the red red rings"
+    with pytest.raises(ValueError, match="' xyz' cannot be written by this model's tokenizer, which makes"):
+        speller.spell(" xyz", context)

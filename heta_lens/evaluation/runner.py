@@ -171,7 +171,7 @@ def ask(model: Any, instance: Instance) -> Prediction:
     prediction = Prediction.from_cache(cache, tokens=ids)
     if instance.answer is None:
         return prediction
-    first = prediction.lens.speller.encoder()(instance.answer)[0]
+    first, *_ = prediction.lens.speller.spell(instance.answer, prediction.ids.tolist())
     return Prediction.from_cache(cache, first, tokens=ids)
 
 

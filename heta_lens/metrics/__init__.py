@@ -1,6 +1,6 @@
 """How good is an attribution? Functions of scores, of the prediction they explain, and of what is known about it."""
 
-from heta_lens.metrics.additivity import additivity_gap, faithfulness_error
+from heta_lens.metrics.additivity import Drops, additivity_gap, faithfulness_error
 from heta_lens.metrics.alignment import dsa, evidence_mass, f1
 from heta_lens.metrics.case import Case
 from heta_lens.metrics.curves import Curve, abpc, aopc, area, curve
@@ -21,6 +21,7 @@ __all__ = [
     "METRICS",
     "Case",
     "Curve",
+    "Drops",
     "Metric",
     "Retrained",
     "Setting",

@@ -1,0 +1,254 @@
+"""Judges: from one method's word on one prompt to the figures of `METRICS`, by their names."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import wraps
+from math import isnan
+from typing import Any, TypeAlias, TypeVar, cast
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from heta_lens.cached import Activations
+from heta_lens.interventions import effects
+from heta_lens.lens import names_filter
+from heta_lens.metrics.additivity import Drops, additivity_gap, faithfulness_error
+from heta_lens.metrics.alignment import Reading, dsa, evidence_mass, f1
+from heta_lens.metrics.case import Case
+from heta_lens.metrics.curves import abpc, aopc, area, curve
+from heta_lens.metrics.downstream import exact_match_change, hit_change, kept_mass, look_up
+from heta_lens.metrics.effects import chance_of_passing, mean_effect, misattribution, passes, patch_correlation
+from heta_lens.metrics.hard import hard, released
+from heta_lens.metrics.normalised import normalised
+from heta_lens.metrics.ranking import highest
+from heta_lens.metrics.robustness import again, sensitivity, told_alike, under_noise
+from heta_lens.metrics.sanity import cascade
+from heta_lens.metrics.soft import soft, soft_area
+from heta_lens.prediction import Prediction, predictions
+from heta_lens.swapping import values_at, values_put
+
+Value: TypeAlias = float | tuple[float, ...] | str  # a str says why there is none
+Measured = TypeVar("Measured")
+Judge: TypeAlias = Callable[[Case], Mapping[str, Value]]
+
+RUNS = 5  # under noise
+
+
+def once(measure: Callable[[Prediction], Measured]) -> Callable[[Prediction], Measured]:
+    """Of each prediction once, for all methods that are judged by it."""
+    known: WeakKeyDictionary[Prediction, Measured] = WeakKeyDictionary()
+
+    @wraps(measure)
+    def found(prediction: Prediction) -> Measured:
+        if prediction not in known:
+            known[prediction] = measure(prediction)
+        return known[prediction]
+
+    return found
+
+
+@once
+def edge_effects(prediction: Prediction) -> Float[Tensor, "pos"]:
+    return effects(prediction).cpu().double()
+
+
+@once
+def set_drops(prediction: Prediction) -> Drops:
+    return Drops.of(prediction)
+
+
+NEEDLESS = "the prediction needs no context: it is the same without any"
+
+
+def _or(reason: str, value: float) -> Value:
+    """The value, or why there is none."""
+    return reason if isnan(value) else value
+
+
+# -------------------------------------------------------------------------------------------------------- faithfulness
+def judge_soft(case: Case) -> dict[str, Value]:
+    found = soft(case.prediction, case.scores, candidates=case.candidates, paired=True)
+    if isnan(found.nc):
+        return dict.fromkeys(("soft_nc", "soft_ns", "soft_nc_raw", "soft_ns_raw"), NEEDLESS)
+    own = {"soft_nc": (found.nc, found.nc_random), "soft_ns": (found.ns, found.ns_random)}
+    return {**own, "soft_nc_raw": found.nc, "soft_ns_raw": found.ns}
+
+
+def judge_soft_equal(case: Case) -> dict[str, Value]:
+    found = soft_area(case.prediction, case.scores, candidates=case.candidates)
+    return {f"soft_{name}_equal": _or(NEEDLESS, found[name]) for name in ("nc", "ns")}
+
+
+def judge_hard(case: Case) -> dict[str, Value]:
+    found = hard(case.prediction, case.scores, candidates=case.candidates)
+    return {f"hard_{name}": _or(NEEDLESS, value) for name, value in found.items()}
+
+
+def judge_released(case: Case) -> dict[str, Value]:
+    found = released(case.prediction, case.scores, candidates=case.candidates)
+    return {f"released_{name}": value for name, value in found.items()}
+
+
+def judge_curves(case: Case) -> dict[str, Value]:
+    morf, lerf = (
+        curve(case.prediction, case.scores, order=order, candidates=case.candidates) for order in ("morf", "lerf")
+    )
+    return {"aopc_del": aopc(morf), "morf": area(morf, "drop"), "lerf": area(lerf, "drop"), "abpc": abpc(morf, lerf)}
+
+
+def judge_insertion(case: Case) -> dict[str, Value]:
+    drawn = curve(case.prediction, case.scores, insert=True, candidates=case.candidates)
+    return {"aopc_ins": aopc(drawn, insert=True)}
+
+
+def judge_counterfactual(case: Case) -> dict[str, Value]:
+    assert case.instance.twin is not None
+    edited = case.ask(replace(case.instance.twin, answer=None))
+    if len(edited) != len(case.prediction):
+        return {"counterfactual_aopc": "the edited text has another number of tokens"}
+    return {"counterfactual_aopc": aopc(curve(edited, case.scores, candidates=case.candidates))}
+
+
+def judge_additivity(case: Case) -> dict[str, Value]:
+    drops = set_drops(case.prediction)
+    found = faithfulness_error(drops, case.scores)
+    return {
+        "faithfulness_error": found["raw"],
+        "faithfulness_error_calibrated": found["calibrated"],
+        "additivity_gap": additivity_gap(drops, case.scores),
+    }
+
+
+# ----------------------------------------------------------------------------------------------------------- alignment
+def judge_support(case: Case) -> dict[str, Value]:
+    support, (first,) = case.positions("support"), highest(case.scores, 1, case.candidates)
+    return {
+        "first_is_support": float(first in support),
+        "support_mass": evidence_mass(case.scores, support, candidates=case.candidates),
+    }
+
+
+def judge_gold(case: Case) -> dict[str, Value]:
+    gold = case.positions("gold")
+    return {
+        "f1": f1(case.scores, gold, candidates=case.candidates),
+        "pass_5": passes(case.scores, gold, 5, candidates=case.candidates),
+    }
+
+
+def judge_dsa(case: Case) -> dict[str, Value]:
+    support, distractor, gold = (case.positions(name) for name in ("support", "distractor", "gold"))
+    return {name: dsa(case.scores, support, distractor, gold, reading=reading) for name, reading in READINGS.items()}
+
+
+def judge_span(case: Case) -> dict[str, Value]:
+    return {"span_f1": f1(of_whole_answer(case), case.positions("gold"), candidates=case.candidates)}
+
+
+def of_whole_answer(case: Case) -> Float[Tensor, "pos"]:
+    """Scores of the context, summed over the tokens of the answer, each of which has the same total."""
+    prediction, answer = case.prediction, case.instance.answer
+    written = prediction.lens.speller.spell(answer, prediction.ids.tolist()) if answer else []
+    if len(written) < 2:
+        return case.scores
+    n, model = len(prediction), cast(Any, prediction.lens.model)
+    ids = torch.cat([prediction.ids, torch.tensor(written[:-1]).to(prediction.ids)])[None]
+    with torch.no_grad():
+        _, cache = model.run_with_cache(ids, names_filter=names_filter)
+    wanted = {n + place: token for place, token in enumerate(written)}
+    with prediction.lens.undisturbed():
+        asked = predictions(prediction.lens, Activations.of(cache), wanted, tokens=ids, follow=False)
+    rows = [normalised(case.explain(one).scores.cpu()[:n], norm="sum").values for one in asked]
+    return torch.stack(rows).double().sum(0)
+
+
+READINGS: dict[str, Reading] = {
+    **{"dsa": "supervised", "dsa_selected": "model_selected"},
+    **{"dsa_segments": "segments", "dsa_thresholded": "thresholded_max"},
+}
+
+
+# -------------------------------------------------------------------------------------------------------------- causal
+def judge_effects(case: Case) -> dict[str, Value]:
+    found, judged = edge_effects(case.prediction), case.candidates
+    together = effects(case.prediction, groups=[highest(case.scores, 5, judged)])
+    return {
+        "patch_correlation": _or(
+            "scores or effects are all equal", patch_correlation(case.scores, found, candidates=judged)
+        ),
+        "intervention_5": float(together[0]),
+        "mean_effect_5": mean_effect(case.scores, found, 5, candidates=judged),
+        "misattribution": misattribution(case.scores, found, candidates=judged),
+    }
+
+
+def judge_swapped(case: Case) -> dict[str, Value]:
+    """Is the evidence found in a text that tells something else, where its values in a middle layer are put in?"""
+    assert case.instance.twin is not None
+    twin = replace(case.instance.twin, answer=case.instance.answer, choices=())
+    other = case.ask(twin)
+    if len(other) != len(case.prediction):
+        return dict.fromkeys(SWAPPED, "the twin has another number of tokens")
+    gold, layer, explain = case.positions("gold"), case.prediction.lens.layers // 2, case.ready(twin, other)
+    before = explain(other)
+    with values_put(other, gold, values_at(case.prediction, gold, layer), layer):
+        after = explain(again(other))
+    passed = (passes(found.scores.detach().cpu(), gold, 5, candidates=case.candidates) for found in (after, before))
+    return dict(zip(SWAPPED, (*passed, chance_of_passing(len(case.candidates), len(gold), 5)), strict=True))
+
+
+SWAPPED = ("causal_pass_5", "causal_pass_5_unpatched", "causal_pass_5_chance")
+
+
+# ---------------------------------------------------------------------------------------------------------- robustness
+def judge_noise(case: Case) -> dict[str, Value]:
+    found = under_noise(case.prediction, [case.explain] * RUNS)
+    rows = {norm: torch.stack([normalised(one.scores.cpu(), norm=norm).values for one in found]) for norm in NOISY}
+    return {name: sensitivity(rows[norm]) for norm, name in NOISY.items()}
+
+
+NOISY: dict[Any, str] = {"max": "sensitivity", "sum": "sensitivity_sum"}
+
+
+def judge_chance(case: Case) -> dict[str, Value]:
+    seed = getattr(case.explain, "seed", None)
+    if seed is None:
+        return {"sensitivity_chance": 0.0}
+    method: Any = case.explain
+    found = under_noise(case.prediction, [replace(method, seed=seed + run) for run in range(RUNS)], noise=0)
+    rows = [normalised(one.scores.cpu(), norm="max").values for one in found]
+    return {"sensitivity_chance": sensitivity(torch.stack(rows))}
+
+
+def judge_paraphrase(case: Case) -> dict[str, Value]:
+    assert case.instance.paraphrase is not None
+    asked = case.ask(case.instance.paraphrase)
+    other = case.ready(case.instance.paraphrase, asked)(asked)
+    found = told_alike(case.attribution.without(special=True), other.without(special=True))
+    return {"paraphrase": _or("fewer than 3 words match, or one telling's scores are all equal", found.correlation)}
+
+
+# ---------------------------------------------------------------------------------------------------------- downstream
+def judge_verdict(case: Case) -> dict[str, Value]:
+    context = sorted({*case.positions("support"), *case.positions("distractor")})
+    spell, ids = case.prediction.lens.speller.spell, case.prediction.ids.tolist()
+    choices = [spell(choice, ids)[0] for choice in case.instance.choices]
+    found = exact_match_change(case.prediction, case.scores, context=context, choices=choices)
+    return {"verdict_change": found["change"], "verdict_change_random": found["random"]}
+
+
+def judge_tool(case: Case) -> dict[str, Value]:
+    context = sorted({*case.positions("support"), *case.positions("distractor")})
+    ids, decode = case.prediction.ids.tolist(), case.prediction.lens.speller.decode
+    whole, snippet = (decode([ids[at] for at in kept]) for kept in (context, kept_mass(case.scores, context)))
+    asked, answer = " ".join(case.instance.words("question")), case.instance.answer
+    return {"tool_change": hit_change(look_up, whole, snippet, asked, str(answer), case.instance.choices)}
+
+
+# -------------------------------------------------------------------------------------------------------------- sanity
+def judge_sanity(case: Case) -> dict[str, Value]:
+    layers = case.prediction.lens.layers
+    (found,) = cascade(case.prediction, case.explain, case.scores, layers=[layers], candidates=case.candidates).values()
+    return {"blindness": _or("the scores of one of the models are all equal", found)}
