@@ -55,6 +55,10 @@ def put(states: Float[Tensor, "batch pos d"]) -> Hook:
     return lambda live: states.to(live)
 
 
+class BatchHook(partial[Any]):
+    """A hook that stays over many runs, for any number of copies of a prompt at once, each from its first token on."""
+
+
 @runtime_checkable
 class Model(Protocol):
     """What heta_lens asks of a model: all of it is in both HookedTransformer and TransformerBridge.
@@ -288,7 +292,8 @@ class Lens:
         try:
             for name, function in hooks:
                 point = self.points[name]
-                point.add_hook(partial(_heard, fired, name, function))
+                kind = BatchHook if isinstance(function, BatchHook) else partial
+                point.add_hook(kind(_heard, fired, name, function))
                 added.append((point, point.fwd_hooks[-1]))
             yield
         finally:

@@ -17,7 +17,19 @@ from torch import Tensor
 
 from heta_lens.batches import Batches, shared_starts
 from heta_lens.cached import Activations, Tokens, cached_tokens, check_causal, replay, tolerance
-from heta_lens.lens import EMBED, READ, Hook, KeysValues, Lens, Places, names_filter, pattern_name, put, values_name
+from heta_lens.lens import (
+    EMBED,
+    READ,
+    BatchHook,
+    Hook,
+    KeysValues,
+    Lens,
+    Places,
+    names_filter,
+    pattern_name,
+    put,
+    values_name,
+)
 from heta_lens.memory import available
 from heta_lens.scales import log_softmax
 
@@ -99,7 +111,7 @@ class Prompt:
 
     def logits_of(self, ids: Int[Tensor, "batch pos"], read: Places = (-1,)) -> Float[Tensor, "batch read vocab"]:
         """Logits after other ids, as many at once; hooks of the user's see them one by one."""
-        if not self.user_hooks:
+        if not self.one_by_one:
             return self.lens.run(ids, read=read)
         places = read.split(1) if isinstance(read, Tensor) else [read] * len(ids)
         return torch.cat(
@@ -146,7 +158,7 @@ class Prompt:
         "auto" takes as many as fit into what is ``free`` (half of what nobody uses), and of these what is fastest: a
         GPU is to be kept busy, but what a CPU computes should stay near it.
         """
-        if self.user_hooks:
+        if self.one_by_one:
             return Batches(1)
         if wanted != "auto":
             return Batches(int(wanted))
@@ -158,6 +170,11 @@ class Prompt:
             room = NEAR if products else AT_HAND
             return Batches(max(1, min(32, left // one)), lambda length: room // sizes.widest(length, keys))
         return Batches(max(1, min(256, left // one)), lambda length: 2**15 // length)
+
+    @cached_property
+    def one_by_one(self) -> bool:
+        """Whether a hook may index the batch, or know how long the prompt is: it only ever sees this one, whole."""
+        return not all(isinstance(hook, BatchHook) for hook in self.user_hooks)
 
     @property
     def kept(self) -> KeysValues | None:
@@ -179,7 +196,7 @@ class Prompt:
 
     # ------------------------------------------------------------------------------------------ three ways to run it
     def _run(self, part: "Part", states: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch read vocab"]:
-        if self.user_hooks and len(states) > 1:  # a hook may index the batch, so it must only ever see one prompt
+        if self.one_by_one and len(states) > 1:
             return torch.cat([self._run(part, one[None]) for one in states])
         if (part.start == 0 and not part.gap) or self.kept is None:
             return self._full_run(part, states)
@@ -206,14 +223,14 @@ class Prompt:
 
     def _full_run(self, part: "Part", states: Tensor) -> Tensor:
         """From the first token; what has to stay as it was is put back where it enters each layer."""
-        batch, last = len(states), len(self.ids) if self.user_hooks else part.end
+        batch, last = len(states), len(self.ids) if self.one_by_one else part.end
         before, after = (self._clean(*gap, batch, part.layer) for gap in ((0, part.start), (part.stop, last)))
         hooks = {part.site: put(torch.cat([before, states, after], 1))}
         if part.gap:
             above = range(1 if part.layer is None else part.layer + 1, self.lens.layers)
             for layer, clean in self._streams(above).items():
                 hooks[self.lens.stream_name(layer)] = _put_rows(clean, part.stop, part.tail)
-        return self.lens.run(self._ids(0, last, batch), hooks, read=part.read, whole=bool(self.user_hooks))
+        return self.lens.run(self._ids(0, last, batch), hooks, read=part.read, whole=self.one_by_one)
 
     def _ids(self, start: int, stop: int, batch: int) -> Int[Tensor, "batch pos"]:
         return repeat(self.ids[start:stop], "pos -> batch pos", batch=batch)

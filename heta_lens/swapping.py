@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens.lens import values_name
+from heta_lens.lens import BatchHook, values_name
 from heta_lens.prediction import Prediction
 
 
@@ -35,4 +35,4 @@ def values_put(
         found[:, [places[row] for row in there]] = values[there].to(live)
         return found
 
-    return prediction.lens.hooked([(values_name(layer), hook)])
+    return prediction.lens.hooked([(values_name(layer), BatchHook(hook))])

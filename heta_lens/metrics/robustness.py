@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import partial
 from math import nan
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
@@ -13,7 +12,7 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from heta_lens.attribution import Attribution
-from heta_lens.lens import EMBED, names_filter
+from heta_lens.lens import EMBED, BatchHook, names_filter
 from heta_lens.options import check_at_least
 from heta_lens.prediction import Prediction
 
@@ -39,7 +38,7 @@ def under_noise(
         drawn = np.random.default_rng([seed, run, *prediction.ids.tolist()]).standard_normal(
             prediction.embeddings.shape
         )
-        moved = partial(shifted, size * torch.from_numpy(drawn))
+        moved = BatchHook(shifted, size * torch.from_numpy(drawn))
         with prediction.lens.hooked([(EMBED, moved)]) if noise else nullcontext():
             found.append(explain(again(prediction)))
     return found
