@@ -94,8 +94,10 @@ def evaluate_suite(
     with _taught():
         entries = [Entry.read(one) for one in _listed(methods, EVALUATED)]
         names, options = _listed(metrics, CHEAP), keywords(option or [])
-        limit = 100 if limit is None and suite == "recall" else limit
-        told = {"suite": suite, "suite_options": options, "model": model, "split": split, "seed": seed, "limit": limit}
+        if suite == "recall":
+            limit, split = limit or 100, split or "test"
+        told = {"suite": suite, "suite_options": options, "model": model, "path": path and str(path), "split": split}
+        told |= {"seed": seed, "limit": limit}
         loaded = models.load_model(model)
         if suite == "longra":  # which is of what a model answers with the distraction and without
             options = {"says": partial(models.next_word, loaded), **options}
@@ -105,10 +107,13 @@ def evaluate_suite(
 
 
 @app.command("report")
-def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="What evaluate was given as --out.")]) -> None:
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What evaluate was given as --out.")],
+    against: Annotated[str | None, typer.Option(metavar="METRIC", help="What costs are drawn against.")] = None,
+) -> None:
     """Write tables, figures and a page of what an evaluation has found so far."""
     with _taught():
-        _report(folder)
+        _report(folder, against)
 
 
 @app.command("reproduce")
@@ -132,15 +137,26 @@ def reproduce_table(
             Console().print(Text(str(written)), soft_wrap=True)
 
 
-def _report(folder: Path) -> None:
-    for path in write_report(folder):
+def _report(folder: Path, against: str | None = None) -> None:
+    for path in write_report(folder, against):
         if path.parent == folder:
             Console().print(Text(str(path)), soft_wrap=True)
 
 
 def _listed(given: list[str] | None, default: list[str]) -> list[str]:
-    """What was asked for, one by one or with commas between."""
-    return [part.strip() for one in given or default for part in one.split(",") if part.strip()]
+    """What was asked for, one by one or with commas between (those in brackets belong to an option)."""
+    return [part.strip() for one in given or default for part in _parted(one) if part.strip()]
+
+
+def _parted(listed: str) -> list[str]:
+    parts, depth = [""], 0
+    for letter in listed:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
 
 
 @app.command("metrics")

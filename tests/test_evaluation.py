@@ -18,7 +18,7 @@ import torch
 from typer.testing import CliRunner
 
 import heta_lens
-from heta_lens.cli import app
+from heta_lens.cli import _listed, app
 from heta_lens.data.instance import Instance, write_jsonl
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry, evaluate, write_report
@@ -259,9 +259,19 @@ REFUSED: dict[str, Callable[[Path, list[Instance]], Any]] = {
     "methods random are there more than once": lambda path, some: evaluated(path, some, "random", "random"),
     "instances recall-test-0-00000 are there more than once": lambda path, some: evaluated(path, some * 2, "random"),
     "method='rando'": lambda path, some: evaluated(path, some, "rando"),
+    "method=''": lambda path, some: evaluated(path, some, " "),
+    "is no method and its options .No closing quotation.": lambda path, some: evaluated(path, some, "lime x='1"),
     "probes=0 must be at least 1": lambda path, some: evaluated(path, some, "heta probes=0"),
     "'probes' is not of the form NAME=VALUE": lambda path, some: evaluated(path, some, "heta probes"),
 }
+
+
+def test_a_method_is_read_with_options_in_brackets_and_quotes() -> None:
+    assert dict(Entry.read("context_cite query='((0, 5), (7, 9))'").options) == {"query": ((0, 5), (7, 9))}
+    assert dict(Entry.read("heta  balance=sum").options) == {"balance": "sum"}
+    assert _listed(["random,context_cite query=((0,5),(7,9)), heta", "lime"], []) == [
+        *("random", "context_cite query=((0,5),(7,9))", "heta", "lime")
+    ]
 
 
 @pytest.mark.usefixtures("unchecked")

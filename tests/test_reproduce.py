@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from asking import doubts_allowed
 
 import heta_lens
 from heta_lens.data.suites import suite
@@ -230,6 +231,26 @@ def test_recombined_parts_are_what_a_configuration_finds_by_itself(balance: str)
         ).variant
         == "gs"
     )
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_curvature_of_the_last_layers_is_that_of_all_rows() -> None:
+    """As the paper has it for its largest model."""
+    (instance,) = suite("recall", limit=1, facts=2)
+    prediction, known = ask(demo(), instance), {}
+    effort = Effort(limit=1, heta={"probes": 2, "support": "row"})
+    last = {"variant": "ls", "layers": 2}
+    full = effort.full(**last)
+    entry = effort.entry("HETA (Full)", **last)
+    assert entry.options["variant"] == "ls" and effort.entry("HETA-LS (4 layers)", **last).options["layers"] == 4
+    with doubts_allowed():
+        whole = recombined(entry.ready(instance, prediction), full, known)(prediction)
+        torch.testing.assert_close(whole.scores, full(prediction).scores)
+        bare = recombined(effort.entry("HETA-No-Gate", **last).ready(instance, prediction), full, known)(prediction)
+    torch.testing.assert_close(bare.parts["gate"], whole.parts["gate"])
+    torch.testing.assert_close(bare.scores, 0.5 * whole.parts["curvature"] + 0.5 * whole.parts["information"])
+    assert len(known) == 1
+    assert {block.last_layers for block in printed()["main"].blocks} == {0, 6}
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -1,6 +1,7 @@
 """Suites × methods × metrics: what each method says of each prompt is judged, and written down as it is finished."""
 
 import json
+import shlex
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -46,8 +47,11 @@ class Entry:
     @classmethod
     def read(cls, written: str) -> "Entry":
         """``"lime"``, or ``"lime samples=200 seed=1"``."""
-        name, *given = written.split()
-        return cls(" ".join([name, *given]), name, keywords(given))
+        try:
+            name, *given = shlex.split(written) or [""]
+        except ValueError as error:
+            raise ValueError(f"{written!r} is no method and its options ({error}): write 'lime samples=200'") from None
+        return cls(" ".join(written.split()), name, keywords(given))
 
     def __post_init__(self) -> None:
         method_of(self.method, {name: value for name, value in self.options.items() if not _names_spans(value)})

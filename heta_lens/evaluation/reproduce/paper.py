@@ -21,11 +21,15 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Block:
-    """The rows of one model; ``hub`` is its name there, empty where a block is of several models."""
+    """The rows of one model; ``hub`` is its name there, empty where a block is of several models.
+
+    ``last_layers``: of how many layers curvature is taken, where it is not of all.
+    """
 
     model: str
     hub: str
     rows: Mapping[str, tuple[str, ...]]
+    last_layers: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class Printed:
     @classmethod
     def read(cls, name: str, told: Mapping[str, Any]) -> "Printed":
         blocks = tuple(
-            Block(one["model"], one["hub"], {row: tuple(figures) for row, figures in one["rows"].items()})
+            Block(**{**one, "rows": {row: tuple(figures) for row, figures in one["rows"].items()}})
             for one in told["blocks"]
         )
         reasons: dict[Place, tuple[str, ...]] = {}

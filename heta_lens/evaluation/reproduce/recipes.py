@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heta_lens.evaluation.reproduce.cells import Measure
+from heta_lens.evaluation.reproduce.paper import printed
 
 BENCHMARKS = ("longra", "tellmewhy", "wikibio")
 TITLES = {"longra": "LongRA", "tellmewhy": "TellMeWhy", "wikibio": "WikiBio"}
@@ -44,24 +45,26 @@ F1 = Measure("f1", CURATED)
 TOGETHER = {"batch": 8}  # as the paper has it, so that memory can be compared
 
 
-def _runtime(prompts: int) -> Recipe:
+def _runtime(table: str) -> Recipe:
     return Recipe(
         {
             "AOPC": Measure("aopc_del", ("long",)),
             "DSA": Measure("dsa", ("long",), note=SUPERVISED),
-            "Runtime (s)": Measure("seconds", ("long",), times=prompts, note=_runtime_of(prompts)),
+            "Runtime (s)": _seconds(table),
             "Peak Mem (GB)": Measure("memory", ("long",), note=BESIDE),
         },
         extra=TOGETHER,
     )
 
 
-def _runtime_of(prompts: int) -> str:
-    return f"Runtime: a prompt's seconds on this machine, times {prompts:,}"
+def _seconds(table: str) -> Measure:
+    prompts = printed()[table].prompts
+    return Measure(
+        "seconds", ("long",), times=prompts, note=f"Runtime: a prompt's seconds on this machine, times {prompts:,}"
+    )
 
 
 BESIDE = "Memory: the most that tensors held at once beside the model, in GiB, of the first prompt"
-PER_1000 = Measure("seconds", ("long",), times=1000, note=_runtime_of(1000))
 
 RECIPES: Mapping[str, Recipe] = {
     "main": _faithfulness(),
@@ -80,10 +83,12 @@ RECIPES: Mapping[str, Recipe] = {
     ),
     "robustness": Recipe({"Sensitivity": SENSITIVITY, "Act./Pass. Robustness": VOICES, "F1 (Alignment)": F1}),
     "hessian": Recipe(
-        {"Runtime (s)": PER_1000, "AOPC": Measure("aopc_del", ("long",)), "F1": Measure("f1", ("long",))},
+        {"Runtime (s)": _seconds("hessian"), "AOPC": Measure("aopc_del", ("long",)), "F1": Measure("f1", ("long",))},
         extra=TOGETHER,
     ),
-    "long_context": Recipe({"AOPC": Measure("aopc_del", ("long",)), "Runtime (s)": PER_1000}, extra=TOGETHER),
+    "long_context": Recipe(
+        {"AOPC": Measure("aopc_del", ("long",)), "Runtime (s)": _seconds("long_context")}, extra=TOGETHER
+    ),
     "decoding": Recipe(
         {
             title: Measure(f"grid_{metric}", CURATED, beside={"tokens asked about, a prompt": "grid_tokens"})
@@ -95,7 +100,7 @@ RECIPES: Mapping[str, Recipe] = {
         {
             "AOPC": Measure("aopc_del", ("long",)),
             "DSA": Measure("dsa", ("long",), note=SUPERVISED),
-            "Runtime": PER_1000,
+            "Runtime": _seconds("compute_quality"),
             "Memory": Measure("memory_share", ("long",), note=f"{BESIDE}, in units of the full method's"),
             "ε(W)": Measure(
                 "edge_gap",
@@ -134,10 +139,7 @@ RECIPES: Mapping[str, Recipe] = {
             "Decoding Δ%": Measure("few_all", CURATED),
         }
     ),
-    **{
-        f"runtime_{name}": _runtime(prompts)
-        for name, prompts in {"gptj": 1000, "phi": 1000, "qwen": 1000, "llama": 500}.items()
-    },
+    **{name: _runtime(name) for name in ("runtime_gptj", "runtime_phi", "runtime_qwen", "runtime_llama")},
     "extended_faithfulness": Recipe(
         {
             "MoRF": Measure("morf", ("longra",), times=100, note="MoRF and LeRF: areas of the drop, times 100"),

@@ -110,7 +110,13 @@ class Making:
     def entries(self) -> dict[str, Entry]:
         """By how the paper calls them."""
         methods = self.printed.columns if self.recipe.turned else self.printed.rows
-        return {method: self.effort.entry(method, **(self.recipe.extra or {})) for method in methods}
+        return {method: self.effort.entry(method, **self._extra) for method in methods}
+
+    @property
+    def _extra(self) -> dict[str, Any]:
+        """Options of HETA in this table, and for this model."""
+        layers = next((block.last_layers for block in self.printed.blocks if block.model == self._block), 0)
+        return {**(self.recipe.extra or {}), **({"variant": "ls", "layers": layers} if layers else {})}
 
     @property
     def length(self) -> int:
@@ -151,12 +157,11 @@ class Making:
             if {*names} & {*measure.sources}
             for part in (*_kept(measure.metric), *measure.beside.values())
         ]
-        extra = self.recipe.extra or {}
         wide = self.effort.smaller.get("window", 512)
         told = {"model": self.model, "suite": one.told, "texts": digest(prompts), "seed": self.seed}
         folder = self.out / "figures" / one.told.replace(" ", ",")
         entries = {entry.label: entry for entry in self.entries.values()}
-        full = self.effort.full(**extra)
+        full = self.effort.full(**self._extra)
         return Plan(folder, prompts, [*entries.values()], [*dict.fromkeys(metrics)], full, wide, told)
 
     # ---------------------------------------------------------------------------------------------------- its cells
@@ -199,6 +204,8 @@ class Making:
             yield f"{reason}."
         rows = "; ".join(f"{row}: {entry.label}" for row, entry in self.entries.items())
         yield f"How the rows are made: {rows}."
+        if layers := self._extra.get("layers"):
+            yield f"Curvature is that of the last {layers} layers in all rows, as the paper has it for this model."
         if self.quick:
             yield (
                 "This is the quick way: a small model, few prompts, and less of everything (windows, ranks, layers, "

@@ -142,8 +142,8 @@ def recombining(ready: Ready, full: Heta, known: Known) -> Ready:
 
 
 def recombined(method: Explain, full: Heta, known: Known) -> Explain:
-    """The method, as a recombination where it is one."""
-    if not isinstance(method, Heta) or method.recipe.cheaper:
+    """The method, as a recombination where it is one; of a full method that is itself cheaper, as that has it."""
+    if not isinstance(method, Heta) or (method.recipe.cheaper and method.recipe != full.recipe):
         return method
     own = {name: value for name, value in method.chosen.items() if name not in ("variant", "beta", "gamma")}
     same = all(full.chosen.get(name) == value for name, value in own.items())
