@@ -9,11 +9,11 @@ the stories3M model, whose folder ``run copied`` needs.
 
 import json
 import runpy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -22,9 +22,14 @@ from benchmarks.copied_words.table import MODEL, PROMPTS
 from heta_lens.data.instance import Instance
 from heta_lens.data.layout import occurrences, split_sentences
 from heta_lens.data.suites import suite
-from heta_lens.evaluation import Entry, evaluate
+from heta_lens.evaluation import Entry, evaluate, wording
+from heta_lens.evaluation.document import Block, Heading, Paragraph, Table, markdown
+from heta_lens.evaluation.report import overview
+from heta_lens.evaluation.tables import Metric, Summary, summary
 from heta_lens.metrics import METRICS
+from heta_lens.text import Span
 
+RESULTS = Path(__file__).parents[1] / "docs" / "results.md"
 FOLDER = Path(__file__).with_name("judged")
 SLOW = {"sequential_integrated_gradients", "reagent", "causal_tracing", "faml"}  # over two seconds a story
 UNABLE = {"sea_cot"}  # the models at hand do not answer Yes or No
@@ -38,6 +43,14 @@ ONCE = [method for method in [*FAST, TOLD] if method != HETA[1]]
 COPIED = [method for method in FAST if method not in (HETA[1], "gilot")]  # whose programmes grow with the vocabulary
 CHEAP = [name for name, metric in METRICS.items() if not metric.again]
 AGAIN = [name for name, metric in METRICS.items() if metric.again]
+
+OF_NO_METHOD = {"verdict_change_random", "causal_pass_5_chance"}  # the same for all
+ABOUT = (
+    "Written by `python -m benchmarks.results write`: every method by every metric, as it was measured. What the "
+    "metrics are is on [Judging methods](evaluation.md). Differences are called so where they are more than chance "
+    "(p < .05 after Holm's correction for the number of methods). These are small models and short texts, on which "
+    "predictions are sure: what wins here need not win on yours."
+)
 
 app = typer.Typer(add_completion=False)
 
@@ -81,8 +94,8 @@ def copy_of(prompt: dict[str, Any]) -> Instance:
     gold = occurrences(word.strip(), text)
     starts = [text.index(sentence) for sentence in split_sentences(text)]
     sentences = pairwise([*starts, len(text)])
-    support = [(start, stop) for start, stop in sentences if any(start <= at < stop for at, _ in gold)]
-    return Instance(prompt["id"], text, word, prompt["template"], support=support, gold=gold)
+    support = [Span(start, stop) for start, stop in sentences if any(start <= at < stop for at, _ in gold)]
+    return Instance(prompt["id"], text, word, prompt["template"], support=tuple(support), gold=tuple(gold))
 
 
 PARTS = {
@@ -101,6 +114,123 @@ def run(
     """Judge methods, each part in a folder of its own."""
     for name in parts or PARTS:
         PARTS[name].run(FOLDER / name, stories)
+
+
+@app.command()
+def write() -> None:
+    """Write docs/results.md from the parts that are there."""
+    found = {PARTS[name].title: summary(FOLDER / name) for name in PARTS if (FOLDER / name).is_dir()}
+    told = [f"# Results\n\n{ABOUT}", wins(found), losses(found), settings(found)]
+    tables: list[Block] = [Heading("HETA against the others"), tallied(found)]
+    for title, one in found.items():
+        tables += [Heading(title.capitalize()), Paragraph(described(one)), *overview(one)]
+    RESULTS.write_text("\n\n".join([*told, markdown(tables)]), encoding="utf-8")
+
+
+def described(found: Summary) -> str:
+    right = sum(found.correct.values())
+    return (
+        f"{len(found.templates)} prompts of {len(set(found.templates.values()))} templates; what is explained is what "
+        f"the model says by itself in {right} of them. {len(found.methods)} methods, compared with {found.reference}."
+    )
+
+
+# --------------------------------------------------------------------------------------------- who is better than whom
+class Tally(NamedTuple):
+    """How often something is better than something else, and how often worse, by more than chance."""
+
+    name: str
+    better: int
+    worse: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.better} better, {self.worse} worse)"
+
+
+def judged(found: Summary) -> list[Metric]:
+    return [metric for metric in found.metrics.values() if metric.name not in OF_NO_METHOD]
+
+
+def others(found: Summary) -> list[str]:
+    return [method for method in found.methods if not method.startswith("heta")]
+
+
+def verdict(found: Summary, metric: Metric, method: str) -> int:
+    """1 if the method is better than HETA in the paper's setting, -1 if it is worse, 0 if that may be chance."""
+    cell = found.cells[metric.name, method]
+    if not cell.difference or not cell.differs:
+        return 0
+    return 1 if metric.gains(cell.difference.value) else -1
+
+
+def by_metric(found: Summary) -> list[Tally]:
+    """HETA against all other methods."""
+    tallies = []
+    for metric in judged(found):
+        verdicts = [verdict(found, metric, method) for method in others(found)]
+        tallies.append(Tally(wording.title(metric), verdicts.count(-1), verdicts.count(1), len(verdicts)))
+    return tallies
+
+
+def by_method(found: Summary, methods: Sequence[str]) -> list[Tally]:
+    """These methods against HETA, over all metrics."""
+    tallies = []
+    for method in methods:
+        verdicts = [verdict(found, metric, method) for metric in judged(found)]
+        tallies.append(Tally(f"`{method}`", verdicts.count(1), verdicts.count(-1), len(verdicts)))
+    return sorted(tallies, key=lambda one: one.worse - one.better)
+
+
+def tallied(found: Mapping[str, Summary]) -> Table:
+    rows: dict[str, list[str]] = {}
+    for number, one in enumerate(found.values()):
+        for (metric, better, worse, of), told in zip(by_metric(one), judged(one), strict=True):
+            row = rows.setdefault(metric, [metric, *[""] * (2 * len(found))])
+            row[2 * number + 1 : 2 * number + 3] = [f"{better} / {worse} of {of}", one.best.get(told.name, "")]
+    heads = [head for title in found for head in (f"{title}: HETA better / worse", "best of all")]
+    return Table(["metric", *heads], [*rows.values()])
+
+
+# ------------------------------------------------------------------------------------------------- in three paragraphs
+def wins(found: Mapping[str, Summary]) -> str:
+    told = []
+    for title, one in found.items():
+        tallies = by_metric(one)
+        most = [tally for tally in tallies if tally.better > tally.of / 2]
+        first = [wording.title(one.metrics[name]) for name, method in one.best.items() if method == one.reference]
+        alone = f", and than all of them by {listed(first)}" if first else ""
+        told.append(f"On {title} it is better than most other methods by {len(most)} of {len(tallies)} metrics{alone}.")
+    return f"**Where HETA wins.** {' '.join(told)}"
+
+
+def losses(found: Mapping[str, Summary]) -> str:
+    told = []
+    for title, one in found.items():
+        few = [tally.name for tally in by_metric(one) if tally.worse > tally.better]
+        rivals = [str(tally) for tally in by_method(one, others(one)) if tally.better > tally.worse]
+        told.append(
+            f"On {title} more methods are better than worse by {listed(few) or 'no metric'}; and over all metrics "
+            f"these are better than HETA more often than worse: {listed(rivals) or 'none'}."
+        )
+    return f"**Where it does not.** {' '.join(told)}"
+
+
+def settings(found: Mapping[str, Summary]) -> str:
+    """Configurations of HETA against the paper's."""
+    told, best = [], Tally("the paper's", 0, 0, 0)
+    for title, one in found.items():
+        tallies = by_method(one, [method for method in one.methods if method.startswith("heta ")])
+        told += [f"{tally} on {title}" for tally in tallies]
+        best = max([best, *tallies], key=lambda tally: tally.better - tally.worse)
+    return (
+        f"**Which setting.** By how many metrics other settings are better and worse than the paper's: "
+        f"{listed(told) or 'none was tried'}. By these we would use {best.name} setting."
+    )
+
+
+def listed(names: Sequence[str]) -> str:
+    return ", ".join(names)
 
 
 if __name__ == "__main__":

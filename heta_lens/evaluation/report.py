@@ -68,7 +68,7 @@ def _document(found: Summary, drawn: Mapping[str, Figure]) -> Iterator[Block]:
     yield Heading(_heading(found), 1)
     yield from map(Paragraph, _about(found))
     yield Heading("At a glance")
-    yield from _overview(found)
+    yield from overview(found)
     yield Heading("Metric by metric")
     for name, metric in found.metrics.items():
         yield Heading(wording.title(metric), 3)
@@ -102,7 +102,7 @@ def _about(found: Summary) -> Iterator[str]:
         yield f"Left out, for run.json does not name them: records of {', '.join(found.strangers)}."
 
 
-def _overview(found: Summary) -> Iterator[Block]:
+def overview(found: Summary) -> Iterator[Block]:
     """Methods as rows, a few metrics side by side."""
     metrics, reasons = iter(found.metrics.values()), _Letters()
     tables = ceil(len(found.metrics) / WIDE)

@@ -148,7 +148,7 @@ def _ours(found: Found, place: Place, marks: _Marks) -> str:
 
 
 def _with_interval(told: Estimate) -> str:
-    if not 1000 <= abs(told.value) < inf:
+    if not 100 <= abs(told.value) < inf:
         return wording.with_interval(told)
     ends = f" [{told.low:,.0f}, {told.high:,.0f}]" if isfinite(told.low) else ""
     return f"{told.value:,.0f}{ends}"

@@ -1,0 +1,56 @@
+"""The page of results: made of figures alone, and of whatever parts are there."""
+
+import re
+from pathlib import Path
+
+import pytest
+import transformer_lens
+
+from benchmarks import results
+from heta_lens.data.suites import suite
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    methods = ["heta variant=kl_only", "heta variant=transition_only", "leave_one_out", "recency"]
+    prompts = suite("recall", limit=3, facts=2)
+    one = results.Part("short stories", results.demo, lambda: prompts, methods, ["support_mass", "aopc_ins"])
+    monkeypatch.setattr(results, "PARTS", {"short": one, "never run": one})
+    monkeypatch.setattr(results, "FOLDER", tmp_path / "judged")
+    monkeypatch.setattr(results, "RESULTS", tmp_path / "results.md")
+
+
+@pytest.mark.usefixtures("unchecked", "parts")
+def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
+    results.run(["short"], tmp_path)
+    results.write()
+    page = (tmp_path / "results.md").read_text()
+    assert [*re.findall(r"^#+ (.*)$", page, re.M)] == ["Results", "HETA against the others", "Short stories"]
+    for told in ("**Where HETA wins.**", "**Where it does not.**", "**Which setting.**"):
+        assert page.count(told) == 1
+    assert "3 prompts of" in page and "| recency |" in page and "nan" not in page
+    found = results.summary(tmp_path / "judged" / "short")
+    mass = found.metrics["support_mass"]
+    (tally,) = (one for one in results.by_metric(found) if one.name == "Evidence mass")
+    verdicts = [results.verdict(found, mass, method) for method in ("leave_one_out", "recency")]
+    assert tally == ("Evidence mass", verdicts.count(-1), verdicts.count(1), 2)
+    assert {one.of for one in results.by_method(found, results.others(found))} == {2}
+    results.run(["short"], tmp_path)
+    results.write()
+    assert (tmp_path / "results.md").read_text() == page
+
+
+@pytest.mark.skipif(not results.MODEL.is_dir(), reason="the stories3M model is not there")
+@pytest.mark.skipif(not hasattr(transformer_lens, "HookedTransformer"), reason="which its loader makes")
+@pytest.mark.filterwarnings(
+    "ignore:HookedTransformer is deprecated", "ignore:unclosed file", "ignore:Exception ignored"
+)
+def test_copied_words_are_asked_as_they_were_chosen() -> None:
+    from heta_lens.evaluation.runner import ask
+
+    model = results.stories3m(results.MODEL)
+    for instance in results.copied(3)():
+        prediction = ask(model, instance)
+        assert prediction.lens.speller.write(prediction.target, prediction.ids.tolist()) == instance.answer
+        assert {word.lower() for word in instance.words("gold")} == {str(instance.answer).strip().lower()}
+        assert all(any(a <= start < b for a, b in instance.support) for start, _ in instance.gold)
