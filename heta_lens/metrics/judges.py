@@ -187,8 +187,8 @@ def judge_effects(case: Case) -> dict[str, Value]:
 def judge_swapped(case: Case) -> dict[str, Value]:
     """Is the evidence found in a text that tells something else, where its values in a middle layer are put in?"""
     assert case.instance.twin is not None
-    twin = replace(case.instance.twin, answer=case.instance.answer, choices=())
-    other = case.ask(twin)
+    twin = replace(case.instance.twin, answer=None, choices=())
+    other = replace(case.ask(twin), target=case.prediction.target)
     if len(other) != len(case.prediction):
         return dict.fromkeys(SWAPPED, "the twin has another number of tokens")
     gold, layer, explain = case.positions("gold"), case.prediction.lens.layers // 2, case.ready(twin, other)

@@ -181,7 +181,7 @@ METRICS: dict[str, Metric] = {
     "verdict_change_random": Metric("Verdict, EM Δ by chance", judge_verdict, low=-100.0, high=100.0, cost="shared",
         needs=("choices", "support", "distractor"), source=OWN, variant="the same of random 40 %"),
     "tool_change": Metric("Tool, Hit@1 Δ", judge_tool, low=-100.0, high=100.0, source=HETA,
-        needs=("choices", "support", "distractor", "question"),
+        needs=("answer", "choices", "support", "distractor", "question"),
         variant="points, a sentence look-up given tokens with 40 % of the score", positive=True),
     "blindness": Metric("Same under random weights", judge_sanity, "nearer 0", low=-1.0, again=1,
         variant="Spearman of sizes, all layers' weights shuffled", source="Adebayo et al. (2018)"),
