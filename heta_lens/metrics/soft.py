@@ -78,13 +78,8 @@ def soft(
         check_at_least(name, count, 1, whole=True)
     check_choice("distance", distance, DISTANCES)
     judged = places(candidates, len(prediction))
-    own = scores.detach().cpu()[judged]
-    values, degenerate = normalised(own, sign, norm) if keep is None else with_mean(signed(own, sign), keep)
     generator = np.random.default_rng([seed, *prediction.ids.tolist()])
-    others = torch.from_numpy(generator.random((randoms, len(judged)))).softmax(1)
-    if keep is not None:
-        others = torch.stack([with_mean(one, keep).values for one in others])
-    rows = torch.cat([values[None], others])
+    rows, degenerate = retained(scores.detach().cpu()[judged], sign, norm, keep, randoms, generator)
     kept = torch.ones(2 * len(rows) + 1, len(prediction), dtype=torch.float64)
     both = rearrange([rows, 1 - rows], "way row pos -> (row way) pos")
     kept[:, judged] = torch.cat([both, rows.new_zeros(1, len(judged))])
@@ -107,6 +102,22 @@ def soft(
             **{"draws": draws, "randoms": randoms, "paired": paired, "seed": seed},
         },
     )
+
+
+def retained(
+    scores: Float[Tensor, "pos"],
+    sign: Sign,
+    norm: Norm,
+    keep: float | None,
+    randoms: int,
+    generator: np.random.Generator,
+) -> tuple[Float[Tensor, "row pos"], bool]:
+    """How much of each token is kept, by the scores and then by random ones; and whether the scores tell nothing."""
+    values, degenerate = normalised(scores, sign, norm) if keep is None else with_mean(signed(scores, sign), keep)
+    others = torch.from_numpy(generator.random((randoms, len(scores)))).softmax(1)
+    if keep is not None:
+        others = torch.stack([with_mean(one, keep).values for one in others])
+    return torch.cat([values[None], others]), degenerate
 
 
 def soft_area(
