@@ -21,6 +21,7 @@ LEVELS = [
     {"pieces", "sure"},
     {"probing"},
     {"baselines", "heta", "metrics"},
+    {"causal"},
     {"costs", "fit"},
     {"methods"},
     {"evaluation"},

@@ -1,0 +1,78 @@
+"""What patching does, by layer and by position or head: in the layout of TransformerLens' own patching grids."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pandas as pd
+from jaxtyping import Float
+from torch import Tensor
+
+from heta_lens.plots.heat import heat
+from heta_lens.show import View
+
+
+class Patch(NamedTuple):
+    """A cell: what was patched, and how likely the target was then, between spoilt (0) and clean (1)."""
+
+    layer: int
+    column: int
+    label: str
+    value: float
+    restored: float
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Grid:
+    """How likely the target is after each patch, in nats or on the scale that was asked for.
+
+    ``clean`` is how likely it is in the run that was not spoilt, ``spoilt`` in the one that was. ``labels`` say what
+    the columns are: tokens, or heads. ``forwards`` is what it cost.
+    """
+
+    title: str
+    values: Float[Tensor, "layer column"]
+    labels: tuple[str, ...]
+    clean: float
+    spoilt: float
+    forwards: int
+
+    @property
+    def restored(self) -> Float[Tensor, "layer column"]:
+        """The share of what was lost that each patch brings back: 0 is nothing, 1 all of it."""
+        if self.clean == self.spoilt:
+            raise ValueError("nothing was lost: the target is as likely in the clean run as in the spoilt one")
+        return (self.values - self.spoilt) / (self.clean - self.spoilt)
+
+    def top(self, k: int = 10) -> list[Patch]:
+        """The k patches that bring back most, best first."""
+        order = self.values.flatten().argsort(descending=self.clean >= self.spoilt, stable=True)[:k].tolist()
+        restored, width = self.restored, self.values.shape[1]
+        return [
+            Patch(
+                *(place := divmod(at, width)), self.labels[place[1]], float(self.values[place]), float(restored[place])
+            )
+            for at in order
+        ]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a patch."""
+        restored = self.restored.tolist()
+        return pd.DataFrame(
+            Patch(layer, column, label, value, restored[layer][column])
+            for layer, row in enumerate(self.values.tolist())
+            for column, (label, value) in enumerate(zip(self.labels, row, strict=True))
+        )
+
+    def plot(self) -> View:
+        """A heat map of what was restored, the last layer on top."""
+        layers = len(self.values)
+        names = [f"layer {layer}" for layer in reversed(range(layers))]
+        return heat(self.title, names, self.labels, self.restored.flip(0), f"restored: {self._range}")
+
+    def __repr__(self) -> str:
+        best = ", ".join(f"layer {one.layer} {one.label!r} {one.restored:.2f}" for one in self.top(3))
+        return f"{self.title}: {self._range}; most restored by {best}"
+
+    @property
+    def _range(self) -> str:
+        return f"0 is {self.spoilt:.4g}, 1 is {self.clean:.4g}"
