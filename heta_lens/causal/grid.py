@@ -46,22 +46,20 @@ class Grid:
     def top(self, k: int = 10) -> list[Patch]:
         """The k patches that bring back most, best first."""
         order = self.values.flatten().argsort(descending=self.clean >= self.spoilt, stable=True)[:k].tolist()
-        restored, width = self.restored, self.values.shape[1]
-        return [
-            Patch(
-                *(place := divmod(at, width)), self.labels[place[1]], float(self.values[place]), float(restored[place])
-            )
-            for at in order
-        ]
+        patches = self._patches()
+        return [patches[place] for place in order]
 
     def to_frame(self) -> pd.DataFrame:
         """One row a patch."""
-        restored = self.restored.tolist()
-        return pd.DataFrame(
-            Patch(layer, column, label, value, restored[layer][column])
-            for layer, row in enumerate(self.values.tolist())
-            for column, (label, value) in enumerate(zip(self.labels, row, strict=True))
-        )
+        return pd.DataFrame(self._patches())
+
+    def _patches(self) -> list[Patch]:
+        both = zip(self.values.tolist(), self.restored.tolist(), strict=True)
+        return [
+            Patch(layer, column, label, value, restored)
+            for layer, rows in enumerate(both)
+            for column, (label, value, restored) in enumerate(zip(self.labels, *rows, strict=True))
+        ]
 
     def plot(self) -> View:
         """A heat map of what was restored, the last layer on top."""

@@ -25,15 +25,11 @@ def heat(
     """Every number as a colour: white at 0, deeper with size, blue above and orange below; pointed at, as itself."""
     colours = iter(shades(rearrange(values, "row column -> (row column)")))
     head = "".join(f"<th>{escape(legible(column))}</th>" for column in columns)
-    lines = (
-        f"<tr><th>{escape(legible(row))}</th>"
-        + "".join(
-            f'<td style="background:{next(colours).css}" title="{escape(f"{row}, {legible(column)}: {value:.4g}")}"></td>'
-            for column, value in zip(columns, line, strict=True)
-        )
-        + "</tr>"
-        for row, line in zip(rows, values.tolist(), strict=True)
-    )
-    told = f"<p><strong>{escape(title)}</strong><br><small>{escape(notes)}</small></p>"
+    lines = []
+    for row, line in zip(rows, values.tolist(), strict=True):
+        told = [f"{row}, {column}: {value:.4g}" for column, value in zip(columns, line, strict=True)]
+        cells = (f'<td style="background:{next(colours).css}" title="{escape(legible(one))}"></td>' for one in told)
+        lines.append(f"<tr><th>{escape(legible(row))}</th>{''.join(cells)}</tr>")
+    caption = f"<p><strong>{escape(title)}</strong><br><small>{escape(notes)}</small></p>"
     table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
-    return View(title, f'<style>{STYLE}</style>\n<div class="heta-heat">{told}{table}</div>')
+    return View(title, f'<style>{STYLE}</style>\n<div class="heta-heat">{caption}{table}</div>')
