@@ -6,7 +6,7 @@ position's stream is its residual and half the heads' mean attention; rows are n
 sink swallows is gone.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeAlias, get_args
 
 import torch
@@ -30,6 +30,17 @@ def gate(
     return mass / total, float(total)
 
 
+def by_head(
+    patterns: Patterns, norms: Sequence[Float[Tensor, "head pos"]], flow: Flow = "suffix"
+) -> Float[Tensor, "layer head pos"]:
+    """What each head adds to M: over all heads it sums to M (to 0, if no value flows at all)."""
+    flowing = transport(patterns, flow) * torch.stack(list(norms))
+    if flow == "suffix_input":
+        flowing = torch.stack([_handed_back(carried, layer, patterns) for layer, carried in enumerate(flowing)])
+    total = flowing.sum()
+    return flowing / total if total else flowing
+
+
 def value_norms(
     values: Float[Tensor, "pos group d_head"], output: Float[Tensor, "head d_head d"], order: int = 1
 ) -> Float[Tensor, "head pos"]:
@@ -37,6 +48,14 @@ def value_norms(
     shared = repeat(values, "pos group d_head -> pos (group share) d_head", share=output.shape[0] // values.shape[1])
     written = einsum(shared, output, "pos head d_head, head d_head d -> head pos d")
     return torch.linalg.vector_norm(written, ord=order, dim=-1)
+
+
+def norms_by_layer(
+    values: Iterable[Float[Tensor, "pos group d_head"]],
+    outputs: Iterable[Float[Tensor, "head d_head d"]],
+    order: int = 1,
+) -> list[Float[Tensor, "head pos"]]:
+    return [value_norms(one, output, order) for one, output in zip(values, outputs, strict=True)]
 
 
 def transport(patterns: Patterns, flow: Flow) -> Float[Tensor, "layer head pos"]:
@@ -94,7 +113,14 @@ def _to_input(flowing: Float[Tensor, "layer pos"], patterns: Patterns) -> Float[
     return mass
 
 
-def _mix(row: Float[Tensor, "query"], attention: Float[Tensor, "query key"]) -> Float[Tensor, "key"]:
+def _handed_back(carried: Float[Tensor, "head pos"], layer: int, patterns: Patterns) -> Float[Tensor, "head pos"]:
+    """The same for what a single layer's heads carry, through the layers below it."""
+    for below in reversed(range(layer)):
+        carried = _mix(carried, patterns[below].mean(0))
+    return carried
+
+
+def _mix(row: Float[Tensor, "*rows query"], attention: Float[Tensor, "query key"]) -> Float[Tensor, "*rows key"]:
     return (row + row @ attention) / 2
 
 

@@ -22,7 +22,7 @@ from heta_lens.curvature import Curvature, Norm, Support, check_enumerable
 from heta_lens.diagnostics import agreement, warn
 from heta_lens.divergence import DIVERGENCES, Direction
 from heta_lens.faithfulness import SUBSETS, drops, envelope, faithfulness, subsets, whole_drops
-from heta_lens.gate import Flow, gate, value_norms
+from heta_lens.gate import Flow, gate, norms_by_layer
 from heta_lens.hessian import OVERSAMPLING
 from heta_lens.information import Information
 from heta_lens.masking import Masking
@@ -279,8 +279,7 @@ class Heta:
         return flow, {"gate_total": total, "windows": len(spans), "window_leakage": leakage(whole, flow)}
 
     def _flow(self, prediction: Prediction) -> tuple[Float[Tensor, "pos"], float]:
-        heads = zip(prediction.values, prediction.output_weights, strict=True)
-        norms = [value_norms(values, output, self.value_norm) for values, output in heads]
+        norms = norms_by_layer(prediction.values, prediction.output_weights, self.value_norm)
         return gate(prediction.patterns, norms, self.flow)
 
     def _curvature(

@@ -6,7 +6,7 @@ a prefix is reused, and that difference ends here.
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -48,6 +48,16 @@ def values_name(layer: int) -> str:
 def queries_keys_names(layer: int) -> tuple[str, str]:
     """What a pattern is made of. Some bridges let it be seen only after it was used, but never these."""
     return f"blocks.{layer}.attn.hook_q", f"blocks.{layer}.attn.hook_k"
+
+
+def head_outputs_name(layer: int) -> str:
+    """What every head has gathered, before it is written to the stream."""
+    return f"blocks.{layer}.attn.hook_z"
+
+
+def added_names(layer: int) -> tuple[str, str]:
+    """What a layer's attention and its MLP add to the stream."""
+    return f"blocks.{layer}.hook_attn_out", f"blocks.{layer}.hook_mlp_out"
 
 
 def put(states: Float[Tensor, "batch pos d"]) -> Hook:
@@ -274,6 +284,12 @@ class Lens:
     @cached_property
     def points(self) -> dict[str, Any]:
         return self.model.hook_dict  # which a bridge puts together anew each time
+
+    def check_points(self, names: Iterable[str]) -> None:
+        """Refuse what asks for a place that this model does not have."""
+        missing = [name for name in names if name not in self.points]
+        if missing:
+            raise ValueError(f"this {type(self.model).__name__} has no {missing[0]}, where this would be put in")
 
     @property
     def _is_hooked_transformer(self) -> bool:

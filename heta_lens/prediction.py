@@ -8,6 +8,7 @@ the context.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from typing import Any, SupportsIndex, TypeVar
@@ -23,7 +24,7 @@ from heta_lens.lens import EMBED, Lens
 from heta_lens.masking import Mask, mask_vector
 from heta_lens.prompt import Prompt
 from heta_lens.scales import Scale, on_scale
-from heta_lens.text import locate
+from heta_lens.text import Span, locate
 
 T = TypeVar("T")
 
@@ -96,6 +97,21 @@ class Prediction:
         """The embedding that stands where a token is masked."""
         lens = self.lens
         return mask_vector(mask, self.embeddings, lens.embedding_table, lens.vocabulary, lens.speller.filler)
+
+    @cached_property
+    def located(self) -> tuple[str, list[Span]]:
+        """The context as text, and where in it every token stands."""
+        return locate(self.lens.speller.decode, self.ids.tolist())
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """Every token as it stands in the text; of those that share a character only the last shows it."""
+        (text, spans), ids = self.located, self.ids.tolist()
+        shared = [span == after for span, after in pairwise([*spans, None])]
+        return tuple(
+            self.lens.speller.write(token) if partial else text[span.start : span.stop]
+            for token, span, partial in zip(ids, spans, shared, strict=True)
+        )
 
     @property
     def begins(self) -> bool:
@@ -178,17 +194,11 @@ class Prediction:
     ) -> Attribution:
         """Scores, put beside the tokens they belong to."""
         speller, ids = self.lens.speller, self.ids.tolist()
-        text, spans = locate(speller.decode, ids)
-        # Of tokens that share a character only the last shows it.
-        shared = [span == after for span, after in pairwise([*spans, None])]
-        pieces = [
-            speller.write(token) if partial else text[span.start : span.stop]
-            for token, span, partial in zip(ids, spans, shared, strict=True)
-        ]
+        text, spans = self.located
         wanted = tuple(speller.write(token, ids) for token in self._targets)
         return Attribution(
             ids=self.ids.cpu(),
-            tokens=tuple(pieces),
+            tokens=self.written,
             positions=torch.arange(len(ids)),
             offsets=torch.tensor(spans),
             special=torch.tensor(speller.special(ids)),

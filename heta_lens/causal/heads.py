@@ -1,0 +1,174 @@
+"""From tokens to heads: which of them carry the gate's flow, and what the prediction does without them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple, SupportsIndex, get_args
+
+import pandas as pd
+import torch
+from einops import reduce, repeat
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from heta_lens.asked import Asked
+from heta_lens.cached import Tokens
+from heta_lens.gate import Flow, by_head, norms_by_layer
+from heta_lens.interventions import picked
+from heta_lens.lens import head_outputs_name
+from heta_lens.options import check_at_least, check_choice, is_whole
+from heta_lens.plots.heat import heat
+from heta_lens.prediction import Prediction
+from heta_lens.scales import Scale
+from heta_lens.show import View
+
+Emptied = Literal["zero", "mean"]
+
+
+class Head(NamedTuple):
+    layer: int
+    head: int
+    share: float
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GateHeads:
+    """How much of the gate M flows through each head of each layer, from each token; ``shares`` sum to 1."""
+
+    shares: Float[Tensor, "layer head pos"]
+    tokens: tuple[str, ...]
+
+    def of(self, position: int | None = None) -> Float[Tensor, "layer head"]:
+        """What flows through each head from one token, or from all of them."""
+        if position is None:
+            return self.shares.sum(-1)
+        if not 0 <= position < len(self.tokens):
+            raise ValueError(f"position={position} is not among the {len(self.tokens)} tokens")
+        return self.shares[..., position]
+
+    def top(self, k: int = 10, position: int | None = None) -> list[Head]:
+        """The k heads through which most flows, from one token or from all of them."""
+        carried = self.of(position)
+        order = carried.flatten().argsort(descending=True, stable=True)[:k].tolist()
+        places = [divmod(at, carried.shape[1]) for at in order]
+        return [Head(layer, head, float(carried[layer, head])) for layer, head in places]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a layer, head and token."""
+        layers, heads, _ = self.shares.shape
+        return pd.DataFrame(
+            (layer, head, at, token, float(self.shares[layer, head, at]))
+            for layer in range(layers)
+            for head in range(heads)
+            for at, token in enumerate(self.tokens)
+        ).set_axis(["layer", "head", "position", "token", "share"], axis=1)
+
+    def plot(self, position: int | None = None) -> View:
+        """A heat map of layers and heads, the last layer on top."""
+        carried = self.of(position)
+        layers, heads = carried.shape
+        rows, columns = [f"layer {at}" for at in reversed(range(layers))], [f"head {at}" for at in range(heads)]
+        source = "all tokens" if position is None else repr(self.tokens[position])
+        return heat(f"the gate's flow from {source}", rows, columns, carried.flip(0), "shares of the gate")
+
+    def __repr__(self) -> str:
+        most = ", ".join(f"{one.layer}.{one.head} {one.share:.1%}" for one in self.top(5))
+        return f"the gate's flow from {len(self.tokens)} tokens, most of it through heads {most}"
+
+
+def gate_heads(
+    cache: Any,
+    *,
+    flow: Flow = "suffix",
+    value_norm: int = 1,
+    position: SupportsIndex | None = None,
+    tokens: Tokens = None,
+) -> GateHeads:
+    """Take the gate of HETA apart: summed over heads and layers, shares are its M.
+
+    Args:
+        cache: of the prompt that is explained.
+        flow, value_norm: as `Heta` has them.
+        position: of the predicted token, as `attribute` is given it.
+        tokens: the ids that were cached; without them they are read off the cached embeddings.
+    """
+    check_choice("flow", flow, get_args(Flow))
+    check_choice("value_norm", value_norm, (1, 2))
+    asked = Prediction.from_cache(cache, position=position, tokens=tokens)
+    norms = norms_by_layer(asked.values, asked.output_weights, value_norm)
+    return GateHeads(by_head(asked.patterns, norms, flow).cpu(), asked.written)
+
+
+def ablate_heads(
+    cache: Any,
+    target: Asked = None,
+    *,
+    fill: Emptied = "zero",
+    positions: Iterable[int] | None = None,
+    position: SupportsIndex | None = None,
+    tokens: Tokens = None,
+    scale: Scale = "log_prob",
+    batch: int | Literal["auto"] = "auto",
+) -> Float[Tensor, "layer head"]:
+    """``g(clean) - g(without this head)`` for every head alone: above 0, it speaks for the target.
+
+    Args:
+        cache: of the prompt that is explained.
+        target: as `attribute` is given it.
+        fill: what stands for what a head hands on: nothing (``zero``), or its ``mean`` over the context.
+        positions: where it is emptied; everywhere, if none are named.
+        position, tokens: as `attribute` is given them.
+        scale: what g is, the target's ``prob``, ``log_prob``, ``logit`` or ``log_odds``.
+        batch: how many copies of the context run at once.
+    """
+    for name, value, kind in (("fill", fill, Emptied), ("scale", scale, Scale)):
+        check_choice(name, value, get_args(kind))
+    if batch != "auto":
+        check_at_least("batch", batch, 1, whole=True)
+    asked = Prediction.from_cache(cache, target, position=position, tokens=tokens)
+    names = [head_outputs_name(layer) for layer in range(asked.lens.layers)]
+    asked.lens.check_points(names)
+    places = _places(positions, len(asked))
+    with asked.running(), torch.no_grad():
+        handed = picked(asked, asked.embeddings[None], 0, dict.fromkeys(names, partial(_mean, len(asked))))
+        run = partial(_without, asked, places, scale)
+        clean = asked.read(asked.logits_from(0)(asked.embeddings[None]), scale)
+        batches = asked.prompt.batches(batch, len(asked))
+        rows = []
+        for name in names:
+            instead = handed[name] * (fill == "mean")
+            heads = torch.arange(len(instead), device=instead.device)
+            rows.append(clean - batches.map(partial(run, name, instead), heads, len(asked)))
+    return torch.stack(rows).cpu()
+
+
+def _places(positions: Iterable[int] | None, n: int) -> list[int]:
+    places = [*range(n)] if positions is None else [*positions]
+    for place in places:
+        if not (is_whole(place) and 0 <= place < n):
+            raise ValueError(f"position {place!r} is not among the {n} of the context")
+    return places
+
+
+def _mean(n: int, live: Float[Tensor, "1 pos head d_head"]) -> Float[Tensor, "head d_head"]:
+    return reduce(live[:, :n], "1 pos head d_head -> head d_head", "mean")
+
+
+def _without(
+    asked: Prediction,
+    places: list[int],
+    scale: Scale,
+    name: str,
+    instead: Float[Tensor, "head d_head"],
+    heads: Int[Tensor, "copy"],
+) -> Float[Tensor, "copy"]:
+    """How likely the target is, in each copy without one head of a layer."""
+
+    def empty(live: Float[Tensor, "copy pos head d_head"]) -> Tensor:
+        live = live.clone()
+        for copy, head in zip(live, heads.tolist(), strict=True):
+            copy[places, head] = instead[head].to(live)
+        return live
+
+    with asked.lens.hooked([(name, empty)]):
+        return asked.read(asked.logits_from(0)(repeat(asked.embeddings, "pos d -> copy pos d", copy=len(heads))), scale)
