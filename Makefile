@@ -3,7 +3,7 @@ PYTHON ?= python3
 TL3 := .venv/tl3/bin
 TL4 := .venv/tl4/bin
 
-.PHONY: help test test-tl3 test-tl4 lint types docs format oracles demo model bench hooks clean
+.PHONY: help test test-tl3 test-tl4 lint types docs format notebooks oracles demo model bench hooks clean
 
 help:  ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,6 +30,9 @@ format: .venv/tl3/ready  ## ruff, mending what it can
 	$(TL3)/ruff check --fix .
 	$(TL3)/ruff format .
 
+notebooks: .venv/tl3/ready  ## write notebooks/*.ipynb from the scripts beside them
+	$(TL3)/jupytext --quiet --update --to ipynb --update-metadata '{"jupytext": null, "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}' notebooks/*.py
+
 oracles: .venv/tl3/ready .venv/oracles/ready .venv/beside/ready  ## compare AttnLRP and ContextCite with their authors' code
 	$(TL3)/python tests/oracles_lxt.py .venv/oracles/bin/python
 	PYTHONPATH=.venv/beside $(TL3)/python -m pytest tests/test_context_cite_oracle.py
@@ -45,6 +48,8 @@ bench: .venv/tl3/ready  ## write the tables of benchmarks/ (the copied words nee
 	$(TL3)/python -m benchmarks.long
 	$(TL3)/python -m benchmarks.demo_model.measure
 	$(TL3)/python -m benchmarks.methods
+	$(TL3)/python -m benchmarks.results run
+	$(TL3)/python -m benchmarks.results write
 	$(TL3)/python -m benchmarks.variants.table
 	$(TL3)/python -m benchmarks.copied_words.table
 

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from time import perf_counter
 
 from rich.console import Console
@@ -46,7 +47,7 @@ def working(expected: dict[str, int], show: bool | None) -> Iterator[Work]:
     None draws it only where someone watches, and only of work that lasts.
     """
     console = Console(file=sys.stderr)
-    if not ((console.is_terminal or console.is_jupyter) if show is None else show):
+    if not (_watched(console) if show is None else show):
         yield Work()
         return
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
@@ -59,3 +60,8 @@ def working(expected: dict[str, int], show: bool | None) -> Iterator[Work]:
     finally:
         if bar.live.is_started:
             bar.stop()
+
+
+def _watched(console: Console) -> bool:
+    """Whether a bar can be drawn where somebody sees it: in a notebook, that takes ipywidgets."""
+    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)

@@ -142,3 +142,10 @@ def test_one_run_may_be_inside_another():
     with redirect_stderr(Terminal()), working({"hvps": 1}, True) as outer, working({"hvps": 1}, True) as inner:
         inner.add("hvps", 1)
     assert (outer.done["hvps"], inner.done["hvps"]) == (0, 1)
+
+
+@pytest.mark.parametrize("widgets", [True, False])
+def test_a_notebook_shows_a_bar_if_it_can(widgets: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(progress, "find_spec", lambda _: widgets or None)
+    console = progress.Console(force_jupyter=True)
+    assert progress._watched(console) is widgets

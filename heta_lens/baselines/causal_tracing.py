@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
-import numpy as np
 import torch
 from einops import repeat
 from jaxtyping import Float, Int
@@ -20,6 +19,7 @@ from heta_lens.options import AtLeast, Batch, Seed
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
 from heta_lens.scales import Scale
+from heta_lens.tracing import drowned, over_positions, put_rows, spoken
 
 Done: TypeAlias = Callable[[int], None]
 
@@ -78,8 +78,8 @@ class CausalTracing(Baseline):
         """What is left of the target where one token at a time is drowned."""
         found = torch.zeros_like(asked.embeddings[:, 0])
         for sample in range(self.samples):
-            drowned = self._drowned(asked, sample)
-            run = partial(put_in, asked, asked.embeddings, drowned, None, self.scale, done)
+            noisy = self._drowned(asked, sample)
+            run = partial(put_in, asked, asked.embeddings, noisy, None, self.scale, done)
             found += over_positions(run, asked, batches) / self.samples
         return found
 
@@ -89,20 +89,15 @@ class CausalTracing(Baseline):
         clean = entering(asked, asked.embeddings, after, done)
         found = asked.embeddings.new_zeros(len(after), len(asked))
         for sample in range(self.samples):
-            drowned = self._drowned(asked, sample)
-            noisy = entering(asked, drowned, after, done)
+            embeddings = self._drowned(asked, sample)
+            noisy = entering(asked, embeddings, after, done)
             runs = [partial(put_in, asked, noisy[layer], clean[layer], layer, self.scale, done) for layer in after]
-            low = likelihood(asked, drowned[None], self.scale, done)
+            low = likelihood(asked, embeddings[None], self.scale, done)
             found += (torch.stack([over_positions(run, asked, batches) for run in runs]) - low) / self.samples
         return found
 
     def _drowned(self, asked: Prediction, sample: int) -> Float[Tensor, "pos d"]:
-        """The embeddings under noise."""
-        drawn = np.random.default_rng([self.seed, sample]).standard_normal(asked.embeddings.shape)
-        noise = self.noise * asked.embeddings.std(correction=0) * torch.from_numpy(drawn).to(asked.embeddings)
-        if asked.begins:
-            noise[0] = 0
-        return asked.embeddings + noise
+        return drowned(asked, spoken(asked), self.noise, self.seed, sample)
 
 
 def evenly(count: int, layers: int) -> list[int]:
@@ -122,10 +117,6 @@ def entering(
     return {layer: states[0, :n] for layer, states in seen.items()}
 
 
-def over_positions(run: Callable[[Tensor], Tensor], asked: Prediction, batches: Batches) -> Float[Tensor, "pos"]:
-    return batches.map(run, torch.arange(len(asked), device=asked.embeddings.device), len(asked))
-
-
 @torch.no_grad()
 def put_in(
     asked: Prediction,
@@ -137,8 +128,7 @@ def put_in(
     positions: Int[Tensor, "copy"],
 ) -> Float[Tensor, "copy"]:
     """How likely the target is, in each copy with one position's state put among those around it."""
-    copies = repeat(around, "pos d -> copy pos d", copy=len(positions)).clone()
-    copies[torch.arange(len(positions), device=copies.device), positions] = states[positions]
+    copies = put_rows(states, positions, repeat(around, "pos d -> copy pos d", copy=len(positions)))
     found = asked.read(asked.logits_from(layer=layer)(copies), scale)
     done(len(positions))
     return found

@@ -5,6 +5,7 @@ from heta_lens.causal.heads import GateHeads, Head, ablate_heads, gate_heads
 from heta_lens.causal.patching import patch
 from heta_lens.causal.prior import Search, patch_in_order
 from heta_lens.causal.swap import swap_values
+from heta_lens.causal.tracing import trace
 from heta_lens.causal.validation import Validation, validate
 from heta_lens.interventions import effects
 
@@ -21,5 +22,6 @@ __all__ = [
     "patch",
     "patch_in_order",
     "swap_values",
+    "trace",
     "validate",
 ]

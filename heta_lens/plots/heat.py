@@ -14,7 +14,7 @@ STYLE = """
 .heta-heat { font: 14px/1.4 system-ui, sans-serif; color: #222; overflow-x: auto; }
 .heta-heat table { border-collapse: separate; border-spacing: 1px; }
 .heta-heat th { font-weight: normal; text-align: right; padding: 0 .5em; white-space: pre; font-family: monospace; }
-.heta-heat thead th { writing-mode: vertical-rl; text-align: left; padding: .4em 0; }
+.heta-heat thead th { writing-mode: vertical-rl; text-align: right; vertical-align: bottom; padding: .4em 0; }
 .heta-heat td { min-width: 1.5em; height: 1.5em; outline: 1px solid #eee; }
 """
 

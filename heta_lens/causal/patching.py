@@ -1,0 +1,234 @@
+"""Activation patching: what comes back of a prediction when clean activations are put into a spoilt run.
+
+The grids are those of `transformer_lens.patching`, cell for cell. But many cells are run at once, and clean activations
+are taken from one live run, so that of a cache only what `names_filter` keeps is needed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import index
+from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias, get_args
+
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from heta_lens.asked import Asked
+from heta_lens.cached import Tokens
+from heta_lens.causal.grid import Grid
+from heta_lens.lens import Lens, added_names, head_outputs_name, queries_keys_names, values_name
+from heta_lens.options import check_at_least, check_choice, is_whole
+from heta_lens.prediction import Prediction
+from heta_lens.scales import Scale
+
+ByPosition: TypeAlias = Literal["resid_pre", "attn_out", "mlp_out"]
+ByHead: TypeAlias = Literal["head_out", "head_q", "head_k", "head_v"]
+BatchSize: TypeAlias = int | Literal["auto"]
+
+
+def patch(
+    clean_cache: Any,
+    spoilt_cache: Any,
+    target: Asked = None,
+    *,
+    what: ByPosition | ByHead = "resid_pre",
+    tokens: Tokens = None,
+    spoilt_tokens: Tokens = None,
+    positions: Sequence[SupportsIndex] | None = None,
+    layers: Sequence[SupportsIndex] | None = None,
+    scale: Scale = "log_prob",
+    batch: BatchSize = "auto",
+) -> Grid:
+    """How likely the target is in the spoilt run, with one activation at a time as the clean run has it.
+
+    ``what`` is patched, in one layer at a time:
+
+    - ``resid_pre``, ``attn_out``, ``mlp_out``: what enters it, or what its attention or MLP adds; a column a position.
+    - ``head_out``, ``head_q``, ``head_k``, ``head_v``: what a head mixed, its queries, keys or values, at all positions
+      together; a column a head. Keys and values have fewer heads where queries share them.
+
+    There is no ``head_pattern``: some bridges show a pattern after it was used, and nothing comes of writing there.
+
+    Args:
+        clean_cache: of the prompt after which the target is likely.
+        spoilt_cache: of a prompt of as many tokens after which it is less so, by the same model.
+        target: as `attribute` is given it; left out, it is what the model says after the clean prompt.
+        what: the kind of activation.
+        tokens, spoilt_tokens: the ids that were cached; without them they are read off the cached embeddings.
+        positions: the only ones that are patched, each by itself; together, where columns are heads.
+        layers: the only ones that are patched; rows of others hold the likelihood in the spoilt run.
+        scale: of the grid; ``logit`` and a pair for a target make the logit difference.
+        batch: how many copies of the spoilt prompt run at once.
+    """
+    check_choice("what", what, (*get_args(ByPosition), *get_args(ByHead)))
+    check_reading(scale, batch)
+    lens = same_model(clean_cache, spoilt_cache)
+    rows = chosen_layers(layers, lens)
+    lens.check_points(site_name(lens, what, layer) for layer in rows)
+    clean, spoilt = same_length(clean_cache, spoilt_cache, target, tokens, spoilt_tokens)
+    places = _chosen_positions(positions, len(spoilt))
+    with clean.running(), spoilt.running(), torch.no_grad():
+        runs = Runs.of(clean, spoilt, what, rows, scale)
+        columns = runs.positions(places) if what in get_args(ByPosition) else runs.heads(places)
+        values = runs.spoilt_likelihood.repeat(lens.layers, len(columns.labels))
+        for layer in rows:
+            values[layer] = runs.patched(layer, columns.members, batch)
+    title = f"patching {what}: {written_target(clean)}"
+    title += "" if layers is None else f" (layers {', '.join(map(str, rows))} only)"
+    cost = len(rows) * len(columns.labels) + 2  # the clean run and the spoilt one
+    return Grid(title, values, columns.labels, float(runs.clean_likelihood), float(runs.spoilt_likelihood), cost)
+
+
+class Columns(NamedTuple):
+    """What each cell of a row takes from the clean run, and what these cells are called."""
+
+    members: Bool[Tensor, "cell pos *head"]
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """Runs of the spoilt prompt into which clean activations are put, and what they are to be compared with."""
+
+    spoilt: Prediction
+    names: Mapping[int, str]
+    clean: Mapping[str, Float[Tensor, "pos ..."]]
+    scale: Scale
+    clean_likelihood: Float[Tensor, ""]
+    spoilt_likelihood: Float[Tensor, ""]
+
+    @classmethod
+    def of(
+        cls, clean: Prediction, spoilt: Prediction, what: ByPosition | ByHead, layers: Sequence[int], scale: Scale
+    ) -> "Runs":
+        """After one run of each prompt; of the clean one the activations are kept."""
+        names = {layer: site_name(clean.lens, what, layer) for layer in layers}
+        seen: dict[str, Tensor] = {}
+
+        def note(name: str, live: Tensor) -> None:
+            seen[name] = live[0].clone()
+
+        with clean.lens.hooked([(name, partial(note, name)) for name in names.values()]):
+            likely = _whole_run(clean, scale)
+        _check_layout(clean.lens, what, seen)
+        return cls(spoilt, names, seen, scale, likely, _whole_run(spoilt, scale))
+
+    def positions(self, places: Sequence[int]) -> Columns:
+        members = torch.zeros(len(places), len(self.spoilt), dtype=torch.bool)
+        members[range(len(places)), places] = True
+        written = self.spoilt.written
+        return Columns(members, tuple(written[place] for place in places))
+
+    def heads(self, places: Sequence[int]) -> Columns:
+        """Every head, each at all of these positions."""
+        count = next(iter(self.clean.values())).shape[1]
+        patched = torch.zeros(len(self.spoilt), dtype=torch.bool)
+        patched[list(places)] = True
+        members = rearrange(patched, "pos -> 1 pos 1") & rearrange(torch.eye(count).bool(), "cell head -> cell 1 head")
+        return Columns(members, tuple(f"head {head}" for head in range(count)))
+
+    def patched(self, layer: int, members: Bool[Tensor, "cell pos *head"], batch: BatchSize) -> Float[Tensor, "cell"]:
+        """How likely the target is with each cell's clean activations in a run of its own."""
+        batches = self.spoilt.prompt.batches(batch, len(self.spoilt))
+        run = partial(self._run, self.names[layer])
+        found = batches.map(run, members.to(self.spoilt.embeddings.device), len(self.spoilt)).cpu()
+        _check_finite(self.names[layer], found)
+        return found
+
+    def _run(self, name: str, some: Bool[Tensor, "copy pos *head"]) -> Float[Tensor, "copy"]:
+        start = self._start(some)  # before the patch is on, since the kept keys and values are to be the spoilt ones
+        states = repeat(self.spoilt.embeddings[start:], "pos d -> copy pos d", copy=len(some))
+        with self.spoilt.lens.hooked([(name, partial(_put, some[:, start:], self.clean[name][start:]))]):
+            return self.spoilt.read(self.spoilt.logits_from(start)(states), self.scale)
+
+    def _start(self, some: Bool[Tensor, "copy pos *head"]) -> int:
+        """The first position that is patched, since none before it can change, if runs can begin there."""
+        first = int(rearrange(some, "copy pos ... -> pos (copy ...)").any(1).nonzero()[0])
+        return first if first and self.spoilt.prompt.kept is not None else 0
+
+
+def _whole_run(asked: Prediction, scale: Scale) -> Float[Tensor, ""]:
+    return asked.read(asked.logits_from()(asked.embeddings[None]), scale)[0].cpu()
+
+
+def _put(
+    some: Bool[Tensor, "copy pos *head"], clean: Float[Tensor, "pos *head d"], live: Float[Tensor, "copy pos *head d"]
+) -> Float[Tensor, "copy pos *head d"]:
+    return torch.where(rearrange(some, "... -> ... 1").to(live.device), clean.to(live), live)
+
+
+def site_name(lens: Lens, what: ByPosition | ByHead, layer: int) -> str:
+    """Where this is put in."""
+    (attn_out, mlp_out), (queries, keys) = added_names(layer), queries_keys_names(layer)
+    names = {"resid_pre": lens.stream_name(layer), "attn_out": attn_out, "mlp_out": mlp_out}
+    heads = {"head_out": head_outputs_name(layer), "head_q": queries, "head_k": keys, "head_v": values_name(layer)}
+    return {**names, **heads}[what]
+
+
+def written_target(asked: Prediction) -> str:
+    """The target as it is written after this prompt, in quotes."""
+    wanted = asked.target if isinstance(asked.target, tuple) else (asked.target,)
+    return " rather than ".join(repr(asked.lens.speller.write(token, asked.ids.tolist())) for token in wanted)
+
+
+# --------------------------------------------------------------------------------------------------- what is refused
+def check_reading(scale: Scale, batch: BatchSize) -> None:
+    check_choice("scale", scale, get_args(Scale))
+    if batch != "auto":
+        check_at_least("batch", batch, 1, whole=True)
+
+
+def same_model(clean_cache: Any, spoilt_cache: Any) -> Lens:
+    lens, other = Lens.of(clean_cache), Lens.of(spoilt_cache)
+    if other.model is not lens.model:
+        raise ValueError(f"the spoilt cache is of another {type(other.model).__name__}, not of the same model")
+    return lens
+
+
+def same_length(
+    clean_cache: Any, spoilt_cache: Any, target: Asked, tokens: Tokens, spoilt_tokens: Tokens
+) -> tuple[Prediction, Prediction]:
+    """The same target, asked of both prompts."""
+    clean = Prediction.from_cache(clean_cache, target, tokens=tokens)
+    spoilt = Prediction.from_cache(spoilt_cache, clean.target, tokens=spoilt_tokens)
+    if len(clean) != len(spoilt):
+        counts = f"the spoilt prompt has {len(spoilt)} tokens, and the clean one {len(clean)}"
+        raise ValueError(f"{counts}: patch between prompts of as many")
+    return clean, spoilt
+
+
+def chosen_layers(layers: Sequence[SupportsIndex] | None, lens: Lens) -> list[int]:
+    chosen = [*range(lens.layers)] if layers is None else [*layers]
+    if not chosen:
+        raise ValueError("layers is empty: name those to be patched")
+    for layer in chosen:
+        if not (is_whole(layer) and 0 <= index(layer) < lens.layers):
+            raise ValueError(f"layer={layer!r} is none of the layers 0 to {lens.layers - 1} this model has")
+    return sorted({index(layer) for layer in chosen})
+
+
+def _chosen_positions(positions: Sequence[SupportsIndex] | None, n: int) -> list[int]:
+    places = [*range(n)] if positions is None else [*positions]
+    if not places:
+        raise ValueError("positions is empty: name those to be patched")
+    for place in places:
+        if not (is_whole(place) and 0 <= index(place) < n):
+            raise ValueError(f"position {place!r} is not among the {n} of the prompts")
+    return [index(place) for place in places]
+
+
+def _check_layout(lens: Lens, what: ByPosition | ByHead, seen: Mapping[str, Tensor]) -> None:
+    """Not every model keeps its heads apart wherever another does."""
+    axes = 2 if what in get_args(ByPosition) else 3
+    for name, activation in seen.items():
+        if activation.ndim != axes:
+            shape = tuple(activation.shape)
+            raise ValueError(f"{name} of this {type(lens.model).__name__} is {shape}, which is no {what} by position")
+
+
+def _check_finite(name: str, found: Float[Tensor, "cell"]) -> None:
+    bad = ~found.isfinite()
+    if bad.any():
+        raise ValueError(f"with clean activations at {name} the target's likelihood is {float(found[bad][0])}")

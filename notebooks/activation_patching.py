@@ -1,0 +1,141 @@
+# %% [markdown]
+# # Activation patching: is it true?
+#
+# An attribution says which tokens mattered. Patching tests it: put what a clean run computed into a spoilt one, and see
+# what comes back. Here both are done side by side, on a pair of stories that differ in one word.
+
+# %%
+MODEL = "demo"  # or a name of the Hugging Face hub, like "gpt2"
+
+# %% [markdown]
+# We expect two stories of as many tokens, whose answers differ.
+
+# %%
+import heta_lens
+from heta_lens import causal
+from heta_lens.data import recall
+from heta_lens.models import load_model
+
+model = load_model(MODEL)
+story = next(recall.stories("test", facts=4, rivals=1))
+clean_tokens, spoilt_tokens = model.to_tokens(story.text), model.to_tokens(story.twin.text)
+print(story.text.split(". ")[-2], "→", story.answer)
+print(story.twin.text.split(". ")[-2], "→", story.twin.answer)
+assert clean_tokens.shape == spoilt_tokens.shape
+
+# %% [markdown]
+# The pair is clean. In one story the sweater is in the jar, in the other in the casket.
+#
+# ## The usual idiom
+#
+# The clean run is cached, its residual stream is put into the spoilt run one layer and position at a time, and the
+# difference of the two answers' logits is read. We expect the difference to come back where the word that differs
+# stands, in the lower layers, and at the last position in the higher ones.
+
+# %%
+_, clean = model.run_with_cache(clean_tokens, names_filter=heta_lens.names_filter)
+_, spoilt = model.run_with_cache(spoilt_tokens, names_filter=heta_lens.names_filter)
+answers = tuple(
+    int(model.to_tokens(text)[0, -1]) for text in (story.text + story.answer, story.twin.text + story.twin.answer)
+)
+grid = causal.patch(clean, spoilt, answers, scale="logit", tokens=clean_tokens, spoilt_tokens=spoilt_tokens)
+grid.plot()
+
+# %% [markdown]
+# It does: from the word to the end of its sentence, and from there to the last position. The numbers are those of
+# `transformer_lens.patching.get_act_patch_resid_pre`, in its layout, only batched. We expect the largest difference
+# between the two to be a rounding error.
+
+# %%
+from transformer_lens import patching
+
+_, whole = model.run_with_cache(clean_tokens)
+theirs = patching.get_act_patch_resid_pre(
+    model, spoilt_tokens, whole, lambda logits: logits[0, -1, answers[0]] - logits[0, -1, answers[1]]
+)
+float((theirs.cpu() - grid.values).abs().max())
+
+# %% [markdown]
+# So it is.
+#
+# ## What the attribution says
+#
+# We ask why the first answer rather than the second, and expect the word that differs near the top.
+
+# %%
+attribution = heta_lens.attribute(clean, answers, tokens=clean_tokens, balance="sum")
+attribution
+
+# %% [markdown]
+# The word is there, and the full stop after it, to which the grid says it was moved.
+#
+# `validate` patches every token and asks whether the effects agree with the scores. We expect the highest scores to
+# have large effects, and a low rank correlation: most tokens of a story do nothing, in an order that is noise.
+
+# %%
+checked = causal.validate(clean, attribution, tokens=clean_tokens)
+checked
+
+# %%
+checked.plot()
+
+# %% [markdown]
+# The tokens that matter are found by both; below them the two orders have nothing to do with each other, and the rank
+# correlation says so. Which intervention is right is open: the one above lets only the last position read other values;
+# `how="input"` masks a token for everybody.
+#
+# ## Patch what the attribution names first
+#
+# A grid costs a run for each layer and position. If the attribution is any good, its highest scores say where to
+# begin. We expect one or two patches to bring back nine tenths of the difference.
+
+# %%
+search = causal.patch_in_order(
+    clean, spoilt, attribution, answers, scale="logit", tokens=clean_tokens, spoilt_tokens=spoilt_tokens
+)
+print(
+    [attribution.tokens[at] for at in search.positions],
+    search.restored,
+    f"{search.forwards} runs, not {search.exhaustive}",
+)
+
+# %% [markdown]
+# The full stop is the same in both stories, so in the input it brings nothing back; the word brings all of it.
+#
+# ## Swap values, and ask again
+#
+# Any method can be asked what it says of a patched model. We put the values that the evidence has in the clean run into
+# the spoilt one, in one middle layer, and explain the spoilt prompt under the swap. We expect the evidence to be found
+# by its place, although the text there says something else.
+
+# %%
+evidence = list(story.evidence[0].tokens)
+layer = model.cfg.n_layers // 2
+with causal.swap_values(clean, spoilt, layer, evidence, tokens=spoilt_tokens) as swapped:
+    under = heta_lens.attribute(swapped, answers[0], tokens=spoilt_tokens, balance="sum")
+sum(score.positions[0] in evidence for score in under.top(5)), "of the first 5 tokens are evidence"
+
+# %% [markdown]
+# Most of them are. The swap ended with its block: the model computes what it did before.
+#
+# ## From tokens to heads
+#
+# The gate of HETA is a sum over heads. Taken apart, it says through which heads a token's values flow. We expect a few
+# heads to carry most of what the answer's word hands on.
+
+# %%
+word = int((clean_tokens != spoilt_tokens)[0].nonzero()[0])
+heads = causal.gate_heads(clean, tokens=clean_tokens)
+heads.plot(word)
+
+# %% [markdown]
+# The flow is spread wider than that: attention that leads to a token is not yet use of it. So we take each head out
+# and look at the prediction, and expect few heads to be missed.
+
+# %%
+effects = causal.ablate_heads(clean, answers, tokens=clean_tokens)
+order = effects.flatten().argsort(descending=True)[:5].tolist()
+[(f"{at // effects.shape[1]}.{at % effects.shape[1]}", round(float(effects.flatten()[at]), 2)) for at in order]
+
+# %% [markdown]
+# Few are: the flow proposes, the ablation decides. That is how the two are meant to be used.

@@ -1,0 +1,527 @@
+"""Patching grids, against TransformerLens' own and against one run a cell; and attributions as their prior."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from asking import busy, cache_of, explain, relative
+from torch import Tensor
+from transformer_lens import patching as theirs
+
+import zoo
+from heta_lens.causal import Grid, Search, patch, patch_in_order
+from heta_lens.causal import patching as ours
+from heta_lens.lens import Lens
+
+N, TARGET, OTHER = 5, 7, 9
+LAYERS = 2
+FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
+ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
+BY_POSITION = {"resid_pre": "hook_resid_pre", "attn_out": "hook_attn_out", "mlp_out": "hook_mlp_out"}
+BY_HEAD = {"head_out": "attn.hook_z", "head_q": "attn.hook_q", "head_k": "attn.hook_k", "head_v": "attn.hook_v"}
+PLACES = BY_POSITION | BY_HEAD
+EVERYTHING = pytest.mark.parametrize("what", PLACES)
+A_FEW = pytest.mark.parametrize("what", ["resid_pre", "attn_out", "head_out", "head_k"])
+THEIRS = {
+    "resid_pre": theirs.get_act_patch_resid_pre,
+    "attn_out": theirs.get_act_patch_attn_out,
+    "mlp_out": theirs.get_act_patch_mlp_out,
+    "head_out": theirs.get_act_patch_attn_head_out_all_pos,
+    "head_q": theirs.get_act_patch_attn_head_q_all_pos,
+    "head_k": theirs.get_act_patch_attn_head_k_all_pos,
+    "head_v": theirs.get_act_patch_attn_head_v_all_pos,
+}
+CLOSE = 1e-6  # some norms compute in float32 even inside a float64 model
+
+
+def prompts(model: Any, n: int = N) -> tuple[Tensor, Tensor]:
+    return zoo.prompt(model, n), zoo.prompt(model, n, seed=1)
+
+
+def patched(model: Any, target: Any = TARGET, n: int = N, **options: Any) -> Grid:
+    clean, spoilt = prompts(model, n)
+    ids = {"tokens": clean, "spoilt_tokens": spoilt}
+    return patch(cache_of(model, clean), cache_of(model, spoilt), target, **ids, **options)
+
+
+def searched(model: Any, attribution: Any, n: int = N, **options: Any) -> Search:
+    clean, spoilt = prompts(model, n)
+    ids = {"tokens": clean, "spoilt_tokens": spoilt}
+    return patch_in_order(cache_of(model, clean), cache_of(model, spoilt), attribution, **ids, **options)
+
+
+# ------------------------------------------------------------------------------------------------ one run at a time
+def log_prob(logits: Tensor) -> Tensor:
+    return logits[0, -1].double().log_softmax(-1)[TARGET]
+
+
+@torch.no_grad()
+def run(model: Any, ids: Tensor, *hooks: tuple[str, Any]) -> Tensor:
+    return log_prob(model.run_with_hooks(ids, fwd_hooks=[*hooks]))
+
+
+def note(model: Any, ids: Tensor, name: str) -> Tensor:
+    """What a run of its own shows there."""
+    seen: list[Tensor] = []
+    run(model, ids, (name, lambda live, hook: seen.append(live[0].clone())))  # noqa: ARG005
+    return seen[0]
+
+
+def one_run(model: Any, name: str, handed: Tensor, positions: Sequence[int], head: int | None = None) -> Tensor:
+    """The spoilt run, with what the clean one handed on at these positions (by one head)."""
+
+    def put(live: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+        live = live.clone()
+        for place in positions:
+            if head is None:
+                live[0, place] = handed[place]
+            else:
+                live[0, place, head] = handed[place, head]
+        return live
+
+    return run(model, prompts(model)[1], (name, put))
+
+
+def by_runs(model: Any, what: str, positions: Sequence[int] = range(N)) -> Tensor:
+    rows = []
+    for layer in range(LAYERS):
+        name = f"blocks.{layer}.{PLACES[what]}"
+        handed = note(model, prompts(model)[0], name)
+        if what in BY_POSITION:
+            rows.append([one_run(model, name, handed, [place]) for place in positions])
+        else:
+            rows.append([one_run(model, name, handed, positions, head) for head in range(handed.shape[1])])
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+@EVERYTHING
+@FAMILIES
+def test_grids_are_those_of_transformer_lens(build: Callable[..., Any], what: str) -> None:
+    model = build()
+    clean, spoilt = prompts(model)
+    cache = model.run_with_cache(clean)[1]
+    with torch.no_grad():
+        expected = THEIRS[what](model, spoilt, cache, log_prob)
+    found = patched(model, what=what)
+    assert found.values.shape == expected.shape
+    assert relative(found.values, expected) < 1e-5  # theirs is kept in float32
+    assert expected.std() > 1e-3
+
+
+@FAMILIES
+def test_a_pair_of_logits_is_the_logit_difference_of_the_usual_idiom(build: Callable[..., Any]) -> None:
+    """As in the demos of TransformerLens, on the scale where 0 is the corrupted run and 1 the clean one."""
+    model = build()
+    clean, spoilt = prompts(model)
+
+    def difference(logits: Tensor) -> Tensor:
+        return logits[0, -1, TARGET] - logits[0, -1, OTHER]
+
+    with torch.no_grad():
+        low, high = difference(model(spoilt)), difference(model(clean))
+        expected = theirs.get_act_patch_resid_pre(
+            model, spoilt, model.run_with_cache(clean)[1], lambda logits: (difference(logits) - low) / (high - low)
+        )
+    found = patched(model, (TARGET, OTHER), scale="logit")
+    assert relative(found.restored, expected) < 1e-5
+    assert found.clean == pytest.approx(float(high), rel=CLOSE) and found.spoilt == pytest.approx(float(low), rel=CLOSE)
+
+
+@EVERYTHING
+@pytest.mark.parametrize("build", zoo.models("-(?!(gpt2|llama|gptj)$)"))
+def test_grids_equal_one_run_a_cell_on_models_of_other_kinds(build: Callable[..., Any], what: str) -> None:
+    model = build()
+    if what == "mlp_out" and getattr(model.cfg, "attn_only", False):
+        pytest.skip("this model has no MLP")
+    found = patched(model, what=what)
+    assert relative(found.values, by_runs(model, what)) < CLOSE
+    clean, spoilt = prompts(model)
+    assert found.clean == pytest.approx(float(run(model, clean)), rel=CLOSE)
+    assert found.spoilt == pytest.approx(float(run(model, spoilt)), rel=CLOSE)
+
+
+@EVERYTHING
+@FAMILIES
+def test_only_some_positions_are_patched(build: Callable[..., Any], what: str) -> None:
+    model = build()
+    whole = patched(model, what=what)
+    for positions in ([3], [4, 1]):
+        found = patched(model, what=what, positions=positions)
+        assert relative(found.values, by_runs(model, what, positions)) < CLOSE
+        columns = [whole.labels[place] for place in positions] if what in BY_POSITION else [*whole.labels]
+        assert [*found.labels] == columns
+        assert found.forwards == 2 + LAYERS * len(columns)
+    if what in BY_HEAD:
+        assert relative(whole.values, found.values) > 1e-3
+
+
+@FAMILIES
+def test_only_some_layers_are_patched(build: Callable[..., Any]) -> None:
+    model = build()
+    whole, found = patched(model), patched(model, layers=[1])
+    assert relative(found.values[1], whole.values[1]) < CLOSE
+    assert (found.values[0] == found.spoilt).all() and (whole.values[0] - found.spoilt).abs().max() > 1e-3
+    assert found.forwards == 2 + N and found.title == whole.title + " (layers 1 only)"
+
+
+# -------------------------------------------------------------------------------------------------- what must be equal
+@EVERYTHING
+@FAMILIES
+def test_patching_what_is_there_already_changes_nothing(build: Callable[..., Any], what: str) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    found = patch(cache_of(model, ids), cache_of(model, ids), TARGET, tokens=ids, spoilt_tokens=ids, what=what)
+    assert (found.values - found.spoilt).abs().max() < CLOSE and found.spoilt == found.clean
+    assert found.spoilt == pytest.approx(float(run(model, ids)), rel=CLOSE)
+
+
+@FAMILIES
+def test_all_that_enters_the_first_layer_restores_all_exactly(build: Callable[..., Any]) -> None:
+    model = build()
+    attribution = explain(model, zoo.prompt(model, N), TARGET, method="recency")
+    found = searched(model, attribution, restore=1e9, batch=1)
+    assert found.restored[-1] == 1 and len(found.restored) == N
+    assert found.found is None and found.positions == (4, 3, 2, 1, 0)
+
+
+@A_FEW
+@FAMILIES
+def test_neither_the_batch_nor_reuse_matters(
+    build: Callable[..., Any], what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build()
+    options: dict[str, Any] = {"what": what, "positions": [3, 1, 2]}
+    first = patched(model, batch=1, **options)
+    assert relative(patched(model, batch=5, **options).values, first.values) < CLOSE
+    monkeypatch.setattr("heta_lens.prompt.reusable_prefix", lambda *_: (None, "off"))
+    for batch in (1, 5):
+        assert relative(patched(model, batch=batch, **options).values, first.values) < CLOSE
+
+
+@ONE_EACH
+def test_a_full_cache_tells_no_more_than_a_filtered_one(build: Callable[..., Any]) -> None:
+    model = build()
+    clean, spoilt = prompts(model)
+    full = patch(model.run_with_cache(clean)[1], model.run_with_cache(spoilt)[1], TARGET, what="head_out")
+    assert torch.equal(full.values, patched(model, what="head_out").values)
+
+
+@ONE_EACH
+def test_scales_and_contrasts(build: Callable[..., Any]) -> None:
+    model = build()
+    first, second, both = (patched(model, target) for target in (TARGET, OTHER, (TARGET, OTHER)))
+    assert relative(both.values, first.values - second.values) < 1e-9
+    assert both.clean == pytest.approx(first.clean - second.clean)
+    assert relative(patched(model, (TARGET, OTHER), scale="logit").values, both.values) < 1e-9
+    assert relative(patched(model, scale="prob").values, first.values.exp()) < 1e-9
+
+
+@ONE_EACH
+def test_a_grid_says_what_it_is(build: Callable[..., Any]) -> None:
+    model = build()
+    clean, spoilt = prompts(model)
+    likely = int(model(clean)[0, -1].argmax())
+    assert likely != int(model(spoilt)[0, -1].argmax())
+    found, asked = patched(model, None), explain(model, clean, likely, method="recency")
+    assert found.title == f"patching resid_pre: {asked.target_text!r}"
+    assert torch.equal(found.values, patched(model, likely).values)
+    assert torch.equal(found.values, patched(model, asked.target_text).values)
+    assert found.labels == explain(model, spoilt, likely, method="recency").tokens
+    assert found.labels != asked.tokens
+    heads = patched(model, (TARGET, likely), what="head_v")
+    assert heads.labels == ("head 0", "head 1", "head 2", "head 3")
+    assert heads.title.startswith("patching head_v: '") and heads.title.endswith(f" rather than {asked.target_text!r}")
+    assert not heads.values.requires_grad
+
+
+@ONE_EACH
+def test_contexts_of_one_token_can_be_patched(build: Callable[..., Any]) -> None:
+    model = build()
+    clean, spoilt = torch.tensor([[5]]), torch.tensor([[6]])
+    found = patch(cache_of(model, clean), cache_of(model, spoilt), TARGET, tokens=clean, spoilt_tokens=spoilt)
+    assert found.values.shape == (LAYERS, 1)
+    assert found.restored == pytest.approx(torch.ones(LAYERS, 1))
+
+
+# -------------------------------------------------------------------------------------------------- what it costs
+def copies(ran: list[Any]) -> list[tuple[int, int]]:
+    """How many prompts at once, and how many tokens of each."""
+    return [tuple(args[0].shape) for args in ran]
+
+
+@EVERYTHING
+@ONE_EACH
+def test_runs_are_counted(build: Callable[..., Any], what: str, forwards: Any) -> None:
+    model = build()
+    caches = [cache_of(model, ids) for ids in prompts(model)]
+    ran = forwards(model)
+    found = patch(*caches, TARGET, what=what, batch=3)
+    checks, reuse = 2, 2 if what in BY_POSITION else 0  # of each cache; of whether runs can begin later
+    assert sum(count for count, _ in copies(ran)) == found.forwards + checks + reuse
+    assert max(count for count, _ in copies(ran)) == 3
+
+
+@ONE_EACH
+def test_runs_begin_where_they_can_change(build: Callable[..., Any], forwards: Any) -> None:
+    model = build()
+    caches = [cache_of(model, ids) for ids in prompts(model)]
+    ran = forwards(model)
+    patch(*caches, TARGET, positions=[3, 4], layers=[1], batch=1)
+    assert copies(ran)[-2:] == [(1, 2), (1, 1)]
+    ran.clear()
+    patch(*caches, TARGET, what="head_out", positions=[3, 4], layers=[1], batch=4)
+    assert copies(ran)[-1] == (4, 2)
+
+
+# ---------------------------------------------------------------------------------------------- hooks of somebody else
+@contextmanager
+def hooked(model: Any, *hooks: tuple[str, Any]) -> Iterator[None]:
+    for name, function in hooks:
+        model.add_hook(name, function)
+    try:
+        yield
+    finally:
+        model.reset_hooks()
+
+
+@A_FEW
+@FAMILIES
+def test_hooks_of_others_stay_at_work_and_see_the_prompt_they_know(build: Callable[..., Any], what: str) -> None:
+    model, shapes = build(), set()
+    plain = patched(model, what=what)
+
+    def turn(live: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+        shapes.add((len(live), live.shape[1]))
+        return live * torch.linspace(0.5, 2, live.shape[1], dtype=live.dtype)[:, None]
+
+    with hooked(model, ("blocks.0.hook_resid_pre", turn)):
+        expected = by_runs(model, what)
+        caches = [cache_of(model, ids) for ids in prompts(model)]
+        shapes.clear()
+        found = patch(*caches, TARGET, what=what, batch=4)
+        assert shapes == {(1, N)}
+        assert len(Lens(model).user_hooks()) == 1
+    assert relative(found.values, expected) < CLOSE and relative(found.values, plain.values) > 1e-3
+
+
+@A_FEW
+@ONE_EACH
+def test_no_hook_is_left_behind_even_after_an_exception(build: Callable[..., Any], what: str) -> None:
+    model = build()
+    clean, spoilt = prompts(model)
+    before, caches, mlp = model(spoilt), [cache_of(model, ids) for ids in (clean, spoilt)], model.blocks[1].mlp
+    for ends in range(1, 10):  # in the middle of each run in turn
+        runs: list[int] = []
+
+        def fail(*_: Any, runs: list[int] = runs, ends: int = ends) -> None:
+            runs.append(1)
+            if len(runs) == ends:
+                raise KeyboardInterrupt
+
+        failing = mlp.register_forward_hook(fail)
+        fail.__module__ = "transformers"  # of the library's, so to say: no hook of the user's
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                patch(*caches, TARGET, what=what, batch=1)
+        finally:
+            failing.remove()
+        assert Lens(model).user_hooks() == []
+    assert torch.equal(model(spoilt), before)
+
+
+@ONE_EACH
+def test_a_model_in_somebodys_work_is_left_as_it_was(build: Callable[..., Any]) -> None:
+    model = busy(getattr(build, "func", build).__wrapped__(*getattr(build, "args", ())))
+    flags = [parameter.requires_grad for parameter in model.parameters()]
+    with torch.inference_mode():
+        found = patched(model, what="head_out")
+    assert relative(found.values, by_runs(model, "head_out")) < CLOSE
+    assert not found.values.is_inference()  # so that it can be computed with
+    assert [parameter.requires_grad for parameter in model.parameters()] == flags
+    assert len(Lens(model).user_hooks()) == 1
+
+
+# ------------------------------------------------------------------------------------------------ scores as a prior
+def shares(model: Any, order: Sequence[int], what: str, layer: int) -> list[float]:
+    clean, spoilt = (run(model, ids) for ids in prompts(model))
+    name = f"blocks.{layer}.{PLACES[what]}"
+    handed = note(model, prompts(model)[0], name)
+    found = [one_run(model, name, handed, order[:count]) for count in range(1, len(order) + 1)]
+    return [float((one - spoilt) / (clean - spoilt)) for one in found]
+
+
+def scored(model: Any, scores: Sequence[float]) -> Any:
+    attribution = explain(model, zoo.prompt(model, N), TARGET, method="recency")
+    return replace(attribution, scores=torch.tensor(scores, dtype=torch.float64))
+
+
+SCORES = [0.1, 0.5, 0.9, 0.5, 0.7]
+ORDER = [2, 4, 1, 3, 0]
+
+
+def needed(expected: Sequence[float], restore: float) -> int | None:
+    """How many positions a plain loop patches until enough is back."""
+    for count, share in enumerate(expected, 1):
+        if share >= restore:
+            return count
+    return None
+
+
+@pytest.mark.parametrize("what", BY_POSITION)
+@pytest.mark.parametrize("build", zoo.models("-(gptj|llama)$"))
+def test_the_search_stops_where_a_plain_loop_does(build: Callable[..., Any], what: str) -> None:
+    model = build()
+    expected, attribution = shares(model, ORDER, what, layer=1), scored(model, SCORES)
+    for restore, batch in ((0.0, 1), (abs(max(expected) - 1e-4), 1), (abs(max(expected) - 1e-4), 3), (9.0, 3)):
+        count = needed(expected, restore)
+        found = searched(model, attribution, restore=restore, what=what, layer=1, batch=batch)
+        assert found.positions == tuple(ORDER[:count])
+        assert found.restored == pytest.approx(expected[:count], abs=1e-5)
+        assert found.found == (None if count is None else found.positions)
+        assert found.exhaustive == N and found.saved == N - found.forwards
+
+
+@pytest.mark.parametrize("build", zoo.models("-llama$"))
+def test_the_search_counts_its_runs(build: Callable[..., Any], forwards: Any) -> None:
+    """One position at a time, then twice as many, then what is left, but never more at once than ``batch``."""
+    model = build()
+    caches, attribution = [cache_of(model, ids) for ids in prompts(model)], scored(model, SCORES)
+    expected, tried = shares(model, ORDER, "resid_pre", layer=1), set()
+    ran = forwards(model)
+    for batch, sums in ((1, [1, 2, 3, 4, 5]), (2, [1, 3, 5]), ("auto", [1, 3, 5])):
+        for restore in {share - 1e-4 for share in expected if share > 1e-4}:
+            ran.clear()
+            found = patch_in_order(*caches, attribution, restore=restore, layer=1, batch=batch)
+            assert len(found.positions) == needed(expected, restore)
+            assert found.forwards == next(total for total in sums if total >= len(found.positions))
+            other = 2 + 2 + 2  # the check of each cache, the runs compared with, and whether runs can begin later
+            assert sum(count for count, _ in copies(ran)) == found.forwards + other
+            tried.add(len(found.positions))
+    assert len(tried) > 2
+
+
+@ONE_EACH
+def test_tokens_left_out_of_the_attribution_are_not_patched(build: Callable[..., Any]) -> None:
+    model = build()
+    left = scored(model, SCORES).without([1, 3])
+    found = searched(model, left, restore=1e9)
+    assert found.positions == (2, 4, 0) and found.forwards == 3 and found.exhaustive == N
+    assert found.restored == pytest.approx(shares(model, [2, 4, 0], "resid_pre", 0), abs=1e-5)
+
+
+@ONE_EACH
+def test_the_attribution_says_what_was_asked_and_may_be_of_either_prompt(build: Callable[..., Any]) -> None:
+    model = build()
+    clean, spoilt = prompts(model)
+    orders = [explain(model, ids, TARGET, method="recency") for ids in (clean, spoilt)]
+    first, second = (searched(model, one, restore=1e9) for one in orders)
+    assert first == second
+    assert searched(model, orders[0], target=OTHER, restore=1e9).restored != first.restored
+    assert first.restored == pytest.approx(shares(model, first.positions, "resid_pre", 0), abs=1e-5)
+
+
+# --------------------------------------------------------------------------------------------------- what is refused
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"what": "resid_mid"}, "what='resid_mid' is not one of 'resid_pre', 'attn_out', 'mlp_out', 'head_out'"),
+        ({"what": "head_pattern"}, "what='head_pattern' is not one of"),
+        ({"scale": "nats"}, "scale='nats' is not one of 'log_prob'"),
+        ({"batch": 0}, "batch=0 must be at least 1"),
+        ({"layers": []}, "layers is empty: name those to be patched"),
+        ({"layers": [0, 2]}, "layer=2 is none of the layers 0 to 1 this model has"),
+        ({"layers": [-1]}, "layer=-1 is none of the layers 0 to 1"),
+        ({"layers": [0.5]}, "layer=0.5 is none of the layers 0 to 1"),
+        ({"positions": []}, "positions is empty: name those to be patched"),
+        ({"positions": [0, N]}, f"position {N} is not among the {N} of the prompts"),
+        ({"positions": [-1]}, f"position -1 is not among the {N} of the prompts"),
+        ({"positions": ["last"]}, f"position 'last' is not among the {N} of the prompts"),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("unchecked")
+def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        patched(zoo.bridge("gpt2"), **options)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_prompts_that_do_not_go_together_are_refused() -> None:
+    model, stranger = zoo.bridge("gpt2"), zoo.bridge("gptj")
+    clean, longer = zoo.prompt(model, N), zoo.prompt(model, N + 1)
+    with pytest.raises(ValueError, match=f"the spoilt prompt has {N + 1} tokens, and the clean one {N}"):
+        patch(cache_of(model, clean), cache_of(model, longer), TARGET)
+    with pytest.raises(ValueError, match="the spoilt cache is of another TransformerBridge, not of the same model"):
+        patch(cache_of(model, clean), cache_of(stranger, clean), TARGET)
+    with pytest.raises(TypeError, match="is no cache with its model"):
+        patch(cache_of(model, clean), clean, TARGET)
+    for wrong in ("tokens", "spoilt_tokens"):
+        with pytest.raises(ValueError, match="tokens= do not match the cache"):
+            patch(cache_of(model, clean), cache_of(model, clean), TARGET, **{wrong: prompts(model)[1]})
+
+
+@pytest.mark.parametrize("what", PLACES)
+def test_a_model_without_the_place_is_refused_before_any_run(
+    what: str, forwards: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = zoo.bridge("gpt2")
+    caches, name = [cache_of(model, ids) for ids in prompts(model)], f"blocks.1.{PLACES[what]}"
+    ran, every = forwards(model), Lens(model).points
+    monkeypatch.setattr(Lens, "points", {point: hook for point, hook in every.items() if point != name})
+    with pytest.raises(ValueError, match=f"this TransformerBridge has no {name}"):
+        patch(*caches, TARGET, what=what)
+    assert not ran
+
+
+@pytest.mark.skipif(not zoo.HAS_HOOKED, reason="models of this kind are gone")
+def test_a_model_whose_layers_have_no_mlp_is_refused() -> None:
+    with pytest.raises(RuntimeError, match=r"ran without passing through blocks\.0\.hook_mlp_out"):
+        patched(zoo.hooked_config("attn_only"), what="mlp_out")
+
+
+def test_heads_that_are_not_kept_apart_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ours, "head_outputs_name", lambda layer: f"blocks.{layer}.hook_attn_out")
+    with pytest.raises(ValueError, match=r"blocks\.0\.hook_attn_out of this Tr.* is \(5, 8\), which is no head_out by"):
+        patched(zoo.bridge("gpt2"), what="head_out")
+
+
+def test_a_likelihood_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    put = ours._put
+    monkeypatch.setattr(ours, "_put", lambda *given: put(*given) * torch.nan)
+    with pytest.raises(ValueError, match=r"at blocks\.0\.hook_mlp_out the target's likelihood is nan"):
+        patched(zoo.bridge("gpt2"), what="mlp_out")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"what": "head_out"}, "what='head_out' is not one of 'resid_pre', 'attn_out', 'mlp_out'"),
+        ({"layer": 2}, "layer=2 is none of the layers 0 to 1"),
+        ({"restore": -0.1}, "restore=-0.1 must be at least 0"),
+        ({"scale": "nats"}, "scale='nats' is not one of"),
+        ({"batch": 0}, "batch=0 must be at least 1"),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("unchecked")
+def test_a_search_that_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
+    model = zoo.bridge("gpt2")
+    with pytest.raises(ValueError, match=message):
+        searched(model, scored(model, SCORES), **options)
+
+
+def test_an_attribution_of_another_prompt_is_refused() -> None:
+    model = zoo.bridge("gpt2")
+    for ids in (zoo.prompt(model, N, seed=2), zoo.prompt(model, N + 1)):
+        with pytest.raises(ValueError, match="this attribution is of neither prompt: it explains '"):
+            searched(model, explain(model, ids, TARGET, method="recency"))
+
+
+def test_a_search_where_nothing_was_lost_is_refused() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    with pytest.raises(ValueError, match="nothing was lost"):
+        patch_in_order(cache_of(model, ids), cache_of(model, ids), scored(model, SCORES), tokens=ids, spoilt_tokens=ids)

@@ -1,0 +1,404 @@
+"""Causal tracing, against runs that do what it says, one activation at one position at a time."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from asking import busy, cache_of, plain_embeddings, predict, relative
+from torch import Tensor
+
+import zoo
+from heta_lens.baselines.causal_tracing import CausalTracing
+from heta_lens.causal import Grid, trace
+from heta_lens.lens import Lens
+
+N, LAYERS, TARGET, OTHER = 4, 4, 7, 9
+FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
+ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
+WAYS: list[dict[str, Any]] = [
+    {"what": "resid"},
+    {"what": "mlp"},
+    {"what": "attn"},
+    {"what": "mlp", "window": 3},
+    {"what": "attn", "window": 3},
+]
+EVERY_WAY = pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way.values())))
+ONE_OF_EACH = pytest.mark.parametrize("what", ["resid", "mlp", "attn"])
+SITES = {"resid": "hook_resid_post", "mlp": "hook_mlp_out", "attn": "hook_attn_out"}
+
+
+def traced(model: Any, ids: Tensor, target: Any = TARGET, **options: Any) -> Grid:
+    return trace(cache_of(model, ids), target, tokens=ids, **{"samples": 2, **options})
+
+
+# ------------------------------------------------------------------------------------------------- one run at a time
+@torch.no_grad()
+def probability(model: Any, ids: Tensor, hooks: Sequence[Any] = (), n: int = N) -> float:
+    return float(model.run_with_hooks(ids, fwd_hooks=[*hooks])[0, n - 1].double().softmax(-1)[TARGET])
+
+
+@torch.no_grad()
+def clean_at(model: Any, ids: Tensor, site: str) -> list[Tensor]:
+    kept: dict[int, Tensor] = {}
+    hooks = [
+        (f"blocks.{layer}.{site}", lambda live, hook, layer=layer: kept.update({layer: live[0].clone()}))  # noqa: ARG005
+        for layer in range(LAYERS)
+    ]
+    model.run_with_hooks(ids, fwd_hooks=hooks)
+    return [kept[layer] for layer in range(LAYERS)]
+
+
+def row_put(name: str, place: int, states: Tensor) -> tuple[str, Any]:
+    def put(live: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+        live = live.clone()
+        live[0, place] = states[place]
+        return live
+
+    return name, put
+
+
+def under_noise(
+    model: Any, ids: Tensor, subject: Sequence[int], noise: float, seed: int, sample: int, n: int
+) -> list[Any]:
+    clean = plain_embeddings(model, ids)
+    drawn = torch.from_numpy(np.random.default_rng([seed, sample]).standard_normal((n, 8)))
+    spread = float(((clean[:n] - clean[:n].mean()) ** 2).mean() ** 0.5)
+    noisy = clean.clone()
+    for place in subject:
+        noisy[place] += noise * spread * drawn[place]
+    return [row_put("hook_embed", place, noisy) for place in range(n)]
+
+
+def by_runs(
+    model: Any,
+    ids: Tensor,
+    *,
+    what: str = "resid",
+    window: int = 1,
+    subject: Sequence[int] = (1, 2, 3),  # the zoo's prompts begin with <bos>
+    noise: float = 3.0,
+    samples: int = 2,
+    seed: int = 0,
+    n: int = N,
+) -> tuple[Tensor, float]:
+    """Meng's table, and how likely the target is under noise alone."""
+    clean = clean_at(model, ids, SITES[what])
+    table, low = torch.zeros(LAYERS, n, dtype=torch.float64), 0.0
+    for sample in range(samples):
+        noisy = under_noise(model, ids, subject, noise, seed, sample, n)
+        low += probability(model, ids, noisy, n) / samples
+        for layer in range(LAYERS):
+            # As in the authors' code.
+            around = range(max(0, layer - window // 2), min(LAYERS, layer - (-window // 2)))
+            for place in range(n):
+                back = [row_put(f"blocks.{other}.{SITES[what]}", place, clean[other]) for other in around]
+                table[layer, place] += probability(model, ids, [*noisy, *back], n) / samples
+    return table, low
+
+
+@EVERY_WAY
+@FAMILIES
+def test_a_grid_equals_one_run_for_each_cell(build: Callable[..., Any], way: dict[str, Any]) -> None:
+    model = build(n_layers=LAYERS)
+    ids = zoo.prompt(model, N)
+    expected, low = by_runs(model, ids, **way)
+    found = traced(model, ids, **way)
+    assert relative(found.values - low, expected - low) < 1e-6
+    assert found.clean == pytest.approx(probability(model, ids), rel=1e-6)
+    assert found.spoilt == pytest.approx(low, rel=1e-6)
+    assert (expected - low).abs().max() > 1e-4 and relative(expected[1], expected[2]) > 1e-4
+
+
+@pytest.mark.parametrize("window", [2, 4, 10])
+@ONE_EACH
+def test_windows_of_other_sizes_lie_where_the_authors_have_them(build: Callable[..., Any], window: int) -> None:
+    model = build(n_layers=LAYERS)
+    ids, way = zoo.prompt(model, N), {"what": "mlp", "window": window}
+    expected, low = by_runs(model, ids, **way)
+    assert relative(traced(model, ids, **way).values - low, expected - low) < 1e-6
+
+
+@FAMILIES
+def test_noise_falls_on_the_subject_alone(build: Callable[..., Any]) -> None:
+    model = build(n_layers=LAYERS)
+    ids, way = zoo.prompt(model, N), {"noise": 2, "seed": 5, "samples": 1}
+    for subject in ([1], (0, 2)):
+        expected, low = by_runs(model, ids, subject=subject, **way)
+        found = traced(model, ids, subject=iter(subject), **way)
+        assert relative(found.values - low, expected - low) < 1e-6 and found.spoilt == pytest.approx(low, rel=1e-6)
+
+
+@ONE_EACH
+def test_a_prompt_that_does_not_begin_with_a_beginning_is_under_noise_as_a_whole(build: Callable[..., Any]) -> None:
+    model = build(n_layers=LAYERS)
+    ids = zoo.prompt(model, N)
+    ids[0, 0] = 5
+    expected, low = by_runs(model, ids, subject=range(N))
+    assert relative(traced(model, ids).values - low, expected - low) < 1e-6
+
+
+@FAMILIES
+def test_the_baseline_takes_its_scores_from_the_same_table(build: Callable[..., Any]) -> None:
+    model = build(n_layers=LAYERS)
+    ids = zoo.prompt(model, N)
+    effects = CausalTracing(samples=2)(predict(model, ids, TARGET)).diagnostics["effects"]
+    found = traced(model, ids)
+    assert relative(found.values - found.spoilt, effects) < 1e-6
+
+
+# ------------------------------------------------------------------------------------------------ what has to be so
+@EVERY_WAY
+@FAMILIES
+def test_without_noise_nothing_is_lost_and_nothing_changes(build: Callable[..., Any], way: dict[str, Any]) -> None:
+    model = build(n_layers=LAYERS)
+    found = traced(model, zoo.prompt(model, N), noise=0, samples=1, **way)
+    assert found.spoilt == pytest.approx(found.clean, rel=1e-6)  # Llama normalises in float32
+    assert (found.values - found.clean).abs().max() < 1e-6 * found.clean
+
+
+@FAMILIES
+def test_the_last_state_of_all_is_what_the_target_is_read_from(build: Callable[..., Any]) -> None:
+    model = build(n_layers=LAYERS)
+    found = traced(model, zoo.prompt(model, N), subject=range(N))
+    lost = abs(found.clean - found.spoilt)
+    assert lost > 1e-4 and abs(float(found.values[-1, -1]) - found.clean) < 1e-6 * lost
+    assert (found.values[-1, :-1] - found.spoilt).abs().max() < 1e-6 * lost
+
+
+@FAMILIES
+def test_what_only_the_last_position_lost_its_stream_brings_back_after_any_layer(build: Callable[..., Any]) -> None:
+    model = build(n_layers=LAYERS)
+    found = traced(model, zoo.prompt(model, N), subject=[N - 1])
+    lost = abs(found.clean - found.spoilt)
+    assert lost > 1e-4 and (found.values[:, -1] - found.clean).abs().max() < 1e-6 * lost
+
+
+@EVERY_WAY
+@FAMILIES
+def test_before_the_subject_there_is_nothing_to_bring_back(build: Callable[..., Any], way: dict[str, Any]) -> None:
+    model = build(n_layers=LAYERS)
+    found = traced(model, zoo.prompt(model, N), subject=[2], samples=1, **way)
+    moved = (found.values - found.spoilt).abs().amax(0)
+    assert moved[:2].max() < 1e-6 * moved[2:].min() and moved[2:].min() > 1e-6
+
+
+@pytest.mark.parametrize("build", zoo.models("^(?!hooked-attn_only)"))
+def test_what_is_put_back_is_what_a_layer_adds_to_the_stream(build: Callable[..., Any]) -> None:
+    """In whatever order a block works, and whatever norms it has."""
+    model, kept = build(), {}
+    sites = ("hook_resid_pre", "hook_attn_out", "hook_mlp_out", "hook_resid_post")
+    hooks = [(f"blocks.1.{site}", lambda live, hook, site=site: kept.update({site: live.clone()})) for site in sites]  # noqa: ARG005
+    with torch.no_grad():
+        model.run_with_hooks(zoo.prompt(model, N), fwd_hooks=hooks)
+    before, attention, mlp, after = (kept[site] for site in sites)
+    assert relative(before + attention + mlp, after) < 1e-6
+
+
+# --------------------------------------------------------------------------------------------------- what it is asked
+@ONE_EACH
+def test_scales_contrasts_and_positions(build: Callable[..., Any]) -> None:
+    model, ids = build(n_layers=LAYERS), zoo.prompt(build(), N + 3)
+    first, second, both = (
+        traced(model, ids, target, position=N, scale="logit") for target in (TARGET, OTHER, (TARGET, OTHER))
+    )
+    assert relative(both.values, first.values - second.values) < 1e-9
+    assert both.spoilt == pytest.approx(first.spoilt - second.spoilt)
+    logits = model(ids[:, :N])[0, -1].detach()
+    assert first.clean == pytest.approx(float(logits[TARGET]))
+    assert both.clean == pytest.approx(float(logits[TARGET] - logits[OTHER]))
+    expected, _ = by_runs(model, ids[:, :N])
+    assert relative(traced(model, ids, position=N).values, expected) < 1e-6
+
+
+@ONE_EACH
+def test_a_grid_says_what_it_is(build: Callable[..., Any]) -> None:
+    model, ids = build(), zoo.prompt(build(), N)
+    found = traced(model, ids, " cat")
+    assert found.title == "causal tracing, resid: ' cat'"
+    assert traced(model, ids, " cat", what="mlp", window=3).title == "causal tracing, mlp of 3 layers: ' cat'"
+    assert traced(model, ids, (" cat", " dog")).title == "causal tracing, resid: ' cat' rather than ' dog'"
+    assert found.labels == tuple(model.tokenizer.decode([token]) for token in ids[0].tolist())
+    assert found.values.shape == (2, N) and found.top(1)[0].restored == pytest.approx(float(found.restored.max()))
+
+
+@EVERY_WAY
+@ONE_EACH
+def test_every_run_is_counted(build: Callable[..., Any], way: dict[str, Any], forwards: Any) -> None:
+    model, ids = build(), zoo.prompt(build(), N)
+    cache = cache_of(model, ids)
+    ran = forwards(model)
+    found = trace(cache, TARGET, tokens=ids, samples=3, batch=1, **way)
+    assert found.forwards == len(ran) - 1 == 3 * (2 * N + 1) + 2  # one run sees that the model does what was cached
+    few = len(ran)
+    assert trace(cache, TARGET, tokens=ids, samples=3, batch=4, **way).forwards == found.forwards
+    assert len(ran) - few == 1 + 3 * (2 + 1) + 2
+
+
+# ------------------------------------------------------------------------------------------------- how it is computed
+@EVERY_WAY
+@FAMILIES
+def test_how_many_copies_run_at_once_does_not_matter(build: Callable[..., Any], way: dict[str, Any]) -> None:
+    model = build()
+    alone, together, some = (traced(model, zoo.prompt(model, N), batch=batch, **way) for batch in (1, 4, 3))
+    for other in (together, some):
+        assert relative(other.values - alone.spoilt, alone.values - alone.spoilt) < 1e-6
+
+
+@ONE_OF_EACH
+@ONE_EACH
+def test_seeds_repeat_and_draws_differ(build: Callable[..., Any], what: str) -> None:
+    model, ids = build(), zoo.prompt(build(), N)
+    first, again, other, more = (
+        traced(model, ids, what=what, **way) for way in ({}, {"seed": 0}, {"seed": 1}, {"samples": 3})
+    )
+    assert torch.equal(first.values, again.values) and first.spoilt == again.spoilt
+    for one in (other, more):
+        assert relative(one.values, first.values) > 1e-3 and abs(one.spoilt / first.spoilt - 1) > 1e-3
+
+
+@contextmanager
+def hooked(model: Any, *hooks: tuple[str, Any]) -> Iterator[None]:
+    for name, function in hooks:
+        model.add_hook(name, function)
+    try:
+        yield
+    finally:
+        model.reset_hooks()
+
+
+@EVERY_WAY
+@pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
+def test_hooks_of_others_stay_at_work_and_see_the_prompt_they_know(
+    build: Callable[..., Any], way: dict[str, Any]
+) -> None:
+    """They speak of positions, and stand where activations are put back as well."""
+    model, shapes = build(n_layers=LAYERS), set()
+    ids = zoo.prompt(model, N + 2)
+
+    def turn(live: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+        shapes.add((len(live), live.shape[1]))
+        return live * torch.linspace(0.5, 2, live.shape[1], dtype=live.dtype)[:, None]
+
+    plain = traced(model, ids, position=N, **way)
+    with hooked(model, ("blocks.0.hook_resid_post", turn), (f"blocks.2.{SITES[way['what']]}", turn)):
+        found = traced(model, ids, position=N, batch=4, **way)
+        assert shapes == {(1, N + 2)}
+        expected, low = by_runs(model, ids, **way)
+        assert len(Lens(model).user_hooks()) == 2
+    assert relative(found.values - low, expected - low) < 1e-6 and relative(found.values, plain.values) > 1e-3
+
+
+@EVERY_WAY
+@ONE_EACH
+def test_no_hook_is_left_behind_even_after_an_exception(build: Callable[..., Any], way: dict[str, Any]) -> None:
+    model, ids = build(), zoo.prompt(build(), N)
+    before, cache = model(ids), cache_of(model, ids)
+    for ends in range(1, 9):  # in the middle of each run in turn
+        runs: list[int] = []
+
+        def fail(*_: Any, runs: list[int] = runs, ends: int = ends) -> None:
+            runs.append(1)
+            if len(runs) == ends:
+                raise KeyboardInterrupt
+
+        fail.__module__ = "transformers"  # of the library's, so to say: no hook of the user's
+        failing = model.blocks[1].mlp.register_forward_hook(fail)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                trace(cache, TARGET, tokens=ids, samples=1, batch=2, **way)
+        finally:
+            failing.remove()
+        assert Lens(model).user_hooks() == []
+    assert torch.equal(model(ids), before)
+
+
+@ONE_EACH
+def test_a_model_in_somebodys_work_is_left_as_it_was(build: Callable[..., Any]) -> None:
+    model = busy(getattr(build, "func", build).__wrapped__(*getattr(build, "args", ())))
+    flags = [parameter.requires_grad for parameter in model.parameters()]
+    ids = zoo.prompt(model, N)
+    cache = cache_of(model, ids)
+    for way in WAYS:
+        assert not trace(cache, TARGET, tokens=ids, samples=1, **way).values.requires_grad
+        with torch.inference_mode():
+            assert not trace(cache, TARGET, tokens=ids, samples=1, **way).values.is_inference()
+    assert [parameter.requires_grad for parameter in model.parameters()] == flags
+    assert len(Lens(model).user_hooks()) == 1
+
+
+# --------------------------------------------------------------------------------------------------- what is refused
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"what": "mlps"}, ValueError, r"what='mlps' is not one of 'resid', 'mlp', 'attn' \(did you mean 'mlp'\?\)"),
+        ({"scale": "nats"}, ValueError, "scale='nats' is not one of 'log_prob'"),
+        ({"batch": 0}, ValueError, "batch=0 must be at least 1"),
+        ({"samples": 0}, ValueError, "samples=0 must be at least 1"),
+        ({"samples": 2.5}, TypeError, "samples=2.5 must be a whole number"),
+        ({"noise": -1}, ValueError, "noise=-1 must be at least 0"),
+        ({"noise": float("nan")}, ValueError, "noise=nan must be at least 0"),
+        ({"seed": -1}, ValueError, "seed=-1 must be at least 0"),
+        ({"window": 0}, ValueError, "window=0 must be at least 1"),
+        ({"window": 3}, ValueError, "window=3 with what='resid': the stream after a layer holds what all before it"),
+        ({"subject": 2}, TypeError, r"subject=2 is one position, .* write subject=\[2\]"),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("unchecked")
+def test_options_that_make_no_sense_are_refused_before_any_run(
+    options: dict[str, Any], kind: type[Exception], message: str, forwards: Any
+) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    cache = cache_of(model, ids)
+    ran = forwards(model)
+    with pytest.raises(kind, match=message):
+        trace(cache, TARGET, tokens=ids, **options)
+    assert not ran
+
+
+@pytest.mark.parametrize(
+    ("subject", "message"),
+    [
+        ([], "subject is empty: name the positions that are to be under noise, or leave it out"),
+        ([0, N], f"position {N} of the subject is not among the {N} of the context"),
+        ([-1], f"position -1 of the subject is not among the {N} of the context"),
+        (["cat"], f"position 'cat' of the subject is not among the {N} of the context"),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("unchecked")
+def test_a_subject_that_is_not_there_is_refused(subject: list[Any], message: str) -> None:
+    model = zoo.bridge("gpt2")
+    with pytest.raises(ValueError, match=message):
+        traced(model, zoo.prompt(model, N + 1), position=N, subject=subject)
+
+
+def test_a_model_without_the_place_is_refused_before_any_run(monkeypatch: pytest.MonkeyPatch, forwards: Any) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    cache, gone = cache_of(model, ids), "blocks.1.hook_mlp_out"
+    points = {name: point for name, point in model.hook_dict.items() if name != gone}
+    monkeypatch.setattr(Lens, "points", points)
+    ran = forwards(model)
+    with pytest.raises(ValueError, match=rf"this TransformerBridge has no {gone}, where this would be put in"):
+        trace(cache, TARGET, tokens=ids, what="mlp")
+    assert not ran
+    assert trace(cache, TARGET, tokens=ids, what="attn", samples=1).values.shape == (2, N)
+
+
+@pytest.mark.skipif(not zoo.HAS_HOOKED, reason="TransformerLens 4 has no such model")
+def test_layers_without_an_mlp_are_refused() -> None:
+    model = zoo.hooked_config("attn_only")
+    with pytest.raises(RuntimeError, match=r"HookedTransformer ran without passing through blocks\.0\.hook_mlp_out"):
+        traced(model, zoo.prompt(model, N), what="mlp")
+    assert Lens(model).user_hooks() == []
+
+
+def test_noise_that_breaks_the_model_is_named() -> None:
+    model = zoo.bridge("gpt2")
+    with pytest.raises(ValueError, match="likelihood with mlp of layer 0 put back is nan at position 0"):
+        traced(model, zoo.prompt(model, N), what="mlp", noise=1.7e308)
