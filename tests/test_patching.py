@@ -162,9 +162,12 @@ def test_only_some_positions_are_patched(build: Callable[..., Any], what: str) -
 def test_only_some_layers_are_patched(build: Callable[..., Any]) -> None:
     model = build()
     whole, found = patched(model), patched(model, layers=[1])
-    assert relative(found.values[1], whole.values[1]) < CLOSE
-    assert (found.values[0] == found.spoilt).all() and (whole.values[0] - found.spoilt).abs().max() > 1e-3
-    assert found.forwards == 2 + N and found.title == whole.title + " (layers 1 only)"
+    assert found.values.shape == (1, N) and found.layers == (1,) and whole.layers == tuple(range(LAYERS))
+    assert relative(found.values[0], whole.values[1]) < CLOSE
+    assert (whole.values[0] - whole.values[1]).abs().max() > 1e-3
+    assert found.forwards == 2 + N and found.title == whole.title
+    assert {cell.layer for cell in found.top(3)} == {1} == {*found.to_frame()["layer"]}
+    assert "layer 1" in found.plot().fragment and "layer 0" not in found.plot().fragment
 
 
 # -------------------------------------------------------------------------------------------------- what must be equal
@@ -525,3 +528,19 @@ def test_a_search_where_nothing_was_lost_is_refused() -> None:
     ids = zoo.prompt(model, N)
     with pytest.raises(ValueError, match="nothing was lost"):
         patch_in_order(cache_of(model, ids), cache_of(model, ids), scored(model, SCORES), tokens=ids, spoilt_tokens=ids)
+
+
+def test_a_grid_reads_as_a_table() -> None:
+    grid = Grid("patching", torch.tensor([[1.0, 4.0], [3.0, 2.0]]), ("a", "<b>"), clean=5.0, spoilt=1.0, forwards=6)
+    assert [(one.layer, one.column, one.label, one.restored) for one in grid.top(2)] == [
+        (0, 1, "<b>", 0.75),
+        (1, 0, "a", 0.5),
+    ]
+    assert [*grid.to_frame()["restored"]] == [0.0, 0.75, 0.5, 0.25]
+    assert "0 is 1, 1 is 5; most restored by layer 0 '<b>' 0.75" in repr(grid)
+    page = grid.plot().fragment
+    assert "&lt;b&gt;" in page and "<b>" not in page and page.index("layer 1") < page.index("layer 0")
+    same = Grid("patching", torch.ones(1, 2), ("a", "b"), clean=1.0, spoilt=1.0, forwards=2)
+    assert repr(same) == "patching: nothing was lost, 1 in both runs"
+    with pytest.raises(ValueError, match="nothing was lost"):
+        _ = same.restored

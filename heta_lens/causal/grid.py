@@ -26,7 +26,8 @@ class Grid:
     """How likely the target is after each patch, in nats or on the scale that was asked for.
 
     ``clean`` is how likely it is in the run that was not spoilt, ``spoilt`` in the one that was. ``labels`` say what
-    the columns are: tokens, or heads. ``forwards`` is what it cost.
+    the columns are: tokens, or heads; ``layers`` which the rows are (all, if none are named). ``forwards`` is what it
+    cost.
     """
 
     title: str
@@ -35,6 +36,10 @@ class Grid:
     clean: float
     spoilt: float
     forwards: int
+    layers: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", self.layers or tuple(range(len(self.values))))
 
     @property
     def restored(self) -> Float[Tensor, "layer column"]:
@@ -57,17 +62,18 @@ class Grid:
         both = zip(self.values.tolist(), self.restored.tolist(), strict=True)
         return [
             Patch(layer, column, label, value, restored)
-            for layer, rows in enumerate(both)
+            for layer, rows in zip(self.layers, both, strict=True)
             for column, (label, value, restored) in enumerate(zip(self.labels, *rows, strict=True))
         ]
 
     def plot(self) -> View:
         """A heat map of what was restored, the last layer on top."""
-        layers = len(self.values)
-        names = [f"layer {layer}" for layer in reversed(range(layers))]
+        names = [f"layer {layer}" for layer in reversed(self.layers)]
         return heat(self.title, names, self.labels, self.restored.flip(0), f"restored: {self._range}")
 
     def __repr__(self) -> str:
+        if self.clean == self.spoilt:
+            return f"{self.title}: nothing was lost, {self.clean:.4g} in both runs"
         best = ", ".join(f"layer {one.layer} {one.label!r} {one.restored:.2f}" for one in self.top(3))
         return f"{self.title}: {self._range}; most restored by {best}"
 

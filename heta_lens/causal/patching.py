@@ -58,7 +58,7 @@ def patch(
         what: the kind of activation.
         tokens, spoilt_tokens: the ids that were cached; without them they are read off the cached embeddings.
         positions: the only ones that are patched, each by itself; together, where columns are heads.
-        layers: the only ones that are patched; rows of others hold the likelihood in the spoilt run.
+        layers: the only ones that are patched, and that have rows.
         scale: of the grid; ``logit`` and a pair for a target make the logit difference.
         batch: how many copies of the spoilt prompt run at once.
     """
@@ -72,13 +72,10 @@ def patch(
     with clean.running(), spoilt.running(), torch.no_grad():
         runs = Runs.of(clean, spoilt, what, rows, scale)
         columns = runs.positions(places) if what in get_args(ByPosition) else runs.heads(places)
-        values = runs.spoilt_likelihood.repeat(lens.layers, len(columns.labels))
-        for layer in rows:
-            values[layer] = runs.patched(layer, columns.members, batch)
-    title = f"patching {what}: {written_target(clean)}"
-    title += "" if layers is None else f" (layers {', '.join(map(str, rows))} only)"
-    cost = len(rows) * len(columns.labels) + 2  # the clean run and the spoilt one
-    return Grid(title, values, columns.labels, float(runs.clean_likelihood), float(runs.spoilt_likelihood), cost)
+        values = torch.stack([runs.patched(layer, columns.members, batch) for layer in rows])
+    both = float(runs.clean_likelihood), float(runs.spoilt_likelihood)
+    title, cost = f"patching {what}: {written_target(clean)}", values.numel() + len(both)
+    return Grid(title, values, columns.labels, *both, cost, tuple(rows))
 
 
 class Columns(NamedTuple):
