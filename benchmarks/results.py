@@ -2,6 +2,7 @@
 
     python -m benchmarks.results run [PART ...]    judge methods, each part in a folder of its own; stopped, it goes on
     python -m benchmarks.results write             write docs/results.md from what is there
+    python -m benchmarks.results keep              put what is there into an archive, hours of work in two megabytes
 
 The recall stories are of the test split, on the demo model. The copied words are the prompts of `copied_words`, on
 the stories3M model, whose folder ``run copied`` needs.
@@ -9,6 +10,7 @@ the stories3M model, whose folder ``run copied`` needs.
 
 import json
 import runpy
+import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -30,7 +32,7 @@ from heta_lens.metrics import METRICS
 from heta_lens.text import Span
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results.md"
-FOLDER = Path(__file__).with_name("judged")
+FOLDER, ARCHIVE = Path(__file__).with_name("judged"), Path(__file__).with_name("judged.tar.xz")
 SLOW = {"sequential_integrated_gradients", "reagent", "causal_tracing", "faml"}  # over two seconds a story
 UNABLE = {"sea_cot"}  # the models at hand do not answer Yes or No
 HETA = ["heta", "heta balance=sum"]
@@ -112,19 +114,45 @@ def run(
     stories: Annotated[Path, typer.Option(help="The folder of the stories3M model.")] = MODEL,
 ) -> None:
     """Judge methods, each part in a folder of its own."""
+    unpack()
     for name in parts or PARTS:
         PARTS[name].run(FOLDER / name, stories)
 
 
 @app.command()
+def keep() -> None:
+    """Put the parts that are there into the archive that goes with the code."""
+    with tarfile.open(ARCHIVE, "w:xz") as archive:
+        for name in PARTS:
+            for path in sorted((FOLDER / name).glob("*.json*")):
+                archive.add(path, path.relative_to(FOLDER).as_posix())
+
+
+def unpack() -> None:
+    """What was kept, unless a part has been begun anew."""
+    if not ARCHIVE.exists():
+        return
+    begun = {path.name for path in FOLDER.iterdir()} if FOLDER.is_dir() else set()
+    with tarfile.open(ARCHIVE) as archive:
+        kept = [member for member in archive.getmembers() if Path(member.name).parts[0] not in begun]
+        archive.extractall(FOLDER, kept, filter="data")
+
+
+@app.command()
 def write() -> None:
-    """Write docs/results.md from the parts that are there."""
-    found = {PARTS[name].title: summary(FOLDER / name) for name in PARTS if (FOLDER / name).is_dir()}
+    """Write docs/results.md from the parts that are finished."""
+    unpack()
+    begun = {PARTS[name].title: summary(FOLDER / name) for name in PARTS if (FOLDER / name).is_dir()}
+    found = {title: one for title, one in begun.items() if finished(one)}
     told = [f"# Results\n\n{ABOUT}", wins(found), losses(found), settings(found)]
     tables: list[Block] = [Heading("HETA against the others"), tallied(found)]
     for title, one in found.items():
         tables += [Heading(title.capitalize()), Paragraph(described(one)), *overview(one)]
     RESULTS.write_text("\n\n".join([*told, markdown(tables)]), encoding="utf-8")
+
+
+def finished(found: Summary) -> bool:
+    return not any(cell.not_run for cell in found.cells.values())
 
 
 def described(found: Summary) -> str:

@@ -1,6 +1,7 @@
 """The page of results: made of figures alone, and of whatever parts are there."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = results.Part("short stories", results.demo, lambda: prompts, methods, ["support_mass", "aopc_ins"])
     monkeypatch.setattr(results, "PARTS", {"short": one, "never run": one})
     monkeypatch.setattr(results, "FOLDER", tmp_path / "judged")
+    monkeypatch.setattr(results, "ARCHIVE", tmp_path / "judged.tar.xz")
     monkeypatch.setattr(results, "RESULTS", tmp_path / "results.md")
 
 
@@ -36,6 +38,16 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
     assert tally == ("Evidence mass", verdicts.count(-1), verdicts.count(1), 2)
     assert {one.of for one in results.by_method(found, results.others(found))} == {2}
     results.run(["short"], tmp_path)
+    results.write()
+    assert (tmp_path / "results.md").read_text() == page
+    with open(tmp_path / "judged" / "short" / "records.jsonl", "rb+") as file:
+        whole = file.read()
+        file.truncate(len(whole) - len(whole.splitlines(keepends=True)[-1]))
+    results.write()
+    assert "Short stories" not in (tmp_path / "results.md").read_text()  # which are not finished
+    (tmp_path / "judged" / "short" / "records.jsonl").write_bytes(whole)
+    results.keep()
+    shutil.rmtree(tmp_path / "judged")
     results.write()
     assert (tmp_path / "results.md").read_text() == page
 
