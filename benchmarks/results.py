@@ -177,7 +177,9 @@ class Tally(NamedTuple):
 
 
 def judged(found: Summary) -> list[Metric]:
-    return [metric for metric in found.metrics.values() if metric.name not in OF_NO_METHOD]
+    """The metrics that have something to say about methods on these prompts."""
+    having = {name for name, method in found.cells if found.cells[name, method].estimate.n} - OF_NO_METHOD
+    return [metric for metric in found.metrics.values() if metric.name in having]
 
 
 def others(found: Summary) -> list[str]:
