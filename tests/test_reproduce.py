@@ -167,7 +167,7 @@ def test_a_second_time_nothing_is_asked_of_the_model(out: Path, monkeypatch: pyt
     monkeypatch.setattr(Heta, "__call__", lambda *_: pytest.fail("asked again"))
     for path in reproduce("dsa", quick=True, out=out, progress=False):
         assert path.read_text(encoding="utf-8") == before[path]
-    with pytest.raises(ValueError, match="give another out"):
+    with pytest.raises(ValueError, match="give another folder"):
         reproduce("dsa", quick=True, out=out, seed=1, progress=False)
 
 
