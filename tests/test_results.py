@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-import transformer_lens
 
+import zoo
 from benchmarks import results
 from heta_lens.data.suites import suite
 
@@ -53,7 +53,7 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not results.MODEL.is_dir(), reason="the stories3M model is not there")
-@pytest.mark.skipif(not hasattr(transformer_lens, "HookedTransformer"), reason="which its loader makes")
+@pytest.mark.skipif(not zoo.HAS_HOOKED, reason="which its loader makes")
 @pytest.mark.filterwarnings(
     "ignore:HookedTransformer is deprecated", "ignore:unclosed file", "ignore:Exception ignored"
 )
