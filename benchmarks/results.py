@@ -1,7 +1,7 @@
 """Every method by every metric: the tables of docs/results.md.
 
     python -m benchmarks.results run [PART ...]    judge methods, each part in a folder of its own; stopped, it goes on
-    python -m benchmarks.results write             write docs/results.md from what is there
+    python -m benchmarks.results write             write docs/results.md from what is there, and what was kept
     python -m benchmarks.results keep              put what is there into an archive, hours of work in two megabytes
 
 The recall stories are of the test split, on the demo model. The copied words are the prompts of `copied_words`, on
@@ -114,7 +114,6 @@ def run(
     stories: Annotated[Path, typer.Option(help="The folder of the stories3M model.")] = MODEL,
 ) -> None:
     """Judge methods, each part in a folder of its own."""
-    unpack()
     for name in parts or PARTS:
         PARTS[name].run(FOLDER / name, stories)
 
