@@ -192,9 +192,7 @@ def record_of(case: Case, label: str, values: Mapping[str, Value], reasons: Mapp
         template=case.instance.template,
         values=values,
         reasons=reasons,
-        doubts=[
-            name for name in values if case.flat or (case.speechless and name in METRICS and METRICS[name].positive)
-        ],
+        doubts=[name for name in values if case.flat or (case.speechless and _counts_positive(name))],
         tokens=len(case.prediction),
         correct=int(case.prediction.log_probs.argmax()) == case.prediction.target,
         versions=options.pop("versions"),
