@@ -33,16 +33,13 @@ from heta_lens.text import Span
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results.md"
 FOLDER, ARCHIVE = Path(__file__).with_name("judged"), Path(__file__).with_name("judged.tar.xz")
-SLOW = {"sequential_integrated_gradients", "reagent", "causal_tracing", "faml"}  # over two seconds a story
-UNABLE = {"sea_cot"}  # the models at hand do not answer Yes or No
-HETA = ["heta", "heta balance=sum"]
+SLOW = ["causal_tracing", "faml", "reagent", "sequential_integrated_gradients"]  # over two seconds a story
+UNABLE = ["sea_cot"]  # the models at hand do not answer Yes or No
 TOLD = "context_cite query=@question"
-FAST = [*HETA, *sorted({*heta_lens.METHODS} - SLOW - UNABLE - {"heta"})]
-VARIANTS = [
-    f"heta variant={name}" for name in ("no_gate", "uniform_gate", "transition_only", "hessian_only", "kl_only")
-]
-ONCE = [method for method in [*FAST, TOLD] if method != HETA[1]]
-COPIED = [method for method in FAST if method not in (HETA[1], "gilot")]  # whose programmes grow with the vocabulary
+FAST = ["heta", *sorted({*heta_lens.METHODS} - {"heta", *SLOW, *UNABLE}), TOLD]
+SETTINGS = ["heta balance=sum", "heta variant=no_gate", "heta variant=transition_only"]
+ABLATIONS = [*SETTINGS, *(f"heta variant={name}" for name in ("uniform_gate", "hessian_only", "kl_only"))]
+COPIED = [method for method in FAST if method not in (TOLD, "gilot")]  # whose programmes grow with the vocabulary
 CHEAP = [name for name, metric in METRICS.items() if not metric.again]
 AGAIN = [name for name, metric in METRICS.items() if metric.again]
 
@@ -101,10 +98,10 @@ def copy_of(prompt: dict[str, Any]) -> Instance:
 
 
 PARTS = {
-    "recall": Part("recall stories", demo, recall(300), [*FAST, TOLD], CHEAP),
-    "copied": Part("copied words", stories3m, copied(100), COPIED, CHEAP),
-    "slow": Part("recall stories, slow methods", demo, recall(50), [*HETA, *VARIANTS, *sorted(SLOW)], CHEAP),
-    "again": Part("recall stories, methods asked again", demo, recall(50), ONCE, AGAIN),
+    "recall": Part("recall stories", demo, recall(300), [*FAST, *SLOW, *SETTINGS], CHEAP),
+    "copied": Part("copied words", stories3m, copied(100), [*COPIED, "causal_tracing", *SETTINGS], CHEAP),
+    "ablations": Part("recall stories, ablations", demo, recall(50), ["heta", *ABLATIONS], CHEAP),
+    "again": Part("recall stories, methods asked again", demo, recall(50), FAST, AGAIN),
 }
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from heta_lens import storage, text
 from heta_lens.samples import student_t
 from heta_lens.show import View, coloured_tokens
-from heta_lens.text import Span
+from heta_lens.text import Span, quoted
 
 Target: TypeAlias = int | tuple[int, int]
 Reduction: TypeAlias = Literal["sum", "mean", "max"]
@@ -221,9 +221,8 @@ class Attribution:
     @property
     def title(self) -> str:
         """The question this answers, in one line."""
-        wanted = self.target_text if isinstance(self.target_text, tuple) else (self.target_text,)
         chosen = ", ".join(f"{name}={value!r}" for name, value in self.diagnostics.get("chosen", {}).items())
-        asked = f"why {_clip(' rather than '.join(map(repr, wanted)), 50)}?"
+        asked = f"why {_clip(quoted(self.target_text), 50)}?"
         return _clip(f"{self.method}: {asked}" + (f" ({chosen})" if chosen else ""), 80)
 
     @property

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from operator import index
 from typing import Literal, TypeAlias, get_args
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from heta_lens.lens import Hook, queries_keys_names, values_name
 from heta_lens.masking import Mask, check_mask
-from heta_lens.options import check_at_least, check_choice, is_whole
+from heta_lens.options import Batch, check_batch, check_choice, check_positions
 from heta_lens.prediction import Prediction
 from heta_lens.scales import Scale
 
@@ -32,7 +31,7 @@ def effects(
     patterns: Patterns = "frozen",
     groups: Sequence[Iterable[int]] | None = None,
     scale: Scale = "log_prob",
-    batch: int | Literal["auto"] = "auto",
+    batch: Batch = "auto",
     done: Callable[[int], None] = lambda _: None,
 ) -> Float[Tensor, "group"]:
     """``g(clean) - g(patched)`` for each group of positions patched together: above 0 speaks for the target.
@@ -216,6 +215,12 @@ def _put_at(
 
 
 # --------------------------------------------------------------------------------------------------- what is refused
+def check_reading(scale: Scale, batch: Batch) -> None:
+    """Refuse what cannot be read of copies of a run."""
+    check_choice("scale", scale, get_args(Scale))
+    check_batch(batch)
+
+
 def _check(
     prediction: Prediction,
     how: How,
@@ -224,13 +229,12 @@ def _check(
     reference: Prediction | None,
     patterns: Patterns,
     scale: Scale,
-    batch: int | Literal["auto"],
+    batch: Batch,
 ) -> None:
-    for name, value, kind in (("how", how, How), ("patterns", patterns, Patterns), ("scale", scale, Scale)):
+    for name, value, kind in (("how", how, How), ("patterns", patterns, Patterns)):
         check_choice(name, value, get_args(kind))
+    check_reading(scale, batch)
     check_mask("mask", mask)
-    if batch != "auto":
-        check_at_least("batch", batch, 1, whole=True)
     if how != "edge_patch" and patterns != "frozen":
         raise ValueError(f"patterns={patterns!r} is for how='edge_patch', not for how={how!r}")
     if (how == "resid_patch") != (layer is not None):
@@ -239,9 +243,8 @@ def _check(
     if how == "edge_patch" and patterns == "frozen" and missing:
         kind = type(prediction.lens.model).__name__
         raise ValueError(f"this {kind} has no {missing[0]}, without which patterns='recomputed' are all there is")
-    layers = prediction.lens.layers
-    if layer is not None and not (is_whole(layer) and 0 <= layer < layers):
-        raise ValueError(f"layer={layer!r} is none of the layers 0 to {layers - 1} this model has")
+    if layer is not None:
+        prediction.lens.check_layer("layer", layer)
     if reference is not None:
         _check_reference(prediction, mask, reference)
 
@@ -262,13 +265,10 @@ def _members(groups: Sequence[Iterable[int]], n: int) -> Bool[Tensor, "group pos
         raise ValueError("groups holds no group of positions")
     members = torch.zeros(len(groups), n, dtype=torch.bool)
     for number, (row, group) in enumerate(zip(members, groups, strict=True)):
-        places = list(group)
+        places = check_positions(group, n, "of the context")
         if not places:
             raise ValueError(f"group {number} of {len(groups)} holds no position")
-        for place in places:
-            if not (is_whole(place) and 0 <= index(place) < n):
-                raise ValueError(f"position {place!r} is not among the {n} of the context")
-            row[index(place)] = True
+        row[places] = True
     return members
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
+from operator import index
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
@@ -18,6 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from heta_lens.memory import Sizes
+from heta_lens.options import is_whole
 from heta_lens.text import Speller
 
 EMBED = "hook_embed"
@@ -284,6 +286,12 @@ class Lens:
     @cached_property
     def points(self) -> dict[str, Any]:
         return self.model.hook_dict  # which a bridge puts together anew each time
+
+    def check_layer(self, name: str, layer: Any) -> int:
+        """This layer as a plain number; refuse one that the model does not have."""
+        if not (is_whole(layer) and 0 <= index(layer) < self.layers):
+            raise ValueError(f"{name}={layer!r} is none of the layers 0 to {self.layers - 1} this model has")
+        return index(layer)
 
     def check_points(self, names: Iterable[str]) -> None:
         """Refuse what asks for a place that this model does not have."""

@@ -40,6 +40,21 @@ def is_whole(value: Any) -> bool:
         return False
 
 
+def check_batch(batch: Any) -> None:
+    """Refuse what says of no number of copies that they run at once."""
+    if batch != "auto":
+        check_at_least("batch", batch, 1, whole=True)
+
+
+def check_positions(positions: Iterable[Any], count: int, of: str) -> list[int]:
+    """These positions as plain numbers; refuse one that is none of so many ``of`` something."""
+    found = list(positions)
+    for place in found:
+        if not (is_whole(place) and 0 <= index(place) < count):
+            raise ValueError(f"position {place!r} is not among the {count} {of}")
+    return [index(place) for place in found]
+
+
 def check_token(name: str, token: int, size: int) -> None:
     """Refuse an id that is none of ``size`` tokens."""
     if not 0 <= token < size:

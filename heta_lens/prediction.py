@@ -114,6 +114,12 @@ class Prediction:
         )
 
     @property
+    def target_text(self) -> str | tuple[str, ...]:
+        """The target as it is written after the context; of a contrastive pair, both."""
+        wanted = tuple(self.lens.speller.write(token, self.ids.tolist()) for token in self._targets)
+        return wanted if isinstance(self.target, tuple) else wanted[0]
+
+    @property
     def begins(self) -> bool:
         """Whether the first token only says that the text begins."""
         return int(self.ids[0]) == self.lens.speller.bos
@@ -195,7 +201,6 @@ class Prediction:
         """Scores, put beside the tokens they belong to."""
         speller, ids = self.lens.speller, self.ids.tolist()
         text, spans = self.located
-        wanted = tuple(speller.write(token, ids) for token in self._targets)
         return Attribution(
             ids=self.ids.cpu(),
             tokens=self.written,
@@ -204,7 +209,7 @@ class Prediction:
             special=torch.tensor(speller.special(ids)),
             text=text,
             target=self.target,
-            target_text=wanted if isinstance(self.target, tuple) else wanted[0],
+            target_text=self.target_text,
             method=method,
             scores=_kept(scores),
             parts=_kept(parts),

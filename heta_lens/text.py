@@ -134,6 +134,11 @@ def visible(text: str, span: Span) -> Span:
     return Span(start, max(start, span.stop - len(piece) + len(piece.rstrip())))
 
 
+def quoted(target: str | tuple[str, ...]) -> str:
+    """A target's text in quotes; of a contrastive pair, one rather than the other."""
+    return " rather than ".join(map(repr, target if isinstance(target, tuple) else (target,)))
+
+
 def find_token(
     decode: Decode, encode: Callable[[str], Sequence[int]], size: int, context: Sequence[int], text: str
 ) -> int:

@@ -248,7 +248,7 @@ def test_ablations_refuse_what_they_cannot_do(build: Callable[[], Any]) -> None:
         ablate_heads(cache, TARGET, fill="noise")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="position 9 is not among the 6 of the context"):
         ablate_heads(cache, TARGET, positions=[9])
-    with pytest.raises(ValueError, match="position=9 is not among the 6 tokens"):
+    with pytest.raises(ValueError, match="position 9 is not among the 6 of the context"):
         gate_heads(cache).of(9)
     with pytest.raises(ValueError, match="flow='suffixes' is not one of"):
         gate_heads(cache, flow="suffixes")  # type: ignore[arg-type]

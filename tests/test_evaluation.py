@@ -24,6 +24,7 @@ from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry, evaluate, write_report
 from heta_lens.evaluation.records import RECORDS, read_records
 from heta_lens.evaluation.runner import ask, figures, record_of, stretches
+from heta_lens.evaluation.tables import summary
 from heta_lens.metrics import METRICS, Case
 from heta_lens.metrics.case import positions
 from heta_lens.metrics.judges import of_whole_answer
@@ -288,11 +289,25 @@ def test_a_folder_goes_on_with_its_own_evaluation_only(tmp_path: Path) -> None:
     before = (tmp_path / RECORDS).read_bytes()
     evaluated(tmp_path, some, "random", metrics=["morf"])
     assert (tmp_path / RECORDS).read_bytes() == before
-    with pytest.raises(ValueError, match="holds an evaluation with other methods"):
+    with pytest.raises(ValueError, match="holds an evaluation with other methods: give another folder"):
         evaluated(tmp_path, some, "recency", metrics=["morf"])
     with pytest.raises(ValueError, match="holds an evaluation with other instances, texts, metrics"):
         evaluated(tmp_path, some[:1], "random", metrics=["lerf"])
     assert (tmp_path / RECORDS).read_bytes() == before
+
+
+def test_a_method_may_be_added_to_an_evaluation(tmp_path: Path) -> None:
+    some = suite("recall", limit=2)
+    evaluated(tmp_path, some, "random", metrics=["morf"])
+    before = (tmp_path / RECORDS).read_bytes()
+    evaluated(tmp_path, some, "recency", "random", metrics=["morf"])
+    assert (tmp_path / RECORDS).read_bytes().startswith(before)
+    assert [record.method for record in read_records(tmp_path)] == ["random", "recency"] * 2
+    assert summary(tmp_path).methods == ("recency", "random")
+    with pytest.raises(ValueError, match="holds an evaluation with other methods"):  # less than it has
+        evaluated(tmp_path, some, "random", metrics=["morf"])
+    with pytest.raises(ValueError, match="holds an evaluation with other metrics"):
+        evaluated(tmp_path, some, "recency", "random", "peering", metrics=["lerf"])
 
 
 def tables(folder: Path) -> dict[str, bytes]:

@@ -457,7 +457,7 @@ def test_prompts_that_do_not_go_together_are_refused() -> None:
     clean, longer = zoo.prompt(model, N), zoo.prompt(model, N + 1)
     with pytest.raises(ValueError, match=f"the spoilt prompt has {N + 1} tokens, and the clean one {N}"):
         patch(cache_of(model, clean), cache_of(model, longer), TARGET)
-    with pytest.raises(ValueError, match="the spoilt cache is of another TransformerBridge, not of the same model"):
+    with pytest.raises(ValueError, match="the two caches are of two models: take both from the same"):
         patch(cache_of(model, clean), cache_of(stranger, clean), TARGET)
     with pytest.raises(TypeError, match="is no cache with its model"):
         patch(cache_of(model, clean), clean, TARGET)

@@ -364,9 +364,9 @@ def test_options_that_make_no_sense_are_refused_before_any_run(
     ("subject", "message"),
     [
         ([], "subject is empty: name the positions that are to be under noise, or leave it out"),
-        ([0, N], f"position {N} of the subject is not among the {N} of the context"),
-        ([-1], f"position -1 of the subject is not among the {N} of the context"),
-        (["cat"], f"position 'cat' of the subject is not among the {N} of the context"),
+        ([0, N], f"position {N} is not among the {N} of the context"),
+        ([-1], f"position -1 is not among the {N} of the context"),
+        (["cat"], f"position 'cat' is not among the {N} of the context"),
     ],
     ids=str,
 )

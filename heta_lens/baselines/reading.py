@@ -28,9 +28,9 @@ def runs_to_read(asked: Prediction, name_of: Callable[[int], str], layers: int) 
 
 
 def check_layer(name: str, layer: int | None, asked: Prediction) -> None:
-    """Refuse a layer that this model does not have."""
-    if layer is not None and layer >= asked.lens.layers:
-        raise ValueError(f"{name}={layer} is none of the layers 0 to {asked.lens.layers - 1} this model has")
+    """Refuse a layer that this model does not have; None stands for one that it has."""
+    if layer is not None:
+        asked.lens.check_layer(name, layer)
 
 
 def chosen_layer(layer: int | None, asked: Prediction) -> int:

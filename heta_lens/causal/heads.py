@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, SupportsIndex, get_args
+from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias, get_args
 
 import pandas as pd
 import torch
@@ -14,15 +14,15 @@ from torch import Tensor
 from heta_lens.asked import Asked
 from heta_lens.cached import Tokens
 from heta_lens.gate import Flow, by_head, norms_by_layer
-from heta_lens.interventions import picked
+from heta_lens.interventions import check_reading, picked
 from heta_lens.lens import head_outputs_name
-from heta_lens.options import check_at_least, check_choice, is_whole
+from heta_lens.options import Batch, check_choice, check_positions
 from heta_lens.plots.heat import heat
 from heta_lens.prediction import Prediction
 from heta_lens.scales import Scale
 from heta_lens.show import View
 
-Emptied = Literal["zero", "mean"]
+Emptied: TypeAlias = Literal["zero", "mean"]
 
 
 class Head(NamedTuple):
@@ -42,9 +42,8 @@ class GateHeads:
         """What flows through each head from one token, or from all of them."""
         if position is None:
             return self.shares.sum(-1)
-        if not 0 <= position < len(self.tokens):
-            raise ValueError(f"position={position} is not among the {len(self.tokens)} tokens")
-        return self.shares[..., position]
+        [place] = check_positions([position], len(self.tokens), "of the context")
+        return self.shares[..., place]
 
     def top(self, k: int = 10, position: int | None = None) -> list[Head]:
         """The k heads through which most flows, from one token or from all of them."""
@@ -108,7 +107,7 @@ def ablate_heads(
     position: SupportsIndex | None = None,
     tokens: Tokens = None,
     scale: Scale = "log_prob",
-    batch: int | Literal["auto"] = "auto",
+    batch: Batch = "auto",
 ) -> Float[Tensor, "layer head"]:
     """``g(clean) - g(without this head)`` for every head alone: above 0, it speaks for the target.
 
@@ -121,14 +120,12 @@ def ablate_heads(
         scale: what g is, the target's ``prob``, ``log_prob``, ``logit`` or ``log_odds``.
         batch: how many copies of the context run at once.
     """
-    for name, value, kind in (("fill", fill, Emptied), ("scale", scale, Scale)):
-        check_choice(name, value, get_args(kind))
-    if batch != "auto":
-        check_at_least("batch", batch, 1, whole=True)
+    check_choice("fill", fill, get_args(Emptied))
+    check_reading(scale, batch)
     asked = Prediction.from_cache(cache, target, position=position, tokens=tokens)
     names = [head_outputs_name(layer) for layer in range(asked.lens.layers)]
     asked.lens.check_points(names)
-    places = _places(positions, len(asked))
+    places = check_positions(range(len(asked)) if positions is None else positions, len(asked), "of the context")
     with asked.running(), torch.no_grad():
         handed = picked(asked, asked.embeddings[None], 0, dict.fromkeys(names, partial(_mean, len(asked))))
         run = partial(_without, asked, places, scale)
@@ -140,14 +137,6 @@ def ablate_heads(
             heads = torch.arange(len(instead), device=instead.device)
             rows.append(clean - batches.map(partial(run, name, instead), heads, len(asked)))
     return torch.stack(rows).cpu()
-
-
-def _places(positions: Iterable[int] | None, n: int) -> list[int]:
-    places = [*range(n)] if positions is None else [*positions]
-    for place in places:
-        if not (is_whole(place) and 0 <= place < n):
-            raise ValueError(f"position {place!r} is not among the {n} of the context")
-    return places
 
 
 def _mean(n: int, live: Float[Tensor, "1 pos head d_head"]) -> Float[Tensor, "head d_head"]:

@@ -7,7 +7,6 @@ are taken from one live run, so that of a cache only what `names_filter` keeps i
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import index
 from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias, get_args
 
 import torch
@@ -18,14 +17,16 @@ from torch import Tensor
 from heta_lens.asked import Asked
 from heta_lens.cached import Tokens
 from heta_lens.causal.grid import Grid
+from heta_lens.causal.pair import same_length, same_model
+from heta_lens.interventions import check_reading
 from heta_lens.lens import Lens, added_names, head_outputs_name, queries_keys_names, values_name
-from heta_lens.options import check_at_least, check_choice, is_whole
+from heta_lens.options import Batch, check_choice, check_positions
 from heta_lens.prediction import Prediction
 from heta_lens.scales import Scale
+from heta_lens.text import quoted
 
 ByPosition: TypeAlias = Literal["resid_pre", "attn_out", "mlp_out"]
 ByHead: TypeAlias = Literal["head_out", "head_q", "head_k", "head_v"]
-BatchSize: TypeAlias = int | Literal["auto"]
 
 
 def patch(
@@ -39,7 +40,7 @@ def patch(
     positions: Sequence[SupportsIndex] | None = None,
     layers: Sequence[SupportsIndex] | None = None,
     scale: Scale = "log_prob",
-    batch: BatchSize = "auto",
+    batch: Batch = "auto",
 ) -> Grid:
     """How likely the target is in the spoilt run, with one activation at a time as the clean run has it.
 
@@ -65,7 +66,7 @@ def patch(
     check_choice("what", what, (*get_args(ByPosition), *get_args(ByHead)))
     check_reading(scale, batch)
     lens = same_model(clean_cache, spoilt_cache)
-    rows = chosen_layers(layers, lens)
+    rows = _chosen_layers(layers, lens)
     lens.check_points(site_name(lens, what, layer) for layer in rows)
     clean, spoilt = same_length(clean_cache, spoilt_cache, target, tokens, spoilt_tokens)
     places = _chosen_positions(positions, len(spoilt))
@@ -74,7 +75,7 @@ def patch(
         columns = runs.positions(places) if what in get_args(ByPosition) else runs.heads(places)
         values = torch.stack([runs.patched(layer, columns.members, batch) for layer in rows])
     both = float(runs.clean_likelihood), float(runs.spoilt_likelihood)
-    title, cost = f"patching {what}: {written_target(clean)}", values.numel() + len(both)
+    title, cost = f"patching {what}: {quoted(clean.target_text)}", values.numel() + len(both)
     return Grid(title, values, columns.labels, *both, cost, tuple(rows))
 
 
@@ -126,7 +127,7 @@ class Runs:
         members = rearrange(patched, "pos -> 1 pos 1") & rearrange(torch.eye(count).bool(), "cell head -> cell 1 head")
         return Columns(members, tuple(f"head {head}" for head in range(count)))
 
-    def patched(self, layer: int, members: Bool[Tensor, "cell pos *head"], batch: BatchSize) -> Float[Tensor, "cell"]:
+    def patched(self, layer: int, members: Bool[Tensor, "cell pos *head"], batch: Batch) -> Float[Tensor, "cell"]:
         """How likely the target is with each cell's clean activations in a run of its own."""
         batches = self.spoilt.prompt.batches(batch, len(self.spoilt))
         run = partial(self._run, self.names[layer])
@@ -164,56 +165,19 @@ def site_name(lens: Lens, what: ByPosition | ByHead, layer: int) -> str:
     return {**names, **heads}[what]
 
 
-def written_target(asked: Prediction) -> str:
-    """The target as it is written after this prompt, in quotes."""
-    wanted = asked.target if isinstance(asked.target, tuple) else (asked.target,)
-    return " rather than ".join(repr(asked.lens.speller.write(token, asked.ids.tolist())) for token in wanted)
-
-
 # --------------------------------------------------------------------------------------------------- what is refused
-def check_reading(scale: Scale, batch: BatchSize) -> None:
-    check_choice("scale", scale, get_args(Scale))
-    if batch != "auto":
-        check_at_least("batch", batch, 1, whole=True)
-
-
-def same_model(clean_cache: Any, spoilt_cache: Any) -> Lens:
-    lens, other = Lens.of(clean_cache), Lens.of(spoilt_cache)
-    if other.model is not lens.model:
-        raise ValueError(f"the spoilt cache is of another {type(other.model).__name__}, not of the same model")
-    return lens
-
-
-def same_length(
-    clean_cache: Any, spoilt_cache: Any, target: Asked, tokens: Tokens, spoilt_tokens: Tokens
-) -> tuple[Prediction, Prediction]:
-    """The same target, asked of both prompts."""
-    clean = Prediction.from_cache(clean_cache, target, tokens=tokens)
-    spoilt = Prediction.from_cache(spoilt_cache, clean.target, tokens=spoilt_tokens)
-    if len(clean) != len(spoilt):
-        counts = f"the spoilt prompt has {len(spoilt)} tokens, and the clean one {len(clean)}"
-        raise ValueError(f"{counts}: patch between prompts of as many")
-    return clean, spoilt
-
-
-def chosen_layers(layers: Sequence[SupportsIndex] | None, lens: Lens) -> list[int]:
-    chosen = [*range(lens.layers)] if layers is None else [*layers]
+def _chosen_layers(layers: Sequence[SupportsIndex] | None, lens: Lens) -> list[int]:
+    chosen = {lens.check_layer("layer", layer) for layer in (range(lens.layers) if layers is None else layers)}
     if not chosen:
         raise ValueError("layers is empty: name those to be patched")
-    for layer in chosen:
-        if not (is_whole(layer) and 0 <= index(layer) < lens.layers):
-            raise ValueError(f"layer={layer!r} is none of the layers 0 to {lens.layers - 1} this model has")
-    return sorted({index(layer) for layer in chosen})
+    return sorted(chosen)
 
 
 def _chosen_positions(positions: Sequence[SupportsIndex] | None, n: int) -> list[int]:
-    places = [*range(n)] if positions is None else [*positions]
+    places = check_positions(range(n) if positions is None else positions, n, "of the prompts")
     if not places:
         raise ValueError("positions is empty: name those to be patched")
-    for place in places:
-        if not (is_whole(place) and 0 <= index(place) < n):
-            raise ValueError(f"position {place!r} is not among the {n} of the prompts")
-    return [index(place) for place in places]
+    return places
 
 
 def _check_layout(lens: Lens, what: ByPosition | ByHead, seen: Mapping[str, Tensor]) -> None:

@@ -10,18 +10,11 @@ from torch import Tensor
 from heta_lens.asked import Asked
 from heta_lens.attribution import Attribution
 from heta_lens.cached import Tokens
-from heta_lens.causal.patching import (
-    BatchSize,
-    ByPosition,
-    Runs,
-    check_reading,
-    chosen_layers,
-    same_length,
-    same_model,
-    site_name,
-)
+from heta_lens.causal.pair import same_length, same_model
+from heta_lens.causal.patching import ByPosition, Runs, site_name
+from heta_lens.interventions import check_reading
 from heta_lens.metrics.ranking import ranked
-from heta_lens.options import check_at_least, check_choice
+from heta_lens.options import Batch, check_at_least, check_choice
 from heta_lens.prediction import Prediction
 from heta_lens.scales import Scale
 
@@ -63,7 +56,7 @@ def patch_in_order(
     tokens: Tokens = None,
     spoilt_tokens: Tokens = None,
     scale: Scale = "log_prob",
-    batch: BatchSize = "auto",
+    batch: Batch = "auto",
 ) -> Search:
     """Patch positions together, one more at a time, highest scores first, until enough of what was lost is back.
 
@@ -79,19 +72,19 @@ def patch_in_order(
     check_at_least("restore", restore, 0)
     check_reading(scale, batch)
     lens = same_model(clean_cache, spoilt_cache)
-    rows = chosen_layers([layer], lens)
-    lens.check_points([site_name(lens, what, rows[0])])
+    row = lens.check_layer("layer", layer)
+    lens.check_points([site_name(lens, what, row)])
     asked = attribution.target if target is None else target
     clean, spoilt = same_length(clean_cache, spoilt_cache, asked, tokens, spoilt_tokens)
     order = _order(attribution, clean, spoilt)
     with clean.running(), spoilt.running(), torch.no_grad():
-        runs = Runs.of(clean, spoilt, what, rows, scale)
-        restored = _restored(runs, rows[0], order, float(restore), batch)
+        runs = Runs.of(clean, spoilt, what, [row], scale)
+        restored = _restored(runs, row, order, float(restore), batch)
     needed = next((count for count, share in enumerate(restored, 1) if share >= restore), len(restored))
     return Search(tuple(order[:needed]), tuple(restored[:needed]), float(restore), len(restored), len(spoilt))
 
 
-def _restored(runs: Runs, layer: int, order: Sequence[int], restore: float, batch: BatchSize) -> list[float]:
+def _restored(runs: Runs, layer: int, order: Sequence[int], restore: float, batch: Batch) -> list[float]:
     """The share restored by the first position, the first two and so on, for as many as were run."""
     lost = runs.clean_likelihood - runs.spoilt_likelihood
     if not lost:

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from operator import index
 from typing import Any
 
 import torch
 
 from heta_lens.cached import Activations, Tokens
-from heta_lens.lens import EMBED, Lens, names_filter, values_name
-from heta_lens.options import is_whole
+from heta_lens.causal.pair import same_model
+from heta_lens.lens import EMBED, names_filter, values_name
+from heta_lens.options import check_positions
 from heta_lens.prediction import Prediction
 from heta_lens.swapping import values_put
 
@@ -30,17 +30,10 @@ def swap_values(
         tokens: the ids of prompt B; without them they are read off its cached embeddings.
     """
     asked, given = Prediction.from_cache(cache_b, tokens=tokens), Activations.of(cache_a)
-    if Lens.of(cache_a).model is not asked.lens.model:
-        raise ValueError(f"the two caches are of two models: swap values within one {type(asked.lens.model).__name__}")
-    layers, shortest = asked.lens.layers, min(len(asked), len(given[EMBED]))
-    if not (is_whole(layer) and 0 <= layer < layers):
-        raise ValueError(f"layer={layer!r} is none of the layers 0 to {layers - 1} this model has")
-    places = list(positions)
+    same_model(cache_a, cache_b).check_layer("layer", layer)
+    places = check_positions(positions, min(len(asked), len(given[EMBED])), "that both prompts have")
     if not places:
         raise ValueError("positions is empty: name the tokens whose values are to be swapped")
-    for place in places:
-        if not (is_whole(place) and 0 <= index(place) < shortest):
-            raise ValueError(f"position {place!r} is not among the {shortest} that both prompts have")
     model: Any = asked.lens.model
     with values_put(asked, places, given[values_name(layer)][places], layer):
         with torch.no_grad():

@@ -6,7 +6,6 @@ subject alone, and what MLPs or attention add to the stream can be put back in p
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from operator import index
 from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
 
 import torch
@@ -18,14 +17,14 @@ from heta_lens.asked import Asked
 from heta_lens.batches import Batches
 from heta_lens.cached import Tokens
 from heta_lens.causal.grid import Grid
-from heta_lens.causal.patching import BatchSize, check_reading, written_target
-from heta_lens.interventions import picked
+from heta_lens.interventions import check_reading, picked
 from heta_lens.lens import Lens, added_names
 from heta_lens.likelihood import likelihood
-from heta_lens.options import check_at_least, check_choice, is_whole
+from heta_lens.options import Batch, check_at_least, check_choice, check_positions, is_whole
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
 from heta_lens.scales import Scale
+from heta_lens.text import quoted
 from heta_lens.tracing import drowned, over_positions, put_rows, spoken
 
 What: TypeAlias = Literal["resid", "mlp", "attn"]
@@ -46,7 +45,7 @@ def trace(
     samples: int = 10,
     seed: int = 0,
     scale: Scale = "prob",
-    batch: BatchSize = "auto",
+    batch: Batch = "auto",
 ) -> Grid:
     """How likely the target is in a context under noise, with what was clean at one position after a layer put back.
 
@@ -84,7 +83,8 @@ def trace(
         values = torch.stack([torch.stack(row).mean(0) for row in rows])
     for layer, row in enumerate(values):
         asked.check_finite(f"the target's likelihood with {what} of layer {layer} put back", row)
-    title = f"causal tracing, {what}" + (f" of {window} layers" if window > 1 else "") + f": {written_target(asked)}"
+    put_back = f"{what} of {window} layers" if window > 1 else what
+    title = f"causal tracing, {put_back}: {quoted(asked.target_text)}"
     return Grid(title, values.cpu(), asked.written, float(clean), float(low), work.done["forwards"])
 
 
@@ -146,12 +146,9 @@ def _spoilt(asked: Prediction, subject: Iterable[int] | None) -> Bool[Tensor, "p
     """Which positions are to be under noise."""
     if subject is None:
         return spoken(asked)
-    places = list(subject)
+    places = check_positions(subject, len(asked), "of the context")
     if not places:
         raise ValueError("subject is empty: name the positions that are to be under noise, or leave it out for all")
-    for place in places:
-        if not (is_whole(place) and 0 <= index(place) < len(asked)):
-            raise ValueError(f"position {place!r} of the subject is not among the {len(asked)} of the context")
     spoilt = torch.zeros(len(asked), dtype=torch.bool)
-    spoilt[[index(place) for place in places]] = True
+    spoilt[places] = True
     return spoilt

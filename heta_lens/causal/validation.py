@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import isnan
-from typing import Any, Literal, SupportsIndex
+from typing import Any, SupportsIndex
 
 import pandas as pd
 import torch
@@ -16,7 +16,7 @@ from heta_lens.masking import Mask
 from heta_lens.metrics.candidates import ordinary
 from heta_lens.metrics.effects import mean_effect, misattribution, patch_correlation
 from heta_lens.metrics.ranking import highest
-from heta_lens.options import check_at_least
+from heta_lens.options import Batch, check_at_least
 from heta_lens.plots.heat import heat
 from heta_lens.prediction import Prediction
 from heta_lens.scales import Scale
@@ -79,7 +79,7 @@ def validate(
     top: int = 10,
     least: float | int = 0.01,
     special: bool = False,
-    batch: int | Literal["auto"] = "auto",
+    batch: Batch = "auto",
 ) -> Validation:
     """Patch every token that an attribution has a score for, and say whether the effects agree with the scores.
 

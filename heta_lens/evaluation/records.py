@@ -85,16 +85,17 @@ def read_records(folder: Path) -> list[Record]:
 
 
 def begin(folder: Path, asked: Mapping[str, Any]) -> None:
-    """Say in the folder what is asked for, or see that it is the same as when it was begun."""
-    asked = {**asked, "versions": versions()}
-    folder.mkdir(parents=True, exist_ok=True)
-    written = json.dumps(asked, ensure_ascii=False, indent=1) + "\n"
-    path = folder / RUN
-    if path.exists() and path.read_text(encoding="utf-8") != written:
+    """Say in the folder what is asked for, or see that it is the same as when it was begun, but for methods added."""
+    written = json.dumps({**asked, "versions": versions()}, ensure_ascii=False, indent=1) + "\n"
+    if (folder / RUN).exists():
         before, now = read_run(folder), json.loads(written)
         changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-        raise ValueError(f"{folder} holds an evaluation with other {', '.join(changed)}: give another folder")
-    path.write_text(written, encoding="utf-8")
+        if "methods" in changed and before["methods"].items() <= now["methods"].items():
+            changed.remove("methods")
+        if changed:
+            raise ValueError(f"{folder} holds an evaluation with other {', '.join(changed)}: give another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / RUN).write_text(written, encoding="utf-8")
     repair(folder)
 
 

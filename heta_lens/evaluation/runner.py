@@ -88,8 +88,8 @@ def evaluate(
 ) -> None:
     """Explain every instance by every method, judge that by every metric, and keep the figures in a folder.
 
-    A folder that has some of them already gets the others; one that holds another evaluation is refused. ``told`` is
-    what else to keep about this one: the suite's name and the model's, say.
+    A folder that has some of them already gets the others, of added methods too; one that holds another evaluation is
+    refused. ``told`` is what else to keep about this one: the suite's name and the model's, say.
     """
     check_all(instances, entries, metrics)
     begin(folder, {**(told or {}), **_asked(instances, entries, metrics)})
