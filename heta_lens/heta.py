@@ -129,7 +129,7 @@ class Heta:
             raise ValueError(
                 f"probes={self.probes!r} means nothing with norm={self.norm!r}, which is exact: leave it out"
             )
-        if "seed" in self.chosen and not (self.audit or self._random):
+        if "seed" in self.chosen and not (self.audit or self.random):
             raise ValueError(f"seed={self.seed!r} means nothing here, where nothing is random: leave it out")
         if self.recipe.curvature == "last_layers" and self.layers is None:
             raise ValueError(f"{variant} needs layers=, how many of the last layers to differentiate")
@@ -175,7 +175,7 @@ class Heta:
         return chosen(self)
 
     @property
-    def _random(self) -> bool:
+    def random(self) -> bool:
         """Whether the score depends on random directions."""
         probed = self.weights[0] and self.recipe.curvature not in ("none", "squared_gradient")
         return bool(probed) and (self.norm == "hutchinson" or self.recipe.curvature == "low_rank")

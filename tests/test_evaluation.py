@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from asking import doubts_allowed
 from typer.testing import CliRunner
 
 import heta_lens
 from heta_lens.cli import _listed, app
 from heta_lens.data.instance import Instance, write_jsonl
 from heta_lens.data.suites import suite
-from heta_lens.evaluation import Entry, evaluate, write_report
+from heta_lens.evaluation import Entry, evaluate, runner, write_report
 from heta_lens.evaluation.records import RECORDS, read_records
 from heta_lens.evaluation.runner import ask, figures, record_of, stretches
 from heta_lens.evaluation.tables import summary
@@ -190,6 +191,22 @@ def test_a_paraphrase_is_explained_with_its_own_spans() -> None:
     other = instance.paraphrase
     assert other is not None
     assert asked == [positions(other, ask(demo(), other), "question")]
+
+
+@pytest.mark.parametrize(
+    ("method", "varies"),
+    [
+        *(("random", True), ("recency", False), ("heta probes=1", True), ("heta beta=0", False)),
+        *(("heta variant=transition_only", False), ("heta variant=kl_only", False), ("heta variant=gs", False)),
+    ],
+)
+def test_scores_vary_by_chance_only_where_a_method_has_some(method: str, varies: bool) -> None:
+    [instance], ready = suite("recall", limit=1, facts=2), Entry.read(method).ready
+    with doubts_allowed():
+        case = runner.case_of(demo(), instance, ask(demo(), instance), ready)
+        values, reasons = figures(case, ["sensitivity_chance"])
+    assert not reasons
+    assert (values["sensitivity_chance"] > 0) == varies
 
 
 def test_scores_that_say_little_are_doubted() -> None:

@@ -213,11 +213,10 @@ NOISY: dict[Any, str] = {"max": "sensitivity", "sum": "sensitivity_sum"}
 
 
 def judge_chance(case: Case) -> dict[str, Value]:
-    seed = getattr(case.explain, "seed", None)
-    if seed is None:
-        return {"sensitivity_chance": 0.0}
     method: Any = case.explain
-    found = under_noise(case.prediction, [replace(method, seed=seed + run) for run in range(RUNS)], noise=0)
+    if not getattr(method, "random", hasattr(method, "seed")):  # a seed means something to some settings only
+        return {"sensitivity_chance": 0.0}
+    found = under_noise(case.prediction, [replace(method, seed=method.seed + run) for run in range(RUNS)], noise=0)
     rows = [normalised(one.scores.cpu(), norm="max").values for one in found]
     return {"sensitivity_chance": sensitivity(torch.stack(rows))}
 
