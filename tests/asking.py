@@ -34,6 +34,17 @@ def explain(model: Any, ids: Tensor, target: Any = None, **options: Any) -> heta
         return heta_lens.attribute(cache_of(model, ids), target, tokens=ids, **options)
 
 
+@contextmanager
+def hooked(model: Any, *hooks: tuple[str, Any]) -> Iterator[None]:
+    """Somebody's hooks, for a while."""
+    for name, function in hooks:
+        model.add_hook(name, function)
+    try:
+        yield
+    finally:
+        model.reset_hooks()
+
+
 def plain_embeddings(model: Any, ids: Tensor) -> Tensor:
     return model.run_with_cache(ids, names_filter=["hook_embed"])[1]["hook_embed"][0].clone()
 

@@ -1,12 +1,11 @@
 """Interventions, against runs that do what their definitions say, one group at a time."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from asking import busy, plain_embeddings, predict, relative
+from asking import busy, hooked, plain_embeddings, predict, relative
 from torch import Tensor
 from transformer_lens import patching
 
@@ -213,16 +212,6 @@ def test_patching_nothing_does_nothing(build: Callable[..., Any], way: dict[str,
         assert effects(prediction, mask=itself, groups=[[place]], **way).abs().max() < 1e-6
 
 
-@contextmanager
-def hooked(model: Any, *hooks: tuple[str, Any]) -> Iterator[None]:
-    for name, function in hooks:
-        model.add_hook(name, function)
-    try:
-        yield
-    finally:
-        model.reset_hooks()
-
-
 @pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))  # others show patterns only when they were used
 def test_what_no_head_of_the_last_position_reads_has_no_effect_along_its_edges(build: Callable[..., Any]) -> None:
     def overlook(pattern: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
@@ -328,37 +317,6 @@ def test_values_that_a_hook_lets_nobody_mix_have_no_effect(build: Callable[..., 
     with hooked(model, *((f"blocks.{layer}.attn.hook_z", lambda live, hook: live * 0) for layer in range(2))):  # noqa: ARG005
         found = effects(predict(model, ids, TARGET))
     assert found[:-1].abs().max() < 1e-6 and found[-1].abs() > 1e-3
-
-
-@EVERY_WAY
-@ONE_EACH
-def test_no_hook_is_left_behind_even_after_an_exception(build: Callable[..., Any], way: dict[str, Any]) -> None:
-    model, ids = build(), zoo.prompt(build(), N)
-    before, prediction = model(ids), predict(model, ids, TARGET)
-
-    def stop(_: int) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        effects(prediction, done=stop, **way)
-    for ends in range(1, 5):  # in the middle of each run in turn
-        runs, mlp = [], model.blocks[1].mlp
-
-        def fail(*_: Any, runs: list[int] = runs, ends: int = ends) -> None:
-            runs.append(1)
-            if len(runs) == ends:
-                raise KeyboardInterrupt
-
-        failing = mlp.register_forward_hook(fail)
-        fail.__module__ = "transformers"  # of the library's, so to say: no hook of the user's
-        try:
-            with pytest.raises(KeyboardInterrupt):
-                effects(prediction, batch=1, **way)
-        finally:
-            failing.remove()
-        assert Lens(model).user_hooks() == []
-    assert torch.equal(model(ids), before)
-    assert not effects(prediction, **way).requires_grad
 
 
 @ONE_EACH

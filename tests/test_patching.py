@@ -1,13 +1,12 @@
 """Patching grids, against TransformerLens' own and against one run a cell; and attributions as their prior."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from asking import busy, cache_of, explain, relative
+from asking import busy, cache_of, explain, hooked, relative
 from torch import Tensor
 from transformer_lens import patching as theirs
 
@@ -280,16 +279,6 @@ def test_runs_begin_where_they_can_change(build: Callable[..., Any], forwards: A
 
 
 # ---------------------------------------------------------------------------------------------- hooks of somebody else
-@contextmanager
-def hooked(model: Any, *hooks: tuple[str, Any]) -> Iterator[None]:
-    for name, function in hooks:
-        model.add_hook(name, function)
-    try:
-        yield
-    finally:
-        model.reset_hooks()
-
-
 @A_FEW
 @FAMILIES
 def test_hooks_of_others_stay_at_work_and_see_the_prompt_they_know(build: Callable[..., Any], what: str) -> None:
@@ -308,31 +297,6 @@ def test_hooks_of_others_stay_at_work_and_see_the_prompt_they_know(build: Callab
         assert shapes == {(1, N)}
         assert len(Lens(model).user_hooks()) == 1
     assert relative(found.values, expected) < CLOSE and relative(found.values, plain.values) > 1e-3
-
-
-@A_FEW
-@ONE_EACH
-def test_no_hook_is_left_behind_even_after_an_exception(build: Callable[..., Any], what: str) -> None:
-    model = build()
-    clean, spoilt = prompts(model)
-    before, caches, mlp = model(spoilt), [cache_of(model, ids) for ids in (clean, spoilt)], model.blocks[1].mlp
-    for ends in range(1, 10):  # in the middle of each run in turn
-        runs: list[int] = []
-
-        def fail(*_: Any, runs: list[int] = runs, ends: int = ends) -> None:
-            runs.append(1)
-            if len(runs) == ends:
-                raise KeyboardInterrupt
-
-        failing = mlp.register_forward_hook(fail)
-        fail.__module__ = "transformers"  # of the library's, so to say: no hook of the user's
-        try:
-            with pytest.raises(KeyboardInterrupt):
-                patch(*caches, TARGET, what=what, batch=1)
-        finally:
-            failing.remove()
-        assert Lens(model).user_hooks() == []
-    assert torch.equal(model(spoilt), before)
 
 
 @ONE_EACH

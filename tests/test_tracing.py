@@ -1,13 +1,12 @@
 """Causal tracing, against runs that do what it says, one activation at one position at a time."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from asking import busy, cache_of, plain_embeddings, predict, relative
+from asking import busy, cache_of, hooked, plain_embeddings, predict, relative
 from torch import Tensor
 
 import zoo
@@ -259,16 +258,6 @@ def test_seeds_repeat_and_draws_differ(build: Callable[..., Any], what: str) -> 
         assert relative(one.values, first.values) > 1e-3 and abs(one.spoilt / first.spoilt - 1) > 1e-3
 
 
-@contextmanager
-def hooked(model: Any, *hooks: tuple[str, Any]) -> Iterator[None]:
-    for name, function in hooks:
-        model.add_hook(name, function)
-    try:
-        yield
-    finally:
-        model.reset_hooks()
-
-
 @EVERY_WAY
 @pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
 def test_hooks_of_others_stay_at_work_and_see_the_prompt_they_know(
@@ -289,30 +278,6 @@ def test_hooks_of_others_stay_at_work_and_see_the_prompt_they_know(
         expected, low = by_runs(model, ids, **way)
         assert len(Lens(model).user_hooks()) == 2
     assert relative(found.values - low, expected - low) < 1e-6 and relative(found.values, plain.values) > 1e-3
-
-
-@EVERY_WAY
-@ONE_EACH
-def test_no_hook_is_left_behind_even_after_an_exception(build: Callable[..., Any], way: dict[str, Any]) -> None:
-    model, ids = build(), zoo.prompt(build(), N)
-    before, cache = model(ids), cache_of(model, ids)
-    for ends in range(1, 9):  # in the middle of each run in turn
-        runs: list[int] = []
-
-        def fail(*_: Any, runs: list[int] = runs, ends: int = ends) -> None:
-            runs.append(1)
-            if len(runs) == ends:
-                raise KeyboardInterrupt
-
-        fail.__module__ = "transformers"  # of the library's, so to say: no hook of the user's
-        failing = model.blocks[1].mlp.register_forward_hook(fail)
-        try:
-            with pytest.raises(KeyboardInterrupt):
-                trace(cache, TARGET, tokens=ids, samples=1, batch=2, **way)
-        finally:
-            failing.remove()
-        assert Lens(model).user_hooks() == []
-    assert torch.equal(model(ids), before)
 
 
 @ONE_EACH
