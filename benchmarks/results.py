@@ -12,7 +12,7 @@ import json
 import runpy
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -39,6 +39,8 @@ TOLD = "context_cite query=@question"
 FAST = ["heta", *sorted({*heta_lens.METHODS} - {"heta", *SLOW, *UNABLE}), TOLD]
 SETTINGS = ["heta balance=sum", "heta variant=no_gate", "heta variant=transition_only"]
 ABLATIONS = [*SETTINGS, *(f"heta variant={name}" for name in ("uniform_gate", "hessian_only", "kl_only"))]
+CONTROLS = ["attention_rollout", "gradient_norm", "integrated_gradients", "causal_tracing", "leave_one_out", "random"]
+PATCHED = ["patch_correlation", "intervention_5", "mean_effect_5", "misattribution"]
 COPIED = [method for method in FAST if method not in (TOLD, "gilot")]  # whose programmes grow with the vocabulary
 CHEAP = [name for name, metric in METRICS.items() if not metric.again]
 AGAIN = [name for name, metric in METRICS.items() if metric.again]
@@ -143,6 +145,14 @@ def write() -> None:
     told = [f"# Results\n\n{ABOUT}", wins(found), losses(found), settings(found)]
     tables: list[Block] = [Heading("HETA against the others"), tallied(found)]
     for title, one in found.items():
+        if {*SETTINGS, *CONTROLS, *PATCHED} <= {*one.methods, *one.metrics}:
+            patched = narrowed(one, [one.reference, *SETTINGS, *CONTROLS], PATCHED)
+            tables += [
+                Heading(f"Is it true? Patching {title}"),
+                Paragraph(read_out(title, patched)),
+                *overview(patched),
+            ]
+    for title, one in found.items():
         tables += [Heading(title.capitalize()), Paragraph(described(one)), *overview(one)]
     RESULTS.write_text("\n\n".join([*told, markdown(tables)]), encoding="utf-8")
 
@@ -216,6 +226,29 @@ def tallied(found: Mapping[str, Summary]) -> Table:
             row[2 * number + 1 : 2 * number + 3] = [f"{better} / {worse} of {of}", one.best.get(told.name, "")]
     heads = [head for title in found for head in (f"{title}: HETA better / worse", "best of all")]
     return Table(["metric", *heads], [*rows.values()])
+
+
+# ------------------------------------------------------------------------------------------------------- is it true?
+def narrowed(found: Summary, methods: Sequence[str], metrics: Sequence[str]) -> Summary:
+    """Some of its methods and metrics; what is by chance is said of all methods, as before."""
+    best = {metric: method for metric, method in found.best.items() if method in methods}
+    return replace(found, methods=tuple(methods), metrics={name: found.metrics[name] for name in metrics}, best=best)
+
+
+def read_out(title: str, found: Summary) -> str:
+    """Two sentences: who agrees with patching, and who is better or worse than HETA."""
+    agreed = next(iter(found.metrics.values()))
+    order = found.ranked(agreed)
+    value = {method: wording.with_interval(found.cells[agreed.name, method].estimate) for method in found.methods}
+    tallies = by_method(found, [method for method in found.methods if method != found.reference])
+    better, worse = ([one for one in tallies if sign * (one.better - one.worse) > 0] for sign in (1, -1))
+    return (
+        f"On {title} the scores of `{order[0]}` agree best with what patching single tokens does "
+        f"({wording.title(agreed)} {value[order[0]]}), and those of `{found.reference}` are number "
+        f"{order.index(found.reference) + 1} of {len(order)} ({value[found.reference]}; `random` {value['random']}). "
+        f"By more of these {len(found.metrics)} metrics better than `{found.reference}`: "
+        f"{listed([str(one) for one in better]) or 'none'}; worse: {listed([str(one) for one in worse]) or 'none'}."
+    )
 
 
 # ------------------------------------------------------------------------------------------------- in three paragraphs

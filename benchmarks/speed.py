@@ -348,14 +348,15 @@ class Cost(NamedTuple):
         return median(seconds for _, seconds in self.seconds)
 
 
-PARTS = {"curvature": (literal_s, exact_s), "information": (literal_i, exact_i)}
+PARTS: dict[str, tuple[Any, Any]] = {"curvature": (literal_s, exact_s), "information": (literal_i, exact_i)}
 ROW = 'curvature, support="row"'
 
 
 def costs(case: Case, repeats: int) -> dict[str, Cost]:
     """The first rounds warm up, count FLOPs and watch memory, and are not timed; then both are timed in turn."""
     floor = floors(case.model.cfg, case.ids.shape[1], case.plan.probes)
-    return {part: cost(case, *both, floor[part], repeats) for part, both in {**PARTS, ROW: (literal_s, row_s)}.items()}
+    ways = {**PARTS, ROW: (literal_s, row_s)}
+    return {part: cost(case, literal, exact, floor[part], repeats) for part, (literal, exact) in ways.items()}
 
 
 def cost(case: Case, literal: Any, exact: Any, floor: float, repeats: int) -> Cost:

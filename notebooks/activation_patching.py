@@ -8,7 +8,7 @@
 MODEL = "demo"  # or a name of the Hugging Face hub, like "gpt2"
 
 # %% [markdown]
-# We expect two stories of as many tokens, whose answers differ.
+# We expect two stories of as many tokens, whose answers begin with different ones.
 
 # %%
 import heta_lens
@@ -17,11 +17,21 @@ from heta_lens.data import recall
 from heta_lens.models import load_model
 
 model = load_model(MODEL)
-story = next(recall.stories("test", facts=4, rivals=1))
-clean_tokens, spoilt_tokens = model.to_tokens(story.text), model.to_tokens(story.twin.text)
+
+
+def asked(story):
+    """The ids of a story, and of the first token of its answer."""
+    tokens = model.to_tokens(story.text)
+    return tokens, int(model.to_tokens(story.text + story.answer)[0, tokens.shape[1]])
+
+
+for story in recall.stories("test", facts=4, rivals=1):
+    (clean_tokens, right), (spoilt_tokens, wrong) = asked(story), asked(story.twin)
+    if clean_tokens.shape == spoilt_tokens.shape and right != wrong:
+        break
+answers = right, wrong
 print(story.text.split(". ")[-2], "→", story.answer)
 print(story.twin.text.split(". ")[-2], "→", story.twin.answer)
-assert clean_tokens.shape == spoilt_tokens.shape
 
 # %% [markdown]
 # The pair is clean. In one story the sweater is in the jar, in the other in the casket.
@@ -35,9 +45,6 @@ assert clean_tokens.shape == spoilt_tokens.shape
 # %%
 _, clean = model.run_with_cache(clean_tokens, names_filter=heta_lens.names_filter)
 _, spoilt = model.run_with_cache(spoilt_tokens, names_filter=heta_lens.names_filter)
-answers = tuple(
-    int(model.to_tokens(text)[0, -1]) for text in (story.text + story.answer, story.twin.text + story.twin.answer)
-)
 grid = causal.patch(clean, spoilt, answers, scale="logit", tokens=clean_tokens, spoilt_tokens=spoilt_tokens)
 grid.plot()
 

@@ -1,6 +1,7 @@
 """The notebooks run, from the first cell to the last, and are kept without what they printed."""
 
 from pathlib import Path
+from typing import Any
 
 import jupytext
 import nbformat
@@ -8,19 +9,34 @@ import pytest
 from nbclient import NotebookClient
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+STORIES = NOTEBOOKS.parents[1] / "shared" / "models" / "stories3M"
 SCRIPTS = sorted(NOTEBOOKS.glob("*.py"))
 
 pytestmark = pytest.mark.plain
 
 
+def run(notebook: Any) -> None:
+    NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": "/"}}).execute()
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_a_notebook_runs(script: Path) -> None:
     notebook = jupytext.read(script)
-    NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": "/"}}).execute()
+    run(notebook)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert sum(bool(cell.outputs) for cell in code) >= len(code) - 2
     told = [output for cell in code for output in cell.outputs if output.get("name") == "stderr"]
     assert not [output.text for output in told if "Warning" in output.text and "tqdm" not in output.text.lower()]
+
+
+@pytest.mark.skipif(not STORIES.exists(), reason="needs the stories3M model")
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_a_notebook_runs_on_another_model_by_changing_a_line(script: Path) -> None:
+    notebook = jupytext.read(script)
+    first = next(cell for cell in notebook.cells if cell.cell_type == "code")
+    assert first.source.startswith('MODEL = "demo"')
+    first.source = f"MODEL = {str(STORIES)!r}"
+    run(notebook)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)

@@ -56,7 +56,7 @@ EXPLAINED: dict[str, dict[str, Any]] = {
 
 
 def main(
-    split: Annotated[str, typer.Option(help="test, or dev for a look that chooses nothing on test.")] = "test",
+    split: Annotated[Split, typer.Option(help="test, or dev for a look that chooses nothing on test.")] = "test",
     answered: Annotated[int, typer.Option(help="Prompts of each kind that the model answers.")] = 1000,
     explained: Annotated[int, typer.Option(help="Prompts of each kind that are masked and explained.")] = 100,
     folder: Annotated[Path | None, typer.Option(help="A model other than the packaged one.")] = None,
