@@ -14,7 +14,7 @@ from heta_lens.batches import Batches
 from heta_lens.likelihood import ablated
 from heta_lens.masking import Mask
 from heta_lens.prediction import Prediction
-from heta_lens.progress import Work
+from heta_lens.progress import Done, Work
 from heta_lens.scales import Scale
 
 ROWS = 64  # whose logits are held in float64 at once
@@ -65,7 +65,7 @@ def removed(
     nothing: int | None,
     scale: Scale,
     batches: Batches,
-    done: Callable[[int], None],
+    done: Done,
 ) -> Float[Tensor, "copy"]:
     """Of each copy only the tokens ``present`` are left, next to each other; of none of them, the token ``nothing``."""
     ids = asked.ids
@@ -94,7 +94,7 @@ def read_alone(
     present: Bool[Tensor, "copy pos"],
     read: Callable[[Float[Tensor, "some vocab"]], Float[Tensor, "some"]],
     batches: Batches,
-    done: Callable[[int], None],
+    done: Done,
 ) -> Float[Tensor, "copy"]:
     """What is read after the tokens that are ``present`` in each copy, as if there were no others.
 
@@ -117,7 +117,7 @@ def read_alone(
 
 @torch.no_grad()
 def read_everywhere(
-    asked: Prediction, states: Float[Tensor, "copy pos d"], scale: Scale, done: Callable[[int], None]
+    asked: Prediction, states: Float[Tensor, "copy pos d"], scale: Scale, done: Done
 ) -> Float[Tensor, "copy pos"]:
     """A few rows at a time, because a scale may need a second copy of their logits, in float64."""
     logits = asked.prompt.logits_from(0, read=range(len(asked)))(states)

@@ -1,6 +1,6 @@
 """How well scores add up: the target's drop when a set of tokens is masked, against the sum of their scores."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor
 from heta_lens.likelihood import ablated
 from heta_lens.masking import Mask
 from heta_lens.prediction import Prediction
+from heta_lens.progress import Done
 
 SUBSETS = 32  # random ones, beside every single token
 
@@ -31,7 +32,7 @@ def drops(
     mask: Mask,
     members: Bool[Tensor, "subset pos"],
     batch: int | Literal["auto"],
-    done: Callable[[int], None],
+    done: Done,
 ) -> Float[Tensor, "subset"]:
     """``g(X) - g(X with these tokens masked)``, for each set of them."""
     batches = prediction.prompt.batches(batch, len(prediction))
@@ -40,7 +41,7 @@ def drops(
 
 
 @torch.no_grad()
-def whole_drops(targets: Sequence[Prediction], mask: Mask, done: Callable[[int], None]) -> list[float]:
+def whole_drops(targets: Sequence[Prediction], mask: Mask, done: Done) -> list[float]:
     """How much g drops when all of a target's context is masked: what its scores would sum to, were they additive.
 
     One run for all of them: they are of one prompt, the longest context last, and share the mask.

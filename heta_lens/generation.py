@@ -17,6 +17,7 @@ from torch import Tensor
 from heta_lens.batches import Batches
 from heta_lens.lens import EMBED, Hook, KeysValues, Lens
 from heta_lens.prediction import Prediction
+from heta_lens.progress import Done
 from heta_lens.scales import log_softmax
 
 Choose: TypeAlias = Callable[[Tensor, int], Tensor]  # each row's token, of its log-probabilities and the step
@@ -49,7 +50,7 @@ class Writer:
     lens: Lens
     ids: Int[Tensor, "pos"]
     batches: Batches
-    done: Callable[[int], None]
+    done: Done
     resumes: bool
     states: Float[Tensor, "pos d"] | None = None
 
@@ -58,7 +59,7 @@ class Writer:
         cls,
         asked: Prediction,
         batches: Batches,
-        done: Callable[[int], None],
+        done: Done,
         *,
         more: Sequence[int] = (),
         states: Float[Tensor, "pos d"] | None = None,

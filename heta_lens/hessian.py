@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens.batches import Batches, out_of_memory
+from heta_lens.progress import Done
 
 Objective: TypeAlias = Callable[[Float[Tensor, "pos d"]], Float[Tensor, ""]]
 LogProbs: TypeAlias = Callable[[Float[Tensor, "pos d"]], Float[Tensor, "vocab"]]
@@ -34,16 +35,12 @@ ONCE = "this model cannot be differentiated twice with respect to its embeddings
 WAY_OUT = "load it unquantised, with attn_implementation='eager', or use variant='kl_only'"
 
 
-def hessian(
-    objective: Objective, states: Float[Tensor, "pos d"], batches: Batches, done: Callable[[int], None]
-) -> Columns:
+def hessian(objective: Objective, states: Float[Tensor, "pos d"], batches: Batches, done: Done) -> Columns:
     leaf, gradient = differentiate(objective, states)
     return partial(_products, gradient, leaf, length=len(states), batches=batches, done=done)
 
 
-def gauss_newton(
-    log_probs: LogProbs, states: Float[Tensor, "pos d"], batches: Batches, done: Callable[[int], None]
-) -> Columns:
+def gauss_newton(log_probs: LogProbs, states: Float[Tensor, "pos d"], batches: Batches, done: Done) -> Columns:
     """``-Jᵀ (diag(p) - p pᵀ) J`` with J the Jacobian of the logits: the Hessian of any log p(token) without J's own.
 
     For the Jacobian of log-probabilities, which differs by a constant a column, that is ``-Jᵀ diag(p) J``. ``J r`` is
@@ -151,7 +148,7 @@ def _products(
     *,
     length: int,
     batches: Batches,
-    done: Callable[[int], None],
+    done: Done,
 ) -> Tensor:
     """Each direction pulled back through (a part of) the outputs."""
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from heta_lens.batches import Batches
 from heta_lens.divergence import Divergence
 from heta_lens.masking import masked_copies
+from heta_lens.progress import Done
 
 LogProbs = Callable[[Float[Tensor, "copy pos d"]], Float[Tensor, "copy target vocab"]]
 Objective = Callable[[Float[Tensor, "*copy vocab"]], Float[Tensor, "*copy"]]
@@ -34,7 +35,7 @@ def information(
     lengths: Sequence[int] | None = None,
     groups: Sequence[Sequence[int]],
     batches: Batches,
-    done: Callable[[int], None],
+    done: Done,
 ) -> Information:
     """``I[t, i] = D(P_t, P_t with token i masked)`` of the tokens in ``groups``, which share the start of their runs.
 

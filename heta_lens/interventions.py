@@ -14,6 +14,7 @@ from heta_lens.lens import Hook, queries_keys_names, values_name
 from heta_lens.masking import Mask, check_mask
 from heta_lens.options import Batch, check_batch, check_choice, check_positions
 from heta_lens.prediction import Prediction
+from heta_lens.progress import Done
 from heta_lens.scales import Scale
 
 How: TypeAlias = Literal["edge_patch", "resid_patch", "input"]
@@ -32,7 +33,7 @@ def effects(
     groups: Sequence[Iterable[int]] | None = None,
     scale: Scale = "log_prob",
     batch: Batch = "auto",
-    done: Callable[[int], None] = lambda _: None,
+    done: Done = lambda _: None,
 ) -> Float[Tensor, "group"]:
     """``g(clean) - g(patched)`` for each group of positions patched together: above 0 speaks for the target.
 

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from heta_lens.batches import Batches
 from heta_lens.prediction import Prediction
-from heta_lens.progress import Work
+from heta_lens.progress import Done, Work
 from heta_lens.scales import Scale
 
 
 @torch.no_grad()
 def likelihood(
-    asked: Prediction, states: Float[Tensor, "copy pos d"], scale: Scale, done: Callable[[int], None], start: int = 0
+    asked: Prediction, states: Float[Tensor, "copy pos d"], scale: Scale, done: Done, start: int = 0
 ) -> Float[Tensor, "copy"]:
     """With other embeddings from a position on, one run for each copy of the context."""
     found = asked.read(asked.logits_from(start)(states), scale)
@@ -47,7 +47,7 @@ def ablated(
     mask: Float[Tensor, "d"],
     scale: Scale,
     batches: Batches,
-    done: Callable[[int], None],
+    done: Done,
 ) -> Float[Tensor, "copy"]:
     """In each copy only the tokens ``present`` are themselves."""
     return with_others_masked(asked, present, mask, partial(likelihood, asked, scale=scale, done=done), batches)

@@ -1,6 +1,6 @@
 """Pieces: what is explained at once — a whole context, or one of the windows that stand for it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import torch
@@ -14,6 +14,7 @@ from heta_lens.hessian import Columns, ColumnsFrom, check_twice_differentiable, 
 from heta_lens.information import Information, LogProbs, information
 from heta_lens.masking import Mask
 from heta_lens.prediction import Lazy, Prediction
+from heta_lens.progress import Done
 from heta_lens.windows import Window, most_central
 
 WindowMode: TypeAlias = Literal["frozen", "restrict", "chunk"]
@@ -41,7 +42,7 @@ class Piece(NamedTuple):
         places = [position - self.window.start for position in positions]
         return self.prediction.prompt.groups(places, len(self.states), start_cost)
 
-    def columns_from(self, gauss: bool, batches: Batches, done: Callable[[int], None]) -> ColumnsFrom:
+    def columns_from(self, gauss: bool, batches: Batches, done: Done) -> ColumnsFrom:
         """The Hessian of g, or its Gauss–Newton form, from a position of the piece on."""
 
         def columns(at: int) -> Columns:
@@ -103,7 +104,7 @@ def masked_information(
     mask: Mask,
     divergence: Divergence,
     batches: Batches,
-    done: Callable[[int], None],
+    done: Done,
 ) -> Information:
     """Each token that a piece scores, masked in turn for all targets at once; a window is one target's own.
 

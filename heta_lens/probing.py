@@ -24,6 +24,7 @@ from heta_lens.curvature import (
 from heta_lens.hessian import ColumnsFrom, Energy, gaussian, low_rank, tail_energy
 from heta_lens.parts import Balance, Parts
 from heta_lens.pieces import Piece
+from heta_lens.progress import Done
 from heta_lens.samples import Samples
 from heta_lens.sure import half_widths, probes_wanted, upper
 from heta_lens.variants import Kind
@@ -42,7 +43,7 @@ class Probing:
     rank: int
     pairs: bool
     batches: Batches
-    done: Callable[[int], None]
+    done: Done
 
     def everywhere(self, place: Sequence[Piece], length: int) -> tuple[Curvature, dict[str, Any]]:
         """S, averaged over the pieces that score a token, and what a low rank leaves out of H."""

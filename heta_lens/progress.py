@@ -2,14 +2,17 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from time import perf_counter
+from typing import TypeAlias
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+Done: TypeAlias = Callable[[int], None]  # is told how many units of work were just done
 
 PATIENCE = 2.0  # seconds that nobody needs a bar for
 

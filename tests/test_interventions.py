@@ -200,6 +200,16 @@ def test_the_residual_stream_of_a_reference_is_patched_as_in_transformer_lens(bu
         assert relative(found, expected[layer]) < 1e-5  # theirs is in float32
 
 
+@FAMILIES
+def test_patching_every_position_restores_the_clean_run(build: Callable[..., Any]) -> None:
+    model = build()
+    clean, spoilt = predict(model, zoo.prompt(model, N), TARGET), predict(model, other_ids(model), TARGET)
+    lost = float(spoilt.log_probs[TARGET] - clean.log_probs[TARGET])
+    for way in ({"how": "input"}, *({"how": "resid_patch", "layer": layer} for layer in range(2))):
+        (found,) = effects(spoilt, reference=clean, groups=[range(N)], **way).tolist()
+        assert found == pytest.approx(lost, abs=1e-6) and abs(lost) > 1e-3
+
+
 @EVERY_WAY
 @ONE_EACH
 def test_patching_nothing_does_nothing(build: Callable[..., Any], way: dict[str, Any]) -> None:

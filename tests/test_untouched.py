@@ -2,8 +2,8 @@
 
 import copy
 import random
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -15,6 +15,7 @@ from torch import Tensor
 import heta_lens
 import zoo
 from heta_lens import Prediction, attribute, causal
+from heta_lens.progress import Work, working
 
 pytestmark = [
     pytest.mark.usefixtures("unchecked"),
@@ -423,6 +424,34 @@ def test_an_intervention_leaves_everything_as_it_was_wherever_it_ends(
         assert differences(before, state(model, cache, ids)) == [], f"after call {call} of {calls} failed"
     assert torch.equal(model(ids), said)
     assert torch.equal(act(), expected)
+
+
+SHOWN = {
+    "validate": ("validation", validated),
+    "patch": ("patching", partial(patched, what="head_k")),
+    "trace": ("tracing", traced),
+    "ablate": ("heads", ablated),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.parametrize("kind", TWO_KINDS)
+def test_a_progress_bar_ends_when_an_intervention_does(kind: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = OWN_KINDS[kind]()
+    ids = zoo.prompt(model, N)
+    other_ids, bars = ids.roll(3, -1), []
+    module, act = SHOWN[name]
+
+    @contextmanager
+    def watched(expected: dict[str, int], show: bool | None) -> Iterator[Work]:
+        with working(expected, show) as work:
+            bars.append((expected, work, show))
+            yield work
+
+    monkeypatch.setattr(f"heta_lens.causal.{module}.working", watched)
+    act(tuple(model.run_with_cache(some)[1] for some in (ids, other_ids)), (ids, other_ids))
+    [(expected, work, show)] = bars
+    assert work.done["forwards"] == expected["forwards"] > N // 4 and show is None
 
 
 def test_a_swap_ends_with_what_is_done_under_it() -> None:

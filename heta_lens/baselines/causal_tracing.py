@@ -1,9 +1,9 @@
 """Causal tracing (Meng 2022): the context is drowned in noise, and one clean state of one token is put back."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from einops import repeat
@@ -17,11 +17,9 @@ from heta_lens.lens import EMBED, put
 from heta_lens.likelihood import likelihood
 from heta_lens.options import AtLeast, Batch, Seed
 from heta_lens.prediction import Prediction
-from heta_lens.progress import Work
+from heta_lens.progress import Done, Work
 from heta_lens.scales import Scale
 from heta_lens.tracing import drowned, over_positions, put_rows, spoken
-
-Done: TypeAlias = Callable[[int], None]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -17,7 +17,7 @@ from heta_lens.generation import Beams, Writer, beam_search
 from heta_lens.masking import Masking, masked_copies
 from heta_lens.options import AtLeast, Batch
 from heta_lens.prediction import Prediction
-from heta_lens.progress import Work
+from heta_lens.progress import Done, Work
 from heta_lens.scales import log_softmax
 
 Distance: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # between the log-probabilities of two distributions
@@ -104,7 +104,7 @@ def masked_distances(
     vector: Float[Tensor, "d"],
     distance: Distance,
     batches: Batches,
-    done: Callable[[int], None],
+    done: Done,
 ) -> Float[Tensor, "pos"]:
     """How far the next token's distribution moves as each token is masked; runs start where something changes."""
 

@@ -16,7 +16,7 @@ from heta_lens.baselines.replacers import REPLACERS, Replacer, check_replacer, r
 from heta_lens.diagnostics import warn
 from heta_lens.options import AtLeast, Batch, Seed
 from heta_lens.prediction import Prediction
-from heta_lens.progress import Work
+from heta_lens.progress import Done, Work
 from heta_lens.scales import log_softmax
 
 Judge: TypeAlias = Callable[[Tensor], Tensor]  # of contexts: the target's probability, and how many are likelier
@@ -114,7 +114,7 @@ class Probe:
 
 @torch.no_grad()
 def chances(
-    asked: Prediction, in_batches: Callable[..., Tensor], done: Callable[[int], None], ids: Int[Tensor, "copy pos"]
+    asked: Prediction, in_batches: Callable[..., Tensor], done: Done, ids: Int[Tensor, "copy pos"]
 ) -> Float[Tensor, "2 copy"]:
     """The target's probability after other contexts, and how many tokens are likelier."""
 

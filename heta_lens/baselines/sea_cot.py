@@ -17,7 +17,7 @@ from heta_lens.batches import Batches
 from heta_lens.generation import Writer, sample
 from heta_lens.options import AtLeast, Batch, Seed
 from heta_lens.prediction import Prediction
-from heta_lens.progress import Work
+from heta_lens.progress import Done, Work
 from heta_lens.scales import log_softmax
 from heta_lens.text import locate, words
 
@@ -137,7 +137,7 @@ class SeaCot(Baseline):
         facts = {"entailed": entailed, "shared": shared, "weights": weights, "explanations": texts}
         return scores.to(asked.embeddings), {"hit_rate": sum(hits) / len(hits), **facts}
 
-    def _write(self, asked: Prediction, prompts: Prompts, done: Callable[[int], None]) -> list[list[int]]:
+    def _write(self, asked: Prediction, prompts: Prompts, done: Done) -> list[list[int]]:
         longest = len(asked) + len(prompts.think) + self.length
         writer = Writer.after(asked, asked.prompt.batches(self.batch, longest), done, more=prompts.think)
         end = asked.lens.speller.eos
@@ -153,7 +153,7 @@ class SeaCot(Baseline):
 
 @torch.no_grad()
 def said(
-    asked: Prediction, batches: Batches, done: Callable[[int], None], texts: Sequence[Sequence[int]], count: int
+    asked: Prediction, batches: Batches, done: Done, texts: Sequence[Sequence[int]], count: int
 ) -> Float[Tensor, "text step vocab"]:
     """What the model says after each of these texts, and after each of as many tokens before it as are to be read."""
     ids = pad_sequence([asked.ids.new_tensor([*text]) for text in texts], batch_first=True)  # read before what pads it

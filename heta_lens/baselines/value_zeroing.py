@@ -1,6 +1,6 @@
 """Value zeroing (Mohebbi 2023): how far each position's state turns when nobody may take a token's value."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Literal, TypeAlias
@@ -17,7 +17,7 @@ from heta_lens.baselines.reading import full_ids, streams
 from heta_lens.lens import Hook, values_name
 from heta_lens.options import AtLeast, Batch
 from heta_lens.prediction import Prediction
-from heta_lens.progress import Work
+from heta_lens.progress import Done, Work
 
 Streams: TypeAlias = Mapping[int, Float[Tensor, "1 pos d"]]  # clean, by the layer they enter
 
@@ -67,7 +67,7 @@ class ValueZeroing(Baseline):
 
 @torch.no_grad()
 def turns(
-    asked: Prediction, clean: Streams, first: int, done: Callable[[int], None], sources: Int[Tensor, "source"]
+    asked: Prediction, clean: Streams, first: int, done: Done, sources: Int[Tensor, "source"]
 ) -> Float[Tensor, "source l query"]:
     """``1 - cos`` by source, layer and query from the first on; in one run, where each layer sees what it would see."""
     seen: dict[int, Tensor] = {}

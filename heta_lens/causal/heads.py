@@ -16,9 +16,11 @@ from heta_lens.cached import Tokens
 from heta_lens.gate import Flow, by_head, norms_by_layer
 from heta_lens.interventions import check_reading, picked
 from heta_lens.lens import head_outputs_name
+from heta_lens.likelihood import likelihood
 from heta_lens.options import Batch, check_choice, check_positions
 from heta_lens.plots.heat import heat
 from heta_lens.prediction import Prediction
+from heta_lens.progress import Done, working
 from heta_lens.scales import Scale
 from heta_lens.show import View
 
@@ -108,6 +110,7 @@ def ablate_heads(
     tokens: Tokens = None,
     scale: Scale = "log_prob",
     batch: Batch = "auto",
+    progress: bool | None = None,
 ) -> Float[Tensor, "layer head"]:
     """``g(clean) - g(without this head)`` for every head alone: above 0, it speaks for the target.
 
@@ -119,6 +122,7 @@ def ablate_heads(
         position, tokens: as `attribute` is given them.
         scale: what g is, the target's ``prob``, ``log_prob``, ``logit`` or ``log_odds``.
         batch: how many copies of the context run at once.
+        progress: show a progress bar; None shows it on a terminal or in a notebook.
     """
     check_choice("fill", fill, get_args(Emptied))
     check_reading(scale, batch)
@@ -126,10 +130,12 @@ def ablate_heads(
     names = [head_outputs_name(layer) for layer in range(asked.lens.layers)]
     asked.lens.check_points(names)
     places = check_positions(range(len(asked)) if positions is None else positions, len(asked), "of the context")
-    with asked.running(), torch.no_grad():
+    cost = {"forwards": asked.lens.layers * asked.lens.sizes.heads + 1}
+    with asked.running(), working(cost, progress) as work, torch.no_grad():
+        done = partial(work.add, "forwards")
         handed = picked(asked, asked.embeddings[None], 0, dict.fromkeys(names, partial(_mean, len(asked))))
-        run = partial(_without, asked, places, scale)
-        clean = asked.read(asked.logits_from(0)(asked.embeddings[None]), scale)
+        run = partial(_without, asked, places, scale, done)
+        clean = likelihood(asked, asked.embeddings[None], scale, done)
         batches = asked.prompt.batches(batch, len(asked))
         rows = []
         for name in names:
@@ -147,6 +153,7 @@ def _without(
     asked: Prediction,
     places: list[int],
     scale: Scale,
+    done: Done,
     name: str,
     instead: Float[Tensor, "head d_head"],
     heads: Int[Tensor, "copy"],
@@ -160,4 +167,4 @@ def _without(
         return live
 
     with asked.lens.hooked([(name, empty)]):
-        return asked.read(asked.logits_from(0)(repeat(asked.embeddings, "pos d -> copy pos d", copy=len(heads))), scale)
+        return likelihood(asked, repeat(asked.embeddings, "pos d -> copy pos d", copy=len(heads)), scale, done)

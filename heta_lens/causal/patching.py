@@ -20,8 +20,10 @@ from heta_lens.causal.grid import Grid
 from heta_lens.causal.pair import same_length, same_model
 from heta_lens.interventions import check_reading
 from heta_lens.lens import Lens, added_names, head_outputs_name, queries_keys_names, values_name
+from heta_lens.likelihood import likelihood
 from heta_lens.options import Batch, check_choice, check_positions
 from heta_lens.prediction import Prediction
+from heta_lens.progress import Done, working
 from heta_lens.scales import Scale
 from heta_lens.text import quoted
 
@@ -41,6 +43,7 @@ def patch(
     layers: Sequence[SupportsIndex] | None = None,
     scale: Scale = "log_prob",
     batch: Batch = "auto",
+    progress: bool | None = None,
 ) -> Grid:
     """How likely the target is in the spoilt run, with one activation at a time as the clean run has it.
 
@@ -62,6 +65,7 @@ def patch(
         layers: the only ones that are patched, and that have rows.
         scale: of the grid; ``logit`` and a pair for a target make the logit difference.
         batch: how many copies of the spoilt prompt run at once.
+        progress: show a progress bar; None shows it on a terminal or in a notebook.
     """
     check_choice("what", what, (*get_args(ByPosition), *get_args(ByHead)))
     check_reading(scale, batch)
@@ -73,7 +77,9 @@ def patch(
     with clean.running(), spoilt.running(), torch.no_grad():
         runs = Runs.of(clean, spoilt, what, rows, scale)
         columns = runs.positions(places) if what in get_args(ByPosition) else runs.heads(places)
-        values = torch.stack([runs.patched(layer, columns.members, batch) for layer in rows])
+        with working({"forwards": len(rows) * len(columns.labels)}, progress) as work:
+            done = partial(work.add, "forwards")
+            values = torch.stack([runs.patched(layer, columns.members, batch, done) for layer in rows])
     both = float(runs.clean_likelihood), float(runs.spoilt_likelihood)
     title, cost = f"patching {what}: {quoted(clean.target_text)}", values.numel() + len(both)
     return Grid(title, values, columns.labels, *both, cost, tuple(rows))
@@ -127,19 +133,21 @@ class Runs:
         members = rearrange(patched, "pos -> 1 pos 1") & rearrange(torch.eye(count).bool(), "cell head -> cell 1 head")
         return Columns(members, tuple(f"head {head}" for head in range(count)))
 
-    def patched(self, layer: int, members: Bool[Tensor, "cell pos *head"], batch: Batch) -> Float[Tensor, "cell"]:
+    def patched(
+        self, layer: int, members: Bool[Tensor, "cell pos *head"], batch: Batch, done: Done = lambda _: None
+    ) -> Float[Tensor, "cell"]:
         """How likely the target is with each cell's clean activations in a run of its own."""
         batches = self.spoilt.prompt.batches(batch, len(self.spoilt))
-        run = partial(self._run, self.names[layer])
+        run = partial(self._run, self.names[layer], done)
         found = batches.map(run, members.to(self.spoilt.embeddings.device), len(self.spoilt)).cpu()
         _check_finite(self.names[layer], found)
         return found
 
-    def _run(self, name: str, some: Bool[Tensor, "copy pos *head"]) -> Float[Tensor, "copy"]:
+    def _run(self, name: str, done: Done, some: Bool[Tensor, "copy pos *head"]) -> Float[Tensor, "copy"]:
         start = self._start(some)  # before the patch is on, since the kept keys and values are to be the spoilt ones
         states = repeat(self.spoilt.embeddings[start:], "pos d -> copy pos d", copy=len(some))
         with self.spoilt.lens.hooked([(name, partial(_put, some[:, start:], self.clean[name][start:]))]):
-            return self.spoilt.read(self.spoilt.logits_from(start)(states), self.scale)
+            return likelihood(self.spoilt, states, self.scale, done, start)
 
     def _start(self, some: Bool[Tensor, "copy pos *head"]) -> int:
         """The first position that is patched, since none before it can change, if runs can begin there."""
@@ -148,7 +156,7 @@ class Runs:
 
 
 def _whole_run(asked: Prediction, scale: Scale) -> Float[Tensor, ""]:
-    return asked.read(asked.logits_from()(asked.embeddings[None]), scale)[0].cpu()
+    return likelihood(asked, asked.embeddings[None], scale, lambda _: None)[0].cpu()
 
 
 def _put(

@@ -4,7 +4,7 @@ The baseline of this name makes one score a token of it; here the table itself c
 subject alone, and what MLPs or attention add to the stream can be put back in place of the stream.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
 
@@ -22,13 +22,12 @@ from heta_lens.lens import Lens, added_names
 from heta_lens.likelihood import likelihood
 from heta_lens.options import Batch, check_at_least, check_choice, check_positions, is_whole
 from heta_lens.prediction import Prediction
-from heta_lens.progress import Work
+from heta_lens.progress import Done, working
 from heta_lens.scales import Scale
 from heta_lens.text import quoted
 from heta_lens.tracing import drowned, over_positions, put_rows, spoken
 
 What: TypeAlias = Literal["resid", "mlp", "attn"]
-Done: TypeAlias = Callable[[int], None]
 States: TypeAlias = Mapping[str, Float[Tensor, "pos d"]]  # by the hook where they were seen
 
 
@@ -46,6 +45,7 @@ def trace(
     seed: int = 0,
     scale: Scale = "prob",
     batch: Batch = "auto",
+    progress: bool | None = None,
 ) -> Grid:
     """How likely the target is in a context under noise, with what was clean at one position after a layer put back.
 
@@ -65,15 +65,17 @@ def trace(
         samples, seed: how often noise is drawn, and where from.
         scale: what the grid holds, the target's ``prob``, ``log_prob``, ``logit`` or ``log_odds``.
         batch: how many copies of the context run at once.
+        progress: show a progress bar; None shows it on a terminal or in a notebook.
     """
     check_reading(scale, batch)
     _check(subject, what, window, noise, samples, seed)
     lens = Lens.of(cache)
     names = _names(lens, what)
     lens.check_points(names)
-    asked, work = Prediction.from_cache(cache, target, position=position, tokens=tokens), Work()
-    spoilt, done = _spoilt(asked, subject), partial(work.add, "forwards")
-    with asked.running(), torch.no_grad():
+    asked = Prediction.from_cache(cache, target, position=position, tokens=tokens)
+    spoilt, cost = _spoilt(asked, subject), samples * (lens.layers * len(asked) + 1) + 2
+    with asked.running(), working({"forwards": cost}, progress) as work, torch.no_grad():
+        done = partial(work.add, "forwards")
         seen = _seen(asked, names, done)
         clean = likelihood(asked, asked.embeddings[None], scale, done)
         draws = [drowned(asked, spoilt, noise, seed, sample) for sample in range(samples)]

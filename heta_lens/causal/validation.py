@@ -1,6 +1,7 @@
 """Does patching agree? An attribution against what the prediction does when each of its tokens is patched."""
 
 from dataclasses import dataclass
+from functools import partial
 from math import isnan
 from typing import Any, SupportsIndex
 
@@ -19,6 +20,7 @@ from heta_lens.metrics.ranking import highest
 from heta_lens.options import Batch, check_at_least
 from heta_lens.plots.heat import heat
 from heta_lens.prediction import Prediction
+from heta_lens.progress import working
 from heta_lens.scales import Scale
 from heta_lens.show import View
 
@@ -80,6 +82,7 @@ def validate(
     least: float | int = 0.01,
     special: bool = False,
     batch: Batch = "auto",
+    progress: bool | None = None,
 ) -> Validation:
     """Patch every token that an attribution has a score for, and say whether the effects agree with the scores.
 
@@ -94,6 +97,7 @@ def validate(
         top: how many of them should have an effect of at least ``least``.
         special: judge special tokens too, on which attention rests when it has nowhere to go.
         batch: how many copies of the context run at once.
+        progress: show a progress bar; None shows it on a terminal or in a notebook.
     """
     for name, value in {"k": k, "top": top}.items():
         check_at_least(name, value, 1, whole=True)
@@ -104,7 +108,10 @@ def validate(
     scores = torch.full((len(asked),), -torch.inf, dtype=torch.float64)
     scores[attribution.positions] = attribution.scores.double()
     first = [judged[at] for at in highest(scores[judged], k)]
-    found = effects(asked, **way, reference=other, batch=batch, groups=[first, *([at] for at in judged)]).cpu().double()
+    groups = [first, *([at] for at in judged)]
+    with working({"forwards": len(groups)}, progress) as work:
+        done = partial(work.add, "forwards")
+        found = effects(asked, **way, reference=other, batch=batch, groups=groups, done=done).cpu().double()
     joint, alone, own = float(found[0]), found[1:], scores[judged]
     return Validation(
         positions=tuple(judged),
