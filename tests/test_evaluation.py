@@ -28,7 +28,7 @@ from heta_lens.evaluation.runner import ask, figures, record_of, stretches
 from heta_lens.evaluation.tables import summary
 from heta_lens.metrics import METRICS, Case
 from heta_lens.metrics.case import positions
-from heta_lens.metrics.judges import of_whole_answer
+from heta_lens.metrics.judges import READINGS, of_whole_answer
 from heta_lens.prediction import versions
 
 QUICK = ["leave_one_out", "input_x_gradient", "random"]
@@ -207,6 +207,22 @@ def test_scores_vary_by_chance_only_where_a_method_has_some(method: str, varies:
         values, reasons = figures(case, ["sensitivity_chance"])
     assert not reasons
     assert (values["sensitivity_chance"] > 0) == varies
+
+
+def test_what_a_special_token_has_does_not_matter() -> None:
+    [instance], names = suite("recall", limit=1, facts=2), [*READINGS, "f1", "support_mass", "sensitivity"]
+    prediction = ask(demo(), instance)
+    scores = torch.arange(float(len(prediction)))
+
+    def found(first: float) -> dict[str, Any]:
+        def explain(asked: Any) -> Any:
+            noisy = asked.embeddings.double().sum(1) + 10 * scores
+            return asked.attribution("mine", torch.cat([torch.tensor([first]), noisy[1:]]), {}, {}, {})
+
+        return figures(runner.case_of(demo(), instance, prediction, lambda *_: explain), names)[0]
+
+    assert found(0.0) == found(1e4)
+    assert found(0.0)["sensitivity"] > 0 and found(0.0)["dsa_thresholded"] != 0
 
 
 def test_scores_that_say_little_are_doubted() -> None:

@@ -1,6 +1,6 @@
 """Judges: from one method's word on one prompt to the figures of `METRICS`, by their names."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from math import isnan
@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from heta_lens.attribution import Attribution
 from heta_lens.cached import Activations
 from heta_lens.interventions import effects
 from heta_lens.lens import names_filter
@@ -140,7 +141,9 @@ def judge_gold(case: Case) -> dict[str, Value]:
 
 def judge_dsa(case: Case) -> dict[str, Value]:
     support, distractor, gold = (case.positions(name) for name in ("support", "distractor", "gold"))
-    return {name: dsa(case.scores, support, distractor, gold, reading=reading) for name, reading in READINGS.items()}
+    scores = torch.zeros_like(case.scores)  # of special tokens, which belong to no segment
+    scores[case.candidates] = case.scores[case.candidates]
+    return {name: dsa(scores, support, distractor, gold, reading=reading) for name, reading in READINGS.items()}
 
 
 def judge_span(case: Case) -> dict[str, Value]:
@@ -205,8 +208,13 @@ SWAPPED = ("causal_pass_5", "causal_pass_5_unpatched", "causal_pass_5_chance")
 # ---------------------------------------------------------------------------------------------------------- robustness
 def judge_noise(case: Case) -> dict[str, Value]:
     found = under_noise(case.prediction, [case.explain] * RUNS)
-    rows = {norm: torch.stack([normalised(one.scores.cpu(), norm=norm).values for one in found]) for norm in NOISY}
-    return {name: sensitivity(rows[norm]) for norm, name in NOISY.items()}
+    return {name: varied(case, found, norm) for norm, name in NOISY.items()}
+
+
+def varied(case: Case, runs: Sequence[Attribution], norm: Any) -> float:
+    """How much the shares of the tokens that are judged differ between runs."""
+    judged = [one.scores.detach().cpu()[case.candidates] for one in runs]
+    return sensitivity(torch.stack([normalised(scores, norm=norm).values for scores in judged]))
 
 
 NOISY: dict[Any, str] = {"max": "sensitivity", "sum": "sensitivity_sum"}
@@ -217,8 +225,7 @@ def judge_chance(case: Case) -> dict[str, Value]:
     if not getattr(method, "random", hasattr(method, "seed")):  # a seed means something to some settings only
         return {"sensitivity_chance": 0.0}
     found = under_noise(case.prediction, [replace(method, seed=method.seed + run) for run in range(RUNS)], noise=0)
-    rows = [normalised(one.scores.cpu(), norm="max").values for one in found]
-    return {"sensitivity_chance": sensitivity(torch.stack(rows))}
+    return {"sensitivity_chance": varied(case, found, "max")}
 
 
 def judge_paraphrase(case: Case) -> dict[str, Value]:
