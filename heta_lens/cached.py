@@ -30,7 +30,8 @@ class Activations:
         found, prompts = _found(cache)
         if prompts > 1:
             raise ValueError(
-                f"the cache holds {prompts} prompts and this explains one: heta_lens.attribute_batch explains them all"
+                f"the cache holds {prompts} prompts and this is about one: cache it alone, or explain all of them with "
+                "heta_lens.attribute_batch"
             )
         return cls({name: activation[0] for name, activation in found.items()})
 

@@ -1,6 +1,7 @@
 """Interventions: how much less likely the target is when what some tokens hand on comes from another run."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Literal, TypeAlias, get_args
@@ -10,9 +11,9 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from heta_lens.lens import Hook, queries_keys_names, values_name
+from heta_lens.lens import BatchHook, Hook, pattern_name, queries_keys_names, values_name
 from heta_lens.masking import Mask, check_mask
-from heta_lens.options import Batch, check_batch, check_choice, check_positions
+from heta_lens.options import Batch, check_batch, check_choice, chosen_positions
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Done
 from heta_lens.scales import Scale
@@ -30,7 +31,7 @@ def effects(
     layer: int | None = None,
     reference: Prediction | None = None,
     patterns: Patterns = "frozen",
-    groups: Sequence[Iterable[int]] | None = None,
+    groups: Iterable[Iterable[int]] | None = None,
     scale: Scale = "log_prob",
     batch: Batch = "auto",
     done: Done = lambda _: None,
@@ -53,7 +54,7 @@ def effects(
     """
     _check(prediction, how, mask, layer, reference, patterns, scale, batch)
     n = len(prediction)
-    members = _members([[place] for place in range(n)] if groups is None else groups, n)
+    members = _members([[place] for place in range(n)] if groups is None else [*groups], n)
     source = prediction if reference is None else reference
     with prediction.running(), source.running(), torch.no_grad():
         other = prediction.mask_vector(mask) if reference is None else reference.embeddings
@@ -186,6 +187,30 @@ def _attention_names(asked: Prediction) -> list[str]:
 
 
 # ------------------------------------------------------------------------------------------- what hooks keep and put
+def values_put(
+    prediction: Prediction, places: Sequence[int], values: Float[Tensor, "place ..."], layer: int
+) -> AbstractContextManager[None]:
+    """While this lasts, these tokens have these values in every run of the model that reaches them."""
+
+    def put(live: Tensor) -> Tensor:
+        found = live.clone()
+        there = [row for row, place in enumerate(places) if place < live.shape[1]]
+        found[:, [places[row] for row in there]] = values[there].to(live).reshape(len(there), *live.shape[2:])
+        return found
+
+    hooks = {values_name(layer): put, pattern_name(layer): _refuse_continued}
+    return prediction.lens.hooked([(name, BatchHook(hook)) for name, hook in hooks.items()])
+
+
+def _refuse_continued(pattern: Float[Tensor, "copy head query key"]) -> None:
+    """A run that continues kept keys and values does not say at which position it begins."""
+    if pattern.shape[-2] < pattern.shape[-1]:
+        raise RuntimeError(
+            "a run continued keys and values that were kept, and cannot be told where values are put: run the whole "
+            "text anew, with use_past_kv_cache=False"
+        )
+
+
 def _rows(places: Bool[Tensor, "copy pos"], live: Tensor) -> Float[Tensor, "row ..."]:
     """What is at these places; a run may be longer."""
     return live[:, : places.shape[1]][places]
@@ -232,6 +257,10 @@ def _check(
     scale: Scale,
     batch: Batch,
 ) -> None:
+    for asked in (prediction, prediction if reference is None else reference):
+        if not isinstance(asked, Prediction):
+            way_out = "heta_lens.Prediction.from_cache(cache, target, tokens=tokens) makes one"
+            raise TypeError(f"a {type(asked).__name__} is no prediction: {way_out}")
     for name, value, kind in (("how", how, How), ("patterns", patterns, Patterns)):
         check_choice(name, value, get_args(kind))
     check_reading(scale, batch)
@@ -266,10 +295,7 @@ def _members(groups: Sequence[Iterable[int]], n: int) -> Bool[Tensor, "group pos
         raise ValueError("groups holds no group of positions")
     members = torch.zeros(len(groups), n, dtype=torch.bool)
     for number, (row, group) in enumerate(zip(members, groups, strict=True)):
-        places = check_positions(group, n, "of the context")
-        if not places:
-            raise ValueError(f"group {number} of {len(groups)} holds no position")
-        row[places] = True
+        row[chosen_positions(f"group {number}", group, n, "of the context")] = True
     return members
 
 

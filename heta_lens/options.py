@@ -46,12 +46,18 @@ def check_batch(batch: Any) -> None:
         check_at_least("batch", batch, 1, whole=True)
 
 
-def check_positions(positions: Iterable[Any], count: int, of: str) -> list[int]:
-    """These positions as plain numbers; refuse one that is none of so many ``of`` something."""
+def chosen_positions(name: str, positions: Any, count: int, of: str) -> list[int]:
+    """Those that are named, as plain numbers, and all of them for None; ``of`` says what there are so many of."""
+    if positions is None:
+        return [*range(count)]
+    if not isinstance(positions, Iterable) or getattr(positions, "ndim", 1) == 0:
+        raise TypeError(f"{name}={positions!r} is no list of positions: write [3] for one, [3, 4] for two")
     found = list(positions)
+    if not found:
+        raise ValueError(f"{name} is empty: name a position at least")
     for place in found:
         if not (is_whole(place) and 0 <= index(place) < count):
-            raise ValueError(f"position {place!r} is not among the {count} {of}")
+            raise ValueError(f"position {place!r} is none of the {count} positions {of}, which are counted from 0")
     return [index(place) for place in found]
 
 

@@ -91,12 +91,25 @@ def test_what_cannot_be_validated_is_refused(build: Callable[[], Any]) -> None:
     model = build()
     ids, others = zoo.prompt(model, N), zoo.prompt(model, N, seed=1)
     attribution = explained(model, ids)
-    with pytest.raises(ValueError, match="this attribution is of another prompt than the cache: it explains"):
+    with pytest.raises(ValueError, match="this attribution is of another prompt than the cache"):
         validate(cache_of(model, others), attribution, tokens=others)
     with pytest.raises(ValueError, match="this attribution is of another prompt"):
         validate(cache_of(model, ids[:, :4]), attribution, tokens=ids[:, :4])
     with pytest.raises(ValueError, match="k=0 must be at least 1"):
         validate(cache_of(model, ids), attribution, tokens=ids, k=0)
+    with pytest.raises(ValueError, match="least=-1 must be at least 0"):
+        validate(cache_of(model, ids), attribution, tokens=ids, least=-1)
+    inner = explain(model, ids, TARGET, position=4, method="leave_one_out")
+    with pytest.raises(ValueError, match="of another prompt than the cache, or of another position=: it explains"):
+        validate(cache_of(model, ids), inner, tokens=ids)
+    with pytest.raises(ValueError, match="or of another position="):
+        validate(cache_of(model, ids), attribution.without([4, 5]), tokens=ids, position=4)
+    with pytest.raises(TypeError, match="a Tensor is no attribution of one token: pass what attribute returns"):
+        validate(cache_of(model, ids), attribution.scores, tokens=ids)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="reference_tokens= do not match the cache"):
+        validate(cache_of(model, ids), attribution, tokens=ids, reference=cache_of(model, others), reference_tokens=ids)
+    with pytest.raises(TypeError, match="a ActivationCache is no prediction: heta_lens"):
+        effects(cache_of(model, ids))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="how='edge' is not one of"):
         validate(cache_of(model, ids), attribution, tokens=ids, how="edge")  # type: ignore[arg-type]
 
@@ -157,9 +170,9 @@ def test_a_swap_ends_whatever_happens_under_it(build: Callable[[], Any]) -> None
     [
         (2, [1], "layer=2 is none of the layers 0 to 1 this model has"),
         (True, [1], "layer=True is none of the layers"),
-        (0, [], "positions is empty: name the tokens whose values are to be swapped"),
-        (0, [N], "position 6 is not among the 6 that both prompts have"),
-        (0, [-1], "position -1 is not among the 6"),
+        (0, [], "positions is empty: name a position"),
+        (0, [N], "position 6 is none of the 6 positions that both prompts have"),
+        (0, [-1], "position -1 is none of the 6"),
     ],
 )
 def test_a_swap_of_what_is_not_there_is_refused(
@@ -184,7 +197,7 @@ def test_heads_together_are_the_gate(build: Callable[[], Any], flow: Any) -> Non
     heads = gate_heads(cache_of(model, ids), flow=flow, tokens=ids)
     torch.testing.assert_close(heads.shares.sum((0, 1)), whole.cpu(), rtol=1e-6, atol=1e-9)
     torch.testing.assert_close(heads.of(2), heads.shares[:, :, 2])
-    layer, head, share = heads.top(1, position=2)[0]
+    layer, head, share = heads.top(1, source=2)[0]
     assert share == float(heads.of(2).max()) == float(heads.shares[layer, head, 2])
     assert "most of it through heads" in repr(heads) and "layer 1" in heads.plot(2).fragment
     frame = heads.to_frame()
@@ -244,11 +257,17 @@ def test_a_prediction_without_a_head_is_what_a_hook_makes_of_it(
 @ONE_EACH
 def test_ablations_refuse_what_they_cannot_do(build: Callable[[], Any]) -> None:
     cache = cache_of(build(), zoo.prompt(build(), N))
+    with pytest.raises(ValueError, match="positions is empty: name a position"):
+        ablate_heads(cache, TARGET, positions=[])
+    with pytest.raises(TypeError, match="positions=3 is no list of positions"):
+        ablate_heads(cache, TARGET, positions=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="k=0 must be at least 1"):
+        gate_heads(cache).top(0)
     with pytest.raises(ValueError, match="fill='noise' is not one of 'zero', 'mean'"):
         ablate_heads(cache, TARGET, fill="noise")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="position 9 is not among the 6 of the context"):
+    with pytest.raises(ValueError, match="position 9 is none of the 6 positions of the context"):
         ablate_heads(cache, TARGET, positions=[9])
-    with pytest.raises(ValueError, match="position 9 is not among the 6 of the context"):
+    with pytest.raises(ValueError, match="position 9 is none of the 6 positions of the context"):
         gate_heads(cache).of(9)
     with pytest.raises(ValueError, match="flow='suffixes' is not one of"):
         gate_heads(cache, flow="suffixes")  # type: ignore[arg-type]

@@ -11,9 +11,8 @@ from transformer_lens import patching
 
 import zoo
 from heta_lens.baselines.leave_one_out import LeaveOneOut
-from heta_lens.interventions import effects
+from heta_lens.interventions import effects, values_put
 from heta_lens.lens import Lens, values_name
-from heta_lens.swapping import values_at, values_put
 
 N, TARGET, OTHER = 5, 7, 9
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
@@ -369,10 +368,10 @@ def test_groups_are_counted_as_they_are_done(build: Callable[..., Any]) -> None:
         ({"how": "resid_patch", "layer": -1}, "layer=-1 is none of the layers 0 to 1"),
         ({"how": "resid_patch", "layer": "first"}, "layer='first' is none of the layers 0 to 1"),
         ({"groups": []}, "groups holds no group of positions"),
-        ({"groups": [[0], []]}, "group 1 of 2 holds no position"),
-        ({"groups": [[0, N]]}, f"position {N} is not among the {N} of the context"),
-        ({"groups": [[-1]]}, f"position -1 is not among the {N} of the context"),
-        ({"groups": [[0.5]]}, f"position 0.5 is not among the {N} of the context"),
+        ({"groups": [[0], []]}, "group 1 is empty: name a position"),
+        ({"groups": [[0, N]]}, f"position {N} is none of the {N} positions of the context"),
+        ({"groups": [[-1]]}, f"position -1 is none of the {N} positions of the context"),
+        ({"groups": [[0.5]]}, f"position 0.5 is none of the {N} positions of the context"),
     ],
     ids=str,
 )
@@ -407,8 +406,10 @@ def test_a_reference_that_does_not_fit_is_refused_before_any_run(forwards: Any) 
     for mask, said in (("mean", "'mean'"), (3, "3"), (torch.zeros(8), "a vector of 8")):
         with pytest.raises(ValueError, match=f"mask={said} and a reference are two things to put in: give one of them"):
             effects(prediction, reference=prediction, mask=mask)
-    with pytest.raises(ValueError, match="is not among"):
+    with pytest.raises(ValueError, match="is none of the"):
         effects(prediction, groups=[[N]])
+    with pytest.raises(TypeError, match="group 0=1 is no list of positions"):
+        effects(prediction, groups=[1, 2])  # type: ignore[list-item]
     assert not ran
 
 
@@ -419,7 +420,6 @@ def test_values_swapped_are_those_of_the_other_run(build: Callable[[], Any]) -> 
     ids, others, layer = zoo.prompt(model, N), other_ids(model), 1
     asked, source = (predict(model, some, TARGET) for some in (ids, others))
     live = model.run_with_cache(others)[1][values_name(layer)][0]
-    torch.testing.assert_close(values_at(source, [1, 3], layer), live[[1, 3]])
 
     def put(found: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
         found = found.clone()
@@ -429,10 +429,24 @@ def test_values_swapped_are_those_of_the_other_run(build: Callable[[], Any]) -> 
     with torch.no_grad():
         expected = model.run_with_hooks(ids, fwd_hooks=[(values_name(layer), put)])
         clean = model(ids)
-        with values_put(asked, [1, 3], values_at(source, [1, 3], layer), layer):
+        with values_put(asked, [1, 3], source.values[layer][[1, 3]], layer):
             torch.testing.assert_close(model(ids), expected)
             torch.testing.assert_close(model(ids[:, :3])[:, 1], expected[:, 1])  # where the others are not reached
-        with values_put(asked, [1, 3], values_at(asked, [1, 3], layer), layer):
+        with values_put(asked, [1, 3], asked.values[layer][[1, 3]], layer):
             torch.testing.assert_close(model(ids), clean)
         torch.testing.assert_close(model(ids), clean)
     assert not torch.allclose(expected, clean)
+
+
+@pytest.mark.parametrize("build", zoo.models(""))
+def test_values_are_put_into_models_of_all_kinds_and_only_where_positions_are_known(build: Callable[[], Any]) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    asked = predict(model, ids, TARGET)
+    with torch.no_grad(), values_put(asked, [0, 1], asked.values[0][[0, 1]], 0):
+        torch.testing.assert_close(model(ids)[0, -1].log_softmax(-1), asked.log_probs, check_dtype=False)
+        begun = asked.lens.keys_values(ids[:, :2])
+        if len(begun) == asked.lens.layers:  # others keep none
+            with pytest.raises(RuntimeError, match="run the whole text anew, with use_past_kv_cache=False"):
+                asked.lens.run(ids[:, 2:], past=asked.lens.resume(begun, 2, N, 1))
+    assert asked.lens.user_hooks() == []

@@ -17,7 +17,7 @@ LEVELS = [
     {"prompt"},
     {"prediction"},
     {"gate", "hessian", "information", "windows", "diagnostics", "generation", "likelihood"},
-    {"coalitions", "curvature", "interventions", "faithfulness", "parts", "swapping", "tracing"},
+    {"coalitions", "curvature", "interventions", "faithfulness", "parts", "tracing"},
     {"pieces", "sure"},
     {"probing"},
     {"baselines", "heta", "metrics"},

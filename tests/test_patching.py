@@ -398,14 +398,14 @@ def test_the_attribution_says_what_was_asked_and_may_be_of_either_prompt(build: 
         ({"what": "head_pattern"}, "what='head_pattern' is not one of"),
         ({"scale": "nats"}, "scale='nats' is not one of 'log_prob'"),
         ({"batch": 0}, "batch=0 must be at least 1"),
-        ({"layers": []}, "layers is empty: name those to be patched"),
+        ({"layers": []}, "layers is empty: name a layer"),
         ({"layers": [0, 2]}, "layer=2 is none of the layers 0 to 1 this model has"),
         ({"layers": [-1]}, "layer=-1 is none of the layers 0 to 1"),
         ({"layers": [0.5]}, "layer=0.5 is none of the layers 0 to 1"),
-        ({"positions": []}, "positions is empty: name those to be patched"),
-        ({"positions": [0, N]}, f"position {N} is not among the {N} of the prompts"),
-        ({"positions": [-1]}, f"position -1 is not among the {N} of the prompts"),
-        ({"positions": ["last"]}, f"position 'last' is not among the {N} of the prompts"),
+        ({"positions": []}, "positions is empty: name a position"),
+        ({"positions": [0, N]}, f"position {N} is none of the {N} positions of the prompts"),
+        ({"positions": [-1]}, f"position -1 is none of the {N} positions of the prompts"),
+        ({"positions": ["last"]}, f"position 'last' is none of the {N} positions of the prompts"),
     ],
     ids=str,
 )
@@ -426,7 +426,7 @@ def test_prompts_that_do_not_go_together_are_refused() -> None:
     with pytest.raises(TypeError, match="is no cache with its model"):
         patch(cache_of(model, clean), clean, TARGET)
     for wrong in ("tokens", "spoilt_tokens"):
-        with pytest.raises(ValueError, match="tokens= do not match the cache"):
+        with pytest.raises(ValueError, match=f"^{wrong}= do not match the cache"):
             patch(cache_of(model, clean), cache_of(model, clean), TARGET, **{wrong: prompts(model)[1]})
 
 
@@ -506,5 +506,11 @@ def test_a_grid_reads_as_a_table() -> None:
     assert "&lt;b&gt;" in page and "<b>" not in page and page.index("layer 1") < page.index("layer 0")
     same = Grid("patching", torch.ones(1, 2), ("a", "b"), clean=1.0, spoilt=1.0, forwards=2)
     assert repr(same) == "patching: nothing was lost, 1 in both runs"
+    assert bool(same.restored.isnan().all()) and [*same.to_frame()["value"]] == [1.0, 1.0]
     with pytest.raises(ValueError, match="nothing was lost"):
-        _ = same.restored
+        same.plot()
+    with pytest.raises(ValueError, match="k=-1 must be at least 1"):
+        grid.top(-1)
+    some = Grid("patching", torch.eye(2), ("a", "a"), clean=1.0, spoilt=0.0, forwards=6, layers=(1, 3), columns=(5, 2))
+    assert [one[:3] for one in some.top(2)] == [(1, 5, "a"), (3, 2, "a")]
+    assert "layer 1 'a' at 5 1.00, layer 3 'a' at 2 1.00" in repr(some)

@@ -1,12 +1,14 @@
 """What patching does, by layer and by position or head: in the layout of TransformerLens' own patching grids."""
 
 from dataclasses import dataclass
+from math import nan
 from typing import NamedTuple
 
 import pandas as pd
 from jaxtyping import Float
 from torch import Tensor
 
+from heta_lens.options import check_at_least
 from heta_lens.plots.heat import heat
 from heta_lens.show import View
 
@@ -16,6 +18,7 @@ class Patch(NamedTuple):
 
     layer: int
     column: int
+    """The position, or the head."""
     label: str
     value: float
     restored: float
@@ -25,9 +28,9 @@ class Patch(NamedTuple):
 class Grid:
     """How likely the target is after each patch, in nats or on the scale that was asked for.
 
-    ``clean`` is how likely it is in the run that was not spoilt, ``spoilt`` in the one that was. ``labels`` say what
-    the columns are: tokens, or heads; ``layers`` which the rows are (all, if none are named). ``forwards`` is what it
-    cost.
+    ``clean`` is how likely it is in the run that was not spoilt, ``spoilt`` in the one that was. ``layers`` and
+    ``columns`` (positions, or heads) say what was patched, all from the first on if none are named, and ``labels`` what
+    is written over the columns. ``forwards`` is what it cost.
     """
 
     title: str
@@ -37,19 +40,21 @@ class Grid:
     spoilt: float
     forwards: int
     layers: tuple[int, ...] = ()
+    columns: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "layers", self.layers or tuple(range(len(self.values))))
+        for name, count in zip(("layers", "columns"), self.values.shape, strict=True):
+            object.__setattr__(self, name, getattr(self, name) or tuple(range(count)))
 
     @property
     def restored(self) -> Float[Tensor, "layer column"]:
-        """The share of what was lost that each patch brings back: 0 is nothing, 1 all of it."""
-        if self.clean == self.spoilt:
-            raise ValueError("nothing was lost: the target is as likely in the clean run as in the spoilt one")
-        return (self.values - self.spoilt) / (self.clean - self.spoilt)
+        """The share of what was lost that each patch brings back: 0 is nothing, 1 all of it; NaN if none was lost."""
+        lost = self.clean - self.spoilt
+        return (self.values - self.spoilt) / (lost or nan)
 
     def top(self, k: int = 10) -> list[Patch]:
         """The k patches that bring back most, best first."""
+        check_at_least("k", k, 1, whole=True)
         order = self.values.flatten().argsort(descending=self.clean >= self.spoilt, stable=True)[:k].tolist()
         patches = self._patches()
         return [patches[place] for place in order]
@@ -63,19 +68,25 @@ class Grid:
         return [
             Patch(layer, column, label, value, restored)
             for layer, rows in zip(self.layers, both, strict=True)
-            for column, (label, value, restored) in enumerate(zip(self.labels, *rows, strict=True))
+            for column, label, value, restored in zip(self.columns, self.labels, *rows, strict=True)
         ]
 
     def plot(self) -> View:
         """A heat map of what was restored, the last layer on top."""
+        if self.clean == self.spoilt:
+            raise ValueError("nothing was lost: the target is as likely in the clean run as in the spoilt one")
         names = [f"layer {layer}" for layer in reversed(self.layers)]
         return heat(self.title, names, self.labels, self.restored.flip(0), f"restored: {self._range}")
 
     def __repr__(self) -> str:
         if self.clean == self.spoilt:
             return f"{self.title}: nothing was lost, {self.clean:.4g} in both runs"
-        best = ", ".join(f"layer {one.layer} {one.label!r} {one.restored:.2f}" for one in self.top(3))
+        best = ", ".join(f"layer {one.layer} {self._named(one)} {one.restored:.2f}" for one in self.top(3))
         return f"{self.title}: {self._range}; most restored by {best}"
+
+    def _named(self, patch: Patch) -> str:
+        """By its label, and its place where others are called the same."""
+        return repr(patch.label) + (f" at {patch.column}" if self.labels.count(patch.label) > 1 else "")
 
     @property
     def _range(self) -> str:

@@ -17,7 +17,7 @@ from heta_lens.gate import Flow, by_head, norms_by_layer
 from heta_lens.interventions import check_reading, picked
 from heta_lens.lens import head_outputs_name
 from heta_lens.likelihood import likelihood
-from heta_lens.options import Batch, check_choice, check_positions
+from heta_lens.options import Batch, check_at_least, check_choice, chosen_positions
 from heta_lens.plots.heat import heat
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Done, working
@@ -40,16 +40,17 @@ class GateHeads:
     shares: Float[Tensor, "layer head pos"]
     tokens: tuple[str, ...]
 
-    def of(self, position: int | None = None) -> Float[Tensor, "layer head"]:
+    def of(self, source: int | None = None) -> Float[Tensor, "layer head"]:
         """What flows through each head from one token, or from all of them."""
-        if position is None:
+        if source is None:
             return self.shares.sum(-1)
-        [place] = check_positions([position], len(self.tokens), "of the context")
+        [place] = chosen_positions("source", [source], len(self.tokens), "of the context")
         return self.shares[..., place]
 
-    def top(self, k: int = 10, position: int | None = None) -> list[Head]:
+    def top(self, k: int = 10, source: int | None = None) -> list[Head]:
         """The k heads through which most flows, from one token or from all of them."""
-        carried = self.of(position)
+        check_at_least("k", k, 1, whole=True)
+        carried = self.of(source)
         order = carried.flatten().argsort(descending=True, stable=True)[:k].tolist()
         places = [divmod(at, carried.shape[1]) for at in order]
         return [Head(layer, head, float(carried[layer, head])) for layer, head in places]
@@ -64,13 +65,13 @@ class GateHeads:
             for at, token in enumerate(self.tokens)
         ).set_axis(["layer", "head", "position", "token", "share"], axis=1)
 
-    def plot(self, position: int | None = None) -> View:
+    def plot(self, source: int | None = None) -> View:
         """A heat map of layers and heads, the last layer on top."""
-        carried = self.of(position)
+        carried = self.of(source)
         layers, heads = carried.shape
         rows, columns = [f"layer {at}" for at in reversed(range(layers))], [f"head {at}" for at in range(heads)]
-        source = "all tokens" if position is None else repr(self.tokens[position])
-        return heat(f"the gate's flow from {source}", rows, columns, carried.flip(0), "shares of the gate")
+        named = "all tokens" if source is None else repr(self.tokens[source])
+        return heat(f"the gate's flow from {named}", rows, columns, carried.flip(0), "shares of the gate")
 
     def __repr__(self) -> str:
         most = ", ".join(f"{one.layer}.{one.head} {one.share:.1%}" for one in self.top(5))
@@ -129,19 +130,21 @@ def ablate_heads(
     asked = Prediction.from_cache(cache, target, position=position, tokens=tokens)
     names = [head_outputs_name(layer) for layer in range(asked.lens.layers)]
     asked.lens.check_points(names)
-    places = check_positions(range(len(asked)) if positions is None else positions, len(asked), "of the context")
+    places = chosen_positions("positions", positions, len(asked), "of the context")
     cost = {"forwards": asked.lens.layers * asked.lens.sizes.heads + 1}
     with asked.running(), working(cost, progress) as work, torch.no_grad():
         done = partial(work.add, "forwards")
-        handed = picked(asked, asked.embeddings[None], 0, dict.fromkeys(names, partial(_mean, len(asked))))
+        means = picked(asked, asked.embeddings[None], 0, dict.fromkeys(names, partial(_mean, len(asked))))
         run = partial(_without, asked, places, scale, done)
         clean = likelihood(asked, asked.embeddings[None], scale, done)
-        batches = asked.prompt.batches(batch, len(asked))
+        batches, heads = asked.prompt.batches(batch, len(asked)), torch.arange(asked.lens.sizes.heads)
         rows = []
-        for name in names:
-            instead = handed[name] * (fill == "mean")
-            heads = torch.arange(len(instead), device=instead.device)
-            rows.append(clean - batches.map(partial(run, name, instead), heads, len(asked)))
+        for layer, name in enumerate(names):
+            instead = means[name] if fill == "mean" else torch.zeros_like(means[name])
+            row = clean - batches.map(partial(run, name, instead), heads, len(asked))
+            for head in (~row.isfinite()).nonzero().flatten().tolist():
+                raise ValueError(f"without head {layer}.{head} the target's likelihood changes by {float(row[head])}")
+            rows.append(row)
     return torch.stack(rows).cpu()
 
 

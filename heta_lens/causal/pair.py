@@ -1,8 +1,13 @@
 """What is asked of two prompts, and refused where these cannot be compared."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from heta_lens.asked import Asked
+from heta_lens.attribution import Attribution
 from heta_lens.cached import Tokens
 from heta_lens.lens import Lens
 from heta_lens.prediction import Prediction
@@ -15,12 +20,33 @@ def same_model(cache: Any, other_cache: Any) -> Lens:
     return lens
 
 
+@contextmanager
+def told_of(name: str) -> Iterator[None]:
+    """Errors that speak of ``tokens=`` speak of what they are called here."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(str(error).replace("tokens=", f"{name}=")) from None
+
+
+def check_attribution(attribution: Any) -> None:
+    if not isinstance(attribution, Attribution):
+        raise TypeError(f"a {type(attribution).__name__} is no attribution of one token: pass what attribute returns")
+
+
+def explains(attribution: Attribution, asked: Prediction) -> bool:
+    """Whether it is of this context."""
+    text, _ = asked.located
+    return attribution.text == text and torch.equal(asked.ids.cpu()[attribution.positions], attribution.ids)
+
+
 def same_length(
     clean_cache: Any, spoilt_cache: Any, target: Asked, tokens: Tokens, spoilt_tokens: Tokens
 ) -> tuple[Prediction, Prediction]:
     """The same target, asked of both prompts."""
     clean = Prediction.from_cache(clean_cache, target, tokens=tokens)
-    spoilt = Prediction.from_cache(spoilt_cache, clean.target, tokens=spoilt_tokens)
+    with told_of("spoilt_tokens"):
+        spoilt = Prediction.from_cache(spoilt_cache, clean.target, tokens=spoilt_tokens)
     if len(clean) != len(spoilt):
         counts = f"the spoilt prompt has {len(spoilt)} tokens, and the clean one {len(clean)}"
         raise ValueError(f"{counts}: patch between prompts of as many")

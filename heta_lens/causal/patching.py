@@ -4,7 +4,7 @@ The grids are those of `transformer_lens.patching`, cell for cell. But many cell
 are taken from one live run, so that of a cache only what `names_filter` keeps is needed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias, get_args
@@ -21,7 +21,7 @@ from heta_lens.causal.pair import same_length, same_model
 from heta_lens.interventions import check_reading
 from heta_lens.lens import Lens, added_names, head_outputs_name, queries_keys_names, values_name
 from heta_lens.likelihood import likelihood
-from heta_lens.options import Batch, check_choice, check_positions
+from heta_lens.options import Batch, check_choice, chosen_positions
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Done, working
 from heta_lens.scales import Scale
@@ -62,7 +62,7 @@ def patch(
         what: the kind of activation.
         tokens, spoilt_tokens: the ids that were cached; without them they are read off the cached embeddings.
         positions: the only ones that are patched, each by itself; together, where columns are heads.
-        layers: the only ones that are patched, and that have rows.
+        layers: the only ones that are patched, and that have rows, from the first up.
         scale: of the grid; ``logit`` and a pair for a target make the logit difference.
         batch: how many copies of the spoilt prompt run at once.
         progress: show a progress bar; None shows it on a terminal or in a notebook.
@@ -73,7 +73,7 @@ def patch(
     rows = _chosen_layers(layers, lens)
     lens.check_points(site_name(lens, what, layer) for layer in rows)
     clean, spoilt = same_length(clean_cache, spoilt_cache, target, tokens, spoilt_tokens)
-    places = _chosen_positions(positions, len(spoilt))
+    places = chosen_positions("positions", positions, len(spoilt), "of the prompts")
     with clean.running(), spoilt.running(), torch.no_grad():
         runs = Runs.of(clean, spoilt, what, rows, scale)
         columns = runs.positions(places) if what in get_args(ByPosition) else runs.heads(places)
@@ -82,13 +82,14 @@ def patch(
             values = torch.stack([runs.patched(layer, columns.members, batch, done) for layer in rows])
     both = float(runs.clean_likelihood), float(runs.spoilt_likelihood)
     title, cost = f"patching {what}: {quoted(clean.target_text)}", values.numel() + len(both)
-    return Grid(title, values, columns.labels, *both, cost, tuple(rows))
+    return Grid(title, values, columns.labels, *both, cost, tuple(rows), columns.places)
 
 
 class Columns(NamedTuple):
-    """What each cell of a row takes from the clean run, and what these cells are called."""
+    """What each cell of a row takes from the clean run, which position or head that is, and what it is called."""
 
     members: Bool[Tensor, "cell pos *head"]
+    places: tuple[int, ...]
     labels: tuple[str, ...]
 
 
@@ -123,7 +124,7 @@ class Runs:
         members = torch.zeros(len(places), len(self.spoilt), dtype=torch.bool)
         members[range(len(places)), places] = True
         written = self.spoilt.written
-        return Columns(members, tuple(written[place] for place in places))
+        return Columns(members, tuple(places), tuple(written[place] for place in places))
 
     def heads(self, places: Sequence[int]) -> Columns:
         """Every head, each at all of these positions."""
@@ -131,7 +132,7 @@ class Runs:
         patched = torch.zeros(len(self.spoilt), dtype=torch.bool)
         patched[list(places)] = True
         members = rearrange(patched, "pos -> 1 pos 1") & rearrange(torch.eye(count).bool(), "cell head -> cell 1 head")
-        return Columns(members, tuple(f"head {head}" for head in range(count)))
+        return Columns(members, tuple(range(count)), tuple(f"head {head}" for head in range(count)))
 
     def patched(
         self, layer: int, members: Bool[Tensor, "cell pos *head"], batch: Batch, done: Done = lambda _: None
@@ -175,17 +176,12 @@ def site_name(lens: Lens, what: ByPosition | ByHead, layer: int) -> str:
 
 # --------------------------------------------------------------------------------------------------- what is refused
 def _chosen_layers(layers: Sequence[SupportsIndex] | None, lens: Lens) -> list[int]:
+    if layers is not None and not isinstance(layers, Iterable):
+        raise TypeError(f"layers={layers!r} is no list of layers: write [{layers!r}] for one")
     chosen = {lens.check_layer("layer", layer) for layer in (range(lens.layers) if layers is None else layers)}
     if not chosen:
-        raise ValueError("layers is empty: name those to be patched")
+        raise ValueError("layers is empty: name a layer at least")
     return sorted(chosen)
-
-
-def _chosen_positions(positions: Sequence[SupportsIndex] | None, n: int) -> list[int]:
-    places = check_positions(range(n) if positions is None else positions, n, "of the prompts")
-    if not places:
-        raise ValueError("positions is empty: name those to be patched")
-    return places
 
 
 def _check_layout(lens: Lens, what: ByPosition | ByHead, seen: Mapping[str, Tensor]) -> None:

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import Any, SupportsIndex, get_args
 
 import torch
-from torch import Tensor
 
 from heta_lens.asked import Asked
 from heta_lens.attribution import Attribution
 from heta_lens.cached import Tokens
-from heta_lens.causal.pair import same_length, same_model
+from heta_lens.causal.pair import check_attribution, explains, same_length, same_model
 from heta_lens.causal.patching import ByPosition, Runs, site_name
 from heta_lens.interventions import check_reading
 from heta_lens.metrics.ranking import ranked
@@ -70,6 +69,7 @@ def patch_in_order(
     """
     check_choice("what", what, get_args(ByPosition))
     check_at_least("restore", restore, 0)
+    check_attribution(attribution)
     check_reading(scale, batch)
     lens = same_model(clean_cache, spoilt_cache)
     row = lens.check_layer("layer", layer)
@@ -101,11 +101,6 @@ def _restored(runs: Runs, layer: int, order: Sequence[int], restore: float, batc
 
 def _order(attribution: Attribution, clean: Prediction, spoilt: Prediction) -> list[int]:
     """Positions by their scores, highest first, of equal ones the first in the text."""
-    if not any(_explains(attribution, asked.ids.cpu()) for asked in (clean, spoilt)):
+    if not any(explains(attribution, asked) for asked in (clean, spoilt)):
         raise ValueError(f"this attribution is of neither prompt: it explains {attribution.text!r}")
     return attribution.positions[ranked(attribution.scores)].tolist()
-
-
-def _explains(attribution: Attribution, ids: Tensor) -> bool:
-    places = attribution.positions
-    return int(places.max()) < len(ids) and torch.equal(ids[places], attribution.ids)

@@ -8,10 +8,10 @@ import torch
 
 from heta_lens.cached import Activations, Tokens
 from heta_lens.causal.pair import same_model
-from heta_lens.lens import EMBED, names_filter, values_name
-from heta_lens.options import check_positions
+from heta_lens.interventions import values_put
+from heta_lens.lens import EMBED, names_filter, pattern_name, values_name
+from heta_lens.options import chosen_positions
 from heta_lens.prediction import Prediction
-from heta_lens.swapping import values_put
 
 
 @contextmanager
@@ -20,20 +20,24 @@ def swap_values(
 ) -> Iterator[Any]:
     """While this lasts, the model has the values of prompt A at these positions of a layer, in every run.
 
-    Gives the cache of prompt B under the swap, to be explained: ``attribute(cache, target, tokens=...)``.
+    Gives the cache of prompt B under the swap, to be explained: ``attribute(cache, target, tokens=...)``. Runs begin
+    with their first token: one that continues kept keys and values, as ``generate`` does unless told otherwise, is
+    refused.
 
     Args:
-        cache_a: where the values come from.
+        cache_a: where the values come from, taken as they are there.
         cache_b: of the prompt that is to be run under the swap, by the same model.
         layer: whose value vectors are swapped, of all heads.
         positions: the same in both prompts; runs that do not reach them are as they were.
         tokens: the ids of prompt B; without them they are read off its cached embeddings.
     """
-    asked, given = Prediction.from_cache(cache_b, tokens=tokens), Activations.of(cache_a)
     same_model(cache_a, cache_b).check_layer("layer", layer)
-    places = check_positions(positions, min(len(asked), len(given[EMBED])), "that both prompts have")
-    if not places:
-        raise ValueError("positions is empty: name the tokens whose values are to be swapped")
+    asked, given = Prediction.from_cache(cache_b, tokens=tokens), Activations.of(cache_a)
+    pattern = pattern_name(layer)
+    if pattern in given and given[pattern].shape[-1] != len(given[EMBED]):
+        raise ValueError("cache_a holds a part of its prompt: take it of the whole, without pos_slice")
+    shorter = min(len(asked), len(given[EMBED]))
+    places = chosen_positions("positions", positions, shorter, "that both prompts have")
     model: Any = asked.lens.model
     with values_put(asked, places, given[values_name(layer)][places], layer):
         with torch.no_grad():

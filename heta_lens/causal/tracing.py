@@ -20,7 +20,7 @@ from heta_lens.causal.grid import Grid
 from heta_lens.interventions import check_reading, picked
 from heta_lens.lens import Lens, added_names
 from heta_lens.likelihood import likelihood
-from heta_lens.options import Batch, check_at_least, check_choice, check_positions, is_whole
+from heta_lens.options import Batch, check_at_least, check_choice, chosen_positions
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Done, working
 from heta_lens.scales import Scale
@@ -68,7 +68,7 @@ def trace(
         progress: show a progress bar; None shows it on a terminal or in a notebook.
     """
     check_reading(scale, batch)
-    _check(subject, what, window, noise, samples, seed)
+    _check(what, window, noise, samples, seed)
     lens = Lens.of(cache)
     names = _names(lens, what)
     lens.check_points(names)
@@ -130,7 +130,7 @@ def _restored(
 
 
 # --------------------------------------------------------------------------------------------------- what is refused
-def _check(subject: Iterable[int] | None, what: What, window: int, noise: float | int, samples: int, seed: int) -> None:
+def _check(what: What, window: int, noise: float | int, samples: int, seed: int) -> None:
     check_choice("what", what, get_args(What))
     for name, value, least in (("window", window, 1), ("samples", samples, 1), ("seed", seed, 0)):
         check_at_least(name, value, least, whole=True)
@@ -140,17 +140,12 @@ def _check(subject: Iterable[int] | None, what: What, window: int, noise: float 
             f"window={window} with what='resid': the stream after a layer holds what all before it added, so leave "
             "out window=, or put back what='mlp' or 'attn'"
         )
-    if is_whole(subject):
-        raise TypeError(f"subject={subject!r} is one position, where several may be named: write subject=[{subject}]")
 
 
 def _spoilt(asked: Prediction, subject: Iterable[int] | None) -> Bool[Tensor, "pos"]:
     """Which positions are to be under noise."""
     if subject is None:
         return spoken(asked)
-    places = check_positions(subject, len(asked), "of the context")
-    if not places:
-        raise ValueError("subject is empty: name the positions that are to be under noise, or leave it out for all")
     spoilt = torch.zeros(len(asked), dtype=torch.bool)
-    spoilt[places] = True
+    spoilt[chosen_positions("subject", subject, len(asked), "of the context")] = True
     return spoilt

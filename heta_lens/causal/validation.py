@@ -12,9 +12,9 @@ from torch import Tensor
 
 from heta_lens.attribution import Attribution
 from heta_lens.cached import Tokens
+from heta_lens.causal.pair import check_attribution, explains, told_of
 from heta_lens.interventions import How, Patterns, effects
 from heta_lens.masking import Mask
-from heta_lens.metrics.candidates import ordinary
 from heta_lens.metrics.effects import mean_effect, misattribution, patch_correlation
 from heta_lens.metrics.ranking import highest
 from heta_lens.options import Batch, check_at_least
@@ -54,14 +54,19 @@ class Validation:
     def plot(self) -> View:
         """Scores above effects, each as shares of its largest."""
         rows = torch.stack([values / (values.abs().max() or 1) for values in (self.scores, self.effects)])
-        return heat(self.title, ["score", "effect"], self.tokens, rows, repr(self).partition(": ")[2])
+        return heat(self.title, ["score", "effect"], self.tokens, rows, self._told)
 
     def __repr__(self) -> str:
-        k, top, least = (self.options[name] for name in ("k", "top", "least"))
+        return f"{self.title}: {self._told}"
+
+    @property
+    def _told(self) -> str:
+        k, top = (min(self.options[name], len(self.positions)) for name in ("k", "top"))
         agreed = "none" if isnan(self.patch_correlation) else f"{self.patch_correlation:.2f}"
         return (
-            f"{self.title}: rank correlation with effects {agreed}; the first {k} together {self.joint:.3g}, alone "
-            f"{self.mean_single:.3g} on average; {self.misattribution:.0%} of the first {top} below {least:g}"
+            f"rank correlation with effects {agreed}; the first {k} together {self.joint:.3g}, alone "
+            f"{self.mean_single:.3g} on average; {self.misattribution:.0%} of the first {top} below "
+            f"{self.options['least']:g}"
         )
 
 
@@ -75,6 +80,7 @@ def validate(
     mask: Mask = "zero",
     layer: int | None = None,
     reference: Any = None,
+    reference_tokens: Tokens = None,
     patterns: Patterns = "frozen",
     scale: Scale = "log_prob",
     k: int = 5,
@@ -93,6 +99,7 @@ def validate(
         tokens: the ids that were cached; without them they are read off the cached embeddings.
         how, mask, layer, patterns, scale: the intervention, as `effects` has it.
         reference: the cache of a counterfactual prompt of as many tokens, to patch with in place of a mask.
+        reference_tokens: its ids, as ``tokens`` are those of ``cache``.
         k: how many tokens with the highest scores are patched together; all, where there are fewer.
         top: how many of them should have an effect of at least ``least``.
         special: judge special tokens too, on which attention rests when it has nowhere to go.
@@ -101,21 +108,24 @@ def validate(
     """
     for name, value in {"k": k, "top": top}.items():
         check_at_least(name, value, 1, whole=True)
+    check_at_least("least", least, 0)
+    check_attribution(attribution)
     asked = Prediction.from_cache(cache, attribution.target, position=position, tokens=tokens)
     judged = _judged(asked, attribution, special)
-    other = None if reference is None else Prediction.from_cache(reference, attribution.target, position=position)
+    other = None
+    if reference is not None:
+        with told_of("reference_tokens"):
+            other = Prediction.from_cache(reference, attribution.target, position=position, tokens=reference_tokens)
     way: dict[str, Any] = {"how": how, "mask": mask, "layer": layer, "patterns": patterns, "scale": scale}
-    scores = torch.full((len(asked),), -torch.inf, dtype=torch.float64)
-    scores[attribution.positions] = attribution.scores.double()
-    first = [judged[at] for at in highest(scores[judged], k)]
-    groups = [first, *([at] for at in judged)]
+    places, own = judged.positions.tolist(), judged.scores.double()
+    groups = [[places[at] for at in highest(own, k)], *([at] for at in places)]
     with working({"forwards": len(groups)}, progress) as work:
         done = partial(work.add, "forwards")
         found = effects(asked, **way, reference=other, batch=batch, groups=groups, done=done).cpu().double()
-    joint, alone, own = float(found[0]), found[1:], scores[judged]
+    joint, alone = float(found[0]), found[1:]
     return Validation(
-        positions=tuple(judged),
-        tokens=tuple(attribution.tokens[attribution.positions.tolist().index(at)] for at in judged),
+        positions=tuple(places),
+        tokens=judged.tokens,
         scores=own,
         effects=alone,
         patch_correlation=patch_correlation(own, alone),
@@ -127,15 +137,13 @@ def validate(
     )
 
 
-def _judged(asked: Prediction, attribution: Attribution, special: bool) -> list[int]:
-    """The positions whose effects are measured."""
-    places = attribution.positions.tolist()
-    if max(places) >= len(asked) or not torch.equal(asked.ids.cpu()[attribution.positions], attribution.ids):
+def _judged(asked: Prediction, attribution: Attribution, special: bool) -> Attribution:
+    """What is judged of an attribution."""
+    if not explains(attribution, asked):
         raise ValueError(
-            f"this attribution is of another prompt than the cache: it explains {attribution.target_text!r} "
-            f"by {attribution.text!r}"
+            f"this attribution is of another prompt than the cache, or of another position=: it explains "
+            f"{attribution.target_text!r} by {attribution.text!r}"
         )
-    judged = [at for at in places if special or at in {*ordinary(asked)}]
-    if not judged:
+    if not special and bool(attribution.special.all()):
         raise ValueError("every token of this attribution is special: special=True judges them too")
-    return judged
+    return attribution if special else attribution.without(special=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from heta_lens.attribution import Attribution
 from heta_lens.cached import Activations
-from heta_lens.interventions import effects
+from heta_lens.interventions import effects, values_put
 from heta_lens.lens import names_filter
 from heta_lens.metrics.additivity import Drops, additivity_gap, faithfulness_error
 from heta_lens.metrics.alignment import Reading, dsa, evidence_mass, f1
@@ -28,7 +28,6 @@ from heta_lens.metrics.robustness import again, sensitivity, told_alike, under_n
 from heta_lens.metrics.sanity import cascade
 from heta_lens.metrics.soft import soft, soft_area
 from heta_lens.prediction import Prediction, predictions
-from heta_lens.swapping import values_at, values_put
 
 Value: TypeAlias = float | tuple[float, ...] | str  # a str says why there is none
 Measured = TypeVar("Measured")
@@ -196,7 +195,7 @@ def judge_swapped(case: Case) -> dict[str, Value]:
         return dict.fromkeys(SWAPPED, "the twin has another number of tokens")
     gold, layer, explain = case.positions("gold"), case.prediction.lens.layers // 2, case.ready(twin, other)
     before = explain(other)
-    with values_put(other, gold, values_at(case.prediction, gold, layer), layer):
+    with values_put(other, gold, case.prediction.values[layer][gold], layer):
         after = explain(again(other))
     passed = (passes(found.scores.detach().cpu(), gold, 5, candidates=case.candidates) for found in (after, before))
     return dict(zip(SWAPPED, (*passed, chance_of_passing(len(case.candidates), len(gold), 5)), strict=True))
