@@ -11,6 +11,7 @@ the stories3M model, whose folder ``run copied`` needs.
 import json
 import runpy
 import tarfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -46,6 +47,7 @@ CHEAP = [name for name, metric in METRICS.items() if not metric.again]
 AGAIN = [name for name, metric in METRICS.items() if metric.again]
 
 OF_NO_METHOD = {"verdict_change_random", "causal_pass_5_chance"}  # the same for all
+CHANCE = {"sensitivity_chance"}  # 0 for whatever has none
 ABOUT = (
     "Written by `python -m benchmarks.results write`: every method by every metric, as it was measured. What the "
     "metrics are is on [Judging methods](evaluation.md). Differences are called so where they are more than chance "
@@ -142,10 +144,11 @@ def write() -> None:
     unpack()
     begun = {PARTS[name].title: summary(FOLDER / name) for name in PARTS if (FOLDER / name).is_dir()}
     found = {title: one for title, one in begun.items() if finished(one)}
-    told = [f"# Results\n\n{ABOUT}", wins(found), losses(found), settings(found)]
-    tables: list[Block] = [Heading("HETA against the others"), tallied(found)]
+    against = {title: one for title, one in found.items() if others(one)}
+    told = [f"# Results\n\n{ABOUT}", wins(against), losses(against), settings(found)]
+    tables: list[Block] = [Heading("HETA against the others"), tallied(against)]
     for title, one in found.items():
-        if {*SETTINGS, *CONTROLS, *PATCHED} <= {*one.methods, *one.metrics}:
+        if {*SETTINGS, *CONTROLS} <= {*one.methods} and {*PATCHED} <= {*one.metrics}:
             patched = narrowed(one, [one.reference, *SETTINGS, *CONTROLS], PATCHED)
             tables += [
                 Heading(f"Is it true? Patching {title}"),
@@ -184,7 +187,7 @@ class Tally(NamedTuple):
 
 def judged(found: Summary) -> list[Metric]:
     """The metrics that have something to say about methods on these prompts."""
-    having = {name for name, method in found.cells if found.cells[name, method].estimate.n} - OF_NO_METHOD
+    having = {name for name, method in found.cells if found.cells[name, method].estimate.n} - OF_NO_METHOD - CHANCE
     return [metric for metric in found.metrics.values() if metric.name in having]
 
 
@@ -237,7 +240,7 @@ def narrowed(found: Summary, methods: Sequence[str], metrics: Sequence[str]) -> 
 
 def read_out(title: str, found: Summary) -> str:
     """Two sentences: who agrees with patching, and who is better or worse than HETA."""
-    agreed = next(iter(found.metrics.values()))
+    agreed = found.metrics["patch_correlation"]
     order = found.ranked(agreed)
     value = {method: wording.with_interval(found.cells[agreed.name, method].estimate) for method in found.methods}
     tallies = by_method(found, [method for method in found.methods if method != found.reference])
@@ -277,14 +280,16 @@ def losses(found: Mapping[str, Summary]) -> str:
 
 def settings(found: Mapping[str, Summary]) -> str:
     """Configurations of HETA against the paper's."""
-    told, best = [], Tally("the paper's", 0, 0, 0)
+    told, leads = [], Counter({"the paper's": 0})
     for title, one in found.items():
         tallies = by_method(one, [method for method in one.methods if method.startswith("heta ")])
         told += [f"{tally} on {title}" for tally in tallies]
-        best = max([best, *tallies], key=lambda tally: tally.better - tally.worse)
+        for tally in tallies:
+            leads[tally.name] += tally.better - tally.worse
+    (best, _), *_ = leads.most_common(1)
     return (
         f"**Which setting.** By how many metrics other settings are better and worse than the paper's: "
-        f"{listed(told) or 'none was tried'}. By these we would use {best.name} setting."
+        f"{listed(told) or 'none was tried'}. By these we would use {best} setting."
     )
 
 

@@ -11,9 +11,10 @@ MODEL = "demo"  # or a name of the Hugging Face hub, like "gpt2"
 # We expect a story in which one sentence tells the answer and another is there to mislead.
 
 # %%
+from functools import partial
+
 from heta_lens.data.suites import suite
-from heta_lens.evaluation import Entry
-from heta_lens.evaluation.runner import ask
+from heta_lens.evaluation import Entry, ask
 from heta_lens.models import load_model
 
 model = load_model(MODEL)
@@ -22,7 +23,8 @@ print(instance.text)
 print("evidence:", instance.words("support"), "distraction:", instance.words("distractor"))
 
 # %% [markdown]
-# The evidence names the owner that the question asks for; the distraction tells of the same thing of somebody else's.
+# The evidence names the owner and the thing that the question asks for; the distraction tells of another owner's, or of
+# another thing.
 #
 # One question to the model, and ten methods that answer it: `METHODS` has them all by name. An `Entry` may use the
 # places of the instance's spans, as ContextCite does, which wants to know which part is the question. We expect this
@@ -65,23 +67,25 @@ heat("ten methods", list(attributions), prediction.written, rows, "each over its
 # About half of them do, and agree on little else: attention rests on the beginning of the text, ContextCite gives a
 # whole sentence one score, and integrated gradients find something to say about nearly every token.
 #
-# Which is right? Metrics judge. We take one of each kind: how far the answer falls when tokens go in the order of the
-# scores (`abpc`, more is better), where the score lies (`dsa`, `first_is_support`), and whether patching agrees
-# (`patch_correlation`). We expect no method to win them all, and random scores to win none.
+# Which is right? Metrics judge. We take one of each kind: how much further the answer falls when tokens go from the
+# highest score than from the lowest (`abpc`, more is better), where the score lies (`dsa`, `first_is_support`), and
+# whether patching agrees (`patch_correlation`). We expect no method to win them all, and random scores to be nowhere
+# near the best.
 
 # %%
 import pandas as pd
 
-from heta_lens.evaluation.runner import case_of, figures
+from heta_lens.evaluation import figures
+from heta_lens.metrics import Case
 
 judged = {}
 for entry in entries:
-    case = case_of(model, instance, prediction, entry.ready)
+    case = Case(instance, prediction, attributions[entry.label], entry.ready, partial(ask, model))
     judged[entry.label] = figures(case, ["abpc", "dsa", "first_is_support", "patch_correlation"])[0]
 pd.DataFrame(judged).T.astype(float).round(3)
 
 # %% [markdown]
-# None wins them all; and random scores are not even last, because one prompt proves nothing: these are single numbers,
-# without intervals. `heta-lens evaluate recall` does the same for
-# hundreds of prompts, with intervals, paired differences and all the metrics there are; what came of it is on the
-# page of results in the documentation.
+# None does: leaving one token out leads, alone or with others, by the first three, attention rollout by the last. And
+# random scores are not last: they put evidence first, by luck. One prompt proves nothing, and these are single numbers
+# without intervals. `heta-lens evaluate recall` does the same for hundreds of prompts, with intervals, paired
+# differences and all the metrics there are; what came of it is on the page of results in the documentation.

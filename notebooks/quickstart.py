@@ -92,4 +92,4 @@ again.scores.equal(attribution.scores) and again.tokens == attribution.tokens
 
 # %% [markdown]
 # It does. Other questions (why this token rather than that one, why the token at place 12, many prompts at once) are in
-# the README; whether scores like these are *true* is the next notebook's question.
+# the README; whether scores like these are *true* is what `activation_patching` asks.

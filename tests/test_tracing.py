@@ -18,15 +18,15 @@ N, LAYERS, TARGET, OTHER = 4, 4, 7, 9
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
 ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
 WAYS: list[dict[str, Any]] = [
-    {"what": "resid"},
-    {"what": "mlp"},
-    {"what": "attn"},
-    {"what": "mlp", "window": 3},
-    {"what": "attn", "window": 3},
+    {"what": "resid_post"},
+    {"what": "mlp_out"},
+    {"what": "attn_out"},
+    {"what": "mlp_out", "window": 3},
+    {"what": "attn_out", "window": 3},
 ]
 EVERY_WAY = pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way.values())))
-ONE_OF_EACH = pytest.mark.parametrize("what", ["resid", "mlp", "attn"])
-SITES = {"resid": "hook_resid_post", "mlp": "hook_mlp_out", "attn": "hook_attn_out"}
+ONE_OF_EACH = pytest.mark.parametrize("what", ["resid_post", "mlp_out", "attn_out"])
+SITES = {"resid_post": "hook_resid_post", "mlp_out": "hook_mlp_out", "attn_out": "hook_attn_out"}
 
 
 def traced(model: Any, ids: Tensor, target: Any = TARGET, **options: Any) -> Grid:
@@ -75,7 +75,7 @@ def by_runs(
     model: Any,
     ids: Tensor,
     *,
-    what: str = "resid",
+    what: str = "resid_post",
     window: int = 1,
     subject: Sequence[int] = (1, 2, 3),  # the zoo's prompts begin with <bos>
     noise: float = 3.0,
@@ -115,7 +115,7 @@ def test_a_grid_equals_one_run_for_each_cell(build: Callable[..., Any], way: dic
 @ONE_EACH
 def test_windows_of_other_sizes_lie_where_the_authors_have_them(build: Callable[..., Any], window: int) -> None:
     model = build(n_layers=LAYERS)
-    ids, way = zoo.prompt(model, N), {"what": "mlp", "window": window}
+    ids, way = zoo.prompt(model, N), {"what": "mlp_out", "window": window}
     expected, low = by_runs(model, ids, **way)
     assert relative(traced(model, ids, **way).values - low, expected - low) < 1e-6
 
@@ -216,9 +216,9 @@ def test_scales_contrasts_and_positions(build: Callable[..., Any]) -> None:
 def test_a_grid_says_what_it_is(build: Callable[..., Any]) -> None:
     model, ids = build(), zoo.prompt(build(), N)
     found = traced(model, ids, " cat")
-    assert found.title == "causal tracing, resid: ' cat'"
-    assert traced(model, ids, " cat", what="mlp", window=3).title == "causal tracing, mlp of 3 layers: ' cat'"
-    assert traced(model, ids, (" cat", " dog")).title == "causal tracing, resid: ' cat' rather than ' dog'"
+    assert found.title == "causal tracing, resid_post: ' cat'"
+    assert traced(model, ids, " cat", what="mlp_out", window=3).title == "causal tracing, mlp_out of 3 layers: ' cat'"
+    assert traced(model, ids, (" cat", " dog")).title == "causal tracing, resid_post: ' cat' rather than ' dog'"
     assert found.labels == tuple(model.tokenizer.decode([token]) for token in ids[0].tolist())
     assert found.values.shape == (2, N) and found.top(1)[0].restored == pytest.approx(float(found.restored.max()))
 
@@ -298,7 +298,11 @@ def test_a_model_in_somebodys_work_is_left_as_it_was(build: Callable[..., Any]) 
 @pytest.mark.parametrize(
     ("options", "kind", "message"),
     [
-        ({"what": "mlps"}, ValueError, r"what='mlps' is not one of 'resid', 'mlp', 'attn' \(did you mean 'mlp'\?\)"),
+        (
+            {"what": "mlp_outs"},
+            ValueError,
+            r"what='mlp_outs' is not one of 'resid_post', 'mlp_out', 'attn_out' \(did you mean 'mlp_out'\?\)",
+        ),
         ({"scale": "nats"}, ValueError, "scale='nats' is not one of 'log_prob'"),
         ({"batch": 0}, ValueError, "batch=0 must be at least 1"),
         ({"samples": 0}, ValueError, "samples=0 must be at least 1"),
@@ -307,7 +311,11 @@ def test_a_model_in_somebodys_work_is_left_as_it_was(build: Callable[..., Any]) 
         ({"noise": float("nan")}, ValueError, "noise=nan must be at least 0"),
         ({"seed": -1}, ValueError, "seed=-1 must be at least 0"),
         ({"window": 0}, ValueError, "window=0 must be at least 1"),
-        ({"window": 3}, ValueError, "window=3 with what='resid': the stream after a layer holds what all before it"),
+        (
+            {"window": 3},
+            ValueError,
+            "window=3 with what='resid_post': the stream after a layer holds what all",
+        ),
     ],
     ids=str,
 )
@@ -353,20 +361,20 @@ def test_a_model_without_the_place_is_refused_before_any_run(monkeypatch: pytest
     monkeypatch.setattr(Lens, "points", points)
     ran = forwards(model)
     with pytest.raises(ValueError, match=rf"this TransformerBridge has no {gone}, where this would be put in"):
-        trace(cache, TARGET, tokens=ids, what="mlp")
+        trace(cache, TARGET, tokens=ids, what="mlp_out")
     assert not ran
-    assert trace(cache, TARGET, tokens=ids, what="attn", samples=1).values.shape == (2, N)
+    assert trace(cache, TARGET, tokens=ids, what="attn_out", samples=1).values.shape == (2, N)
 
 
 @pytest.mark.skipif(not zoo.HAS_HOOKED, reason="TransformerLens 4 has no such model")
 def test_layers_without_an_mlp_are_refused() -> None:
     model = zoo.hooked_config("attn_only")
     with pytest.raises(RuntimeError, match=r"HookedTransformer ran without passing through blocks\.0\.hook_mlp_out"):
-        traced(model, zoo.prompt(model, N), what="mlp")
+        traced(model, zoo.prompt(model, N), what="mlp_out")
     assert Lens(model).user_hooks() == []
 
 
 def test_noise_that_breaks_the_model_is_named() -> None:
     model = zoo.bridge("gpt2")
-    with pytest.raises(ValueError, match="likelihood with mlp of layer 0 put back is nan at position 0"):
-        traced(model, zoo.prompt(model, N), what="mlp", noise=1.7e308)
+    with pytest.raises(ValueError, match="likelihood with mlp_out of layer 0 put back is nan at position 0"):
+        traced(model, zoo.prompt(model, N), what="mlp_out", noise=1.7e308)

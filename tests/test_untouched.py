@@ -387,7 +387,7 @@ INTERVENTIONS: dict[str, Intervention] = {
     "patch heads": partial(patched, what="head_out"),
     "patch in order": patched_in_order,
     "trace": traced,
-    "trace what is added": partial(traced, what="attn", window=2),
+    "trace what is added": partial(traced, what="attn_out", window=2),
     "heads ablated": ablated,
     "heads of the gate": gated,
     "values swapped": swapped,

@@ -27,7 +27,7 @@ from heta_lens.scales import Scale
 from heta_lens.text import quoted
 from heta_lens.tracing import drowned, over_positions, put_rows, spoken
 
-What: TypeAlias = Literal["resid", "mlp", "attn"]
+What: TypeAlias = Literal["resid_post", "mlp_out", "attn_out"]
 States: TypeAlias = Mapping[str, Float[Tensor, "pos d"]]  # by the hook where they were seen
 
 
@@ -38,7 +38,7 @@ def trace(
     tokens: Tokens = None,
     position: SupportsIndex | None = None,
     subject: Iterable[int] | None = None,
-    what: What = "resid",
+    what: What = "resid_post",
     window: int = 1,
     noise: float | int = 3.0,
     samples: int = 10,
@@ -57,10 +57,10 @@ def trace(
         tokens, position: as `attribute` is given them.
         subject: the positions whose embeddings are under noise; by default all but a token that only says that the
             text begins.
-        what: is put back: the residual stream after the layer (``resid``), or what the layer's MLP or attention adds
-            to it (``mlp``, ``attn``).
-        window: of ``mlp`` and ``attn``, of how many layers they are put back at once, around the layer (of an even
-            number, one more is below it than above); of fewer at both ends. The authors take 10.
+        what: is put back: the residual stream after the layer (``resid_post``), or what the layer's MLP or attention
+            adds to it (``mlp_out``, ``attn_out``).
+        window: of what is added, of how many layers it is put back at once, around the layer (of an even number, one
+            more is below it than above); of fewer at both ends. The authors take 10.
         noise: in standard deviations of the context's embeddings.
         samples, seed: how often noise is drawn, and where from.
         scale: what the grid holds, the target's ``prob``, ``log_prob``, ``logit`` or ``log_odds``.
@@ -93,9 +93,9 @@ def trace(
 def _names(lens: Lens, what: What) -> list[str]:
     """Where in each layer it is seen, and put back."""
     layers = range(lens.layers)
-    if what == "resid":
+    if what == "resid_post":
         return [lens.stream_name(layer + 1) for layer in layers]
-    return [added_names(layer)[what == "mlp"] for layer in layers]
+    return [added_names(layer)[what == "mlp_out"] for layer in layers]
 
 
 def _seen(asked: Prediction, names: Sequence[str], done: Done) -> States:
@@ -135,10 +135,10 @@ def _check(what: What, window: int, noise: float | int, samples: int, seed: int)
     for name, value, least in (("window", window, 1), ("samples", samples, 1), ("seed", seed, 0)):
         check_at_least(name, value, least, whole=True)
     check_at_least("noise", noise, 0)
-    if window > 1 and what == "resid":
+    if window > 1 and what == "resid_post":
         raise ValueError(
-            f"window={window} with what='resid': the stream after a layer holds what all before it added, so leave "
-            "out window=, or put back what='mlp' or 'attn'"
+            f"window={window} with what='resid_post': the stream after a layer holds what all before it added, so "
+            "leave out window=, or put back what='mlp_out' or 'attn_out'"
         )
 
 
