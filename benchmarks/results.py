@@ -39,7 +39,7 @@ UNABLE = ["sea_cot"]  # the models at hand do not answer Yes or No
 TOLD = "context_cite query=@question"
 FAST = ["heta", *sorted({*heta_lens.METHODS} - {"heta", *SLOW, *UNABLE}), TOLD]
 SETTINGS = ["heta balance=sum", "heta variant=no_gate", "heta variant=transition_only"]
-ABLATIONS = [*SETTINGS, *(f"heta variant={name}" for name in ("uniform_gate", "hessian_only", "kl_only"))]
+ABLATIONS = [f"heta variant={name}" for name in ("uniform_gate", "hessian_only", "kl_only")]
 CONTROLS = ["attention_rollout", "gradient_norm", "integrated_gradients", "causal_tracing", "leave_one_out", "random"]
 PATCHED = ["patch_correlation", "intervention_5", "mean_effect_5", "misattribution"]
 COPIED = [method for method in FAST if method not in (TOLD, "gilot")]  # whose programmes grow with the vocabulary
