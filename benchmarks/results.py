@@ -145,7 +145,7 @@ def write() -> None:
     begun = {PARTS[name].title: summary(FOLDER / name) for name in PARTS if (FOLDER / name).is_dir()}
     found = {title: one for title, one in begun.items() if finished(one)}
     against = {title: one for title, one in found.items() if others(one)}
-    told = [f"# Results\n\n{ABOUT}", wins(against), losses(against), settings(found)]
+    told = [f"# Results\n\n{ABOUT}{absent(found)}", wins(against), losses(against), settings(found)]
     tables: list[Block] = [Heading("HETA against the others"), tallied(against)]
     for title, one in found.items():
         if {*SETTINGS, *CONTROLS} <= {*one.methods} and {*PATCHED} <= {*one.metrics}:
@@ -158,6 +158,13 @@ def write() -> None:
     for title, one in found.items():
         tables += [Heading(title.capitalize()), Paragraph(described(one)), *overview(one)]
     RESULTS.write_text("\n\n".join([*told, markdown(tables)]), encoding="utf-8")
+
+
+def absent(found: Mapping[str, Summary]) -> str:
+    """What is in none of the tables."""
+    there = {name for one in found.values() for (name, _), cell in one.cells.items() if cell.estimate.n}
+    titles = [metric.title for name, metric in METRICS.items() if name not in there]
+    return f" Not measured yet: {'; '.join(titles)}." if titles else ""
 
 
 def finished(found: Summary) -> bool:
@@ -245,13 +252,14 @@ def read_out(title: str, found: Summary) -> str:
     value = {method: wording.with_interval(found.cells[agreed.name, method].estimate) for method in found.methods}
     tallies = by_method(found, [method for method in found.methods if method != found.reference])
     better, worse = ([one for one in tallies if sign * (one.better - one.worse) > 0] for sign in (1, -1))
-    return (
-        f"On {title} the scores of `{order[0]}` agree best with what patching single tokens does "
-        f"({wording.title(agreed)} {value[order[0]]}), and those of `{found.reference}` are number "
-        f"{order.index(found.reference) + 1} of {len(order)} ({value[found.reference]}; `random` {value['random']}). "
-        f"By more of these {len(found.metrics)} metrics better than `{found.reference}`: "
+    told = (
+        f"On {title} the scores of {order[0]} agree best with what patching single tokens does "
+        f"({wording.title(agreed)} {value[order[0]]}), and those of {found.reference} are number "
+        f"{order.index(found.reference) + 1} of {len(order)} ({value[found.reference]}; random {value['random']}). "
+        f"By more of these {len(found.metrics)} metrics better than {found.reference}: "
         f"{listed([str(one) for one in better]) or 'none'}; worse: {listed([str(one) for one in worse]) or 'none'}."
     )
+    return told.replace("`", "")
 
 
 # ------------------------------------------------------------------------------------------------- in three paragraphs
