@@ -16,10 +16,15 @@ from heta_lens.scales import Scale
 
 @torch.no_grad()
 def likelihood(
-    asked: Prediction, states: Float[Tensor, "copy pos d"], scale: Scale, done: Done, start: int = 0
+    asked: Prediction,
+    states: Float[Tensor, "copy pos d"],
+    scale: Scale,
+    done: Done,
+    start: int = 0,
+    layer: int | None = None,
 ) -> Float[Tensor, "copy"]:
-    """With other embeddings from a position on, one run for each copy of the context."""
-    found = asked.read(asked.logits_from(start)(states), scale)
+    """With other embeddings (or states that enter a layer) from a position on, one run for each copy of the context."""
+    found = asked.read(asked.logits_from(start, layer)(states), scale)
     done(len(states))
     return found
 

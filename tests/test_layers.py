@@ -17,7 +17,7 @@ LEVELS = [
     {"prompt"},
     {"prediction"},
     {"gate", "hessian", "information", "windows", "diagnostics", "generation", "likelihood"},
-    {"coalitions", "curvature", "interventions", "faithfulness", "parts", "tracing"},
+    {"coalitions", "curvature", "interventions", "faithfulness", "parts"},
     {"pieces", "sure"},
     {"probing"},
     {"baselines", "heta", "metrics"},

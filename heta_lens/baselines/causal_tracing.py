@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Literal
 
+import numpy as np
 import torch
-from einops import repeat
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heta_lens.baselines.baseline import Baseline, Found
@@ -15,11 +15,11 @@ from heta_lens.baselines.reading import full_ids, streams
 from heta_lens.batches import Batches
 from heta_lens.lens import EMBED, put
 from heta_lens.likelihood import likelihood
+from heta_lens.masking import masked_copies
 from heta_lens.options import AtLeast, Batch, Seed
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Done, Work
 from heta_lens.scales import Scale
-from heta_lens.tracing import drowned, over_positions, put_rows, spoken
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -77,8 +77,7 @@ class CausalTracing(Baseline):
         found = torch.zeros_like(asked.embeddings[:, 0])
         for sample in range(self.samples):
             noisy = self._drowned(asked, sample)
-            run = partial(put_in, asked, asked.embeddings, noisy, None, self.scale, done)
-            found += over_positions(run, asked, batches) / self.samples
+            found += each_put_in(asked, asked.embeddings, noisy, batches, self.scale, done) / self.samples
         return found
 
     def _each_restored(self, asked: Prediction, batches: Batches, done: Done) -> Float[Tensor, "layer pos"]:
@@ -89,9 +88,11 @@ class CausalTracing(Baseline):
         for sample in range(self.samples):
             embeddings = self._drowned(asked, sample)
             noisy = entering(asked, embeddings, after, done)
-            runs = [partial(put_in, asked, noisy[layer], clean[layer], layer, self.scale, done) for layer in after]
+            restored = [
+                each_put_in(asked, noisy[layer], clean[layer], batches, self.scale, done, layer) for layer in after
+            ]
             low = likelihood(asked, embeddings[None], self.scale, done)
-            found += (torch.stack([over_positions(run, asked, batches) for run in runs]) - low) / self.samples
+            found += (torch.stack(restored) - low) / self.samples
         return found
 
     def _drowned(self, asked: Prediction, sample: int) -> Float[Tensor, "pos d"]:
@@ -115,18 +116,38 @@ def entering(
     return {layer: states[0, :n] for layer, states in seen.items()}
 
 
-@torch.no_grad()
-def put_in(
+def spoken(asked: Prediction) -> Bool[Tensor, "pos"]:
+    """Every token but one that only says that the text begins."""
+    places = torch.ones(len(asked), dtype=torch.bool)
+    places[0] = not asked.begins
+    return places
+
+
+def drowned(
+    asked: Prediction, subject: Bool[Tensor, "pos"], amount: float | int, seed: int, sample: int
+) -> Float[Tensor, "pos d"]:
+    """The embeddings, under noise of so many standard deviations at the subject.
+
+    Noise is drawn for every token, so that it is the same for a token whoever else is drowned.
+    """
+    drawn = np.random.default_rng([seed, sample]).standard_normal(asked.embeddings.shape)
+    noise = amount * asked.embeddings.std(correction=0) * torch.from_numpy(drawn).to(asked.embeddings)
+    noise[~subject.to(noise.device)] = 0
+    return asked.embeddings + noise
+
+
+def each_put_in(
     asked: Prediction,
     around: Float[Tensor, "pos d"],
     states: Float[Tensor, "pos d"],
-    layer: int | None,
+    batches: Batches,
     scale: Scale,
     done: Done,
-    positions: Int[Tensor, "copy"],
-) -> Float[Tensor, "copy"]:
-    """How likely the target is, in each copy with one position's state put among those around it."""
-    copies = put_rows(states, positions, repeat(around, "pos d -> copy pos d", copy=len(positions)))
-    found = asked.read(asked.logits_from(layer=layer)(copies), scale)
-    done(len(positions))
-    return found
+    layer: int | None = None,
+) -> Float[Tensor, "pos"]:
+    """How likely the target is with each position's state in turn put among those around it."""
+
+    def run(positions: Int[Tensor, "copy"]) -> Float[Tensor, "copy"]:
+        return likelihood(asked, masked_copies(around, positions, states[positions]), scale, done, layer=layer)
+
+    return batches.map(run, torch.arange(len(asked), device=around.device), len(asked))

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heta_lens.asked import Asked
+from heta_lens.baselines.causal_tracing import drowned, spoken
 from heta_lens.batches import Batches
 from heta_lens.cached import Tokens
 from heta_lens.causal.grid import Grid
@@ -25,7 +26,6 @@ from heta_lens.prediction import Prediction
 from heta_lens.progress import Done, working
 from heta_lens.scales import Scale
 from heta_lens.text import quoted
-from heta_lens.tracing import drowned, over_positions, put_rows, spoken
 
 What: TypeAlias = Literal["resid_post", "mlp_out", "attn_out"]
 States: TypeAlias = Mapping[str, Float[Tensor, "pos d"]]  # by the hook where they were seen
@@ -122,11 +122,20 @@ def _restored(
     """How likely the target is under noise, for each position at which these states are put back."""
 
     def run(positions: Int[Tensor, "copy"]) -> Float[Tensor, "copy"]:
-        hooks = [(name, partial(put_rows, clean, positions)) for name, clean in states.items()]
+        hooks = [(name, partial(_put_rows, clean, positions)) for name, clean in states.items()]
         with asked.lens.hooked(hooks):
             return likelihood(asked, repeat(noisy, "pos d -> copy pos d", copy=len(positions)), scale, done)
 
-    return over_positions(run, asked, batches)
+    return batches.map(run, torch.arange(len(asked), device=noisy.device), len(asked))
+
+
+def _put_rows(
+    states: Float[Tensor, "pos d"], positions: Int[Tensor, "copy"], live: Float[Tensor, "copy longer d"]
+) -> Float[Tensor, "copy longer d"]:
+    """In each copy, one position's state."""
+    found = live.clone()
+    found[torch.arange(len(positions), device=live.device), positions] = states[positions].to(live)
+    return found
 
 
 # --------------------------------------------------------------------------------------------------- what is refused
