@@ -202,19 +202,11 @@ def others(found: Summary) -> list[str]:
     return [method for method in found.methods if not method.startswith("heta")]
 
 
-def verdict(found: Summary, metric: Metric, method: str) -> int:
-    """1 if the method is better than HETA in the paper's setting, -1 if it is worse, 0 if that may be chance."""
-    cell = found.cells[metric.name, method]
-    if not cell.difference or not cell.differs:
-        return 0
-    return 1 if metric.gains(cell.difference.value) else -1
-
-
 def by_metric(found: Summary) -> list[Tally]:
     """HETA against all other methods."""
     tallies = []
     for metric in judged(found):
-        verdicts = [verdict(found, metric, method) for method in others(found)]
+        verdicts = [found.verdict(metric, method) for method in others(found)]
         tallies.append(Tally(wording.title(metric), verdicts.count(-1), verdicts.count(1), len(verdicts)))
     return tallies
 
@@ -223,7 +215,7 @@ def by_method(found: Summary, methods: Sequence[str]) -> list[Tally]:
     """These methods against HETA, over all metrics."""
     tallies = []
     for method in methods:
-        verdicts = [verdict(found, metric, method) for metric in judged(found)]
+        verdicts = [found.verdict(metric, method) for metric in judged(found)]
         tallies.append(Tally(f"`{method}`", verdicts.count(1), verdicts.count(-1), len(verdicts)))
     return sorted(tallies, key=lambda one: one.worse - one.better)
 

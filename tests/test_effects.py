@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from heta_lens.metrics.effects import chance_of_passing, mean_effect, misattribution, passes, patch_correlation
+from heta_lens.metrics.alignment import chance_of_passing, passes
+from heta_lens.metrics.effects import mean_effect, misattribution, patch_correlation
 
 SCORES = torch.tensor([4.0, 3, 2, 1])
 EFFECTS = torch.tensor([0.5, 0.005, 0.2, 0])

@@ -35,7 +35,7 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
     found = results.summary(tmp_path / "judged" / "short")
     mass = found.metrics["support_mass"]
     (tally,) = (one for one in results.by_metric(found) if one.name == "Evidence mass")
-    verdicts = [results.verdict(found, mass, method) for method in ("leave_one_out", "recency")]
+    verdicts = [found.verdict(mass, method) for method in ("leave_one_out", "recency")]
     assert tally == ("Evidence mass", verdicts.count(-1), verdicts.count(1), 2)
     assert {one.of for one in results.by_method(found, results.others(found))} == {2}
     results.run(["short"], tmp_path)
@@ -67,9 +67,7 @@ def test_who_agrees_with_patching_is_read_out(tmp_path: Path) -> None:
     assert f"On short stories the scores of {order[0]} agree best" in told
     assert f"those of {methods[0]} are number {order.index(methods[0]) + 1} of 3" in told
     assert "recency" not in told and told.count(". ") == 1
-    worse = [
-        method for method in methods[1:3] if results.verdict(found, found.metrics["patch_correlation"], method) < 0
-    ]
+    worse = [method for method in methods[1:3] if found.verdict(found.metrics["patch_correlation"], method) < 0]
     assert all(f"{method} (0 better, 1 worse)" in told.split("worse: ")[1] for method in worse)
     assert "random (" in told.split("worse: ")[1]
 

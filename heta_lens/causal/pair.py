@@ -13,7 +13,7 @@ from heta_lens.lens import Lens
 from heta_lens.prediction import Prediction
 
 
-def same_model(cache: Any, other_cache: Any) -> Lens:
+def shared_lens(cache: Any, other_cache: Any) -> Lens:
     lens, other = Lens.of(cache), Lens.of(other_cache)
     if other.model is not lens.model:
         raise ValueError("the two caches are of two models: take both from the same")
@@ -40,7 +40,7 @@ def explains(attribution: Attribution, asked: Prediction) -> bool:
     return attribution.text == text and torch.equal(asked.ids.cpu()[attribution.positions], attribution.ids)
 
 
-def same_length(
+def asked_of_both(
     clean_cache: Any, spoilt_cache: Any, target: Asked, tokens: Tokens, spoilt_tokens: Tokens
 ) -> tuple[Prediction, Prediction]:
     """The same target, asked of both prompts."""

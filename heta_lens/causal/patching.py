@@ -17,7 +17,7 @@ from torch import Tensor
 from heta_lens.asked import Asked
 from heta_lens.cached import Tokens
 from heta_lens.causal.grid import Grid
-from heta_lens.causal.pair import same_length, same_model
+from heta_lens.causal.pair import asked_of_both, shared_lens
 from heta_lens.interventions import check_reading
 from heta_lens.lens import Lens, added_names, head_outputs_name, queries_keys_names, values_name
 from heta_lens.likelihood import likelihood
@@ -69,10 +69,10 @@ def patch(
     """
     check_choice("what", what, (*get_args(ByPosition), *get_args(ByHead)))
     check_reading(scale, batch)
-    lens = same_model(clean_cache, spoilt_cache)
+    lens = shared_lens(clean_cache, spoilt_cache)
     rows = _chosen_layers(layers, lens)
     lens.check_points(site_name(lens, what, layer) for layer in rows)
-    clean, spoilt = same_length(clean_cache, spoilt_cache, target, tokens, spoilt_tokens)
+    clean, spoilt = asked_of_both(clean_cache, spoilt_cache, target, tokens, spoilt_tokens)
     places = chosen_positions("positions", positions, len(spoilt), "of the prompts")
     with clean.running(), spoilt.running(), torch.no_grad():
         runs = Runs.of(clean, spoilt, what, rows, scale)

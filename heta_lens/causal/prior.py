@@ -9,7 +9,7 @@ import torch
 from heta_lens.asked import Asked
 from heta_lens.attribution import Attribution
 from heta_lens.cached import Tokens
-from heta_lens.causal.pair import check_attribution, explains, same_length, same_model
+from heta_lens.causal.pair import asked_of_both, check_attribution, explains, shared_lens
 from heta_lens.causal.patching import ByPosition, Runs, site_name
 from heta_lens.interventions import check_reading
 from heta_lens.metrics.ranking import ranked
@@ -71,11 +71,11 @@ def patch_in_order(
     check_at_least("restore", restore, 0)
     check_attribution(attribution)
     check_reading(scale, batch)
-    lens = same_model(clean_cache, spoilt_cache)
+    lens = shared_lens(clean_cache, spoilt_cache)
     row = lens.check_layer("layer", layer)
     lens.check_points([site_name(lens, what, row)])
     asked = attribution.target if target is None else target
-    clean, spoilt = same_length(clean_cache, spoilt_cache, asked, tokens, spoilt_tokens)
+    clean, spoilt = asked_of_both(clean_cache, spoilt_cache, asked, tokens, spoilt_tokens)
     order = _order(attribution, clean, spoilt)
     with clean.running(), spoilt.running(), torch.no_grad():
         runs = Runs.of(clean, spoilt, what, [row], scale)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from heta_lens.cached import Activations, Tokens
-from heta_lens.causal.pair import same_model
+from heta_lens.causal.pair import shared_lens
 from heta_lens.interventions import values_put
 from heta_lens.lens import EMBED, names_filter, pattern_name, values_name
 from heta_lens.options import chosen_positions
@@ -31,7 +31,7 @@ def swap_values(
         positions: the same in both prompts; runs that do not reach them are as they were.
         tokens: the ids of prompt B; without them they are read off its cached embeddings.
     """
-    same_model(cache_a, cache_b).check_layer("layer", layer)
+    shared_lens(cache_a, cache_b).check_layer("layer", layer)
     asked, given = Prediction.from_cache(cache_b, tokens=tokens), Activations.of(cache_a)
     pattern = pattern_name(layer)
     if pattern in given and given[pattern].shape[-1] != len(given[EMBED]):

@@ -72,12 +72,9 @@ def costs(summary: Summary, metric: Metric) -> str:
 
 
 def mark(summary: Summary, metric: Metric, method: str) -> Mark:
-    cell = summary.cells[metric.name, method]
     if method == summary.reference:
         return REFERENCE
-    if cell.difference is None or not cell.differs:
-        return ALIKE
-    return BETTER if metric.gains(cell.difference.value) else WORSE
+    return {1: BETTER, -1: WORSE, 0: ALIKE}[summary.verdict(metric, method)]
 
 
 def _svg(draw: Callable[[], Figure]) -> str:

@@ -154,8 +154,8 @@ def _glance(found: Summary, metric: Metric, method: str, reasons: _Letters) -> s
     cell = found.cells[metric.name, method]
     if isnan(cell.estimate.value):
         return f"none ({reasons.of(wording.why(cell))})"
-    better = cell.difference is not None and metric.gains(cell.difference.value)
-    marks = {BETTER: cell.differs and better, WORSE: cell.differs and not better}
+    verdict = found.verdict(metric, method)
+    marks = {BETTER: verdict > 0, WORSE: verdict < 0}
     marks |= {FEWER: cell.estimate.n < found.most(metric), DOUBTFUL: bool(cell.doubtful)}
     return " ".join([*(sign for sign, holds in marks.items() if holds), wording.with_interval(cell.estimate)])
 

@@ -142,6 +142,13 @@ class Summary:
         """How many instances the templates have, the smallest first."""
         return sorted(Counter(template for template in self.templates.values() if template).values())
 
+    def verdict(self, metric: Metric, method: str) -> int:
+        """1 if a method is better than the reference, -1 if it is worse, 0 if that may be chance."""
+        cell = self.cells[metric.name, method]
+        if cell.difference is None or not cell.differs:
+            return 0
+        return 1 if metric.gains(cell.difference.value) else -1
+
     def most(self, metric: Metric) -> int:
         """How many instances a method has a value of, where it has the most."""
         return max(self.cells[metric.name, method].estimate.n for method in self.methods)

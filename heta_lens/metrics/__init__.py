@@ -1,12 +1,12 @@
 """How good is an attribution? Functions of scores, of the prediction they explain, and of what is known about it."""
 
 from heta_lens.metrics.additivity import Drops, additivity_gap, faithfulness_error
-from heta_lens.metrics.alignment import dsa, evidence_mass, f1
+from heta_lens.metrics.alignment import chance_of_passing, dsa, evidence_mass, f1, passes
 from heta_lens.metrics.case import Case
 from heta_lens.metrics.curves import Curve, abpc, aopc, area, curve
 from heta_lens.metrics.decoding import FEW, GRID, Setting, first_token, relative_change
 from heta_lens.metrics.downstream import exact_match_change, hit_change, kept_mass, kept_share, look_up
-from heta_lens.metrics.effects import chance_of_passing, mean_effect, misattribution, passes, patch_correlation
+from heta_lens.metrics.effects import mean_effect, misattribution, patch_correlation
 from heta_lens.metrics.hard import hard, released
 from heta_lens.metrics.normalised import normalised, with_mean
 from heta_lens.metrics.retraining import Retrained, retrained

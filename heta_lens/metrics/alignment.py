@@ -4,17 +4,17 @@ Positions are places in ``scores``. Scores that do not say "for" are set to 0 fi
 ``"relu"``, ``"abs"`` or ``"none"``.
 """
 
-from math import nan
+from math import comb, nan
 from typing import Literal, TypeAlias, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens.metrics.candidates import Positions, check_positions, places
+from heta_lens.metrics.candidates import Positions, check_inside, places
 from heta_lens.metrics.normalised import Sign, signed
 from heta_lens.metrics.ranking import check_finite, highest, ranked, reaching
-from heta_lens.options import check_choice
+from heta_lens.options import check_at_least, check_choice
 
 Reading: TypeAlias = Literal["supervised", "model_selected", "segments", "thresholded_max"]
 
@@ -46,7 +46,7 @@ def dsa(
     check_choice("reading", reading, get_args(Reading))
     check_choice("over", over, (None, "segments", "context"))
     check_finite(scores)
-    check_positions(len(scores), support, distractor, gold or ())
+    check_inside(len(scores), support, distractor, gold or ())
     if overlap := set(support) & set(distractor):
         raise ValueError(f"positions {sorted(overlap)} are in the support and in the distractor")
     if stray := set(gold or ()) - set(support):
@@ -93,7 +93,7 @@ def f1(
         raise ValueError("k, mass and threshold are three ways to choose: give one of them")
     if k is not None and k < 0:
         raise ValueError(f"k={k} must be 0 or more")
-    check_positions(len(scores), gold)
+    check_inside(len(scores), gold)
     order = ranked(scores, candidates)
     sizes = scores[order]
     if mass is not None:
@@ -112,8 +112,25 @@ def evidence_mass(
     In [0, 1], but for ``sign="none"``; without ``candidates`` of all scores.
     """
     check_finite(scores)
-    check_positions(len(scores), evidence)
+    check_inside(len(scores), evidence)
     counted = signed(scores, sign)
     judged = places(candidates, len(scores))
     whole = float(counted[judged].sum())
     return float(counted[sorted({*evidence} & {*judged})].sum()) / whole if whole > 0 else 0.0
+
+
+def passes(scores: Float[Tensor, "pos"], gold: Positions, k: int = 5, *, candidates: Positions | None = None) -> float:
+    """1 where one of the ``k`` highest scores is on a gold token, else 0; NaN where there is no gold to find."""
+    check_at_least("k", k, 1, whole=True)
+    check_inside(len(scores), gold)
+    wanted = {*gold} & {*places(candidates, len(scores))}
+    return float(not wanted.isdisjoint(highest(scores, k, candidates))) if wanted else nan
+
+
+def chance_of_passing(tokens: int, gold: int, k: int = 5) -> float:
+    """How often a random order of so many tokens passes; NaN where there is no gold to find."""
+    check_at_least("k", k, 1, whole=True)
+    if not 0 <= gold <= tokens:
+        raise ValueError(f"gold={gold} must be from 0 to tokens={tokens}")
+    chosen = min(k, tokens)
+    return 1 - comb(tokens - gold, chosen) / comb(tokens, chosen) if gold else nan

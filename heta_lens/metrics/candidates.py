@@ -21,13 +21,13 @@ def places(candidates: Positions | None, length: int) -> list[int]:
     """In the order of the text; None stands for all there are."""
     if candidates is None:
         return [*range(length)]
-    check_positions(length, candidates)
+    check_inside(length, candidates)
     if not candidates:
         raise ValueError("candidates is empty: there is no token to judge")
     return sorted({*candidates})
 
 
-def check_positions(length: int, *positions: Positions) -> None:
+def check_inside(length: int, *positions: Positions) -> None:
     """Refuse what is no position among so many."""
     outside = sorted({at for some in positions for at in some if not 0 <= at < length})
     if outside:

@@ -4,13 +4,11 @@
 are judged (all of them).
 """
 
-from math import comb, nan
-
 from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens.diagnostics import rank_correlation
-from heta_lens.metrics.candidates import Positions, check_positions, places
+from heta_lens.metrics.candidates import Positions, places
 from heta_lens.metrics.ranking import check_finite, highest
 from heta_lens.options import check_at_least
 
@@ -45,23 +43,6 @@ def misattribution(
     As a share of them, from 0 to 1; where there are less than ``k``, of all.
     """
     return float((_of_highest(scores, effects, k, candidates) < least).double().mean())
-
-
-def passes(scores: Float[Tensor, "pos"], gold: Positions, k: int = 5, *, candidates: Positions | None = None) -> float:
-    """1 where one of the ``k`` highest scores is on a gold token, else 0; NaN where there is no gold to find."""
-    check_at_least("k", k, 1, whole=True)
-    check_positions(len(scores), gold)
-    wanted = {*gold} & {*places(candidates, len(scores))}
-    return float(not wanted.isdisjoint(highest(scores, k, candidates))) if wanted else nan
-
-
-def chance_of_passing(tokens: int, gold: int, k: int = 5) -> float:
-    """How often a random order of so many tokens passes; NaN where there is no gold to find."""
-    check_at_least("k", k, 1, whole=True)
-    if not 0 <= gold <= tokens:
-        raise ValueError(f"gold={gold} must be from 0 to tokens={tokens}")
-    chosen = min(k, tokens)
-    return 1 - comb(tokens - gold, chosen) / comb(tokens, chosen) if gold else nan
 
 
 def _of_highest(

@@ -16,11 +16,11 @@ from heta_lens.cached import Activations
 from heta_lens.interventions import effects, values_put
 from heta_lens.lens import names_filter
 from heta_lens.metrics.additivity import Drops, additivity_gap, faithfulness_error
-from heta_lens.metrics.alignment import Reading, dsa, evidence_mass, f1
+from heta_lens.metrics.alignment import Reading, chance_of_passing, dsa, evidence_mass, f1, passes
 from heta_lens.metrics.case import Case
 from heta_lens.metrics.curves import abpc, aopc, area, curve
 from heta_lens.metrics.downstream import exact_match_change, hit_change, kept_mass, look_up
-from heta_lens.metrics.effects import chance_of_passing, mean_effect, misattribution, passes, patch_correlation
+from heta_lens.metrics.effects import mean_effect, misattribution, patch_correlation
 from heta_lens.metrics.hard import hard, released
 from heta_lens.metrics.normalised import normalised
 from heta_lens.metrics.ranking import highest
