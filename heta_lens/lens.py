@@ -295,7 +295,8 @@ class Lens:
 
     def check_points(self, names: Iterable[str]) -> None:
         """Refuse what asks for a place that this model does not have."""
-        missing = [name for name in names if name not in self.points]
+        bare = bool(getattr(self.model.cfg, "attn_only", False))  # a model that has its MLPs' hooks, but no MLPs
+        missing = [name for name in names if name not in self.points or (bare and name.endswith("mlp_out"))]
         if missing:
             raise ValueError(f"this {type(self.model).__name__} has no {missing[0]}, where this would be put in")
 

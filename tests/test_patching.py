@@ -445,7 +445,7 @@ def test_a_model_without_the_place_is_refused_before_any_run(
 
 @pytest.mark.skipif(not zoo.HAS_HOOKED, reason="models of this kind are gone")
 def test_a_model_whose_layers_have_no_mlp_is_refused() -> None:
-    with pytest.raises(RuntimeError, match=r"ran without passing through blocks\.0\.hook_mlp_out"):
+    with pytest.raises(ValueError, match=r"this HookedTransformer has no blocks\.0\.hook_mlp_out, where this would be"):
         patched(zoo.hooked_config("attn_only"), what="mlp_out")
 
 

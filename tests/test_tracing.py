@@ -217,7 +217,7 @@ def test_a_grid_says_what_it_is(build: Callable[..., Any]) -> None:
     model, ids = build(), zoo.prompt(build(), N)
     found = traced(model, ids, " cat")
     assert found.title == "causal tracing, resid_post: ' cat'"
-    assert traced(model, ids, " cat", what="mlp_out", window=3).title == "causal tracing, mlp_out of 3 layers: ' cat'"
+    assert traced(model, ids, " cat", what="mlp_out", window=3).title == "causal tracing, mlp_out of 2 layers: ' cat'"
     assert traced(model, ids, (" cat", " dog")).title == "causal tracing, resid_post: ' cat' rather than ' dog'"
     assert found.labels == tuple(model.tokenizer.decode([token]) for token in ids[0].tolist())
     assert found.values.shape == (2, N) and found.top(1)[0].restored == pytest.approx(float(found.restored.max()))
@@ -369,7 +369,7 @@ def test_a_model_without_the_place_is_refused_before_any_run(monkeypatch: pytest
 @pytest.mark.skipif(not zoo.HAS_HOOKED, reason="TransformerLens 4 has no such model")
 def test_layers_without_an_mlp_are_refused() -> None:
     model = zoo.hooked_config("attn_only")
-    with pytest.raises(RuntimeError, match=r"HookedTransformer ran without passing through blocks\.0\.hook_mlp_out"):
+    with pytest.raises(ValueError, match=r"this HookedTransformer has no blocks\.0\.hook_mlp_out, where this would be"):
         traced(model, zoo.prompt(model, N), what="mlp_out")
     assert Lens(model).user_hooks() == []
 

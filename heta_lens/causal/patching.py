@@ -99,7 +99,7 @@ class Runs:
 
     spoilt: Prediction
     names: Mapping[int, str]
-    clean: Mapping[str, Float[Tensor, "pos ..."]]
+    activations: Mapping[str, Float[Tensor, "pos ..."]]
     scale: Scale
     clean_likelihood: Float[Tensor, ""]
     spoilt_likelihood: Float[Tensor, ""]
@@ -128,7 +128,7 @@ class Runs:
 
     def heads(self, places: Sequence[int]) -> Columns:
         """Every head, each at all of these positions."""
-        count = next(iter(self.clean.values())).shape[1]
+        count = next(iter(self.activations.values())).shape[1]
         patched = torch.zeros(len(self.spoilt), dtype=torch.bool)
         patched[list(places)] = True
         members = rearrange(patched, "pos -> 1 pos 1") & rearrange(torch.eye(count).bool(), "cell head -> cell 1 head")
@@ -147,7 +147,7 @@ class Runs:
     def _run(self, name: str, done: Done, some: Bool[Tensor, "copy pos *head"]) -> Float[Tensor, "copy"]:
         start = self._start(some)  # before the patch is on, since the kept keys and values are to be the spoilt ones
         states = repeat(self.spoilt.embeddings[start:], "pos d -> copy pos d", copy=len(some))
-        with self.spoilt.lens.hooked([(name, partial(_put, some[:, start:], self.clean[name][start:]))]):
+        with self.spoilt.lens.hooked([(name, partial(_put, some[:, start:], self.activations[name][start:]))]):
             return likelihood(self.spoilt, states, self.scale, done, start)
 
     def _start(self, some: Bool[Tensor, "copy pos *head"]) -> int:

@@ -28,14 +28,14 @@ class Search:
 
     positions: tuple[int, ...]
     restored: tuple[float, ...]
-    restore: float
+    wanted: float
     forwards: int
     exhaustive: int
 
     @property
     def found(self) -> tuple[int, ...] | None:
         """The positions that restored enough together; None, if not even all of them did."""
-        return self.positions if self.restored[-1] >= self.restore else None
+        return self.positions if self.restored[-1] >= self.wanted else None
 
     @property
     def saved(self) -> int:

@@ -85,7 +85,8 @@ def trace(
         values = torch.stack([torch.stack(row).mean(0) for row in rows])
     for layer, row in enumerate(values):
         asked.check_finite(f"the target's likelihood with {what} of layer {layer} put back", row)
-    put_back = f"{what} of {window} layers" if window > 1 else what
+    together = min(window, lens.layers)
+    put_back = f"{what} of {together} layers" if together > 1 else what
     title = f"causal tracing, {put_back}: {quoted(asked.target_text)}"
     return Grid(title, values.cpu(), asked.written, float(clean), float(low), work.done["forwards"])
 
