@@ -46,8 +46,9 @@ COPIED = [method for method in FAST if method not in (TOLD, "gilot")]  # whose p
 CHEAP = [name for name, metric in METRICS.items() if not metric.again]
 AGAIN = [name for name, metric in METRICS.items() if metric.again]
 
-OF_NO_METHOD = {"verdict_change_random", "causal_pass_5_chance"}  # the same for all
-CHANCE = {"sensitivity_chance"}  # 0 for whatever has none
+BESIDE = {  # others, to read those by: no merit of a method
+    *("verdict_change_random", "causal_pass_5_chance", "causal_pass_5_unpatched", "sensitivity_chance")
+}
 ABOUT = (
     "Written by `python -m benchmarks.results write`: every method by every metric, as it was measured. What the "
     "metrics are is on [Judging methods](evaluation.md). Differences are called so where they are more than chance "
@@ -194,7 +195,7 @@ class Tally(NamedTuple):
 
 def judged(found: Summary) -> list[Metric]:
     """The metrics that have something to say about methods on these prompts."""
-    having = {name for name, method in found.cells if found.cells[name, method].estimate.n} - OF_NO_METHOD - CHANCE
+    having = {name for name, method in found.cells if found.cells[name, method].estimate.n} - BESIDE
     return [metric for metric in found.metrics.values() if metric.name in having]
 
 

@@ -69,7 +69,7 @@ def effects(
         members = members.to(prediction.embeddings.device)
         clean = run(torch.zeros_like(members[:1]))  # on the way that the patched runs take
         found = clean - prediction.prompt.batches(batch, n).map(left, members, n)
-    _check_finite(found)
+    check_finite(found, lambda group: f"the effect of group {group}")
     return found
 
 
@@ -241,6 +241,13 @@ def _put_at(
 
 
 # --------------------------------------------------------------------------------------------------- what is refused
+def check_finite(found: Float[Tensor, "item"], named: Callable[[int], str]) -> None:
+    """Refuse a NaN or an infinity, and say what of."""
+    bad = (~found.isfinite()).nonzero().flatten().tolist()
+    if bad:
+        raise ValueError(f"{named(bad[0])} is {float(found[bad[0]])}")
+
+
 def check_reading(scale: Scale, batch: Batch) -> None:
     """Refuse what cannot be read of copies of a run."""
     check_choice("scale", scale, get_args(Scale))
@@ -297,9 +304,3 @@ def _members(groups: Sequence[Iterable[int]], n: int) -> Bool[Tensor, "group pos
     for number, (row, group) in enumerate(zip(members, groups, strict=True)):
         row[chosen_positions(f"group {number}", group, n, "of the context")] = True
     return members
-
-
-def _check_finite(found: Float[Tensor, "group"]) -> None:
-    if not bool(found.isfinite().all()):
-        at = int((~found.isfinite()).nonzero()[0])
-        raise ValueError(f"the effect of group {at} is {float(found[at])}")

@@ -458,7 +458,9 @@ def test_heads_that_are_not_kept_apart_are_refused(monkeypatch: pytest.MonkeyPat
 def test_a_likelihood_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     put = ours._put
     monkeypatch.setattr(ours, "_put", lambda *given: put(*given) * torch.nan)
-    with pytest.raises(ValueError, match=r"at blocks\.0\.hook_mlp_out the target's likelihood is nan"):
+    with pytest.raises(
+        ValueError, match=r"the target's likelihood with clean activations at blocks\.0\.hook_mlp_out is nan"
+    ):
         patched(zoo.bridge("gpt2"), what="mlp_out")
 
 

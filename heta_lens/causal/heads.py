@@ -14,7 +14,7 @@ from torch import Tensor
 from heta_lens.asked import Asked
 from heta_lens.cached import Tokens
 from heta_lens.gate import Flow, by_head, norms_by_layer
-from heta_lens.interventions import check_reading, picked
+from heta_lens.interventions import check_finite, check_reading, picked
 from heta_lens.lens import head_outputs_name
 from heta_lens.likelihood import likelihood
 from heta_lens.options import Batch, check_at_least, check_choice, chosen_positions
@@ -142,8 +142,7 @@ def ablate_heads(
         for layer, name in enumerate(names):
             instead = means[name] if fill == "mean" else torch.zeros_like(means[name])
             row = clean - batches.map(partial(run, name, instead), heads, len(asked))
-            for head in (~row.isfinite()).nonzero().flatten().tolist():
-                raise ValueError(f"without head {layer}.{head} the target's likelihood changes by {float(row[head])}")
+            check_finite(row, partial("the effect of head {}.{}".format, layer))
             rows.append(row)
     return torch.stack(rows).cpu()
 

@@ -18,7 +18,7 @@ from heta_lens.asked import Asked
 from heta_lens.cached import Tokens
 from heta_lens.causal.grid import Grid
 from heta_lens.causal.pair import asked_of_both, shared_lens
-from heta_lens.interventions import check_reading
+from heta_lens.interventions import check_finite, check_reading
 from heta_lens.lens import Lens, added_names, head_outputs_name, queries_keys_names, values_name
 from heta_lens.likelihood import likelihood
 from heta_lens.options import Batch, check_choice, chosen_positions
@@ -141,7 +141,7 @@ class Runs:
         batches = self.spoilt.prompt.batches(batch, len(self.spoilt))
         run = partial(self._run, self.names[layer], done)
         found = batches.map(run, members.to(self.spoilt.embeddings.device), len(self.spoilt)).cpu()
-        _check_finite(self.names[layer], found)
+        check_finite(found, lambda _: f"the target's likelihood with clean activations at {self.names[layer]}")
         return found
 
     def _run(self, name: str, done: Done, some: Bool[Tensor, "copy pos *head"]) -> Float[Tensor, "copy"]:
@@ -191,9 +191,3 @@ def _check_layout(lens: Lens, what: ByPosition | ByHead, seen: Mapping[str, Tens
         if activation.ndim != axes:
             shape = tuple(activation.shape)
             raise ValueError(f"{name} of this {type(lens.model).__name__} is {shape}, which is no {what} by position")
-
-
-def _check_finite(name: str, found: Float[Tensor, "cell"]) -> None:
-    bad = ~found.isfinite()
-    if bad.any():
-        raise ValueError(f"with clean activations at {name} the target's likelihood is {float(found[bad][0])}")

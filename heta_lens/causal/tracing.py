@@ -6,6 +6,7 @@ subject alone, and what MLPs or attention add to the stream can be put back in p
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from operator import index
 from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
 
 import torch
@@ -78,7 +79,7 @@ def trace(
         done = partial(work.add, "forwards")
         seen = _seen(asked, names, done)
         clean = likelihood(asked, asked.embeddings[None], scale, done)
-        draws = [drowned(asked, spoilt, noise, seed, sample) for sample in range(samples)]
+        draws = [drowned(asked, spoilt, noise, index(seed), sample) for sample in range(samples)]
         low = torch.cat([likelihood(asked, noisy[None], scale, done) for noisy in draws]).mean(0)
         restored = partial(_restored, asked, asked.prompt.batches(batch, len(asked)), scale, done)
         rows = [[restored(noisy, states) for noisy in draws] for states in _windows(seen, window)]

@@ -90,7 +90,7 @@ def begin(folder: Path, asked: Mapping[str, Any]) -> None:
     if (folder / RUN).exists():
         before, now = read_run(folder), json.loads(written)
         changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-        if "methods" in changed and before["methods"].items() <= now["methods"].items():
+        if "methods" in changed and before.get("methods", {}).items() <= now.get("methods", {}).items():
             changed.remove("methods")
         if changed:
             raise ValueError(f"{folder} holds an evaluation with other {', '.join(changed)}: give another folder")
