@@ -28,7 +28,7 @@ from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry, evaluate, wording
 from heta_lens.evaluation.document import Block, Heading, Paragraph, Table, markdown
 from heta_lens.evaluation.report import overview
-from heta_lens.evaluation.tables import Metric, Summary, summary
+from heta_lens.evaluation.tables import Measure, Summary, summary
 from heta_lens.metrics import METRICS
 from heta_lens.text import Span
 
@@ -193,7 +193,7 @@ class Tally(NamedTuple):
         return f"{self.name} ({self.better} better, {self.worse} worse)"
 
 
-def judged(found: Summary) -> list[Metric]:
+def judged(found: Summary) -> list[Measure]:
     """The metrics that have something to say about methods on these prompts."""
     having = {name for name, method in found.cells if found.cells[name, method].estimate.n} - BESIDE
     return [metric for metric in found.metrics.values() if metric.name in having]
@@ -208,7 +208,7 @@ def by_metric(found: Summary) -> list[Tally]:
     tallies = []
     for metric in judged(found):
         verdicts = [found.verdict(metric, method) for method in others(found)]
-        tallies.append(Tally(wording.title(metric), verdicts.count(-1), verdicts.count(1), len(verdicts)))
+        tallies.append(Tally(metric.title, verdicts.count(-1), verdicts.count(1), len(verdicts)))
     return tallies
 
 
@@ -247,7 +247,7 @@ def read_out(title: str, found: Summary) -> str:
     better, worse = ([one for one in tallies if sign * (one.better - one.worse) > 0] for sign in (1, -1))
     told = (
         f"On {title} the scores of {order[0]} agree best with what patching single tokens does "
-        f"({wording.title(agreed)} {value[order[0]]}), and those of {found.reference} are number "
+        f"({agreed.title} {value[order[0]]}), and those of {found.reference} are number "
         f"{order.index(found.reference) + 1} of {len(order)} ({value[found.reference]}; random {value['random']}). "
         f"By more of these {len(found.metrics)} metrics better than {found.reference}: "
         f"{listed([str(one) for one in better]) or 'none'}; worse: {listed([str(one) for one in worse]) or 'none'}."
@@ -261,7 +261,7 @@ def wins(found: Mapping[str, Summary]) -> str:
     for title, one in found.items():
         tallies = by_metric(one)
         most = [tally for tally in tallies if tally.better > tally.of / 2]
-        first = [wording.title(one.metrics[name]) for name, method in one.best.items() if method == one.reference]
+        first = [one.metrics[name].title for name, method in one.best.items() if method == one.reference]
         alone = f", and than all of them by {listed(first)}" if first else ""
         told.append(f"On {title} it is better than most other methods by {len(most)} of {len(tallies)} metrics{alone}.")
     return f"**Where HETA wins.** {' '.join(told)}"

@@ -15,7 +15,7 @@ from matplotlib.ticker import NullFormatter
 from matplotlib.transforms import Bbox, BboxBase
 
 from heta_lens.evaluation.document import INK, PAPER, QUIET
-from heta_lens.evaluation.tables import Cell, Metric, Summary
+from heta_lens.evaluation.tables import Cell, Measure, Summary
 
 LOOKS: dict[Any, Any] = {
     "svg.hashsalt": "heta_lens",
@@ -61,17 +61,17 @@ WORSE = Mark("v", ORANGE, True, "worse")
 ALIKE = Mark("o", QUIET, False, "may be chance")
 
 
-def dots(summary: Summary, metric: Metric) -> str:
+def dots(summary: Summary, metric: Measure) -> str:
     """Every method's value with its interval, the best on top."""
     return _svg(lambda: _dots(summary, metric))
 
 
-def costs(summary: Summary, metric: Metric) -> str:
+def costs(summary: Summary, metric: Measure) -> str:
     """Every method's value against the seconds it takes for a prompt."""
     return _svg(lambda: _costs(summary, metric))
 
 
-def mark(summary: Summary, metric: Metric, method: str) -> Mark:
+def mark(summary: Summary, metric: Measure, method: str) -> Mark:
     if method == summary.reference:
         return REFERENCE
     return {1: BETTER, -1: WORSE, 0: ALIKE}[summary.verdict(metric, method)]
@@ -84,7 +84,7 @@ def _svg(draw: Callable[[], Figure]) -> str:
     return written.getvalue()
 
 
-def _dots(summary: Summary, metric: Metric) -> Figure:
+def _dots(summary: Summary, metric: Measure) -> Figure:
     methods = summary.ranked(metric)
     figure = Figure(figsize=(WIDTH, ROW * len(methods) + 1.1), layout="constrained")
     axes = figure.subplots()
@@ -94,7 +94,7 @@ def _dots(summary: Summary, metric: Metric) -> Figure:
     axes.set_ylim(len(methods) - 0.5, -0.5)
     axes.set_yticks(range(len(methods)), methods)
     axes.tick_params(axis="y", length=0)
-    axes.set_xlabel(f"{metric.title or metric.name} ({metric.better} is better)")
+    axes.set_xlabel(f"{metric.title} ({metric.better} is better)")
     if left < 0 < right:
         axes.axvline(0, color=QUIET, linewidth=0.6, linestyle=":")
     told = summary.cells[metric.name, summary.reference].estimate.value
@@ -124,7 +124,7 @@ def _dot(axes: Axes, row: int, cell: Cell, drawn: Mark, left: float, right: floa
     axes.annotate(text, (edge, row), (shift, 0), textcoords="offset points", va="center", ha=side, color=drawn.colour)
 
 
-def _costs(summary: Summary, metric: Metric) -> Figure:
+def _costs(summary: Summary, metric: Measure) -> Figure:
     methods = placed(summary, metric)
     keyed = len(methods) > NAMED
     figure = Figure(figsize=(WIDTH, 4.2 + (ceil(len(methods) / 2) * 0.16 if keyed else 0)), layout="constrained")
@@ -148,14 +148,14 @@ def _costs(summary: Summary, metric: Metric) -> Figure:
     return figure
 
 
-def _frame(axes: Axes, metric: Metric, seconds: Sequence[float], values: Sequence[float]) -> None:
+def _frame(axes: Axes, metric: Measure, seconds: Sequence[float], values: Sequence[float]) -> None:
     axes.set_xscale("log")
     axes.set_xlim(min(seconds, default=1) / 2, max(seconds, default=1) * 4)
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_ylim(*_limits(values))
     axes.set_xlabel("seconds for a prompt (median)")
-    axes.set_ylabel(f"{metric.title or metric.name} ({metric.better} is better)")
+    axes.set_ylabel(f"{metric.title} ({metric.better} is better)")
 
 
 def _key(figure: Figure, entries: Sequence[str]) -> None:
@@ -167,7 +167,7 @@ def _key(figure: Figure, entries: Sequence[str]) -> None:
     )  # fmt: skip
 
 
-def placed(summary: Summary, metric: Metric) -> list[str]:
+def placed(summary: Summary, metric: Measure) -> list[str]:
     """The methods that have a place in a plot of costs, best first."""
     return [
         method

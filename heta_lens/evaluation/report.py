@@ -15,7 +15,7 @@ from pathlib import Path
 
 from heta_lens.evaluation import wording
 from heta_lens.evaluation.document import Block, Figure, Heading, Notes, Paragraph, Table, markdown, page
-from heta_lens.evaluation.tables import SIGNIFICANT, Metric, Summary, summary
+from heta_lens.evaluation.tables import SIGNIFICANT, Measure, Summary, summary
 
 WIDE = 4  # metrics side by side
 BETTER, WORSE, FEWER, DOUBTFUL = "▲", "▼", "†", "‡"
@@ -39,7 +39,7 @@ def write_report(folder: Path, against: str | None = None) -> list[Path]:
         name: Figure(f"figures/{_file_name(number, name)}.svg", dots(found, metric), _shows(metric))
         for number, (name, metric) in enumerate(found.metrics.items(), 1)
     }
-    cost = Figure("figures/costs.svg", costs(found, shown), f"{wording.title(shown)} against seconds for a prompt")
+    cost = Figure("figures/costs.svg", costs(found, shown), f"{shown.title} against seconds for a prompt")
     told = list(_document(found, drawn))
     texts = {
         "report.md": markdown([*told, Paragraph("What all this cost is in costs.csv and at the end of report.html.")]),
@@ -55,7 +55,7 @@ def write_report(folder: Path, against: str | None = None) -> list[Path]:
     return [folder / name for name in texts]
 
 
-def _against(found: Summary, name: str | None) -> Metric:
+def _against(found: Summary, name: str | None) -> Measure:
     if name is None:
         having = (one for one, method in found.cells if found.cells[one, method].estimate.n)
         name = next(having, next(iter(found.metrics)))
@@ -71,7 +71,7 @@ def _document(found: Summary, drawn: Mapping[str, Figure]) -> Iterator[Block]:
     yield from overview(found)
     yield Heading("Metric by metric")
     for name, metric in found.metrics.items():
-        yield Heading(wording.title(metric), 3)
+        yield Heading(metric.title, 3)
         yield Paragraph(wording.meaning(metric))
         yield drawn[name]
         yield _details(found, metric)
@@ -113,7 +113,7 @@ def overview(found: Summary) -> Iterator[Block]:
             for column, metric in enumerate(chunk, 1)
             if metric.name in found.best
         )
-        heads = [f"{wording.title(metric)} ({metric.better} is better, n = {found.most(metric)})" for metric in chunk]
+        heads = [f"{metric.title} ({metric.better} is better, n = {found.most(metric)})" for metric in chunk]
         yield Table(["method", *heads], rows, bold=best)
     yield Notes([*_legend(found), *reasons.told()])
 
@@ -150,7 +150,7 @@ def _letters(number: int) -> str:
     return (_letters(number // 26 - 1) if number >= 26 else "") + chr(ord("a") + number % 26)
 
 
-def _glance(found: Summary, metric: Metric, method: str, reasons: _Letters) -> str:
+def _glance(found: Summary, metric: Measure, method: str, reasons: _Letters) -> str:
     cell = found.cells[metric.name, method]
     if isnan(cell.estimate.value):
         return f"none ({reasons.of(wording.why(cell))})"
@@ -160,7 +160,7 @@ def _glance(found: Summary, metric: Metric, method: str, reasons: _Letters) -> s
     return " ".join([*(sign for sign, holds in marks.items() if holds), wording.with_interval(cell.estimate)])
 
 
-def _details(found: Summary, metric: Metric) -> Table:
+def _details(found: Summary, metric: Measure) -> Table:
     columns = ["method", "value", "n", "left out", "failed", "not run", "doubtful", f"minus {found.reference}", "p"]
     methods = found.ranked(metric)
     rows = [[method, *_detail(found, metric, method)] for method in methods]
@@ -168,7 +168,7 @@ def _details(found: Summary, metric: Metric) -> Table:
     return Table(columns, rows, bold=frozenset({(methods.index(best), 1)} if best else ()))
 
 
-def _detail(found: Summary, metric: Metric, method: str) -> list[str]:
+def _detail(found: Summary, metric: Measure, method: str) -> list[str]:
     cell = found.cells[metric.name, method]
     value = f"none ({wording.why(cell)})" if isnan(cell.estimate.value) else wording.with_interval(cell.estimate)
     counts = [cell.estimate.n, sum(cell.left_out.values()), sum(cell.failed.values()), cell.not_run, cell.doubtful]
@@ -187,7 +187,7 @@ def _gaps(found: Summary) -> Iterator[Block]:
     """What is missing for one reason, of one number of instances, in a row: first of a method, then of several."""
     of_method: dict[tuple[str, str, int], list[str]] = {}
     for name, method, reason, count in _missing(found):
-        of_method.setdefault((method, reason, count), []).append(wording.title(found.metrics[name]))
+        of_method.setdefault((method, reason, count), []).append(found.metrics[name].title)
     of_all: dict[tuple[str, int, str], list[str]] = {}
     for (method, reason, count), titles in of_method.items():
         of_all.setdefault((reason, count, _listed(titles, len(found.metrics))), []).append(method)
@@ -231,7 +231,7 @@ def _made(found: Summary) -> Iterator[Block]:
     )
 
 
-def _costs(found: Summary, metric: Metric, drawn: Figure) -> Iterator[Block]:
+def _costs(found: Summary, metric: Measure, drawn: Figure) -> Iterator[Block]:
     from heta_lens.evaluation.figures import placed
 
     yield Heading("What it cost")
@@ -286,5 +286,5 @@ def _file_name(number: int, metric: str) -> str:
     return f"{number:02d}-{re.sub(r'[^A-Za-z0-9.-]+', '_', metric)}"
 
 
-def _shows(metric: Metric) -> str:
-    return f"{wording.title(metric)} of every method with its interval, as in the table below"
+def _shows(metric: Measure) -> str:
+    return f"{metric.title} of every method with its interval, as in the table below"

@@ -85,8 +85,16 @@ def difference(
             return aggregate(drawn @ own_sums / n) - aggregate(drawn @ other_sums / n)
 
     told = _with_interval(statistic, len(sizes), seed)
-    p = _swap_test(own_sums, other_sums, len(own), aggregate, seed)
+    p = chance(ours, theirs, clusters, aggregate, seed)
     return Difference(*told, len(own), len(sizes), _unit(owners), p)
+
+
+def chance(
+    ours: Vectors, theirs: Vectors, clusters: Sequence[Hashable], aggregate: Aggregate = mean, seed: int = 0
+) -> float:
+    """How often the aggregates would differ as much if a coin told, for each cluster, which method is which."""
+    own, other, owners = _checked(ours, clusters), _checked(theirs, clusters), _owners(clusters)
+    return _swap_test(_sums(own, owners), _sums(other, owners), len(own), aggregate, seed)
 
 
 def corrected(p_values: Sequence[float]) -> list[float]:
@@ -130,7 +138,6 @@ def _swap_test(
     aggregate: Aggregate,
     seed: int,
 ) -> float:
-    """How often the aggregates differ as much when a coin tells, for each cluster, which method is which."""
     if not n:
         return nan
     moving = (ours != theirs).any(axis=1)

@@ -2,19 +2,30 @@
 is missing."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import chain
 from math import isnan
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
 
 from heta_lens.evaluation.records import RUN, Record, Value, read_records, read_run, terms
-from heta_lens.evaluation.statistics import AGGREGATES, Aggregate, Difference, Estimate, corrected, difference, estimate
+from heta_lens.evaluation.statistics import (
+    AGGREGATES,
+    Aggregate,
+    Difference,
+    Estimate,
+    chance,
+    corrected,
+    difference,
+    estimate,
+)
+
+Rows: TypeAlias = Float[np.ndarray, "n k"]
 
 SIGNIFICANT = 0.05
 GOODNESS: Mapping[str, Callable[[float], float]] = {
@@ -25,9 +36,11 @@ GOODNESS: Mapping[str, Callable[[float], float]] = {
 
 
 @dataclass(frozen=True)
-class Metric:
+class Measure:
+    """What ``run.json`` says of a metric, and how its values are put together and compared."""
+
     name: str
-    title: str = ""
+    title: str
     better: str = "more"
     low: float | None = None
     high: float | None = None
@@ -49,10 +62,11 @@ class Metric:
         return difference > 0 if self.better == "more" else difference < 0
 
     @classmethod
-    def read(cls, name: str, told: Mapping[str, Any]) -> "Metric":
-        known = {one.name for one in fields(cls)} - {"name"}
+    def read(cls, name: str, told: Mapping[str, Any]) -> "Measure":
+        known = {one.name for one in fields(cls)} - {"name", "title"}
         given = {what: told[what] for what in told if what in known and told[what] is not None}
-        return cls(name, **{**given, **{end: float(given[end]) for end in ("low", "high") if end in given}})
+        ends = {end: float(given[end]) for end in ("low", "high") if end in given}
+        return cls(name, told.get("title") or name, **{**given, **ends})
 
     @property
     def made_by(self) -> Aggregate:
@@ -124,7 +138,7 @@ class Summary:
     run: Mapping[str, Any]
     asked: int
     """How many instances there should be."""
-    metrics: Mapping[str, Metric]
+    metrics: Mapping[str, Measure]
     methods: tuple[str, ...]
     reference: str
     cells: Mapping[tuple[str, str], Cell]
@@ -142,18 +156,18 @@ class Summary:
         """How many instances the templates have, the smallest first."""
         return sorted(Counter(template for template in self.templates.values() if template).values())
 
-    def verdict(self, metric: Metric, method: str) -> int:
+    def verdict(self, metric: Measure, method: str) -> int:
         """1 if a method is better than the reference, -1 if it is worse, 0 if that may be chance."""
         cell = self.cells[metric.name, method]
         if cell.difference is None or not cell.differs:
             return 0
         return 1 if metric.gains(cell.difference.value) else -1
 
-    def most(self, metric: Metric) -> int:
+    def most(self, metric: Measure) -> int:
         """How many instances a method has a value of, where it has the most."""
         return max(self.cells[metric.name, method].estimate.n for method in self.methods)
 
-    def ranked(self, metric: Metric) -> list[str]:
+    def ranked(self, metric: Measure) -> list[str]:
         """The methods, best first; those without a value last."""
 
         def order(method: str) -> tuple[bool, float]:
@@ -169,11 +183,12 @@ def summary(folder: Path) -> Summary:
     for part in ("methods", "metrics"):
         if not run.get(part):
             raise ValueError(f"{folder / RUN} names no {part}: begin again in another folder")
-    methods, metrics = tuple(run["methods"]), {name: Metric.read(name, told) for name, told in run["metrics"].items()}
+    methods, metrics = tuple(run["methods"]), {name: Measure.read(name, told) for name, told in run["metrics"].items()}
     asked = [record for record in records if record.method in run["methods"]]
     reference = next((label for label, told in run["methods"].items() if told["method"] == "heta"), methods[0])
     total = max(int(run.get("instances", 0)), len({record.instance for record in asked}))
-    measured = {name: _Measured.of(metric, methods, asked, total) for name, metric in metrics.items()}
+    by_method = {method: {one.instance: one for one in asked if one.method == method} for method in methods}
+    measured = {name: _Measured.of(metric, by_method, total) for name, metric in metrics.items()}
     return Summary(
         run=run,
         asked=total,
@@ -182,7 +197,7 @@ def summary(folder: Path) -> Summary:
         reference=reference,
         cells=dict(chain.from_iterable(one.cells(reference) for one in measured.values())),
         best={name: best for name, one in measured.items() if (best := one.best())},
-        spent={method: spent for method in methods if (spent := _spent(method, asked))},
+        spent={method: spent for method, of_it in by_method.items() if (spent := _spent([*of_it.values()]))},
         templates={record.instance: record.template for record in asked},
         correct={record.instance: record.correct for record in asked if record.correct is not None},
         strangers=tuple(sorted({record.method for record in records} - set(methods))),
@@ -193,31 +208,36 @@ def summary(folder: Path) -> Summary:
 class _Measured:
     """A metric: the records of every method, and the vectors of those that have one, by instance."""
 
-    metric: Metric
+    metric: Measure
     total: int
     clusters: Mapping[str, tuple[str, str]]
     records: Mapping[str, Mapping[str, Record]]
     vectors: Mapping[str, Mapping[str, tuple[float, ...]]]
 
     @classmethod
-    def of(cls, metric: Metric, methods: Sequence[str], records: Sequence[Record], total: int) -> "_Measured":
-        by_method = {
-            method: {record.instance: record for record in records if record.method == method} for method in methods
-        }
+    def of(cls, metric: Measure, records: Mapping[str, Mapping[str, Record]], total: int) -> "_Measured":
         vectors = {
             method: {
                 instance: metric.vector(record.values[metric.name], record)
                 for instance, record in of_method.items()
                 if not record.failed and record.values.get(metric.name) is not None
             }
-            for method, of_method in by_method.items()
+            for method, of_method in records.items()
         }
         # An instance without a template is like no other.
-        clusters = {one.instance: (one.template, "" if one.template else one.instance) for one in records}
-        return cls(metric, total, clusters, by_method, vectors)
+        every = {name: record for of_method in records.values() for name, record in of_method.items()}
+        clusters = {name: (one.template, "" if one.template else name) for name, one in every.items()}
+        return cls(metric, total, clusters, records, vectors)
+
+    @cached_property
+    def estimates(self) -> dict[str, Estimate]:
+        return {
+            method: estimate(self._rows(method, [*of_it]), self._clusters(of_it), self.metric.made_by)
+            for method, of_it in self.vectors.items()
+        }
 
     def cells(self, reference: str) -> Iterator[tuple[tuple[str, str], Cell]]:
-        others = {method: self._difference(method, reference) for method in self.records if method != reference}
+        others = {method: difference(*self._pair(method, reference)) for method in self.records if method != reference}
         p_values = dict(zip(others, corrected([one.p for one in others.values()]), strict=True))
         for method in self.records:
             told, p = others.get(method), p_values.get(method)
@@ -228,17 +248,13 @@ class _Measured:
 
         Which method is best is seen in the same numbers, so each p counts as many times as there are others.
         """
-        rated = {
-            method: self.metric.goodness(self._estimate(method).value)
-            for method, vectors in self.vectors.items()
-            if vectors
-        }
+        rated = {method: self.metric.goodness(one.value) for method, one in self.estimates.items() if one.n}
         rated = {method: value for method, value in rated.items() if not isnan(value)}
         if len(rated) < 2:
             return ""
         best = max(rated, key=lambda method: rated[method])
         others = [method for method in rated if method != best]
-        leads = all(self._difference(best, other).p * len(others) < SIGNIFICANT for other in others)
+        leads = all(chance(*self._pair(best, other)) * len(others) < SIGNIFICANT for other in others)
         return best if leads else ""
 
     def _alone(self, method: str) -> Cell:
@@ -249,36 +265,32 @@ class _Measured:
             elif instance not in self.vectors[method]:
                 left_out[_line(record.reasons.get(self.metric.name, "no reason given"))] += 1
         return Cell(
-            self._estimate(method),
+            self.estimates[method],
             left_out=dict(left_out),
             failed=dict(failed),
             not_run=self.total - len(self.records[method]),
             doubtful=sum(self.metric.name in self.records[method][one].doubts for one in self.vectors[method]),
         )
 
-    def _estimate(self, method: str) -> Estimate:
-        instances = list(self.vectors[method])
-        return estimate(self._values(method, instances), self._clusters(instances), self.metric.made_by)
-
-    def _difference(self, method: str, other: str) -> Difference:
+    def _pair(self, method: str, other: str) -> tuple[Rows, Rows, list[tuple[str, str]], Aggregate]:
+        """Two methods where both have values, to be compared."""
         shared = [instance for instance in self.vectors[method] if instance in self.vectors[other]]
-        values = self._values(method, shared), self._values(other, shared)
-        return difference(*values, self._clusters(shared), self.metric.compared_by)
+        return self._rows(method, shared), self._rows(other, shared), self._clusters(shared), self.metric.compared_by
 
-    def _values(self, method: str, instances: Sequence[str]) -> Float[np.ndarray, "n k"]:
+    def _clusters(self, instances: Iterable[str]) -> list[tuple[str, str]]:
+        return [self.clusters[instance] for instance in instances]
+
+    def _rows(self, method: str, instances: Sequence[str]) -> Rows:
         found = np.array([self.vectors[method][instance] for instance in instances], dtype=float)
         return found.reshape(len(instances), AGGREGATES[self.metric.aggregate][0])
-
-    def _clusters(self, instances: Sequence[str]) -> list[tuple[str, str]]:
-        return [self.clusters[instance] for instance in instances]
 
 
 def _line(reason: str) -> str:
     return " ".join(reason.split()) or "no reason given"
 
 
-def _spent(method: str, records: Sequence[Record]) -> Spent | None:
-    done = [record for record in records if record.method == method and not record.failed]
+def _spent(records: Sequence[Record]) -> Spent | None:
+    done = [record for record in records if not record.failed]
     if not done:
         return None
     seconds = [record.seconds for record in done]

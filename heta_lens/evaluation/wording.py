@@ -6,7 +6,7 @@ from math import inf, isinf, isnan
 from typing import Any
 
 from heta_lens.evaluation.statistics import Estimate
-from heta_lens.evaluation.tables import Cell, Metric
+from heta_lens.evaluation.tables import Cell, Measure
 
 REASONS = 3  # told of a cell; missing.csv has all
 
@@ -44,11 +44,7 @@ def p_value(value: float | None) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def title(metric: Metric) -> str:
-    return metric.title or metric.name
-
-
-def meaning(metric: Metric) -> str:
+def meaning(metric: Measure) -> str:
     ends = {"at least": metric.low, "at most": metric.high}
     bounds = " and ".join(f"{word} {end:g}" for word, end in ends.items() if end is not None)
     made = {
