@@ -168,15 +168,19 @@ def recorded(
 
 
 def ask(model: Any, instance: Instance) -> Prediction:
-    """What the model is asked by an instance: the first token of its answer, or what it says by itself."""
+    """What the model is asked by an instance: the first token of its answer, or what it says by itself.
+
+    Keys and values that runs continue from are there already, so that no method pays for them with its seconds.
+    """
     ids = models.encode(model, instance.text)
     with torch.no_grad():
         _, cache = model.run_with_cache(ids, names_filter=names_filter)
     prediction = Prediction.from_cache(cache, tokens=ids)
-    if instance.answer is None:
-        return prediction
-    first, *_ = prediction.lens.speller.spell(instance.answer, prediction.ids.tolist())
-    return Prediction.from_cache(cache, first, tokens=ids)
+    if instance.answer is not None:
+        first, *_ = prediction.lens.speller.spell(instance.answer, prediction.ids.tolist())
+        prediction = Prediction.from_cache(cache, first, tokens=ids)
+    _ = prediction.prompt.kept
+    return prediction
 
 
 def case_of(model: Any, instance: Instance, prediction: Prediction, ready: Ready) -> Case:

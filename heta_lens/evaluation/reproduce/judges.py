@@ -40,9 +40,7 @@ class Trial:
 
     @classmethod
     def of(cls, model: Any, instance: Instance, full: Heta, window: int, first: bool) -> "Trial":
-        prediction = ask(model, instance)
-        _ = prediction.prompt.kept  # made before any method's seconds are counted
-        return cls(model, instance, prediction, full, window, first)
+        return cls(model, instance, ask(model, instance), full, window, first)
 
     @cached_property
     def judges(self) -> Mapping[str, Judge]:
