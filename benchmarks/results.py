@@ -263,7 +263,7 @@ def wins(found: Mapping[str, Summary]) -> str:
         most = [tally for tally in tallies if tally.better > tally.of / 2]
         first = [one.metrics[name].title for name, method in one.best.items() if method == one.reference]
         alone = f", and than all of them by {listed(first)}" if first else ""
-        told.append(f"On {title} it is better than most other methods by {len(most)} of {len(tallies)} metrics{alone}.")
+        told.append(f"{title.capitalize()}: better than most others by {len(most)} of {len(tallies)} metrics{alone}.")
     return f"**Where HETA wins.** {' '.join(told)}"
 
 
@@ -273,15 +273,15 @@ def losses(found: Mapping[str, Summary]) -> str:
         few = [tally.name for tally in by_metric(one) if tally.worse > tally.better]
         rivals = [str(tally) for tally in by_method(one, others(one)) if tally.better > tally.worse]
         told.append(
-            f"On {title} more methods are better than worse by {listed(few) or 'no metric'}; and over all metrics "
-            f"these are better than HETA more often than worse: {listed(rivals) or 'none'}."
+            f"{title.capitalize()}: by {listed(few) or 'no metric'} more methods are better than worse; over all "
+            f"metrics these are better more often than worse: {listed(rivals) or 'none'}."
         )
     return f"**Where it does not.** {' '.join(told)}"
 
 
 def settings(found: Mapping[str, Summary]) -> str:
     """Configurations of HETA against the paper's."""
-    told, leads = [], Counter({"the paper's": 0})
+    told, leads = [], Counter({"the paper's setting": 0})
     for title, one in found.items():
         tallies = by_method(one, [method for method in one.methods if method.startswith("heta ")])
         told += [f"{tally} on {title}" for tally in tallies]
@@ -290,7 +290,7 @@ def settings(found: Mapping[str, Summary]) -> str:
     (best, _), *_ = leads.most_common(1)
     return (
         f"**Which setting.** By how many metrics other settings are better and worse than the paper's: "
-        f"{listed(told) or 'none was tried'}. By these we would use {best} setting."
+        f"{listed(told) or 'none was tried'}. By these we would use {best}."
     )
 
 
