@@ -13,6 +13,7 @@ from rich.console import Console
 import zoo
 from heta_lens import plots
 from heta_lens.attribution import Attribution
+from heta_lens.plots.heat import heat
 from heta_lens.plots.shades import BLUE, ORANGE, WHITE, shades
 
 
@@ -87,3 +88,16 @@ def test_tokens_cannot_steer_a_terminal_and_no_colour_means_no_strips(attributio
     plain = printed(attribution, coloured=False)[1]
     assert "position" in plain
     assert "gate\n" not in plain
+
+
+def test_a_wide_heat_map_goes_on_below() -> None:
+    values = torch.arange(2 * 80.0).reshape(2, 80)
+    view = heat("wide", ["above", "below"], [f"t{at}" for at in range(80)], values, "all of it")
+    tables = re.findall(r"<table>.*?</table>", view.fragment)
+    widths = [len(re.findall(r"<th>t\d+</th>", table)) for table in tables]
+    assert sum(widths) == 80 and max(widths) <= 36 and max(widths) - min(widths) <= len(widths)
+    assert all("<th>above</th>" in table and "<th>below</th>" in table for table in tables)
+    told = [re.findall(r'title="(\w+), t(\d+): ([^"]+)"', table) for table in tables]
+    found = {(row, int(at)): float(value) for table in told for row, at, value in table}
+    assert found == {(row, at): 80 * line + at for line, row in enumerate(["above", "below"]) for at in range(80)}
+    assert [int(at) for table in told for row, at, _ in table if row == "above"] == [*range(80)]
