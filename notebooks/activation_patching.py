@@ -137,8 +137,8 @@ for layer in range(model.cfg.n_layers):
 difference(spoilt), turned
 
 # %% [markdown]
-# In two of them it turns the answer as if the story had been the other one; in the others it does next to nothing.
-# There we explain the spoilt prompt, whose text says something else, and expect the evidence to be found by its place.
+# In two of them it turns the answer as if the story had been the other one; in the others it does little. There we
+# explain the spoilt prompt, whose text says something else, and expect the evidence to be found by its place.
 
 # %%
 best = max(turned, key=turned.get)
@@ -170,9 +170,7 @@ heads.plot(word)
 # it. So we take each head out and look at the prediction, and expect few heads to be missed.
 
 # %%
-effects = causal.ablate_heads(clean, answers, tokens=clean_tokens)
-order = effects.flatten().argsort(descending=True)[:5].tolist()
-[(f"{at // effects.shape[1]}.{at % effects.shape[1]}", round(float(effects.flatten()[at]), 2)) for at in order]
+causal.ablate_heads(clean, answers, tokens=clean_tokens)
 
 # %% [markdown]
 # Three are, and only one of them is among the two: the flow proposes, the ablation decides.

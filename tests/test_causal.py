@@ -196,10 +196,10 @@ def test_heads_together_are_the_gate(build: Callable[[], Any], flow: Any) -> Non
     whole = explain(model, ids, TARGET, variant="transition_only", flow=flow).parts["gate"]
     heads = gate_heads(cache_of(model, ids), flow=flow, tokens=ids)
     torch.testing.assert_close(heads.shares.sum((0, 1)), whole.cpu(), rtol=1e-6, atol=1e-9)
-    torch.testing.assert_close(heads.of(2), heads.shares[:, :, 2])
+    torch.testing.assert_close(heads.of(2).values, heads.shares[:, :, 2])
     layer, head, share = heads.top(1, source=2)[0]
-    assert share == float(heads.of(2).max()) == float(heads.shares[layer, head, 2])
-    assert "most of it through heads" in repr(heads) and "layer 1" in heads.plot(2).fragment
+    assert share == float(heads.of(2).values.max()) == float(heads.shares[layer, head, 2])
+    assert f"most by {heads.top(1)[0].layer}." in repr(heads) and "layer 1" in heads.plot(2).fragment
     frame = heads.to_frame()
     assert frame["share"].sum() == pytest.approx(1)
     row = frame[(frame["layer"] == 1) & (frame["head"] == 1) & (frame["position"] == 3)]
@@ -233,7 +233,7 @@ def test_a_prediction_without_a_head_is_what_a_hook_makes_of_it(
 ) -> None:
     model = build()
     ids = zoo.prompt(model, N)
-    found = ablate_heads(cache_of(model, ids), TARGET, fill=fill, positions=places, tokens=ids)
+    found = ablate_heads(cache_of(model, ids), TARGET, fill=fill, positions=places, tokens=ids).values
     with torch.no_grad():
         full = model.run_with_cache(ids)[1]
         clean = model(ids)[0, -1].double().log_softmax(-1)[TARGET]
@@ -250,7 +250,13 @@ def test_a_prediction_without_a_head_is_what_a_hook_makes_of_it(
             with torch.no_grad():
                 left = model.run_with_hooks(ids, fwd_hooks=[(name, empty)])[0, -1].double().log_softmax(-1)[TARGET]
             assert float(effect) == pytest.approx(float(clean - left), rel=1e-5, abs=1e-9)
-    torch.testing.assert_close(ablate_heads(cache_of(model, ids), TARGET, fill=fill, positions=places, batch=1), found)
+    one_by_one = ablate_heads(cache_of(model, ids), TARGET, fill=fill, positions=places, batch=1)
+    torch.testing.assert_close(one_by_one.values, found)
+    first, second = one_by_one.top(2)
+    values = one_by_one.values
+    assert first.value == float(values.max()) >= second.value == float(values[second.layer, second.head])
+    assert len(one_by_one.to_frame()) == found.numel() and "layer 1" in one_by_one.plot().fragment
+    assert f"most by {first.layer}.{first.head} {first.value:.3g}" in repr(one_by_one)
 
 
 @pytest.mark.usefixtures("unchecked")

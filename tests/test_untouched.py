@@ -364,7 +364,7 @@ def traced(caches: Two, prompts: Two, **what: Any) -> Tensor:
 
 
 def ablated(caches: Two, prompts: Two) -> Tensor:
-    return causal.ablate_heads(caches[0], TARGET, tokens=prompts[0], fill="mean")
+    return causal.ablate_heads(caches[0], TARGET, tokens=prompts[0], fill="mean").values
 
 
 def gated(caches: Two, prompts: Two) -> Tensor:
@@ -395,7 +395,7 @@ INTERVENTIONS: dict[str, Intervention] = {
 
 
 def test_every_intervention_is_tried() -> None:
-    others = {"GateHeads", "Grid", "Head", "Patch", "Search", "Validation"}
+    others = {"GateHeads", "Grid", "Head", "Heads", "Patch", "Search", "Validation"}
     assert {*causal.__all__} - others == {
         *("effects", "validate", "patch", "patch_in_order", "trace", "ablate_heads", "gate_heads", "swap_values")
     }

@@ -23,6 +23,7 @@ from heta_lens.prediction import Prediction
 from heta_lens.progress import Done, working
 from heta_lens.scales import Scale
 from heta_lens.show import View
+from heta_lens.text import quoted
 
 Emptied: TypeAlias = Literal["zero", "mean"]
 
@@ -30,7 +31,40 @@ Emptied: TypeAlias = Literal["zero", "mean"]
 class Head(NamedTuple):
     layer: int
     head: int
-    share: float
+    value: float
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Heads:
+    """A number for each head of each layer."""
+
+    title: str
+    values: Float[Tensor, "layer head"]
+    notes: str = ""
+
+    def top(self, k: int = 10) -> list[Head]:
+        """The k heads with the highest values, the highest first."""
+        check_at_least("k", k, 1, whole=True)
+        order = self.values.flatten().argsort(descending=True, stable=True)[:k].tolist()
+        heads = self._heads()
+        return [heads[place] for place in order]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a head."""
+        return pd.DataFrame(self._heads())
+
+    def plot(self) -> View:
+        """A heat map, the last layer on top."""
+        layers, heads = self.values.shape
+        rows, columns = [f"layer {at}" for at in reversed(range(layers))], [f"head {at}" for at in range(heads)]
+        return heat(self.title, rows, columns, self.values.flip(0), self.notes)
+
+    def __repr__(self) -> str:
+        return f"{self.title}: most by " + ", ".join(f"{one.layer}.{one.head} {one.value:.3g}" for one in self.top(5))
+
+    def _heads(self) -> list[Head]:
+        rows = enumerate(self.values.tolist())
+        return [Head(layer, head, value) for layer, row in rows for head, value in enumerate(row)]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -40,20 +74,15 @@ class GateHeads:
     shares: Float[Tensor, "layer head pos"]
     tokens: tuple[str, ...]
 
-    def of(self, source: int | None = None) -> Float[Tensor, "layer head"]:
+    def of(self, source: int | None = None) -> Heads:
         """What flows through each head from one token, or from all of them."""
-        if source is None:
-            return self.shares.sum(-1)
-        [place] = chosen_positions("source", [source], len(self.tokens), "of the context")
-        return self.shares[..., place]
+        places = chosen_positions("source", None if source is None else [source], len(self.tokens), "of the context")
+        named = "all tokens" if source is None else repr(self.tokens[source])
+        return Heads(f"the gate's flow from {named}", self.shares[..., places].sum(-1), "shares of the gate")
 
     def top(self, k: int = 10, source: int | None = None) -> list[Head]:
         """The k heads through which most flows, from one token or from all of them."""
-        check_at_least("k", k, 1, whole=True)
-        carried = self.of(source)
-        order = carried.flatten().argsort(descending=True, stable=True)[:k].tolist()
-        places = [divmod(at, carried.shape[1]) for at in order]
-        return [Head(layer, head, float(carried[layer, head])) for layer, head in places]
+        return self.of(source).top(k)
 
     def to_frame(self) -> pd.DataFrame:
         """One row a layer, head and token."""
@@ -67,15 +96,10 @@ class GateHeads:
 
     def plot(self, source: int | None = None) -> View:
         """A heat map of layers and heads, the last layer on top."""
-        carried = self.of(source)
-        layers, heads = carried.shape
-        rows, columns = [f"layer {at}" for at in reversed(range(layers))], [f"head {at}" for at in range(heads)]
-        named = "all tokens" if source is None else repr(self.tokens[source])
-        return heat(f"the gate's flow from {named}", rows, columns, carried.flip(0), "shares of the gate")
+        return self.of(source).plot()
 
     def __repr__(self) -> str:
-        most = ", ".join(f"{one.layer}.{one.head} {one.share:.1%}" for one in self.top(5))
-        return f"the gate's flow from {len(self.tokens)} tokens, most of it through heads {most}"
+        return repr(self.of())
 
 
 def gate_heads(
@@ -112,7 +136,7 @@ def ablate_heads(
     scale: Scale = "log_prob",
     batch: Batch = "auto",
     progress: bool | None = None,
-) -> Float[Tensor, "layer head"]:
+) -> Heads:
     """``g(clean) - g(without this head)`` for every head alone: above 0, it speaks for the target.
 
     Args:
@@ -144,7 +168,7 @@ def ablate_heads(
             row = clean - batches.map(partial(run, name, instead), heads, len(asked))
             check_finite(row, partial("the effect of head {}.{}".format, layer))
             rows.append(row)
-    return torch.stack(rows).cpu()
+    return Heads(f"without each head: {quoted(asked.target_text)}", torch.stack(rows).cpu(), f"{scale} lost")
 
 
 def _mean(n: int, live: Float[Tensor, "1 pos head d_head"]) -> Float[Tensor, "head d_head"]:
