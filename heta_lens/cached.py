@@ -74,11 +74,11 @@ def cached_tokens(lens: Lens, embeddings: Float[Tensor, "pos d"], tokens: Tokens
         ids = torch.as_tensor(tokens, device=lens.device)  # type: ignore[arg-type]
     except (TypeError, ValueError, RuntimeError):
         raise TypeError("tokens= takes the ids the model was run on, model.to_tokens(text), not the text") from None
-    ids = ids[0] if ids.ndim == 2 and len(ids) == 1 else ids
+    shape, ids = tuple(ids.shape), ids[0] if ids.ndim == 2 and len(ids) == 1 else ids
     if ids.is_floating_point() or ids.dtype == torch.bool or ids.shape != embeddings.shape[:1]:
         raise ValueError(
-            f"tokens= must be the ids of the cached prompt, {len(embeddings)} of them; "
-            f"got {ids.dtype} of shape {tuple(ids.shape)}"
+            f"tokens= must be the ids of the cached prompt, {len(embeddings)} of them; got {ids.dtype} of shape {shape}"
+            f"{' (was only a part cached, by pos_slice=? leave it out)' if ids.numel() > len(embeddings) else ''}"
         )
     for token in ids.tolist():
         check_token("tokens", token, lens.vocabulary)

@@ -54,7 +54,7 @@ def effects(
     """
     _check(prediction, how, mask, layer, reference, patterns, scale, batch)
     n = len(prediction)
-    members = _members([[place] for place in range(n)] if groups is None else [*groups], n)
+    members = _members([[place] for place in range(n)] if groups is None else groups, n)
     source = prediction if reference is None else reference
     with prediction.running(), source.running(), torch.no_grad():
         other = prediction.mask_vector(mask) if reference is None else reference.embeddings
@@ -296,9 +296,12 @@ def _check_reference(prediction: Prediction, mask: Mask, reference: Prediction) 
         raise ValueError(f"the reference has {len(reference)} tokens, and the prediction {len(prediction)}")
 
 
-def _members(groups: Sequence[Iterable[int]], n: int) -> Bool[Tensor, "group pos"]:
+def _members(groups: Iterable[Iterable[int]], n: int) -> Bool[Tensor, "group pos"]:
     """Who is in which group."""
-    if len(groups) == 0:
+    if not isinstance(groups, Iterable):
+        raise TypeError(f"groups={groups!r} is no list of groups of positions: write [[3], [4, 5]] for two")
+    groups = [*groups]
+    if not groups:
         raise ValueError("groups holds no group of positions")
     members = torch.zeros(len(groups), n, dtype=torch.bool)
     for number, (row, group) in enumerate(zip(members, groups, strict=True)):

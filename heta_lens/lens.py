@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from heta_lens.memory import Sizes
-from heta_lens.options import is_whole
+from heta_lens.options import from_end, is_whole
 from heta_lens.text import Speller
 
 EMBED = "hook_embed"
@@ -290,7 +290,10 @@ class Lens:
     def check_layer(self, name: str, layer: Any) -> int:
         """This layer as a plain number; refuse one that the model does not have."""
         if not (is_whole(layer) and 0 <= index(layer) < self.layers):
-            raise ValueError(f"{name}={layer!r} is none of the layers 0 to {self.layers - 1} this model has")
+            last = self.layers - 1
+            raise ValueError(
+                f"{name}={layer!r} is none of the layers 0 to {last} this model has{from_end(layer, self.layers)}"
+            )
         return index(layer)
 
     def check_points(self, names: Iterable[str]) -> None:

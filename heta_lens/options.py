@@ -1,7 +1,7 @@
 """Checking a method's options, so that a wrong one is refused before any work."""
 
 from ast import literal_eval
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
 from difflib import get_close_matches
 from math import inf
@@ -15,11 +15,12 @@ from torch import Tensor
 Check: TypeAlias = Callable[[str, Any], None]  # of an option, by its name
 
 
-def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
-    """Refuse a value that is not among the choices, and list them."""
+def check_choice(name: str, value: Any, choices: Iterable[Any], elsewhere: Mapping[Any, str] = {}) -> None:
+    """Refuse a value that is not among the choices, and list them; ``elsewhere`` is what to do in place of others."""
     choices = list(choices)
     if value not in choices or isinstance(value, bool):
-        raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}{hint(value, choices)}")
+        way = next((f" ({told})" for other, told in elsewhere.items() if other == value), hint(value, choices))
+        raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}{way}")
 
 
 def check_at_least(name: str, value: Any, least: float | int, *, whole: bool = False) -> None:
@@ -57,8 +58,18 @@ def chosen_positions(name: str, positions: Any, count: int, of: str) -> list[int
         raise ValueError(f"{name} is empty: name a position at least")
     for place in found:
         if not (is_whole(place) and 0 <= index(place) < count):
-            raise ValueError(f"position {place!r} is none of the {count} positions {of}, which are counted from 0")
+            raise ValueError(
+                f"position {place!r} is none of the {count} positions {of}, which are counted from 0"
+                f"{from_end(place, count)}"
+            )
+        if found.count(place) > 1:
+            raise ValueError(f"{name} names position {place} more than once")
     return [index(place) for place in found]
+
+
+def from_end(number: Any, count: int) -> str:
+    """What may have been meant by a negative number."""
+    return f": write {count + index(number)}" if is_whole(number) and -count <= index(number) < 0 else ""
 
 
 def check_token(name: str, token: int, size: int) -> None:

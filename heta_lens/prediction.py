@@ -24,7 +24,7 @@ from heta_lens.lens import EMBED, Lens
 from heta_lens.masking import Mask, mask_vector
 from heta_lens.prompt import Prompt
 from heta_lens.scales import Scale, on_scale
-from heta_lens.text import Span, locate
+from heta_lens.text import Span, locate, tokens_in
 
 T = TypeVar("T")
 
@@ -102,6 +102,14 @@ class Prediction:
     def located(self) -> tuple[str, list[Span]]:
         """The context as text, and where in it every token stands."""
         return locate(self.lens.speller.decode, self.ids.tolist())
+
+    def positions_of(self, passage: str) -> list[int]:
+        """The tokens that write a passage, which must stand in the context once."""
+        text, spans = self.located
+        if not passage.strip() or text.count(passage) != 1:
+            raise ValueError(f"{passage!r} stands {text.count(passage)} times in the context: give what is there once")
+        start = text.index(passage)
+        return tokens_in(text, spans, Span(start, start + len(passage)))
 
     @property
     def written(self) -> tuple[str, ...]:

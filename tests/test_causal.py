@@ -106,6 +106,10 @@ def test_what_cannot_be_validated_is_refused(build: Callable[[], Any]) -> None:
         validate(cache_of(model, ids), attribution.without([4, 5]), tokens=ids, position=4)
     with pytest.raises(TypeError, match="a Tensor is no attribution of one token: pass what attribute returns"):
         validate(cache_of(model, ids), attribution.scores, tokens=ids)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"a list is no attribution of one token: .*, one at a time"):
+        validate(cache_of(model, ids), [attribution], tokens=ids)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="reference_tokens= are the ids of a reference, and there is none"):
+        validate(cache_of(model, ids), attribution, tokens=ids, reference_tokens=others)
     with pytest.raises(ValueError, match="reference_tokens= do not match the cache"):
         validate(cache_of(model, ids), attribution, tokens=ids, reference=cache_of(model, others), reference_tokens=ids)
     with pytest.raises(TypeError, match="a ActivationCache is no prediction: heta_lens"):
@@ -267,6 +271,11 @@ def test_ablations_refuse_what_they_cannot_do(build: Callable[[], Any]) -> None:
         ablate_heads(cache, TARGET, positions=[])
     with pytest.raises(TypeError, match="positions=3 is no list of positions"):
         ablate_heads(cache, TARGET, positions=3)  # type: ignore[arg-type]
+    part = build().run_with_cache(zoo.prompt(build(), N), pos_slice=-1)[1]
+    with pytest.raises(
+        ValueError, match=r"1 of them; got torch\.int64 of shape \(1, 6\) \(was only a part cached, by pos_s"
+    ):
+        ablate_heads(part, TARGET, tokens=zoo.prompt(build(), N))
     with pytest.raises(ValueError, match="k=0 must be at least 1"):
         gate_heads(cache).top(0)
     with pytest.raises(ValueError, match="fill='noise' is not one of 'zero', 'mean'"):

@@ -365,12 +365,14 @@ def test_groups_are_counted_as_they_are_done(build: Callable[..., Any]) -> None:
         ({"how": "resid_patch"}, "layer=None with how='resid_patch': how='resid_patch' needs a layer"),
         ({"layer": 1}, "layer=1 with how='edge_patch': how='resid_patch' needs a layer, and no other way has one"),
         ({"how": "resid_patch", "layer": 2}, "layer=2 is none of the layers 0 to 1 this model has"),
-        ({"how": "resid_patch", "layer": -1}, "layer=-1 is none of the layers 0 to 1"),
+        ({"how": "resid_patch", "layer": -1}, "layer=-1 is none of the layers 0 to 1 this model has: write 1"),
+        ({"how": "resid_patch", "layer": -3}, "layer=-3 is none of the layers 0 to 1 this model has$"),
         ({"how": "resid_patch", "layer": "first"}, "layer='first' is none of the layers 0 to 1"),
         ({"groups": []}, "groups holds no group of positions"),
         ({"groups": [[0], []]}, "group 1 is empty: name a position"),
         ({"groups": [[0, N]]}, f"position {N} is none of the {N} positions of the context"),
-        ({"groups": [[-1]]}, f"position -1 is none of the {N} positions of the context"),
+        ({"groups": [[-1]]}, f"position -1 is none of the {N} positions .*counted from 0: write {N - 1}$"),
+        ({"groups": [[2, 1, 2]]}, "group 0 names position 2 more than once"),
         ({"groups": [[0.5]]}, f"position 0.5 is none of the {N} positions of the context"),
     ],
     ids=str,
@@ -380,6 +382,13 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -
     model = zoo.bridge("gpt2")
     with pytest.raises(ValueError, match=message):
         effects(predict(model, zoo.prompt(model, N), TARGET), **options)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_groups_that_are_no_list_are_refused() -> None:
+    model = zoo.bridge("gpt2")
+    with pytest.raises(TypeError, match="groups=5 is no list of groups of positions: write"):
+        effects(predict(model, zoo.prompt(model, N), TARGET), groups=5)  # type: ignore[arg-type]
 
 
 def test_a_model_whose_queries_cannot_be_held_is_refused_unless_they_move(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -395,7 +395,9 @@ def test_the_attribution_says_what_was_asked_and_may_be_of_either_prompt(build: 
     ("options", "message"),
     [
         ({"what": "resid_mid"}, "what='resid_mid' is not one of 'resid_pre', 'attn_out', 'mlp_out', 'head_out'"),
-        ({"what": "head_pattern"}, "what='head_pattern' is not one of"),
+        ({"what": "head_pattern"}, "what='head_pattern' is not one of .*after it was used: patch head_q and head_k"),
+        ({"what": "resid_post"}, "what='resid_post' is not one of .*a layer's is the resid_pre of the next"),
+        ({"what": "z"}, "what='z' is not one of .*called head_out here"),
         ({"scale": "nats"}, "scale='nats' is not one of 'log_prob'"),
         ({"batch": 0}, "batch=0 must be at least 1"),
         ({"layers": []}, "layers is empty: name a layer"),
@@ -404,7 +406,8 @@ def test_the_attribution_says_what_was_asked_and_may_be_of_either_prompt(build: 
         ({"layers": [0.5]}, "layer=0.5 is none of the layers 0 to 1"),
         ({"positions": []}, "positions is empty: name a position"),
         ({"positions": [0, N]}, f"position {N} is none of the {N} positions of the prompts"),
-        ({"positions": [-1]}, f"position -1 is none of the {N} positions of the prompts"),
+        ({"positions": [-1]}, f"position -1 is none of the {N} positions of the prompts.*: write {N - 1}$"),
+        ({"positions": [3, 3]}, "positions names position 3 more than once"),
         ({"positions": ["last"]}, f"position 'last' is none of the {N} positions of the prompts"),
     ],
     ids=str,
@@ -485,7 +488,7 @@ def test_a_search_that_makes_no_sense_is_refused(options: dict[str, Any], messag
 def test_an_attribution_of_another_prompt_is_refused() -> None:
     model = zoo.bridge("gpt2")
     for ids in (zoo.prompt(model, N, seed=2), zoo.prompt(model, N + 1)):
-        with pytest.raises(ValueError, match="this attribution is of neither prompt: it explains '"):
+        with pytest.raises(ValueError, match=r"this attribution is of neither prompt: it explains '.*give the cache"):
             searched(model, explain(model, ids, TARGET, method="recency"))
 
 

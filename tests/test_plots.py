@@ -101,3 +101,13 @@ def test_a_wide_heat_map_goes_on_below() -> None:
     found = {(row, int(at)): float(value) for table in told for row, at, value in table}
     assert found == {(row, at): 80 * line + at for line, row in enumerate(["above", "below"]) for at in range(80)}
     assert [int(at) for table in told for row, at, _ in table if row == "above"] == [*range(80)]
+
+
+def test_a_heat_map_says_where_columns_stand_and_what_its_colours_are() -> None:
+    values = torch.tensor([[0.0, 0.5, -0.25]])
+    page = heat("three", ["row"], ["a", "a", "b"], values, positions=[7, 8, 9]).fragment
+    assert re.findall(r"<th class=number>(\d+)</th>", page) == ["7", "8", "9"]
+    assert f'{BLUE.css}"></i> 0.5' in page and f'{ORANGE.css}"></i> -0.5' in page and "white is 0" in page
+    assert "beyond" not in page and "beyond" in heat("far", ["row"], ["a", "b", "c"], 9 * values**3).fragment
+    assert ORANGE.css not in heat("none", ["row"], ["a", "b", "c"], values.abs()).fragment
+    assert "white is 0" not in heat("nothing", ["row"], ["a", "b", "c"], 0 * values).fragment

@@ -16,6 +16,7 @@ import oracles
 import zoo
 from heta_lens import Prediction, attribute
 from heta_lens.curvature import rademacher
+from heta_lens.data import recall
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning")
 
@@ -653,3 +654,19 @@ def test_prefixes_are_reused_again_once_the_hooks_are_gone(build: Any) -> None:
     with added(model, "blocks.0.hook_resid_post", at_three):
         assert explain(model, ids, TARGET, **CHEAP).diagnostics["prefix_reuse"] != "on"
     assert explain(model, ids, TARGET, **CHEAP).diagnostics["prefix_reuse"] == "on"
+
+
+def test_a_passage_is_found_in_the_context() -> None:
+    model, story = heta_lens.load_demo_model(), next(recall.stories("test", facts=3, hops=2))
+    ids = model.to_tokens(story.text)
+    asked = Prediction.from_cache(cache_of(model, ids), tokens=ids)
+    for start, stop in (sentence.characters for sentence in story.evidence):
+        passage = story.text[start:stop]
+        assert "".join(asked.written[at] for at in asked.positions_of(passage)).strip() == passage.strip()
+        assert asked.positions_of(passage.strip()[1:]) == asked.positions_of(passage)  # words are not split
+    assert [asked.positions_of(story.text[slice(*told.characters)]) for told in story.evidence] == [
+        list(told.tokens) for told in story.evidence
+    ]
+    for passage in ("not there", "the", "", " "):
+        with pytest.raises(ValueError, match="times in the context: give what is there once"):
+            asked.positions_of(passage)

@@ -303,6 +303,7 @@ def test_a_model_in_somebodys_work_is_left_as_it_was(build: Callable[..., Any]) 
             ValueError,
             r"what='mlp_outs' is not one of 'resid_post', 'mlp_out', 'attn_out' \(did you mean 'mlp_out'\?\)",
         ),
+        ({"what": "resid_pre"}, ValueError, r"\(a layer's is the resid_post of the one before\)"),
         ({"scale": "nats"}, ValueError, "scale='nats' is not one of 'log_prob'"),
         ({"batch": 0}, ValueError, "batch=0 must be at least 1"),
         ({"samples": 0}, ValueError, "samples=0 must be at least 1"),

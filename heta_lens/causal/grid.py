@@ -76,7 +76,8 @@ class Grid:
         if self.clean == self.spoilt:
             raise ValueError("nothing was lost: the target is as likely in the clean run as in the spoilt one")
         names = [f"layer {layer}" for layer in reversed(self.layers)]
-        return heat(self.title, names, self.labels, self.restored.flip(0), f"restored: {self._range}")
+        places = self.columns if len({*self.labels}) < len(self.labels) else ()  # of tokens, not of heads
+        return heat(self.title, names, self.labels, self.restored.flip(0), f"restored: {self._range}", places)
 
     def __repr__(self) -> str:
         if self.clean == self.spoilt:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -31,11 +32,23 @@ def told_of(name: str) -> Iterator[None]:
 
 def check_attribution(attribution: Any) -> None:
     if not isinstance(attribution, Attribution):
-        raise TypeError(f"a {type(attribution).__name__} is no attribution of one token: pass what attribute returns")
+        raise TypeError(
+            f"a {type(attribution).__name__} is no attribution of one token: pass what attribute returns, one at a time"
+        )
 
 
-def explains(attribution: Attribution, asked: Prediction) -> bool:
-    """Whether it is of this context."""
+def check_explains(attribution: Attribution, asked: Prediction, other: Prediction | None = None) -> None:
+    """Refuse an attribution of none of these contexts."""
+    if not any(_explains(attribution, one) for one in (asked, other) if one is not None):
+        where = "neither prompt" if other else "another prompt than the cache, or of another position="
+        of, cached = (shorten(text, 60, placeholder=" …") for text in (attribution.text, asked.located[0]))
+        raise ValueError(
+            f"this attribution is of {where}: it explains {attribution.target_text!r} by {of!r}, and the cache is of "
+            f"{cached!r}: give the cache that it was made from"
+        )
+
+
+def _explains(attribution: Attribution, asked: Prediction) -> bool:
     text, _ = asked.located
     return attribution.text == text and torch.equal(asked.ids.cpu()[attribution.positions], attribution.ids)
 

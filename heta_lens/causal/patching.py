@@ -30,6 +30,12 @@ from heta_lens.text import quoted
 ByPosition: TypeAlias = Literal["resid_pre", "attn_out", "mlp_out"]
 ByHead: TypeAlias = Literal["head_out", "head_q", "head_k", "head_v"]
 
+ELSEWHERE = {
+    "resid_post": "a layer's is the resid_pre of the next",
+    **{name: f"called head_{long} here" for name, long in {"z": "out", "q": "q", "k": "k", "v": "v"}.items()},
+    **dict.fromkeys(("pattern", "head_pattern"), "some bridges show it after it was used: patch head_q and head_k"),
+}
+
 
 def patch(
     clean_cache: Any,
@@ -53,8 +59,6 @@ def patch(
     - ``head_out``, ``head_q``, ``head_k``, ``head_v``: what a head mixed, its queries, keys or values, at all positions
       together; a column a head. Keys and values have fewer heads where queries share them.
 
-    There is no ``head_pattern``: some bridges show a pattern after it was used, and nothing comes of writing there.
-
     Args:
         clean_cache: of the prompt after which the target is likely.
         spoilt_cache: of a prompt of as many tokens after which it is less so, by the same model.
@@ -67,7 +71,7 @@ def patch(
         batch: how many copies of the spoilt prompt run at once.
         progress: show a progress bar; None shows it on a terminal or in a notebook.
     """
-    check_choice("what", what, (*get_args(ByPosition), *get_args(ByHead)))
+    check_choice("what", what, (*get_args(ByPosition), *get_args(ByHead)), ELSEWHERE)
     check_reading(scale, batch)
     lens = shared_lens(clean_cache, spoilt_cache)
     rows = _chosen_layers(layers, lens)

@@ -9,7 +9,7 @@ import torch
 from heta_lens.asked import Asked
 from heta_lens.attribution import Attribution
 from heta_lens.cached import Tokens
-from heta_lens.causal.pair import asked_of_both, check_attribution, explains, shared_lens
+from heta_lens.causal.pair import asked_of_both, check_attribution, check_explains, shared_lens
 from heta_lens.causal.patching import ByPosition, Runs, site_name
 from heta_lens.interventions import check_reading
 from heta_lens.metrics.ranking import ranked
@@ -63,7 +63,8 @@ def patch_in_order(
         clean_cache, spoilt_cache, tokens, spoilt_tokens, scale: as `patch` has them.
         attribution: of either prompt. Tokens that were left out of it are not patched.
         target: as `attribute` is given it; left out, it is the attribution's.
-        restore: how much has to come back, as a share of what the spoilt run has lost.
+        restore: how much has to come back, as a share of what the spoilt run has lost: 1 is all. More than ever comes
+            back has all positions patched.
         what, layer: the activation that is patched.
         batch: at most how many runs are made at once: first one, then twice as many each time, so that few are wasted.
     """
@@ -101,6 +102,5 @@ def _restored(runs: Runs, layer: int, order: Sequence[int], restore: float, batc
 
 def _order(attribution: Attribution, clean: Prediction, spoilt: Prediction) -> list[int]:
     """Positions by their scores, highest first, of equal ones the first in the text."""
-    if not any(explains(attribution, asked) for asked in (clean, spoilt)):
-        raise ValueError(f"this attribution is of neither prompt: it explains {attribution.text!r}")
+    check_explains(attribution, clean, spoilt)
     return attribution.positions[ranked(attribution.scores)].tolist()

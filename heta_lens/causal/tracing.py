@@ -142,7 +142,7 @@ def _put_rows(
 
 # --------------------------------------------------------------------------------------------------- what is refused
 def _check(what: What, window: int, noise: float | int, samples: int, seed: int) -> None:
-    check_choice("what", what, get_args(What))
+    check_choice("what", what, get_args(What), {"resid_pre": "a layer's is the resid_post of the one before"})
     for name, value, least in (("window", window, 1), ("samples", samples, 1), ("seed", seed, 0)):
         check_at_least(name, value, least, whole=True)
     check_at_least("noise", noise, 0)

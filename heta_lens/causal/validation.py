@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heta_lens.attribution import Attribution
 from heta_lens.cached import Tokens
-from heta_lens.causal.pair import check_attribution, explains, told_of
+from heta_lens.causal.pair import check_attribution, check_explains, told_of
 from heta_lens.interventions import How, Patterns, effects
 from heta_lens.masking import Mask
 from heta_lens.metrics.effects import mean_effect, misattribution, patch_correlation
@@ -54,7 +54,7 @@ class Validation:
     def plot(self) -> View:
         """Scores above effects, each as shares of its largest."""
         rows = torch.stack([values / (values.abs().max() or 1) for values in (self.scores, self.effects)])
-        return heat(self.title, ["score", "effect"], self.tokens, rows, self._told)
+        return heat(self.title, ["score", "effect"], self.tokens, rows, self._told, self.positions)
 
     def __repr__(self) -> str:
         return f"{self.title}: {self._told}"
@@ -92,6 +92,8 @@ def validate(
 ) -> Validation:
     """Patch every token that an attribution has a score for, and say whether the effects agree with the scores.
 
+    One prompt says little: ``heta-lens evaluate`` does this for many, with intervals.
+
     Args:
         cache: of the prompt that was explained, from a model with the same hooks.
         attribution: of any method. Tokens that were left out of it are not judged.
@@ -110,6 +112,8 @@ def validate(
         check_at_least(name, value, 1, whole=True)
     check_at_least("least", least, 0)
     check_attribution(attribution)
+    if reference is None and reference_tokens is not None:
+        raise ValueError("reference_tokens= are the ids of a reference, and there is none: give its cache, reference=")
     asked = Prediction.from_cache(cache, attribution.target, position=position, tokens=tokens)
     judged = _judged(asked, attribution, special)
     other = None
@@ -139,11 +143,7 @@ def validate(
 
 def _judged(asked: Prediction, attribution: Attribution, special: bool) -> Attribution:
     """What is judged of an attribution."""
-    if not explains(attribution, asked):
-        raise ValueError(
-            f"this attribution is of another prompt than the cache, or of another position=: it explains "
-            f"{attribution.target_text!r} by {attribution.text!r}"
-        )
+    check_explains(attribution, asked)
     if not special and bool(attribution.special.all()):
         raise ValueError("every token of this attribution is special: special=True judges them too")
     return attribution if special else attribution.without(special=True)

@@ -12,7 +12,7 @@ from heta_lens.data.instance import Instance
 from heta_lens.metrics.candidates import ordinary
 from heta_lens.metrics.robustness import Explain
 from heta_lens.prediction import Prediction
-from heta_lens.text import Span, locate, tokens_in
+from heta_lens.text import Span, tokens_in
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Case:
 
 def positions(instance: Instance, prediction: Prediction, name: str) -> list[int]:
     """The tokens of an instance's spans of this name: ``gold``, ``support``, ``distractor`` or ``question``."""
-    text, spans = locate(prediction.lens.speller.decode, prediction.ids.tolist())
+    text, spans = prediction.located
     start = text.find(instance.text)
     if start < 0:
         raise ValueError(

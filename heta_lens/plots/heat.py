@@ -8,44 +8,55 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens.plots.shades import Shade, legible, shades
-from heta_lens.show import View
+from heta_lens.plots.shades import BLUE, ORANGE, Shade, legible, shades
+from heta_lens.show import View, deepest
 
 STYLE = """
 .heta-heat { font: 14px/1.4 system-ui, sans-serif; color: #222; overflow-x: auto; }
 .heta-heat table { border-collapse: separate; border-spacing: 1px; margin: 0 0 .5em; }
-.heta-heat th { font-weight: normal; text-align: right; padding: 0 .5em; white-space: pre; font-family: monospace; }
-.heta-heat thead th { writing-mode: vertical-rl; line-height: 1; vertical-align: bottom; padding: .4em 0; }
-.heta-heat td { min-width: 1.15em; height: 1.5em; outline: 1px solid #eee; }
+.heta-heat tr { background: none; }
+.heta-heat th { font: 13px/1 monospace; text-align: right; padding: 0 .5em; white-space: pre; }
+.heta-heat thead th { writing-mode: vertical-rl; vertical-align: bottom; padding: .4em 3px; }
+.heta-heat thead th.number { writing-mode: horizontal-tb; text-align: center; font-size: 9px; padding: 0 0 .3em; }
+.heta-heat td { min-width: 19px; height: 19px; padding: 0; outline: 1px solid #eee; }
+.heta-heat i { display: inline-block; width: 1em; height: 1em; vertical-align: -.15em; }
 """
-WIDE = 36  # columns that a page of a notebook has room for
+WIDE = 38  # columns that a page of a notebook has room for
 
 
 def heat(
-    title: str, rows: Sequence[str], columns: Sequence[str], values: Float[Tensor, "row column"], notes: str = ""
+    title: str,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    values: Float[Tensor, "row column"],
+    notes: str = "",
+    positions: Sequence[int] = (),
 ) -> View:
     """Every number as a colour: white at 0, deeper with size, blue above and orange below; pointed at, as itself.
 
-    What is too wide goes on below, so that nothing is out of sight.
+    What is too wide goes on below, so that nothing is out of sight. ``positions`` are where columns stand in the text.
     """
-    colours = iter(shades(rearrange(values, "row column -> (row column)")))
+    flat = rearrange(values, "row column -> (row column)")
+    colours = iter(shades(flat))
     cells = [
         [_cell(f"{row}, {column}: {value:.4g}", next(colours)) for column, value in zip(columns, line, strict=True)]
         for row, line in zip(rows, values.tolist(), strict=True)
     ]
     width = ceil(len(columns) / ceil(len(columns) / WIDE))
-    tables = [
-        _table(rows, columns[at : at + width], [line[at : at + width] for line in cells])
-        for at in range(0, len(columns), width)
-    ]
-    caption = f"<p><strong>{escape(title)}</strong><br><small>{escape(notes)}</small></p>"
+    parts = [slice(at, at + width) for at in range(0, len(columns), width)]
+    tables = [_table(rows, columns[part], [line[part] for line in cells], positions[part]) for part in parts]
+    caption = f"<p><strong>{escape(title)}</strong><br><small>{escape(notes)}</small></p>{_scale(flat)}"
     return View(title, f'<style>{STYLE}</style>\n<div class="heta-heat">{caption}{"".join(tables)}</div>')
 
 
-def _table(rows: Sequence[str], columns: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
-    head = "".join(map(_head, columns))
+def _table(
+    rows: Sequence[str], columns: Sequence[str], cells: Sequence[Sequence[str]], positions: Sequence[int]
+) -> str:
+    head = f"<tr><th></th>{''.join(map(_head, columns))}</tr>"
+    if positions:
+        head += f"<tr><th></th>{''.join(f'<th class=number>{position}</th>' for position in positions)}</tr>"
     lines = "".join(f"<tr>{_head(row)}{''.join(line)}</tr>" for row, line in zip(rows, cells, strict=True))
-    return f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{lines}</tbody></table>"
+    return f"<table><thead>{head}</thead><tbody>{lines}</tbody></table>"
 
 
 def _head(said: str) -> str:
@@ -54,3 +65,14 @@ def _head(said: str) -> str:
 
 def _cell(said: str, shade: Shade) -> str:
     return f'<td style="background:{shade.css}" title="{escape(legible(said))}"></td>'
+
+
+def _scale(values: Float[Tensor, "cell"]) -> str:
+    """What the deepest colours stand for."""
+    most = deepest(values)
+    ends = {most: BLUE, -most: ORANGE}
+    told = [
+        f'<i style="background:{shade.css}"></i> {end:.3g}' for end, shade in ends.items() if (values / end > 0).any()
+    ]
+    beyond = " and beyond" if (values.abs() > most).any() else ""
+    return f"<p><small>{', '.join(told)}{beyond}; white is 0</small></p>" if told else ""
