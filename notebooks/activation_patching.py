@@ -83,13 +83,24 @@ attribution
 checked = causal.validate(clean, attribution, tokens=clean_tokens)
 checked
 
+# %% [markdown]
+# The correlation is low, and five tokens patched together lose more than twenty nats. Token by token, we expect each of
+# the highest to lose some.
+
+# %%
+checked.to_frame().nlargest(4, "score").round(4)
+
+# %% [markdown]
+# The full stop and the last token lose twenty nats and more. The word itself, second by its score, loses a fifth of one
+# when the last position alone reads another value there, since what it told was moved to the full stop long before. As
+# a picture, each row over its largest, we expect the full stop to be deep in both.
+
 # %%
 checked.plot()
 
 # %% [markdown]
-# Half of it is so. The full stop is first for both; but the word itself, second by its score, does nothing when the
-# last position alone reads another value there, since what it told was moved to the full stop long before. Which
-# intervention is right is open. Masked for everybody, we expect the word to matter.
+# It is, and the last token in the lower one alone. Which intervention is right is open. Masked for everybody, we expect
+# the word to matter.
 
 # %%
 causal.validate(clean, attribution, tokens=clean_tokens, how="input")
@@ -99,8 +110,8 @@ causal.validate(clean, attribution, tokens=clean_tokens, how="input")
 #
 # ## Patch what the attribution names first
 #
-# A grid costs a run for each layer and position. If the attribution is any good, its highest scores say where to
-# begin. We expect one or two patches to bring back nine tenths of the difference.
+# Each row of a grid costs a run for every position. If the attribution is any good, its highest scores say where to
+# begin. At layer 0 only the word that differs can bring anything back, and we expect it among the first two or three.
 
 # %%
 search = causal.patch_in_order(
@@ -113,7 +124,8 @@ print(
 )
 
 # %% [markdown]
-# The full stop is the same in both stories, so in the input it brings nothing back; the word brings all of it.
+# The full stop is the same in both stories, so in the input it brings nothing back; the word is second, and brings all
+# of it. (The third run was made ahead, together with the second.)
 #
 # ## Swap values, and ask again
 #
@@ -122,7 +134,8 @@ print(
 # layers, while attention still moves the word.
 
 # %%
-evidence = list(story.evidence[0].tokens)
+sentence = story.text[slice(*story.evidence[0].characters)]
+evidence = heta_lens.Prediction.from_cache(clean, tokens=clean_tokens).positions_of(sentence)
 
 
 def difference(cache):

@@ -61,16 +61,18 @@ import torch
 from heta_lens.plots.heat import heat
 
 rows = torch.stack([found.scores.double().cpu() / found.scores.abs().max().cpu() for found in attributions.values()])
-heat("ten methods", list(attributions), prediction.written, rows, "each over its largest score")
+places = range(len(prediction))
+heat("ten methods", list(attributions), prediction.written, rows, "each over its largest score", places)
 
 # %% [markdown]
 # About half of them do, and agree on little else: attention rests on the beginning of the text, ContextCite gives a
 # whole sentence one score, and integrated gradients find something to say about nearly every token.
 #
 # Which is right? Metrics judge. We take one of each kind: how much further the answer falls when tokens go from the
-# highest score than from the lowest (`abpc`, more is better), where the score lies (`dsa`, `first_is_support`), and
-# whether patching agrees (`patch_correlation`). We expect no method to win them all, and random scores to be nowhere
-# near the best.
+# highest score than from the lowest (`abpc`, more is better), where the score lies (`dsa`, the share on words that tell
+# the answer less that on the distraction, from -1 to 1; `first_is_support`, whether the highest score is evidence), and
+# whether patching agrees (`patch_correlation`). Special tokens, like the one that begins the text, are not judged. We
+# expect no method to win them all, and random scores to be nowhere near the best.
 
 # %%
 import pandas as pd

@@ -39,11 +39,11 @@ print(tuple(pairs.shape), float((pairs - pairs.T).abs().max() / pairs.max()))
 # %%
 from heta_lens.plots.heat import heat
 
-heat("pairs of tokens", attribution.tokens, attribution.tokens, pairs, "second derivatives, in size")
+heat("pairs of tokens", attribution.tokens, attribution.tokens, pairs, "second derivatives, in size", range(len(pairs)))
 
 # %% [markdown]
-# They do. The strongest pairs of different tokens, by name; we expect the owner and the thing in the question to be
-# paired with words of the sentence that tells of them.
+# They do, and within the sentence that tells the answer. The strongest pairs of different tokens, by name; we expect
+# the owner and the thing in the question to be paired with words of the sentence that tells of them.
 
 # %%
 upper = pairs.triu(1)
@@ -54,8 +54,10 @@ for first, second in places:
     print(f"{float(pairs[first, second]):10.3g}  {one}, {other}")
 
 # %% [markdown]
-# That is what the map says in words. Is it true? Mask both tokens of a pair, and each alone: if they act together, the
-# effect of both is not the sum of the two. We expect that of the strongest pair, and nothing of the weakest.
+# Half of them are; the others are within that sentence or within the question, and one with the beginning of the text.
+# The strongest joins the owner and the place, all that had to be bound. Is it true? Mask both tokens of a pair, and
+# each alone: if they act together, the effect of both is not the sum of the two. We expect that of the strongest pair,
+# and nothing of the weakest.
 
 # %%
 from heta_lens.causal import effects

@@ -8,7 +8,7 @@
 MODEL = "demo"  # or a name of the Hugging Face hub, like "gpt2"
 
 # %% [markdown]
-# We expect a story of a few hundred tokens, most of which tell nothing.
+# We expect a story of more than a hundred tokens, most of which tell nothing.
 
 # %%
 import heta_lens
@@ -22,15 +22,16 @@ _, cache = model.run_with_cache(tokens, names_filter=heta_lens.names_filter)
 tokens.shape[1]
 
 # %% [markdown]
-# What would the full method cost? `estimate` times a little and says the rest. We expect most of it to be products.
+# So it is. What would the full method cost? `estimate` times a little and says the rest. We expect most of it to be
+# products.
 
 # %%
 heta_lens.estimate(cache, tokens=tokens)
 
 # %% [markdown]
-# It also says what would be cheaper. We try four ways: products for all tokens at once (`support="row"`), a low-rank
-# Hessian (`lr`), windows (`win`), and windows with the last two layers only (`ls+win`), these with two probes in place
-# of ten. We expect them to take a fraction of that time, and to agree on the first tokens.
+# It is, and `estimate` says what would be cheaper. We try four ways: products for all tokens at once (`support="row"`),
+# a low-rank Hessian (`lr`), windows (`win`), and windows with the last two layers only (`ls+win`), these with two
+# probes in place of ten. We expect them to take a fraction of that time, and to agree on the first tokens.
 
 # %%
 ways = {
@@ -54,7 +55,9 @@ import torch
 from heta_lens.plots.heat import heat
 
 rows = torch.stack([attribution.scores / attribution.scores.max() for attribution in found.values()])
-evidence = [at for stretch in story.evidence for at in stretch.tokens]
+told = [story.text[slice(*sentence.characters)] for sentence in story.evidence]
+asked = heta_lens.Prediction.from_cache(cache, tokens=tokens)
+evidence = [at for sentence in told for at in asked.positions_of(sentence)]
 near = list(range(max(0, evidence[0] - 8), min(tokens.shape[1], evidence[-1] + 9)))
 heat(
     "around the evidence",
@@ -62,6 +65,7 @@ heat(
     [found["row"].tokens[at] for at in near],
     rows[:, near],
     "over each largest score",
+    near,
 )
 
 # %% [markdown]

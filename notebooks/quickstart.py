@@ -40,8 +40,8 @@ attribution
 
 # %% [markdown]
 # It is there, with the words of the question that ask for it. `balance="sum"` gives the two parts of the score,
-# curvature and information, the same total; without it the paper's formula is used as it stands, and a warning says
-# when one part drowns the other.
+# curvature and information, the same total before the gate weighs them; without it the paper's formula is used as it
+# stands, and a warning says when one part drowns the other.
 #
 # The same as coloured tokens: blue is much. We expect the colour in the last sentence and in the question.
 
@@ -49,15 +49,15 @@ attribution
 attribution.plot()
 
 # %% [markdown]
-# Tokens of a word can be put together, and stretches of the text can be asked for. We expect the sentence with the
-# evidence to hold more of the score than any other sentence of the story.
+# There it is. Tokens of a word can be put together, and stretches of the text can be asked for. We expect the sentence
+# with the evidence to hold more of the score than any other sentence of the story.
 
 # %%
 text = attribution.text
 starts = [text.index(sentence) for sentence in story.text.split(". ")]
 sentences = list(zip(starts, [*starts[1:], len(text)], strict=True))
 for sentence in attribution.by_spans(sentences):
-    print(f"{sentence.score:8.3f}  {sentence.text.strip()}")
+    print(f"{sentence.score / float(attribution.scores.sum()):6.1%}  {sentence.text.strip()}")
 
 # %% [markdown]
 # So it does; the question, which every answer hangs on, comes next.
@@ -77,7 +77,8 @@ table.sort_values("score", ascending=False)[["token", "score", "score_se", "gate
 {name: attribution.diagnostics[name] for name in ("forwards", "hvps", "target_log_prob", "share", "sink_mass")}
 
 # %% [markdown]
-# That is what it took, and the first token, on which attention often rests, holds next to none of the score.
+# That is what it took, and one run more to compare with. After the gate the two parts still count nearly alike
+# (`share`), and the first token, on which attention often rests, holds next to none of the score.
 #
 # A result is kept in one file, and comes back equal. We expect `True`.
 
