@@ -49,9 +49,9 @@ grid = causal.patch(clean, spoilt, answers, scale="logit", tokens=clean_tokens, 
 grid.plot()
 
 # %% [markdown]
-# It does: from the word to the end of its sentence, and from there to the last position. The numbers are those of
-# `transformer_lens.patching.get_act_patch_resid_pre`, in its layout, only batched. We expect the largest difference
-# between the two to be a rounding error.
+# It does: from the word (columns are named by the spoilt tokens) to the end of its sentence, and from there to the last
+# position. The numbers are those of `transformer_lens.patching.get_act_patch_resid_pre`, in its layout, only batched.
+# We expect the largest difference between the two to be a rounding error.
 
 # %%
 from transformer_lens import patching
@@ -99,8 +99,8 @@ checked.to_frame().nlargest(4, "score").round(4)
 checked.plot()
 
 # %% [markdown]
-# It is, and the last token in the lower one alone. Which intervention is right is open. Masked for everybody, we expect
-# the word to matter.
+# It is, and the last token above all in the lower one. Which intervention is right is open. Masked for everybody, we
+# expect the word to matter.
 
 # %%
 causal.validate(clean, attribution, tokens=clean_tokens, how="input")
