@@ -105,8 +105,8 @@ def copy_of(prompt: dict[str, Any]) -> Instance:
 PARTS = {
     "recall": Part("recall stories", demo, recall(300), [*FAST, *SLOW, *SETTINGS], CHEAP),
     "copied": Part("copied words", stories3m, copied(100), [*COPIED, "causal_tracing", *SETTINGS], CHEAP),
-    "ablations": Part("recall stories, ablations", demo, recall(50), ["heta", *ABLATIONS], CHEAP),
-    "again": Part("recall stories, methods asked again", demo, recall(50), FAST, AGAIN),
+    "ablations": Part("recall stories (ablations)", demo, recall(50), ["heta", *ABLATIONS], CHEAP),
+    "again": Part("recall stories (methods asked again)", demo, recall(50), FAST, AGAIN),
 }
 
 
@@ -281,16 +281,18 @@ def losses(found: Mapping[str, Summary]) -> str:
 
 def settings(found: Mapping[str, Summary]) -> str:
     """Configurations of HETA against the paper's."""
-    told, leads = [], Counter({"the paper's setting": 0})
+    told, leads, tried = [], Counter({"the paper's setting": 0}), dict[str, list[str]]()
     for title, one in found.items():
         tallies = by_method(one, [method for method in one.methods if method.startswith("heta ")])
         told += [f"{tally} on {title}" for tally in tallies]
         for tally in tallies:
             leads[tally.name] += tally.better - tally.worse
+            tried.setdefault(tally.name, []).append(title)
     (best, _), *_ = leads.most_common(1)
+    where = f", which was tried on {listed(tried[best])}" if best in tried else ""
     return (
         f"**Which setting.** By how many metrics other settings are better and worse than the paper's: "
-        f"{listed(told) or 'none was tried'}. By these we would use {best}."
+        f"{listed(told) or 'none was tried'}. By these we would use {best}{where}."
     )
 
 
