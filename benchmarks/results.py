@@ -261,7 +261,7 @@ def wins(found: Mapping[str, Summary]) -> str:
     for title, one in found.items():
         tallies = by_metric(one)
         most = [tally for tally in tallies if tally.better > tally.of / 2]
-        first = [one.metrics[name].title for name, method in one.best.items() if method == one.reference]
+        first = [f"*{one.metrics[name].title}*" for name, method in one.best.items() if method == one.reference]
         alone = f", and than all of them by {listed(first)}" if first else ""
         told.append(f"{title.capitalize()}: better than most others by {len(most)} of {len(tallies)} metrics{alone}.")
     return f"**Where HETA wins.** {' '.join(told)}"
@@ -270,7 +270,7 @@ def wins(found: Mapping[str, Summary]) -> str:
 def losses(found: Mapping[str, Summary]) -> str:
     told = []
     for title, one in found.items():
-        few = [tally.name for tally in by_metric(one) if tally.worse > tally.better]
+        few = [f"*{tally.name}*" for tally in by_metric(one) if tally.worse > tally.better]
         rivals = [str(tally) for tally in by_method(one, others(one)) if tally.better > tally.worse]
         told.append(
             f"{title.capitalize()}: by {listed(few) or 'no metric'} more methods are better than worse; over all "
