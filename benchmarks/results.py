@@ -245,8 +245,9 @@ def read_out(title: str, found: Summary) -> str:
     value = {method: wording.with_interval(found.cells[agreed.name, method].estimate) for method in found.methods}
     tallies = by_method(found, [method for method in found.methods if method != found.reference])
     better, worse = ([one for one in tallies if sign * (one.better - one.worse) > 0] for sign in (1, -1))
+    sure = "by more than chance" if found.best.get(agreed.name) == order[0] else "though not by more than chance"
     told = (
-        f"On {title} the scores of {order[0]} agree best with what patching single tokens does "
+        f"On {title} the scores of {order[0]} agree best with what patching single tokens does, {sure} "
         f"({agreed.title} {value[order[0]]}), and those of {found.reference} are number "
         f"{order.index(found.reference) + 1} of {len(order)} ({value[found.reference]}; random {value['random']}). "
         f"By more of these {len(found.metrics)} metrics better than {found.reference}: "

@@ -3,6 +3,7 @@
 import os
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,6 +22,7 @@ from heta_lens import models, plots
 from heta_lens.attribution import Attribution
 from heta_lens.data import recall, suites
 from heta_lens.evaluation import Entry, evaluate, write_report
+from heta_lens.evaluation.records import read_records
 from heta_lens.evaluation.reproduce import TABLES, reproduce
 from heta_lens.lens import names_filter
 from heta_lens.methods import METHODS, attribute
@@ -104,6 +106,7 @@ def evaluate_suite(
         instances = suites.suite(suite, path, split=split, limit=limit, seed=seed, **options)
         evaluate(loaded, instances, entries, names, out, told=told)
         _report(out)
+    _tell_failures(out)
 
 
 @app.command("report")
@@ -141,6 +144,19 @@ def _report(folder: Path, against: str | None = None) -> None:
     for path in write_report(folder, against):
         if path.parent == folder:
             Console().print(Text(str(path)), soft_wrap=True)
+
+
+def _tell_failures(folder: Path) -> None:
+    """Nobody should have to open a report to see that there is nothing in it."""
+    records = read_records(folder)
+    failed = Counter(record.failed for record in records if record.failed)
+    empty = not any(value is not None for record in records for value in record.values.values())
+    for reason, count in failed.most_common(1):
+        typer.echo(f"{failed.total()} of {len(records)} failed, most often ({count}) by: {reason}", err=True)
+    if empty:
+        why = "" if failed else f": {next((why for one in records for why in one.reasons.values()), '')}"
+        typer.echo(f"no metric has a value of any prompt{why}", err=True)
+        raise typer.Exit(1)
 
 
 def _listed(given: list[str] | None, default: list[str]) -> list[str]:

@@ -148,7 +148,7 @@ def test_what_is_no_instance_is_refused(fields: dict[str, Any], kind: type[Excep
         ('{"id": "b"}', "an instance needs text, answer"),
         ('{"id": "b", "text": null, "answer": null}', "the text of instance 'b' is None"),
         ("[1]", r"\[1\] is no instance: it must be an object with id, text and answer"),
-        ('{"id": ', "Expecting value"),
+        ('{"id": ', r"no JSON \(Expecting value at character 8\)"),
         ('{"id": "b", "text": "One", "answer": null, "twin": {"id": "c"}}', "an instance needs text, answer"),
         ('{"id": "a", "text": "One", "answer": null}', "its id 'a' is that of line 1 too"),
     ],

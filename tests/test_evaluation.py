@@ -322,7 +322,7 @@ def test_a_folder_goes_on_with_its_own_evaluation_only(tmp_path: Path) -> None:
     before = (tmp_path / RECORDS).read_bytes()
     evaluated(tmp_path, some, "random", metrics=["morf"])
     assert (tmp_path / RECORDS).read_bytes() == before
-    with pytest.raises(ValueError, match="holds an evaluation with other methods: give another folder"):
+    with pytest.raises(ValueError, match=r"other methods: .* \(methods: random; metrics: morf\), to which methods may"):
         evaluated(tmp_path, some, "recency", metrics=["morf"])
     with pytest.raises(ValueError, match="holds an evaluation with other instances, texts, metrics"):
         evaluated(tmp_path, some[:1], "random", metrics=["lerf"])
@@ -386,12 +386,44 @@ def test_the_command_evaluates_a_file_of_ones_own(tmp_path: Path) -> None:
     assert run("report", str(tmp_path / "out")).exit_code == 0
 
 
+def test_an_evaluation_in_which_all_fails_says_so_where_it_is_seen(tmp_path: Path) -> None:
+    """The demo model has no token for these words."""
+    own = [Instance(id=name, text="Zanzibar is in the", answer=None) for name in "ab"]
+    own += [*suite("recall", limit=1)]
+    write_jsonl(tmp_path / "some.jsonl", own)
+    write_jsonl(tmp_path / "none.jsonl", own[:2])
+    words = ("evaluate", "jsonl", "-m", "random", "--metrics", "morf")
+    some = run(*words, "--path", str(tmp_path / "some.jsonl"), "--out", str(tmp_path / "some"))
+    assert some.exit_code == 0 and "2 of 3 failed, most often (2) by: ValueError: this model has no" in some.stderr
+    none = run(*words, "--path", str(tmp_path / "none.jsonl"), "--out", str(tmp_path / "none"))
+    assert none.exit_code == 1 and "no metric has a value of any prompt" in none.stderr
+    assert "none" in (tmp_path / "none" / "report.md").read_text()
+
+
+def test_an_option_that_stands_for_spans_needs_them(tmp_path: Path) -> None:
+    told, untold = suite("recall", limit=1)[0], replace(suite("recall", limit=2)[1], question=())
+    found = evaluated(tmp_path, [told, untold], "context_cite query=@question", metrics=["morf"])
+    assert not found[told.id, "context_cite query=@question"].failed
+    failed = found[untold.id, "context_cite query=@question"].failed
+    assert failed == "ValueError: query=@question, and no question is known of this prompt"
+
+
+def test_figures_and_folders_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    case = case_of(suite("recall", limit=1)[0])
+    with pytest.raises(ValueError, match=r"metric='dsaa' is not one of .*did you mean 'dsa'"):
+        figures(case, ["dsaa"])
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="file is a file: give a folder"):
+        evaluated(tmp_path / "file", suite("recall", limit=1), "random", metrics=["morf"])
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("evaluate", "recal", "--out", "x"), "did you mean 'recall'"),
         (("evaluate", "recall", "--out", "x", "-m", "lim"), "did you mean 'lime'"),
         (("evaluate", "recall", "--out", "x", "--metrics", "aopc"), "metric='aopc' is not one of"),
+        (("evaluate", "recall", "--out", "x", "-m", "context_cite query=@questoin"), "did you mean '@question'?"),
         (("evaluate", "jsonl", "--out", "x"), "path"),
         (("report", "/nowhere"), "/nowhere holds no evaluation"),
         (("reproduce", "compnents", "--quick"), "did you mean 'components'"),

@@ -410,3 +410,16 @@ def test_texts_cannot_break_a_document() -> None:
     text = markdown(blocks)
     assert len(text.splitlines()) == 9
     assert r"a \| b \<script> \*c\* \`d\` \_e\_ f_g [h]\(i) & \\" in text
+
+
+@pytest.mark.parametrize(("templates", "said"), [(4, True), (12, False)])
+def test_a_report_says_where_no_difference_could_be_told(tmp_path: Path, templates: int, said: bool) -> None:
+    run = {"methods": {name: {"method": name} for name in ("heta", "b")}, "metrics": {"f1": {}}, "instances": templates}
+    (tmp_path / RUN).write_text(json.dumps(run))
+    for at in range(templates):
+        for name, value in {"heta": 1.0, "b": 0.0}.items():
+            append(tmp_path, Record(f"{at}", name, f"template {at}", {"f1": value}))
+    write_report(tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    assert (f"no p can be below {2.0 ** (1 - templates):.2g}" in text) is said
+    assert (summary(tmp_path).best.get("f1") == "heta") is not said

@@ -157,13 +157,20 @@ def read_jsonl(path: str | Path) -> Iterator[Instance]:
         if not line.strip():
             continue
         try:
-            instance = instance_of(json.loads(line))
+            instance = instance_of(_object(line))
             if instance.id in first:
                 raise ValueError(f"its id {instance.id!r} is that of line {first[instance.id]} too")
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path}, line {number}: {error}") from None
         first[instance.id] = number
         yield instance
+
+
+def _object(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON ({error.msg} at character {error.pos + 1})") from None
 
 
 def write_jsonl(path: str | Path, instances: Iterable[Instance]) -> None:

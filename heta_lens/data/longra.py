@@ -16,6 +16,8 @@ def instances(records: Iterable[Mapping[str, Any]], *, says: Callable[[str], str
 
     ``says``, what a model goes on with after a text, leaves only those that it answers, as in `kept`.
     """
+    if says is not None and not callable(says):
+        raise TypeError(f"says={says!r} is no function from a text to the token that follows")
     made = (_instance(number, record) for number, record in enumerate(records))
     return made if says is None else kept(made, says)
 

@@ -93,7 +93,13 @@ def begin(folder: Path, asked: Mapping[str, Any]) -> None:
         if "methods" in changed and before.get("methods", {}).items() <= now.get("methods", {}).items():
             changed.remove("methods")
         if changed:
-            raise ValueError(f"{folder} holds an evaluation with other {', '.join(changed)}: give another folder")
+            held = "; ".join(f"{what}: {', '.join(before[what])}" for what in ("methods", "metrics") if what in before)
+            raise ValueError(
+                f"{folder} holds an evaluation with other {', '.join(changed)}: give another folder, or all that this "
+                f"one has ({held}), to which methods may be added"
+            )
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file: give a folder to keep the evaluation in")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RUN).write_text(written, encoding="utf-8")
     repair(folder)

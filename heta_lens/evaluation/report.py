@@ -127,10 +127,19 @@ def _legend(found: Summary) -> Iterator[str]:
         f"{BETTER} better, {WORSE} worse than {found.reference} on the same instances: p < {SIGNIFICANT:g} when "
         "methods are swapped by whole templates, after Holm's correction for the number of methods."
     )
+    if (least := _least_p(found)) >= SIGNIFICANT:
+        yield f"With so few to swap no difference can be more than chance: no p can be below {least:.2g}."
     yield "Bold: better than every other method by the same test, each p times the number of others."
     yield f"n: the most instances that a method has a value of. {FEWER} of fewer. {DOUBTFUL} some values say little."
     if any(isinf(cell.estimate.value) for cell in found.cells.values()):
         yield "A logarithm is -∞ where the method's own sum is 0, and ∞ where that of random scores is."
+
+
+def _least_p(found: Summary) -> float:
+    """What p is where all templates agree."""
+    differences = [cell.difference for cell in found.cells.values() if cell.difference and cell.difference.n]
+    clusters = max((difference.clusters for difference in differences), default=0)
+    return min(1.0, 2.0 ** (1 - clusters) * (len(found.methods) - 1)) if differences else 0.0
 
 
 class _Letters:

@@ -54,14 +54,19 @@ class Entry:
         return cls(" ".join(written.split()), name, keywords(given))
 
     def __post_init__(self) -> None:
+        for name, value in self.options.items():
+            if isinstance(value, str) and value.startswith("@"):
+                check_choice(name, value, [f"@{one}" for one in SPANS])
         method_of(self.method, {name: value for name, value in self.options.items() if not _names_spans(value)})
 
     def ready(self, instance: Instance, prediction: Prediction) -> Method:
         """The method for a prompt, where its spans are known."""
-        told = {
-            name: stretches(positions(instance, prediction, value[1:])) if _names_spans(value) else value
-            for name, value in self.options.items()
-        }
+        told = dict(self.options)
+        for name, value in self.options.items():
+            if _names_spans(value):
+                told[name] = stretches(positions(instance, prediction, value[1:]))
+                if not told[name]:
+                    raise ValueError(f"{name}={value}, and no {value[1:]} is known of this prompt")
         return method_of(self.method, told)
 
 
@@ -221,6 +226,7 @@ def figures(
     found: dict[str, Any] = {}
     asked: dict[Judge, list[str]] = {}
     for name in metrics:
+        check_choice("metric", name, {**METRICS, **(others or {})})
         unknown = [need for need in METRICS[name].needs if not getattr(case.instance, need)] if name in METRICS else []
         if unknown:
             found[name] = f"no {', '.join(unknown)} known of this prompt"

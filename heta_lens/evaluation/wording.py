@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from math import inf, isinf, isnan
+from textwrap import shorten
 from typing import Any
 
 from heta_lens.evaluation.statistics import Estimate
 from heta_lens.evaluation.tables import Cell, Measure
 
-REASONS = 3  # told of a cell; missing.csv has all
+REASONS, LONG = 3, 100  # told of a cell, and of a reason; missing.csv has all
 
 
 def digits(value: float | None) -> str:
@@ -20,7 +21,8 @@ def why(cell: Cell) -> str:
     """Why there is no value, in a line."""
     if not cell.why:
         return "0 in 0: neither it nor random scores change anything" if cell.estimate.n else "no instance yet"
-    told = [f"{reason} ({count})" for reason, count in islice(cell.why.items(), REASONS)]
+    first = islice(cell.why.items(), REASONS)
+    told = [f"{shorten(reason, LONG, placeholder=' …')} ({count})" for reason, count in first]
     rest = len(cell.why) - len(told)
     return "; ".join([*told, *([f"and {counted(rest, 'other reason')}"] if rest else [])])
 
