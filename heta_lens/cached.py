@@ -76,9 +76,10 @@ def cached_tokens(lens: Lens, embeddings: Float[Tensor, "pos d"], tokens: Tokens
         raise TypeError("tokens= takes the ids the model was run on, model.to_tokens(text), not the text") from None
     shape, ids = tuple(ids.shape), ids[0] if ids.ndim == 2 and len(ids) == 1 else ids
     if ids.is_floating_point() or ids.dtype == torch.bool or ids.shape != embeddings.shape[:1]:
+        more = ids.ndim == 1 and len(ids) > len(embeddings)
         raise ValueError(
             f"tokens= must be the ids of the cached prompt, {len(embeddings)} of them; got {ids.dtype} of shape {shape}"
-            f"{' (was only a part cached, by pos_slice=? leave it out)' if ids.numel() > len(embeddings) else ''}"
+            f"{' (was only a part cached, by pos_slice=? leave it out)' if more else ''}"
         )
     for token in ids.tolist():
         check_token("tokens", token, lens.vocabulary)

@@ -138,8 +138,8 @@ def test_a_position_without_context_is_named(cache: Any, position: Any, words: l
         (lambda ids: ["The", " cat"] * 3, (TypeError, ValueError), ["tokens="]),  # noqa: ARG005
         (lambda ids: [None] * N, (TypeError, ValueError), ["tokens="]),  # noqa: ARG005
         (lambda ids: [[5, 6], [7]], (TypeError, ValueError), ["tokens="]),  # noqa: ARG005
-        (lambda ids: ids[:, :-1], ValueError, ["tokens=", f"{N} of them", f"({N - 1},)"]),
-        (lambda ids: torch.cat([ids, ids], dim=1), ValueError, [f"{N} of them", f"({2 * N},)"]),
+        (lambda ids: ids[:, :-1], ValueError, ["tokens=", f"{N} of them", f"(1, {N - 1})"]),
+        (lambda ids: torch.cat([ids, ids], dim=1), ValueError, [f"{N} of them", f"(1, {2 * N})", "only a part cached"]),
         (lambda ids: ids.double(), ValueError, ["tokens=", "float64"]),
         (lambda ids: ids.bool(), ValueError, ["tokens=", "bool"]),
         (lambda ids: ids.repeat(2, 1), ValueError, [f"{N} of them", f"(2, {N})"]),
