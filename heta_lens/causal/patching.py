@@ -32,8 +32,11 @@ ByHead: TypeAlias = Literal["head_out", "head_q", "head_k", "head_v"]
 
 ELSEWHERE = {
     "resid_post": "a layer's is the resid_pre of the next",
-    **{name: f"called head_{long} here" for name, long in {"z": "out", "q": "q", "k": "k", "v": "v"}.items()},
-    **dict.fromkeys(("pattern", "head_pattern"), "some bridges show it after it was used: patch head_q and head_k"),
+    "z": "called head_out here",
+    "q": "called head_q here",
+    "k": "called head_k here",
+    "v": "called head_v here",
+    "head_pattern": "some bridges show it after it was used: patch head_q and head_k",
 }
 
 

@@ -55,7 +55,7 @@ class Entry:
 
     def __post_init__(self) -> None:
         for name, value in self.options.items():
-            if isinstance(value, str) and value.startswith("@"):
+            if _names_spans(value):
                 check_choice(name, value, [f"@{one}" for one in SPANS])
         method_of(self.method, {name: value for name, value in self.options.items() if not _names_spans(value)})
 
@@ -71,7 +71,7 @@ class Entry:
 
 
 def _names_spans(value: Any) -> bool:
-    return isinstance(value, str) and value[:1] == "@" and value[1:] in SPANS
+    return isinstance(value, str) and value.startswith("@")
 
 
 def stretches(positions: Sequence[int]) -> tuple[tuple[int, int], ...]:
