@@ -111,3 +111,9 @@ def test_a_heat_map_says_where_columns_stand_and_what_its_colours_are() -> None:
     assert "beyond" not in page and "beyond" in heat("far", ["row"], ["a", "b", "c"], 9 * values**3).fragment
     assert ORANGE.css not in heat("none", ["row"], ["a", "b", "c"], values.abs()).fragment
     assert "white is 0" not in heat("nothing", ["row"], ["a", "b", "c"], 0 * values).fragment
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_has_no_colour_is_refused_by_its_place(value: float) -> None:
+    with pytest.raises(ValueError, match=f"'below', 'b' is {value}, which has no colour"):
+        heat("wrong", ["above", "below"], ["a", "b"], torch.tensor([[0.0, 1.0], [2.0, value]]))

@@ -36,6 +36,9 @@ def heat(
 
     What is too wide goes on below, so that nothing is out of sight. ``positions`` are where columns stand in the text.
     """
+    for row, column in (~values.isfinite()).nonzero().tolist():
+        value = float(values[row, column])
+        raise ValueError(f"{rows[row]!r}, {columns[column]!r} is {value}, which has no colour: leave it out, or put 0")
     flat = rearrange(values, "row column -> (row column)")
     colours = iter(shades(flat))
     cells = [
