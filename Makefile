@@ -3,7 +3,7 @@ PYTHON ?= python3
 TL3 := .venv/tl3/bin
 TL4 := .venv/tl4/bin
 
-.PHONY: help test test-tl3 test-tl4 lint types docs format notebooks oracles demo model bench hooks clean
+.PHONY: help test test-all nightly test-tl3 test-tl4 lint types docs format notebooks oracles demo model bench hooks clean
 
 help:  ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -14,7 +14,12 @@ test-tl3: .venv/tl3/ready  ## the suite on transformer-lens 3.9
 	$(TL3)/python -m pytest -n auto
 
 test-tl4: .venv/tl4/ready  ## the suite on transformer-lens 4.3, less what never meets it, and types unchecked: they are the same
-	$(TL4)/python -m pytest -n auto -m "not plain" -o addopts="--strict-markers -q"
+	$(TL4)/python -m pytest -n auto -m "not plain and not nightly" -o addopts="--strict-markers -q"
+
+test-all: test nightly  ## everything above, and the checks that take thousands of cases
+
+nightly: .venv/tl3/ready  ## the tests of thousands of cases each: coverage of intervals, interrupts, fuzzing
+	$(TL3)/python -m pytest -n auto -m nightly
 
 lint: .venv/tl3/ready  ## ruff, without changing anything
 	$(TL3)/ruff check .
