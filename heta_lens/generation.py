@@ -32,11 +32,11 @@ class Draft(NamedTuple):
 
 
 class Beams(NamedTuple):
-    """The likeliest continuations, best first: how likely each is, and what its last token was chosen from."""
+    """The likeliest continuations, best first: how likely each is, and what may come after it."""
 
     ids: Int[Tensor, "beam step"]
     log_probs: Float[Tensor, "beam"]
-    last: Float[Tensor, "beam vocab"]
+    following: Float[Tensor, "beam vocab"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,12 +190,10 @@ def beam_search(writer: Writer, beams: int, tokens: int) -> Beams:
     """The likeliest continuations of exactly so many tokens, as far as ``beams`` at a time find them."""
     draft = writer.start()
     log_probs = draft.log_probs.new_zeros(1)
-    for _ in range(tokens - 1):
+    for _ in range(tokens):
         parents, chosen, log_probs = _likeliest(draft, log_probs, beams)
         draft = writer.then(draft, parents, chosen)
-    parents, chosen, log_probs = _likeliest(draft, log_probs, beams)
-    ids = torch.cat([draft.ids[parents], rearrange(chosen, "beam -> beam 1")], 1)
-    return Beams(ids, log_probs, draft.log_probs[parents])
+    return Beams(draft.ids, log_probs, draft.log_probs)
 
 
 def _likeliest(draft: Draft, log_probs: Float[Tensor, "row"], beams: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -49,14 +49,16 @@ def plain_draw(log_probs: Tensor, draw: float, temperature: float, top_p: float)
 
 
 def plain_beams(model: Any, context: list[int], beams: int, tokens: int) -> list[tuple[float, list[int], Tensor]]:
-    """Likelihood, tokens, and what the last was chosen from."""
-    found: list[tuple[float, list[int], Tensor]] = [(0.0, [], torch.empty(0))]
+    """Likelihood, tokens, and what may come after them."""
+    found: list[tuple[float, list[int], Tensor]] = [(0.0, [], plain(model, context))]
     for _ in range(tokens):
-        longer = []
-        for likely, written, _ in found:
-            after = plain(model, context + written)
-            longer += [(likely + float(after[token]), [*written, token], after) for token in range(len(after))]
-        found = sorted(longer, key=lambda one: -one[0])[:beams]
+        longer = [
+            (likely + float(after[token]), [*written, token])
+            for likely, written, after in found
+            for token in range(len(after))
+        ]
+        best = sorted(longer, key=lambda one: -one[0])[:beams]
+        found = [(likely, written, plain(model, context + written)) for likely, written in best]
     return found
 
 
@@ -95,7 +97,7 @@ def test_beams_are_those_of_a_plain_search(build: Callable[..., Any]) -> None:
     expected = plain_beams(model, zoo.prompt(model, N)[0].tolist(), 3, 3)
     assert found.ids.tolist() == [ids for _, ids, _ in expected]
     assert relative(found.log_probs, torch.tensor([likely for likely, _, _ in expected])) < 1e-6
-    assert relative(found.last, torch.stack([after for _, _, after in expected])) < 1e-5
+    assert relative(found.following, torch.stack([after for _, _, after in expected])) < 1e-5
 
 
 @ONE_EACH
@@ -156,7 +158,7 @@ def test_neither_batches_nor_kept_keys_and_values_matter(build: Callable[..., An
     found = [beam_search(each, 4, 3) for each in (one, many, again)]
     for other in found[1:]:
         assert torch.equal(found[0].ids, other.ids)
-        assert relative(other.last, found[0].last) < 1e-5
+        assert relative(other.following, found[0].following) < 1e-5
     texts = [sample(each, 4, 4, temperature=1, top_p=1, seed=0) for each in (one, many, again)]
     assert [[row.tolist() for row in text] for text in texts[1:]] == [[row.tolist() for row in texts[0]]] * 2
 
@@ -189,7 +191,7 @@ def test_a_batch_that_does_not_fit_leaves_nothing_behind(
 
     monkeypatch.setattr(Lens, "run", small)
     found = beam_search(writer(model, batch=5), 5, 3)
-    assert torch.equal(found.ids, expected.ids) and relative(found.last, expected.last) < 1e-9
+    assert torch.equal(found.ids, expected.ids) and relative(found.following, expected.following) < 1e-9
 
 
 @ONE_EACH

@@ -20,7 +20,7 @@ from heta_lens.baselines.gilot import Gilot, euclidean, exact_transport, later, 
 from heta_lens.baselines.reagent import Probe, Reagent, aggregated, best, evidence, random_mask
 from heta_lens.baselines.replacers import MaskedLM, drawn, kind, language_model, replaced, unigram
 from heta_lens.baselines.tdd import Tdd, choices, steps
-from heta_lens.generation import Beams
+from heta_lens.generation import Beams, Writer, beam_search
 
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
 ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
@@ -441,27 +441,47 @@ def test_gilot_is_how_far_the_next_token_moves(build: Callable[..., Any]) -> Non
         assert found.diagnostics["forwards"] == 5 and not found.signed
 
 
-def plain_later(model: Any, ids: Tensor, embeddings: Tensor, beams: int, tokens: int) -> Tensor:
-    """Beams, written one run each; then the mean of what each chose its last token from."""
+def authors_distribution(model: Any, ids: Tensor, embeddings: Tensor, beams: int, written: int) -> Tensor:
+    """The authors' p_J: a beam search writes J tokens; each beam's next-token distribution counts as it is likely.
 
-    def after(written: list[int]) -> Tensor:
+    Transcribed from the definition: every step is a full run in float64, and the weight of a beam is the product of
+    the probabilities of the J tokens that it consists of.
+    """
+
+    def following(beam: list[int]) -> Tensor:
         put = [("hook_embed", lambda live, hook: torch.cat([embeddings[None], live[:, len(embeddings) :]], 1))]  # noqa: ARG005
         with torch.no_grad():
-            run = model.run_with_hooks(torch.tensor([[*ids[0].tolist(), *written]]), fwd_hooks=put)
-        return run[0, -1].double().log_softmax(-1)
+            run = model.run_with_hooks(torch.tensor([[*ids[0].tolist(), *beam]]), fwd_hooks=put)
+        return run[0, -1].double().softmax(-1)
 
-    found: list[Any] = [(0.0, [], None)]
-    for _ in range(tokens):
-        every = [
-            (likely + float(now[token]), [*written, token], now)
-            for likely, written, _ in found
-            for now in [after(written)]
-            for token in range(len(now))
+    search: list[tuple[float, list[int]]] = [(1.0, [])]
+    for _ in range(written):
+        extended = [
+            (likely * float(p), [*beam, token])
+            for likely, beam in search
+            for token, p in enumerate(following(beam).tolist())
         ]
-        found = sorted(every, key=lambda one: -one[0])[:beams]
-    weights = torch.tensor([likely for likely, _, _ in found], dtype=torch.float64).exp()
-    mixed = sum(weight * now.exp() for weight, (_, _, now) in zip(weights, found, strict=True)) / weights.sum()
-    return mixed.log()
+        search = sorted(extended, key=lambda pair: -pair[0])[:beams]
+    mixed = sum(likely * following(beam) for likely, beam in search)
+    return mixed / mixed.sum()
+
+
+@pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
+@pytest.mark.parametrize("written", [0, 1, 2, 3])
+def test_gilot_reads_the_distribution_of_its_authors(build: Callable[..., Any], written: int) -> None:
+    model = build()
+    ids = zoo.prompt(model, 4)
+    prediction = predict(model, ids, TARGET)
+    batches = prediction.prompt.batches("auto", 4)
+    for masked in (None, 2):
+        embeddings = plain_embeddings(model, ids)
+        if masked is not None:
+            embeddings[masked] = 0
+        writer = Writer.after(prediction, batches, lambda _: None, states=None if masked is None else embeddings)
+        found = later(beam_search(writer, 3, written)).double().exp()
+        expected = authors_distribution(model, ids, embeddings, 3, written)
+        total_variation = float((found - expected).abs().sum()) / 2
+        assert total_variation < 1e-12
 
 
 @pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
@@ -469,11 +489,11 @@ def test_gilot_looks_ahead_along_beams(build: Callable[..., Any]) -> None:
     model = build()
     ids = zoo.prompt(model, 4)
     embeddings = plain_embeddings(model, ids)
-    clean, expected = plain_later(model, ids, embeddings, 2, 3), []
+    clean, expected = authors_distribution(model, ids, embeddings, 2, 2), []
     for place in range(4):
         masked = embeddings.clone()
         masked[place] = 0
-        expected.append(float((clean.exp() - plain_later(model, ids, masked, 2, 3).exp()).norm()))
+        expected.append(float((clean - authors_distribution(model, ids, masked, 2, 2)).norm()))
     asked = predict(model, ids, TARGET)
     found = Gilot(distance="l2", length=3, beams=2)(asked)
     assert relative(found.scores, torch.tensor(expected, dtype=torch.float64)) < 1e-5

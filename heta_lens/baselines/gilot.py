@@ -27,8 +27,8 @@ Distance: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # between the log-prob
 class Gilot(Baseline):
     """``a_i = D(P, P with token i masked)``: ≥ 0, no direction, and whichever the target is.
 
-    P says which token comes next: the ``length``-th from here, after those that a beam search writes before it, each
-    beam counting as much as it is likely.
+    P is the distribution of the ``length``-th token from here: a beam search writes the ``length - 1`` tokens before
+    it, and the distribution after each beam is weighted by that beam's probability.
 
     - ``distance``: ``ot``, optimal transport, where a token is as far from another as 1 less the cosine of their
       embeddings; ``kl``, the divergence KL(P ‖ P masked); or ``l2``
@@ -83,14 +83,15 @@ class Gilot(Baseline):
         if self.length == 1:
             return masked_distances(asked, vector, self._distance(asked), batches, done), {}
         write = partial(Writer.after, asked, batches, done)
-        clean = later(beam_search(write(), self.beams, self.length))
+        clean = self._later(write())
         places = torch.arange(len(asked), device=asked.ids.device)
-        moved = [
-            later(beam_search(write(states=masked_copies(asked.embeddings, place, vector)[0]), self.beams, self.length))
-            for place in places.split(1)
-        ]
+        masked = (masked_copies(asked.embeddings, place, vector)[0] for place in places.split(1))
+        moved = [self._later(write(states=states)) for states in masked]
         apart = self._distance(asked)
         return torch.stack([apart(clean, one) for one in moved]), {}
+
+    def _later(self, writer: Writer) -> Float[Tensor, "vocab"]:
+        return later(beam_search(writer, self.beams, self.length - 1))
 
     def _distance(self, asked: Prediction) -> Distance:
         if self.distance == "ot":
@@ -123,9 +124,9 @@ def masked_distances(
 
 
 def later(beams: Beams) -> Float[Tensor, "vocab"]:
-    """Log-probabilities of the last token written: the mean of the beams', weighted by how likely they are."""
+    """Log-probabilities of the token after the beams: the mean of theirs, weighted by each beam's probability."""
     weights = rearrange(beams.log_probs.log_softmax(0), "beam -> beam 1")
-    return (weights + beams.last).logsumexp(0)
+    return (weights + beams.following).logsumexp(0)
 
 
 def euclidean(log_p: Float[Tensor, "vocab"], log_q: Float[Tensor, "vocab"]) -> Float[Tensor, ""]:
