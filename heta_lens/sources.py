@@ -14,7 +14,8 @@ from heta_lens.text import Span, visible
 
 Splitter: TypeAlias = Callable[[str], Sequence[tuple[int, int]]]
 
-END = re.compile(r"[.!?]+[\"')\]”’»]*(?=\s|$)|\n+")
+# A run of marks is tried once, from its beginning: trying it again from each of them would be quadratic.
+END = re.compile(r"(?<![.!?])[.!?]+[\"')\]”’»]*(?=\s|$)|\n+")
 
 
 def check_splitter(name: str, value: Any) -> None:

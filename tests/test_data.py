@@ -2,12 +2,15 @@
 
 import ast
 import json
+import random
+import re
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
 from math import isnan
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import datasets
@@ -23,6 +26,7 @@ from heta_lens.data.layout import Piece, laid_out, occurrences, split_sentences,
 from heta_lens.data.recall import stories
 from heta_lens.data.records import load, read
 from heta_lens.data.suites import SUITES, suite
+from heta_lens.sources import END, sentences
 from heta_lens.text import Span
 
 pytestmark = pytest.mark.plain
@@ -195,6 +199,79 @@ def test_sentences_end_at_full_stops_but_not_after_titles_and_initials() -> None
         *("Mr. Smith met J. R. Ewing.", '"Who is it?"', "He left! it rained...", 'Then "Go."', "End")
     ]
     assert split_sentences("") == []
+
+
+PARTS = [
+    "J. R. ",
+    "Mr. ",
+    "xMr. ",
+    "etc. ",
+    "Dr.",
+    "A",
+    ".",
+    "!",
+    "?..",
+    '"',
+    "')",
+    " ",
+    "\n\n",
+    "b c ",
+    "Éa. ",
+    'Prof." Q',
+]
+
+
+def random_texts(count: int) -> list[str]:
+    generator = random.Random(0)
+    return ["".join(generator.choices(PARTS, k=generator.randint(1, 30))) for _ in range(count)]
+
+
+def sentences_by_definition(text: str) -> list[str]:
+    """The whole sentence is searched at each of its full stops, for an abbreviation at its end."""
+    abbreviated = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Jr|Sr|Prof|Rev|Col|Capt|Gen|Lt|Sgt|vs|etc)|\b[A-Z])\.$")
+    found, start = [], 0
+    for end in re.finditer(r"(?<=[.!?])[\"'”’)]*\s+(?=[\"'“‘(]?[A-Z])", text):
+        if not abbreviated.search(text[start : end.start()]):
+            found.append(text[start : end.end()].strip())
+            start = end.end()
+    return [*found, text[start:]] if text[start:] else found
+
+
+def ends_by_definition(text: str) -> list[int]:
+    return [end.end() for end in re.finditer(r"[.!?]+[\"')\]”’»]*(?=\s|$)|\n+", text)]
+
+
+def test_sentences_are_split_as_defined() -> None:
+    for text in random_texts(400):
+        assert split_sentences(text) == sentences_by_definition(text)
+        assert [end.end() for end in END.finditer(text)] == ends_by_definition(text)
+
+
+@pytest.mark.parametrize(
+    ("split", "text"),
+    [
+        (split_sentences, "J. R. " * 10_000),
+        (split_sentences, 'A." ' * 15_000),
+        (sentences, "." * 60_000 + "x"),
+        (sentences, "?!)" * 20_000 + "x"),
+        (sentences, "A. " * 20_000),
+    ],
+    ids=["initials", "quotes", "dots", "brackets", "short"],
+)
+def test_splitting_a_long_text_takes_no_longer_than_reading_it(split: Callable[[str], Any], text: str) -> None:
+    """60 kB; a quadratic search takes a minute."""
+    started = process_time()
+    split(text)
+    assert process_time() - started < 3
+
+
+def test_words_are_found_in_spans_that_overlap_and_in_any_order() -> None:
+    generator, text = random.Random(0), "one two-three, four's 5 six " * 3
+    whole = words_within(text, [Span(0, len(text))])
+    for _ in range(200):
+        spans = [Span(*sorted(generator.choices(range(len(text) + 1), k=2))) for _ in range(generator.randint(0, 4))]
+        inside = [word for word in whole if any(start <= word.start and word.stop <= stop for start, stop in spans)]
+        assert words_within(text, spans) == inside
 
 
 # ---------------------------------------------------------------------------------------------------------- recalled

@@ -1,7 +1,9 @@
 """A text made of named pieces, and where in it those of each name stand."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from heta_lens.data.instance import Instance
@@ -9,7 +11,9 @@ from heta_lens.text import Span, visible
 
 WORD = re.compile(r"\w+(?:['’\-]\w+)*")
 SENTENCE_END = re.compile(r"(?<=[.!?])[\"'”’)]*\s+(?=[\"'“‘(]?[A-Z])")
-ABBREVIATED = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Jr|Sr|Prof|Rev|Col|Capt|Gen|Lt|Sgt|vs|etc)|\b[A-Z])\.$")
+TITLES = "Mr Mrs Ms Dr St Jr Sr Prof Rev Col Capt Gen Lt Sgt vs etc".split()  # noqa: SIM905
+ABBREVIATED = re.compile(rf"\b(?:{'|'.join(TITLES)}|[A-Z])\.$")
+ABBREVIATION = max(map(len, TITLES)) + 1  # characters of the longest, with its full stop
 
 
 class Piece(NamedTuple):
@@ -38,8 +42,9 @@ def composed(id: str, pieces: Iterable[Piece], answer: str | None, **known: Any)
 def words_within(text: str, spans: Iterable[Span]) -> list[Span]:
     """The words that stand in these spans; a word that only begins or ends there is none of them."""
     whole = [Span(*match.span()) for match in WORD.finditer(text)]
-    inside = [(start, stop) for start, stop in spans]
-    return [word for word in whole if any(start <= word.start and word.stop <= stop for start, stop in inside)]
+    inside = sorted(spans)
+    starts, reached = [start for start, _ in inside], [0, *accumulate((stop for _, stop in inside), max)]
+    return [word for word in whole if word.stop <= reached[bisect_right(starts, word.start)]]
 
 
 def occurrences(phrase: str, text: str, span: Span | None = None) -> list[Span]:
@@ -59,7 +64,8 @@ def split_sentences(text: str) -> list[str]:
     sentences: list[str] = []
     start = 0
     for end in SENTENCE_END.finditer(text):
-        if not ABBREVIATED.search(text[start : end.start()]):
+        # Only what may be an abbreviation is searched: the whole sentence again at every full stop would be quadratic.
+        if not ABBREVIATED.search(text, max(start, end.start() - ABBREVIATION), end.start()):
             sentences.append(text[start : end.end()].strip())
             start = end.end()
     return [*sentences, text[start:]] if text[start:] else sentences
