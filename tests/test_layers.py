@@ -10,6 +10,7 @@ import heta_lens
 PACKAGE = Path(heta_lens.__file__).parent
 
 LEVELS = [
+    {"files"},
     {"batches", "divergence", "memory", "options", "progress", "samples"}
     | {"scales", "show", "storage", "surrogates", "text", "variants"},
     {"attribution", "data", "lens", "masking", "models", "padding", "sources"},
