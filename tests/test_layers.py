@@ -10,9 +10,9 @@ import heta_lens
 PACKAGE = Path(heta_lens.__file__).parent
 
 LEVELS = [
-    {"files"},
+    {"files", "reading"},
     {"batches", "divergence", "memory", "options", "progress", "samples"}
-    | {"scales", "show", "storage", "surrogates", "text", "variants"},
+    | {"scales", "show", "storage", "surrogates", "text", "typed", "variants"},
     {"attribution", "data", "lens", "masking", "models", "padding", "sources"},
     {"anatomy", "asked", "cached", "plots", "span"},
     {"prompt"},

@@ -1,22 +1,43 @@
 """What an evaluation leaves behind: a folder with one line of JSON for every instance and method, as it was finished.
 
-``run.json`` says what was asked for; ``records.jsonl`` has a `Record` a line, in the order they were finished. A line
-that was cut short (the machine went down while it was written) is taken away, and its work done again.
+``run.json`` says what was asked for; ``records.jsonl`` has a `Record` per line, in the order they were finished.
+Reading skips lines that are not records, warns how many there are, and changes nothing. When the evaluation resumes,
+they are moved to ``records.rejected.jsonl`` and their work is done again; a last line that was cut short is dropped.
 """
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+from heta_lens.evaluation.statistics import AGGREGATES
+from heta_lens.files import write_atomically
 from heta_lens.prediction import versions
+from heta_lens.reading import brief, parse_json, read_bytes, read_text
+from heta_lens.typed import check_fields, check_types
 
 Value: TypeAlias = float | int | Sequence[float | int] | None
+Metrics: TypeAlias = Mapping[str, Mapping[str, Any]]
 
-RUN, RECORDS = "run.json", "records.jsonl"
+RUN, RECORDS, REJECTED = "run.json", "records.jsonl", "records.rejected.jsonl"
+ROUNDING = 1e-4  # how far beyond a metric's bounds a value of single precision may come
+RUN_TYPES = {
+    "methods": Mapping[str, Mapping[str, Any]],
+    "metrics": Mapping[str, Mapping[str, Any]],
+    "instances": int,
+    "texts": str,
+    "versions": Mapping[str, Any] | None,
+    "suite_options": Mapping[str, Any] | None,
+}
+METHOD_TYPES = {"method": str, "options": Mapping[str, Any] | None}
+METRIC_TYPES = {
+    **dict.fromkeys(("title", "cost", "variant", "source", "better", "aggregate"), str | None),
+    **dict.fromkeys(("low", "high"), float | None),
+}
 
 
 @dataclass(frozen=True)
@@ -65,23 +86,79 @@ def terms(value: Value) -> tuple[float, ...]:
     return tuple(value) if isinstance(value, Sequence) else (value,)
 
 
+class Rejected(NamedTuple):
+    """A line of ``records.jsonl`` that is not a record, and why."""
+
+    number: int
+    line: bytes
+    reason: str
+
+
 def read_run(folder: Path) -> dict[str, Any]:
-    if not (folder / RUN).exists():
+    """What ``run.json`` says was asked for."""
+    path = folder / RUN
+    if not os.path.lexists(path):
         raise ValueError(f"{folder} holds no evaluation: heta-lens evaluate … --out {folder} makes one")
     try:
-        return json.loads((folder / RUN).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{folder / RUN} is damaged ({error}): begin again in another folder") from None
+        return _run(read_text(path))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error}): begin again in another folder") from None
+
+
+def _run(text: str) -> dict[str, Any]:
+    run = parse_json(text)
+    if not isinstance(run, dict):
+        raise TypeError(f"it is {brief(run)}, and must be an object")
+    check_types(RUN_TYPES, run)
+    for label, told in run.get("methods", {}).items():
+        _check_part(f"the method {brief(label)}", METHOD_TYPES, {"method": None, **told})
+    for name, told in run.get("metrics", {}).items():
+        _check_part(f"the metric {brief(name)}", METRIC_TYPES, told)
+    return run
+
+
+def _check_part(what: str, kinds: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+    try:
+        check_types(kinds, told)
+    except TypeError as error:
+        raise TypeError(f"{what}: {error}") from None
 
 
 def read_records(folder: Path) -> list[Record]:
     """Those that are whole, in the order of their instances and methods, whatever order they were finished in.
 
-    Of two for one instance and method, the later counts: it was done again.
+    Of two for one instance and method, the later counts: it was done again. Lines that are not records are skipped,
+    with a warning that says how many there are and what is wrong with the first.
     """
-    path = folder / RECORDS
-    found = {record.key: record for record in _records(path.read_bytes())} if path.exists() else {}
+    records, rejected = _scanned(folder)
+    if rejected:
+        _warn(folder, len(records), rejected, "skipped: evaluate again into this folder to redo them")
+    found = {record.key: record for record in records}
     return [found[key] for key in sorted(found)]
+
+
+def _warn(folder: Path, kept: int, rejected: Sequence[Rejected], outcome: str) -> None:
+    first = rejected[0]
+    warnings.warn(
+        f"{len(rejected)} of {len(rejected) + kept} lines of {folder / RECORDS} are not records (line {first.number}: "
+        f"{first.reason}) and are {outcome}",
+        stacklevel=3,
+    )
+
+
+def _scanned(folder: Path) -> tuple[list[Record], list[Rejected]]:
+    """The records, and the lines that are none. A last line without an end is neither."""
+    path, metrics = folder / RECORDS, _metrics(folder)
+    good: list[Record] = []
+    bad: list[Rejected] = []
+    written = read_bytes(path) if os.path.lexists(path) else b""
+    for number, line in enumerate(_whole(written).split(b"\n"), 1):
+        if line.strip():
+            try:
+                good.append(_record(line, metrics))
+            except (ValueError, TypeError) as error:
+                bad.append(Rejected(number, line, str(error)))
+    return good, bad
 
 
 def begin(folder: Path, asked: Mapping[str, Any]) -> None:
@@ -108,48 +185,81 @@ def begin(folder: Path, asked: Mapping[str, Any]) -> None:
 def append(folder: Path, record: Record) -> None:
     """Write a line, so that it is on the disk when this returns."""
     line = json.dumps(asdict(record), ensure_ascii=False, allow_nan=False) + "\n"
-    with open(folder / RECORDS, "ab") as file:
-        file.write(line.encode())
+    _append(folder / RECORDS, line.encode())
+
+
+def repair(folder: Path) -> int:
+    """Move lines that are not records to ``records.rejected.jsonl``, and drop a last one that was cut short.
+
+    How many bytes are taken away.
+    """
+    path = folder / RECORDS
+    if not os.path.lexists(path):
+        return 0
+    good, bad = _scanned(folder)
+    written = read_bytes(path)
+    kept = _without(_whole(written), {one.number for one in bad})
+    if bad:
+        _append(folder / REJECTED, b"".join(one.line + b"\n" for one in bad))
+        write_atomically(path, kept)
+        _warn(folder, len(good), bad, f"moved to {REJECTED}: their work is done again")
+    elif len(kept) < len(written):
+        write_atomically(path, kept)
+    return len(written) - len(kept)
+
+
+def _without(written: bytes, numbers: Collection[int]) -> bytes:
+    lines = written.split(b"\n")
+    return b"\n".join(line for number, line in enumerate(lines, 1) if number not in numbers)
+
+
+def _append(path: Path, content: bytes) -> None:
+    with open(path, "ab") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
 
 
-def repair(folder: Path) -> int:
-    """Take away what is left of a line that was cut short; how many bytes that were."""
-    path = folder / RECORDS
-    if not path.exists():
-        return 0
-    written = path.read_bytes()
-    whole = _whole(written)
-    if len(whole) < len(written):
-        with open(path, "r+b") as file:
-            file.truncate(len(whole))
-    return len(written) - len(whole)
-
-
-def _records(written: bytes) -> Iterator[Record]:
-    for number, line in enumerate(_whole(written).split(b"\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            yield Record(**json.loads(line))
-        except (ValueError, TypeError) as error:
-            raise ValueError(
-                f"{RECORDS}, line {number}, is no record ({error}): take the line away, and go on evaluating to have "
-                "it done again"
-            ) from None
-
-
 def _whole(written: bytes) -> bytes:
-    """Without a last line that has no end, or none that makes it JSON: something was written after it was cut short."""
-    whole = written[: written.rfind(b"\n") + 1]
-    last = whole[:-1].rpartition(b"\n")[2]
-    return whole if not last or _is_json(last) else whole[: -len(last) - 1]
+    """Without a last line that has no end: it was cut short, or is being written."""
+    return written[: written.rfind(b"\n") + 1]
 
 
-def _is_json(line: bytes) -> bool:
+def _record(line: bytes, metrics: Metrics) -> Record:
+    """The record of a line, whose values are as ``run.json`` says that their metrics can be."""
     try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True
+        told = parse_json(line.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 at byte {error.start + 1}") from None
+    if not isinstance(told, Mapping):
+        raise TypeError(f"it is {brief(told)}, and must be an object")
+    check_fields(Record, told)
+    record = Record(**told)
+    for name in ("tokens", "seconds", "forwards", "backwards"):
+        if getattr(record, name) < 0:
+            raise ValueError(f"its {name} is {getattr(record, name)}, and must be at least 0")
+    for name, value in record.values.items():
+        _check_value(name, value, metrics.get(name, {}))
+    return record
+
+
+def _metrics(folder: Path) -> Metrics:
+    """What ``run.json`` says of the metrics; nothing, where it says nothing that can be read."""
+    try:
+        return read_run(folder).get("metrics", {})
+    except (ValueError, OSError):
+        return {}
+
+
+def _check_value(name: str, value: Value, metric: Mapping[str, Any]) -> None:
+    """Refuse a value that is not made of as many numbers as the metric needs, or is beyond its bounds."""
+    aggregate = metric.get("aggregate", "mean")
+    found, count = terms(value), AGGREGATES[aggregate][0] if aggregate in AGGREGATES else 0
+    if metric and count and found and len(found) != count:
+        raise ValueError(f"its {name} is {brief(value)}, and must be {count} number{'s' if count > 1 else ''}")
+    for end, sign in (("low", 1), ("high", -1)):
+        bound = metric.get(end)
+        if bound is None or count != 1:
+            continue
+        if any(sign * (one - bound) < -ROUNDING * max(1, abs(bound)) for one in found):
+            raise ValueError(f"its {name} is {brief(value)}, beyond the {end} bound {bound:g}")
