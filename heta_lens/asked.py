@@ -1,7 +1,7 @@
 """What was asked: which token of a prompt, read after how many others, and which ids were meant."""
 
 from operator import index
-from typing import Any, SupportsIndex, TypeAlias
+from typing import Any, NamedTuple, SupportsIndex, TypeAlias
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -9,6 +9,7 @@ from torch import Tensor
 from heta_lens.attribution import Target
 from heta_lens.lens import Lens
 from heta_lens.options import check_token, is_whole
+from heta_lens.text import Spelled
 
 Token: TypeAlias = SupportsIndex | str
 Asked: TypeAlias = Token | tuple[Token, Token] | None  # what a caller may write for a target
@@ -32,26 +33,33 @@ def context_length(cached: int, position: SupportsIndex | None) -> int:
     return place % cached
 
 
-def resolve(lens: Lens, context: Int[Tensor, "pos"], target: Asked, size: int) -> Target:
-    """The target's id (or a contrastive pair's ids), among the ``size`` tokens the model can write."""
+class Resolved(NamedTuple):
+    """A target's id (or a contrastive pair's ids), and the other tokens that write a text it was given by."""
+
+    target: Target
+    others: tuple[int, ...] = ()
+
+
+def resolve(lens: Lens, context: Int[Tensor, "pos"], target: Asked, log_probs: Float[Tensor, "vocab"]) -> Resolved:
+    """The tokens that are meant, among those the model can write after this context."""
     if not isinstance(target, tuple):
-        return token_id(lens, context, target, size)
+        return Resolved(*token_of(lens, context, target, log_probs))
     if len(target) != 2:
         raise ValueError(f"target={target!r} must be a pair (a, b), to explain log p(a) - log p(b)")
-    first, second = (token_id(lens, context, one, size) for one in target)
-    if first == second:
+    first, second = (token_of(lens, context, one, log_probs) for one in target)
+    if first.token == second.token:
         raise ValueError(f"target={target!r} contrasts a token with itself")
-    return first, second
+    return Resolved((first.token, second.token), first.others + second.others)
 
 
-def token_id(lens: Lens, context: Int[Tensor, "pos"], target: Any, size: int) -> int:
-    """The id of one token, given as itself or as text."""
+def token_of(lens: Lens, context: Int[Tensor, "pos"], target: Any, log_probs: Float[Tensor, "vocab"]) -> Spelled:
+    """One token, given by its id or as text."""
     if isinstance(target, str):
-        return lens.speller.find(target, context.tolist(), size)
+        return lens.speller.find(target, context.tolist(), log_probs.tolist())
     if not is_whole(target):
         raise TypeError(f"target={target!r} must be a token id, its text, or a pair of these, (a, b)")
-    check_token("target", index(target), size)
-    return index(target)
+    check_token("target", index(target), len(log_probs))
+    return Spelled(index(target))
 
 
 def check_target(lens: Lens, log_probs: Float[Tensor, "vocab"], target: Target) -> None:

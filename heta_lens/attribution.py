@@ -24,6 +24,7 @@ Reduction: TypeAlias = Literal["sum", "mean", "max"]
 REDUCTIONS: dict[Reduction, Callable[[Tensor], Tensor]] = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax}
 FORMAT, VERSION = "heta_lens.attribution", 1
 WIDTH = 30  # of the bars in a repr
+SHOWN = 3  # other spellings of the target that are named
 PAIRS = {"interactions"}  # what has a row and a column for each token
 PER_COLUMN = {"effects"}  # what has a column for each
 
@@ -198,6 +199,7 @@ class Attribution:
         sign = "either sign: above 0 speaks for the target" if self.signed else "≥ 0: how much it matters, no direction"
         return [
             *([self._likelihood] if "target_rank" in self.diagnostics else []),
+            *([self._spellings] if self.diagnostics.get("other_spellings") else []),
             *([f"{left_out} tokens left out"] if left_out else []),
             *([] if isnan(sink) else [f"first token (often an attention sink): {sink:.0%} of the score"]),
             *([self._unfinished] if self._unfinished else []),
@@ -212,11 +214,24 @@ class Attribution:
 
     @property
     def _likelihood(self) -> str:
-        """How likely the model thought the target (of a contrast: each of the two), and whose hooks were on it."""
-        found = [self.diagnostics[name] for name in ("target_log_prob", "target_rank")]
-        pairs = zip(*found, strict=True) if isinstance(self.target, tuple) else [found]
-        likely = " against ".join(f"p = {exp(log_prob):.3g} (rank {rank})" for log_prob, rank in pairs)
+        """Which token was explained (of a contrast: which two), how likely it was, and whether under hooks."""
+        pair = isinstance(self.target, tuple)
+        names = self.diagnostics.get("target_token", ("", "") if pair else "")
+        facts: Any = self.target, names, self.diagnostics["target_log_prob"], self.diagnostics["target_rank"]
+        each = zip(*facts, strict=True) if pair else [facts]
+        likely = " against ".join(_likely(*one) for one in each)
         return likely + (", under hooks" if self.diagnostics.get("user_hooks") else "")
+
+    @property
+    def _spellings(self) -> str:
+        """The tokens that write the same as the target and were not taken for it."""
+        others = self.diagnostics["other_spellings"]
+        named = [
+            f"{other['text']!r} by token {other['id']} {other['token']!r} (p = {exp(other['log_prob']):.3g})"
+            for other in others[:SHOWN]
+        ]
+        more = [f"{len(others) - SHOWN} more"] if len(others) > SHOWN else []
+        return f"also written: {', '.join(named + more)}"
 
     @property
     def title(self) -> str:
@@ -238,6 +253,11 @@ class Attribution:
         shown = self.text[start:stop]
         score = float(REDUCTIONS[reduce](self.scores[rows]))
         return Scored(shown.strip() or shown, score, tuple(self.positions[rows].tolist()))
+
+
+def _likely(token: int, name: str, log_prob: float, rank: int) -> str:
+    named = f"token {token} {name!r}: " if name else ""
+    return f"{named}p = {exp(log_prob):.3g} (rank {rank})"
 
 
 def _rows(value: Any, keep: Bool[Tensor, "pos"]) -> Any:

@@ -49,6 +49,8 @@ class Prediction:
     prompt: Prompt
     length: int
     target: Target
+    others: tuple[int, ...] = ()
+    """Tokens that write the same text, where the target was given as text."""
 
     @classmethod
     def from_cache(
@@ -126,6 +128,10 @@ class Prediction:
         """The target as it is written after the context; of a contrastive pair, both."""
         wanted = tuple(self.lens.speller.write(token, self.ids.tolist()) for token in self._targets)
         return wanted if isinstance(self.target, tuple) else wanted[0]
+
+    def spell(self, text: str) -> list[int]:
+        """The tokens that write a text after the context; if there are none, those that differ in blanks alone."""
+        return self.lens.speller.spell(text, self.ids.tolist(), self.log_probs.tolist())
 
     @property
     def begins(self) -> bool:
@@ -231,13 +237,30 @@ class Prediction:
     def _targets(self) -> tuple[int, ...]:
         return self.target if isinstance(self.target, tuple) else (self.target,)
 
+    @property
+    def _others(self) -> list[dict[str, Any]]:
+        speller, ids = self.lens.speller, self.ids.tolist()
+        return [
+            {
+                "id": token,
+                "token": speller.name(token),
+                "text": speller.write(token, ids),
+                "log_prob": float(self.log_probs[token]),
+            }
+            for token in self.others
+            if token not in self._targets
+        ]
+
     def _facts(self) -> dict[str, Any]:
         log_probs = [float(self.log_probs[token]) for token in self._targets]
         ranks = [int((self.log_probs > self.log_probs[token]).sum()) + 1 for token in self._targets]
+        names = [self.lens.speller.name(token) for token in self._targets]
         one = not isinstance(self.target, tuple)
         return {
+            "target_token": names[0] if one else tuple(names),
             "target_log_prob": log_probs[0] if one else tuple(log_probs),
             "target_rank": ranks[0] if one else tuple(ranks),
+            **({"other_spellings": self._others} if self.others else {}),
             "prefix_reuse": self.prompt.reuse,
             "user_hooks": len(self.prompt.user_hooks),
             "cache_mismatch": self.prompt.mismatch,
@@ -260,9 +283,9 @@ def predictions(
         log_probs = prompt.log_probs[n]
         if target is None:
             target = int(prompt.ids[n] if follow else log_probs.argmax())
-        resolved = resolve(lens, prompt.ids[:n], target, len(log_probs))
-        check_target(lens, log_probs, resolved)
-        found.append(Prediction(prompt, n, resolved))
+        resolved = resolve(lens, prompt.ids[:n], target, log_probs)
+        check_target(lens, log_probs, resolved.target)
+        found.append(Prediction(prompt, n, *resolved))
     return found
 
 

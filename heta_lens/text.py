@@ -5,15 +5,17 @@ Text is only ever decoded, a token at a time; it is never encoded again to find 
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 Decode = Callable[[Sequence[int]], str]
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 TAIL = 8  # context tokens that can still change how the next token is written
+BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")  # how SentencePiece names the tokens it falls back to, one per byte
 
 
 class Span(NamedTuple):
@@ -21,6 +23,21 @@ class Span(NamedTuple):
 
     start: int
     stop: int
+
+
+class Match(NamedTuple):
+    """A token that writes a text, exactly or with its leading space toggled; and whether it is a byte token."""
+
+    token: int
+    exact: bool
+    byte: bool
+
+
+class Spelled(NamedTuple):
+    """The token that was taken for a text, and the others that write the same."""
+
+    token: int
+    others: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -38,24 +55,55 @@ class Speller:
         """A token as it is written after this context."""
         return next(piece for _, piece in appended(self.decode, context[-TAIL:], [token]))
 
-    def find(self, text: str, context: Sequence[int], size: int) -> int:
-        """The token, of ``size`` tokens, that is written ``text`` after this context."""
+    def name(self, token: int) -> str:
+        """The tokenizer's own name for a token, which tells tokens apart that are written the same."""
+        known = None if self.tokenizer is None else self.tokenizer.convert_ids_to_tokens(token)
+        return known if isinstance(known, str) else self.decode([token])
+
+    def is_byte(self, token: int) -> bool:
+        return BYTE.fullmatch(self.name(token)) is not None
+
+    def find(self, text: str, context: Sequence[int], log_probs: Sequence[float]) -> Spelled:
+        """The token that writes ``text`` after this context, the most likely of several."""
         if self.tokenizer is None:
             raise ValueError(f"target={text!r} is text, but the model has no tokenizer: give a token id")
-        return find_token(self.decode, self.encoder(), size, context, text)
+        if not text:
+            raise ValueError("target='' is empty: give the text of one token, or its id")
+        found = self._matches(text, context, log_probs)
+        return chosen(found) if found else refuse_text(self.decode, self.encoder(), text)
 
-    def spell(self, text: str, context: Sequence[int]) -> list[int]:
-        """The tokens that write ``text`` after this context; if there are none, those that differ in blanks alone."""
-        encode, tail = self.encoder(), context[-TAIL:]
+    def spell(self, text: str, context: Sequence[int], log_probs: Sequence[float]) -> list[int]:
+        """The tokens that write ``text`` after this context; if there are none, those that differ in blanks alone.
+
+        One token if one does, the same as `find` takes.
+        """
+        found = self._matches(text, context, log_probs) if text else []
+        if found and found[0].exact and not found[0].byte:
+            return [found[0].token]
+        ways = self._ways(text, context)
+        for ids, written in ways:
+            if written == text and len(ids) > 1:
+                return ids
+        if found:
+            return [found[0].token]
+        for ids, written in ways:
+            if written.strip() == text.strip():
+                return ids
+        tried = [written for _, written in ways]
+        raise ValueError(f"{text!r} cannot be written by this model's tokenizer, which makes {tried} of it")
+
+    def _matches(self, text: str, context: Sequence[int], log_probs: Sequence[float]) -> list[Match]:
+        tokens = _by_visible_text(self.tokenizer, len(self.tokenizer), len(log_probs)).get(text.strip(), ())
+        return matches(self.decode, tokens, log_probs, context, text, self.is_byte)
+
+    def _ways(self, text: str, context: Sequence[int]) -> list[tuple[list[int], str]]:
+        """Ids that may write the text after this context, and what each of them does write."""
+        encode, tail = self.encoder(), list(context[-TAIL:])
         before = self.decode(tail)
-        # A tokenizer that puts a blank before every text writes " ring" as "ring".
-        ways = [ids for form in dict.fromkeys((text, text.lstrip())) if (ids := encode(form))]
-        written = [self.decode([*tail, *ids]).removeprefix(before) for ids in ways]
-        for same in (lambda one: one == text, lambda one: one.strip() == text.strip()):
-            for ids, one in zip(ways, written, strict=True):
-                if same(one):
-                    return ids
-        raise ValueError(f"{text!r} cannot be written by this model's tokenizer, which makes {written} of it")
+        # A tokenizer that puts a blank before every text writes " ring" as "ring", and "?!" as a blank and "?!".
+        ways = [encode(form) for form in dict.fromkeys((text, text.lstrip()))]
+        ways += [ids[1:] for ids in ways]
+        return [(ids, self.decode([*tail, *ids]).removeprefix(before)) for ids in ways if ids]
 
     def encoder(self) -> Callable[[str], list[int]]:
         """Text in, ids out: for text that is put to the model, never to find out what its context was."""
@@ -139,33 +187,57 @@ def quoted(target: str | tuple[str, ...]) -> str:
     return " rather than ".join(map(repr, target if isinstance(target, tuple) else (target,)))
 
 
-def find_token(
-    decode: Decode, encode: Callable[[str], Sequence[int]], size: int, context: Sequence[int], text: str
-) -> int:
-    """The token that appends exactly ``text`` to the context; failing that, ``text`` with its leading space toggled.
+def matches(
+    decode: Decode,
+    tokens: Iterable[int],
+    log_probs: Sequence[float],
+    context: Sequence[int],
+    text: str,
+    is_byte: Callable[[int], bool] = lambda token: False,  # noqa: ARG005
+) -> list[Match]:
+    """The tokens that append ``text`` to the context, or ``text`` with its leading space toggled; best first.
 
-    Encoding only says where to look first; decoding decides.
+    Byte tokens come last: a model writes them only where it has no other token. Then those that write exactly the
+    text come first, and of these the most likely.
     """
-    if not text:
-        raise ValueError("target='' is empty: give the text of one token, or its id")
     toggled = text[1:] if text.startswith(" ") else " " + text
-    likely = [ids[0] for form in (text, toggled) if len(ids := encode(form)) == 1]
-    second_best = None
-    for token, piece in appended(decode, context[-TAIL:], [*likely, *range(size)]):
-        if piece == text:
-            return token
-        if toggled and piece == toggled and second_best is None:
-            second_best = token
-    if second_best is None:
-        written, spans = locate(decode, encode(text))
-        pieces = [written[slice(*span)] for span in spans if span.start < span.stop]
-        if written.strip() != text.strip():
-            raise ValueError(f"target={text!r} cannot be written by this model's tokenizer, which makes {pieces} of it")
-        raise ValueError(
-            f"target={text!r} is not one token of this model but {len(pieces)}: {pieces}; "
-            "explain the first of them, or give a token id"
-        )
-    return second_best
+    wanted = {text, toggled} - {""}
+    found = [
+        Match(token, piece == text, is_byte(token))
+        for token, piece in appended(decode, context[-TAIL:], tokens)
+        if piece in wanted
+    ]
+    return sorted(found, key=lambda match: (match.byte, not match.exact, -log_probs[match.token]))
+
+
+def chosen(found: Sequence[Match]) -> Spelled:
+    """The first of these matches; beside it those that write the text at least as exactly."""
+    first, *rest = found
+    return Spelled(first.token, tuple(match.token for match in rest if match.exact >= first.exact))
+
+
+def refuse_text(decode: Decode, encode: Callable[[str], Sequence[int]], text: str) -> Spelled:
+    """Say which tokens write the text that no single token writes."""
+    written, spans = locate(decode, encode(text))
+    pieces = [written[slice(*span)] for span in spans if span.start < span.stop]
+    if written.strip() != text.strip():
+        raise ValueError(f"target={text!r} cannot be written by this model's tokenizer, which makes {pieces} of it")
+    raise ValueError(
+        f"target={text!r} is not one token of this model but {len(pieces)}: {pieces}; "
+        "explain the first of them, or give a token id"
+    )
+
+
+@lru_cache(maxsize=4)
+def _by_visible_text(tokenizer: Any, known: int, size: int) -> Mapping[str, Sequence[int]]:  # noqa: ARG001
+    """Every token by what it writes without the white space around it, which does not depend on the context.
+
+    ``known``, the tokenizer's length, changes when tokens are added to it.
+    """
+    tokens: dict[str, list[int]] = defaultdict(list)
+    for token, piece in appended(Speller(tokenizer).decode, [0], range(size)):
+        tokens[piece.strip()].append(token)
+    return dict(tokens)
 
 
 def appended(decode: Decode, context: Sequence[int], tokens: Iterable[int]) -> Iterator[tuple[int, str]]:

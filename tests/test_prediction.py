@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from math import exp
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,8 @@ import zoo
 from heta_lens import Prediction, attribute
 from heta_lens.curvature import rademacher
 from heta_lens.data import recall
+from heta_lens.data.instance import Instance
+from heta_lens.evaluation.runner import ask
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning")
 
@@ -68,6 +72,55 @@ def test_a_text_is_its_token_with_the_leading_space_given_or_else_toggled(text: 
     attribution = explain(zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N), text, **CHEAP)
     assert attribution.target == token(meant)
     assert attribution.target_text == meant
+
+
+@pytest.fixture
+def llama() -> Any:
+    """A model whose tokenizer has two tokens for a full stop: a piece, and a byte to fall back to."""
+    model = zoo.bridge.__wrapped__("llama")
+    model.tokenizer = zoo.sentencepiece(range(0x2C, 0x30), missing="#,")
+    return model
+
+
+def test_the_token_that_was_taken_for_a_text_is_named_and_others_that_write_the_same(
+    llama: Any, tmp_path: Path
+) -> None:
+    piece, byte, comma = llama.tokenizer.convert_tokens_to_ids([".", "<0x2E>", "<0x2C>"])
+    found = explain(llama, zoo.prompt(llama, N), ".", **CHEAP)
+    log_prob = float(found.diagnostics["target_log_prob"])
+    assert (found.target, found.target_text, found.diagnostics["target_token"]) == (piece, ".", ".")
+    (other,) = found.diagnostics["other_spellings"]
+    assert (other["id"], other["token"], other["text"]) == (byte, "<0x2E>", ".")
+    assert f"token {piece} '.': p = {exp(log_prob):.3g} (rank" in repr(found)
+    assert f"also written: '.' by token {byte} '<0x2E>' (p = {exp(other['log_prob']):.3g})" in repr(found)
+    found.save(tmp_path / "a.safetensors")
+    assert repr(heta_lens.Attribution.load(tmp_path / "a.safetensors")) == repr(found)
+    contrast = explain(llama, zoo.prompt(llama, N), (".", ","), **CHEAP)
+    assert contrast.target == (piece, comma)  # for a comma there is nothing but its byte
+    assert f"against token {comma} '<0x2C>': p = " in repr(contrast)
+    assert [one["id"] for one in contrast.diagnostics["other_spellings"]] == [byte]
+
+
+def test_a_target_that_was_given_as_an_id_is_named_alone(llama: Any) -> None:
+    for target in (llama.tokenizer.convert_tokens_to_ids("<0x2E>"), None):
+        found = explain(llama, zoo.prompt(llama, N), target, **CHEAP)
+        assert "other_spellings" not in found.diagnostics
+        assert f"token {found.target} {llama.tokenizer.convert_ids_to_tokens(found.target)!r}: p = " in repr(found)
+
+
+def test_an_evaluation_explains_the_token_that_attribute_takes(llama: Any) -> None:
+    for answer in (".", " cat", "-", "Q"):
+        asked = ask(llama, Instance("one", "the cat", answer))
+        found = explain(llama, asked.ids[None], answer, **CHEAP)
+        assert asked.target == found.target, answer
+
+
+def test_the_targets_of_a_span_are_found_alike(llama: Any) -> None:
+    ids = zoo.prompt(llama, N)
+    cache = cache_of(llama, ids)
+    span = heta_lens.attribute_span(cache, N - 2, tokens=ids, targets=[".", (".", ",")], **CHEAP)
+    piece, comma = llama.tokenizer.convert_tokens_to_ids([".", "<0x2C>"])
+    assert [step.target for step in span.steps] == [piece, (piece, comma)]
 
 
 def test_the_target_log_probability_is_read_at_the_last_position_of_the_context() -> None:

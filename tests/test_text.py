@@ -1,14 +1,20 @@
 """Where tokens lie in the decoded text, which words they form, and which token spells a string."""
 
 import random
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
-from heta_lens.text import TAIL, Decode, Span, Speller, appended, find_token, locate, tokens_in, visible, words
+import heta_lens
+import zoo
+from heta_lens.text import TAIL, Decode, Span, Speller, appended, locate, tokens_in, visible, words
 
 SMILE = "😀".encode()
 PIECES = ["<bos>", "The", " cat", " ", "  ", "\n", "x", "é", SMILE, SMILE[:2], SMILE[2:], b" " + SMILE[:3], SMILE[3:]]
@@ -218,15 +224,47 @@ def test_the_space_inside_a_token_is_no_visible_character_of_it():
 WORDS = ["The", " capital", " is", "Paris", " Paris", " Lyon", "Nice", " ", "", "<unk>"]
 
 
-def found(text: str, likely: Sequence[int] = (), decode: Decode | None = None, length: int = 3) -> int:
-    """The token for ``text`` after a context of this length, where encoding it gives ``likely``."""
-    return find_token(decode or concatenating(WORDS), lambda _: likely, len(WORDS), [0] * length, text)
+@dataclass(frozen=True)
+class Fake:
+    """What a `Speller` needs of a tokenizer, where any text is encoded to ``likely``."""
+
+    writes: Decode
+    size: int
+    likely: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def decode(self, ids: Sequence[int], **_: Any) -> str:
+        return self.writes(ids)
+
+    def encode(self, text: str, **_: Any) -> list[int]:  # noqa: ARG002
+        return list(self.likely)
+
+    def convert_ids_to_tokens(self, token: int) -> str:
+        return self.writes([token])
+
+
+def found(
+    text: str,
+    pieces: Sequence[str | bytes] | Decode = WORDS,
+    size: int | None = None,
+    *,
+    likely: Sequence[int] = (),
+    context: Sequence[int] = (0, 0, 0),
+    log_probs: Sequence[float] | None = None,
+) -> int:
+    """The token that is taken for a text after a context; all are equally likely, unless said otherwise."""
+    decode, size = (pieces, size) if callable(pieces) else (concatenating(pieces), len(pieces))
+    assert size is not None
+    speller = Speller(Fake(decode, size, tuple(likely)))
+    return speller.find(text, context, log_probs or [0.0] * size).token
 
 
 @pytest.mark.parametrize("likely", [(), (3,), (4,), (0,), (0, 1)])
 def test_exactly_the_string_is_found_wherever_encoding_points(likely: tuple[int, ...]):
-    assert found(" Paris", likely) == 4
-    assert found("Paris", likely) == 3
+    assert found(" Paris", likely=likely) == 4
+    assert found("Paris", likely=likely) == 3
 
 
 @pytest.mark.parametrize(("text", "token"), [("Lyon", 5), (" Nice", 6)])
@@ -235,9 +273,12 @@ def test_failing_that_the_leading_space_is_toggled(text: str, token: int):
 
 
 @pytest.mark.parametrize("text", ["y", " y"])
-@pytest.mark.parametrize(("likely", "token"), [([1], 1), ([2], 2), ([], 1)])
-def test_the_token_that_encoding_names_is_preferred_among_equals(text: str, likely: list[int], token: int):
-    assert find_token(concatenating(["x", "y", "y", "z"]), lambda _: likely, 4, [0], text) == token
+@pytest.mark.parametrize("likeliest", [1, 2])
+def test_of_equal_spellings_the_most_likely_is_taken_and_the_others_are_named(text: str, likeliest: int):
+    log_probs = [-9.0, -5.0, -5.0, -9.0]
+    log_probs[likeliest] = -1.0
+    speller = Speller(Fake(concatenating(["x", "y", "y", "z"]), 4, (1,)))
+    assert speller.find(text, [0], log_probs) == (likeliest, (3 - likeliest,))
 
 
 def test_a_string_of_several_tokens_is_refused_by_naming_them():
@@ -257,32 +298,34 @@ def test_the_empty_string_is_refused():
 
 
 def test_a_space_is_not_a_token_that_shows_nothing():
-    pieces = ["The", " cat", ""]
     with pytest.raises(ValueError, match="' '"):
-        find_token(concatenating(pieces), lambda _: [], len(pieces), [0], " ")
+        found(" ", ["The", " cat", ""], context=[0])
 
 
 @pytest.mark.parametrize("text", ["Paris", " Paris"])
 def test_a_decoder_that_strips_the_first_space_writes_it_after_a_context(text: str):
     decode = stripping([" The", " Paris", "Nice"])
-    assert find_token(decode, lambda _: [], 3, [0], text) == 1
-    assert find_token(decode, lambda _: [], 3, [], text) == 1
+    assert found(text, decode, 3, context=[0]) == 1
+    assert found(text, decode, 3, context=[]) == 1
 
 
 @pytest.mark.parametrize("text", ["cat", " cat"])
 def test_a_decoder_that_joins_words_finds_a_word_with_and_without_its_space(text: str):
-    assert find_token(joining(["the", "cat", "sat"]), lambda _: [], 3, [0], text) == 1
+    assert found(text, joining(["the", "cat", "sat"]), 3, context=[0]) == 1
 
 
-def test_a_token_that_encoding_names_is_found_without_trying_the_vocabulary():
+def test_the_vocabulary_is_decoded_once():
     decode, calls = counting(concatenating(WORDS))
-    assert find_token(decode, lambda form: [4] if form == " Paris" else [], len(WORDS), [0], " Paris") == 4
-    assert len(calls) <= 3
+    speller = Speller(Fake(decode, len(WORDS)))
+    speller.find(" Lyon", [0], [0.0] * len(WORDS))
+    before = len(calls)
+    assert speller.find(" Paris", [0], [0.0] * len(WORDS)).token == 4
+    assert len(calls) - before <= 10
 
 
 def test_only_the_end_of_a_long_context_is_decoded():
     decode, calls = counting(concatenating(WORDS))
-    assert found(" Lyon", decode=decode, length=1000) == 5
+    assert found(" Lyon", decode, len(WORDS), context=[0] * 1000) == 5
     assert max(calls) <= TAIL + 1
 
 
@@ -294,6 +337,88 @@ def test_what_a_token_adds_depends_on_what_comes_before():
 
 def test_a_token_that_completes_a_character_is_written_as_it_is_alone():
     assert list(appended(concatenating([SMILE[:3], SMILE[3:]]), [0], [1])) == [(1, "�")]
+
+
+# ------------------------------------------------------------------------------------- every printable ASCII character
+PRINTABLE = [blank + chr(code) for code in range(32, 127) for blank in ("", " ")]
+
+
+def writers(tokenizer: Any, context: list[int]) -> dict[str, list[int]]:
+    """Tokens by exactly what they add: the whole vocabulary, decoded after the whole context."""
+    before, found = tokenizer.decode(context), defaultdict(list)
+    for token in range(len(tokenizer)):
+        after = tokenizer.decode([*context, token])
+        found[after[len(before) :] if after.startswith(before) else ""].append(token)
+    return found
+
+
+def oracle(
+    tokenizer: Any, written: dict[str, list[int]], text: str, log_probs: Sequence[float]
+) -> tuple[list[int], int | None]:
+    """Those that write the text, and the likeliest of the first kind: exact, or its leading space toggled; no byte."""
+    toggled = text[1:] if text.startswith(" ") else " " + text
+    exact, near = (written.get(one, []) if one else [] for one in (text, toggled))
+    for bytes_too in (False, True):
+        for tokens in (exact, near):
+            likely = [one for one in tokens if bytes_too or "<0x" not in tokenizer.convert_ids_to_tokens(one)]
+            if likely:
+                return exact, max(likely, key=lambda token: log_probs[token])
+    return exact, None
+
+
+def check_printable(tokenizer: Any, context: list[int], log_probs: list[float], texts: Sequence[str]) -> None:
+    speller, written = Speller(tokenizer), writers(tokenizer, context)
+    for text in texts:
+        exact, expected = oracle(tokenizer, written, text, log_probs)
+        if expected is None:
+            with pytest.raises(ValueError, match=r"is not one token|cannot be written"):
+                speller.find(text, context, log_probs)
+            continue
+        token, others = speller.find(text, context, log_probs)
+        assert token == expected, text
+        assert {*exact} <= {token, *others}, text
+        spelled = speller.spell(text, context, log_probs)
+        if len(spelled) == 1 or (token in exact and "<0x" not in speller.name(token)):
+            assert spelled == [token], text
+        else:
+            assert tokenizer.decode([*context, *spelled]) == tokenizer.decode(context) + text
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize("name", zoo.TOKENIZERS)
+def test_every_printable_character_is_its_likeliest_token_and_a_byte_only_where_there_is_no_other(name: str):
+    tokenizer = zoo.TOKENIZERS[name]()
+    numbers = random.Random(0)
+    log_probs = [-numbers.expovariate(0.1) for _ in range(len(tokenizer))]
+    check_printable(tokenizer, [0, *tokenizer.encode("the cat", add_special_tokens=False)], log_probs, PRINTABLE)
+
+
+STORIES = Path(heta_lens.__file__).parents[2] / "shared/models/stories3M"
+
+
+@pytest.mark.plain
+@pytest.mark.skipif(not STORIES.exists(), reason="needs the stories3M model")
+def test_every_printable_character_is_found_with_a_trained_llama_tokenizer() -> None:
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(STORIES / "tokenizer.json"))
+    numbers = random.Random(0)
+    log_probs = [-numbers.expovariate(0.1) for _ in range(len(tokenizer))]
+    context = tokenizer.encode("Once upon a time there was a cat")
+    check_printable(tokenizer, context, log_probs, PRINTABLE)
+    speller = Speller(tokenizer)
+    taken = {one: speller.name(speller.find(one, context, log_probs).token) for one in PRINTABLE[::2]}
+    assert {one for one, name in taken.items() if "<0x" in name} == set("#=@^_{}")
+    assert speller.find(".", context, log_probs) == (4010, (49,))
+    assert speller.spell(".", context, log_probs) == [4010]
+
+
+@pytest.mark.plain
+def test_a_byte_token_is_never_taken_for_a_character_that_has_a_token_of_its_own():
+    tokenizer = zoo.sentencepiece()
+    bytes_likely = [0.0 if "<0x" in name else -30.0 for name in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))]
+    speller = Speller(tokenizer)
+    taken = {one: speller.name(speller.find(one, [0], bytes_likely).token) for one in PRINTABLE[::2]}
+    assert {one for one, name in taken.items() if "<0x" in name} == {"#", "@"}
+    assert taken["Q"] == "▁Q"  # sooner another blank than a byte
 
 
 # ----------------------------------------------------------------------------------------- spelling more than one token
@@ -308,11 +433,16 @@ def metaspace() -> PreTrainedTokenizerFast:
 
 def test_an_answer_is_spelled_as_it_goes_on_after_the_context():
     speller = Speller(metaspace())
-    context = speller.encoder()("the red")
+    context, log_probs = speller.encoder()("the red"), [0.0] * 7
+
+    def spell(text: str) -> list[int]:
+        return speller.spell(text, context, log_probs)
+
     assert speller.encoder()(" ring") == [1, 3]  # a blank too many
-    assert speller.spell(" ring", context) == [3]
-    assert speller.spell("ring", context) == [3]  # there is none without a blank: the nearest
-    assert speller.spell(" red rings", context) == [4, 3, 5]
-    assert speller.decode([*context, *speller.spell(" red rings", context)]) == "the red red rings"
+    assert spell(" ring") == [3]
+    assert spell("ring") == [6]
+    assert spell("the") == [2]  # there is none without a blank: the nearest
+    assert spell(" red rings") == [4, 3, 5]
+    assert speller.decode([*context, *spell(" red rings")]) == "the red red rings"
     with pytest.raises(ValueError, match="' xyz' cannot be written by this model's tokenizer, which makes"):
-        speller.spell(" xyz", context)
+        spell(" xyz")

@@ -11,18 +11,20 @@ import re
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, trainers
 from tokenizers import models as tokenizer_models
 from transformer_lens.config import TransformerBridgeConfig
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+import heta_lens.models
 
 HAS_HOOKED = int(importlib.metadata.version("transformer-lens").split(".")[0]) < 4
 """`HookedTransformer` was removed in TransformerLens 4."""
@@ -51,11 +53,72 @@ def tokenizer() -> PreTrainedTokenizerBase:
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=list(SPECIAL.values()), show_progress=False)
     bpe.train_from_iterator(SENTENCES, trainer)
+    return on_disk(bpe)
+
+
+def on_disk(tokenizer: Tokenizer) -> PreTrainedTokenizerBase:
+    """TransformerLens re-reads a tokenizer from its folder, so one that lives in memory only is not enough."""
     folder = tempfile.mkdtemp(prefix="zoo-tokenizer-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    # TransformerLens re-reads a tokenizer from its folder, so one that lives in memory only is not enough.
-    PreTrainedTokenizerFast(tokenizer_object=bpe, clean_up_tokenization_spaces=False, **SPECIAL).save_pretrained(folder)
+    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **SPECIAL)
+    made.save_pretrained(folder)
     return AutoTokenizer.from_pretrained(folder)
+
+
+def sentencepiece(byte_values: Sequence[int] = range(256), missing: str = "#@Q") -> PreTrainedTokenizerBase:
+    """As Llama 2's: every printable ASCII character but the ``missing`` ones is a piece and, as all bytes are, a byte.
+
+    It puts a blank before every text. "cat" is two tokens: one of them was added later.
+    """
+    pieces = [chr(code) for code in range(33, 127) if chr(code) not in missing]
+    pieces += ["▁", "▁the", "▁cat", "▁Q", "▁a", "cat"]
+    names = [*SPECIAL.values(), *(f"<0x{byte:02X}>" for byte in byte_values), *pieces]
+    bpe = Tokenizer(
+        tokenizer_models.BPE(
+            {name: place for place, name in enumerate(names)}, [], unk_token=SPECIAL["unk_token"], byte_fallback=True
+        )
+    )
+    bpe.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    blanks = decoders.Replace("▁", " ")
+    bpe.decoder = decoders.Sequence([blanks, decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    bpe.add_tokens([AddedToken("the cat", normalized=False)])
+    return on_disk(bpe)
+
+
+def unigram() -> PreTrainedTokenizerBase:
+    """As Gemma's: byte tokens, no blank before a text, and a special token whose text is a plain token's too."""
+    pieces = [*SPECIAL.values(), *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁the", "▁cat", "cat", "▁.", "\n"]
+    pieces += [chr(code) for code in range(33, 127)]
+    model = Tokenizer(tokenizer_models.Unigram([(piece, -1.0) for piece in pieces], unk_id=3, byte_fallback=True))
+    model.normalizer = normalizers.Replace(" ", "▁")
+    model.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    return on_disk(model)
+
+
+def word_pieces() -> PreTrainedTokenizerBase:
+    """As BERT's: a word's later pieces are marked, and all others follow a blank."""
+    characters = [chr(code) for code in range(33, 127)]
+    names = [*SPECIAL.values(), "the", "cat", "##cat", *characters, *(f"##{one}" for one in characters[::2])]
+    model = Tokenizer(
+        tokenizer_models.WordPiece({name: place for place, name in enumerate(names)}, unk_token=SPECIAL["unk_token"])
+    )
+    model.pre_tokenizer = pre_tokenizers.Whitespace()
+    model.decoder = decoders.WordPiece(cleanup=False)
+    return on_disk(model)
+
+
+def whole_words() -> PreTrainedTokenizerBase:
+    """The demo model's: a token per word, with a blank before it."""
+    return AutoTokenizer.from_pretrained(heta_lens.models.DEMO)
+
+
+TOKENIZERS: dict[str, Callable[[], PreTrainedTokenizerBase]] = {
+    "byte-level": tokenizer,
+    "sentencepiece": sentencepiece,
+    "unigram": unigram,
+    "word pieces": word_pieces,
+    "words": whole_words,
+}
 
 
 # ------------------------------------------------------------------------------------------------------- weights

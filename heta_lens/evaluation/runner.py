@@ -182,7 +182,7 @@ def ask(model: Any, instance: Instance) -> Prediction:
         _, cache = model.run_with_cache(ids, names_filter=names_filter)
     prediction = Prediction.from_cache(cache, tokens=ids)
     if instance.answer is not None:
-        first, *_ = prediction.lens.speller.spell(instance.answer, prediction.ids.tolist())
+        first, *_ = prediction.spell(instance.answer)
         prediction = Prediction.from_cache(cache, first, tokens=ids)
     _ = prediction.prompt.kept
     return prediction

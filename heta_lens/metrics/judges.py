@@ -152,7 +152,7 @@ def judge_span(case: Case) -> dict[str, Value]:
 def of_whole_answer(case: Case) -> Float[Tensor, "pos"]:
     """Scores of the context, summed over the tokens of the answer, each of which has the same total."""
     prediction, answer = case.prediction, case.instance.answer
-    written = prediction.lens.speller.spell(answer, prediction.ids.tolist()) if answer else []
+    written = prediction.spell(answer) if answer else []
     if len(written) < 2:
         return case.scores
     n, model = len(prediction), cast(Any, prediction.lens.model)
@@ -238,8 +238,7 @@ def judge_paraphrase(case: Case) -> dict[str, Value]:
 # ---------------------------------------------------------------------------------------------------------- downstream
 def judge_verdict(case: Case) -> dict[str, Value]:
     context = sorted({*case.positions("support"), *case.positions("distractor")})
-    spell, ids = case.prediction.lens.speller.spell, case.prediction.ids.tolist()
-    choices = [spell(choice, ids)[0] for choice in case.instance.choices]
+    choices = [case.prediction.spell(choice)[0] for choice in case.instance.choices]
     found = exact_match_change(case.prediction, case.scores, context=context, choices=choices)
     return {"verdict_change": found["change"], "verdict_change_random": found["random"]}
 
