@@ -26,7 +26,7 @@ from heta_lens.gate import Flow, gate, norms_by_layer
 from heta_lens.hessian import OVERSAMPLING
 from heta_lens.information import Information
 from heta_lens.masking import Masking
-from heta_lens.options import AtLeast, Batch, Seed, check_choice, check_names, check_options, chosen, settings
+from heta_lens.options import COUNT, AtLeast, Batch, Seed, check_choice, check_names, check_options, chosen, settings
 from heta_lens.parts import Balance, Parts
 from heta_lens.pieces import Piece, WindowMode, masked_information, pieces
 from heta_lens.prediction import Prediction
@@ -83,10 +83,10 @@ class Heta:
     beta: Annotated[float | int, AtLeast(0)] = 0.5
     gamma: Annotated[float | int, AtLeast(0)] = 0.5
     balance: Balance = "none"
-    probes: Annotated[int, AtLeast(1, whole=True)] = 10
+    probes: Annotated[int, COUNT] = 10
     support: Support = "block"
     norm: Norm = "hutchinson"
-    rank: Annotated[int, AtLeast(1, whole=True)] = 64
+    rank: Annotated[int, COUNT] = 64
     layers: Annotated[int | None, AtLeast(1, whole=True)] = None
     window: Annotated[int, AtLeast(2, whole=True)] = 512
     overlap: Annotated[float | int, AtLeast(0, below=1)] = 0.5

@@ -27,7 +27,8 @@ def check_at_least(name: str, value: Any, least: float | int, *, whole: bool = F
     """Refuse what is no (whole) number, or below its minimum, or not finite."""
     if not (is_whole(value) or (not whole and isinstance(value, Real) and not isinstance(value, bool))):
         raise TypeError(f"{name}={value!r} must be a {'whole ' if whole else ''}number")
-    if not least <= float(value) < inf:
+    number: Any = value  # which a float may be too small for
+    if not least <= number < inf:
         raise ValueError(f"{name}={value!r} must be {'finite' if value == inf else f'at least {least}'}")
 
 
@@ -43,8 +44,9 @@ def is_whole(value: Any) -> bool:
 
 def check_batch(batch: Any) -> None:
     """Refuse what says of no number of copies that they run at once."""
-    if batch != "auto":
-        check_at_least("batch", batch, 1, whole=True)
+    if isinstance(batch, str) and batch == "auto":
+        return
+    AtLeast(1, whole=True)("batch", batch)
 
 
 def chosen_positions(name: str, positions: Any, count: int, of: str) -> list[int]:
@@ -86,11 +88,25 @@ class AtLeast:
     _: KW_ONLY
     whole: bool = False
     below: float | int = inf
+    most: float | int = inf
 
     def __call__(self, name: str, value: Any) -> None:
         check_at_least(name, value, self.least, whole=self.whole)
         if value >= self.below:
             raise ValueError(f"{name}={value!r} must be below {self.below}")
+        most = min(self.most, LARGEST) if self.whole else self.most
+        if value > most:
+            raise ValueError(f"{name}={value!r} is more than can be run: give at most {most}")
+
+
+LARGEST = 2**31 - 1  # that any library below reads as a whole number
+MOST = 10**6  # of what is made or run one by one: more would end in days, or in no memory
+COUNT = AtLeast(1, whole=True, most=MOST)
+
+
+def check_count(name: str, value: Any, least: int = 1) -> None:
+    """Refuse what is no number of things that can be made or run one by one."""
+    AtLeast(least, whole=True, most=MOST)(name, value)
 
 
 Batch: TypeAlias = Annotated[int | Literal["auto"], AtLeast(1, whole=True)]

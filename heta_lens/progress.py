@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 Done: TypeAlias = Callable[[int], None]  # is told how many units of work were just done
 
+MOST_WORK = 10**9  # runs of one kind: weeks of them, of the smallest model
 PATIENCE = 2.0  # seconds that nobody needs a bar for
 
 
@@ -47,8 +48,13 @@ class Work:
 def working(expected: dict[str, int], show: bool | None) -> Iterator[Work]:
     """Count the work done inside; ``show`` draws a bar per kind of work.
 
-    None draws it only where someone watches, and only of work that lasts.
+    None draws it only where someone watches, and only of work that lasts. Work without end is refused.
     """
+    for kind, total in expected.items():
+        if total > MOST_WORK:
+            raise ValueError(
+                f"this would take {total} {kind}, and at most {MOST_WORK} can be run: lower what is counted"
+            )
     console = Console(file=sys.stderr)
     if not (_watched(console) if show is None else show):
         yield Work()

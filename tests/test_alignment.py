@@ -108,7 +108,7 @@ def test_f1_at_its_edges() -> None:
         f1(SIX, [0], k=1, mass=0.5)
     with pytest.raises(ValueError, match=r"mass=1\.5 must be above 0 and at most 1"):
         f1(SIX, [0], mass=1.5)
-    with pytest.raises(ValueError, match="k=-1 must be 0 or more"):
+    with pytest.raises(ValueError, match="k=-1 must be at least 0"):
         f1(SIX, [0], k=-1)
 
 

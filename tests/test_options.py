@@ -1,23 +1,27 @@
 """Wrong options are refused before any work, in words that help."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal, get_type_hints
 
 import numpy as np
 import pytest
 import torch
 
-from heta_lens import Heta
+from heta_lens import METHODS, Heta
+from heta_lens.data.suites import suite
 from heta_lens.options import (
+    MOST,
     AtLeast,
     check_at_least,
+    check_batch,
     check_choice,
     check_names,
     check_options,
     chosen,
     settings,
 )
+from heta_lens.progress import MOST_WORK, working
 
 
 @dataclass(frozen=True)
@@ -176,3 +180,55 @@ def test_a_misspelt_option_is_told_what_was_meant():
 def test_heta_refuses_a_wrong_option_by_name_when_it_is_made(name: str, value: object):
     with pytest.raises((TypeError, ValueError), match=name):
         Heta(**{name: value})
+
+
+# ------------------------------------------------------------------------------------------------------------- counts
+def whole_options() -> Iterable[tuple[str, str]]:
+    """Every option of every method that is a whole number."""
+    for name, method in METHODS.items():
+        kinds = get_type_hints(method, include_extras=True)
+        for field in fields(method):
+            checks = getattr(kinds[field.name], "__metadata__", ())
+            if any(isinstance(check, AtLeast) and check.whole for check in checks):
+                yield name, field.name
+
+
+WORK = {  # what is run or made one by one
+    *(("heta", name) for name in ("probes", "rank")),
+    *((name, "samples") for name in ("lime", "kernel_shap", "context_cite", "progressive_inference", "causal_tracing")),
+    *((name, "steps") for name in ("integrated_gradients", "sequential_integrated_gradients", "faml")),
+    *(("reagent", name) for name in ("probes", "max_steps")),
+    *(("sea_cot", name) for name in ("explanations", "length")),
+    *(("context_cite", "held_out"), ("discretized_integrated_gradients", "steps")),
+}
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("method", "name"), [*whole_options()])
+def test_a_count_that_cannot_be_run_is_refused_when_the_method_is_made(method: str, name: str) -> None:
+    with pytest.raises(ValueError, match=rf"{name}=10+ (is more than can be run: give at most|must be below)"):
+        METHODS[method](**{name: 10**20})
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("method", "name"), sorted(WORK))
+def test_the_most_that_is_run_one_by_one_is_the_same_everywhere(method: str, name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}={MOST + 1} is more than can be run: give at most {MOST}"):
+        METHODS[method](**{name: MOST + 1})
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_counts_outside_methods_are_limited_too() -> None:
+    with pytest.raises(ValueError, match=r"batch=10+ is more than can be run"):
+        check_batch(10**20)
+    with pytest.raises(ValueError, match=r"limit=10+ is more than can be run"):
+        suite("recall", limit=10**12)
+    with pytest.raises(ValueError, match="factor=21 is more than can be run: give at most 20"):
+        METHODS["discretized_integrated_gradients"](factor=21)
+
+
+def test_work_without_end_is_refused_before_it_is_begun() -> None:
+    """Each count is small enough, and their product is not."""
+    refused = pytest.raises(ValueError, match=f"{2 * MOST_WORK} forwards, and at most {MOST_WORK} can be run")
+    with refused, working({"forwards": 2 * MOST_WORK}, None):
+        pytest.fail("begun")

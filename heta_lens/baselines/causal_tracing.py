@@ -16,7 +16,7 @@ from heta_lens.batches import Batches
 from heta_lens.lens import EMBED, put
 from heta_lens.likelihood import likelihood
 from heta_lens.masking import masked_copies
-from heta_lens.options import AtLeast, Batch, Seed
+from heta_lens.options import COUNT, AtLeast, Batch, Seed
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Done, Work
 from heta_lens.scales import Scale
@@ -40,7 +40,7 @@ class CausalTracing(Baseline):
     """
 
     mode: Literal["restore", "noise_one"] = "restore"
-    samples: Annotated[int, AtLeast(1, whole=True)] = 10
+    samples: Annotated[int, COUNT] = 10
     noise: Annotated[float | int, AtLeast(0)] = 3.0
     layers: Annotated[int, AtLeast(1, whole=True)] = 5
     reduce: Literal["max", "mean"] = "max"

@@ -13,7 +13,7 @@ from torch import Tensor
 from heta_lens.baselines.baseline import Baseline, Found, refuse_hooks
 from heta_lens.coalitions import nothing_left, placed, removed, with_only, worths
 from heta_lens.masking import Masking
-from heta_lens.options import AtLeast, Batch, Seed, chosen
+from heta_lens.options import MOST, AtLeast, Batch, Seed, chosen
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
 from heta_lens.scales import Scale
@@ -56,8 +56,8 @@ class ContextCite(Baseline):
     ablate: Literal["remove", "mask"] = "remove"
     mask: Masking = "zero"
     spread: Literal["share", "copy"] = "share"
-    samples: Annotated[int | None, AtLeast(2, whole=True)] = None
-    held_out: Annotated[int, AtLeast(0, whole=True)] = 16
+    samples: Annotated[int | None, AtLeast(2, whole=True, most=MOST)] = None
+    held_out: Annotated[int, AtLeast(0, whole=True, most=MOST)] = 16
     keep: Annotated[float | int, AtLeast(0.01, below=1.0)] = 0.5
     penalty: Annotated[float | int, AtLeast(0)] = 0.01
     scale: Scale = "log_odds"

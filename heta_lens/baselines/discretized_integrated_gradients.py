@@ -15,7 +15,7 @@ from heta_lens.baselines.integrated_gradients import completeness, path_start
 from heta_lens.batches import Batches
 from heta_lens.likelihood import gradients, likelihood
 from heta_lens.masking import Masking
-from heta_lens.options import AtLeast, Batch
+from heta_lens.options import COUNT, AtLeast, Batch
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
 from heta_lens.scales import Scale
@@ -47,10 +47,10 @@ class DiscretizedIntegratedGradients(Baseline):
 
     mask: Masking = "pad"
     keep_bos: bool = True
-    steps: Annotated[int, AtLeast(1, whole=True)] = 30
+    steps: Annotated[int, COUNT] = 30
     strategy: Strategy = "greedy"
     neighbours: Annotated[int, AtLeast(1, whole=True)] = 500
-    factor: Annotated[int, AtLeast(0, whole=True)] = 0
+    factor: Annotated[int, AtLeast(0, whole=True, most=20)] = 0
     scale: Scale = "log_prob"
     batch: Batch = "auto"
 

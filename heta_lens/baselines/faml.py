@@ -12,7 +12,7 @@ from torch.nn.functional import softplus
 from heta_lens.baselines.baseline import Baseline, Found, refuse_contrast
 from heta_lens.baselines.integrated_gradients import path_start
 from heta_lens.masking import Masking
-from heta_lens.options import AtLeast
+from heta_lens.options import COUNT, AtLeast
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
 
@@ -40,7 +40,7 @@ class Faml(Baseline):
     sparsity: Annotated[float | int, AtLeast(0)] = 0.3
     complement: Annotated[float | int, AtLeast(0)] = 0.3
     penalty: Literal["bce", "l1"] = "bce"
-    steps: Annotated[int, AtLeast(1, whole=True)] = 200
+    steps: Annotated[int, COUNT] = 200
     rate: Annotated[float | int, AtLeast(1e-6)] = 0.05
     mask: Masking = "pad"
     keep_bos: bool = True

@@ -15,7 +15,7 @@ from heta_lens.batches import MASKED, Batches
 from heta_lens.divergence import kl
 from heta_lens.generation import Beams, Writer, beam_search
 from heta_lens.masking import Masking, masked_copies
-from heta_lens.options import AtLeast, Batch
+from heta_lens.options import COUNT, AtLeast, Batch
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Done, Work
 from heta_lens.scales import log_softmax
@@ -43,8 +43,8 @@ class Gilot(Baseline):
     distance: Literal["ot", "kl", "l2"] = "ot"
     nucleus: Annotated[float | int, AtLeast(0)] = 0.9999
     support: Annotated[int, AtLeast(1, whole=True)] = 1000
-    length: Annotated[int, AtLeast(1, whole=True)] = 1
-    beams: Annotated[int, AtLeast(1, whole=True)] = 1
+    length: Annotated[int, COUNT] = 1
+    beams: Annotated[int, COUNT] = 1
     mask: Masking = "zero"
     batch: Batch = "auto"
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from heta_lens.baselines.baseline import Baseline, Found
 from heta_lens.likelihood import gradients, likelihood
 from heta_lens.masking import Masking
-from heta_lens.options import AtLeast, Batch
+from heta_lens.options import COUNT, Batch
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
 from heta_lens.scales import Scale
@@ -46,7 +46,7 @@ class IntegratedGradients(Baseline):
 
     mask: Masking = "zero"
     keep_bos: bool = True
-    steps: Annotated[int, AtLeast(1, whole=True)] = 50
+    steps: Annotated[int, COUNT] = 50
     rule: Rule = "gauss_legendre"
     scale: Scale = "log_prob"
     batch: Batch = "auto"

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from heta_lens.baselines.baseline import Baseline, Found
 from heta_lens.coalitions import each_token, placed, with_only, worths
 from heta_lens.masking import Masking
-from heta_lens.options import AtLeast, Batch, Seed
+from heta_lens.options import COUNT, Batch, Seed
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
 from heta_lens.scales import Scale
@@ -38,7 +38,7 @@ class KernelShap(Baseline):
     - ``batch``: copies of the context run at once
     """
 
-    samples: Annotated[int | None, AtLeast(1, whole=True)] = None
+    samples: Annotated[int | None, COUNT] = None
     paired: bool = True
     mask: Masking = "zero"
     keep_bos: bool = True

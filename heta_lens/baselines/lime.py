@@ -11,7 +11,7 @@ from heta_lens.baselines.baseline import Baseline, Found
 from heta_lens.coalitions import each_token, placed, with_only, worths
 from heta_lens.diagnostics import warn
 from heta_lens.masking import Masking
-from heta_lens.options import AtLeast, Batch, Seed
+from heta_lens.options import COUNT, AtLeast, Batch, Seed
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
 from heta_lens.scales import Scale
@@ -41,7 +41,7 @@ class Lime(Baseline):
     - ``batch``: copies of the context run at once
     """
 
-    samples: Annotated[int | None, AtLeast(1, whole=True)] = None
+    samples: Annotated[int | None, COUNT] = None
     keep: Annotated[float | int, AtLeast(0.01, below=1.0)] = 0.7
     width: Annotated[float | int, AtLeast(1e-6)] = 0.25
     surrogate: Literal["ridge", "lasso"] = "ridge"

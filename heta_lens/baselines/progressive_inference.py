@@ -13,7 +13,7 @@ from heta_lens.baselines.baseline import Baseline, Found, refuse_hooks
 from heta_lens.coalitions import each_token, placed, read_everywhere, still_there
 from heta_lens.likelihood import ablated, with_others_masked
 from heta_lens.masking import Masking
-from heta_lens.options import AtLeast, Batch, Seed, chosen
+from heta_lens.options import COUNT, AtLeast, Batch, Seed, chosen
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
 from heta_lens.scales import Scale
@@ -44,7 +44,7 @@ class ProgressiveInference(Baseline):
 
     passes: Literal["single", "multi"] = "single"
     before: Literal["nothing", "bos"] = "nothing"
-    samples: Annotated[int, AtLeast(1, whole=True)] = 32
+    samples: Annotated[int, COUNT] = 32
     penalty: Annotated[float | int, AtLeast(0)] = 1e-3
     mask: Masking = "zero"
     keep_bos: bool = True

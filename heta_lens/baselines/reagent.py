@@ -14,7 +14,7 @@ from torch import Tensor
 from heta_lens.baselines.baseline import Baseline, Found, refuse_contrast, refuse_hooks
 from heta_lens.baselines.replacers import REPLACERS, Replacer, check_replacer, replaced
 from heta_lens.diagnostics import warn
-from heta_lens.options import AtLeast, Batch, Seed
+from heta_lens.options import COUNT, AtLeast, Batch, Seed
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Done, Work
 from heta_lens.scales import log_softmax
@@ -49,8 +49,8 @@ class Reagent(Baseline):
     top: Annotated[int, AtLeast(1, whole=True)] = 5
     tolerance: Annotated[int, AtLeast(1, whole=True)] = 3
     rate: Annotated[float | int, AtLeast(0.01, below=1.0)] = 0.3
-    probes: Annotated[int, AtLeast(1, whole=True)] = 8
-    max_steps: Annotated[int, AtLeast(1, whole=True)] = 300
+    probes: Annotated[int, COUNT] = 8
+    max_steps: Annotated[int, COUNT] = 300
     replacer: Annotated[Literal["unigram", "lm"] | Callable[..., Any], check_replacer] = "unigram"
     seed: Seed = 0
     batch: Batch = "auto"

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from heta_lens.baselines.baseline import Baseline, Found, refuse_contrast, refuse_hooks, refuse_overlong
 from heta_lens.batches import Batches
 from heta_lens.generation import Writer, sample
-from heta_lens.options import AtLeast, Batch, Seed
+from heta_lens.options import COUNT, AtLeast, Batch, Seed
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Done, Work
 from heta_lens.scales import log_softmax
@@ -67,8 +67,8 @@ class SeaCot(Baseline):
     - ``batch``: how many are written at once
     """
 
-    explanations: Annotated[int, AtLeast(1, whole=True)] = 5
-    length: Annotated[int, AtLeast(1, whole=True)] = 100
+    explanations: Annotated[int, COUNT] = 5
+    length: Annotated[int, COUNT] = 100
     temperature: Annotated[float | int, AtLeast(0)] = 0.7
     top_p: Annotated[float | int, AtLeast(0.01)] = 0.9
     weights: Literal["softmax", "argmax"] = "softmax"

@@ -14,7 +14,7 @@ from heta_lens.baselines.integrated_gradients import Quadrature, Rule, completen
 from heta_lens.batches import MASKED
 from heta_lens.likelihood import gradients, likelihood
 from heta_lens.masking import Masking, masked_copies
-from heta_lens.options import AtLeast, Batch
+from heta_lens.options import COUNT, Batch
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
 from heta_lens.scales import Scale
@@ -38,7 +38,7 @@ class SequentialIntegratedGradients(Baseline):
 
     mask: Masking = "zero"
     keep_bos: bool = True
-    steps: Annotated[int, AtLeast(1, whole=True)] = 50
+    steps: Annotated[int, COUNT] = 50
     rule: Rule = "gauss_legendre"
     scale: Scale = "log_prob"
     batch: Batch = "auto"

@@ -22,7 +22,7 @@ from heta_lens.causal.grid import Grid
 from heta_lens.interventions import check_reading, picked
 from heta_lens.lens import Lens, added_names
 from heta_lens.likelihood import likelihood
-from heta_lens.options import Batch, check_at_least, check_choice, chosen_positions
+from heta_lens.options import Batch, check_at_least, check_choice, check_count, chosen_positions
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Done, working
 from heta_lens.scales import Scale
@@ -143,7 +143,8 @@ def _put_rows(
 # --------------------------------------------------------------------------------------------------- what is refused
 def _check(what: What, window: int, noise: float | int, samples: int, seed: int) -> None:
     check_choice("what", what, get_args(What), {"resid_pre": "a layer's is the resid_post of the one before"})
-    for name, value, least in (("window", window, 1), ("samples", samples, 1), ("seed", seed, 0)):
+    check_count("samples", samples)
+    for name, value, least in (("window", window, 1), ("seed", seed, 0)):
         check_at_least(name, value, least, whole=True)
     check_at_least("noise", noise, 0)
     if window > 1 and what == "resid_post":

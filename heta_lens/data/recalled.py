@@ -8,7 +8,7 @@ from typing import Any
 from heta_lens.data.instance import Instance
 from heta_lens.data.recall import Split, stories
 from heta_lens.data.story import Story
-from heta_lens.options import check_at_least
+from heta_lens.options import check_count
 
 
 def instances(split: Split = "test", *, seed: int = 0, count: int | None = None, **knobs: Any) -> Iterator[Instance]:
@@ -17,7 +17,7 @@ def instances(split: Split = "test", *, seed: int = 0, count: int | None = None,
     ``knobs`` are those of `heta_lens.data.recall.stories`.
     """
     if count is not None:
-        check_at_least("count", count, 0, whole=True)
+        check_count("count", count, 0)
     told = enumerate(islice(stories(split, seed=seed, **knobs), count))
     return (instance_of(story, f"recall-{split}-{seed}-{number:05d}") for number, story in told)
 

@@ -10,7 +10,7 @@ from heta_lens.data import curated, longra, recalled, tellmewhy, wikibio
 from heta_lens.data.instance import Instance, read_jsonl
 from heta_lens.data.recall import Draw, stories
 from heta_lens.data.records import load, read
-from heta_lens.options import check_at_least, check_choice, hint
+from heta_lens.options import check_at_least, check_choice, check_count, hint
 
 Source: TypeAlias = str | Path | None
 Instances: TypeAlias = Iterable[Instance]
@@ -86,6 +86,7 @@ def _recall(asked: Asked) -> list[Instance]:
         raise ValueError(f"path={str(asked.path)!r} is for suites that are read: recall is made, and takes none")
     if asked.limit is None:
         raise ValueError("the recall suite has no end: give limit=, the number of stories")
+    check_count("limit", asked.limit)
     split: Any = asked.split or "test"
     return list(recalled.instances(split, seed=asked.seed, count=asked.limit, **options))
 

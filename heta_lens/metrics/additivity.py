@@ -8,6 +8,8 @@ from torch import Tensor
 
 from heta_lens import faithfulness
 from heta_lens.masking import Mask
+from heta_lens.metrics.checks import finite_scores
+from heta_lens.options import check_at_least
 from heta_lens.prediction import Prediction
 
 
@@ -26,6 +28,7 @@ class Drops:
     @classmethod
     def of(cls, prediction: Prediction, *, mask: Mask = "zero", seed: int = 0) -> "Drops":
         """Of every token, and of 32 random sets."""
+        check_at_least("seed", seed, 0, whole=True)
         sets = faithfulness.subsets(seed, len(prediction))
         with prediction.running():
             each = faithfulness.drops(prediction, mask, sets, "auto", lambda _: None)
@@ -39,10 +42,10 @@ def faithfulness_error(drops: Drops, scores: Float[Tensor, "pos"]) -> dict[str, 
     ``raw``, of the scores as they are; ``calibrated``, with the one factor for them all, at least 0, that fits half of
     the sets best, judged on the other half; and ``nothing``, what is left for scores that are all 0.
     """
-    scores = scores.cpu().double()
+    scores = finite_scores(scores, drops.sets.shape[1]).detach().cpu().double()
     return faithfulness.faithfulness(drops.each, drops.sets.to(scores) @ scores, drops.seed)
 
 
 def additivity_gap(drops: Drops, scores: Float[Tensor, "pos"]) -> float:
     """``|Σ scores - (g(X) - g(X with everything masked))|``; at least 0, less is better."""
-    return abs(float(scores.double().sum()) - drops.whole)
+    return abs(float(finite_scores(scores, drops.sets.shape[1]).detach().double().sum()) - drops.whole)

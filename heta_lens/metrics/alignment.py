@@ -11,9 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens.metrics.candidates import Positions, check_inside, places
+from heta_lens.metrics.candidates import Positions, places
+from heta_lens.metrics.checks import check_number, finite_scores, positions_in
 from heta_lens.metrics.normalised import Sign, signed
-from heta_lens.metrics.ranking import check_finite, highest, ranked, reaching
+from heta_lens.metrics.ranking import highest, ranked, reaching
 from heta_lens.options import check_at_least, check_choice
 
 Reading: TypeAlias = Literal["supervised", "model_selected", "segments", "thresholded_max"]
@@ -45,8 +46,14 @@ def dsa(
     """
     check_choice("reading", reading, get_args(Reading))
     check_choice("over", over, (None, "segments", "context"))
-    check_finite(scores)
-    check_inside(len(scores), support, distractor, gold or ())
+    check_number("threshold", threshold)
+    if k is not None:
+        check_at_least("k", k, 0, whole=True)
+    scores = finite_scores(scores)
+    support, distractor = (
+        positions_in(name, given, len(scores)) for name, given in (("support", support), ("distractor", distractor))
+    )
+    gold = None if gold is None else positions_in("gold", gold, len(scores))
     if overlap := set(support) & set(distractor):
         raise ValueError(f"positions {sorted(overlap)} are in the support and in the distractor")
     if stray := set(gold or ()) - set(support):
@@ -91,9 +98,12 @@ def f1(
     """
     if sum(rule is not None for rule in (k, mass, threshold)) > 1:
         raise ValueError("k, mass and threshold are three ways to choose: give one of them")
-    if k is not None and k < 0:
-        raise ValueError(f"k={k} must be 0 or more")
-    check_inside(len(scores), gold)
+    if k is not None:
+        check_at_least("k", k, 0, whole=True)
+    if threshold is not None:
+        check_number("threshold", threshold)
+    scores = finite_scores(scores)
+    gold = positions_in("gold", gold, len(scores))
     order = ranked(scores, candidates)
     sizes = scores[order]
     if mass is not None:
@@ -111,8 +121,8 @@ def evidence_mass(
 
     In [0, 1], but for ``sign="none"``; without ``candidates`` of all scores.
     """
-    check_finite(scores)
-    check_inside(len(scores), evidence)
+    scores = finite_scores(scores)
+    evidence = positions_in("evidence", evidence, len(scores))
     counted = signed(scores, sign)
     judged = places(candidates, len(scores))
     whole = float(counted[judged].sum())
@@ -122,15 +132,17 @@ def evidence_mass(
 def passes(scores: Float[Tensor, "pos"], gold: Positions, k: int = 5, *, candidates: Positions | None = None) -> float:
     """1 where one of the ``k`` highest scores is on a gold token, else 0; NaN where there is no gold to find."""
     check_at_least("k", k, 1, whole=True)
-    check_inside(len(scores), gold)
-    wanted = {*gold} & {*places(candidates, len(scores))}
+    scores = finite_scores(scores)
+    wanted = {*positions_in("gold", gold, len(scores))} & {*places(candidates, len(scores))}
     return float(not wanted.isdisjoint(highest(scores, k, candidates))) if wanted else nan
 
 
 def chance_of_passing(tokens: int, gold: int, k: int = 5) -> float:
     """How often a random order of so many tokens passes; NaN where there is no gold to find."""
     check_at_least("k", k, 1, whole=True)
-    if not 0 <= gold <= tokens:
+    for name, count in (("tokens", tokens), ("gold", gold)):
+        check_at_least(name, count, 0, whole=True)
+    if gold > tokens:
         raise ValueError(f"gold={gold} must be from 0 to tokens={tokens}")
     chosen = min(k, tokens)
     return 1 - comb(tokens - gold, chosen) / comb(tokens, chosen) if gold else nan

@@ -6,6 +6,7 @@ from typing import TypeAlias
 import torch
 from jaxtyping import Bool
 
+from heta_lens.metrics.checks import positions_in
 from heta_lens.prediction import Prediction
 
 Positions: TypeAlias = Collection[int]
@@ -21,17 +22,10 @@ def places(candidates: Positions | None, length: int) -> list[int]:
     """In the order of the text; None stands for all there are."""
     if candidates is None:
         return [*range(length)]
-    check_inside(length, candidates)
-    if not candidates:
+    found = sorted({*positions_in("candidates", candidates, length)})
+    if not found:
         raise ValueError("candidates is empty: there is no token to judge")
-    return sorted({*candidates})
-
-
-def check_inside(length: int, *positions: Positions) -> None:
-    """Refuse what is no position among so many."""
-    outside = sorted({at for some in positions for at in some if not 0 <= at < length})
-    if outside:
-        raise ValueError(f"positions {outside} are not among the {length} scores")
+    return found
 
 
 def rows_of(chosen: Sequence[Positions], length: int) -> Bool[torch.Tensor, "row pos"]:

@@ -7,6 +7,7 @@ large; of how far it fell (``"drop"``) the other way round. ABPC is the same of 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -18,6 +19,7 @@ from heta_lens.coalitions import nothing_left, removed
 from heta_lens.likelihood import ablated
 from heta_lens.masking import Mask
 from heta_lens.metrics.candidates import Positions, ordinary, rows_of
+from heta_lens.metrics.checks import check_number, finite_scores
 from heta_lens.metrics.ranking import Order, ranked
 from heta_lens.options import check_choice
 from heta_lens.prediction import Prediction
@@ -35,6 +37,14 @@ class Curve:
 
     shares: tuple[float, ...]
     values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not len(self.shares) == len(self.values) >= 1:
+            raise ValueError(f"a curve has a value for each share, not {len(self.values)} for {len(self.shares)}")
+        for name, numbers in (("shares", self.shares), ("values", self.values)):
+            for place, number in enumerate(numbers):
+                if not isfinite(number):
+                    raise ValueError(f"{name}[{place}] of the curve is {number}")
 
 
 def curve(
@@ -59,6 +69,7 @@ def curve(
     """
     check_choice("order", order, ("morf", "lerf"))
     check_choice("ablate", ablate, ("mask", "remove"))
+    scores = finite_scores(scores, len(prediction))
     order_of = ranked(scores, ordinary(prediction) if candidates is None else candidates, order)
     shares, counts = counted(steps, len(order_of))
     gone = rows_of([order_of[count:] if insert else order_of[:count] for count in counts], len(prediction))
@@ -76,7 +87,9 @@ def counted(steps: Steps, tokens: int) -> tuple[tuple[float, ...], list[int]]:
     if steps == "tokens":
         return tuple(count / max(1, tokens) for count in range(tokens + 1)), [*range(tokens + 1)]
     shares = tuple(float(share) for share in steps)
-    if shares[:1] != (0.0,) or list(shares) != sorted(shares) or shares[-1] > 1 or len(shares) < 2:
+    for share in shares:
+        check_number("a share of steps", share)
+    if shares[:1] != (0.0,) or list(shares) != sorted(shares) or not shares[-1] <= 1 or len(shares) < 2:
         raise ValueError(f"steps={steps!r} must be shares from 0 up to at most 1, or 'tokens'")
     return shares, [int(share * tokens + 1e-9) for share in shares]  # .3 of 10 is 3, whatever floats say
 

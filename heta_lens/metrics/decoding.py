@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens.generation import drawn_token
-from heta_lens.options import check_choice
+from heta_lens.options import check_at_least, check_choice
 from heta_lens.prediction import Prediction
 
 
@@ -31,6 +31,11 @@ class Setting:
     top_k: int = 0
     repetition: float = 1.0
 
+    def __post_init__(self) -> None:
+        for name, value in (("temperature", self.temperature), ("top_p", self.top_p), ("repetition", self.repetition)):
+            check_at_least(name, value, 0)
+        check_at_least("top_k", self.top_k, 0, whole=True)
+
 
 GREEDY = Setting()
 GRID = tuple(
@@ -44,6 +49,7 @@ FEW = (GREEDY, Setting(1.0, 0.9), Setting(0.8))
 
 def first_token(prediction: Prediction, setting: Setting, seed: int = 0) -> int:
     """What the model goes on with, under this setting."""
+    check_at_least("seed", seed, 0, whole=True)
     log_probs = shaped(prediction.log_probs.cpu().double(), setting, prediction.ids.cpu().tolist())
     draw = np.random.default_rng([seed, *prediction.ids.tolist()]).random(1)
     chosen = drawn_token(log_probs[None], torch.from_numpy(draw), setting.temperature, setting.top_p)
@@ -77,7 +83,11 @@ def relative_change(
     check_choice("reduce", reduce, ("max", "mean"))
     if len(figures) != len(errors) or len(figures) < 2:
         raise ValueError(f"{len(figures)} figures with {len(errors)} standard errors: give as many, and two at least")
+    for place, error in enumerate(errors):
+        check_at_least(f"errors[{place}]", float(error), 0)
     values = np.array(figures, dtype=float)
+    if np.isinf(values).any():
+        raise ValueError(f"figures[{int(np.isinf(values).argmax())}] is {values[np.isinf(values)][0]}")
     base = float(values.mean()) if reference is None else reference
     if np.isnan(values).any() or abs(base) < max(1e-6, 2 * float(np.mean(errors))):
         return nan

@@ -11,9 +11,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens.metrics.candidates import Positions, rows_of
+from heta_lens.metrics.checks import finite_scores, positions_in
 from heta_lens.metrics.hard import without
 from heta_lens.metrics.normalised import normalised
 from heta_lens.metrics.ranking import ranked, reaching
+from heta_lens.options import check_at_least
 from heta_lens.prediction import Prediction
 
 Tool: TypeAlias = Callable[[str, str, Sequence[str]], str]  # of what was kept, the question, and the choices
@@ -29,6 +31,7 @@ def kept_share(scores: Float[Tensor, "pos"], candidates: Positions, share: float
 
 def kept_mass(scores: Float[Tensor, "pos"], candidates: Positions, mass: float = 0.4) -> list[int]:
     """The fewest candidates whose scores above 0 make up this share of all of theirs, in the order of the text."""
+    scores = finite_scores(scores)
     order = ranked(scores, candidates)
     return sorted(order[: reaching(normalised(scores[order]).values.tolist(), mass)])
 
@@ -57,6 +60,9 @@ def exact_match_change(
     """
     if prediction.target not in choices:
         raise ValueError(f"the target {prediction.target} is none of the choices {list(choices)}")
+    check_at_least("seed", seed, 0, whole=True)
+    scores = finite_scores(scores, len(prediction))
+    context = positions_in("context", context, len(scores))
     chance = torch.from_numpy(np.random.default_rng([seed, *prediction.ids.tolist()]).random(len(scores)))
     kept = [context, kept_share(scores, context, share), kept_share(chance, context, share)]
     whole, best, random = (verdict == prediction.target for verdict in verdicts(prediction, choices, kept, context))

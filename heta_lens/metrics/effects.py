@@ -9,7 +9,8 @@ from torch import Tensor
 
 from heta_lens.diagnostics import rank_correlation
 from heta_lens.metrics.candidates import Positions, places
-from heta_lens.metrics.ranking import check_finite, highest
+from heta_lens.metrics.checks import check_number, finite_scores
+from heta_lens.metrics.ranking import highest
 from heta_lens.options import check_at_least
 
 
@@ -17,8 +18,7 @@ def patch_correlation(
     scores: Float[Tensor, "pos"], effects: Float[Tensor, "pos"], *, candidates: Positions | None = None
 ) -> float:
     """Spearman's, from -1 to 1, higher is better; NaN where one side tells no tokens apart."""
-    check_finite(scores)
-    _check(scores, effects)
+    scores, effects = _checked(scores, effects)
     judged = places(candidates, len(scores))
     return rank_correlation(scores[judged], effects[judged])
 
@@ -42,6 +42,7 @@ def misattribution(
 
     As a share of them, from 0 to 1; where there are less than ``k``, of all.
     """
+    check_number("least", least)
     return float((_of_highest(scores, effects, k, candidates) < least).double().mean())
 
 
@@ -49,13 +50,12 @@ def _of_highest(
     scores: Float[Tensor, "pos"], effects: Float[Tensor, "pos"], k: int, candidates: Positions | None
 ) -> Float[Tensor, "k"]:
     check_at_least("k", k, 1, whole=True)
-    _check(scores, effects)
+    scores, effects = _checked(scores, effects)
     return effects[highest(scores, k, candidates)]
 
 
-def _check(scores: Float[Tensor, "pos"], effects: Float[Tensor, "pos"]) -> None:
+def _checked(scores: Tensor, effects: Tensor) -> tuple[Float[Tensor, "pos"], Float[Tensor, "pos"]]:
+    scores, effects = finite_scores(scores), finite_scores(effects, name="effects")
     if len(scores) != len(effects):
         raise ValueError(f"there are {len(effects)} effects for {len(scores)} scores")
-    if not bool(effects.isfinite().all()):
-        at = int((~effects.isfinite()).nonzero()[0])
-        raise ValueError(f"effects[{at}] is {float(effects[at])}")
+    return scores, effects

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from heta_lens.likelihood import with_others_masked
 from heta_lens.metrics.candidates import Positions, places, rows_of
+from heta_lens.metrics.checks import check_number, finite_scores
 from heta_lens.metrics.distances import DISTANCES, Apart, ratios
 from heta_lens.metrics.ranking import highest
 from heta_lens.options import check_at_least
@@ -32,6 +33,8 @@ def hard(
     """
     if k is not None:
         check_at_least("k", k, 0, whole=True)
+    check_number("share", share, 0, 1)
+    scores = finite_scores(scores, len(prediction))
     judged = places(candidates, len(scores))
     first = highest(scores, int(share * len(judged)) if k is None else k, judged)
     gone = rows_of([first, {*judged} - {*first}, judged], len(scores))
@@ -53,6 +56,11 @@ def released(
 
     ``KL(P ‖ P without the highest)``, more is better; and ``-KL(P ‖ P with nothing but them)``, at most 0.
     """
+    scores = finite_scores(scores, len(prediction))
+    if not len(shares):
+        raise ValueError("shares is empty: give one at least, such as (0.1, 0.2)")
+    for share in shares:
+        check_number("shares", share, 0, 1)
     judged = places(candidates, len(scores))
     first = [highest(scores, max(1, int(share * len(judged))), judged) for share in shares]
     gone = rows_of([*first, *({*judged} - {*some} for some in first)], len(scores))

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from heta_lens.metrics.checks import finite_scores
 from heta_lens.options import check_choice
 
 Sign: TypeAlias = Literal["relu", "abs", "none"]
@@ -32,7 +33,7 @@ def normalised(scores: Float[Tensor, "pos"], sign: Sign = "relu", norm: Norm = "
     mean 0 and deviation 1; ``softmax`` and ``sigmoid`` are these functions.
     """
     check_choice("norm", norm, NORMS)
-    values = signed(scores.double(), sign)
+    values = signed(finite_scores(scores).double(), sign)
     return NORMS[norm](values)
 
 
@@ -90,7 +91,7 @@ def with_mean(values: Float[Tensor, "pos"], mean: float) -> Normalised:
     """
     if not 0 < mean < 1:
         raise ValueError(f"mean={mean} must be between 0 and 1")
-    values = values.double()
+    values = finite_scores(values, name="values").double()
     wanted, positive = mean * len(values), values > 0
     if values.min() < 0:
         raise ValueError("retention is of scores that are at least 0: choose sign='relu' or 'abs'")

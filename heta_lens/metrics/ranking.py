@@ -7,21 +7,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens.metrics.candidates import Positions, places
+from heta_lens.metrics.checks import finite_scores
 
 Order = Literal["morf", "lerf"]
 
 
 def ranked(scores: Float[Tensor, "pos"], candidates: Positions | None = None, order: Order = "morf") -> list[int]:
     """The candidates (all, if none are named), most relevant first, or least (``lerf``)."""
-    check_finite(scores)
+    scores = finite_scores(scores)
     judged = places(candidates, len(scores))
     found = scores[judged].argsort(descending=order == "morf", stable=True)
     return [judged[at] for at in found.tolist()]
-
-
-def check_finite(scores: Float[Tensor, "pos"]) -> None:
-    if not bool(scores.isfinite().all()):
-        raise ValueError(f"scores[{int((~scores.isfinite()).nonzero()[0])}] is {float(scores[~scores.isfinite()][0])}")
 
 
 def highest(scores: Float[Tensor, "pos"], k: int, candidates: Positions | None = None) -> list[int]:

@@ -15,8 +15,9 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from heta_lens.metrics.candidates import Positions
+from heta_lens.metrics.checks import finite_scores
 from heta_lens.metrics.ranking import ranked
-from heta_lens.options import check_at_least
+from heta_lens.options import check_count
 
 Make: TypeAlias = Callable[[int], Any]  # of a seed: what has fit(counts, labels) and predict(counts)
 
@@ -56,13 +57,18 @@ def retrained(
     - ``make``: the classifier; by default a logistic regression
     - ``seeds``: how many, each with halves of its own
     """
-    check_at_least("seeds", seeds, 1, whole=True)
+    check_count("seeds", seeds)
     if not len(texts) == len(labels) == len(scores) or len(texts) < 4:
         raise ValueError(f"{len(texts)} texts, {len(labels)} labels and {len(scores)} scores: give as many, and four")
     if not all(0 <= share <= 1 for share in shares):
         raise ValueError(f"shares={tuple(shares)} must be between 0 and 1")
     judged = [None] * len(texts) if candidates is None else candidates
-    orders = [ranked(own, places) for own, places in zip(scores, judged, strict=True)]
+    if len(judged) != len(texts):
+        raise ValueError(f"there are candidates for {len(judged)} of {len(texts)} texts: give them for each")
+    known = [
+        finite_scores(own, len(text), f"scores[{at}]") for at, (own, text) in enumerate(zip(scores, texts, strict=True))
+    ]
+    orders = [ranked(own, places) for own, places in zip(known, judged, strict=True)]
     found: dict[str, list[Any]] = {name: [] for name in Retrained.__dataclass_fields__ if name != "shares"}
     for seed in range(seeds):
         generator = np.random.default_rng(seed)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from heta_lens.attribution import Attribution
 from heta_lens.lens import EMBED, BatchHook, names_filter
+from heta_lens.metrics.checks import finite_numbers, finite_scores
 from heta_lens.options import check_at_least
 from heta_lens.prediction import Prediction
 
@@ -32,6 +33,7 @@ def under_noise(
     and its own chance does too (alone, where ``noise`` is 0).
     """
     check_at_least("noise", noise, 0)
+    check_at_least("seed", seed, 0, whole=True)
     size = noise * float(prediction.embeddings.square().mean().sqrt())
     found = []
     for run, explain in enumerate(methods):
@@ -59,6 +61,9 @@ def again(prediction: Prediction) -> Prediction:
 
 def sensitivity(runs: Float[Tensor, "run pos"]) -> float:
     """The mean over tokens of their scores' standard deviation over runs; 0 and above, less is better."""
+    runs = finite_numbers(runs, "runs")
+    if runs.ndim != 2 or not runs.numel():
+        raise ValueError(f"runs has the shape {tuple(runs.shape)}, and must hold a row of scores per run: (run, pos)")
     if len(runs) < 2:
         raise ValueError(f"{len(runs)} run tells nothing of how scores vary: give two at least")
     return float(runs.double().std(0).mean())
@@ -79,6 +84,8 @@ def told_alike(one: Attribution, other: Attribution, reduce: Literal["sum", "max
     Words are matched by their stems, each once, from left to right; auxiliaries and "by" have no partner. ``coverage``
     is the share of the first telling's other words that found one.
     """
+    for name, some in (("one", one), ("other", other)):
+        finite_scores(some.scores, name=f"{name}.scores")
     first, second = ([word for word in some.by_word(reduce) if stem(word.text)] for some in (one, other))
     pairs = matched([word.text for word in first], [word.text for word in second])
     scores = np.array([[first[i].score, second[j].score] for i, j in pairs]).reshape(-1, 2)

@@ -10,7 +10,9 @@ from torch import Tensor
 from heta_lens.diagnostics import rank_correlation
 from heta_lens.lens import Lens
 from heta_lens.metrics.candidates import Positions, places
+from heta_lens.metrics.checks import finite_scores
 from heta_lens.metrics.robustness import Explain, again
+from heta_lens.options import check_at_least
 from heta_lens.prediction import Prediction
 
 
@@ -29,7 +31,8 @@ def cascade(
     1 says that the method is blind to what those layers do. NaN where one side tells no tokens apart.
     """
     depths = [*range(1, prediction.lens.layers + 1)] if layers is None else layers
-    judged = places(candidates, len(prediction))
+    check_at_least("seed", seed, 0, whole=True)
+    scores, judged = finite_scores(scores, len(prediction)), places(candidates, len(prediction))
     found: dict[int, float] = {}
     for depth in depths:
         with shuffled(prediction.lens, depth, seed):

@@ -7,6 +7,7 @@ logarithms of what a method reaches over what random scores reach, both summed o
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf, log, nan
 from typing import Any
 
@@ -18,9 +19,10 @@ from scipy.integrate import trapezoid
 from torch import Tensor
 
 from heta_lens.metrics.candidates import Positions, places
+from heta_lens.metrics.checks import check_number, finite_scores
 from heta_lens.metrics.distances import DISTANCES, Apart, Distance, ratios
 from heta_lens.metrics.normalised import Norm, Sign, normalised, signed, with_mean
-from heta_lens.options import check_at_least, check_choice
+from heta_lens.options import check_at_least, check_choice, check_count
 from heta_lens.prediction import Prediction
 
 SHARES = tuple(share / 10 for share in range(1, 10))  # of the context to keep
@@ -75,8 +77,13 @@ def soft(
     - ``candidates``: the positions that are thinned at all; None thins every one, as ReAGent does
     """
     for name, count in (("draws", draws), ("randoms", randoms)):
-        check_at_least(name, count, 1, whole=True)
+        check_count(name, count)
+    check_count("draws · (1 + randoms)", draws * (1 + randoms))
+    check_at_least("seed", seed, 0, whole=True)
     check_choice("distance", distance, DISTANCES)
+    if keep is not None:
+        check_number("keep", keep)
+    scores = finite_scores(scores, len(prediction))
     judged = places(candidates, len(prediction))
     generator = np.random.default_rng([seed, *prediction.ids.tolist()])
     rows, degenerate = retained(scores.detach().cpu()[judged], sign, norm, keep, randoms, generator)
@@ -124,6 +131,8 @@ def soft_area(
     prediction: Prediction, scores: Float[Tensor, "pos"], shares: Sequence[float] = SHARES, **options: Any
 ) -> dict[str, float]:
     """Soft-NC and Soft-NS where every method keeps the same share of the context: the mean height over these shares."""
+    if len(shares) < 2 or not all(first < second for first, second in pairwise(shares)):
+        raise ValueError(f"shares={tuple(shares)} must be two shares at least, from the smallest up")
     found = [soft(prediction, scores, keep=share, **options) for share in shares]
     width = shares[-1] - shares[0]
     return {
