@@ -14,6 +14,8 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+from heta_lens.checkpoints import Checked, CheckpointError, check_folder, one_line
+
 Kind: TypeAlias = Literal["hooked", "bridge"]
 
 DEMO = Path(__file__).with_name("demo_model")
@@ -58,12 +60,25 @@ def _untouched() -> Iterator[None]:
 
 
 def load_model(name: str) -> Any:
-    """A model by name: ``"demo"``, one of the Hugging Face hub, or the folder of one saved on this machine."""
+    """A model by name: ``"demo"``, one of the Hugging Face hub, or the folder of one saved on this machine.
+
+    Weights are read from safetensors only, and refused by name where one is missing, of another shape or not finite.
+    """
     if name == "demo":
         return load_demo_model()
-    if not name or (name.startswith(("/", ".", "~")) and not Path(name).expanduser().is_dir()):
+    path = Path(name).expanduser()
+    if not name or (name.startswith(("/", ".", "~")) and not path.exists()):
         raise ValueError(f"no model {name!r}: give demo, a name of the Hugging Face hub, or a folder that exists")
-    return TransformerBridge.boot_transformers(str(Path(name).expanduser()) if name.startswith("~") else name).eval()
+    local = path.exists()
+    if local:
+        check_folder(path)
+    try:
+        return TransformerBridge.boot_transformers(str(path) if local else name, model_class=Checked).eval()
+    except (CheckpointError, MemoryError):
+        raise
+    except Exception as error:  # whatever a library raises on files it cannot read
+        what = "" if local else " (not a folder here; looked for on the Hugging Face hub)"
+        raise ValueError(f"the model {name!r}{what} cannot be loaded: {one_line(error)}") from error
 
 
 def encode(model: Any, text: str) -> Int[Tensor, "1 pos"]:

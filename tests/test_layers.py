@@ -11,7 +11,7 @@ PACKAGE = Path(heta_lens.__file__).parent
 
 LEVELS = [
     {"files", "reading"},
-    {"batches", "divergence", "memory", "options", "progress", "samples"}
+    {"batches", "checkpoints", "divergence", "memory", "options", "progress", "samples"}
     | {"scales", "show", "storage", "surrogates", "text", "typed", "variants"},
     {"attribution", "data", "lens", "masking", "models", "padding", "sources"},
     {"anatomy", "asked", "cached", "plots", "span"},
@@ -29,7 +29,7 @@ LEVELS = [
     {"__init__", "cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
-KNOWS_TRANSFORMER_LENS = {"lens", "models"}
+KNOWS_TRANSFORMER_LENS = {"checkpoints", "lens", "models"}
 
 
 def modules() -> dict[str, Path]:
