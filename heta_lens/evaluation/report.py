@@ -15,6 +15,7 @@ from pathlib import Path
 
 from heta_lens.evaluation import wording
 from heta_lens.evaluation.document import Block, Figure, Heading, Notes, Paragraph, Table, markdown, page
+from heta_lens.evaluation.statistics import least_p
 from heta_lens.evaluation.tables import SIGNIFICANT, Measure, Summary, summary
 
 WIDE = 4  # metrics side by side
@@ -120,15 +121,15 @@ def overview(found: Summary) -> Iterator[Block]:
 
 def _legend(found: Summary) -> Iterator[str]:
     yield (
-        "In brackets: 95 % intervals, by the bootstrap of whole templates, widened for how few there are (of instances "
-        "where there is one template, or none). One without width means that all agree, not that more would."
+        "In brackets: 95 % intervals over templates (over instances where there is one template, or none). An infinite "
+        "end means that so few templates, or ones so alike, give no bound."
     )
     yield (
-        f"{BETTER} better, {WORSE} worse than {found.reference} on the same instances: p < {SIGNIFICANT:g} when "
-        "methods are swapped by whole templates, after Holm's correction for the number of methods."
+        f"{BETTER} better, {WORSE} worse than {found.reference} on the same instances: p < {SIGNIFICANT:g} by the "
+        "studentised cluster bootstrap over templates, after Holm's correction for the number of methods."
     )
     if (least := _least_p(found)) >= SIGNIFICANT:
-        yield f"With so few to swap no difference can be more than chance: no p can be below {least:.2g}."
+        yield f"With so few templates no difference can be significant: no p can be below {least:.2g}."
     yield "Bold: better than every other method by the same test, each p times the number of others."
     yield f"n: the most instances that a method has a value of. {FEWER} of fewer. {DOUBTFUL} some values say little."
     if any(isinf(cell.estimate.value) for cell in found.cells.values()):
@@ -136,10 +137,10 @@ def _legend(found: Summary) -> Iterator[str]:
 
 
 def _least_p(found: Summary) -> float:
-    """What p is where all templates agree."""
+    """What p is at least, for the number of templates."""
     differences = [cell.difference for cell in found.cells.values() if cell.difference and cell.difference.n]
     clusters = max((difference.clusters for difference in differences), default=0)
-    return min(1.0, 2.0 ** (1 - clusters) * (len(found.methods) - 1)) if differences else 0.0
+    return min(1.0, least_p(clusters) * (len(found.methods) - 1)) if differences else 0.0
 
 
 class _Letters:

@@ -16,10 +16,11 @@ from jaxtyping import Float
 from heta_lens.evaluation.records import RUN, Record, Value, read_records, read_run, terms
 from heta_lens.evaluation.statistics import (
     AGGREGATES,
+    DRAWS,
     Aggregate,
+    Bounds,
     Difference,
     Estimate,
-    chance,
     corrected,
     difference,
     estimate,
@@ -71,6 +72,11 @@ class Measure:
     @property
     def made_by(self) -> Aggregate:
         return AGGREGATES[self.aggregate][1]
+
+    @property
+    def bounds(self) -> Bounds | None:
+        """The least and the greatest value of an instance, where one is known."""
+        return None if self.low is None and self.high is None else (self.low, self.high)
 
     @property
     def compared_by(self) -> Aggregate:
@@ -232,12 +238,14 @@ class _Measured:
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
         return {
-            method: estimate(self._rows(method, [*of_it]), self._clusters(of_it), self.metric.made_by)
+            method: estimate(
+                self._rows(method, [*of_it]), self._clusters(of_it), self.metric.made_by, bounds=self.metric.bounds
+            )
             for method, of_it in self.vectors.items()
         }
 
     def cells(self, reference: str) -> Iterator[tuple[tuple[str, str], Cell]]:
-        others = {method: difference(*self._pair(method, reference)) for method in self.records if method != reference}
+        others = {method: self._difference(method, reference) for method in self.records if method != reference}
         p_values = dict(zip(others, corrected([one.p for one in others.values()]), strict=True))
         for method in self.records:
             told, p = others.get(method), p_values.get(method)
@@ -254,7 +262,7 @@ class _Measured:
             return ""
         best = max(rated, key=lambda method: rated[method])
         others = [method for method in rated if method != best]
-        leads = all(chance(*self._pair(best, other)) * len(others) < SIGNIFICANT for other in others)
+        leads = all(self._difference(best, other).p * len(others) < SIGNIFICANT for other in others)
         return best if leads else ""
 
     def _alone(self, method: str) -> Cell:
@@ -272,10 +280,11 @@ class _Measured:
             doubtful=sum(self.metric.name in self.records[method][one].doubts for one in self.vectors[method]),
         )
 
-    def _pair(self, method: str, other: str) -> tuple[Rows, Rows, list[tuple[str, str]], Aggregate]:
-        """Two methods where both have values, to be compared."""
+    def _difference(self, method: str, other: str, draws: int = DRAWS) -> Difference:
+        """Of two methods, where both have values."""
         shared = [instance for instance in self.vectors[method] if instance in self.vectors[other]]
-        return self._rows(method, shared), self._rows(other, shared), self._clusters(shared), self.metric.compared_by
+        own, others, metric = self._rows(method, shared), self._rows(other, shared), self.metric
+        return difference(own, others, self._clusters(shared), metric.compared_by, bounds=metric.bounds, draws=draws)
 
     def _clusters(self, instances: Iterable[str]) -> list[tuple[str, str]]:
         return [self.clusters[instance] for instance in instances]

@@ -75,7 +75,7 @@ def _of_source(metric: str, records: Sequence[Record]) -> Figure:
     vectors = [[part for name in names for part in terms(record.values[name])] for record in having]
     # An instance without a template is like no other.
     clusters = [(record.template, "" if record.template else record.instance) for record in having]
-    told = estimate(vectors, clusters, made_by)
+    told = estimate(vectors, clusters, made_by, smooth=made_by in (mean, log_ratio))
     if isnan(told.value):
         nothing = f"{_nothing(metric)}, of {len(having)} prompts"
         return Figure(None, (*notes, nothing))
