@@ -56,6 +56,11 @@ def token_of(lens: Lens, context: Int[Tensor, "pos"], target: Any, log_probs: Fl
     """One token, given by its id or as text."""
     if isinstance(target, str):
         return lens.speller.find(target, context.tolist(), log_probs.tolist())
+    if isinstance(target, list):
+        raise TypeError(
+            f"target={target!r} is a list: give one token id or its text, a pair as a tuple (a, b), a list only as "
+            "targets= of attribute_span or attribute_batch"
+        )
     if not is_whole(target):
         raise TypeError(f"target={target!r} must be a token id, its text, or a pair of these, (a, b)")
     check_token("target", index(target), len(log_probs))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from heta_lens.lens import EMBED, OUT, READ, Lens, pattern_name, values_name
 from heta_lens.options import check_token
+from heta_lens.padding import check_unpadded
 
 Tokens: TypeAlias = Tensor | Sequence[int] | None
 
@@ -107,6 +108,12 @@ def check_causal(lens: Lens, cached: Activations) -> None:
     Asked of the last two tokens only: padding before them attends to nothing, which looks like everything.
     """
     for layer in range(lens.layers):
+        if pattern_name(layer) in cached and len({*cached[pattern_name(layer)].shape[1:]}) > 1:
+            queries, keys = cached[pattern_name(layer)].shape[1:]
+            raise ValueError(
+                f"the cache holds {queries} of the prompt's {keys} positions: it was taken with pos_slice=; "
+                "call run_with_cache without it"
+            )
         if pattern_name(layer) in cached and (cached[pattern_name(layer)][:, -2:-1, -1] > 0).any():
             raise ValueError(
                 f"{type(lens.model).__name__} is not a decoder-only language model: "
@@ -131,7 +138,10 @@ def replay(lens: Lens, cached: Activations, ids: Int[Tensor, "pos"], read: Seque
         if name == EMBED:
             live.append(now.clone())
             _check_embeddings(ids, now, then, given)
-        distances.append(_check_same(name, now, then))
+        try:
+            distances.append(_check_same(name, now, then))
+        except ValueError as error:
+            raise (_padded(lens, ids) or error) from None
 
     watched = {name: partial(compare, name) for name in cached.tensors}
     logits = lens.run(rearrange(ids, "pos -> 1 pos"), watched, read=rows, whole=whole)[0]
@@ -139,6 +149,18 @@ def replay(lens: Lens, cached: Activations, ids: Int[Tensor, "pos"], read: Seque
         if bad:
             raise ValueError(f"the model's own logits are not finite at position {row}: nothing can be explained")
     return Replay(live[0], logits, max(distances))
+
+
+def _padded(lens: Lens, ids: Int[Tensor, "pos"]) -> ValueError | None:
+    """The likely reason why another run differs, where the prompt begins or ends with padding."""
+    try:
+        check_unpadded([ids.tolist()], lens.speller.pad, lens.speller.bos)
+    except ValueError:
+        return ValueError(
+            f"the cached prompt begins or ends with the padding token {lens.speller.pad}, and a run without an "
+            "attention_mask differs from the cache: use attribute_batch(cache, attention_mask=...)"
+        )
+    return None
 
 
 def check_finite(name: str, cached: Tensor, token_at: Callable[[int], str] | None = None) -> None:
@@ -161,6 +183,11 @@ def _check_embeddings(ids: Tensor, now: Tensor, then: Tensor, given: bool) -> No
     if not off.any():
         return
     first = int(off.nonzero()[0])
+    if given and len(ids) == 1:
+        raise ValueError(
+            f"tokens= do not match the cache: token {int(ids[0])} has another embedding than the one that is cached; "
+            "leave tokens= out, or take the cache again if the model's weights or hooks have changed"
+        )
     if given and not off.all():
         raise ValueError(
             f"tokens= do not match the cache: the embedding of token {int(ids[first])} at position {first} "

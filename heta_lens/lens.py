@@ -100,6 +100,10 @@ class Lens:
     def of(cls, cache: Any) -> "Lens":
         """The model a cache was taken from, refused in one sentence if it is none that can be explained."""
         model = getattr(cache, "model", None)
+        if model is None and hasattr(cache, "cache_dict"):
+            raise TypeError(
+                "the cache has no model (cache.model is None): set cache.model to the model it was taken from"
+            )
         if model is None:
             raise TypeError(
                 f"a {type(cache).__name__} is no cache with its model: pass the ActivationCache, the second of the two "

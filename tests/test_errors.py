@@ -228,6 +228,39 @@ def test_an_empty_context_is_refused(cache: Any, tokens: Any) -> None:
     assert "empty" in refusal(ActivationCache(empty, cache.model), tokens=tokens)
 
 
+def left_padded(model: Any, ids: Tensor) -> Any:
+    padded = torch.cat([torch.full((1, 3), model.tokenizer.pad_token_id), ids], dim=1)
+    mask = (padded != model.tokenizer.pad_token_id).long()
+    return model.run_with_cache(padded, attention_mask=mask, names_filter=heta_lens.names_filter)[1]
+
+
+REASONS: dict[str, tuple[Callable[[Any, Tensor], Any], dict[str, Any], list[str]]] = {
+    "left padding": (left_padded, {}, ["padding token", "attribute_batch(cache, attention_mask=...)"]),
+    "pos_slice": (
+        lambda model, ids: model.run_with_cache(ids, pos_slice=slice(1, 4))[1],
+        {},
+        ["3 of the prompt's 6 positions", "pos_slice=", "run_with_cache without it"],
+    ),
+    "no model": (
+        lambda model, ids: ActivationCache(cache_of(model, ids).cache_dict, None),
+        {},
+        ["cache.model is None", "set cache.model"],
+    ),
+    "list": (cache_of, {"target": [1, 2]}, ["target=[1, 2] is a list", "tuple (a, b)", "targets="]),
+    "one wrong token": (
+        lambda model, ids: cache_of(model, ids[:, :1]),
+        {"tokens": [9]},
+        ["tokens= do not match the cache", "token 9"],
+    ),
+}
+
+
+@pytest.mark.parametrize("situation", REASONS)
+def test_a_refusal_gives_the_true_reason_and_the_way_out(situation: str, ids: Tensor) -> None:
+    make, options, words = REASONS[situation]
+    assert missing(words, refusal(make(zoo.bridge("gpt2"), ids), **options)) == ""
+
+
 # ------------------------------------------------------------------------------------------------------------ models
 def boot(config: transformers.PreTrainedConfig, model: type) -> Any:
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
