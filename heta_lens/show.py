@@ -13,6 +13,10 @@ from circuitsvis.utils.render import RenderedHTML
 from jaxtyping import Float
 from torch import Tensor
 
+from heta_lens.files import write_atomically
+
+PAGES = (".html", ".htm")
+
 
 @dataclass(frozen=True, repr=False)
 class View:
@@ -28,10 +32,12 @@ class View:
         return f"View({self.title!r}): shown in a notebook; elsewhere, view.save('page.html')"
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write a standalone page."""
+        """Write a standalone page, as ``.html`` or ``.htm``."""
+        stream = Path(path).exists() and not Path(path).is_file()  # such as /dev/stdout
+        if Path(path).suffix.lower() not in PAGES and not stream:
+            raise ValueError(f"{path} is not named as a page, which is all that is written: give a name in .html")
         page = f'<!doctype html>\n<meta charset="utf-8">\n<title>{escape(self.title)}</title>\n{self.fragment}\n'
-        Path(path).write_text(page, encoding="utf-8")
-        return Path(path)
+        return write_atomically(path, page)
 
 
 def coloured_tokens(title: str, tokens: Sequence[str], values: Float[Tensor, "pos"], notes: str = "") -> View:

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as to_bytes
 from torch import Tensor
+
+from heta_lens.files import write_atomically
 
 TENSOR, TUPLE, PAIRS = "$tensor", "$tuple", "$pairs"
 
@@ -20,7 +22,7 @@ def save(path: str | PathLike[str], kind: str, version: int, value: Mapping[str,
     header = json.dumps(_pack(value, "", tensors))
     if not Path(path).parent.is_dir():
         raise FileNotFoundError(f"there is no folder {Path(path).parent} to save {Path(path).name} in")
-    save_file(tensors, path, {"format": kind, "version": str(version), "value": header})
+    write_atomically(path, to_bytes(tensors, {"format": kind, "version": str(version), "value": header}))
 
 
 def load(path: str | PathLike[str], kind: str, version: int, make: Callable[[dict[str, Any]], Any] = dict) -> Any:

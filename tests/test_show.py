@@ -140,3 +140,15 @@ def test_a_saved_page_is_complete(tmp_path: Path):
     assert '<meta charset="utf-8">' in page
     assert "<title>why &lt;b&gt;" in page
     assert shown.fragment in page
+
+
+@pytest.mark.parametrize("name", ["x.png", "x", "x.pdf", "x.html.png", ".html"])
+def test_a_page_is_not_written_under_the_name_of_something_else(name: str, tmp_path: Path):
+    with pytest.raises(ValueError, match=r"is not named as a page.*give a name in \.html"):
+        view(["a"]).save(tmp_path / name)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("name", ["x.htm", "x.HTML", "a.b.html"])
+def test_a_page_may_be_named_in_any_way_a_page_is(name: str, tmp_path: Path):
+    assert view(["a"]).save(tmp_path / name).read_text(encoding="utf-8").startswith("<!doctype html>")

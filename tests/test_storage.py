@@ -1,7 +1,9 @@
 """Nested values come back from a file exactly as they went in, and nothing else is read."""
 
 import math
+import os
 import pickle
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -218,3 +220,29 @@ def test_an_older_version_is_read(path: Path):
 def test_a_missing_file_is_called_missing(path: Path):
     with pytest.raises(FileNotFoundError, match=r"value\.safetensors"):
         load(path, KIND, 1)
+
+
+# --------------------------------------------------------------------------------------------------------- the file
+@pytest.mark.skipif(os.name == "nt", reason="no umask there")
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_a_new_file_has_the_permissions_that_the_umask_gives(path: Path, umask: int):
+    before = os.umask(umask)
+    try:
+        save(path, KIND, 1, {"tensor": torch.ones(3)})
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
+
+
+def test_a_file_is_replaced_whole_or_stays_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch):
+    save(path, KIND, 1, {"tensor": torch.ones(3)})
+    before = path.read_bytes()
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        save(path, KIND, 1, {"tensor": torch.zeros(300)})
+    assert path.read_bytes() == before
+    assert [*path.parent.iterdir()] == [path]
