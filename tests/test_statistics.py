@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks import coverage
 from heta_lens.evaluation import statistics
 from heta_lens.evaluation.statistics import Difference, corrected, difference, estimate, log_ratio, mean
 
@@ -307,3 +308,17 @@ def test_values_that_cannot_be_counted_are_refused() -> None:
 
 def test_a_difference_is_an_estimate() -> None:
     assert isinstance(difference(VALUES, OTHERS, EACH), Difference)
+
+
+@pytest.mark.parametrize("kind", ["unequal clusters", "binary, .98", "lognormal, sigma .8"])
+def test_intervals_survive_skewness_and_few_clusters(kind: str) -> None:
+    assert coverage.measured(coverage.KINDS[kind], 15, 150)[0] >= 0.89  # .93, and two standard errors below
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("clusters", coverage.CLUSTERS)
+def test_intervals_hold_the_truth_in_every_cell(clusters: int) -> None:
+    for name, kind in {**coverage.KINDS, **coverage.archived()}.items():
+        if (name, clusters) not in coverage.UNREACHED:
+            found = coverage.measured(kind, clusters, 2000)[0]
+            assert found >= 0.93, f"{name} with {clusters} clusters: {found}"

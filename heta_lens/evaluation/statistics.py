@@ -11,7 +11,7 @@ values that are clusters of one, it is the exact (Clopper-Pearson) bound. Withou
 nothing about is infinite: where all clusters agree, or there are fewer than four.
 
 The p-value of a difference inverts the same construction: p <= 0.05 exactly where the 95 % interval leaves 0 out.
-``docs/statistics.md`` has the measured coverage and size.
+``benchmarks/coverage.py`` measures the coverage, and with it the size of the test.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
