@@ -141,7 +141,7 @@ def replay(lens: Lens, cached: Activations, ids: Int[Tensor, "pos"], read: Seque
         try:
             distances.append(_check_same(name, now, then))
         except ValueError as error:
-            raise (_padded(lens, ids) or error) from None
+            raise (_padded(lens, name, ids) or error) from None
 
     watched = {name: partial(compare, name) for name in cached.tensors}
     logits = lens.run(rearrange(ids, "pos -> 1 pos"), watched, read=rows, whole=whole)[0]
@@ -151,14 +151,15 @@ def replay(lens: Lens, cached: Activations, ids: Int[Tensor, "pos"], read: Seque
     return Replay(live[0], logits, max(distances))
 
 
-def _padded(lens: Lens, ids: Int[Tensor, "pos"]) -> ValueError | None:
+def _padded(lens: Lens, name: str, ids: Int[Tensor, "pos"]) -> ValueError | None:
     """The likely reason why another run differs, where the prompt begins or ends with padding."""
     try:
         check_unpadded([ids.tolist()], lens.speller.pad, lens.speller.bos)
     except ValueError:
         return ValueError(
-            f"the cached prompt begins or ends with the padding token {lens.speller.pad}, and a run without an "
-            "attention_mask differs from the cache: use attribute_batch(cache, attention_mask=...)"
+            f"{name} is not what the cache holds: the prompt begins or ends with the padding token {lens.speller.pad}, "
+            "so the cache was probably taken with an attention_mask; give the same one to "
+            "attribute_batch(cache, attention_mask=...)"
         )
     return None
 
