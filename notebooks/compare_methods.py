@@ -18,7 +18,7 @@ from heta_lens.evaluation import Entry, ask
 from heta_lens.models import load_model
 
 model = load_model(MODEL)
-(instance,) = suite("recall", limit=1, seed=3, facts=3, distractors="before")
+(instance,) = suite("recall", limit=1, seed=3, facts=3, distractors="before", wordings="trained")
 print(instance.text)
 print("evidence:", instance.words("support"), "distraction:", instance.words("distractor"))
 

@@ -940,7 +940,7 @@ def test_every_suite_can_be_had_by_its_name(tmp_path: Path) -> None:
         "jsonl": suite("jsonl", tmp_path / "own.jsonl"),
     }
     assert found.keys() == SUITES.keys()
-    assert found["recall"] == list(recalled.instances(seed=2, count=3, hops=2))
+    assert found["recall"] == list(recalled.instances(seed=2, count=3, hops=2, wordings="more"))
     assert found["curated"] == curated.released([CURATED], cue=None)
     assert found["longra"] == list(longra.instances([LONGRA]))
     assert found["tellmewhy"] == list(tellmewhy.instances([WHY], cue="Answer:"))
@@ -951,6 +951,14 @@ def test_every_suite_can_be_had_by_its_name(tmp_path: Path) -> None:
     assert any(one != made[0] for one in made)
     assert suite("longra", tmp_path / "l.jsonl", says=lambda _: " Oslo") == found["longra"]
     assert suite("longra", tmp_path / "l.jsonl", says=lambda _: " Rome") == []
+
+
+def test_the_recall_suite_has_many_templates_unless_told_otherwise() -> None:
+    """With 15 templates, whatever is said of methods hangs on a few of them."""
+    assert len({one.template for one in suite("recall", limit=64)}) == 64
+    assert len({one.template for one in suite("recall", limit=300, facts=3)}) == 64
+    assert suite("recall", limit=40, wordings="trained") == list(recalled.instances(count=40))
+    assert suite("recall", limit=9, voice="active") == list(recalled.instances(count=9, voice="active"))
 
 
 def test_a_limit_draws_by_the_seed_and_keeps_the_order(tmp_path: Path) -> None:

@@ -70,7 +70,10 @@ def means() -> dict[str, dict[str, float]]:
     names = [name for name, metric in METRICS.items() if not metric.again]
     found: dict[str, list[dict[str, Any]]] = {"own": [], "gold": [], "random": [], "inverted": []}
     for number, instance in enumerate(
-        [*suite("recall", limit=4, facts=3), *suite("recall", limit=1, claim=True, facts=3)]
+        [
+            *suite("recall", limit=4, facts=3, wordings="trained"),
+            *suite("recall", limit=1, claim=True, facts=3, wordings="trained"),
+        ]
     ):
         case = case_of(instance)
         gold = np.isin(np.arange(len(case.scores)), case.positions("gold")).astype(float)

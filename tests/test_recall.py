@@ -1,6 +1,7 @@
 """Stories whose answers are known: what they say of themselves is so, and nothing but the evidence tells the answer."""
 
 import hashlib
+from collections import Counter
 from itertools import islice, pairwise
 from typing import Any
 
@@ -10,9 +11,9 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import RidgeClassifier
 from transformers import AutoTokenizer
 
-from heta_lens.data import words
+from heta_lens.data import wordings, words
 from heta_lens.data.recall import split_of, stories
-from heta_lens.data.story import Story, Stretch
+from heta_lens.data.story import ACTIVE, PASSIVE, Story, Stretch
 from heta_lens.models import DEMO
 
 pytestmark = [pytest.mark.plain, pytest.mark.usefixtures("unchecked")]
@@ -28,6 +29,11 @@ KNOBS: list[dict[str, Any]] = [
     {"facts": 2, "rivals": 0, "voice": "active", "claim": True},
     {"facts": 5, "hops": 2, "filler": 1, "distance": 3},
     {"facts": 20, "hops": 2, "split": "test"},
+]
+MORE: list[dict[str, Any]] = [
+    {"wordings": "more"},
+    {"wordings": "more", "hops": 2, "split": "test", "filler": 2},
+    {"wordings": "more", "claim": True, "facts": 4},
 ]
 
 
@@ -46,9 +52,9 @@ def pairs(story: Story) -> set[tuple[str, ...]]:
 
 
 # ------------------------------------------------------------------------------------------------------------ spans
-@pytest.mark.parametrize("knobs", KNOBS, ids=str)
+@pytest.mark.parametrize("knobs", [*KNOBS, *MORE], ids=str)
 def test_spans_line_up_with_the_tokenizer(knobs: dict[str, Any]) -> None:
-    """Of a thousand stories each: ten thousand in all."""
+    """Of a thousand stories each: thirteen thousand in all."""
     tokenizer = AutoTokenizer.from_pretrained(DEMO)
     for story in some(1000, **knobs):
         read = tokenizer(story.text, return_offsets_mapping=True)
@@ -64,7 +70,7 @@ def test_spans_line_up_with_the_tokenizer(knobs: dict[str, Any]) -> None:
         assert len(tokenizer(story.answer)["input_ids"]) == 2
 
 
-@pytest.mark.parametrize("knobs", KNOBS, ids=str)
+@pytest.mark.parametrize("knobs", [*KNOBS, *MORE], ids=str)
 def test_the_parts_of_a_story_cover_it_once(knobs: dict[str, Any]) -> None:
     for story in some(50, **knobs):
         stretches = sorted([*story.evidence, *story.distractor, story.question], key=lambda one: one.tokens.start)
@@ -73,9 +79,10 @@ def test_the_parts_of_a_story_cover_it_once(knobs: dict[str, Any]) -> None:
         assert " ".join(text_of(story, one) for one in stretches) == story.text
 
 
+@pytest.mark.parametrize("worded", ["trained", "more"])
 @pytest.mark.parametrize("hops", [1, 2])
-def test_the_evidence_tells_the_answer(hops: Any) -> None:
-    for story in some(200, hops=hops):
+def test_the_evidence_tells_the_answer(hops: Any, worded: Any) -> None:
+    for story in some(200, hops=hops, wordings=worded):
         asked = story.asking.slots
         told = [text_of(story, stretch) for stretch in story.evidence]
         gold = [text_of(story, stretch) for stretch in story.gold]
@@ -132,7 +139,7 @@ def test_seeds_and_splits_differ() -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------- splits
-@pytest.mark.parametrize("knobs", [{}, {"hops": 2}, {"claim": True}], ids=str)
+@pytest.mark.parametrize("knobs", [{}, {"hops": 2}, {"claim": True}, {"wordings": "more"}], ids=str)
 def test_splits_share_no_pair_and_no_text(knobs: dict[str, Any]) -> None:
     told = {split: some(400, split=split, **knobs) for split in ("train", "dev", "test")}
     for split, stories_of in told.items():
@@ -143,7 +150,7 @@ def test_splits_share_no_pair_and_no_text(knobs: dict[str, Any]) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- twin, paraphrase
-@pytest.mark.parametrize("knobs", KNOBS, ids=str)
+@pytest.mark.parametrize("knobs", [*KNOBS, *MORE], ids=str)
 def test_a_twin_differs_in_the_evidence_and_in_the_answer(knobs: dict[str, Any]) -> None:
     for story in some(100, **knobs):
         twin = story.twin
@@ -162,8 +169,9 @@ def test_a_twin_differs_in_the_evidence_and_in_the_answer(knobs: dict[str, Any])
             assert twin.answer not in story.pieces
 
 
-def test_a_claim_is_true_when_the_evidence_says_so() -> None:
-    for story in some(300, claim=True):
+@pytest.mark.parametrize("worded", ["trained", "more"])
+def test_a_claim_is_true_when_the_evidence_says_so(worded: Any) -> None:
+    for story in some(300, claim=True, wordings=worded):
         for one in (story, story.twin):
             (told,) = (one.sentences[at] for at in one.evidence_at)
             assert one.answer == (" true" if one.asking.slots["place"] == told.slots["place"] else " false")
@@ -182,6 +190,58 @@ def test_a_paraphrase_says_the_same_in_the_other_voice() -> None:
         ]
         assert after.startswith("The ")
         assert f" by {story.asking.slots['who']}." in after
+
+
+# ---------------------------------------------------------------------------------------------------- more wordings
+def slots_of(shape: str) -> Counter[str]:
+    return Counter(word[1:-1] for word in shape.split() if word.startswith("{"))
+
+
+def test_templates_share_no_wording_of_facts_or_questions() -> None:
+    """So each is evidence of its own. Each fact names owner, thing and place once, as the gold words are counted."""
+    facts, questions = zip(*wordings.WORDINGS, strict=True)
+    assert len(wordings.WORDINGS) == len(set(facts)) == len(set(questions)) == 64
+    for shape in facts:
+        slots = slots_of(shape)
+        assert slots["who"] == slots["what"] == slots["place"] == 1 and not slots["room"], shape
+    for shape in (*questions, *wordings.ROOM_QUESTIONS):
+        slots = slots_of(shape)
+        assert slots.keys() == {"who", "what"} and shape.endswith(" in the"), shape
+    assert {tuple(sorted(slots_of(shape).items())) for shape in wordings.LOCATIONS} == {(("place", 1), ("room", 1))}
+    for shape in wordings.CLAIMS:
+        assert slots_of(shape).keys() == {"who", "what", "place"} and shape.endswith(" ? Answer :"), shape
+
+
+@pytest.mark.parametrize("knobs", MORE, ids=str)
+def test_every_template_comes_once_before_one_comes_again(knobs: dict[str, Any]) -> None:
+    told = [story.template for story in some(192, **knobs)]
+    assert [len(set(told[start : start + 64])) for start in (0, 64, 128)] == [64, 64, 64]
+    assert set(Counter(told).values()) == {3}
+    assert told[:64] != told[64:128]
+
+
+def test_all_facts_of_a_story_are_worded_alike() -> None:
+    """So the wording does not tell which of them the question is about."""
+    for story in some(100, hops=2, wordings="more"):
+        for slot in ("who", "room"):
+            assert len({one.shape for one in story.sentences if slot in one.slots}) == 1
+
+
+@pytest.mark.parametrize("knobs", MORE, ids=str)
+def test_a_paraphrase_changes_one_sentence_to_another_voice(knobs: dict[str, Any]) -> None:
+    for story in some(128, **knobs):
+        changed = story.paraphrase
+        assert (changed.answer, changed.asking, changed.choices) == (story.answer, story.asking, story.choices)
+        assert changed.twin.answer == story.twin.answer
+        changes = [before != after for before, after in zip(story.sentences, changed.sentences, strict=True)]
+        (at,) = [at for at in story.evidence_at if "who" in story.sentences[at].slots]
+        assert changes == [here == at for here in range(len(changes))]
+        (shape, slots), told = (story.sentences[at].shape, story.sentences[at].slots), changed.sentences[at]
+        verb = slots["verb"] if "{verb}" in shape else "put"
+        assert {verb, slots["who"], slots["what"], slots["place"]} <= {piece.strip() for piece, _ in told.pieces}
+        assert told.shape == (ACTIVE if shape == PASSIVE else PASSIVE)
+        gold = [sorted(text_of(one, stretch) for stretch in one.gold) for one in (story, changed)]
+        assert gold[0] == gold[1]
 
 
 # ------------------------------------------------------------------------------------------------------------ knobs
@@ -245,6 +305,8 @@ def test_filler_names_no_place() -> None:
         ({"distance": 1, "distractors": "before"}, "distance=1 must be 0 to 0"),
         ({"voice": "middle"}, "voice='middle' is not one of active, passive"),
         ({"claim": True, "hops": 2}, "claim=True is about one fact"),
+        ({"wordings": "many"}, "wordings='many' is not one of trained, more"),
+        ({"wordings": "more", "voice": "active"}, "voice='active' has no effect with wordings='more'"),
         ({"facts": 2, "distractors": "around"}, "needs two sentences to stand around"),
     ],
     ids=str,
@@ -267,10 +329,10 @@ def near(chance: float, count: int) -> float:
     return chance + 4 * float(np.sqrt(chance * (1 - chance) / (count / 4)))
 
 
-@pytest.mark.parametrize("hops", [1, 2])
-def test_a_bag_of_words_does_not_tell_the_answer(hops: Any) -> None:
+@pytest.mark.parametrize(("hops", "worded"), [(1, "trained"), (2, "trained"), (1, "more")])
+def test_a_bag_of_words_does_not_tell_the_answer(hops: Any, worded: Any) -> None:
     """The probe may choose among the places named, which is guessing one of four."""
-    told = some(6000, facts=4, hops=hops, filler=1)
+    told = some(6000, facts=4, hops=hops, filler=1, wordings=worded)
     bags = CountVectorizer(lowercase=False, token_pattern=r"\w+").fit_transform([one.text for one in told])
     answers = np.array([one.answer for one in told])
     cut = 3 * len(told) // 4

@@ -1,7 +1,9 @@
 """The page of results: made of figures alone, and of whatever parts are there."""
 
+import json
 import re
 import shutil
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 import zoo
 from benchmarks import results
 from heta_lens.data.suites import suite
+from heta_lens.evaluation.runner import digest
 
 
 @pytest.fixture
@@ -56,9 +59,8 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("unchecked")
 def test_who_agrees_with_patching_is_read_out(tmp_path: Path) -> None:
     methods = ["heta variant=kl_only", "leave_one_out", "random", "recency"]
-    part = results.Part(
-        "short stories", results.demo, lambda: suite("recall", limit=8, facts=2), methods, results.PATCHED
-    )
+    prompts = suite("recall", limit=24, facts=2, wordings="trained")
+    part = results.Part("short stories", results.demo, lambda: prompts, methods, results.PATCHED)
     part.run(tmp_path, tmp_path)
     found = results.narrowed(results.summary(tmp_path), methods[:3], ["patch_correlation"])
     mean = {method: found.cells["patch_correlation", method].estimate.value for method in methods[:3]}
@@ -86,3 +88,12 @@ def test_copied_words_are_asked_as_they_were_chosen() -> None:
         assert prediction.lens.speller.write(prediction.target, prediction.ids.tolist()) == instance.answer
         assert {word.lower() for word in instance.words("gold")} == {str(instance.answer).strip().lower()}
         assert all(any(a <= start < b for a, b in instance.support) for start, _ in instance.gold)
+
+
+@pytest.mark.plain
+def test_kept_figures_are_of_the_prompts_that_would_be_measured_now() -> None:
+    """Or a run would not resume, and its tables would be of two kinds of prompts."""
+    with tarfile.open(results.ARCHIVE) as archive:
+        for name in ("recall", "ablations", "again"):
+            kept = json.load(archive.extractfile(f"{name}/run.json"))  # type: ignore[arg-type]
+            assert digest(results.PARTS[name].prompts()) == kept["texts"], name

@@ -11,15 +11,17 @@ where the evidence stands.)
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Literal, NamedTuple, TypeVar, get_args
 from zlib import crc32
 
-from heta_lens.data import words
+from heta_lens.data import wordings, words
 from heta_lens.data.story import ACTIVE, CLAIM, PASSIVE, TRUTH, Sentence, Story
 
 Split = Literal["train", "dev", "test"]
 Where = Literal["anywhere", "before", "after", "around"]
 Voice = Literal["active", "passive"]
+Wordings = Literal["trained", "more"]
 T = TypeVar("T")
 
 FACTS = (
@@ -54,6 +56,14 @@ QUESTIONS = {
         "Question : Which room holds the {what} of {who} ? Answer : in the",
     ),
 }
+IDLE = {
+    "mood": words.MOODS,
+    "time": words.TIMES,
+    "sky": words.SKIES,
+    "colour": words.COLOURS,
+    "action": words.ACTIONS,
+}
+"""Words that tell of no place."""
 SHAPES = (*FACTS, *LOCATIONS, *FILLERS, *QUESTIONS[1], *QUESTIONS[2], CLAIM)
 MOST, MOST_ROOMS = 40, 20  # facts; with rooms to be drawn from the tenth of all pairs that a small split has
 TRIES = 1000
@@ -105,6 +115,7 @@ def stories(
     distance: int | None = None,
     voice: Voice | None = None,
     claim: bool = False,
+    wordings: Wordings = "trained",
 ) -> Iterator[Story]:
     """Stories without end; the same seed gives the same ones on every platform.
 
@@ -121,8 +132,12 @@ def stories(
         voice: tell all facts in the active or the passive (None: in five ways); with it, `Story.paraphrase` makes
             pairs of one voice and the other.
         claim: ask whether a claim about the place is true.
+        wordings: ``trained`` draws the wording of each sentence from the few that the demo model was trained on, which
+            makes 15 templates with one hop. ``more`` gives each story one of the 64 templates of
+            `heta_lens.data.wordings`, in turn: all its facts are told alike, and no two templates have a wording of a
+            fact in common, so that evaluations do not hang on a few of them.
     """
-    wanted = _Wanted(split, facts, rivals, hops, distractors, filler, distance, voice, claim)
+    wanted = _Wanted(split, facts, rivals, hops, distractors, filler, distance, voice, claim, wordings)
     return _told_without_end(Draw(f"{split} {seed}"), wanted)
 
 
@@ -139,9 +154,10 @@ class _Wanted:
     distance: int | None
     voice: Voice | None
     claim: bool
+    wordings: Wordings
 
     def __post_init__(self) -> None:
-        kinds = {"split": Split, "hops": Literal[1, 2], "distractors": Where, "voice": Voice}
+        kinds = {"split": Split, "hops": Literal[1, 2], "distractors": Where, "voice": Voice, "wordings": Wordings}
         for name, kind in kinds.items():
             value = getattr(self, name)
             if value not in get_args(kind) and not (name == "voice" and value is None):
@@ -156,6 +172,8 @@ class _Wanted:
             raise ValueError(f"filler={self.filler} must be 0 or more")
         if self.claim and hops == 2:
             raise ValueError("claim=True is about one fact: give hops=1")
+        if self.voice is not None and self.wordings == "more":
+            raise ValueError(f"voice={self.voice!r} has no effect with wordings='more': give wordings='trained'")
         behind = _behind(self.distractors, (facts - 1) * hops)
         if not behind:
             raise ValueError("distractors='around' needs two sentences to stand around: give facts=3 or more")
@@ -166,22 +184,49 @@ class _Wanted:
                 f"distractors={self.distractors!r}, filler={self.filler}"
             )
 
-    @property
-    def shapes(self) -> tuple[str, ...]:
-        return {None: FACTS, "active": (ACTIVE,), "passive": (PASSIVE,)}[self.voice]
+    def wording_of_each(self, draw: Draw) -> Iterator["_Wording"]:
+        """What each story, one after the other, is worded in."""
+        if self.wordings == "trained":
+            facts = {None: FACTS, "active": (ACTIVE,), "passive": (PASSIVE,)}[self.voice]
+            return repeat(_Wording(facts, LOCATIONS, QUESTIONS[self.hops], CLAIM))
+        return _in_turn(draw, [_wording(number, self.hops) for number in range(len(wordings.WORDINGS))])
+
+
+class _Wording(NamedTuple):
+    """What the sentences of one story are drawn from."""
+
+    facts: tuple[str, ...]
+    locations: tuple[str, ...]
+    questions: tuple[str, ...]
+    claim: str
+
+
+def _wording(number: int, hops: int) -> _Wording:
+    """One wording of each kind: of facts and their questions there are most, and the others come round again."""
+    fact, question = wordings.WORDINGS[number]
+    location, room, claim = (
+        some[number % len(some)] for some in (wordings.LOCATIONS, wordings.ROOM_QUESTIONS, wordings.CLAIMS)
+    )
+    return _Wording((fact,), (location,), (question if hops == 1 else room,), claim)
+
+
+def _in_turn(draw: Draw, items: Sequence[T]) -> Iterator[T]:
+    """Without end: all of them in a random order, then all in another."""
+    while True:
+        yield from draw.shuffled(items)
 
 
 def _told_without_end(draw: Draw, wanted: _Wanted) -> Iterator[Story]:
-    while True:
+    for wording in wanted.wording_of_each(draw):
         told, other = tell(draw, wanted.split, wanted.facts, wanted.rivals, wanted.hops, swapped=wanted.claim)
-        sentences = [fact_sentence(draw, fact, wanted.shapes) for fact in told]
-        located = [location_sentence(draw, fact) for fact in told] if wanted.hops == 2 else []
+        sentences = [fact_sentence(draw, fact, wording.facts) for fact in told]
+        located = [location_sentence(draw, fact, wording.locations) for fact in told] if wanted.hops == 2 else []
         evidence = [sentences[0], *located[:1]]
         rest = [*sentences[1:], *located[1:]]
         blanks = [filler_sentence(draw) for _ in range(wanted.filler)]
         order = tuple(_arranged(draw, evidence, rest, blanks, wanted.distractors, wanted.distance))
         at = tuple(next(place for place, one in enumerate(order) if one is sentence) for sentence in evidence)
-        yield (_claimed if wanted.claim else _asked)(draw, order, at, told, other)
+        yield (_claimed if wanted.claim else _asked)(draw, order, at, told, other, wording)
 
 
 def tell(
@@ -242,33 +287,28 @@ def _fitting(left: list[str], split: Split, *entity: str) -> str:
 
 
 def fact_sentence(draw: Draw, fact: Fact, shapes: Sequence[str] = FACTS) -> Sentence:
-    slots = {"who": fact.who, "what": fact.what, "place": fact.place, "verb": draw.one(words.VERBS)}
-    return Sentence(draw.one(shapes), slots)
+    verb, shape = draw.one(words.VERBS), draw.one(shapes)
+    # Without a verb of its own, what it would be told with otherwise: the paraphrase has one.
+    slots = {"who": fact.who, "what": fact.what, "place": fact.place, "verb": verb if "{verb}" in shape else "put"}
+    return Sentence(shape, slots | {slot: draw.one(some) for slot, some in IDLE.items() if f"{{{slot}}}" in shape})
 
 
-def location_sentence(draw: Draw, fact: Fact) -> Sentence:
-    return Sentence(draw.one(LOCATIONS), {"place": fact.place, "room": fact.room})
+def location_sentence(draw: Draw, fact: Fact, shapes: Sequence[str] = LOCATIONS) -> Sentence:
+    return Sentence(draw.one(shapes), {"place": fact.place, "room": fact.room})
 
 
 def filler_sentence(draw: Draw) -> Sentence:
-    lists = {
-        "what": words.OBJECTS,
-        "mood": words.MOODS,
-        "time": words.TIMES,
-        "sky": words.SKIES,
-        "colour": words.COLOURS,
-        "action": words.ACTIONS,
-    }
     who, friend = draw.some(words.NAMES, 2)
+    lists = {"what": words.OBJECTS} | IDLE
     return Sentence(draw.one(FILLERS), {"who": who, "friend": friend} | {k: draw.one(v) for k, v in lists.items()})
 
 
-def question(draw: Draw, fact: Fact, hops: int) -> Sentence:
-    return Sentence(draw.one(QUESTIONS[hops]), {"who": fact.who, "what": fact.what})
+def question(draw: Draw, fact: Fact, shapes: Sequence[str]) -> Sentence:
+    return Sentence(draw.one(shapes), {"who": fact.who, "what": fact.what})
 
 
-def claim_about(fact: Fact, place: str) -> Sentence:
-    return Sentence(CLAIM, {"who": fact.who, "what": fact.what, "place": place})
+def claim_about(fact: Fact, place: str, shape: str = CLAIM) -> Sentence:
+    return Sentence(shape, {"who": fact.who, "what": fact.what, "place": place})
 
 
 def _arranged(
@@ -300,15 +340,18 @@ def _behind(distractors: Where, others: int) -> range:
     return range(first, last + 1)
 
 
-def _asked(draw: Draw, order: tuple[Sentence, ...], at: tuple[int, ...], told: Sequence[Fact], other: str) -> Story:
-    hops = len(at)
-    choices = [fact.room if hops == 2 else fact.place for fact in told]
+def _asked(
+    draw: Draw, order: tuple[Sentence, ...], at: tuple[int, ...], told: Sequence[Fact], other: str, wording: _Wording
+) -> Story:
+    choices = [fact.room if len(at) == 2 else fact.place for fact in told]
     shown = tuple(" " + one for one in sorted(choices))
-    return Story(order, question(draw, told[0], hops), at, " " + choices[0], shown, other)
+    return Story(order, question(draw, told[0], wording.questions), at, " " + choices[0], shown, other)
 
 
-def _claimed(draw: Draw, order: tuple[Sentence, ...], at: tuple[int, ...], told: Sequence[Fact], _: str) -> Story:
+def _claimed(
+    draw: Draw, order: tuple[Sentence, ...], at: tuple[int, ...], told: Sequence[Fact], _: str, wording: _Wording
+) -> Story:
     asked, rival, *_rest = told  # the second has the same thing, where there are rivals
     true = draw.below(2) == 0
-    asking = claim_about(asked, asked.place if true else rival.place)
+    asking = claim_about(asked, asked.place if true else rival.place, wording.claim)
     return Story(order, asking, at, " " + TRUTH[true], tuple(" " + one for one in TRUTH.values()), rival.place)

@@ -33,7 +33,7 @@ def _alone(story: Story, id: str) -> Instance:
         id=id,
         text=story.text,
         answer=story.answer,
-        template=" / ".join([story.asking.shape, *(story.sentences[at].shape for at in story.evidence_at)]),
+        template=story.template,
         support=tuple(stretch.characters for stretch in story.evidence),
         gold=tuple(stretch.characters for stretch in story.gold),
         distractor=tuple(stretch.characters for stretch in story.distractor),

@@ -74,6 +74,11 @@ class Story:
         return "".join(self.pieces).removeprefix(" ")
 
     @property
+    def template(self) -> str:
+        """The wordings of the question and of the evidence: stories that share them are no independent evidence."""
+        return " / ".join([self.asking.shape, *(self.sentences[at].shape for at in self.evidence_at)])
+
+    @property
     def evidence(self) -> tuple[Stretch, ...]:
         return tuple(self._stretch(at, at + 1) for at in self.evidence_at)
 
@@ -104,7 +109,7 @@ class Story:
         last = self.evidence_at[-1]
         slot = "room" if "room" in self.sentences[last].slots else "place"
         old = self.sentences[last].slots[slot]
-        if self.asking.shape == CLAIM:
+        if "place" in self.asking.slots:  # a claim
             changed = self._renamed({old: self.other, self.other: old}, range(len(self.sentences)))
             answer = " " + TRUTH[self.answer != " " + TRUTH[True]]
             return replace(self, sentences=changed, answer=answer, other=old)

@@ -88,7 +88,9 @@ def _recall(asked: Asked) -> list[Instance]:
         raise ValueError("the recall suite has no end: give limit=, the number of stories")
     check_count("limit", asked.limit)
     split: Any = asked.split or "test"
-    return list(recalled.instances(split, seed=asked.seed, count=asked.limit, **options))
+    # A voice is one wording. Without, there should be more templates than the few that the demo model was trained on.
+    knobs = {"wordings": "more" if options.get("voice") is None else "trained", **options}
+    return list(recalled.instances(split, seed=asked.seed, count=asked.limit, **knobs))
 
 
 def _curated(asked: Asked) -> list[Instance]:

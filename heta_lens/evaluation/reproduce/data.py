@@ -27,7 +27,7 @@ class Source:
 
 
 def _story(**options: Any) -> Source:
-    return Source("recall", {"facts": 2, **options}, instead=True)
+    return Source("recall", {"facts": 2, "wordings": "trained", **options}, instead=True)
 
 
 READ: Mapping[str, Source] = {
