@@ -16,6 +16,7 @@ from heta_lens.heta import Heta
 from heta_lens.memory import available
 from heta_lens.options import check_at_least, chosen
 from heta_lens.prediction import Prediction
+from heta_lens.turns import one_at_a_time
 
 TRIED, COPIES = 128, 4  # positions that are run, in so many copies at most, to see how long they take
 WINDOWS = (512, 256, 128, 64)
@@ -83,6 +84,7 @@ class Speed(NamedTuple):
     product: float
 
 
+@one_at_a_time("prediction")
 def estimated(method: Heta | Baseline, prediction: Prediction, memory: float | int | None = None) -> Estimate:
     """The cost of a method, and of cheaper ones that fit into so much memory (by default, half of what is free)."""
     method.check(prediction)
@@ -99,6 +101,7 @@ def estimated(method: Heta | Baseline, prediction: Prediction, memory: float | i
     return replace(asked, cheaper=tuple(sorted(better, key=lambda other: -other.seconds)))
 
 
+@one_at_a_time("prediction")
 def timed(prediction: Prediction, products: bool = True) -> Speed:
     """Run the last few positions, as often as it takes to know how long that lasts; ``products`` only where wanted."""
     start = 0 if prediction.prompt.kept is None else max(0, len(prediction) - TRIED)

@@ -17,6 +17,7 @@ from heta_lens.options import check_at_least
 from heta_lens.parts import scaled
 from heta_lens.prediction import Prediction
 from heta_lens.progress import working
+from heta_lens.turns import one_at_a_time
 
 Array: TypeAlias = np.ndarray
 Table: TypeAlias = Mapping[str, Float[Array, "set"]]  # sums of features over sets of tokens; how much g drops; whose
@@ -84,6 +85,7 @@ def fit_weights(predictions: Sequence[Prediction], method: Heta | None = None, *
     return Fit(float(beta), float(gamma), held_out, len(predictions), len(table["drop"]), method)
 
 
+@one_at_a_time("prediction")
 def measured(method: Heta, prediction: Prediction, number: int, seed: int) -> Table:
     """A row for each set of tokens: how much g drops without it, and the sum of every feature over it."""
     with warnings.catch_warnings():  # of weak parts: their weights are what is looked for

@@ -34,6 +34,7 @@ from heta_lens.probing import Probing
 from heta_lens.progress import Work, working
 from heta_lens.prompt import TAIL
 from heta_lens.sure import LEAST
+from heta_lens.turns import one_at_a_time
 from heta_lens.variants import PRESETS, VARIANTS, Recipe, Variant
 from heta_lens.windows import Window, averaged, edge_gap, leakage, most_central, window_gate, windows
 
@@ -185,9 +186,11 @@ class Heta:
         return self.recipe.weights or (self.beta, self.gamma)
 
     # ------------------------------------------------------------------------------------------------- explaining
+    @one_at_a_time("prediction")
     def __call__(self, prediction: Prediction) -> Attribution:
         return self.each([prediction])[0]
 
+    @one_at_a_time("predictions")
     def each(self, predictions: Sequence[Prediction]) -> list[Attribution]:
         """Explain predictions of one prompt, shorter contexts first; they share masked forwards where they can."""
         lengths = [len(prediction) for prediction in predictions]

@@ -17,12 +17,14 @@ from heta_lens.options import Batch, check_batch, check_choice, chosen_positions
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Done
 from heta_lens.scales import Scale
+from heta_lens.turns import one_at_a_time
 
 How: TypeAlias = Literal["edge_patch", "resid_patch", "input"]
 Patterns: TypeAlias = Literal["frozen", "recomputed"]
 Patched: TypeAlias = Callable[[Bool[Tensor, "copy pos"]], Float[Tensor, "copy"]]
 
 
+@one_at_a_time("prediction")
 def effects(
     prediction: Prediction,
     *,

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from heta_lens.memory import Sizes
 from heta_lens.options import from_end, is_whole
 from heta_lens.text import Speller
+from heta_lens.turns import changing, one_at_a_time
 
 EMBED = "hook_embed"
 READ = "unembed.hook_in"  # what the last layer norm hands to the unembedding
@@ -151,6 +152,7 @@ class Lens:
     def output_weights(self, layer: int) -> Float[Tensor, "head d_head d"]:
         return self.blocks[layer].attn.W_O.detach()
 
+    @one_at_a_time("self")
     @torch.no_grad()
     def embedding_table(self, ids: Sequence[int] | None = None) -> Float[Tensor, "token d"]:
         """What the embedding modules return (scaled and normalised where the model does), hooks aside; for every id."""
@@ -163,6 +165,7 @@ class Lens:
                 table = bare(table) if self.user_hooks() else module(table)
         return table[0]
 
+    @one_at_a_time("self")
     def run(
         self,
         ids: Int[Tensor, "batch pos"],
@@ -198,6 +201,19 @@ class Lens:
         watch = {self.stream_name(layer): partial(_note, seen, layer) for layer in layers}
         self.run(ids, {**(hooks or {}), **watch}, whole=whole)
         return seen
+
+    @one_at_a_time("self")
+    @torch.no_grad()
+    def cache(self, ids: Int[Tensor, "1 pos"]) -> Any:
+        """What ``run_with_cache(ids, names_filter=names_filter)`` gives, which leaves its own hooks when broken off."""
+        from transformer_lens import ActivationCache
+
+        seen: dict[str, Tensor] = {}
+        with self.hooked(
+            [(name, partial(_note, seen, name)) for name in self.points if names_filter(name)], every=False
+        ):
+            self.model(ids)
+        return ActivationCache(seen, cast(Any, self.model))
 
     @torch.no_grad()
     def keys_values(self, ids: Int[Tensor, "1 pos"]) -> KeysValues:
@@ -263,15 +279,13 @@ class Lens:
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
         """Gradients on, but for no parameter; the parameters' flags come back as they were."""
-        trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        with torch.inference_mode(False), torch.enable_grad():
-            try:
+        trainable: list[nn.Parameter] = []
+        with changing(self.model, partial(_require_gradients, trainable)):
+            trainable += [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+            with torch.inference_mode(False), torch.enable_grad():
                 for parameter in trainable:
                     parameter.requires_grad_(False)
                 yield
-            finally:
-                for parameter in trainable:
-                    parameter.requires_grad_(True)
 
     def weights(self) -> dict[str, Any]:
         """How the weights were processed: the gate depends on it, although the logits do not."""
@@ -317,23 +331,19 @@ class Lens:
         return 1 if self._is_hooked_transformer else 2
 
     @contextmanager
-    def hooked(self, hooks: Sequence[tuple[str, Hook]]) -> Iterator[None]:
-        """Add hooks, see that every one of them fires, and take exactly these away again."""
-        added: list[tuple[Any, Any]] = []
+    def hooked(self, hooks: Sequence[tuple[str, Hook]], *, every: bool = True) -> Iterator[None]:
+        """Add hooks, see that ``every`` one of them fires, and take exactly these away again."""
         fired: set[str] = set()
-        try:
-            for name, function in hooks:
-                point = self.points[name]
-                kind = BatchHook if isinstance(function, BatchHook) else partial
-                point.add_hook(kind(_heard, fired, name, function))
-                added.append((point, point.fwd_hooks[-1]))
+        added: list[tuple[Any, Any]] = []
+        for name, function in hooks:
+            kind = BatchHook if isinstance(function, BatchHook) else partial
+            added.append((self.points[name], kind(_heard, fired, name, function)))
+        with changing(self.model, partial(_take_off, added)):
+            for point, hook in added:
+                point.add_hook(hook)
             yield
-        finally:
-            for point, handle in added:
-                handle.hook.remove()
-                point.fwd_hooks[:] = [other for other in point.fwd_hooks if other is not handle]
         silent = {name for name, _ in hooks} - fired
-        if silent:
+        if silent and every:
             raise RuntimeError(f"{type(self.model).__name__} ran without passing through {', '.join(sorted(silent))}")
 
 
@@ -343,14 +353,32 @@ def _rows(live: Float[Tensor, "batch pos d"], read: Places) -> Float[Tensor, "ba
     return live[:, list(read)]
 
 
-def _note(seen: dict[int, Tensor], layer: int, live: Tensor) -> None:
-    seen[layer] = live
+def _note(seen: dict[Any, Tensor], key: Any, live: Tensor) -> None:
+    seen[key] = live
 
 
 def _heard(fired: set[str], name: str, function: Hook, activation: Tensor, hook: Any) -> Tensor | None:  # noqa: ARG001
     """A hook (which is called with its point, by name) that tells that it was."""
     fired.add(name)
     return function(activation)
+
+
+def _require_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    for parameter in parameters:
+        parameter.requires_grad_(True)
+
+
+def _take_off(added: Sequence[tuple[Any, Any]]) -> None:
+    """Take hooks off their points, also those that torch has and TransformerLens has not listed yet."""
+    for point, hook in added:
+        for key, other in list(point._forward_hooks.items()):
+            if _closes_over(other, hook):
+                point._forward_hooks.pop(key, None)
+        point.fwd_hooks[:] = [handle for handle in point.fwd_hooks if handle.user_hook is not hook]
+
+
+def _closes_over(function: Any, value: Any) -> bool:
+    return any(cell.cell_contents is value for cell in getattr(function, "__closure__", None) or ())
 
 
 def check_decoder(model: Any) -> None:

@@ -20,12 +20,14 @@ from heta_lens.options import check_names, hint, is_whole
 from heta_lens.padding import check_unpadded, real_parts
 from heta_lens.prediction import Prediction, predictions
 from heta_lens.span import SpanAttribution
+from heta_lens.turns import one_at_a_time
 
 Method: TypeAlias = Heta | Baseline
 
 METHODS: dict[str, type[Heta] | type[Baseline]] = {"heta": Heta, **BASELINES}
 
 
+@one_at_a_time("cache")
 def attribute(
     cache: Any,
     target: Asked = None,
@@ -52,6 +54,7 @@ def attribute(
     return explain(Prediction.from_cache(cache, target, position=position, tokens=tokens))
 
 
+@one_at_a_time("cache")
 def estimate(
     cache: Any,
     target: Asked = None,
@@ -71,6 +74,7 @@ def estimate(
     return estimated(explain, Prediction.from_cache(cache, target, position=position, tokens=tokens), memory)
 
 
+@one_at_a_time("cache")
 def attribute_span(
     cache: Any,
     start: SupportsIndex,
@@ -99,6 +103,7 @@ def attribute_span(
     return SpanAttribution(tuple(steps), (*steps[-1].tokens, lens.speller.write(ids[-1], ids[:-1])))
 
 
+@one_at_a_time("cache")
 def attribute_batch(
     cache: Any,
     targets: Asked | list[Asked] = None,

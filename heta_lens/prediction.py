@@ -25,6 +25,7 @@ from heta_lens.masking import Mask, mask_vector
 from heta_lens.prompt import Prompt
 from heta_lens.scales import Scale, on_scale
 from heta_lens.text import Span, locate, tokens_in
+from heta_lens.turns import one_at_a_time
 
 T = TypeVar("T")
 
@@ -53,6 +54,7 @@ class Prediction:
     """Tokens that write the same text, where the target was given as text."""
 
     @classmethod
+    @one_at_a_time("cache")
     def from_cache(
         cls, cache: Any, target: Asked = None, *, position: SupportsIndex | None = None, tokens: Tokens = None
     ) -> "Prediction":
@@ -187,9 +189,9 @@ class Prediction:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Gradients on for embeddings and off for parameters; the hooks must be those of when this was made."""
-        if tuple(self.lens.user_hooks()) != self.prompt.user_hooks:
-            raise RuntimeError("hooks were added to or removed from the model since this prediction was made")
         with self.lens.undisturbed():
+            if tuple(self.lens.user_hooks()) != self.prompt.user_hooks:
+                raise RuntimeError("hooks were added to or removed from the model since this prediction was made")
             yield
 
     # ------------------------------------------------------------------------------------------- what it comes to

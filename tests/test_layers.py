@@ -12,7 +12,7 @@ PACKAGE = Path(heta_lens.__file__).parent
 LEVELS = [
     {"files", "reading"},
     {"batches", "checkpoints", "divergence", "memory", "options", "progress", "samples"}
-    | {"scales", "show", "storage", "surrogates", "text", "typed", "variants"},
+    | {"scales", "show", "storage", "surrogates", "text", "turns", "typed", "variants"},
     {"attribution", "data", "lens", "masking", "models", "padding", "sources"},
     {"anatomy", "asked", "cached", "plots", "span"},
     {"prompt"},

@@ -1,15 +1,13 @@
 """Nothing of the caller's is changed by an attribution, whether it succeeds or is broken off half-way."""
 
-import copy
-import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
-import numpy as np
 import pytest
 import torch
+from faults import differences, state
 from torch import Tensor
 
 import heta_lens
@@ -31,82 +29,6 @@ OWN_KINDS: dict[str, Callable[[], Any]] = {
 }
 
 TWO_KINDS = list(OWN_KINDS)[:: len(OWN_KINDS) - 1]
-
-TORCH_HOOKS = [
-    "_forward_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-]
-
-
-# --------------------------------------------------------------------------------------- everything the caller can see
-def wrapped(model: Any) -> Any:
-    return getattr(model, "original_model", model)
-
-
-def modules(model: Any) -> list[Any]:
-    return list({id(module): module for module in (*model.modules(), *wrapped(model).modules())}.values())
-
-
-def weights(model: Any) -> dict[str, Tensor]:
-    found = {}
-    for k, module in enumerate(modules(model)):
-        found |= {f"{k}.{name}": tensor for name, tensor in module.named_parameters(recurse=False)}
-        found |= {f"{k}.{name}": tensor for name, tensor in module.named_buffers(recurse=False)}
-    return found
-
-
-def state(model: Any, cache: Any, ids: Tensor) -> dict[str, Any]:
-    """A deep copy of all that could be changed, by name."""
-    return {
-        "hooks": {
-            name: [
-                (handle.user_hook, id(handle), id(handle.hook), handle.is_permanent, handle.context_level)
-                for handle in (*point.fwd_hooks, *point.bwd_hooks)
-            ]
-            for name, point in model.hook_dict.items()
-        },
-        "torch hooks": [[list(getattr(module, kind).items()) for kind in TORCH_HOOKS] for module in modules(model)],
-        "training": [module.training for module in modules(model)],
-        "weights": {name: tensor.detach().clone() for name, tensor in weights(model).items()},
-        "requires_grad": {name: tensor.requires_grad for name, tensor in weights(model).items()},
-        "grad": {name: None if tensor.grad is None else tensor.grad.clone() for name, tensor in weights(model).items()},
-        "cfg": copy.deepcopy(vars(model.cfg)),
-        "config": copy.deepcopy(getattr(wrapped(model), "config", None)),
-        "tokenizer": settings(model.tokenizer),
-        "cache": {name: cached.clone() for name, cached in cache.cache_dict.items()},
-        "has_batch_dim": cache.has_batch_dim,
-        "tokens": ids.clone(),
-        "torch random state": torch.get_rng_state(),
-        "numpy random state": np.random.get_state()[1].tolist(),  # noqa: NPY002
-        "python random state": random.getstate(),
-        "grad enabled": torch.is_grad_enabled(),
-        "inference mode": torch.is_inference_mode_enabled(),
-        "default dtype": torch.get_default_dtype(),
-        "threads": torch.get_num_threads(),
-    }
-
-
-def settings(tokenizer: Any) -> dict[str, Any]:
-    names = ["padding_side", "truncation_side", "model_max_length", "special_tokens_map", "init_kwargs"]
-    return {name: copy.deepcopy(getattr(tokenizer, name)) for name in names} | {"size": len(tokenizer)}
-
-
-def differences(before: Any, after: Any, name: str = "") -> list[str]:
-    """Where two states differ, to the bit."""
-    if isinstance(before, Tensor) and isinstance(after, Tensor):
-        equal = before.dtype == after.dtype and torch.equal(before, after)
-        return [] if equal else [name]
-    if isinstance(before, Mapping) and isinstance(after, Mapping) and before.keys() == after.keys():
-        return [found for key in before for found in differences(before[key], after[key], f"{name}/{key}")]
-    if isinstance(before, list | tuple) and type(before) is type(after) and len(before) == len(after):
-        pairs = enumerate(zip(before, after, strict=True))
-        return [found for k, (one, other) in pairs for found in differences(one, other, f"{name}/{k}")]
-    return [] if before is after or before == after else [name]
 
 
 def noted(seen: list[Any]) -> Callable[..., None]:

@@ -14,6 +14,7 @@ from heta_lens.diagnostics import sink_mass
 from heta_lens.options import check_options, chosen, settings
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work, working
+from heta_lens.turns import one_at_a_time
 
 Found: TypeAlias = tuple[Float[Tensor, "pos"], dict[str, Any]]  # scores, and what else there is to say
 
@@ -40,6 +41,7 @@ class Baseline(ABC):
     def __post_init__(self) -> None:
         check_options(self)
 
+    @one_at_a_time("prediction")
     def __call__(self, prediction: Prediction) -> Attribution:
         self.check(prediction)
         with prediction.running(), working(self.work(prediction), self.progress) as work:
@@ -53,6 +55,7 @@ class Baseline(ABC):
             known["adapted"] = self.adapted
         return prediction.attribution(self.label, scores, {}, settings(self), known | facts, signed=self.directed)
 
+    @one_at_a_time("predictions")
     def each(self, predictions: Sequence[Prediction]) -> list[Attribution]:
         """Explain several predictions, one after the other."""
         for prediction in predictions:

@@ -24,6 +24,7 @@ from heta_lens.progress import Done, working
 from heta_lens.scales import Scale
 from heta_lens.show import View
 from heta_lens.text import quoted
+from heta_lens.turns import one_at_a_time
 
 Emptied: TypeAlias = Literal["zero", "mean"]
 
@@ -102,6 +103,7 @@ class GateHeads:
         return repr(self.of())
 
 
+@one_at_a_time("cache")
 def gate_heads(
     cache: Any,
     *,
@@ -125,6 +127,7 @@ def gate_heads(
     return GateHeads(by_head(asked.patterns, norms, flow).cpu(), asked.written)
 
 
+@one_at_a_time("cache")
 def ablate_heads(
     cache: Any,
     target: Asked = None,

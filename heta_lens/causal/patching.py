@@ -26,6 +26,7 @@ from heta_lens.prediction import Prediction
 from heta_lens.progress import Done, working
 from heta_lens.scales import Scale
 from heta_lens.text import quoted
+from heta_lens.turns import one_at_a_time
 
 ByPosition: TypeAlias = Literal["resid_pre", "attn_out", "mlp_out"]
 ByHead: TypeAlias = Literal["head_out", "head_q", "head_k", "head_v"]
@@ -40,6 +41,7 @@ ELSEWHERE = {
 }
 
 
+@one_at_a_time("clean_cache")
 def patch(
     clean_cache: Any,
     spoilt_cache: Any,

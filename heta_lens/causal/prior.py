@@ -16,6 +16,7 @@ from heta_lens.metrics.ranking import ranked
 from heta_lens.options import Batch, check_at_least, check_choice
 from heta_lens.prediction import Prediction
 from heta_lens.scales import Scale
+from heta_lens.turns import one_at_a_time
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Search:
         return self.exhaustive - self.forwards
 
 
+@one_at_a_time("clean_cache")
 def patch_in_order(
     clean_cache: Any,
     spoilt_cache: Any,

@@ -4,14 +4,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-
 from heta_lens.cached import Activations, Tokens
 from heta_lens.causal.pair import shared_lens
 from heta_lens.interventions import values_put
-from heta_lens.lens import EMBED, names_filter, pattern_name, values_name
+from heta_lens.lens import EMBED, pattern_name, values_name
 from heta_lens.options import chosen_positions
 from heta_lens.prediction import Prediction
+from heta_lens.turns import changing
 
 
 @contextmanager
@@ -31,15 +30,14 @@ def swap_values(
         positions: the same in both prompts; runs that do not reach them are as they were.
         tokens: the ids of prompt B; without them they are read off its cached embeddings.
     """
-    shared_lens(cache_a, cache_b).check_layer("layer", layer)
-    asked, given = Prediction.from_cache(cache_b, tokens=tokens), Activations.of(cache_a)
-    pattern = pattern_name(layer)
-    if pattern in given and given[pattern].shape[-1] != len(given[EMBED]):
-        raise ValueError("cache_a holds a part of its prompt: take it of the whole, without pos_slice")
-    shorter = min(len(asked), len(given[EMBED]))
-    places = chosen_positions("positions", positions, shorter, "that both prompts have")
-    model: Any = asked.lens.model
-    with values_put(asked, places, given[values_name(layer)][places], layer):
-        with torch.no_grad():
-            cache = model.run_with_cache(asked.ids[None], names_filter=names_filter)[1]
-        yield cache
+    lens = shared_lens(cache_a, cache_b)
+    lens.check_layer("layer", layer)
+    with changing(lens.model):
+        asked, given = Prediction.from_cache(cache_b, tokens=tokens), Activations.of(cache_a)
+        pattern = pattern_name(layer)
+        if pattern in given and given[pattern].shape[-1] != len(given[EMBED]):
+            raise ValueError("cache_a holds a part of its prompt: take it of the whole, without pos_slice")
+        shorter = min(len(asked), len(given[EMBED]))
+        places = chosen_positions("positions", positions, shorter, "that both prompts have")
+        with values_put(asked, places, given[values_name(layer)][places], layer):
+            yield asked.lens.cache(asked.ids[None])

@@ -27,11 +27,13 @@ from heta_lens.prediction import Prediction
 from heta_lens.progress import Done, working
 from heta_lens.scales import Scale
 from heta_lens.text import quoted
+from heta_lens.turns import one_at_a_time
 
 What: TypeAlias = Literal["resid_post", "mlp_out", "attn_out"]
 States: TypeAlias = Mapping[str, Float[Tensor, "pos d"]]  # by the hook where they were seen
 
 
+@one_at_a_time("cache")
 def trace(
     cache: Any,
     target: Asked = None,

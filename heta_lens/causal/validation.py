@@ -23,6 +23,7 @@ from heta_lens.prediction import Prediction
 from heta_lens.progress import working
 from heta_lens.scales import Scale
 from heta_lens.show import View
+from heta_lens.turns import one_at_a_time
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -70,6 +71,7 @@ class Validation:
         )
 
 
+@one_at_a_time("cache")
 def validate(
     cache: Any,
     attribution: Attribution,

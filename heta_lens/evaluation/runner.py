@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -20,7 +19,7 @@ from heta_lens import models
 from heta_lens.data.instance import SPANS, Instance
 from heta_lens.data.instance import record_of as as_json
 from heta_lens.evaluation.records import Record, Value, append, begin, read_records
-from heta_lens.lens import names_filter
+from heta_lens.lens import Lens
 from heta_lens.methods import Method, method_of
 from heta_lens.metrics import METRICS, Case
 from heta_lens.metrics.case import positions
@@ -28,6 +27,7 @@ from heta_lens.metrics.judges import Judge
 from heta_lens.metrics.robustness import Explain
 from heta_lens.options import check_choice, keywords
 from heta_lens.prediction import Prediction
+from heta_lens.turns import one_at_a_time
 
 Asked = TypeVar("Asked")
 Ready: TypeAlias = Callable[[Instance, Prediction], Explain]
@@ -172,14 +172,14 @@ def recorded(
         yield record
 
 
+@one_at_a_time("model")
 def ask(model: Any, instance: Instance) -> Prediction:
     """What the model is asked by an instance: the first token of its answer, or what it says by itself.
 
     Keys and values that runs continue from are there already, so that no method pays for them with its seconds.
     """
     ids = models.encode(model, instance.text)
-    with torch.no_grad():
-        _, cache = model.run_with_cache(ids, names_filter=names_filter)
+    cache = Lens(model).cache(ids)
     prediction = Prediction.from_cache(cache, tokens=ids)
     if instance.answer is not None:
         first, *_ = prediction.spell(instance.answer)

@@ -11,6 +11,7 @@ from heta_lens.masking import Mask
 from heta_lens.metrics.checks import finite_scores
 from heta_lens.options import check_at_least
 from heta_lens.prediction import Prediction
+from heta_lens.turns import one_at_a_time
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +27,7 @@ class Drops:
     seed: int
 
     @classmethod
+    @one_at_a_time("prediction")
     def of(cls, prediction: Prediction, *, mask: Mask = "zero", seed: int = 0) -> "Drops":
         """Of every token, and of 32 random sets."""
         check_at_least("seed", seed, 0, whole=True)

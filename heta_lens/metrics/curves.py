@@ -24,6 +24,7 @@ from heta_lens.metrics.ranking import Order, ranked
 from heta_lens.options import check_choice
 from heta_lens.prediction import Prediction
 from heta_lens.scales import Scale
+from heta_lens.turns import one_at_a_time
 
 Steps: TypeAlias = Sequence[float] | Literal["tokens"]
 Kind: TypeAlias = Literal["value", "drop"]
@@ -47,6 +48,7 @@ class Curve:
                     raise ValueError(f"{name}[{place}] of the curve is {number}")
 
 
+@one_at_a_time("prediction")
 def curve(
     prediction: Prediction,
     scores: Float[Tensor, "pos"],

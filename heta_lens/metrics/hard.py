@@ -13,6 +13,7 @@ from heta_lens.metrics.distances import DISTANCES, Apart, ratios
 from heta_lens.metrics.ranking import highest
 from heta_lens.options import check_at_least
 from heta_lens.prediction import Prediction
+from heta_lens.turns import one_at_a_time
 
 RELEASED = (0.1, 0.2, 0.3)  # the shares of tokens that the authors' released code takes
 
@@ -74,6 +75,7 @@ def distances(prediction: Prediction, gone: Bool[Tensor, "row pos"], apart: Apar
     return without(prediction, gone, lambda log_probs: apart(log_probs.double(), clean, prediction.target))
 
 
+@one_at_a_time("prediction")
 @torch.no_grad()
 def without(
     prediction: Prediction, gone: Bool[Tensor, "row pos"], read: Callable[[Float[Tensor, "some vocab"]], Tensor]

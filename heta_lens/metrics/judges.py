@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from math import isnan
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -14,7 +14,6 @@ from torch import Tensor
 from heta_lens.attribution import Attribution
 from heta_lens.cached import Activations
 from heta_lens.interventions import effects, values_put
-from heta_lens.lens import names_filter
 from heta_lens.metrics.additivity import Drops, additivity_gap, faithfulness_error
 from heta_lens.metrics.alignment import Reading, chance_of_passing, dsa, evidence_mass, f1, passes
 from heta_lens.metrics.case import Case
@@ -155,10 +154,9 @@ def of_whole_answer(case: Case) -> Float[Tensor, "pos"]:
     written = prediction.spell(answer) if answer else []
     if len(written) < 2:
         return case.scores
-    n, model = len(prediction), cast(Any, prediction.lens.model)
+    n = len(prediction)
     ids = torch.cat([prediction.ids, torch.tensor(written[:-1]).to(prediction.ids)])[None]
-    with torch.no_grad():
-        _, cache = model.run_with_cache(ids, names_filter=names_filter)
+    cache = prediction.lens.cache(ids)
     wanted = {n + place: token for place, token in enumerate(written)}
     with prediction.lens.undisturbed():
         asked = predictions(prediction.lens, Activations.of(cache), wanted, tokens=ids, follow=False)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from math import nan
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -12,10 +12,11 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from heta_lens.attribution import Attribution
-from heta_lens.lens import EMBED, BatchHook, names_filter
+from heta_lens.lens import EMBED, BatchHook
 from heta_lens.metrics.checks import finite_numbers, finite_scores
 from heta_lens.options import check_at_least
 from heta_lens.prediction import Prediction
+from heta_lens.turns import one_at_a_time
 
 Explain: TypeAlias = Callable[[Prediction], Attribution]
 
@@ -24,6 +25,7 @@ ENDINGS = ("ied", "ies", "ing", "ed", "es", "s", "e", "d")
 PAIRS = 3  # the fewest that tell of an order
 
 
+@one_at_a_time("prediction")
 def under_noise(
     prediction: Prediction, methods: Sequence[Explain], *, noise: float | int = 0.01, seed: int = 0
 ) -> list[Attribution]:
@@ -53,10 +55,8 @@ def shifted(by: Float[Tensor, "pos d"], live: Float[Tensor, "batch pos d"]) -> F
 
 def again(prediction: Prediction) -> Prediction:
     """The same question to the model as it is now: with other hooks, or other weights."""
-    ids, model = prediction.ids[None], cast(Any, prediction.lens.model)
-    with torch.no_grad():
-        _, cache = model.run_with_cache(ids, names_filter=names_filter)
-    return Prediction.from_cache(cache, prediction.target, tokens=ids)
+    ids = prediction.ids[None]
+    return Prediction.from_cache(prediction.lens.cache(ids), prediction.target, tokens=ids)
 
 
 def sensitivity(runs: Float[Tensor, "run pos"]) -> float:

@@ -1,7 +1,8 @@
 """Sanity (Adebayo 2018): a method that explains a model says something else about one whose weights mean nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,8 +15,10 @@ from heta_lens.metrics.checks import finite_scores
 from heta_lens.metrics.robustness import Explain, again
 from heta_lens.options import check_at_least
 from heta_lens.prediction import Prediction
+from heta_lens.turns import changing, one_at_a_time
 
 
+@one_at_a_time("prediction")
 def cascade(
     prediction: Prediction,
     explain: Explain,
@@ -49,16 +52,18 @@ def shuffled(lens: Lens, depth: int, seed: int = 0) -> Iterator[None]:
     weights = [weight for layer in list(lens.blocks)[lens.layers - depth :] for weight in layer.parameters()]
     before: list[tuple[Any, Tensor]] = [(weight, weight.detach().clone()) for weight in unique(weights)]
     generator = torch.Generator().manual_seed(seed)
-    try:
+    with changing(lens.model, partial(_put_back, before)):
         with torch.no_grad():
             for weight, old in before:
                 order = torch.randperm(old.numel(), generator=generator).to(old.device)
                 weight.copy_(old.flatten()[order].view_as(old))
         yield
-    finally:
-        with torch.no_grad():
-            for weight, old in before:
-                weight.copy_(old)
+
+
+@torch.no_grad()
+def _put_back(before: Sequence[tuple[Any, Tensor]]) -> None:
+    for weight, old in before:
+        weight.copy_(old)
 
 
 def unique(weights: list[Any]) -> list[Any]:

@@ -24,6 +24,7 @@ from heta_lens.metrics.distances import DISTANCES, Apart, Distance, ratios
 from heta_lens.metrics.normalised import Norm, Sign, normalised, signed, with_mean
 from heta_lens.options import check_at_least, check_choice, check_count
 from heta_lens.prediction import Prediction
+from heta_lens.turns import one_at_a_time
 
 SHARES = tuple(share / 10 for share in range(1, 10))  # of the context to keep
 
@@ -170,6 +171,7 @@ def log_ratio(pairs: Sequence[tuple[float, float]]) -> float:
     return log(own / random)
 
 
+@one_at_a_time("prediction")
 @torch.no_grad()
 def thinned(
     prediction: Prediction,
