@@ -4,6 +4,8 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar, copy_context
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -11,6 +13,8 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from heta_lens.samples import Samples
+
+T = TypeVar("T")
 
 
 def standard_error(
@@ -64,8 +68,20 @@ def weak(share: Mapping[str, float], least: float = 0.01) -> list[str]:
     return [name for name, part in share.items() if part < least]
 
 
+_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
+
+
+def quietly(function: Callable[[], T]) -> T:
+    """Without warnings of `warn`, in this call alone: the filters of `warnings` are those of all threads."""
+    context = copy_context()
+    context.run(_quiet.set, True)
+    return context.run(function)
+
+
 def warn(message: str) -> None:
     """A warning that names the line which called heta_lens, and so is shown once for each such line."""
+    if _quiet.get():
+        return
     level = 1
     while sys._getframe(level).f_globals.get("__name__", "").startswith("heta_lens."):
         level += 1

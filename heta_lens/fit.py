@@ -1,6 +1,5 @@
 """Fitting β and γ: the weights with which scores come nearest to what masking sets of tokens really does."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -11,6 +10,7 @@ from jaxtyping import Float, Int
 from scipy.optimize import nnls
 from scipy.stats import bootstrap
 
+from heta_lens.diagnostics import quietly
 from heta_lens.faithfulness import drops, subsets
 from heta_lens.heta import Heta
 from heta_lens.options import check_at_least
@@ -88,9 +88,7 @@ def fit_weights(predictions: Sequence[Prediction], method: Heta | None = None, *
 @one_at_a_time("prediction")
 def measured(method: Heta, prediction: Prediction, number: int, seed: int) -> Table:
     """A row for each set of tokens: how much g drops without it, and the sum of every feature over it."""
-    with warnings.catch_warnings():  # of weak parts: their weights are what is looked for
-        warnings.simplefilter("ignore", UserWarning)
-        parts = method(prediction).parts
+    parts = quietly(lambda: method(prediction)).parts  # weak ones too: their weights are what is looked for
     gate = parts["gate"]
     curvature, information = (scaled(parts[name], method.balance) for name in ("curvature", "information"))
     features = {

@@ -32,6 +32,7 @@ from heta_lens.lens import (
 )
 from heta_lens.memory import available
 from heta_lens.scales import log_softmax
+from heta_lens.turns import one_at_a_time
 
 Logits: TypeAlias = Callable[[Float[Tensor, "batch pos d"]], Float[Tensor, "batch read vocab"]]
 
@@ -177,6 +178,7 @@ class Prompt:
         return not all(isinstance(hook, BatchHook) for hook in self.user_hooks)
 
     @property
+    @one_at_a_time("self")  # before the lock that `cached_property` has until Python 3.12, or two threads wait for ever
     def kept(self) -> KeysValues | None:
         """The clean keys and values, for runs that continue from them; None where that does not work."""
         return self._reuse[0]

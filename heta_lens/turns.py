@@ -102,8 +102,10 @@ class Hold:
         self.turn: Turn | None = None
         self.changes: list[Callable[[], None]] = []  # each of them undoes one; the last change comes last
 
-    def lasts(self, stack: set[FrameType]) -> bool:
-        return not self.over and (self.frame in stack or (self.pulse is not None and self.pulse() is not None))
+    def lasts(self, stack: set[int]) -> bool:
+        if self.over or self.pulse is not None:
+            return not self.over and self.pulse is not None and self.pulse() is not None
+        return id(self.frame) in stack
 
     def begin(self) -> None:
         """Wait for the model, and finish the clean-up of calls that were broken off."""
@@ -145,11 +147,11 @@ class Hold:
         self.over, self.frame = True, None
 
 
-def frames(thread: int) -> set[FrameType]:
-    """What a thread is executing; nothing, if it has ended."""
+def frames(thread: int) -> set[int]:
+    """The ids of what a thread is executing, so that nothing is kept alive; none, if it has ended."""
     at, found = sys._getframe() if thread == get_ident() else sys._current_frames().get(thread), set()
     while at is not None:
-        found.add(at)
+        found.add(id(at))
         at = at.f_back
     return found
 

@@ -119,7 +119,9 @@ def check_next_call_cleans_up(kind: str, call: str, seed: int) -> bool:
     return bool(left)
 
 
-SAMPLE = [(KIND, call, seed) for k, KIND in enumerate(KINDS) for call in CALLS for seed in range(100 * k, 100 * k + 5 - k)]
+SAMPLE = [
+    (KIND, call, seed) for k, KIND in enumerate(KINDS) for call in CALLS for seed in range(100 * k, 100 * k + 5 - k)
+]
 
 
 @pytest.mark.parametrize(("kind", "call", "seed"), SAMPLE)
