@@ -14,7 +14,7 @@ LEVELS = [
     {"batches", "checkpoints", "divergence", "memory", "options", "progress", "samples"}
     | {"scales", "show", "storage", "surrogates", "text", "turns", "typed", "variants"},
     {"attribution", "data", "lens", "masking", "models", "padding", "sources"},
-    {"anatomy", "asked", "cached", "plots", "span"},
+    {"anatomy", "asked", "cached", "fingerprint", "plots", "span"},
     {"prompt"},
     {"prediction"},
     {"gate", "hessian", "information", "windows", "diagnostics", "generation", "likelihood"},
