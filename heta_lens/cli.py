@@ -22,8 +22,10 @@ from heta_lens import models, plots
 from heta_lens.attribution import Attribution
 from heta_lens.data import recall, suites
 from heta_lens.evaluation import Entry, evaluate, write_report
-from heta_lens.evaluation.records import read_records
+from heta_lens.evaluation.records import RECORDS, RUN, read_records
+from heta_lens.evaluation.report import FILES as REPORT
 from heta_lens.evaluation.reproduce import TABLES, reproduce
+from heta_lens.files import check_distinct
 from heta_lens.lens import names_filter
 from heta_lens.methods import METHODS, attribute
 from heta_lens.metrics import METRICS
@@ -42,6 +44,13 @@ JUDGED = "By what: see heta-lens metrics; may be given again, or with commas (al
 OF_HETA = "An option of HETA in all its rows, like balance=sum; may be given again."
 REPRODUCED = Path("reproduced")
 OF_SUITE = "An option of the suite, like hops=2; may be given again."
+INSTEAD = {
+    "name": "the suite is the first argument",
+    **{name: f"use --{name}" for name in ("path", "split", "limit", "seed")},
+    "says": "it is what the model of --model answers",
+}
+RETRY = "Do again what raised an error or was not finite (else it stays failed)."
+Retry = Annotated[bool, typer.Option("--retry-failed", help=RETRY)]
 Page = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a page that needs nothing else.")]
 
 
@@ -91,11 +100,13 @@ def evaluate_suite(
     limit: Annotated[int | None, typer.Option(min=1, help="How many prompts (recall, which has no end: 100).")] = None,
     seed: Annotated[int, typer.Option(help="Which prompts are drawn.")] = 0,
     option: Annotated[list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help=OF_SUITE)] = None,
+    retry_failed: Retry = False,
 ) -> None:
     """Judge methods on the prompts of a suite, and report what is found."""
-    with _taught():
+    with _resumable(), _taught():
+        check_distinct({"--path": path, **{f"{name} of --out": out / name for name in (RUN, RECORDS, *REPORT)}})
         entries = [Entry.read(one) for one in _listed(methods, EVALUATED)]
-        names, options = _listed(metrics, CHEAP), keywords(option or [])
+        names, options = _listed(metrics, CHEAP), _suite_options(option or [])
         if suite == "recall":
             limit, split = limit or 100, split or "test"
         told = {"suite": suite, "suite_options": options, "model": model, "path": path and str(path), "split": split}
@@ -104,7 +115,7 @@ def evaluate_suite(
         if suite == "longra":  # which is of what a model answers with the distraction and without
             options = {"says": partial(models.next_word, loaded), **options}
         instances = suites.suite(suite, path, split=split, limit=limit, seed=seed, **options)
-        evaluate(loaded, instances, entries, names, out, told=told)
+        evaluate(loaded, instances, entries, names, out, told=told, retry_failed=retry_failed)
         _report(out)
     _tell_failures(out)
 
@@ -131,11 +142,17 @@ def reproduce_table(
     path: Annotated[list[str] | None, typer.Option(metavar="NAME=FILE", help="A data set's file.")] = None,
     option: Annotated[list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help=OF_HETA)] = None,
     seed: Annotated[int, typer.Option(help="Which prompts are drawn.")] = 0,
+    retry_failed: Retry = False,
 ) -> None:
     """Make a table of the paper again: the same rows and columns, its figures beside ours."""
-    with _taught():
+    with _resumable(), _taught():
         paths, options = {name: str(file) for name, file in keywords(path or []).items()}, keywords(option or [])
+        files = {f"--path {name}": file for name, file in paths.items()}
+        for page in (out / f"{table}.md", out / f"{table}.csv"):
+            for name, file in files.items():
+                check_distinct({name: file, "--out's": page})
         how: dict[str, Any] = {"quick": quick, "model": model, "out": out, "limit": limit, "seed": seed}
+        how["retry_failed"] = retry_failed
         for written in reproduce(table, **how, paths=paths, options=options):
             Console().print(Text(str(written)), soft_wrap=True)
 
@@ -242,6 +259,25 @@ def _options(given: list[str]) -> dict[str, Any]:
     return options
 
 
+def _suite_options(given: list[str]) -> dict[str, Any]:
+    """``["hops=2"]`` as keywords; what the command has an option of its own for is refused."""
+    options = keywords(given)
+    for name, value in options.items():
+        if name in INSTEAD:
+            raise ValueError(f"-o {name}={value} is not an option of a suite: {INSTEAD[name]}")
+    return options
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    """Say of an interrupted command that nothing is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _tell("interrupted: what is finished is kept, and the same command resumes there", "yellow")
+        raise typer.Exit(130) from None
+
+
 @contextmanager
 def _taught(*written: Path | None) -> Iterator[None]:
     """Say what was wrong in a line, not in a traceback; files that cannot be written before any long work."""
@@ -250,8 +286,7 @@ def _taught(*written: Path | None) -> Iterator[None]:
         for path in paths:
             if path.is_dir() or not os.access(path.parent, os.W_OK):
                 raise ValueError(f"{path} cannot be written: give a file in a folder that exists")
-        if len(set(paths)) < len(paths):
-            raise ValueError(f"--html and --save are both {paths[0]}: give two files")
+        check_distinct(dict(zip(("--html", "--save"), written, strict=False)))
         with warnings.catch_warnings():
             warnings.showwarning = _warned
             yield

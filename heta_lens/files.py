@@ -4,8 +4,8 @@ import os
 import secrets
 import stat
 import unicodedata
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from errno import EACCES, EBADF, EINVAL, ENOTSUP, EPERM
 from os import PathLike
 from pathlib import Path
@@ -22,17 +22,44 @@ def write_atomically(path: str | PathLike[str], data: bytes | str) -> Path:
     """
     content = data.encode() if isinstance(data, str) else data
     target = Path(os.path.realpath(path))
-    try:
+    with _naming(path):
         if target.exists() and not target.is_file():
             target.write_bytes(content)
         else:
             _replace(target, content)
-    except OSError as error:
-        raise OSError(error.errno or 0, f"cannot write {path}: {error.strerror or error}") from error
     return Path(path)
 
 
-def write_all(descriptor: int, data: bytes) -> None:
+def append_whole(path: str | PathLike[str], data: bytes) -> None:
+    """Add to the end of a file either all of ``data``, which is on the disk when this returns, or nothing."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
+    with _naming(path):
+        new = not Path(path).exists()
+        descriptor = os.open(path, flags, 0o666)
+        try:
+            before = os.fstat(descriptor).st_size
+            try:
+                _write_all(descriptor, data)
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(descriptor, before)
+                raise
+        finally:
+            os.close(descriptor)
+        if new:
+            _sync_folder(Path(path).parent)
+
+
+@contextmanager
+def _naming(path: str | PathLike[str]) -> Iterator[None]:
+    """Say of which file it is that the system refuses something, and not of a temporary one."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno or 0, f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
     """Write all of it, however much of it the system takes at once, and see it on the disk."""
     left = memoryview(data)
     while left:
@@ -40,7 +67,7 @@ def write_all(descriptor: int, data: bytes) -> None:
     os.fsync(descriptor)
 
 
-def sync_folder(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     """See the names in a folder on the disk, where folders can be synced at all."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
@@ -75,7 +102,7 @@ def _replace(target: Path, content: bytes) -> None:
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
         try:
-            write_all(descriptor, content)
+            _write_all(descriptor, content)
         finally:
             os.close(descriptor)
         if target.exists():
@@ -85,7 +112,7 @@ def _replace(target: Path, content: bytes) -> None:
         with suppress(OSError):
             temporary.unlink()
         raise
-    sync_folder(target.parent)
+    _sync_folder(target.parent)
 
 
 def _copy_permissions(source: Path, to: Path) -> None:

@@ -7,6 +7,7 @@ from operator import index
 from pathlib import Path
 from typing import Any
 
+from heta_lens.files import write_atomically
 from heta_lens.options import check_choice, hint, is_whole
 from heta_lens.text import Span, visible
 
@@ -182,4 +183,4 @@ def write_jsonl(path: str | Path, instances: Iterable[Instance]) -> None:
         lines[instance.id] = json.dumps(record_of(instance), ensure_ascii=False)
     if not Path(path).parent.is_dir():
         raise FileNotFoundError(f"there is no folder {Path(path).parent} to write {Path(path).name} in")
-    Path(path).write_bytes("".join(line + "\n" for line in lines.values()).encode())
+    write_atomically(path, "".join(line + "\n" for line in lines.values()))

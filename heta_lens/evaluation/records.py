@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from heta_lens.evaluation.statistics import AGGREGATES
-from heta_lens.files import write_atomically
-from heta_lens.prediction import versions
+from heta_lens.files import append_whole, write_atomically
 from heta_lens.reading import brief, parse_json, read_bytes, read_text
 from heta_lens.typed import check_fields, check_types
 
@@ -32,6 +31,7 @@ RUN_TYPES = {
     "texts": str,
     "versions": Mapping[str, Any] | None,
     "suite_options": Mapping[str, Any] | None,
+    "fingerprint": Mapping[str, str] | None,
 }
 METHOD_TYPES = {"method": str, "options": Mapping[str, Any] | None}
 METRIC_TYPES = {
@@ -46,7 +46,9 @@ class Record:
 
     ``values`` holds a number for each metric (for one that is a ratio of sums, its two terms), or None where it has
     none, and then ``reasons`` says why. ``doubts`` names metrics whose number says little: scores that told no tokens
-    apart, say. ``failed`` is why there are no values at all.
+    apart, say. ``failed`` is why there are no values at all, and ``failed_at`` the file and line where that was raised.
+    ``errors`` has the metrics that raised an error, and where; of one that was not a finite number, no place.
+    ``evaluation`` says of which evaluation this is: of which prompts, metrics, model, and options of its method.
     """
 
     instance: str
@@ -64,6 +66,9 @@ class Record:
     forwards: int = 0
     backwards: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
+    failed_at: str = ""
+    errors: Mapping[str, str] = field(default_factory=dict)
+    evaluation: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "doubts", tuple(self.doubts))  # which JSON has as a list
@@ -161,31 +166,10 @@ def _scanned(folder: Path) -> tuple[list[Record], list[Rejected]]:
     return good, bad
 
 
-def begin(folder: Path, asked: Mapping[str, Any]) -> None:
-    """Say in the folder what is asked for, or see that it is the same as when it was begun, but for methods added."""
-    written = json.dumps({**asked, "versions": versions()}, ensure_ascii=False, indent=1) + "\n"
-    if (folder / RUN).exists():
-        before, now = read_run(folder), json.loads(written)
-        changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-        if "methods" in changed and before.get("methods", {}).items() <= now.get("methods", {}).items():
-            changed.remove("methods")
-        if changed:
-            held = "; ".join(f"{what}: {', '.join(before[what])}" for what in ("methods", "metrics") if what in before)
-            raise ValueError(
-                f"{folder} holds an evaluation with other {', '.join(changed)}: give another folder, or all that this "
-                f"one has ({held}), to which methods may be added"
-            )
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file: give a folder to keep the evaluation in")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / RUN).write_text(written, encoding="utf-8")
-    repair(folder)
-
-
 def append(folder: Path, record: Record) -> None:
-    """Write a line, so that it is on the disk when this returns."""
+    """Write a line, so that it is on the disk when this returns; where it cannot be written whole, nothing is."""
     line = json.dumps(asdict(record), ensure_ascii=False, allow_nan=False) + "\n"
-    _append(folder / RECORDS, line.encode())
+    append_whole(folder / RECORDS, line.encode(errors="replace"))  # a message may quote half of a surrogate pair
 
 
 def repair(folder: Path) -> int:
@@ -200,7 +184,7 @@ def repair(folder: Path) -> int:
     written = read_bytes(path)
     kept = _without(_whole(written), {one.number for one in bad})
     if bad:
-        _append(folder / REJECTED, b"".join(one.line + b"\n" for one in bad))
+        append_whole(folder / REJECTED, b"".join(one.line + b"\n" for one in bad))
         write_atomically(path, kept)
         _warn(folder, len(good), bad, f"moved to {REJECTED}: their work is done again")
     elif len(kept) < len(written):
@@ -211,13 +195,6 @@ def repair(folder: Path) -> int:
 def _without(written: bytes, numbers: Collection[int]) -> bytes:
     lines = written.split(b"\n")
     return b"\n".join(line for number, line in enumerate(lines, 1) if number not in numbers)
-
-
-def _append(path: Path, content: bytes) -> None:
-    with open(path, "ab") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _whole(written: bytes) -> bytes:

@@ -17,7 +17,9 @@ from heta_lens.evaluation import wording
 from heta_lens.evaluation.document import Block, Figure, Heading, Notes, Paragraph, Table, markdown, page
 from heta_lens.evaluation.statistics import least_p
 from heta_lens.evaluation.tables import SIGNIFICANT, Measure, Summary, summary
+from heta_lens.files import write_atomically
 
+FILES = "report.md", "report.html", "results.csv", "missing.csv", "costs.csv"
 WIDE = 4  # metrics side by side
 BETTER, WORSE, FEWER, DOUBTFUL = "▲", "▼", "†", "‡"
 COLUMNS = (  # noqa: SIM905
@@ -51,9 +53,7 @@ def write_report(folder: Path, against: str | None = None) -> list[Path]:
         **{figure.path: figure.svg for figure in [*drawn.values(), cost]},
     }
     (folder / "figures").mkdir(exist_ok=True)
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8", newline="")
-    return [folder / name for name in texts]
+    return [write_atomically(folder / name, text) for name, text in texts.items()]
 
 
 def _against(found: Summary, name: str | None) -> Measure:

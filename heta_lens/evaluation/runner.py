@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from rich.console import Console
@@ -18,8 +18,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from heta_lens import models
 from heta_lens.data.instance import SPANS, Instance
 from heta_lens.data.instance import record_of as as_json
+<<<<<<< HEAD
 from heta_lens.evaluation.records import Record, Value, append, begin, read_records
 from heta_lens.lens import Lens
+=======
+from heta_lens.evaluation.failures import place, said
+from heta_lens.evaluation.folder import opened
+from heta_lens.evaluation.records import Record, Value
+from heta_lens.fingerprint import fingerprint
+from heta_lens.lens import names_filter
+>>>>>>> f136320 (Keep evaluations safe from full disks, second writers and other models, and retry failures)
 from heta_lens.methods import Method, method_of
 from heta_lens.metrics import METRICS, Case
 from heta_lens.metrics.case import positions
@@ -31,6 +39,7 @@ from heta_lens.turns import one_at_a_time
 
 Asked = TypeVar("Asked")
 Ready: TypeAlias = Callable[[Instance, Prediction], Explain]
+Left: TypeAlias = Mapping[str, Sequence[str]]  # metrics, by the labels of methods
 
 
 @dataclass(frozen=True)
@@ -90,27 +99,41 @@ def evaluate(
     *,
     told: Mapping[str, Any] | None = None,
     progress: bool = True,
+    retry_failed: bool = False,
 ) -> None:
-    """Explain every instance by every method, judge that by every metric, and keep the figures in a folder.
+    """Explain every instance by every method, evaluate that by every metric, and keep the results in a folder.
 
-    A folder that has some of them already gets the others, of added methods too; one that holds another evaluation is
-    refused. ``told`` is what else to keep about this one: the suite's name and the model's, say.
+    A folder that has some of them already gets the others, of added methods too. One that holds another evaluation is
+    refused: of other prompts or metrics, or of another model, by its `fingerprint` (unless all that is there failed).
+    So is one that another evaluation is writing into.
+
+    Args:
+        model: which predictions are explained.
+        instances: the prompts.
+        entries: the methods.
+        metrics: the names of the metrics.
+        folder: where the results are kept.
+        told: what else to keep about this evaluation: the suite's name and the model's, say.
+        progress: show how far it is.
+        retry_failed: do again what raised an error or was not finite, in place of leaving it failed.
     """
     check_all(instances, entries, metrics)
-    begin(folder, {**(told or {}), **_asked(instances, entries, metrics)})
-    done = {record.key for record in read_records(folder)}
+    asked = {**(told or {}), **_asked(instances, entries, metrics)}
     named = {entry.label: entry for entry in entries}
-    with _bar(len(instances) * len(entries), progress) as advance:
+    with (
+        opened(folder, asked, asked["methods"], fingerprint(model), retry_failed=retry_failed) as run,
+        _bar(len(instances) * len(entries), progress) as advance,
+    ):
         for instance in instances:
-            left = [label for label in named if (instance.id, label) not in done]
+            left = run.left(instance.id, metrics)
             advance(len(named) - len(left))
 
-            def one(prediction: Prediction, label: str, instance: Instance = instance) -> Record:
+            def one(prediction: Prediction, label: str, instance: Instance = instance, left: Left = left) -> Record:
                 case = case_of(model, instance, prediction, named[label].ready)
-                return record_of(case, label, *figures(case, metrics))
+                return record_of(case, label, *measured(case, left[label]))
 
-            for record in recorded(instance, left, partial(ask, model, instance), one):
-                append(folder, record)
+            for record in recorded(instance, [*left], partial(ask, model, instance), one):
+                run.append(record, left[record.method])
                 advance(1)
 
 
@@ -144,13 +167,6 @@ def check_all(instances: Sequence[Instance], entries: Sequence[Entry], metrics: 
             raise ValueError(f"{what} {', '.join(twice)} are there more than once")
 
 
-FAILURES = (ValueError, TypeError, RuntimeError, IndexError, KeyError, ArithmeticError, MemoryError, OSError)
-
-
-def said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]
-
-
 def recorded(
     instance: Instance, labels: Sequence[str], asked: Callable[[], Asked], one: Callable[[Asked, str], Record]
 ) -> Iterator[Record]:
@@ -159,20 +175,27 @@ def recorded(
         return
     try:
         prompt = asked()
-    except FAILURES as error:
-        yield from (Record(instance.id, label, instance.template, failed=said(error)) for label in labels)
+    except Exception as error:
+        yield from (_failed(instance, label, error) for label in labels)
         return
     for label in labels:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # what a method thinks of its own scores is judged here
                 record = one(prompt, label)
-        except FAILURES as error:
-            record = Record(instance.id, label, instance.template, failed=said(error))
+        except Exception as error:
+            record = _failed(instance, label, error)
         yield record
 
 
+<<<<<<< HEAD
 @one_at_a_time("model")
+=======
+def _failed(instance: Instance, label: str, error: Exception) -> Record:
+    return Record(instance.id, label, instance.template, failed=said(error), failed_at=place(error))
+
+
+>>>>>>> f136320 (Keep evaluations safe from full disks, second writers and other models, and retry failures)
 def ask(model: Any, instance: Instance) -> Prediction:
     """What the model is asked by an instance: the first token of its answer, or what it says by itself.
 
@@ -193,7 +216,13 @@ def case_of(model: Any, instance: Instance, prediction: Prediction, ready: Ready
     return Case(instance, prediction, ready(instance, prediction)(prediction), ready, partial(ask, model))
 
 
-def record_of(case: Case, label: str, values: Mapping[str, Value], reasons: Mapping[str, str]) -> Record:
+def record_of(
+    case: Case,
+    label: str,
+    values: Mapping[str, Value],
+    reasons: Mapping[str, str],
+    errors: Mapping[str, str] | None = None,
+) -> Record:
     facts, options = case.attribution.diagnostics, dict(case.attribution.options)
     return Record(
         instance=case.instance.id,
@@ -201,6 +230,7 @@ def record_of(case: Case, label: str, values: Mapping[str, Value], reasons: Mapp
         template=case.instance.template,
         values=values,
         reasons=reasons,
+        errors=errors or {},
         doubts=[name for name in values if case.flat or (case.speechless and _counts_positive(name))],
         tokens=len(case.prediction),
         correct=int(case.prediction.log_probs.argmax()) == case.prediction.target,
@@ -216,14 +246,28 @@ def _counts_positive(name: str) -> bool:
     return name in METRICS and METRICS[name].positive
 
 
+class Measured(NamedTuple):
+    """By the names of metrics: their values, why some have none, and which of these are for an error, and where."""
+
+    values: dict[str, Value]
+    reasons: dict[str, str]
+    errors: dict[str, str]
+
+
 def figures(
     case: Case, metrics: Sequence[str], others: Mapping[str, Judge] | None = None
 ) -> tuple[dict[str, Value], dict[str, str]]:
+    """The values of `measured`, and the reasons."""
+    return measured(case, metrics, others)[:2]
+
+
+def measured(case: Case, metrics: Sequence[str], others: Mapping[str, Judge] | None = None) -> Measured:
     """What each metric says, and of those that say nothing why; metrics with one judge ask it once.
 
     ``others`` are the judges of what `METRICS` does not have.
     """
     found: dict[str, Any] = {}
+    errors: dict[str, str] = {}
     asked: dict[Judge, list[str]] = {}
     for name in metrics:
         check_choice("metric", name, {**METRICS, **(others or {})})
@@ -235,18 +279,15 @@ def figures(
     for judge, names in asked.items():
         try:
             told = judge(case)
-        except FAILURES as error:
-            told = dict.fromkeys(names, said(error))
-        found |= {name: told[name] for name in names}
-    reasons = {name: reason for name in metrics if (reason := _reason(found[name]))}
-    return {name: None if name in reasons else _number(found[name]) for name in metrics}, reasons
-
-
-def _reason(found: Any) -> str:
-    """Why it is no value, if it is none."""
-    if isinstance(found, str):
-        return found
-    return "" if np.isfinite(found).all() else f"{found} is no finite number"
+            found |= {name: told[name] if isinstance(told[name], str) else _number(told[name]) for name in names}
+        except Exception as error:
+            found |= dict.fromkeys(names, said(error))
+            errors |= dict.fromkeys(names, place(error))
+    for name in metrics:
+        if not isinstance(found[name], str) and not np.isfinite(found[name]).all():
+            found[name], errors[name] = f"{found[name]} is no finite number", ""
+    reasons = {name: found[name] for name in metrics if isinstance(found[name], str)}
+    return Measured({name: None if name in reasons else found[name] for name in metrics}, reasons, errors)
 
 
 def _number(found: Any) -> Value:

@@ -10,6 +10,7 @@ from typing import Any
 from heta_lens import models
 from heta_lens.data.instance import Instance
 from heta_lens.evaluation import wording
+from heta_lens.evaluation.failures import said
 from heta_lens.evaluation.records import Record
 from heta_lens.evaluation.reproduce import data
 from heta_lens.evaluation.reproduce.cells import Figure, Measure, figure
@@ -18,7 +19,9 @@ from heta_lens.evaluation.reproduce.paper import Place, Printed, printed
 from heta_lens.evaluation.reproduce.recipes import RECIPES, Recipe
 from heta_lens.evaluation.reproduce.runs import Plan
 from heta_lens.evaluation.reproduce.ways import Effort
-from heta_lens.evaluation.runner import FAILURES, Entry, digest, said
+from heta_lens.evaluation.runner import Entry, digest
+from heta_lens.files import write_atomically
+from heta_lens.fingerprint import fingerprint
 from heta_lens.heta import Heta
 from heta_lens.options import check_at_least, check_choice, check_names
 
@@ -46,6 +49,7 @@ def reproduce(
     options: Mapping[str, Any] | None = None,
     seed: int = 0,
     progress: bool = True,
+    retry_failed: bool = False,
 ) -> list[Path]:
     """Make a table of the paper again, and write it as Markdown and as CSV.
 
@@ -59,6 +63,7 @@ def reproduce(
         options: of HETA, for all its rows, as ``{"balance": "sum"}``.
         seed: which prompts are drawn.
         progress: show what is being done.
+        retry_failed: do again what raised an error or was not finite.
     """
     check_choice("table", table, TABLES)
     if quick == (model is not None):
@@ -73,12 +78,13 @@ def reproduce(
     for name in paths or {}:
         check_choice("a name in paths", name, known)
     effort = _effort(QUICK if quick else WHOLE, limit, options or {})
-    making = Making(printed()[table], TABLES[table], effort, quick, model or "demo", Path(out), paths or {}, seed)
+    making = Making(
+        printed()[table], TABLES[table], effort, quick, model or "demo", Path(out), paths or {}, seed, retry_failed
+    )
     found = making.found(progress)
     texts = {f"{table}.md": written(found), f"{table}.csv": tidy(found)}
-    for name, text in texts.items():
-        (Path(out) / name).write_text(text, encoding="utf-8", newline="")
-    return [Path(out) / name for name in texts]
+    Path(out).mkdir(parents=True, exist_ok=True)  # it may be that no data set could be read
+    return [write_atomically(Path(out) / name, text) for name, text in texts.items()]
 
 
 def _effort(usual: Effort, limit: int | None, options: Mapping[str, Any]) -> Effort:
@@ -105,6 +111,7 @@ class Making:
     out: Path
     paths: Mapping[str, str | Path]
     seed: int
+    retry_failed: bool = False
 
     @cached_property
     def entries(self) -> dict[str, Entry]:
@@ -124,15 +131,16 @@ class Making:
 
     def found(self, progress: bool) -> Found:
         model = models.load_model(self.model)
+        loaded = fingerprint(model)
         records: dict[str, dict[str, list[Record]]] = {}
         unread: dict[str, str] = {}
         for one, names in self._sources():
             try:
                 prompts = data.loaded(one, model, self.paths.get(names[0]), self.effort.limit, self.seed)
-            except FAILURES as error:
+            except Exception as error:
                 unread |= {name: f"{data.NAMES[name]} could not be read: {said(error)}" for name in names}
                 continue
-            records |= dict.fromkeys(names, self._plan(names, one, prompts).records(model, progress))
+            records |= dict.fromkeys(names, self._plan(names, one, prompts, loaded).records(model, progress))
         return Found(
             printed=self.printed,
             ours=dict(self._figures(records, unread)),
@@ -150,7 +158,9 @@ class Making:
             found.setdefault(one.told, (one, []))[1].append(name)
         return [*found.values()]
 
-    def _plan(self, names: Sequence[str], one: data.Source, prompts: Sequence[Instance]) -> Plan:
+    def _plan(
+        self, names: Sequence[str], one: data.Source, prompts: Sequence[Instance], loaded: Mapping[str, str]
+    ) -> Plan:
         metrics = [
             part
             for measure in self.recipe.measures.values()
@@ -162,7 +172,8 @@ class Making:
         folder = self.out / "figures" / one.told.replace(" ", ",")
         entries = {entry.label: entry for entry in self.entries.values()}
         full = self.effort.full(**self._extra)
-        return Plan(folder, prompts, [*entries.values()], [*dict.fromkeys(metrics)], full, wide, told)
+        names = [*dict.fromkeys(metrics)]
+        return Plan(folder, prompts, [*entries.values()], names, full, wide, told, loaded, self.retry_failed)
 
     # ---------------------------------------------------------------------------------------------------- its cells
     @property
