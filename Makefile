@@ -51,12 +51,16 @@ model: .venv/tl3/ready  ## train the demo model again (about an hour; stopped, i
 bench: .venv/tl3/ready  ## write the tables of benchmarks/ (the copied words need the stories3M model)
 	$(TL3)/python -m benchmarks.speed
 	$(TL3)/python -m benchmarks.long
-	$(TL3)/python -m benchmarks.demo_model.measure
-	$(TL3)/python -m benchmarks.methods
+	$(TL3)/python -m benchmarks.demo_model.measure run
+	$(TL3)/python -m benchmarks.demo_model.measure write
+	$(TL3)/python -m benchmarks.methods run
+	$(TL3)/python -m benchmarks.methods write
 	$(TL3)/python -m benchmarks.results run
 	$(TL3)/python -m benchmarks.results write
-	$(TL3)/python -m benchmarks.variants.table
-	$(TL3)/python -m benchmarks.copied_words.table
+	$(TL3)/python -m benchmarks.variants.table run
+	$(TL3)/python -m benchmarks.variants.table write
+	$(TL3)/python -m benchmarks.copied_words.table run
+	$(TL3)/python -m benchmarks.copied_words.table write
 
 hooks: .venv/tl3/ready  ## run lint and types before every commit
 	$(TL3)/pre-commit install

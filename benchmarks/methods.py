@@ -1,16 +1,19 @@
 """Every method on the demo model's stories, where it is known which sentence tells the answer.
 
-`python -m benchmarks.methods` writes METHODS.md; with an option it only shows what it finds. Prompts are of the test
-split, the same for all methods. A method that takes more than a second for a prompt gets fewer of them.
+    python -m benchmarks.methods run [--method NAME ...]    measure; an interrupted run resumes
+    python -m benchmarks.methods write                      write METHODS.md from what was measured
+
+Prompts are of the test split, the same for all methods. A method that takes more than a second for a prompt gets fewer
+of them.
 
 The second table gives every method that can spend more or less about as much as leave-one-out: a run for each token.
 The third compares methods that run many contexts with a loop that runs them one by one, on one prompt.
 """
 
-import json
+import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -21,13 +24,13 @@ from unittest.mock import patch
 import numpy as np
 import torch
 import typer
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 import heta_lens
-from benchmarks.report import average, markdown, proportion, show
+from benchmarks import report
+from benchmarks.outcomes import FOLDER, Folder, Key, Outcomes
+from benchmarks.report import average, intervals_over, proportion
 from heta_lens.data.recall import stories
 from heta_lens.data.story import Story
 from heta_lens.lens import Lens
@@ -73,30 +76,65 @@ class Judged(NamedTuple):
     worth: float
 
 
-def main(
-    prompts: Annotated[int, typer.Option(help="Prompts of each kind.")] = PROMPTS,
-    slow: Annotated[int, typer.Option(help="Prompts for a method that takes over a second.")] = SLOW,
+WAYS: Mapping[str, Mapping[str, Options]] = {"As they are": AS_IT_IS, "At equal compute": EQUAL}
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def run(
     method: Annotated[list[str] | None, typer.Option(help="Only these.")] = None,
-    keep: Annotated[Path | None, typer.Option(help="A folder for what is found, to go on from.")] = None,
+    prompts: Annotated[int, typer.Option(help="Fewer, for a quick look, with --outcomes.")] = PROMPTS,
+    folder: Folder = FOLDER,
 ) -> None:
+    """Measure every method on the same prompts."""
+    if prompts != PROMPTS and folder == FOLDER:
+        raise typer.BadParameter("--prompts is for a quick look: give a folder of its own with --outcomes")
     torch.set_num_threads(1)  # more only slow down a model of this size
-    model = heta_lens.load_demo_model()
-    told = list(islice(stories("test"), prompts))
-    tables = []
-    for title, ways in {"As they are": AS_IT_IS, "At equal compute": EQUAL}.items():
-        asked = {label: way for label, way in ways.items() if method is None or name_of(label) in method}
-        rows = []
-        for label, way in track(asked.items(), title, console=Console(stderr=True), transient=True):
-            verdicts = partial(judged, model, told, label, way, slow)
-            rows.append(row(label, kept(keep and keep / f"{title}: {label}.json", verdicts)))
-        tables.append((title, COLUMNS, rows))
-        show(*tables[-1])
-    loops = [one_by_one(model, told[0], name) for name in LOOPED if method is None or name in method]
-    tables.append((f"Against one run at a time (median of {TURNS} turns, least and most)", LOOP_COLUMNS, loops))
-    show(*tables[-1])
-    if (prompts, slow, method) == (PROMPTS, SLOW, None):
-        sections = [f"### {title}\n\n{markdown(columns, rows)}" for title, columns, rows in tables]
-        RESULTS.write_text("\n\n".join([LEGEND, *sections]) + "\n")
+    model, told = heta_lens.load_demo_model(), list(islice(stories("test"), prompts))
+    wanted = [key for key in keys() if method is None or name_of(str(key[1])) in method]
+    Outcomes("methods", folder).measure(wanted, lambda key: measured(model, told, *map(str, key)))
+    loops = [(name,) for name in LOOPED if method is None or name in method]
+    Outcomes("methods_loops", folder).measure(loops, lambda key: one_by_one(model, told[0], str(key[0])))
+
+
+def keys() -> list[Key]:
+    return [(title, label) for title, ways in WAYS.items() for label in ways]
+
+
+def measured(model: Any, told: Sequence[Story], title: str, label: str) -> dict[str, Any]:
+    found = judged(model, told, label, WAYS[title][label])
+    load = os.getloadavg()[0] / (os.cpu_count() or 1)
+    if isinstance(found, str):
+        return {"refused": found}
+    return {"templates": [story.template for story in told[: len(found)]], "judged": found, "load": load}
+
+
+@app.command()
+def write(folder: Folder = FOLDER) -> None:
+    """Write METHODS.md from what was measured."""
+    tables = [table(title, folder) for title in WAYS] + [loops(folder)]
+    for one in tables:
+        report.show(one.title, one.columns, one.rows)
+    if folder == FOLDER:
+        report.write(RESULTS, LEGEND, tables, level=3)
+
+
+def table(title: str, folder: Path) -> report.Table:
+    found, missing = Outcomes("methods", folder).of([key for key in keys() if key[0] == title])
+    ran = [one for one in found.values() if "refused" not in one]
+    note = f"{intervals_over(one['templates'] for one in ran)} {busy([one['load'] for one in ran])}" if ran else ""
+    return report.Table(title, COLUMNS, [row(str(label), one) for (_, label), one in found.items()], missing, note)
+
+
+def busy(loads: Sequence[float]) -> str:
+    """How far seconds can be trusted."""
+    return f"Seconds were taken on a machine with {min(loads):.1f} to {max(loads):.1f} running processes per core."
+
+
+def loops(folder: Path) -> report.Table:
+    found, missing = Outcomes("methods_loops", folder).of([(name,) for name in LOOPED])
+    title = f"Against one run at a time (median of {TURNS} turns, least and most)"
+    return report.Table(title, LOOP_COLUMNS, [loop_row(str(name), *one) for (name,), one in found.items()], missing)
 
 
 def name_of(label: str) -> str:
@@ -113,23 +151,11 @@ def question(story: Story) -> tuple[tuple[int, int], ...]:
     return ((story.question.tokens.start, story.question.tokens.stop),)
 
 
-def kept(path: Path | None, find: Callable[[], list[Judged] | str]) -> list[Judged] | str:
-    """What was found before, if it was kept."""
-    if path is not None and path.exists():
-        found = json.loads(path.read_text())
-        return found if isinstance(found, str) else [Judged(*one) for one in found]
-    found = find()
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found))
-    return found
-
-
-def judged(model: Any, told: Sequence[Story], label: str, way: Options, slow: int) -> list[Judged] | str:
+def judged(model: Any, told: Sequence[Story], label: str, way: Options) -> list[Judged] | str:
     """A method's verdicts, or why it refuses."""
     found: list[Judged] = []
     for number, story in enumerate(told):
-        if number == slow and np.median([one.seconds for one in found]) > PATIENCE:
+        if number == SLOW and np.median([one.seconds for one in found]) > PATIENCE:
             break
         try:
             found.append(judge(model, story, name_of(label), way, counting=number < COUNTED))
@@ -169,8 +195,8 @@ def counted(run: Callable[[], Any]) -> float:
     return float(counter.get_total_flops())
 
 
-def one_by_one(model: Any, story: Story, name: str) -> list[str]:
-    """A method, and a loop over the contexts it runs: each alone, whole, every position unembedded; in turn."""
+def one_by_one(model: Any, story: Story, name: str) -> tuple[int, list[tuple[float, float]]]:
+    """How many contexts a method runs; seconds of a loop that runs each alone and whole, and its own, in turn."""
     prediction, seen = prepared(model, story), []
     run, method = Lens.run, heta_lens.METHODS[name](progress=False)
 
@@ -184,9 +210,13 @@ def one_by_one(model: Any, story: Story, name: str) -> list[str]:
     whole = name != "context_cite"  # which removes what it leaves out
     contexts = [prediction.ids] * runs if whole else seen[-runs:]
     seconds = [(timed(partial(loop, model, contexts)), timed(partial(method, prediction))) for _ in range(TURNS)]
+    return runs, seconds
+
+
+def loop_row(name: str, runs: int, seconds: Sequence[Sequence[float]]) -> list[str]:
     ratios = [alone / together for alone, together in seconds]
-    means = (f"{median(some):.3g}" for some in zip(*seconds, strict=True))
-    return [name, str(runs), *means, f"{median(ratios):.3g} ({min(ratios):.3g}–{max(ratios):.3g})"]
+    medians = (f"{median(some):.3g}" for some in zip(*seconds, strict=True))
+    return [name, str(runs), *medians, f"{median(ratios):.3g} ({min(ratios):.3g}–{max(ratios):.3g})"]
 
 
 @torch.no_grad()
@@ -201,18 +231,17 @@ def timed(run: Callable[[], Any]) -> float:
     return time.perf_counter() - begun
 
 
-def row(name: str, verdicts: Sequence[Judged] | str) -> list[str]:
-    if isinstance(verdicts, str):
-        return [f"{name}: {verdicts}", "0", *["–"] * 4]
-    first, mass, seconds, worth = (np.array(column) for column in zip(*verdicts, strict=True))
-    spent = f"{np.nanmean(worth):.3g}"
-    return [name, str(len(verdicts)), proportion(first), average(mass), f"{np.median(seconds):.3g}", spent]
+def row(label: str, found: Mapping[str, Any]) -> list[str]:
+    if "refused" in found:
+        return [f"{label}: {found['refused']}", "0", *["–"] * 4]
+    first, mass, seconds, worth = zip(*found["judged"], strict=True)
+    templates, costs = found["templates"], (f"{np.median(seconds):.3g}", f"{np.nanmean(worth):.3g}")
+    return [label, str(len(first)), proportion(first, templates), average(mass, templates, (0, 1)), *costs]
 
 
 LEGEND = f"""Written by `make bench`: all methods on stories of the demo model's test split, with what they do if
 nothing is said, and once more with about as much compute as leave-one-out takes. Every method sees the same
-{PROMPTS} prompts, of one hop; one that takes more than {PATIENCE:.0f} s a prompt, the first {SLOW}. Intervals are of
-95 %.
+{PROMPTS} prompts, of one hop; one that takes more than {PATIENCE:.0f} s a prompt, the first {SLOW}.
 
 *first is evidence*: the highest score is on a token of the sentence that tells the answer; *evidence mass*: the share
 of the scores above 0 that lies on that sentence. Neither looks at the token that begins the text. *s*: the median of
@@ -223,4 +252,4 @@ it has a row of its own."""
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()

@@ -1,7 +1,7 @@
 """How often an attribution finds the word that was copied, on stories whose next word repeats an earlier one.
 
 The prompts (see `build.py`) were fixed by the model's probabilities alone, before any attribution was computed. For
-each score the table gives, with 95 % intervals over prompts,
+each score the table gives, with 95 % intervals over the prompts' templates,
 
     first, in five   how often a copied occurrence is the highest-scored token, or one of the five highest
     ρ(Δ), ρ(|Δ|)     the mean Spearman correlation of the scores with the tokens' interventional effects:
@@ -9,25 +9,25 @@ each score the table gives, with 95 % intervals over prompts,
 
 Special tokens are not candidates, for any score. Run `make bench`, or
 
-    python -m benchmarks.copied_words.table [--model FOLDER] [--limit N]
+    python -m benchmarks.copied_words.table run [--model FOLDER] [--limit N]
+    python -m benchmarks.copied_words.table write
 """
 
-import argparse
 import json
 import runpy
 import sys
 import warnings
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import track
+import typer
 from torch import Tensor
 
 import heta_lens
-from benchmarks.report import average, markdown, proportion, show
+from benchmarks import report
+from benchmarks.outcomes import FOLDER, Folder, Key, Outcomes
+from benchmarks.report import average, intervals_over, proportion
 from heta_lens.diagnostics import rank_correlation
 from heta_lens.masking import masked_copies
 
@@ -47,21 +47,47 @@ class Judged(NamedTuple):
     size: float
 
 
-def main() -> None:
-    arguments = parse()
-    if not arguments.model.is_dir():
-        sys.exit(f"no model at {arguments.model}: give the folder of the stories3M model with --model")
-    prompts = [json.loads(line) for line in PROMPTS.read_text().splitlines()][: arguments.limit]
-    model = runpy.run_path(str(arguments.model / "load.py"))["load_hooked"](str(arguments.model))
-    judged: dict[str, list[Judged]] = {}
-    for prompt in track(prompts, "explaining", console=Console(stderr=True)):
-        for name, verdict in judge(model, prompt).items():
-            judged.setdefault(name, []).append(verdict)
-    rows = [row(name, verdicts) for name, verdicts in judged.items()]
-    title = f"stories3M, {len(prompts)} prompts, 95 % intervals (Wilson for shares, bootstrap over prompts for means)"
-    show(title, COLUMNS, rows)
-    if arguments.limit is None:
-        RESULTS.write_text(f"# The copied word\n\nWritten by `make bench`: {title}.\n\n{markdown(COLUMNS, rows)}\n")
+app = typer.Typer(add_completion=False)
+
+
+def prompts() -> dict[Key, dict[str, Any]]:
+    """Every prompt by its id."""
+    read = (json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines())
+    return {(prompt["id"],): prompt for prompt in read}
+
+
+@app.command()
+def run(
+    model: Annotated[Path, typer.Option(help="The folder of the stories3M model, with its load.py.")] = MODEL,
+    limit: Annotated[int | None, typer.Option(help="Only the first N prompts, for a quick look.")] = None,
+    folder: Folder = FOLDER,
+) -> None:
+    """Measure every score on every prompt; an interrupted run resumes."""
+    if not model.is_dir():
+        sys.exit(f"no model at {model}: give the folder of the stories3M model with --model")
+    loaded, asked = runpy.run_path(str(model / "load.py"))["load_hooked"](str(model)), prompts()
+    Outcomes("copied_words", folder).measure([*asked][:limit], lambda key: measured(loaded, asked[key]))
+
+
+@app.command()
+def write(folder: Folder = FOLDER) -> None:
+    """Write RESULTS.md from what was measured."""
+    told = table(folder)
+    report.show(told.title, told.columns, told.rows)
+    if folder == FOLDER:
+        report.write(RESULTS, TITLE.format(len(prompts())), [told])
+
+
+def measured(model: Any, prompt: dict[str, Any]) -> dict[str, Any]:
+    return {"template": prompt["template"], "scores": judge(model, prompt)}
+
+
+def table(folder: Path = FOLDER) -> report.Table:
+    found, missing = Outcomes("copied_words", folder).of([*prompts()])
+    templates = [one["template"] for one in found.values()]
+    names = next(iter(found.values()))["scores"] if found else []
+    rows = [row(name, [Judged(*one["scores"][name]) for one in found.values()], templates) for name in names]
+    return report.Table("All scores", COLUMNS, rows, missing, intervals_over([templates]))
 
 
 def judge(model: Any, prompt: dict[str, Any]) -> dict[str, Judged]:
@@ -111,20 +137,15 @@ def interventions(prediction: heta_lens.Prediction) -> Tensor:
     return clean - torch.cat(masked)
 
 
-def row(name: str, verdicts: list[Judged]) -> list[str]:
-    first, in_five, effect, size = (np.array(column) for column in zip(*verdicts, strict=True))
-    return [name, proportion(first), proportion(in_five), average(effect), average(size)]
+def row(name: str, verdicts: list[Judged], templates: list[str]) -> list[str]:
+    first, in_five, effect, size = zip(*verdicts, strict=True)
+    shares = (proportion(hits, templates) for hits in (first, in_five))
+    return [name, *shares, *(average(values, templates, (-1, 1)) for values in (effect, size))]
 
 
 COLUMNS = ["score", "copied word first", "in the top five", "ρ(Δ)", "ρ(|Δ|)"]
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=MODEL, help="folder of the stories3M model, with its load.py")
-    parser.add_argument("--limit", type=int, help="only the first N prompts, for a quick look; writes nothing")
-    return parser.parse_args()
+TITLE = "# The copied word\n\nWritten by `make bench`: stories3M, {} prompts."
 
 
 if __name__ == "__main__":
-    main()
+    app()

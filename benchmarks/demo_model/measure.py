@@ -1,34 +1,41 @@
-"""What the demo model can do, and where methods see it do it: ``python -m benchmarks.demo_model.measure``.
+"""What the demo model can do, and where methods see it do it.
 
-All prompts are of the test split, which neither training nor any choice has seen; ``--split dev`` is for choosing.
+    python -m benchmarks.demo_model.measure run      measure; an interrupted run resumes
+    python -m benchmarks.demo_model.measure write    write RESULTS.md from what was measured
+
+All prompts are of the test split, which neither training nor any choice has seen; ``--split dev`` is for choosing, and
+needs an ``--outcomes`` folder of its own.
 """
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from functools import partial
+from itertools import islice, repeat
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
 import typer
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 import heta_lens
-from benchmarks.report import average, markdown, proportion, show
+from benchmarks import report
+from benchmarks.outcomes import FOLDER, Folder, Key, Outcomes
+from benchmarks.report import INTERVALS, Table, average, intervals_over, proportion
 from heta_lens import faithfulness
 from heta_lens.data.recall import Split, stories
 from heta_lens.data.story import Story, Stretch
+from heta_lens.data.wordings import WORDINGS
 from heta_lens.metrics import dsa, evidence_mass, f1
 from heta_lens.models import load_model
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 BATCH = 25
-T = TypeVar("T")
-Table = tuple[str, list[str], list[list[str]]]
+BOUNDS = [(0, 1), (-1, 1), (0, 1)]  # of evidence mass, DSA and F1
+ANSWERED, EACH = 1000, 100  # prompts of each kind
+REWORDED = {"one hop": 100, "two hops": 25, "claims": 25}  # prompts of each template
 
 KINDS: dict[str, dict[str, Any]] = {
     "one hop": {},
@@ -48,6 +55,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "claims": {"claim": True},
     "claims, 12 facts, 3 rivals": {"claim": True, "facts": 12, "rivals": 3},
 }
+IN_OTHER_WORDS: dict[str, dict[str, Any]] = {
+    "one hop": {"wordings": "more"},
+    "two hops": {"wordings": "more", "hops": 2},
+    "claims": {"wordings": "more", "claim": True},
+}
 EXPLAINED: dict[str, dict[str, Any]] = {
     "one hop": {},
     "two hops": {"hops": 2, "facts": 4},
@@ -55,38 +67,143 @@ EXPLAINED: dict[str, dict[str, Any]] = {
 }
 
 
-def main(
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def run(
     split: Annotated[Split, typer.Option(help="test, or dev for a look that chooses nothing on test.")] = "test",
-    answered: Annotated[int, typer.Option(help="Prompts of each kind that the model answers.")] = 1000,
-    explained: Annotated[int, typer.Option(help="Prompts of each kind that are masked and explained.")] = 100,
-    folder: Annotated[Path | None, typer.Option(help="A model other than the packaged one.")] = None,
+    answered: Annotated[int, typer.Option(help="Prompts of each kind that the model answers.")] = ANSWERED,
+    explained: Annotated[int, typer.Option(help="Prompts of each kind that are masked and explained.")] = EACH,
+    model: Annotated[Path | None, typer.Option(help="A model other than the packaged one.")] = None,
+    folder: Folder = FOLDER,
 ) -> None:
-    model = heta_lens.load_demo_model() if folder is None else load_model(str(folder))
-    tables = [answers(model, split, answered), masking(model, split, explained)]
-    tables += [attributions(model, kind, told) for kind, told in explained_of(split, explained).items()]
+    """Measure answers, masking and attributions."""
+    if folder == FOLDER and (split, answered, explained, model) != ("test", ANSWERED, EACH, None):
+        raise typer.BadParameter("the tables are of the packaged model and the test split: give --outcomes for a look")
+    loaded = heta_lens.load_demo_model() if model is None else load_model(str(model))
+    counts = dict.fromkeys(KINDS, answered)
+    Outcomes("demo_answers", folder).measure(by_kind(KINDS), partial(answered_of, loaded, split, counts, KINDS))
+    counts = {kind: len(WORDINGS) * max(1, each * answered // ANSWERED) for kind, each in REWORDED.items()}
+    reworded = partial(answered_of, loaded, split, counts, IN_OTHER_WORDS)
+    Outcomes("demo_wordings", folder).measure(by_kind(IN_OTHER_WORDS), reworded)
+    told = explained_of(split, explained)
+    random = {kind: random_scores(some) for kind, some in told.items()}
+    keys: list[Key] = [(kind, at) for kind, some in told.items() for at in range(len(some))]
+
+    def drops(kind: str, at: int) -> dict[str, Any]:
+        story = told[kind][at]
+        return {"template": story.template, "drops": masked(loaded, story)}
+
+    def verdicts(kind: str, at: int) -> dict[str, Any]:
+        story = told[kind][at]
+        scores = {**scored(loaded, story), "random": random[kind][at]}
+        return {"template": story.template, "scores": {name: verdict(one, story) for name, one in scores.items()}}
+
+    Outcomes("demo_masking", folder).measure(keys, lambda key: drops(str(key[0]), int(key[1])))
+    Outcomes("demo_attributions", folder).measure(keys, lambda key: verdicts(str(key[0]), int(key[1])))
+
+
+@app.command()
+def write(folder: Folder = FOLDER) -> None:
+    """Write RESULTS.md from what was measured."""
+    tables = [answers(folder), *wordings(folder), masking(folder), *(attributions(kind, folder) for kind in EXPLAINED)]
     for table in tables:
-        show(*table)
-    if (split, answered, explained, folder) == ("test", 1000, 100, None):
-        sections = [f"## {title}\n\n{markdown(columns, rows)}" for title, columns, rows in tables]
-        RESULTS.write_text("\n\n".join(["Written by `make bench`; intervals are of 95 %.", *sections]) + "\n")
+        report.show(table.title, table.columns, table.rows)
+    if folder == FOLDER:
+        report.write(RESULTS, "Written by `make bench`.", tables)
 
 
-def answers(model: Any, split: Split, count: int) -> Table:
-    """Is the answer the most likely of all tokens, and the twin's when the evidence names another?"""
-    rows = []
-    for kind, knobs in _watched(KINDS.items(), len(KINDS), "answering"):
-        told = list(islice(stories(split, **knobs), count))
-        twins = [story.twin for story in told]
-        right, moved = (said(model, some) == [one.answer for one in some] for some in (told, twins))
-        tokens = np.mean([1 + len(story.pieces) for story in told])
-        guessed = [f"{np.mean([guess(story, by) for story in told]):.0%}" for by in ((), ("who",), ("what",))]
-        rows.append([kind, f"{tokens:.0f}", proportion(right, 1), proportion(moved[right], 1), *guessed])
-    columns = ["prompts", "tokens", "answered", "of these, moved with the evidence"]
-    return (
-        f"Answers, {count} prompts of each kind",
-        [*columns, "chance", "knowing the owner", "knowing the thing"],
-        rows,
+class Answered(NamedTuple):
+    """One prompt: is the answer the most likely of all tokens, and the counterfactual's when the evidence names
+    another?"""
+
+    template: str
+    tokens: int
+    right: bool
+    moved: bool
+    guessed: Sequence[float]
+    """How often guessing is right: among all facts, those of the owner, and those of the thing."""
+
+
+def by_kind(kinds: Iterable[str]) -> list[Key]:
+    return [(kind,) for kind in kinds]
+
+
+def answered_of(
+    model: Any, split: Split, counts: Mapping[str, int], kinds: Mapping[str, Any], key: Key
+) -> list[Answered]:
+    kind = str(key[0])
+    told = list(islice(stories(split, **kinds[kind]), counts[kind]))
+    right, moved = (
+        [word == one.answer for word, one in zip(said(model, some), some, strict=True)]
+        for some in (told, [story.twin for story in told])
     )
+    return [
+        Answered(story.template, 1 + len(story.pieces), answered, follows, chances(story))
+        for story, answered, follows in zip(told, right, moved, strict=True)
+    ]
+
+
+def chances(story: Story) -> list[float]:
+    return [guess(story, by) for by in ((), ("who",), ("what",))]
+
+
+def answers(folder: Path) -> Table:
+    found, missing = Outcomes("demo_answers", folder).of(by_kind(KINDS))
+    of = {str(kind): [Answered(*one) for one in prompts] for (kind,), prompts in found.items()}
+    columns = ["prompts", "tokens", "answered", "of these, moved with the evidence"]
+    columns += ["chance", "knowing the owner", "knowing the thing"]
+    note = intervals_over([one.template for one in prompts] for prompts in of.values())
+    rows = [answers_row(kind, prompts) for kind, prompts in of.items()]
+    return Table(f"Answers, {ANSWERED} prompts of each kind", columns, rows, missing, note)
+
+
+def answers_row(kind: str, prompts: Sequence[Answered]) -> list[str]:
+    guessed = [f"{share:.0%}" for share in np.mean([one.guessed for one in prompts], axis=0)]
+    return [kind, f"{np.mean([one.tokens for one in prompts]):.0f}", *rates(prompts), *guessed]
+
+
+def wordings(folder: Path) -> list[Table]:
+    """Answers in wordings that the model was not trained on: of each kind, and of each template of one hop."""
+    found, missing = Outcomes("demo_wordings", folder).of(by_kind(IN_OTHER_WORDS))
+    of = {str(kind): [Answered(*one) for one in prompts] for (kind,), prompts in found.items()}
+    columns = [
+        "prompts",
+        "number",
+        "templates",
+        "answered",
+        "of these, moved with the evidence",
+        "least answered template",
+    ]
+    note = intervals_over([one.template for one in prompts] for prompts in of.values())
+    rows = [wordings_row(kind, prompts) for kind, prompts in of.items()]
+    kinds = Table("Answers in wordings it was not trained on", columns, rows, missing, note)
+    each = by_template(of.get("one hop", []))
+    rows = [[template, str(len(prompts)), *rates(prompts)] for template, prompts in each.items()]
+    columns = ["question / evidence", "prompts", "answered", "of these, moved with the evidence"]
+    note = f"{INTERVALS} over the prompts of one template."
+    return [kinds, Table("Answers in each of these wordings, one hop", columns, rows, missing, note)]
+
+
+def wordings_row(kind: str, prompts: Sequence[Answered]) -> list[str]:
+    each = by_template(prompts)
+    least = min(float(np.mean([one.right for one in some])) for some in each.values())
+    return [kind, str(len(prompts)), str(len(each)), *rates(prompts), f"{least:.0%}"]
+
+
+def by_template(prompts: Sequence[Answered]) -> dict[str, list[Answered]]:
+    each: dict[str, list[Answered]] = {}
+    for one in prompts:
+        each.setdefault(one.template, []).append(one)
+    return dict(sorted(each.items()))
+
+
+def rates(prompts: Sequence[Answered]) -> list[str]:
+    """The share of right answers, and of those the share that moved with the evidence."""
+    right = [one for one in prompts if one.right]
+    answered = proportion([one.right for one in prompts], [one.template for one in prompts], 1)
+    return [answered, proportion([one.moved for one in right], [one.template for one in right], 1)]
 
 
 def guess(story: Story, by: tuple[str, ...]) -> float:
@@ -98,31 +215,46 @@ def guess(story: Story, by: tuple[str, ...]) -> float:
 
 
 @torch.no_grad()
-def said(model: Any, told: Sequence[Story]) -> np.ndarray:
+def said(model: Any, told: Sequence[Story]) -> list[str]:
     """The most likely token after each prompt."""
     found: list[str] = []
     for some in (told[start : start + BATCH] for start in range(0, len(told), BATCH)):
         ids = [_ids(model, story)[0] for story in some]
         logits = model(pad_sequence(ids, batch_first=True))  # what is read never sees what follows it
         found += [model.tokenizer.decode(int(row[len(one) - 1].argmax())) for row, one in zip(logits, ids, strict=True)]
-    return np.array(found)
+    return found
 
 
-def masking(model: Any, split: Split, count: int) -> Table:
+def masking(folder: Path) -> Table:
     """How much less likely the answer is without a sentence of the evidence, and without any other stretch as long."""
-    rows = []
-    for kind, found in explained_of(split, count).items():
-        drops = [masked(model, story) for story in _watched(found, count, f"masking: {kind}")]
-        for hop in range(len(drops[0])):
-            most = np.array([one[hop].evidence > max(one[hop].story) for one in drops])
-            told = ["the evidence"] if len(drops[0]) == 1 else ["the evidence's first hop", "the evidence's second hop"]
-            rows.append([kind, told[hop], *_quantiles(one[hop].evidence for one in drops), proportion(most)])
-        stretches = [hop for one in drops for hop in one]
-        for name, others in (("the story", "story"), ("the question", "question")):
-            values = [value for one in stretches for value in getattr(one, others)]
-            rows.append([kind, f"other stretches of {name}", *_quantiles(values), ""])
+    found, missing = Outcomes("demo_masking", folder).of(explained_keys())
+    rows, templates = [], []
+    for kind in EXPLAINED:
+        prompts = [one for (name, _), one in found.items() if name == kind]
+        if prompts:
+            rows += masking_rows(kind, prompts)
+            templates.append([one["template"] for one in prompts])
     columns = ["prompts", "masked", "5 %", "25 %", "median", "75 %", "95 %", "drops more than all others of the story"]
-    return f"Drop of log p(answer) in nats when a stretch is masked, {count} prompts of each kind", columns, rows
+    title = f"Drop of log p(answer) in nats when a stretch is masked, {EACH} prompts of each kind"
+    return Table(title, columns, rows, missing, intervals_over(templates) if rows else "")
+
+
+def masking_rows(kind: str, prompts: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    drops = [[Drops(*hop) for hop in one["drops"]] for one in prompts]
+    templates = [one["template"] for one in prompts]
+    names = ["the evidence"] if len(drops[0]) == 1 else ["the evidence's first hop", "the evidence's second hop"]
+    rows = []
+    for name, hops in zip(names, zip(*drops, strict=True), strict=True):
+        most = proportion([hop.evidence > max(hop.story) for hop in hops], templates)
+        rows.append([kind, name, *_quantiles(hop.evidence for hop in hops), most])
+    for name in ("story", "question"):
+        values = [value for one in drops for hop in one for value in getattr(hop, name)]
+        rows.append([kind, f"other stretches of the {name}", *_quantiles(values), ""])
+    return rows
+
+
+def explained_keys() -> list[Key]:
+    return [(kind, at) for kind in EXPLAINED for at in range(EACH)]
 
 
 class Drops(NamedTuple):
@@ -166,30 +298,32 @@ class Judged(NamedTuple):
     f1: float
 
 
-def attributions(model: Any, kind: str, told: Sequence[Story]) -> Table:
-    judged: dict[str, list[Judged]] = {}
-    generator = torch.Generator().manual_seed(0)
-    for story in _watched(told, len(told), f"explaining: {kind}"):
-        for name, scores in scored(model, story, generator).items():
-            judged.setdefault(name, []).append(verdict(scores, story))
+def attributions(kind: str, folder: Path) -> Table:
+    keys = [key for key in explained_keys() if key[0] == kind]
+    found, missing = Outcomes("demo_attributions", folder).of(keys)
+    templates = [one["template"] for one in found.values()]
+    names = next(iter(found.values()))["scores"] if found else []
     rows = []
-    for name, verdicts in judged.items():
-        in_five, *means = (np.array(column) for column in zip(*verdicts, strict=True))
-        rows.append([name, proportion(in_five), *map(average, means)])
+    for name in names:
+        in_five, *values = zip(*(one["scores"][name] for one in found.values()), strict=True)
+        rows.append([name, proportion(in_five, templates), *map(average, values, repeat(templates), BOUNDS)])
     columns = ["scores", "evidence in the top five", "evidence mass", "DSA", "F1"]
-    return f"Where scores lie: {kind}, {len(told)} prompts", columns, rows
+    title = f"Where scores lie: {kind}, {EACH} prompts"
+    return Table(title, columns, rows, missing, intervals_over([templates]))
 
 
-def scored(model: Any, story: Story, generator: torch.Generator) -> Mapping[str, Tensor]:
+def random_scores(told: Sequence[Story]) -> list[Tensor]:
+    """Of every prompt, whichever of them are still to be measured."""
+    generator = torch.Generator().manual_seed(0)
+    return [torch.rand(1 + len(story.pieces), generator=generator) for story in told]
+
+
+def scored(model: Any, story: Story) -> dict[str, Tensor]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*makes up.*of this score", UserWarning)
         heta = heta_lens.Heta(progress=False)(_prediction(model, story))
-    return {
-        "HETA": heta.scores,
-        'HETA, balance="sum"': heta.diagnostics["balanced"],
-        **{f"{name} alone": part for name, part in heta.parts.items()},
-        "random": torch.rand(len(heta), generator=generator),
-    }
+    parts = {f"{name} alone": part for name, part in heta.parts.items()}
+    return {"HETA": heta.scores, 'HETA, balance="sum"': heta.diagnostics["balanced"], **parts}
 
 
 def verdict(scores: Tensor, story: Story) -> Judged:
@@ -221,9 +355,5 @@ def _quantiles(values: Iterable[float]) -> list[str]:
     return [f"{round(value, 2) + 0:.2f}" for value in found]  # 0, not -0
 
 
-def _watched(items: Iterable[T], count: int, what: str) -> Iterable[T]:
-    return track(items, what, total=count, console=Console(stderr=True), transient=True)
-
-
 if __name__ == "__main__":
-    typer.run(main)
+    app()

@@ -1,6 +1,6 @@
 """How far each cheaper variant is from full HETA, what it costs, and what its own diagnostics said about the error.
 
-Over prompts, with 95 % bootstrap intervals:
+Over prompts, with 95 % intervals:
 
     ρ, ρ of S    Spearman correlation with full HETA's scores, and of the curvature alone (the gate is common to both)
     L1           Σ |a/Σa - f/Σf|: 0 for the same shares, 2 for no token in common
@@ -12,33 +12,38 @@ more probes, and how many products were saved.
 
 The first row is full HETA with other probes: as near as chance lets two runs come. Every row uses the same seed, mask
 and probes otherwise. Prompts are stories of the copied-word benchmark, three in a row, cut to the same length; without
-the stories3M model they are random ids, read by a random model. Run `make bench`, or
+the stories3M model they are random ids, read by a random model, and need an `--outcomes` folder of their own. Run
+`make bench`, or
 
-    python -m benchmarks.variants.table [--model FOLDER] [--prompts N] [--length N]
+    python -m benchmarks.variants.table run [--model FOLDER]
+    python -m benchmarks.variants.table write
 """
 
-import argparse
 import json
 import runpy
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
+import typer
 from rich.console import Console
 from rich.progress import track
 from transformer_lens.model_bridge import TransformerBridge
 
 import heta_lens
-from benchmarks.report import average, markdown, proportion, show
+from benchmarks import report
+from benchmarks.outcomes import FOLDER, Folder, Outcomes
+from benchmarks.report import average, intervals_over, proportion
 from heta_lens.diagnostics import agreement
 
 HERE = Path(__file__).parent
 MODEL = HERE.parents[1] / ".." / "shared" / "models" / "stories3M"
 STORIES = HERE.parent / "copied_words" / "prompts.jsonl"
 RESULTS = HERE / "RESULTS.md"
+PROMPTS, JUDGED, LENGTH = 8, 3, 96  # on JUDGED of them a tolerance is checked
 PROBES, WINDOW = 10, 32
 TOLERANCE, PRUNE, MANY = 0.05, 1e-3, 200
 
@@ -97,28 +102,57 @@ class Seen(NamedTuple):
     predicted: tuple[str, float] | None
 
 
-def main() -> None:
-    arguments = parse()
-    model, prompts, name = stories(arguments) if arguments.model.is_dir() else random_model(arguments)
-    seen: dict[str, list[Seen]] = {name: [] for name in ("full", *VARIANTS)}
-    for ids in track(prompts, "explaining", console=Console(stderr=True)):
-        for variant, found in compared(model, ids):
-            seen[variant].append(found)
-    rows = [row(variant, found) for variant, found in seen.items()]
-    title = (
-        f"{name}: {len(prompts)} prompts of {prompts[0].shape[1]} tokens, {PROBES} probes, windows of {WINDOW}, "
-        "95 % intervals"
-    )
-    show(title, COLUMNS, rows)
-    judged = prompts[: arguments.judged]
-    sure = kept(model, judged)
-    sure_title = f"Is tolerance={TOLERANCE} kept? {len(judged)} prompts, judged by {MANY} other probes"
-    show(sure_title, KEPT_COLUMNS, sure)
-    if not arguments.quick:
-        tables = (
-            f"{markdown(COLUMNS, rows)}\n\n{sure_title}; 95 % intervals over tokens.\n\n{markdown(KEPT_COLUMNS, sure)}"
-        )
-        RESULTS.write_text(f"# The cheaper variants\n\nWritten by `make bench`. {title}.\n\n{LEGEND}\n\n{tables}\n")
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def run(
+    model: Annotated[Path, typer.Option(help="The folder of the stories3M model, with its load.py.")] = MODEL,
+    prompts: Annotated[int, typer.Option(help="Only the first N, for a quick look.")] = PROMPTS,
+    folder: Folder = FOLDER,
+) -> None:
+    """Measure every variant on every prompt; an interrupted run resumes."""
+    if not model.is_dir() and folder == FOLDER:
+        raise typer.BadParameter(f"{model} is no folder: give --outcomes as well, for a look at a random model")
+    loaded, told = stories(model) if model.is_dir() else random_model()
+    measure(Outcomes("variants", folder), loaded, told[:prompts])
+    tolerance = Outcomes("variants_tolerance", folder)
+    for at, ids in enumerate(track(told[: min(prompts, JUDGED)], "tolerance", console=Console(stderr=True))):
+        if tolerance.of([(at, *way) for way in WAYS])[1]:
+            tolerance.add({(at, *way): outcome for way, outcome in kept(loaded, ids)})
+
+
+def measure(outcomes: Outcomes, model: Any, prompts: list[torch.Tensor]) -> None:
+    """Every variant needs the full method beside it, so a prompt is measured whole."""
+    for at, ids in enumerate(track(prompts, "variants", console=Console(stderr=True))):
+        if outcomes.of([(at, name) for name in ("full", *VARIANTS)])[1]:
+            outcomes.add({(at, variant): found for variant, found in compared(model, ids)})
+
+
+@app.command()
+def write(folder: Folder = FOLDER) -> None:
+    """Write RESULTS.md from what was measured."""
+    tables = [variants(folder), tolerances(folder)]
+    for table in tables:
+        report.show(table.title, table.columns, table.rows)
+    if folder == FOLDER:
+        report.write(RESULTS, f"{TITLE}\n\n{LEGEND}", tables)
+
+
+def variants(folder: Path) -> report.Table:
+    names = ["full", *VARIANTS]
+    found, missing = Outcomes("variants", folder).of([(at, name) for name in names for at in range(PROMPTS)])
+    of = {name: {int(at): Seen(*one) for (at, variant), one in found.items() if variant == name} for name in names}
+    rows = [row(name, [*some.values()], [*some]) for name, some in of.items() if some]
+    return report.Table("Every variant", COLUMNS, rows, missing, intervals_over(filter(None, of.values()), "prompts"))
+
+
+def tolerances(folder: Path) -> report.Table:
+    found, missing = Outcomes("variants_tolerance", folder).of([(at, *way) for at in range(JUDGED) for way in WAYS])
+    of = {way: {key[0]: Kept(*one) for key, one in found.items() if key[1:] == way} for way in WAYS}
+    rows = [kept_row(*way, some) for way, some in of.items() if some]
+    title = f"Is tolerance={TOLERANCE} kept? {JUDGED} prompts, checked against {MANY} other probes"
+    return report.Table(title, KEPT_COLUMNS, rows, missing, intervals_over(filter(None, of.values()), "prompts"))
 
 
 def compared(model: Any, ids: torch.Tensor) -> Iterator[tuple[str, Seen]]:
@@ -156,33 +190,42 @@ def shared_top(found: heta_lens.Attribution, full: heta_lens.Attribution) -> int
     return len(top & expected)
 
 
+WAYS = [(most, prune) for most in (PROBES, MANY) for prune in (0.0, PRUNE)]
 KEPT_COLUMNS = ["probes at most", "prune", "within the tolerance", "sure by their own account", "HVPs", "of full's"]
 
 
-def kept(model: Any, prompts: list[torch.Tensor]) -> list[list[str]]:
-    """How often a tolerance is kept, against the mean of many other probes."""
-    asked = [(most, prune) for most in (PROBES, MANY) for prune in (0.0, PRUNE)]
-    near: dict[Any, list[bool]] = {how: [] for how in asked}
-    sure, hvps = dict.fromkeys(asked, 0), dict.fromkeys(asked, 0)
-    for ids in track(prompts, "how sure", console=Console(stderr=True)):
-        _, cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)
-        prediction = heta_lens.Prediction.from_cache(cache, tokens=ids)
-        truth = explain(prediction, {"probes": MANY, "seed": 1}).scores
-        for most, prune in asked:
-            some = explain(prediction, {"probes": most, "tolerance": TOLERANCE, "prune": prune})
-            near[most, prune] += ((some.scores - truth).abs() <= TOLERANCE * truth.max()).tolist()
-            sure[most, prune] += len(some) - some.diagnostics["unsure"]
-            hvps[most, prune] += some.diagnostics["hvps"]
-    return [
-        [
-            *(str(most), f"{prune:g}", proportion(np.array(near[most, prune]), 1)),
-            f"{sure[most, prune] / len(near[most, prune]):.1%}",
-            *(f"{hvps[most, prune] / len(prompts):.0f}", f"{hvps[most, prune] / PROBES / len(near[most, prune]):.2f}"),
-        ]
-        for most, prune in asked
-    ]
+class Kept(NamedTuple):
+    """A tolerance on one prompt: which tokens' scores are within it, how many it is sure of, and what it cost."""
+
+    near: list[int]
+    sure: int
+    hvps: int
 
 
+def kept(model: Any, ids: torch.Tensor) -> Iterator[tuple[tuple[int, float], Kept]]:
+    """Whether a tolerance is kept on one prompt, against the mean of many other probes."""
+    _, cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)
+    prediction = heta_lens.Prediction.from_cache(cache, tokens=ids)
+    truth = explain(prediction, {"probes": MANY, "seed": 1}).scores
+    for most, prune in WAYS:
+        found = explain(prediction, {"probes": most, "tolerance": TOLERANCE, "prune": prune})
+        near = (found.scores - truth).abs() <= TOLERANCE * truth.max()
+        unsure, hvps = (found.diagnostics[name] for name in ("unsure", "hvps"))
+        yield (most, prune), Kept(near.int().tolist(), len(found) - unsure, hvps)
+
+
+def kept_row(most: int, prune: float, found: Mapping[Any, Kept]) -> list[str]:
+    """Tokens of one prompt are not independent, so intervals are over prompts."""
+    near = [hit for one in found.values() for hit in one.near]
+    prompts = [at for at, one in found.items() for _ in one.near]
+    sure, hvps = (sum(column) for column in zip(*((one.sure, one.hvps) for one in found.values()), strict=True))
+    costs = f"{hvps / len(found):.0f}", f"{hvps / PROBES / len(near):.2f}"
+    return [str(most), f"{prune:g}", proportion(near, prompts, 1), f"{sure / len(near):.1%}", *costs]
+
+
+TITLE = f"""# The cheaper variants
+
+Written by `make bench`. stories3M: {PROMPTS} prompts of {LENGTH} tokens, {PROBES} probes, windows of {WINDOW}."""
 LEGEND = (
     'ρ and L1 (0 to 2, of scores that sum to 1) are against full HETA with the same probes; "full, other probes" is '
     'how near chance lets two runs come. "Predicted" is the diagnostic that speaks of the error; it is in its own '
@@ -191,40 +234,33 @@ LEGEND = (
 COLUMNS = ["variant", "ρ", "ρ of S", "L1", "top ten", "HVPs", "forwards", "predicted"]
 
 
-def row(variant: str, found: list[Seen]) -> list[str]:
-    ranks, curvature, l1, top, hvps, forwards = (np.array(column) for column in list(zip(*found, strict=True))[:6])
+def row(variant: str, found: list[Seen], prompts: list[int]) -> list[str]:
+    ranks, curvature, l1, top, hvps, forwards = list(zip(*found, strict=True))[:6]
     said = [one.predicted for one in found if one.predicted is not None]
-    predicted = f"{said[0][0]} {average(np.array([value for _, value in said]), 3)}" if said else ""
-    costs = (f"{column.mean():.0f}" for column in (hvps, forwards))
-    return [variant, average(ranks, 3), average(curvature, 3), average(l1, 3), average(top, 1), *costs, predicted]
+    predicted = f"{said[0][0]} {average([value for _, value in said], prompts, None, 3)}" if said else ""
+    # The full method is itself by definition, which is no measurement.
+    ends = [None] * 4 if variant == "full" else [(-1, 1), (-1, 1), (0, 2), (0, 10)]
+    means = (average(column, prompts, limits, 3) for column, limits in zip((ranks, curvature, l1), ends, strict=False))
+    costs = (f"{np.mean(column):.0f}" for column in (hvps, forwards))
+    return [variant, *means, average(top, prompts, ends[3], 1), *costs, predicted]
 
 
-def stories(arguments: argparse.Namespace) -> tuple[Any, list[torch.Tensor], str]:
+def stories(folder: Path) -> tuple[Any, list[torch.Tensor]]:
     told = [json.loads(line)["ids"] for line in STORIES.read_text().splitlines()]
-    spread = torch.linspace(0, len(told) - 3, arguments.prompts).long().tolist()  # over all kinds of story
+    spread = torch.linspace(0, len(told) - 3, PROMPTS).long().tolist()  # over all kinds of story
     joined = [[told[at][0], *(token for story in told[at : at + 3] for token in story[1:])] for at in spread]
-    model = runpy.run_path(str(arguments.model / "load.py"))["load_hooked"](str(arguments.model))
-    return model, [torch.tensor([ids[: arguments.length]]) for ids in joined], "stories3M"
+    model = runpy.run_path(str(folder / "load.py"))["load_hooked"](str(folder))
+    return model, [torch.tensor([ids[:LENGTH]]) for ids in joined]
 
 
-def random_model(arguments: argparse.Namespace) -> tuple[Any, list[torch.Tensor], str]:
+def random_model() -> tuple[Any, list[torch.Tensor]]:
     sizes = {"d_model": 64, "d_head": 16, "n_heads": 4, "n_layers": 4, "d_mlp": 256, "d_vocab": 500}
     torch.manual_seed(0)
     model = TransformerBridge.boot_native({**sizes, "n_ctx": 512, "act_fn": "gelu_new"}, device="cpu")
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
-    return model.eval(), list(torch.randint(500, (arguments.prompts, 1, arguments.length))), "a random model"
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=MODEL, help="folder of the stories3M model, with its load.py")
-    parser.add_argument("--prompts", type=int, default=8)
-    parser.add_argument("--length", type=int, default=96)
-    parser.add_argument("--judged", type=int, default=3, help="prompts on which a tolerance is judged")
-    parser.add_argument("--quick", action="store_true", help="for a look: write nothing")
-    return parser.parse_args()
+    return model.eval(), list(torch.randint(500, (PROMPTS, 1, LENGTH)))
 
 
 if __name__ == "__main__":
-    main()
+    app()
