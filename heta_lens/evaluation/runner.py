@@ -18,16 +18,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from heta_lens import models
 from heta_lens.data.instance import SPANS, Instance
 from heta_lens.data.instance import record_of as as_json
-<<<<<<< HEAD
-from heta_lens.evaluation.records import Record, Value, append, begin, read_records
-from heta_lens.lens import Lens
-=======
 from heta_lens.evaluation.failures import place, said
 from heta_lens.evaluation.folder import opened
 from heta_lens.evaluation.records import Record, Value
 from heta_lens.fingerprint import fingerprint
-from heta_lens.lens import names_filter
->>>>>>> f136320 (Keep evaluations safe from full disks, second writers and other models, and retry failures)
+from heta_lens.lens import Lens
 from heta_lens.methods import Method, method_of
 from heta_lens.metrics import METRICS, Case
 from heta_lens.metrics.case import positions
@@ -188,14 +183,11 @@ def recorded(
         yield record
 
 
-<<<<<<< HEAD
-@one_at_a_time("model")
-=======
 def _failed(instance: Instance, label: str, error: Exception) -> Record:
     return Record(instance.id, label, instance.template, failed=said(error), failed_at=place(error))
 
 
->>>>>>> f136320 (Keep evaluations safe from full disks, second writers and other models, and retry failures)
+@one_at_a_time("model")
 def ask(model: Any, instance: Instance) -> Prediction:
     """What the model is asked by an instance: the first token of its answer, or what it says by itself.
 
