@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from math import exp, isnan, nan
 from operator import index
 from os import PathLike
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import pandas as pd
 import torch
@@ -14,12 +14,14 @@ from rich.cells import cell_len, set_cell_size
 from torch import Tensor
 
 from heta_lens import storage, text
+from heta_lens.options import check_at_least, check_choice
 from heta_lens.samples import student_t
 from heta_lens.show import View, coloured_tokens
 from heta_lens.text import Span, quoted
 
 Target: TypeAlias = int | tuple[int, int]
 Reduction: TypeAlias = Literal["sum", "mean", "max"]
+Order: TypeAlias = Literal["score", "size"]
 
 REDUCTIONS: dict[Reduction, Callable[[Tensor], Tensor]] = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax}
 FORMAT, VERSION = "heta_lens.attribution", 1
@@ -62,13 +64,27 @@ class Attribution:
     signed: bool = False
     interactions: Float[Tensor, "pos pos"] | None = None
 
+    def __post_init__(self) -> None:
+        for name, values in {"the score": self.scores, **self.parts, "interactions": self.interactions}.items():
+            if isinstance(values, Tensor) and not bool(values.isfinite().all()):
+                place = (~values.isfinite()).nonzero()[0].tolist()
+                where = f"position {int(self.positions[place[0]])}, token {self.tokens[place[0]]!r}"
+                raise ValueError(f"{name} is {float(values[tuple(place)])} at {where}: scores must be finite numbers")
+
     def __len__(self) -> int:
         return len(self.ids)
 
     # ------------------------------------------------------------------------------------------------ reading it
-    def top(self, k: int = 10) -> list[Scored]:
-        """The k tokens with the highest scores, best first."""
-        order = self.scores.argsort(descending=True, stable=True)[:k].tolist()
+    def top(self, k: int = 10, by: Order = "score") -> list[Scored]:
+        """The k tokens with the highest scores, highest first, of equal ones the first in the text; all, if fewer.
+
+        This is the order of every list and metric: of signed scores, what speaks most for the target comes first, and
+        what speaks against it last. ``by="size"`` ranks by the absolute score instead.
+        """
+        check_at_least("k", k, 0, whole=True)
+        check_choice("by", by, get_args(Order))
+        values = self.scores.abs() if by == "size" else self.scores
+        order = values.argsort(descending=True, stable=True)[:k].tolist()
         return [Scored(self.tokens[row], float(self.scores[row]), (int(self.positions[row]),)) for row in order]
 
     def by_word(self, reduce: Reduction = "sum") -> list[Scored]:
@@ -203,8 +219,18 @@ class Attribution:
             *([f"{left_out} tokens left out"] if left_out else []),
             *([] if isnan(sink) else [f"first token (often an attention sink): {sink:.0%} of the score"]),
             *([self._unfinished] if self._unfinished else []),
+            *([self._against] if self._against else []),
             f"scores {sign}",
         ]
+
+    @property
+    def _against(self) -> str:
+        """What speaks most against the target, which stands last in a list of the highest scores."""
+        if not self.signed or not (self.scores < 0).any():
+            return ""
+        row = int(self.scores.argmin())
+        told = f"{_clip(repr(self.tokens[row]), 24)} at {int(self.positions[row])}"
+        return f"most against the target: {told}, {float(self.scores[row]):.4g}"
 
     @property
     def _unfinished(self) -> str:
@@ -238,7 +264,7 @@ class Attribution:
         """The question this answers, in one line."""
         chosen = ", ".join(f"{name}={value!r}" for name, value in self.diagnostics.get("chosen", {}).items())
         asked = f"why {_clip(quoted(self.target_text), 50)}?"
-        return _clip(f"{self.method}: {asked}" + (f" ({chosen})" if chosen else ""), 80)
+        return _clip(text.legible(f"{self.method}: {asked}" + (f" ({chosen})" if chosen else "")), 80)
 
     @property
     def _spans(self) -> list[Span]:

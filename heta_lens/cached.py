@@ -13,6 +13,7 @@ from torch import Tensor
 from heta_lens.lens import EMBED, OUT, READ, Lens, pattern_name, values_name
 from heta_lens.options import check_token
 from heta_lens.padding import check_unpadded
+from heta_lens.text import brief
 
 Tokens: TypeAlias = Tensor | Sequence[int] | None
 
@@ -22,6 +23,9 @@ LEAST_TOLERANCE = 1e-5  # some norms compute in float32 even inside a float64 mo
 @dataclass(frozen=True, eq=False)
 class Activations:
     """What heta_lens reads of one prompt in a cache, as it was when it was read, without a batch dimension."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     tensors: Mapping[str, Tensor]
 

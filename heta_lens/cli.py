@@ -30,6 +30,7 @@ from heta_lens.lens import names_filter
 from heta_lens.methods import METHODS, attribute
 from heta_lens.metrics import METRICS
 from heta_lens.options import keywords
+from heta_lens.text import legible
 
 app = typer.Typer(
     help="Which tokens made the model say that?", no_args_is_help=True, add_completion=False, rich_markup_mode=None
@@ -154,13 +155,13 @@ def reproduce_table(
         how: dict[str, Any] = {"quick": quick, "model": model, "out": out, "limit": limit, "seed": seed}
         how["retry_failed"] = retry_failed
         for written in reproduce(table, **how, paths=paths, options=options):
-            Console().print(Text(str(written)), soft_wrap=True)
+            _say(written)
 
 
 def _report(folder: Path, against: str | None = None) -> None:
     for path in write_report(folder, against):
         if path.parent == folder:
-            Console().print(Text(str(path)), soft_wrap=True)
+            _say(path)
 
 
 def _tell_failures(folder: Path) -> None:
@@ -169,10 +170,10 @@ def _tell_failures(folder: Path) -> None:
     failed = Counter(record.failed for record in records if record.failed)
     empty = not any(value is not None for record in records for value in record.values.values())
     for reason, count in failed.most_common(1):
-        typer.echo(f"{failed.total()} of {len(records)} failed, most often ({count}) by: {reason}", err=True)
+        _say(f"{failed.total()} of {len(records)} failed, most often ({count}) by: {reason}", err=True)
     if empty:
         why = "" if failed else f": {next((why for one in records for why in one.reasons.values()), '')}"
-        typer.echo(f"no metric has a value of any prompt{why}", err=True)
+        _say(f"no metric has a value of any prompt{why}", err=True)
         raise typer.Exit(1)
 
 
@@ -198,7 +199,8 @@ def list_metrics() -> None:
     table = Table(Column("metric", no_wrap=True), "what it is", "better", "cost", box=None, padding=(0, 2, 0, 0))
     for name, metric in METRICS.items():
         cost = f"{metric.again} × the method" if metric.again else metric.cost
-        table.add_row(name, Text(f"{metric.title}: {metric.variant}. {metric.source}."), metric.better, cost)
+        told = f"{metric.title}: {metric.variant}. {metric.source}."
+        table.add_row(*(Text(legible(cell)) for cell in (name, told, metric.better, cost)))
     Console().print(table)
 
 
@@ -209,7 +211,8 @@ def list_methods() -> None:
     for name, method in METHODS.items():
         what, adapted = _summary(method), getattr(method, "adapted", "")
         told = f"{what} Adapted: {adapted}." if adapted else what
-        table.add_row(name, Text(told), Text(method.cost), "±" if method.signed else "≥ 0")
+        cells = name, told, method.cost, "±" if method.signed else "≥ 0"
+        table.add_row(*(Text(legible(cell)) for cell in cells))
     console = Console()
     console.print(Text("F: forwards, B: backwards, of N tokens and L layers. ±: above 0 speaks for the target.\n"))
     console.print(table)
@@ -247,7 +250,7 @@ def _show(
     written = {"The same as a page": html, "The attribution": save}
     for line in [note, *(f"{what}: {path}" for what, path in written.items() if path is not None)]:
         if line:
-            console.print(Text(line), soft_wrap=True)
+            _say(line)
 
 
 def _options(given: list[str]) -> dict[str, Any]:
@@ -301,4 +304,9 @@ def _warned(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def _tell(what: object, style: str) -> None:
-    Console(stderr=True).print(Text(f"heta-lens: {what}", style=style), soft_wrap=True)
+    _say(f"heta-lens: {what}", err=True, style=style)
+
+
+def _say(what: object, *, err: bool = False, style: str = "") -> None:
+    """Print a line as it is: what it quotes of files, tokens and arguments cannot steer the terminal."""
+    Console(stderr=err).print(Text(legible(str(what), keep="\n"), style=style), soft_wrap=True)

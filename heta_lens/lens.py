@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from heta_lens.memory import Sizes
 from heta_lens.options import from_end, is_whole
-from heta_lens.text import Speller
+from heta_lens.text import Speller, brief
 from heta_lens.turns import changing, one_at_a_time
 
 EMBED = "hook_embed"
@@ -94,6 +94,9 @@ class Model(Protocol):
 @dataclass(frozen=True, eq=False)
 class Lens:
     """A live model, seen as: ids (or embeddings) in, logits at one position out."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     model: Model
 

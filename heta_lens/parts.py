@@ -9,6 +9,7 @@ from torch import Tensor
 
 from heta_lens.diagnostics import shares, sink_mass, standard_error, weak
 from heta_lens.samples import Samples
+from heta_lens.text import brief
 
 Balance: TypeAlias = Literal["none", "sum", "max"]
 
@@ -16,6 +17,9 @@ Balance: TypeAlias = Literal["none", "sum", "max"]
 @dataclass(frozen=True)
 class Parts:
     """M, S (as samples) and I, with their weights; a part whose weight is 0 is None."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     gate: Float[Tensor, "pos"]
     curvature: Samples | None

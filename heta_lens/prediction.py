@@ -24,7 +24,7 @@ from heta_lens.lens import EMBED, Lens
 from heta_lens.masking import Mask, mask_vector
 from heta_lens.prompt import Prompt
 from heta_lens.scales import Scale, on_scale
-from heta_lens.text import Span, locate, tokens_in
+from heta_lens.text import Span, locate, quoted, tokens_in
 from heta_lens.turns import one_at_a_time
 
 T = TypeVar("T")
@@ -52,6 +52,10 @@ class Prediction:
     target: Target
     others: tuple[int, ...] = ()
     """Tokens that write the same text, where the target was given as text."""
+
+    def __repr__(self) -> str:
+        model = type(self.lens.model).__name__
+        return f"Prediction of {quoted(self.target_text)} after {self.length} tokens, by a {model}"
 
     @classmethod
     @one_at_a_time("cache")

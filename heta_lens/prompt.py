@@ -32,6 +32,7 @@ from heta_lens.lens import (
 )
 from heta_lens.memory import available
 from heta_lens.scales import log_softmax
+from heta_lens.text import brief
 from heta_lens.turns import one_at_a_time
 
 Logits: TypeAlias = Callable[[Float[Tensor, "batch pos d"]], Float[Tensor, "batch read vocab"]]
@@ -48,6 +49,9 @@ class Prompt:
 
     ``ids`` end with the longest of the contexts, unless hooks of the user's must find the prompt as they know it.
     """
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     lens: Lens
     cached: Activations

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens import storage
-from heta_lens.attribution import Attribution, Reduction, Scored
+from heta_lens.attribution import Attribution, Order, Reduction, Scored
 from heta_lens.show import View, tokens_by_target
 
 FORMAT, VERSION = "heta_lens.span_attribution", 1
@@ -55,16 +55,17 @@ class SpanAttribution:
 
     @property
     def cost(self) -> dict[str, int]:
-        """What all steps took together, in masked forwards and Hessian–vector products."""
+        """What all steps took together, in forwards, backwards and Hessian–vector products."""
         costs = [step.diagnostics for step in self.steps]
         shared = costs[0].get("forwards_shared_by", 1) == len(self)
         forwards = [cost["forwards"] for cost in costs]
-        return {"forwards": forwards[0] if shared else sum(forwards), "hvps": sum(cost["hvps"] for cost in costs)}
+        others = {kind: sum(cost.get(kind, 0) for cost in costs) for kind in ("backwards", "hvps")}
+        return {"forwards": forwards[0] if shared else sum(forwards), **others}
 
     # ------------------------------------------------------------------------------------------------ reading it
-    def top(self, k: int = 10) -> list[Scored]:
-        """The k prompt tokens with the highest totals, best first."""
-        return self._summed.top(k)
+    def top(self, k: int = 10, by: Order = "score") -> list[Scored]:
+        """The k prompt tokens with the highest totals, highest first, as in `Attribution.top`."""
+        return self._summed.top(k, by)
 
     def by_word(self, reduce: Reduction = "sum") -> list[Scored]:
         """Totals of the prompt's words, as in `Attribution.by_word`."""

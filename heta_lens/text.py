@@ -4,11 +4,12 @@ Text is only ever decoded, a token at a time; it is never encoded again to find 
 """
 
 import re
+import unicodedata
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -180,6 +181,48 @@ def visible(text: str, span: Span) -> Span:
     piece = text[span.start : span.stop]
     start = span.start + len(piece) - len(piece.lstrip())
     return Span(start, max(start, span.stop - len(piece) + len(piece.rstrip())))
+
+
+JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"  # parts of emoji, and of words in several scripts
+
+
+def legible(text: str, keep: str = "") -> str:
+    """The text with all characters visible that would steer a terminal or reorder what is read: ␛ for an escape.
+
+    Those are control characters (C0 and C1), what overrides the direction of writing, and what stands for no character;
+    but for those to ``keep``, such as line ends.
+    """
+    return "".join(one if _harmless(one) or one in keep else _symbol(one) for one in text)
+
+
+def _harmless(one: str) -> bool:
+    return one.isprintable() or one in JOINERS or unicodedata.category(one) == "Zs"
+
+
+def _symbol(one: str) -> str:
+    if one < " ":
+        return chr(0x2400 + ord(one))
+    return "\N{SYMBOL FOR DELETE}" if one == "\x7f" else one.encode("unicode_escape").decode()
+
+
+BRIEF = 60  # characters of a field in a short repr
+
+
+def brief(record: Any) -> str:
+    """For the ``__repr__`` of a dataclass that holds tensors or models: these by kind and size, the rest cut short."""
+    told = (f"{field.name}={_in_brief(getattr(record, field.name))}" for field in fields(record) if field.repr)
+    return f"{type(record).__name__}({', '.join(told)})"
+
+
+def _in_brief(value: Any) -> str:
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if not isinstance(value, bool | int | float | str | tuple | type(None)):
+        return f"<{type(value).__name__}>"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_in_brief, value))})" if len(value) <= 2 else f"<{len(value)} of them>"
+    told = repr(value)
+    return told if len(told) <= BRIEF else told[:BRIEF] + "…"
 
 
 def quoted(target: str | tuple[str, ...]) -> str:

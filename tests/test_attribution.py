@@ -63,6 +63,46 @@ def test_the_top_has_k_tokens_or_all_there_are(k: int, length: int):
     assert len(attribution().top(k)) == length
 
 
+def test_signed_scores_are_ranked_by_score_unless_told_by_size():
+    made = attribution(scores=(1.0, -3.72, 0.5, 4.0, 0.0, -0.5), signed=True)
+    assert [one.score for one in made.top(4)] == [4.0, 1.0, 0.5, 0.0]
+    assert [one.score for one in made.top(3, by="size")] == [4.0, -3.72, 1.0]
+    assert "most against the target: 'The' at 1, -3.72" in made.notes
+    assert not any("against" in note for note in replace(made, signed=False).notes)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"k": -40}, "k=-40 must be at least 0"),
+        ({"k": 2.5}, "k=2.5 must be a whole number"),
+        ({"by": "sum"}, "by='sum' is not one of 'score', 'size'"),
+    ],
+)
+def test_what_the_top_cannot_be_is_refused(given: dict[str, Any], message: str):
+    with pytest.raises((TypeError, ValueError), match=message):
+        attribution().top(**given)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_score_that_is_no_finite_number_cannot_be_kept(value: float):
+    with pytest.raises(ValueError, match=rf"the score is {value} at position 2, token ' cat'"):
+        attribution(scores=(1.0, 2.0, value, 3.0, 4.0, 5.0))
+    with pytest.raises(ValueError, match=rf"gate is {value} at position 4, token 'at'"):
+        attribution(parts={"gate": double([0.0] * 4 + [value, 0.0])})
+    pairs = torch.zeros(6, 6)
+    pairs[3, 1] = value
+    with pytest.raises(ValueError, match=rf"interactions is {value} at position 3, token ' s'"):
+        attribution(interactions=pairs)
+
+
+def test_no_line_can_steer_a_terminal():
+    made = attribution(["\x1b[2J", "\u202ea", "\x9b"], (1, 2, 3), method="\x1b[2Jheta\nheta")
+    assert not set(repr(made)) & set("\x1b\u202e\x9b")
+    assert repr(made).startswith("␛[2Jheta␊heta: why ' down'?")
+
+
 def test_equal_scores_keep_the_order_of_the_text():
     top = attribution(scores=(1, 2, 2, 1, 2, 1)).top(6)
     assert [scored.positions[0] for scored in top] == [1, 2, 4, 0, 3, 5]
@@ -356,7 +396,8 @@ def test_signed_scores_say_what_their_sign_means():
     made = attribution(scores=[-score for score in SCORES], signed=True)
     assert lines(made)[-1] == "scores either sign: above 0 speaks for the target"
     assert lines(made)[1].split()[:3] == ["5", r"'\n'", "-0.25"]
-    assert lines(made)[-2].count("█") == 30
+    assert lines(made)[-2] == "most against the target: '<bos>' at 0, -6"
+    assert lines(made)[-3].count("█") == 30
 
 
 def test_a_long_context_says_how_many_tokens_are_not_printed():

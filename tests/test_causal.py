@@ -1,5 +1,7 @@
 """Is it true? Validation by patching, value swaps, and the heads behind the gate."""
 
+import gc
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from math import isnan
@@ -166,6 +168,26 @@ def test_a_swap_ends_whatever_happens_under_it(build: Callable[[], Any]) -> None
     with swap_values(cache_of(model, b), cache_of(model, b), 0, [1, 2], tokens=b) as cache:  # its own: nothing
         torch.testing.assert_close(model(b), before)
         assert "hook_embed" in cache
+
+
+def test_a_swap_that_is_never_begun_says_that_nothing_was_changed() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    caches = cache_of(model, ids), cache_of(model, zoo.prompt(model, N, seed=1))
+    with pytest.warns(UserWarning, match=r"swap_values has changed nothing.*with swap_values"):
+        swap_values(*caches, 0, [1])
+    swap = swap_values(*caches, 0, [1])
+    assert "changed nothing" in repr(swap)
+    with pytest.raises(TypeError, match="Swap"):
+        heta_lens.attribute(swap, TARGET)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with swap:
+            assert "begun" in repr(swap)
+        with pytest.raises(RuntimeError, match="call swap_values again"), swap:
+            pass
+        del swap
+        gc.collect()
 
 
 @ONE_EACH

@@ -138,3 +138,12 @@ def test_help_names_every_command() -> None:
     said = run("--help").output
     assert "demo" in said
     assert "attribute" in said
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("name", ["a\x1b[2J[red]b", "a\u202eb", "a\x9b1mb"])
+def test_nothing_that_is_quoted_steers_the_terminal(name: str, tmp_path: Path) -> None:
+    done = run("report", str(tmp_path / name))
+    assert done.exit_code == 2
+    assert not set(done.output) & set("\x1b\u202e\x9b")
+    assert all(part in done.output for part in ("heta-lens: ", *(["[red]b"] if "red" in name else [])))

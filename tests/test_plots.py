@@ -117,3 +117,22 @@ def test_a_heat_map_says_where_columns_stand_and_what_its_colours_are() -> None:
 def test_what_has_no_colour_is_refused_by_its_place(value: float) -> None:
     with pytest.raises(ValueError, match=f"'below', 'b' is {value}, which has no colour"):
         heat("wrong", ["above", "below"], ["a", "b"], torch.tensor([[0.0, 1.0], [2.0, value]]))
+
+
+def test_the_list_is_in_the_order_of_the_top_for_signed_scores_too(attribution: Attribution) -> None:
+    scores = torch.tensor([(-1.0) ** row * row for row in range(len(attribution))], dtype=torch.float64)
+    signed = replace(attribution, scores=scores, signed=True, parts={})
+    _, plain = printed(signed, top=4, coloured=False)
+    rows = plain[plain.index("position") :].splitlines()[1:]
+    assert [int(row.split()[0]) for row in rows if row.strip()] == [one.positions[0] for one in signed.top(4)]
+    assert f"most against the target: {signed.tokens[int(scores.argmin())]!r}" in plain
+
+
+def test_neither_escapes_nor_markup_reach_a_terminal_or_a_page(attribution: Attribution) -> None:
+    hostile = ["\x1b[2J", "\x9b31m", "\u202e", "[red]", "\x07", "\x7f"]
+    tokens = (*hostile, *attribution.tokens[len(hostile) :])
+    made = replace(attribution, tokens=tokens, method="\x1b]0;x\x07[bold]", parts={"\x1b[1m[red]a": attribution.scores})
+    _, plain = printed(made, top=len(made))
+    for shown in (plain, plots.page(made).fragment):
+        assert not set(shown) & set("\x1b\x9b\u202e\x07\x7f")
+        assert all(seen in shown for seen in ("␛[2J", r"\x9b31m", r"\u202e", "[red]", "␇", "␡", "[bold]", "␛[1m[red]a"))

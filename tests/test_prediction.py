@@ -21,6 +21,7 @@ from heta_lens.curvature import rademacher
 from heta_lens.data import recall
 from heta_lens.data.instance import Instance
 from heta_lens.evaluation.runner import ask
+from heta_lens.metrics import Drops
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning")
 
@@ -723,3 +724,12 @@ def test_a_passage_is_found_in_the_context() -> None:
     for passage in ("not there", "the", "", " "):
         with pytest.raises(ValueError, match="times in the context: give what is there once"):
             asked.positions_of(passage)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_prediction_is_said_in_a_line() -> None:
+    model = zoo.bridge("gpt2")
+    asked = Prediction.from_cache(cache_of(model, zoo.prompt(model)), (7, 9), tokens=zoo.prompt(model))
+    assert len(repr(asked)) < 200 and "rather than" in repr(asked) and "\n" not in repr(asked)
+    for part in (asked.prompt, asked.lens, Drops.of(asked)):
+        assert repr(part).startswith(f"{type(part).__name__}(") and len(repr(part)) < 700

@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from io import StringIO
 from math import cos, inf, isnan, log
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import matplotlib
 import pytest
 
 from heta_lens.evaluation import statistics
-from heta_lens.evaluation.document import Heading, Notes, Paragraph, Table, markdown, page
+from heta_lens.evaluation.document import Heading, Notes, Paragraph, Table, markdown, page, sheet
 from heta_lens.evaluation.figures import ALIKE, BETTER, REFERENCE, WORSE, mark
 from heta_lens.evaluation.records import RECORDS, RUN, Record, append
 from heta_lens.evaluation.report import write_report
@@ -424,3 +425,59 @@ def test_a_report_says_where_no_difference_could_be_told(tmp_path: Path, templat
     text = (tmp_path / "report.md").read_text()
     assert (f"no p can be below {2 / templates**templates:.2g}" in text) is said
     assert (summary(tmp_path).best.get("f1") == "heta") is not said
+
+
+# ---------------------------------------------------------------------------------------------------------------- CSV
+TEXTS = [
+    "=HYPERLINK(1)",
+    "+1+1",
+    "-1 ± 2",
+    "@SUM(A1)",
+    "\tx",
+    "\rx",
+    "＝1",
+    "'=1",
+    "''=1",
+    "'a",
+    "a=1",
+    "",
+    "-",
+    "it's",
+]
+
+
+def read_back(cell: str) -> str:
+    """As the documentation says."""
+    return cell[1:] if cell.startswith("'") and cell.lstrip("'").startswith(tuple("=+-@\t\r\n＝＋－＠")) else cell
+
+
+def test_no_text_becomes_a_formula_and_every_text_can_be_read_back() -> None:
+    found = [
+        row["text"] for row in csv.DictReader(StringIO(sheet(["text"], [[text] for text in [*TEXTS, "x"]]), newline=""))
+    ]
+    found = [*found[: TEXTS.index("")], "", *found[TEXTS.index("") :]] if len(found) == len(TEXTS) else found
+    assert not any(cell.startswith(("=", "+", "@", "\t", "\r", "＝")) for cell in found)
+    assert [read_back(cell) for cell in found] == [*TEXTS, "x"]
+
+
+def test_numbers_stay_numbers_in_a_table() -> None:
+    assert sheet(["a"], [["-0.5"], [-1], ["+2e-3"], ["-inf"]]) == "a\n-0.5\n-1\n+2e-3\n-inf\n"
+
+
+def test_formulas_of_others_are_texts_in_every_table(tmp_path: Path) -> None:
+    evil = '=HYPERLINK("http://x","y")'
+    run = {**DSA_ONLY, "methods": {evil: {"method": "lime", "options": {}}, **METHODS}}
+    found = [replace(one, method=evil, failed="") if one.method == "ours" else one for one in records()]
+    found += [Record("story-0", "ours", "told 0", failed=evil)]
+    folder = folder_of(tmp_path / "evil", found, run)
+    write_report(folder)
+    for name in ("results.csv", "missing.csv", "costs.csv"):
+        cells = [cell for row in rows(folder / name) for cell in row.values()]
+        assert not any(cell.startswith("=") for cell in cells)
+    assert any(row["method"] == f"'{evil}" for row in rows(folder / "results.csv"))
+
+
+def test_a_report_shows_what_would_steer_a_terminal() -> None:
+    blocks = [Heading("\x1b[2Ja"), Paragraph("\u202eb"), Table(["x"], [["\x9bc"]])]
+    for told in (markdown(blocks), page("\x1bt", blocks)):
+        assert not set(told) & set("\x1b\u202e\x9b") and "␛[2Ja" in told

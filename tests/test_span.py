@@ -265,10 +265,16 @@ def test_masks_and_windows_of_their_own_are_not_shared(cache: Any, ids: Tensor, 
 def test_what_is_shared_is_paid_for_once(cache: Any, ids: Tensor) -> None:
     singles = [one.diagnostics for one in alone(cache, ids, range(START, N), probes=2)]
     span = attribute_span(cache, START, tokens=ids, probes=2)
-    assert span.cost == {"forwards": singles[-1]["forwards"], "hvps": sum(one["hvps"] for one in singles)}
+    hvps = sum(one["hvps"] for one in singles)
+    assert span.cost == {"forwards": singles[-1]["forwards"], "backwards": 0, "hvps": hvps}
     apart = attribute_span(cache, START, tokens=ids, probes=2, mask="mean")
-    assert apart.cost == {name: sum(one[name] for one in singles) for name in ("forwards", "hvps")}
+    assert apart.cost == {"backwards": 0, **{name: sum(one[name] for one in singles) for name in ("forwards", "hvps")}}
     assert attribute_span(cache, START, START + 1, tokens=ids, mask="mean", variant="kl_only").cost["hvps"] == 0
+
+
+def test_backwards_are_paid_for_too(cache: Any, ids: Tensor) -> None:
+    span = attribute_span(cache, START, tokens=ids, method="integrated_gradients", steps=4)
+    assert span.cost["backwards"] == sum(step.diagnostics["backwards"] for step in span.steps) >= 4 * len(span)
 
 
 def test_products_are_counted_where_they_are_done(cache: Any, ids: Tensor) -> None:

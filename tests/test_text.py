@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 import heta_lens
 import zoo
-from heta_lens.text import TAIL, Decode, Span, Speller, appended, locate, tokens_in, visible, words
+from heta_lens.text import TAIL, Decode, Span, Speller, appended, legible, locate, tokens_in, visible, words
 
 SMILE = "😀".encode()
 PIECES = ["<bos>", "The", " cat", " ", "  ", "\n", "x", "é", SMILE, SMILE[:2], SMILE[2:], b" " + SMILE[:3], SMILE[3:]]
@@ -446,3 +446,24 @@ def test_an_answer_is_spelled_as_it_goes_on_after_the_context():
     assert speller.decode([*context, *spell(" red rings")]) == "the red red rings"
     with pytest.raises(ValueError, match="' xyz' cannot be written by this model's tokenizer, which makes"):
         spell(" xyz")
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("\x1b[31mred", "␛[31mred"),
+        ("a\tb\rc\nd\x00\x7f", "a␉b␍c␊d␀␡"),
+        ("\x9b2J\x85", r"\x9b2J\x85"),
+        ("\u202eabc\u2066\u200e\u2028", r"\u202eabc\u2066\u200e\u2028"),
+        ("\ud83d\ue000", r"\ud83d\ue000"),
+        ("é 日本 \u00a0👩\u200d🔬", "é 日本 \u00a0👩\u200d🔬"),
+        ("", ""),
+    ],
+)
+def test_what_would_steer_a_terminal_is_shown(written: str, shown: str) -> None:
+    assert legible(written) == shown
+    assert legible(shown) == shown
+
+
+def test_line_ends_can_be_kept() -> None:
+    assert legible("a\n\x1b", keep="\n") == "a\n␛"

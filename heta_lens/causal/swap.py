@@ -1,11 +1,12 @@
 """Value swaps between two prompts: under one, any method explains what the patched model says."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from heta_lens.cached import Activations, Tokens
 from heta_lens.causal.pair import shared_lens
+from heta_lens.diagnostics import warn
 from heta_lens.interventions import values_put
 from heta_lens.lens import EMBED, pattern_name, values_name
 from heta_lens.options import chosen_positions
@@ -13,11 +14,36 @@ from heta_lens.prediction import Prediction
 from heta_lens.turns import changing
 
 
-@contextmanager
-def swap_values(
-    cache_a: Any, cache_b: Any, layer: int, positions: Sequence[int], *, tokens: Tokens = None
-) -> Iterator[Any]:
-    """While this lasts, the model has the values of prompt A at these positions of a layer, in every run.
+class Swap(AbstractContextManager[Any]):
+    """Values that are swapped inside ``with``, and nowhere else; a warning says so, if it never was begun."""
+
+    def __init__(self, begin: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._begin = begin
+        self._under_way: AbstractContextManager[Any] | None = None
+
+    def __enter__(self) -> Any:
+        if self._under_way is not None:
+            raise RuntimeError("this swap was begun before: call swap_values again for another")
+        self._under_way = self._begin()
+        return self._under_way.__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        assert self._under_way is not None
+        return self._under_way.__exit__(*error)
+
+    def __del__(self) -> None:
+        if getattr(self, "_under_way", True) is None:
+            warn(UNUSED)
+
+    def __repr__(self) -> str:
+        return UNUSED if self._under_way is None else "a swap of values that was begun"
+
+
+UNUSED = "swap_values has changed nothing: it works inside `with swap_values(...) as cache:`"
+
+
+def swap_values(cache_a: Any, cache_b: Any, layer: int, positions: Sequence[int], *, tokens: Tokens = None) -> Swap:
+    """Inside ``with``, the model has the values of prompt A at these positions of a layer, in every run.
 
     Gives the cache of prompt B under the swap, to be explained: ``attribute(cache, target, tokens=...)``. Runs begin
     with their first token: one that continues kept keys and values, as ``generate`` does unless told otherwise, is
@@ -30,6 +56,11 @@ def swap_values(
         positions: the same in both prompts; runs that do not reach them are as they were.
         tokens: the ids of prompt B; without them they are read off its cached embeddings.
     """
+    return Swap(lambda: _swapped(cache_a, cache_b, layer, positions, tokens))
+
+
+@contextmanager
+def _swapped(cache_a: Any, cache_b: Any, layer: int, positions: Sequence[int], tokens: Tokens) -> Iterator[Any]:
     lens = shared_lens(cache_a, cache_b)
     lens.check_layer("layer", layer)
     with changing(lens.model):

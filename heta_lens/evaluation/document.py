@@ -1,10 +1,14 @@
 """A text with tables and figures, written as Markdown or as a page that needs nothing else."""
 
+import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
+from html import escape as as_html
+from io import StringIO
 from typing import TypeAlias
+
+from heta_lens.text import legible
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #222; --quiet: #666; --line: #ddd; --paper: #fff; }
@@ -65,6 +69,10 @@ class Figure:
 Block: TypeAlias = Heading | Paragraph | Notes | Table | Figure
 
 
+def escape(text: str) -> str:
+    return as_html(legible(text))
+
+
 def markdown(blocks: Sequence[Block]) -> str:
     return "\n\n".join(map(_markdown, blocks)) + "\n"
 
@@ -104,7 +112,7 @@ def _markdown_table(table: Table) -> str:
 
 def _plain(text: str) -> str:
     """Characters that would say something to Markdown, made to say themselves."""
-    return re.sub(r"[\\|*<`]|(?<!\w)_|_(?!\w)|(?<=\])(?=\()", r"\\\g<0>", " ".join(text.split()))
+    return re.sub(r"[\\|*<`]|(?<!\w)_|_(?!\w)|(?<=\])(?=\()", r"\\\g<0>", legible(" ".join(text.split())))
 
 
 def _html(block: Block, number: int) -> str:
@@ -136,6 +144,37 @@ def _html_table(table: Table) -> str:
         for at, row in enumerate(table.rows)
     )
     return f'<div class="wide"><table>\n<tr>{head}</tr>\n{rows}\n</table></div>'
+
+
+FORMULA = "=+-@\t\r\n＝＋－＠"  # what a spreadsheet takes for a formula, if a cell begins with it
+
+
+def sheet(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A CSV table. A text that a spreadsheet would take for a formula begins with an apostrophe, a number does not.
+
+    Who reads the file with a program takes one apostrophe away where the text after all of them begins with one of
+    ``= + - @``, a tab or a line end.
+    """
+    return "".join(_line([_cell(cell) for cell in row]) for row in [columns, *rows])
+
+
+def _line(cells: Sequence[object]) -> str:
+    written = StringIO()
+    csv.writer(written, lineterminator="\r\n").writerow(cells)  # which quotes cells that hold either of the two
+    return written.getvalue().removesuffix("\r\n") + "\n"
+
+
+def _cell(cell: object) -> object:
+    if not isinstance(cell, str) or _is_number(cell):
+        return cell
+    return f"'{cell}" if cell.lstrip("'").startswith(tuple(FORMULA)) else cell
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return float(text) is not None
+    except ValueError:
+        return False
 
 
 def _inline(svg: str, prefix: str) -> str:

@@ -5,16 +5,14 @@ it cost is apart, because no two runs take the same seconds: ``costs.csv``, ``fi
 of ``report.html``.
 """
 
-import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from io import StringIO
 from itertools import islice
 from math import ceil, isinf, isnan
 from pathlib import Path
 
 from heta_lens.evaluation import wording
-from heta_lens.evaluation.document import Block, Figure, Heading, Notes, Paragraph, Table, markdown, page
+from heta_lens.evaluation.document import Block, Figure, Heading, Notes, Paragraph, Table, markdown, page, sheet
 from heta_lens.evaluation.statistics import least_p
 from heta_lens.evaluation.tables import SIGNIFICANT, Measure, Summary, summary
 from heta_lens.files import write_atomically
@@ -47,9 +45,9 @@ def write_report(folder: Path, against: str | None = None) -> list[Path]:
     texts = {
         "report.md": markdown([*told, Paragraph("What all this cost is in costs.csv and at the end of report.html.")]),
         "report.html": page(_heading(found), [*told, *_costs(found, shown, cost)]),
-        "results.csv": _csv(COLUMNS, _results(found)),
-        "missing.csv": _csv(["metric", "method", "reason", "instances"], _missing(found)),
-        "costs.csv": _csv(COST_COLUMNS, _spent(found)),
+        "results.csv": sheet(COLUMNS, _results(found)),
+        "missing.csv": sheet(["metric", "method", "reason", "instances"], _missing(found)),
+        "costs.csv": sheet(COST_COLUMNS, _spent(found)),
         **{figure.path: figure.svg for figure in [*drawn.values(), cost]},
     }
     (folder / "figures").mkdir(exist_ok=True)
@@ -284,12 +282,6 @@ def _results(found: Summary) -> Iterator[Sequence[object]]:
             *(sum(cell.failed.values()), cell.not_run, told.unit, told.clusters),
             "; ".join(f"{reason} ({count})" for reason, count in cell.why.items()),
         )
-
-
-def _csv(columns: Sequence[str], rows: Iterator[Sequence[object]]) -> str:
-    written = StringIO()
-    csv.writer(written, lineterminator="\n").writerows([columns, *rows])
-    return written.getvalue()
 
 
 def _file_name(number: int, metric: str) -> str:

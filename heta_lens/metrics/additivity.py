@@ -11,6 +11,7 @@ from heta_lens.masking import Mask
 from heta_lens.metrics.checks import finite_scores
 from heta_lens.options import check_at_least
 from heta_lens.prediction import Prediction
+from heta_lens.text import brief
 from heta_lens.turns import one_at_a_time
 
 
@@ -20,6 +21,9 @@ class Drops:
 
     It is the same for all scores: measured once, it can judge many.
     """
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     sets: Bool[Tensor, "subset pos"]
     each: Float[Tensor, "subset"]

@@ -12,12 +12,15 @@ from heta_lens.data.instance import Instance
 from heta_lens.metrics.candidates import ordinary
 from heta_lens.metrics.robustness import Explain
 from heta_lens.prediction import Prediction
-from heta_lens.text import Span, tokens_in
+from heta_lens.text import Span, brief, tokens_in
 
 
 @dataclass(frozen=True)
 class Case:
     """``ready`` gives the method as it is for a prompt, ``ask`` what the same model is asked by another instance."""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     instance: Instance
     prediction: Prediction

@@ -8,8 +8,9 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens.plots.shades import BLUE, ORANGE, Shade, legible, shades
+from heta_lens.plots.shades import BLUE, ORANGE, Shade, shades
 from heta_lens.show import View, deepest
+from heta_lens.text import legible
 
 STYLE = """
 .heta-heat { font: 14px/1.4 system-ui, sans-serif; color: #222; overflow-x: auto; }
@@ -48,7 +49,9 @@ def heat(
     width = ceil(len(columns) / ceil(len(columns) / WIDE))
     parts = [slice(at, at + width) for at in range(0, len(columns), width)]
     tables = [_table(rows, columns[part], [line[part] for line in cells], positions[part]) for part in parts]
-    caption = f"<p><strong>{escape(title)}</strong><br><small>{escape(notes)}</small></p>{_scale(flat)}"
+    caption = (
+        f"<p><strong>{escape(legible(title))}</strong><br><small>{escape(legible(notes))}</small></p>{_scale(flat)}"
+    )
     return View(title, f'<style>{STYLE}</style>\n<div class="heta-heat">{caption}{"".join(tables)}</div>')
 
 

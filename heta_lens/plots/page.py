@@ -7,8 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens.attribution import Attribution
-from heta_lens.plots.shades import legible, shades, strips
+from heta_lens.plots.shades import shades, strips
 from heta_lens.show import View
+from heta_lens.text import legible
 
 STYLE = """
 body, .heta { font: 15px/1.5 system-ui, sans-serif; color: #222; }
@@ -35,9 +36,9 @@ def page(attribution: Attribution, *, marked: Collection[int] = (), note: str = 
 
     ``marked`` positions are underlined, and ``note`` may say why.
     """
-    notes = "".join(f"<p>{escape(line)}</p>" for line in [*attribution.notes, *([note] if note else [])])
+    notes = "".join(f"<p>{escape(legible(line))}</p>" for line in [*attribution.notes, *([note] if note else [])])
     views = "".join(
-        f"<h2>{escape(name)}</h2><p>{escape(WHAT.get(name, ''))}</p>{_coloured(attribution, values, marked)}"
+        f"<h2>{escape(legible(name))}</h2><p>{escape(WHAT.get(name, ''))}</p>{_coloured(attribution, values, marked)}"
         for name, values in strips(attribution).items()
     )
     title = escape(attribution.title)
@@ -46,10 +47,11 @@ def page(attribution: Attribution, *, marked: Collection[int] = (), note: str = 
 
 
 def _coloured(attribution: Attribution, values: Float[Tensor, "pos"], marked: Collection[int]) -> str:
-    rows = zip(attribution.tokens, attribution.positions.tolist(), values.tolist(), shades(values), strict=True)
+    tokens = [legible(token, keep="\n") for token in attribution.tokens]
+    rows = zip(tokens, attribution.positions.tolist(), values.tolist(), shades(values), strict=True)
     spans = [
         f'<span style="background:{shade.css}" title="{position}: {value:.4g}"'
-        f"{' class=marked' if position in marked else ''}>{escape(legible(token))}</span>"
+        f"{' class=marked' if position in marked else ''}>{escape(token)}</span>"
         for token, position, value, shade in rows
     ]
     return f'<div class="tokens">{"".join(spans)}</div>'
@@ -58,7 +60,7 @@ def _coloured(attribution: Attribution, values: Float[Tensor, "pos"], marked: Co
 def _table(attribution: Attribution) -> str:
     frame = attribution.to_frame()
     names = list(strips(attribution))
-    head = "".join(f"<th>{escape(name)}</th>" for name in ["position", "token", *names])
+    head = "".join(f"<th>{escape(legible(name))}</th>" for name in ["position", "token", *names])
     rows = "".join(
         f'<tr><td>{row["position"]}</td><td class="token">{escape(repr(row["token"]))}</td>'
         + "".join(f"<td>{row[name]:.4g}</td>" for name in names)

@@ -31,11 +31,6 @@ def _between(start: Shade, stop: Shade, share: float) -> Shade:
     return Shade(*(round(a + (b - a) * share) for a, b in zip(start, stop, strict=True)))
 
 
-def legible(token: str) -> str:
-    """The token without characters that would steer a terminal."""
-    return "".join(one if one.isprintable() or one == "\n" else "\N{REPLACEMENT CHARACTER}" for one in token)
-
-
 def strips(attribution: Attribution) -> dict[str, Float[Tensor, "pos"]]:
     """What there is to colour: the score, and the parts it is made of."""
     return {"score": attribution.scores, **attribution.parts}

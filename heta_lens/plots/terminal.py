@@ -1,31 +1,38 @@
 """An attribution in a terminal: its tokens coloured by score and by each part, and the highest of them in numbers."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from jaxtyping import Float
+from rich.cells import cell_len, set_cell_size
 from rich.console import Group
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
 from heta_lens.attribution import Attribution
-from heta_lens.plots.shades import legible, shades, strips
+from heta_lens.plots.shades import shades, strips
+from heta_lens.text import legible
+
+WIDE = 40  # the most cells of a column
 
 
 def terminal(attribution: Attribution, *, marked: Collection[int] = (), top: int = 8, coloured: bool = True) -> Group:
     """Something for `rich` to print: ``rich.print(terminal(attribution))``.
 
-    ``marked`` positions are underlined; the ``top`` highest scores are listed. Where there are no colours, only the
-    list says something: ``coloured=False``.
+    ``marked`` positions are underlined; the ``top`` highest scores are listed, in the order of
+    `Attribution.top`. Where there are no colours, only the list says something: ``coloured=False``.
     """
     views = [
         part
         for name, values in (strips(attribution) if coloured else {}).items()
-        for part in (Text(name, style="bold"), Padding(_coloured(attribution, values, marked), (0, 0, 1, 2)))
+        for part in (Text(legible(name), style="bold"), Padding(_coloured(attribution, values, marked), (0, 0, 1, 2)))
     ]
     return Group(
-        Text(attribution.title, style="bold"), *map(Text, attribution.notes), Text(), *views, _table(attribution, top)
+        Text(attribution.title, style="bold"),
+        *(Text(legible(line)) for line in attribution.notes),
+        Text(),
+        *views,
+        _table(attribution, top),
     )
 
 
@@ -34,17 +41,28 @@ def _coloured(attribution: Attribution, values: Float[Tensor, "pos"], marked: Co
     rows = zip(attribution.tokens, attribution.positions.tolist(), shades(values), strict=True)
     for token, position, shade in rows:
         underline = " underline" if position in marked else ""
-        line.append(legible(token), style=f"#000000 on {shade.css}{underline}")
+        line.append(legible(token, keep="\n"), style=f"#000000 on {shade.css}{underline}")
     return line
 
 
-def _table(attribution: Attribution, top: int) -> Table:
-    frame = attribution.to_frame()
-    frame = frame.reindex(frame["score"].abs().sort_values(ascending=False, kind="stable").index).head(top)
-    table = Table("position", "token", *strips(attribution), box=None, pad_edge=False, header_style="bold")
-    for column in table.columns[2:]:
-        column.justify = "right"
-    for _, row in frame.iterrows():
-        numbers = [f"{row[name]:.4g}" for name in strips(attribution)]
-        table.add_row(str(row["position"]), Text(repr(row["token"])), *numbers)
-    return table
+def _table(attribution: Attribution, top: int) -> Text:
+    """The highest scores, in the order of `Attribution.top`."""
+    highest, parts = attribution.top(top), strips(attribution)
+    place = {position: row for row, position in enumerate(attribution.positions.tolist())}
+    rows = [place[one.positions[0]] for one in highest]
+    columns = [
+        _column("position", [str(one.positions[0]) for one in highest]),
+        _column("token", [repr(one.text) for one in highest]),
+        *(_column(name, [f"{one:.4g}" for one in values[rows].tolist()], right=True) for name, values in parts.items()),
+    ]
+    # One text of lines: for every cell of a table of its own, `rich` takes a millisecond.
+    head, *lines = ("  ".join(cells) for cells in zip(*columns, strict=True))
+    return Text("\n", no_wrap=True, overflow="ellipsis").join([Text(head, style="bold"), *map(Text, lines)])
+
+
+def _column(name: str, cells: Sequence[str], *, right: bool = False) -> list[str]:
+    """A column's name and its cells, all of one width."""
+    shown = [legible(cell) for cell in [name, *cells]]
+    width = min(WIDE, max(map(cell_len, shown)))
+    cut = [cell if cell_len(cell) <= width else set_cell_size(cell, width - 1) + "…" for cell in shown]
+    return [" " * (width - cell_len(cell)) + cell if right else set_cell_size(cell, width) for cell in cut]

@@ -1,15 +1,14 @@
 """A reproduced table as Markdown, the paper's figures beside ours, and as CSV with a cell a line."""
 
-import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from io import StringIO
+from itertools import product
 from math import inf, isfinite, isinf, isnan
 from string import ascii_lowercase
 
 from heta_lens.evaluation import wording
 from heta_lens.evaluation.document import Block as Part
-from heta_lens.evaluation.document import Heading, Notes, Paragraph, Table, markdown
+from heta_lens.evaluation.document import Heading, Notes, Paragraph, Table, markdown, sheet
 from heta_lens.evaluation.reproduce.cells import Figure
 from heta_lens.evaluation.reproduce.paper import Place, Printed
 from heta_lens.evaluation.statistics import Estimate
@@ -156,14 +155,8 @@ def _with_interval(told: Estimate) -> str:
 
 def tidy(found: Found) -> str:
     """Every cell in a line: what has no number says why in its note."""
-    sheet = StringIO()
-    writer = csv.writer(sheet, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for model in found.blocks:
-        for row in found.printed.rows:
-            for column in found.printed.columns:
-                writer.writerow(_line(found, Place(model, row, column)))
-    return sheet.getvalue()
+    places = product(found.blocks, found.printed.rows, found.printed.columns)
+    return sheet(COLUMNS, (_line(found, Place(*place)) for place in places))
 
 
 def _line(found: Found, place: Place) -> Sequence[object]:

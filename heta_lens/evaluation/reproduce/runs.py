@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import track
 
 from heta_lens.data.instance import Instance
@@ -16,6 +17,7 @@ from heta_lens.evaluation.reproduce.judges import Trial
 from heta_lens.evaluation.reproduce.ways import recombining
 from heta_lens.evaluation.runner import Entry, Left, case_of, measured, record_of, recorded
 from heta_lens.heta import Heta
+from heta_lens.text import legible
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,11 @@ class Plan:
         """By the labels of methods. What the folder has already is not done again."""
         methods = {entry.label: {"method": entry.method, "options": dict(entry.options)} for entry in self.entries}
         shown = track(
-            self.instances, self.folder.name, console=Console(stderr=True), disable=not progress, transient=True
+            self.instances,
+            escape(legible(self.folder.name)),
+            console=Console(stderr=True),
+            disable=not progress,
+            transient=True,
         )
         with opened(self.folder, self.told, methods, self.fingerprint, retry_failed=self.retry_failed) as run:
             for number, instance in enumerate(shown):
