@@ -800,6 +800,36 @@ def test_a_text_that_says_nothing_of_its_table_is_left_out() -> None:
 
 
 @unchecked
+def first_said(contents: list[str], told: str) -> Span | None:
+    """As the docstring of `wikibio.instances` says it, with a search for each row."""
+    found = [spans[0] for content in contents if content and (spans := occurrences(content, told)) and spans[0].start]
+    return min(found, key=lambda span: (span.start, -span.stop), default=None)
+
+
+def test_the_first_row_that_is_said_is_found_as_by_a_search_for_each() -> None:
+    draw = random.Random(0)
+    for _ in range(2000):
+        told = "".join(draw.choices("aAbBİſsSK-  .", k=draw.randrange(25)))
+        contents = ["".join(draw.choices("abBİs -.", k=draw.randrange(5))) for _ in range(6)]
+        assert wikibio._first_said(contents, told) == first_said(contents, told), (contents, told)
+
+
+def test_long_tables_are_searched_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = []
+
+    def counted(phrase: str, text: str, span: Span | None = None) -> list[Span]:
+        searched.append(len(text) if span is None else span.stop - span.start)
+        return occurrences(phrase, text, span)
+
+    monkeypatch.setattr(wikibio, "occurrences", counted)
+    rows = [f"value {row} of it" for row in range(400)]
+    table = {"column_header": ["row"] * 400, "content": rows}
+    told = "he was born with " + " ".join(reversed(rows))
+    (instance,) = wikibio.instances([{"input_text": {"table": table}, "target_text": told}])
+    assert instance.answer == " value 399 of it"
+    assert sum(searched) < 5 * len(told)
+
+
 def test_a_wrong_record_of_wikibio_is_refused() -> None:
     with pytest.raises(ValueError, match="wikibio-00000 has no wiki_bio_text: it has text"):
         list(wikibio.instances([{"text": "…"}]))

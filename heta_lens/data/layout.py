@@ -24,13 +24,13 @@ class Piece(NamedTuple):
 
 def laid_out(pieces: Iterable[Piece]) -> tuple[str, dict[str, tuple[Span, ...]]]:
     """The text, and the spans of each name, without the white space at their ends."""
-    text, found = "", {}
+    pieces, at, found = list(pieces), 0, {}
     for piece in pieces:
-        start, text = len(text), text + piece.text
-        span = visible(text, Span(start, len(text)))
+        span = visible(piece.text, Span(0, len(piece.text)))
         if piece.name and span.start < span.stop:
-            found.setdefault(piece.name, []).append(span)
-    return text, {name: tuple(spans) for name, spans in found.items()}
+            found.setdefault(piece.name, []).append(Span(at + span.start, at + span.stop))
+        at += len(piece.text)
+    return "".join(piece.text for piece in pieces), {name: tuple(spans) for name, spans in found.items()}
 
 
 def composed(id: str, pieces: Iterable[Piece], answer: str | None, **known: Any) -> Instance:

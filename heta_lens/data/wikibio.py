@@ -4,6 +4,7 @@ The paper cites SelfCheckGPT's set of 238 biographies, which are prose. Records 
 the text, and say where a fact comes from.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -55,8 +56,24 @@ def _of_table(id: str, record: Mapping[str, Any]) -> Instance | None:
 
 def _first_said(contents: Iterable[str], told: str) -> Span | None:
     """Where the text first says what a row holds, but not in its first word: something must be there to go on from."""
-    found = [where for content in contents if content for where in occurrences(content, told)[:1] if where.start]
-    return min(found, key=lambda where: (where.start, -where.stop), default=None)
+    # Every place of the text is looked up among the rows: a search for each row would be quadratic.
+    rows, text = {_folded(content) for content in contents if content}, _folded(told)
+    lengths = sorted(set(map(len, rows)), reverse=True)
+    ends = {match.start() for match in re.finditer(r"(?!\w)", told)}
+    first: set[str] = set()
+    for start in (match.start() for match in re.finditer(r"(?<!\w)", told)):
+        spans = [Span(start, start + length) for length in lengths if start + length in ends]
+        said = [span for span in spans if text[slice(*span)] in rows and text[slice(*span)] not in first]
+        if said and start:
+            return said[0]
+        first |= {text[slice(*span)] for span in said}
+    return None
+
+
+def _folded(text: str) -> str:
+    """Without capitals, and as long as before: `occurrences` does not tell capitals apart either."""
+    lower = [one.lower()[0] for one in text]
+    return "".join(folded if len(folded := one.casefold()) == 1 else one for one in lower)
 
 
 def _cut(id: str, rows: list[tuple[str, str]], told: str, said: Span) -> Instance:
