@@ -312,7 +312,12 @@ def test_a_difference_is_an_estimate() -> None:
 
 @pytest.mark.parametrize("kind", ["unequal clusters", "binary, .98", "lognormal, sigma .8"])
 def test_intervals_survive_skewness_and_few_clusters(kind: str) -> None:
-    assert coverage.measured(coverage.KINDS[kind], 15, 150)[0] >= 0.89  # .93, and two standard errors below
+    assert coverage.measured(coverage.KINDS[kind], 15, 150).coverage >= 0.89  # .93, and two standard errors below
+
+
+@pytest.mark.parametrize("kind", ["unequal clusters", "binary, .9", "lognormal, sigma .8"])
+def test_equal_means_are_seldom_called_different(kind: str) -> None:
+    assert coverage.size(coverage.PAIRS[kind], 15, 150) <= 0.1  # .06, and two standard errors above
 
 
 @pytest.mark.nightly
@@ -320,5 +325,14 @@ def test_intervals_survive_skewness_and_few_clusters(kind: str) -> None:
 def test_intervals_hold_the_truth_in_every_cell(clusters: int) -> None:
     for name, kind in {**coverage.KINDS, **coverage.archived()}.items():
         if (name, clusters) not in coverage.UNREACHED:
-            found = coverage.measured(kind, clusters, 2000)[0]
+            found = coverage.measured(kind, clusters, 2000).coverage
             assert found >= 0.93, f"{name} with {clusters} clusters: {found}"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("clusters", coverage.CLUSTERS)
+def test_equal_methods_are_called_different_in_few_samples_of_every_cell(clusters: int) -> None:
+    for name, kind in {**coverage.PAIRS, **coverage.archived_pairs()}.items():
+        if (name, clusters) not in coverage.TOO_SKEWED:
+            found = coverage.size(kind, clusters, 2000)
+            assert found <= 0.06 + 0.01, f"{name} with {clusters} clusters: {found}"  # two standard errors

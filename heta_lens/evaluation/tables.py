@@ -29,6 +29,7 @@ from heta_lens.evaluation.statistics import (
 Rows: TypeAlias = Float[np.ndarray, "n k"]
 
 SIGNIFICANT = 0.05
+MORE_DRAWS, SURE = (4 * DRAWS, 16 * DRAWS), 3.0  # where p is within so many of its standard errors of the threshold
 GOODNESS: Mapping[str, Callable[[float], float]] = {
     "more": lambda value: value,
     "less": lambda value: -value,
@@ -245,7 +246,7 @@ class _Measured:
         }
 
     def cells(self, reference: str) -> Iterator[tuple[tuple[str, str], Cell]]:
-        others = {method: self._difference(method, reference) for method in self.records if method != reference}
+        others = self._differences(reference)
         p_values = dict(zip(others, corrected([one.p for one in others.values()]), strict=True))
         for method in self.records:
             told, p = others.get(method), p_values.get(method)
@@ -262,7 +263,7 @@ class _Measured:
             return ""
         best = max(rated, key=lambda method: rated[method])
         others = [method for method in rated if method != best]
-        leads = all(self._difference(best, other).p * len(others) < SIGNIFICANT for other in others)
+        leads = all(self._sure_difference(best, other, len(others)).p * len(others) < SIGNIFICANT for other in others)
         return best if leads else ""
 
     def _alone(self, method: str) -> Cell:
@@ -280,6 +281,24 @@ class _Measured:
             doubtful=sum(self.metric.name in self.records[method][one].doubts for one in self.vectors[method]),
         )
 
+    def _differences(self, reference: str) -> dict[str, Difference]:
+        """Of every other method to the reference; with more draws where another seed might change a decision."""
+        others = {method: self._difference(method, reference) for method in self.records if method != reference}
+        for draws in MORE_DRAWS:
+            p_values = corrected([one.p for one in others.values()])
+            for (method, one), p in zip(list(others.items()), p_values, strict=True):
+                if _undecided(one, p / one.p if one.p else 1.0):
+                    others[method] = self._difference(method, reference, draws)
+        return others
+
+    def _sure_difference(self, method: str, other: str, times: int) -> Difference:
+        """Of two methods whose p counts so many times; with more draws where another seed might change the decision."""
+        found = self._difference(method, other)
+        for draws in MORE_DRAWS:
+            if _undecided(found, times):
+                found = self._difference(method, other, draws)
+        return found
+
     def _difference(self, method: str, other: str, draws: int = DRAWS) -> Difference:
         """Of two methods, where both have values."""
         shared = [instance for instance in self.vectors[method] if instance in self.vectors[other]]
@@ -292,6 +311,11 @@ class _Measured:
     def _rows(self, method: str, instances: Sequence[str]) -> Rows:
         found = np.array([self.vectors[method][instance] for instance in instances], dtype=float)
         return found.reshape(len(instances), AGGREGATES[self.metric.aggregate][0])
+
+
+def _undecided(found: Difference, times: float | int) -> bool:
+    """Whether ``times * p`` is so near the threshold that p's Monte Carlo error might decide."""
+    return abs(found.p * times - SIGNIFICANT) < SURE * found.p_error * times
 
 
 def _line(reason: str) -> str:
