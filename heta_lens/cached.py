@@ -81,14 +81,25 @@ def cached_tokens(lens: Lens, embeddings: Float[Tensor, "pos d"], tokens: Tokens
         raise TypeError("tokens= takes the ids the model was run on, model.to_tokens(text), not the text") from None
     shape, ids = tuple(ids.shape), ids[0] if ids.ndim == 2 and len(ids) == 1 else ids
     if ids.is_floating_point() or ids.dtype == torch.bool or ids.shape != embeddings.shape[:1]:
-        more = ids.ndim == 1 and len(ids) > len(embeddings)
         raise ValueError(
             f"tokens= must be the ids of the cached prompt, {len(embeddings)} of them; got {ids.dtype} of shape {shape}"
-            f"{' (was only a part cached, by pos_slice=? leave it out)' if more else ''}"
+            f"{_why_not_as_long(ids, len(embeddings), lens.speller.bos)}"
         )
     for token in ids.tolist():
         check_token("tokens", token, lens.vocabulary)
     return ids.long().clone()
+
+
+def _why_not_as_long(ids: Tensor, cached: int, bos: int | None) -> str:
+    """The likely reason why tokens are more or fewer than the cached ones."""
+    begins = ids.ndim == 1 and ids.tolist()[:1] == [bos]
+    if begins and len(ids) == cached + 1:
+        return " (the first is BOS, which a prompt cached with prepend_bos=False lacks: pass the ids that were run)"
+    if ids.ndim == 1 and bos is not None and not begins and len(ids) == cached - 1:
+        return " (does the cached prompt begin with BOS? pass model.to_tokens(text), which adds it too)"
+    if ids.ndim == 1 and len(ids) > cached:
+        return " (was only a part cached, by pos_slice=? leave it out)"
+    return ""
 
 
 def recover_tokens(lens: Lens, embeddings: Float[Tensor, "pos d"], needed: int) -> list[int]:
@@ -101,8 +112,11 @@ def recover_tokens(lens: Lens, embeddings: Float[Tensor, "pos d"], needed: int) 
             owners[row].append(token)
     for position, row in enumerate(rows):
         if not owners[row] or (position < needed and len(owners[row]) > 1):
-            found = f"tokens {owners[row][:5]} share" if owners[row] else "no token has"
-            raise ValueError(f"{found} the cached embedding at position {position}: pass tokens=, the ids you ran")
+            found = f"tokens {owners[row][:5]} share" if owners[row] else "no token of this model has"
+            other = "" if owners[row] else ", and see that cache.model is the model it was taken from, unchanged"
+            raise ValueError(
+                f"{found} the cached embedding at position {position}: pass tokens=, the ids you ran{other}"
+            )
     return [owners[row][0] for row in rows]
 
 
@@ -130,6 +144,7 @@ def replay(lens: Lens, cached: Activations, ids: Int[Tensor, "pos"], read: Seque
     """Run the cached prompt once more and compare everything that was cached; logits are read at ``read``."""
     rows = list(read)
     whole = bool(lens.user_hooks())
+    patterns = any(name.endswith("pattern") for name in cached.tensors)  # which show that the prompt is whole
     live: list[Tensor] = []
     distances: list[float] = []
 
@@ -141,9 +156,9 @@ def replay(lens: Lens, cached: Activations, ids: Int[Tensor, "pos"], read: Seque
             check_finite(name, then, lambda position: lens.speller.write(int(ids[position])))
         if name == EMBED:
             live.append(now.clone())
-            _check_embeddings(ids, now, then, given)
+            _check_embeddings(lens, ids, now, then, given)
         try:
-            distances.append(_check_same(name, now, then))
+            distances.append(_check_same(name, now, then, sliced=not patterns))
         except ValueError as error:
             raise (_padded(lens, name, ids) or error) from None
 
@@ -182,7 +197,7 @@ def tolerance(*tensors: Tensor) -> float:
     return max(LEAST_TOLERANCE, *(torch.finfo(tensor.dtype).eps ** 0.5 for tensor in tensors))
 
 
-def _check_embeddings(ids: Tensor, now: Tensor, then: Tensor, given: bool) -> None:
+def _check_embeddings(lens: Lens, ids: Tensor, now: Tensor, then: Tensor, given: bool) -> None:
     """Wrong tokens change some rows of the embeddings, other weights change all of them."""
     off = _differences(now, then).amax(-1) > tolerance(now, then) * then.abs().max()
     if not off.any():
@@ -198,13 +213,24 @@ def _check_embeddings(ids: Tensor, now: Tensor, then: Tensor, given: bool) -> No
             f"tokens= do not match the cache: the embedding of token {int(ids[first])} at position {first} "
             "is not the cached one"
         )
+    if given and _are_of_other_tokens(lens, then):
+        raise ValueError("tokens= do not match the cache: they are those of another prompt; pass the ids that were run")
     raise ValueError(
         "the embeddings are not what the cache holds: the model's weights, or the hooks on it, have changed since the "
-        "cache was taken" + (", or tokens= are those of another prompt" if given else "")
+        "cache was taken, or cache.model is not the model it was taken from"
+        + (", or tokens= are those of another prompt" if given else "")
     )
 
 
-def _check_same(name: str, now: Tensor, then: Tensor) -> float:
+def _are_of_other_tokens(lens: Lens, embeddings: Tensor) -> bool:
+    """Whether all are embeddings of the model as it is now."""
+    try:
+        return bool(recover_tokens(lens, embeddings, needed=0))
+    except ValueError:
+        return False
+
+
+def _check_same(name: str, now: Tensor, then: Tensor, *, sliced: bool) -> float:
     """The largest difference relative to the largest entry, refused above the tolerance. -inf is only like itself."""
     here, there = (activation > -torch.inf for activation in (now, then))
     if now.shape != then.shape:
@@ -217,10 +243,11 @@ def _check_same(name: str, now: Tensor, then: Tensor) -> float:
         scale = float(then[there].abs().max()) or 1.0
         distance = float(_differences(now[here], then[there]).max()) / scale
     if distance > tolerance(now, then):
+        part = ", or it holds only a part of the prompt (pos_slice=)" if sliced else ""
         raise ValueError(
             f"{name} is not what the cache holds (off by {distance:.1e} of its size): the model's weights, or the "
-            "hooks on it, have changed since the cache was taken, or it was run with another attention_mask; take it "
-            "again"
+            "hooks on it, have changed since the cache was taken, or it was run with another attention_mask"
+            f"{part}; take it again"
         )
     return distance
 
@@ -246,6 +273,8 @@ def _found(cache: Any) -> tuple[dict[str, Tensor], int]:
     points = cache.model.hook_dict
     keys = {name: {name, points[name].name} & cache.cache_dict.keys() for name in names}
     found = {name: cache.cache_dict[key] for name, stored in keys.items() for key in stored}
+    if any(activation.is_meta for activation in found.values()):
+        raise ValueError("the cache is on the meta device, which keeps no values: take it again, on cpu or cuda")
     if EMBED not in found:
         return found, 1
     if found[EMBED].ndim < 3:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,25 @@ def check_complete(name: str, report: dict[str, Any]) -> None:
                 f"the checkpoint {name!r} {problem} {listed(keys)}; save it again from a complete model, or load it "
                 "yourself and pass the model to TransformerBridge.boot_transformers(hf_model=)"
             )
+
+
+def load_weights(name: str, model: torch.nn.Module, kept: Mapping[str, torch.Tensor]) -> None:
+    """Give every parameter the tensor of its name, and refuse what is missing or left over; tied ones are kept once."""
+    own = dict(model.named_parameters(remove_duplicate=False))
+    loaded = {own[key].data_ptr() for key in kept if key in own}
+    report = {
+        "missing_keys": [key for key, weight in own.items() if key not in kept and weight.data_ptr() not in loaded],
+        "unexpected_keys": kept.keys() - model.state_dict().keys(),
+        "mismatched_keys": [
+            (key, there.shape, own[key].shape)
+            for key, there in kept.items()
+            if key in own and there.shape != own[key].shape
+        ],
+        "error_msgs": [],
+    }
+    check_complete(name, report)
+    model.load_state_dict(dict(kept), strict=False)  # buffers are computed
+    check_finite_weights(name, model)
 
 
 def check_finite_weights(name: str, model: torch.nn.Module) -> None:

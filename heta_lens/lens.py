@@ -391,7 +391,7 @@ def check_decoder(model: Any) -> None:
         raise TypeError(f"{kind} is not a TransformerLens model")
     points = model.hook_dict
     direction = getattr(model.cfg, "attention_dir", "causal")
-    if direction != "causal" or EMBED not in points or not hasattr(model, "blocks"):
+    if direction != "causal" or EMBED not in points or not hasattr(model, "blocks") or _is_encoder(model):
         raise ValueError(f"{kind} is not a decoder-only language model, where every token sees only those before it")
     names = [name(layer) for layer in range(max(1, len(model.blocks))) for name in (pattern_name, values_name)]
     missing = [name for name in names if name not in points]
@@ -401,6 +401,17 @@ def check_decoder(model: Any) -> None:
         raise ValueError("the model is in training mode, where dropout changes every run: call model.eval() first")
     if any(parameter.is_inference() for parameter in model.parameters()):
         raise ValueError("the model was made under torch.inference_mode() and has no gradients: make it outside")
+
+
+def _is_encoder(model: Any) -> bool:
+    """Whether no attention of the wrapped blocks is causal; some bridges of encoders do not say so in their config."""
+    causal = [
+        bool(module.is_causal)
+        for block in model.blocks
+        for module in block.modules()
+        if hasattr(module, "is_causal") and not type(module).__module__.startswith("transformer_lens")
+    ]
+    return bool(causal) and not any(causal)  # cross-attention of a decoder is not causal either
 
 
 def wrapped(model: Any) -> Any:

@@ -3,21 +3,32 @@
 import importlib.util
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from threading import Lock, Thread
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
+from huggingface_hub import constants, get_session
 from jaxtyping import Int
 from safetensors.torch import load_file
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from heta_lens.checkpoints import Checked, CheckpointError, check_folder, one_line
+from heta_lens.checkpoints import (
+    WHOLE,
+    Checked,
+    CheckpointError,
+    check_folder,
+    check_weight_file,
+    load_weights,
+    one_line,
+)
 
 Kind: TypeAlias = Literal["hooked", "bridge"]
 
+ANSWER = 2.5  # seconds that the hub has to answer
 DEMO = Path(__file__).with_name("demo_model")
 HAS_HOOKED = importlib.util.find_spec("transformer_lens.HookedTransformer") is not None
 """`HookedTransformer` was removed in TransformerLens 4."""
@@ -37,8 +48,9 @@ def load_demo_model(kind: Kind | None = None) -> Any:
     with _untouched():
         # Not by `from_pretrained`: this is silent, asks no network and takes a tenth of a second.
         weights: Any = LlamaForCausalLM(LlamaConfig.from_pretrained(DEMO, attn_implementation="eager"))
-        weights.load_state_dict(load_file(DEMO / "model.safetensors"), strict=False)
         weights.tie_weights()
+        check_weight_file(DEMO / WHOLE)
+        load_weights(str(DEMO), weights, load_file(DEMO / WHOLE))
         tokenizer = AutoTokenizer.from_pretrained(DEMO)
         if kind == "hooked" or (kind is None and HAS_HOOKED):
             return _hooked(weights, tokenizer)
@@ -72,13 +84,44 @@ def load_model(name: str) -> Any:
     local = path.exists()
     if local:
         check_folder(path)
+    silent = not (local or constants.HF_HUB_OFFLINE or hub_answers())
     try:
-        return TransformerBridge.boot_transformers(str(path) if local else name, model_class=Checked).eval()
+        with _offline() if silent else nullcontext():
+            return TransformerBridge.boot_transformers(str(path) if local else name, model_class=Checked).eval()
     except (CheckpointError, MemoryError):
         raise
     except Exception as error:  # whatever a library raises on files it cannot read
-        what = "" if local else " (not a folder here; looked for on the Hugging Face hub)"
+        where = f"{constants.ENDPOINT} did not answer" if silent else "looked for on the Hugging Face hub"
+        what = "" if local else f" (not a folder here; {where})"
         raise ValueError(f"the model {name!r}{what} cannot be loaded: {one_line(error)}") from error
+
+
+def hub_answers(seconds: float = ANSWER) -> bool:
+    """Whether the hub can be reached: asked once, where a download would retry for half a minute."""
+    answers: list[Any] = []
+
+    def ask() -> None:
+        with suppress(Exception):  # whatever the client raises without a network
+            answers.append(get_session().head(constants.ENDPOINT, timeout=seconds))
+
+    asking = Thread(target=ask, daemon=True)  # looking up a name knows no time limit
+    asking.start()
+    asking.join(seconds)
+    return bool(answers)
+
+
+_going_offline = Lock()
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Let the hub's client read its local files only."""
+    with _going_offline:
+        before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+        try:
+            yield
+        finally:
+            constants.HF_HUB_OFFLINE = before
 
 
 def encode(model: Any, text: str) -> Int[Tensor, "1 pos"]:
@@ -149,7 +192,7 @@ def _hooked(weights: Any, tokenizer: Any) -> Any:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
         model = HookedTransformer(hooked, tokenizer=tokenizer)
-    model.load_state_dict(convert_llama_weights(weights, hooked), strict=False)
+    load_weights(str(DEMO), model, convert_llama_weights(weights, hooked))
     # The same angles as in the weights' own model: a frequency off by one bit is seen after a thousand positions.
     cosines, sines = weights.model.rotary_emb(torch.zeros(1), torch.arange(hooked.n_ctx)[None])
     for block in model.blocks:

@@ -2,18 +2,24 @@
 
 import json
 import shutil
+import socket
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import zoo
+from heta_lens import models
+from heta_lens.checkpoints import CheckpointError
 from heta_lens.cli import app
-from heta_lens.models import load_model
+from heta_lens.models import hub_answers, load_model
 
 Damage = Callable[[Path], Any]
 WEIGHT = "transformer.h.0.mlp.c_fc.weight"
@@ -158,6 +164,60 @@ def test_a_name_that_is_not_here_is_one_sentence_offline(monkeypatch: pytest.Mon
     with pytest.raises(ValueError, match=r"'no-such/model'.*Hugging Face hub\) cannot be loaded") as refused:
         load_model("no-such/model")
     assert "\n" not in str(refused.value)
+
+
+@pytest.fixture
+def no_hub(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """No address can be looked up, and no request waits for another try."""
+    asked: list[str] = []
+
+    def unknown(host: Any, *_: Any, **__: Any) -> None:
+        asked.append(host)
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    return asked
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_without_a_network_the_hub_is_asked_once(no_hub: list[str]) -> None:
+    with pytest.raises(
+        ValueError, match=r"'no-such/model' \(not a folder here; https\S+ did not answer\) cannot be"
+    ) as no:
+        load_model("no-such/model")
+    assert "\n" not in str(no.value)
+    assert len(no_hub) == 1
+    assert not huggingface_hub.constants.HF_HUB_OFFLINE
+
+
+def test_a_hub_that_is_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: release.wait(20))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    started = time.perf_counter()
+    assert not hub_answers(0.2)
+    assert time.perf_counter() - started < 2
+    release.set()
+
+
+DEMO_FAULTS: dict[str, tuple[Callable[[dict[str, torch.Tensor]], Any], str]] = {
+    "missing": (lambda kept: kept.pop("model.norm.weight"), r"lacks model\.norm\.weight"),
+    "unexpected": (lambda kept: kept.update(other=torch.ones(1)), "no place for: other"),
+    "shape": (lambda kept: kept.update({"model.norm.weight": torch.ones(3)}), r"model\.norm\.weight \(\(3,\)"),
+    "NaN": (lambda kept: kept["model.norm.weight"].fill_(torch.nan), r"not finite: model\.norm\.weight"),
+}
+
+
+@pytest.mark.parametrize("fault", DEMO_FAULTS)
+def test_the_demo_model_is_checked_too(fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = shutil.copytree(models.DEMO, tmp_path / "demo")
+    damage, words = DEMO_FAULTS[fault]
+    tensors(damage)(folder)
+    monkeypatch.setattr(models, "DEMO", folder)
+    with pytest.raises(CheckpointError, match=words):
+        models.load_demo_model()
 
 
 def test_the_command_says_what_is_wrong_in_one_line(saved: dict[str, Path], tmp_path: Path) -> None:

@@ -234,6 +234,16 @@ def left_padded(model: Any, ids: Tensor) -> Any:
     return model.run_with_cache(padded, attention_mask=mask, names_filter=heta_lens.names_filter)[1]
 
 
+def without_patterns(name: str) -> bool:
+    return heta_lens.names_filter(name) and not name.endswith("pattern")
+
+
+def other_weights() -> Any:
+    model = zoo.bridge.__wrapped__("gpt2")
+    zoo.randomize(model.original_model, 1)
+    return model
+
+
 REASONS: dict[str, tuple[Callable[[Any, Tensor], Any], dict[str, Any], list[str]]] = {
     "left padding": (left_padded, {}, ["padding token", "attribute_batch(cache, attention_mask=...)"]),
     "pos_slice": (
@@ -245,6 +255,42 @@ REASONS: dict[str, tuple[Callable[[Any, Tensor], Any], dict[str, Any], list[str]
         lambda model, ids: ActivationCache(cache_of(model, ids).cache_dict, None),
         {},
         ["cache.model is None", "set cache.model"],
+    ),
+    "pos_slice without patterns": (
+        lambda model, ids: model.run_with_cache(ids, names_filter=without_patterns, pos_slice=slice(1, 4))[1],
+        {},
+        ["pos_slice=", "take it again"],
+    ),
+    "BOS only in tokens=": (
+        lambda model, ids: cache_of(model, ids[:, 1:]),
+        {"tokens": zoo.prompt(zoo.bridge("gpt2"), N)},
+        ["prepend_bos=False", "pass the ids that were run"],
+    ),
+    "BOS only in the cache": (
+        cache_of,
+        {"tokens": zoo.prompt(zoo.bridge("gpt2"), N)[:, 1:]},
+        ["begin with BOS", "model.to_tokens(text)"],
+    ),
+    "rolled tokens": (
+        cache_of,
+        {"tokens": zoo.prompt(zoo.bridge("gpt2"), N).roll(1)},
+        ["tokens= do not match the cache: they are those of another prompt", "ids that were run"],
+    ),
+    "another model": (
+        lambda model, ids: ActivationCache(cache_of(model, ids).cache_dict, other_weights()),
+        {},
+        ["no token of this model", "cache.model is the model it was taken from"],
+    ),
+    "another model, tokens given": (
+        lambda model, ids: ActivationCache(cache_of(model, ids).cache_dict, other_weights()),
+        {"tokens": zoo.prompt(zoo.bridge("gpt2"), N)},
+        ["cache.model is not the model it was taken from"],
+    ),
+    "meta": (lambda model, ids: cache_of(model, ids).to("meta"), {}, ["meta device", "take it again"]),
+    "BERT under sdpa": (
+        lambda model, ids: cache_of(bert("sdpa"), ids),  # noqa: ARG005
+        {},
+        ["not a decoder-only language model"],
     ),
     "list": (cache_of, {"target": [1, 2]}, ["target=[1, 2] is a list", "tuple (a, b)", "targets="]),
     "one wrong token": (
@@ -261,6 +307,13 @@ def test_a_refusal_gives_the_true_reason_and_the_way_out(situation: str, ids: Te
     assert missing(words, refusal(make(zoo.bridge("gpt2"), ids), **options)) == ""
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_coarser_copy_of_a_cache_gives_the_scores_within_its_precision(cache: Any, dtype: torch.dtype) -> None:
+    coarse = ActivationCache({name: cached.to(dtype) for name, cached in cache.cache_dict.items()}, cache.model)
+    exact = attribute(cache, TARGET).scores
+    assert relative(attribute(coarse, TARGET).scores, exact) < 4 * torch.finfo(dtype).eps
+
+
 # ------------------------------------------------------------------------------------------------------------ models
 def boot(config: transformers.PreTrainedConfig, model: type) -> Any:
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
@@ -274,10 +327,10 @@ def boot(config: transformers.PreTrainedConfig, model: type) -> Any:
 SIZES = {"d_model": 8, "d_head": 2, "n_heads": 4, "n_layers": 2, "n_ctx": 16, "d_mlp": 16, "d_vocab": 121}
 
 
-def bert() -> Any:
+def bert(attention: str = "eager") -> Any:
     config = transformers.BertConfig(
         vocab_size=121, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
-        attn_implementation="eager",
+        attn_implementation=attention,
     )  # fmt: skip
     return boot(config, transformers.BertForMaskedLM)
 
