@@ -1,5 +1,6 @@
 """Checking a method's options, so that a wrong one is refused before any work."""
 
+import warnings
 from ast import literal_eval
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
@@ -11,6 +12,8 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin, get
 
 import numpy as np
 from torch import Tensor
+
+from heta_lens.reading import brief, check_utf8
 
 Check: TypeAlias = Callable[[str, Any], None]  # of an option, by its name
 
@@ -173,17 +176,23 @@ def check_names(method: type, given: Iterable[str]) -> None:
 
 def keywords(given: Iterable[str]) -> dict[str, Any]:
     """``["probes=20", "support=row"]``: what reads as a Python value is one, anything else is text."""
-    pairs = [one.partition("=") for one in given]
+    pairs, names = [one.partition("=") for one in given], set[str]()
     for name, equals, value in pairs:
         if not (name.isidentifier() and equals and value):
-            raise ValueError(f"option {name + equals + value!r} is not of the form NAME=VALUE, like probes=20")
+            raise ValueError(f"option {brief(name + equals + value)} is not of the form NAME=VALUE, like probes=20")
+        check_utf8(f"option {name!r}", value)
+        if name in names:
+            raise ValueError(f"option {name!r} is given twice: give it once, as {name}={brief(value)[1:-1]}")
+        names.add(name)
     return {name: _read(value) for name, _, value in pairs}
 
 
 def _read(written: str) -> Any:
     try:
-        return literal_eval(written)
-    except (ValueError, SyntaxError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the parser, that text such as "1is" looks like a mistake
+            return literal_eval(written)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return written
 
 

@@ -100,9 +100,9 @@ def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
 class NotJSON(ValueError):
     """Text that is not JSON; ``position`` is where it stops being."""
 
-    def __init__(self, reason: str, position: int) -> None:
-        super().__init__(reason)
-        self.position = position
+    def __init__(self, reason: str, position: int, column: int) -> None:
+        super().__init__(f"{reason} at character {column}")
+        self.reason, self.position = reason, position
 
 
 def parse_json(text: str, *, numbers: bool = True, halves: bool = False) -> Any:
@@ -117,7 +117,7 @@ def parse_json(text: str, *, numbers: bool = True, halves: bool = False) -> Any:
     try:
         value = json.loads(text, object_pairs_hook=_once, parse_int=_whole, **parse)
     except json.JSONDecodeError as error:
-        raise NotJSON(f"{error.msg} at character {error.colno}", error.pos) from None
+        raise NotJSON(error.msg, error.pos, error.colno) from None
     except RecursionError:
         raise ValueError(f"it nests more than {DEEPEST} levels deep") from None
     if text.count("[") + text.count("{") > DEEPEST or (not halves and HALF_PAIR.search(text)):
@@ -170,4 +170,4 @@ def _within(value: Any) -> list[Any]:
 def check_utf8(what: str, text: str) -> None:
     """Refuse text that no file can hold: half of a surrogate pair, as Python makes of bytes it cannot decode."""
     if half := SURROGATE.search(text):
-        raise ValueError(f"{what} is not valid UTF-8 at character {half.start()}")
+        raise ValueError(f"{what} is no valid UTF-8 at character {half.start()}")

@@ -1,7 +1,9 @@
 """Instances and the data sets they are made of: what they say of a text is where they say it stands."""
 
 import ast
+import csv
 import json
+import os
 import random
 import re
 from collections.abc import Callable, Iterable
@@ -866,6 +868,97 @@ def test_a_csv_file_is_read_as_text(tmp_path: Path) -> None:
     assert [record["answer"] for record in read(tmp_path / "why.csv")] == ["None", "NA"]
     (instance,) = suite("tellmewhy", tmp_path / "why.csv", answer="given")
     assert instance.answer == " None" and instance.words("support") == SENTENCES[:2]
+
+
+SCIQ_ROW = {"question": "What is hot?", "correct_answer": "the sun", "support": "It is the sun."}
+TOLD = {"document": {"summary": {"text": "Once there was a very old man who lived alone. He died."}}}
+
+
+@unchecked
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("why.jsonl", json.dumps(WHY | {"question_meta": 7}), "line 1: its question_meta is 7, and must be text"),
+        ("why.jsonl", "\n" + json.dumps(WHY | {"narrative": 7}), "line 2: its narrative is 7, and must be text"),
+        ("why.jsonl", json.dumps(WHY | {"helpful_sentences": [[1]]}), "helpful_sentences holds .*a list of a whole"),
+        ("why.jsonl", json.dumps(WHY | {"helpful_sentences": "[" * 5000}), "is no list, as helpful_sentences must be"),
+        ("why.jsonl", json.dumps(WHY) + '\n{"a": 1, "a": 2}\n[]', r"line 2: the key 'a' is there twice .1 of those"),
+        ("why.jsonl", json.dumps(WHY) + '\n{"a": "\\ud83d"}', "line 2: the text .* has half of a surrogate pair"),
+        ("why.jsonl", "[" * 100_000, "line 1: it nests more than 64 levels deep"),
+        ("why.json", "[" * 100_000, "it nests more than 64 levels deep"),
+        ("why.json", f'[{{"a": {"1" * 5000}}}]', "the number 11111111111111111111… has 5000 digits"),
+        ("why.json", '[\n{"a": 1},\n{"a": 2\n]', "line 4, is no JSON: Expecting ',' delimiter"),
+        ("why.jsonl", json.dumps(WHY).encode("utf-16"), "line 1, is not UTF-8 but UTF-16: convert it, as by iconv"),
+        ("why.json", b'[{"a": 1},\n{"a": "caf\xe9"}]', "line 2, is not UTF-8 .byte 0xe9., perhaps Latin-1: convert it"),
+        ("why.csv", b"narrative,question\nKim left.,Why, caf\xe9?\n", "line 2, is not UTF-8"),
+        ("why.csv", "narrative,question\nKim left.,Why?,more\n", "line 2, has 3 fields, and line 1 names 2 columns"),
+        ("why.csv", "narrative,question,question\n", "line 1: the column 'question' is there twice"),
+        ("why.csv", 'narrative,question\nKim,"left\n\n', "line 3, is no CSV: unexpected end of data"),
+        ("why.csv", "narrative,question\nKim\0,Why?\n", "line 2, has a NUL byte"),
+        ("why.parquet", b"PAR1 is not enough PAR1", "is no Parquet file that can be read: "),
+        ("why.parquet", b"", "is no Parquet file that can be read: "),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_read_is_refused_by_its_place(
+    tmp_path: Path, name: str, content: str | bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises((ValueError, TypeError), match=rf"^[^\n]*{name}.*{message}[^\n]*$") as caught:
+        suite("tellmewhy", tmp_path / name)
+    assert type(caught.value) in (ValueError, TypeError) and len(str(caught.value)) < 600
+
+
+@unchecked
+@pytest.mark.parametrize(
+    ("name", "record", "message"),
+    [
+        ("wikibio", TABLE | {"input_text": {"table": {"column_header": [1], "content": ["a"]}}}, r"header\[0\] is 1"),
+        ("wikibio", TABLE | {"input_text": {"table": {"column_header": ["a"], "content": 5}}}, "its content is 5, and"),
+        ("wikibio", TABLE | {"input_text": {"table": {"column_header": ["a"], "content": []}}}, "1 column_header and 0"),
+        ("curated", CURATED | {"important_words": 5}, "its important_words is 5, and must be a list of text"),
+        ("curated", CURATED | {"important_words": [5]}, r"its important_words\[0\] is 5, and must be text"),
+        ("longra", LONGRA | {"antecedent_span": 5}, "gold holds 5|support holds 5"),
+    ],
+)  # fmt: skip
+def test_a_field_of_another_type_is_named_with_its_line(
+    tmp_path: Path, name: str, record: dict[str, Any], message: str
+) -> None:
+    (tmp_path / "x.jsonl").write_text("\n" + json.dumps(record))
+    with pytest.raises((ValueError, TypeError), match=rf"x.jsonl, line 2.*({message})"):
+        suite(name, tmp_path / "x.jsonl")
+
+
+@unchecked
+@pytest.mark.parametrize("name", ["support", "distractor1"])
+def test_a_field_of_sciq_of_another_type_is_named_with_its_line(tmp_path: Path, name: str) -> None:
+    written(tmp_path / "told.jsonl", [TOLD])
+    written(tmp_path / "asked.jsonl", [SCIQ_ROW, SCIQ_ROW | {name: 5}, SCIQ_ROW | {name: 6}])
+    message = f"asked.jsonl, line 2: its {name} is 5, and must be text .1 of those after it are wrong too.$"
+    with pytest.raises(TypeError, match=message):
+        suite("curated", narratives=tmp_path / "told.jsonl", questions=tmp_path / "asked.jsonl")
+
+
+def test_a_csv_field_may_be_of_any_length(tmp_path: Path) -> None:
+    before = csv.field_size_limit()
+    (tmp_path / "a.csv").write_text(f"a,b\n{'a long word ' * 20_000},1\n")
+    assert read(tmp_path / "a.csv") == [{"a": "a long word " * 20_000, "b": "1"}]
+    assert csv.field_size_limit() == before
+
+
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "loop.jsonl").symlink_to(tmp_path / "loop.jsonl")
+    (tmp_path / "folder.jsonl").mkdir()
+    for name, message in {"pipe": "is a pipe", "loop": "cannot be opened", "folder": "is a folder"}.items():
+        for reader in (read, lambda path: list(read_jsonl(path))):
+            with pytest.raises(OSError, match=rf"{name}.jsonl.*{message}"):
+                reader(tmp_path / f"{name}.jsonl")
+
+
+@pytest.mark.parametrize("name", ["template", "id"])
+def test_text_that_no_file_can_hold_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="is no valid UTF-8 at character 2"):
+        changed(**{name: "a \ud800"})
 
 
 @unchecked

@@ -14,8 +14,9 @@ from heta_lens.data.annotation import Agree, Annotator, annotated, answer_words
 from heta_lens.data.instance import Instance
 from heta_lens.data.layout import Piece, composed, occurrences, one_line, split_sentences
 from heta_lens.data.recall import Draw
-from heta_lens.data.records import needed, texts
+from heta_lens.data.records import each, listed_texts, needed, place_of, text_or_nothing, texts
 from heta_lens.options import check_at_least, check_choice
+from heta_lens.reading import brief
 from heta_lens.text import Span
 
 Order: TypeAlias = Literal["narrative_first", "science_first", "both"]
@@ -43,7 +44,7 @@ def released(
         repeated: also instances that repeat another in everything but the id, as nineteen of twenty in the release's
             file of 2,000 do.
     """
-    instances = [_released(number, record, separator, cue) for number, record in enumerate(records)]
+    instances = [*each(records, lambda number, record: _released(number, record, separator, cue))]
     if repeated:
         return instances
     once = _once(instances)
@@ -65,24 +66,24 @@ def _once(instances: Sequence[Instance]) -> list[Instance]:
 
 
 def _released(number: int, record: Mapping[str, Any], separator: str, cue: str | None) -> Instance:
-    what = f"record {number} of the curated data"
+    what = place_of(record, f"record {number} of the curated data")
     id, template, text, narrative, support, question, answer = texts(record, RELEASED, what)
     at = {segment: text.find(segment) for segment in (narrative, support, question)}
     for segment, start in at.items():
         if start < 0:
-            raise ValueError(f"{what} ({id}): its input_text does not hold the segment {segment!r}")
+            raise ValueError(f"{what} ({id}): its input_text does not hold the segment {brief(segment)}")
     segments = [Piece(narrative, "distractor"), Piece(support, "support")]
     order = sorted(segments, key=lambda piece: at[piece.text])  # as they really stand in it
     # Instances of one science question share support, gold and answer, and only the story differs.
     instance = _asked(id, order, question, answer, separator, cue, template=template)
-    gold = [span for word in record.get("important_words") or () for span in _standing(instance, word)]
+    gold = [span for word in listed_texts(record, "important_words", what) for span in _standing(instance, word)]
     return replace(instance, gold=tuple(gold))
 
 
 def _standing(instance: Instance, word: str) -> list[Span]:
     found = [span for support in instance.support for span in occurrences(word, instance.text, support)]
     if not found:
-        raise ValueError(f"{instance.id}: the important word {word!r} is no word of its support")
+        raise ValueError(f"{instance.id}: the important word {brief(word)} is no word of its support")
     return found
 
 
@@ -142,9 +143,7 @@ def _paired(
     cue: str | None,
     draw: Draw,
 ) -> Iterator[Instance]:
-    for number, record in enumerate(questions):
-        question, answer = map(one_line, texts(record, ("question", "correct_answer"), f"record {number} of SciQ"))
-        support = one_line(record.get("support") or "")
+    for number, (question, answer, support, choices) in enumerate(each(questions, _question)):
         if not usable(question, answer, support):
             continue
         at = draw.below(len(stories))
@@ -162,8 +161,15 @@ def _paired(
                 separator,
                 cue,
                 template=f"sciq-{number:05d}",
-                choices=_choices(record, answer),
+                choices=choices,
             )
+
+
+def _question(number: int, record: Mapping[str, Any]) -> tuple[str, str, str, tuple[str, ...]]:
+    """Of a record of SciQ: the question, the answer, the passage that tells it, and the choices."""
+    what = place_of(record, f"record {number} of SciQ")
+    question, answer = map(one_line, texts(record, ("question", "correct_answer"), what))
+    return question, answer, one_line(text_or_nothing(record, "support", what)), _choices(record, answer, what)
 
 
 def usable(question: str, answer: str, support: str) -> bool:
@@ -175,17 +181,17 @@ def usable(question: str, answer: str, support: str) -> bool:
     return bool(answer and occurrences(answer, support)) and not occurrences(answer, question)
 
 
-def _choices(record: Mapping[str, Any], answer: str) -> tuple[str, ...]:
+def _choices(record: Mapping[str, Any], answer: str, what: str) -> tuple[str, ...]:
     """By the alphabet, so that the order does not tell."""
-    others = [record.get(f"distractor{number}") for number in (1, 2, 3)]
-    wrong = {one_line(other) for other in others if other and other.strip()}
+    others = [text_or_nothing(record, f"distractor{number}", what) for number in (1, 2, 3)]
+    wrong = {one_line(other) for other in others if other.strip()}
     return tuple(" " + choice for choice in sorted({answer, *wrong})) if wrong else ()
 
 
 def _stories(narratives: Iterable[Mapping[str, Any]], sentences: int) -> list[str]:
     """The beginnings of the summaries, each once: a document stands in NarrativeQA with each of its questions."""
     summaries = dict.fromkeys(
-        summary_of(record, f"record {number} of NarrativeQA") for number, record in enumerate(narratives)
+        each(narratives, lambda number, one: summary_of(one, place_of(one, f"record {number} of NarrativeQA")))
     )
     return list(dict.fromkeys(story for one in summaries if (story := beginning(one, sentences))))
 

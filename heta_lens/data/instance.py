@@ -9,6 +9,7 @@ from typing import Any
 
 from heta_lens.files import write_atomically
 from heta_lens.options import check_choice, hint, is_whole
+from heta_lens.reading import NotJSON, brief, check_utf8, numbered_lines, parse_json, read_text
 from heta_lens.text import Span, visible
 
 SPANS = ("support", "gold", "distractor", "question")
@@ -42,18 +43,19 @@ class Instance:
 
     def __post_init__(self) -> None:
         _check_text("the id of an instance", self.id)
-        _check_text(f"the text of instance {self.id!r}", self.text)
+        _check_text(f"the text of instance {brief(self.id)}", self.text)
         if self.answer is not None:
-            _check_text(f"the answer of instance {self.id!r}", self.answer)
+            _check_text(f"the answer of instance {brief(self.id)}", self.answer)
         if not isinstance(self.template, str):
-            raise TypeError(f"instance {self.id!r}: template={self.template!r} must be text")
+            raise TypeError(f"instance {brief(self.id)}: template={brief(self.template)} must be text")
+        check_utf8(f"the template of instance {brief(self.id)}", self.template)
         for name in SPANS:
             object.__setattr__(self, name, self._spans(name))
         object.__setattr__(self, "choices", self._choices())
         for name in OTHERS:
             other = getattr(self, name)
             if not isinstance(other, Instance | None):
-                raise TypeError(f"instance {self.id!r}: its {name}, {other!r}, must be an instance too")
+                raise TypeError(f"instance {brief(self.id)}: its {name}, {brief(other)}, must be an instance too")
 
     def words(self, name: str) -> list[str]:
         """What the spans of this name say."""
@@ -64,59 +66,59 @@ class Instance:
         """In the order of the text, each once."""
         given = getattr(self, name)
         if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
-            raise TypeError(f"instance {self.id!r}: {name}={given!r} must be several pairs (start, stop)")
+            raise TypeError(f"instance {brief(self.id)}: {name}={brief(given)} must be several pairs (start, stop)")
         return tuple(sorted({self._span(name, one) for one in given}))
 
     def _span(self, name: str, given: Any) -> Span:
         pair = given if isinstance(given, tuple | list) else ()
         if len(pair) != 2 or not all(is_whole(end) for end in pair):
             raise TypeError(
-                f"instance {self.id!r}: {name} holds {given!r}, which is no pair of whole numbers (start, stop)"
+                f"instance {brief(self.id)}: {name} holds {brief(given)}, "
+                "which is no pair of whole numbers (start, stop)"
             )
         span = Span(*map(index, pair))
         if not 0 <= span.start < span.stop <= len(self.text):
             raise ValueError(
-                f"instance {self.id!r}: the span {tuple(span)} of {name} is not within its text, "
+                f"instance {brief(self.id)}: the span {tuple(span)} of {name} is not within its text, "
                 f"which has {len(self.text)} characters"
             )
         seen = visible(self.text, span)
         if seen.start == seen.stop:
-            raise ValueError(f"instance {self.id!r}: the span {tuple(span)} of {name} holds nothing but white space")
+            raise ValueError(
+                f"instance {brief(self.id)}: the span {tuple(span)} of {name} holds nothing but white space"
+            )
         return span
 
     def _choices(self) -> tuple[str, ...]:
         if isinstance(self.choices, str) or not isinstance(self.choices, Iterable):
-            raise TypeError(f"instance {self.id!r}: choices={self.choices!r} must be several texts")
+            raise TypeError(f"instance {brief(self.id)}: choices={brief(self.choices)} must be several texts")
         choices = tuple(self.choices)
         for choice in choices:
-            _check_text(f"a choice of instance {self.id!r}", choice)
+            _check_text(f"a choice of instance {brief(self.id)}", choice)
         if choices and self.answer is not None and self.answer not in choices:
             raise ValueError(
-                f"instance {self.id!r}: the answer {self.answer!r} is none of its choices, "
-                f"{', '.join(map(repr, choices))}"
+                f"instance {brief(self.id)}: the answer {brief(self.answer)} is none of its choices, "
+                f"{', '.join(map(brief, choices))}"
             )
         return choices
 
 
 def _check_text(what: str, value: Any) -> None:
     if not isinstance(value, str):
-        raise TypeError(f"{what} is {value!r}, and must be text")
+        raise TypeError(f"{what} is {brief(value)}, and must be text")
     if not value.strip():
         raise ValueError(f"{what} is empty")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{what} is no valid UTF-8 at character {error.start}") from None
+    check_utf8(what, value)
 
 
 def instance_of(record: Mapping[str, Any]) -> Instance:
     """From what JSON can hold, where null is as good as left out; a key that means nothing here is refused."""
     if not isinstance(record, Mapping):
-        raise TypeError(f"{record!r} is no instance: it must be an object with id, text and answer")
+        raise TypeError(f"{brief(record)} is no instance: it must be an object with id, text and answer")
     known = [field.name for field in fields(Instance)]
     for name in record:
         if name not in known:
-            raise ValueError(f"an instance has no field {name!r}{hint(name, known)}; it has {', '.join(known)}")
+            raise ValueError(f"an instance has no field {brief(name)}{hint(name, known)}; it has {', '.join(known)}")
     if missing := [name for name in ("id", "text", "answer") if name not in record]:
         raise ValueError(f"an instance needs {', '.join(missing)}")
     given: dict[str, Any] = {
@@ -150,28 +152,34 @@ def _plain(value: Any) -> Any:
 
 def read_jsonl(path: str | Path) -> Iterator[Instance]:
     """The instances of a file, one a line; a wrong line is refused by its number."""
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"there is no file {path}: give one with an instance a line, as write_jsonl makes it")
-    first: dict[str, int] = {}
-    # Not `splitlines`, which also breaks at characters that may stand within a text.
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8-sig").split("\n"), 1):
-        if not line.strip():
-            continue
+    text = read_text(path, f"there is no file {path}: give one with an instance a line, as write_jsonl makes it")
+    lines, first = [*numbered_lines(text)], dict[str, int]()
+    for at, (number, line) in enumerate(lines):
         try:
             instance = instance_of(_object(line))
             if instance.id in first:
-                raise ValueError(f"its id {instance.id!r} is that of line {first[instance.id]} too")
+                raise ValueError(f"its id {brief(instance.id)} is that of line {first[instance.id]} too")
         except (ValueError, TypeError) as error:
-            raise ValueError(f"{path}, line {number}: {error}") from None
+            others = sum(not _is_instance(line) for _, line in lines[at + 1 :])
+            more = f" ({others} of the lines after it are wrong too)" if others else ""
+            raise ValueError(f"{path}, line {number}: {error}{more}") from None
         first[instance.id] = number
         yield instance
 
 
 def _object(line: str) -> Any:
     try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"no JSON ({error.msg} at character {error.pos + 1})") from None
+        return parse_json(line)
+    except NotJSON as error:
+        raise ValueError(f"no JSON ({error})") from None
+
+
+def _is_instance(line: str) -> bool:
+    try:
+        instance_of(_object(line))
+    except (ValueError, TypeError):
+        return False
+    return True
 
 
 def write_jsonl(path: str | Path, instances: Iterable[Instance]) -> None:

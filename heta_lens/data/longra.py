@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from heta_lens.data.instance import Instance, spans_of
-from heta_lens.data.records import needed, texts
+from heta_lens.data.records import each, needed, place_of, texts
+from heta_lens.reading import brief
 from heta_lens.text import Span
 
 TEXTS, SPANS = ("text", "target", "category"), ("antecedent_span", "distractor_span")
@@ -18,12 +19,12 @@ def instances(records: Iterable[Mapping[str, Any]], *, says: Callable[[str], str
     """
     if says is not None and not callable(says):
         raise TypeError(f"says={says!r} is no function from a text to the token that follows")
-    made = (_instance(number, record) for number, record in enumerate(records))
+    made = each(records, _instance)
     return made if says is None else kept(made, says)
 
 
 def _instance(number: int, record: Mapping[str, Any]) -> Instance:
-    what = f"record {number} of LongRA"
+    what = place_of(record, f"record {number} of LongRA")
     text, target, category = texts(record, TEXTS, what)
     antecedent, distractor = (spans_of([span]) for span in needed(record, SPANS, what))
     instance = Instance(
@@ -37,7 +38,7 @@ def _instance(number: int, record: Mapping[str, Any]) -> Instance:
     )
     said = record.get("antecedent", instance.words("gold")[0])
     if instance.words("gold") != [said]:
-        raise ValueError(f"{instance.id}: antecedent_span says {instance.words('gold')[0]!r}, not {said!r}")
+        raise ValueError(f"{instance.id}: antecedent_span says {brief(instance.words('gold')[0])}, not {brief(said)}")
     return instance
 
 

@@ -1,12 +1,30 @@
-"""Records of public data sets: from the Hugging Face hub, or from a file of the same format."""
+"""Records of public data sets: from the Hugging Face hub, or from a file of the same format.
+
+A file is read whole or refused: what an evaluation is about should not depend on which of its lines were damaged. The
+error names the file, the first line that is wrong and the field, and says how many others are.
+"""
 
 import csv
-import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from heta_lens.reading import NotJSON, brief, numbered_lines, parse_json, read_text, regular_file
 
 Record = Mapping[str, Any]
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+
+class Row(dict[str, Any]):
+    """A record of a file, which knows where in it it stands."""
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        super().__init__(values)
+        self.where = where
 
 
 def load(
@@ -43,63 +61,180 @@ def read(path: str | Path, name: str = "the data set", *, field: str = "", optio
     readers = {".json": _json, ".jsonl": _jsonl, ".csv": _csv, ".parquet": _parquet}
     if path.suffix not in readers:
         raise ValueError(f"{option}={str(path)!r} must end in one of {', '.join(readers)}, to be read as {name}")
-    if not path.is_file():
-        raise FileNotFoundError(f"{option}={str(path)!r} is no file: give one with the records of {name}")
-    records = readers[path.suffix](path, field)
-    for number, record in enumerate(records):
-        if not isinstance(record, Mapping):
-            raise ValueError(f"{path}: record {number} is no object but {record!r}")
-    return records
+    regular_file(path, f"{option}={str(path)!r} is no file: give one with the records of {name}")
+    return readers[path.suffix](path, field)
 
 
 def _json(path: Path, field: str) -> list[Record]:
     """A list of records, an object that holds one, or (as the hub has them) lines with a record each."""
+    text = read_text(path)
     try:
-        value = json.loads(path.read_text(encoding="utf-8-sig"))
-    except json.JSONDecodeError:
-        return _jsonl(path, field)
+        value = parse_json(text)
+    except NotJSON as error:
+        if error.reason == "Extra data":
+            return _of_lines(path, text)
+        line = text.count("\n", 0, error.position) + 1
+        raise ValueError(f"{path}, line {line}, is no JSON: {error}") from None
+    except ValueError as error:
+        if len(lines := [*numbered_lines(text)]) > 1 and _is_json(lines[0][1]):
+            return _of_lines(path, text)
+        raise ValueError(f"{path}: {error}") from None
     if isinstance(value, Mapping):
         value = value.get(field, [value])
     if not isinstance(value, list):
         raise ValueError(f"{path} holds no list of records")
-    return value
+    return [_row(record, f"{path}: record {number}") for number, record in enumerate(value)]
+
+
+def _is_json(line: str) -> bool:
+    try:
+        parse_json(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _row(record: Any, where: str) -> Row:
+    if not isinstance(record, Mapping):
+        raise ValueError(f"{where} is no object but {brief(record)}")
+    return Row(record, where)
 
 
 def _jsonl(path: Path, _: str) -> list[Record]:
-    records = []
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), 1):
+    return _of_lines(path, read_text(path))
+
+
+def _of_lines(path: Path, text: str) -> list[Record]:
+    def row(_: int, numbered: tuple[int, str]) -> Row:
+        number, line = numbered
+        where = f"{path}, line {number}"
         try:
-            records += [json.loads(line)] if line.strip() else []
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}, line {number}, is no JSON: {error}") from None
-    return records
+            return _row(parse_json(line), where)
+        except NotJSON as error:
+            raise ValueError(f"{where}, is no JSON: {error}") from None
+
+    return [*each([*numbered_lines(text)], row, lambda numbered: f"{path}, line {numbered[0]}")]
 
 
 def _csv(path: Path, _: str) -> list[Record]:
     # Not by pandas, to which an answer such as "None" is no answer.
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        return list(csv.DictReader(file))
+    text = read_text(path)
+    with _fields_of_any_length():
+        rows = csv.reader(StringIO(text, newline=""), strict=True)
+        try:
+            return [*_csv_rows(path, rows)]
+        except csv.Error as error:
+            raise ValueError(f"{path}, line {rows.line_num}, is no CSV: {error}") from None
+
+
+@contextmanager
+def _fields_of_any_length() -> Iterator[None]:
+    """Without the limit of 131,072 characters, which is for all of Python and so put back."""
+    before = csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def _csv_rows(path: Path, rows: Any) -> Iterator[Row]:
+    columns = next(rows, [])
+    line = rows.line_num
+    if repeated := next((name for name in columns if columns.count(name) > 1), None):
+        raise ValueError(f"{path}, line 1: the column {brief(repeated)} is there twice")
+    for row in rows:
+        line, first = rows.line_num, line + 1
+        if row and len(row) != len(columns):
+            raise ValueError(f"{path}, line {first}, has {len(row)} fields, and line 1 names {len(columns)} columns")
+        if row:
+            yield Row(dict(zip(columns, row, strict=True)), f"{path}, line {first}")
 
 
 def _parquet(path: Path, _: str) -> list[Record]:
     import pyarrow.parquet  # comes with datasets
 
-    return pyarrow.parquet.read_table(path).to_pylist()
+    try:
+        # Not `read_table`, which adds columns by the names of folders.
+        with pyarrow.parquet.ParquetFile(path) as file:
+            table = file.read()
+        names = table.column_names
+        found = table.to_pylist()
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{path} is no Parquet file that can be read: {reason[:200]}") from None
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"{path}: the column {brief(repeated)} is there twice")
+    return [Row(record, f"{path}: record {number}") for number, record in enumerate(found)]
+
+
+# ----------------------------------------------------------------------------------------------------- making of them
+def each(
+    items: Iterable[Item],
+    make: Callable[[int, Item], Made],
+    place: Callable[[Item], str] = lambda item: place_of(item, ""),
+) -> Iterator[Made]:
+    """What is made of each item and its number; the first that is wrong is refused by its place in the file, with how
+    many others are."""
+    for number, item in enumerate(items):
+        try:
+            made = make(number, item)
+        except (ValueError, TypeError) as error:
+            others = _count_wrong(items, number + 1, make) if isinstance(items, Sequence) else 0
+            raise _placed(error, place(item), others) from None
+        yield made
+
+
+def _count_wrong(items: Sequence[Item], start: int, make: Callable[[int, Item], Any]) -> int:
+    wrong = 0
+    for number in range(start, len(items)):
+        try:
+            make(number, items[number])
+        except (ValueError, TypeError):
+            wrong += 1
+    return wrong
+
+
+def _placed(error: ValueError | TypeError, where: str, others: int) -> ValueError | TypeError:
+    told = str(error) if where in str(error) else f"{where}: {error}"
+    more = f" ({others} of those after it are wrong too)" if others else ""
+    return (TypeError if isinstance(error, TypeError) else ValueError)(told + more)
+
+
+def place_of(record: Any, otherwise: str) -> str:
+    """Where in a file a record stands; ``otherwise``, if it is of none."""
+    return getattr(record, "where", otherwise)
 
 
 def needed(record: Record, names: Sequence[str], what: str) -> list[Any]:
     """The values of these fields; one that is missing or null is named."""
     if not isinstance(record, Mapping):
-        raise TypeError(f"{what} is {record!r}, and must be an object with {', '.join(names)}")
+        raise TypeError(f"{what} is {brief(record)}, and must be an object with {', '.join(names)}")
     if missing := [name for name in names if record.get(name) is None]:
-        raise ValueError(f"{what} has no {', '.join(missing)}: it has {', '.join(map(str, record)) or 'nothing'}")
+        has = brief(", ".join(map(str, record)))[1:-1] or "nothing"
+        raise ValueError(f"{what} has no {', '.join(missing)}: it has {has}")
     return [record[name] for name in names]
 
 
 def texts(record: Record, names: Sequence[str], what: str) -> list[str]:
     """The values of these fields, which must be text."""
-    values = needed(record, names, what)
-    for name, value in zip(names, values, strict=True):
-        if not isinstance(value, str):
-            raise TypeError(f"{what}: its {name} is {value!r}, and must be text")
-    return values
+    return [_text(value, name, what) for name, value in zip(names, needed(record, names, what), strict=True)]
+
+
+def text_or_nothing(record: Record, name: str, what: str) -> str:
+    """The text of a field that may be missing or null."""
+    value = record.get(name)
+    return "" if value is None else _text(value, name, what)
+
+
+def listed_texts(record: Record, name: str, what: str) -> list[str]:
+    """The texts in a field's list; none, where it is missing or null."""
+    values = record.get(name)
+    if not isinstance(values, list | tuple | None):
+        raise TypeError(f"{what}: its {name} is {brief(values)}, and must be a list of text")
+    return [_text(value, f"{name}[{at}]", what) for at, value in enumerate(values or ())]
+
+
+def _text(value: Any, name: str, what: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{what}: its {name} is {brief(value)}, and must be text")
+    return value

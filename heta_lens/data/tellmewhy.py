@@ -7,8 +7,10 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from heta_lens.data.instance import Instance
 from heta_lens.data.layout import Piece, composed
-from heta_lens.data.records import Record, texts
+from heta_lens.data.records import Record, each, place_of, text_or_nothing, texts
 from heta_lens.options import check_choice
+from heta_lens.reading import brief
+from heta_lens.typed import described, fits
 
 HUB = "StonyBrookNLP/tellmewhy"
 Answer: TypeAlias = Literal["model", "given"]
@@ -32,16 +34,24 @@ def instances(
     """
     check_choice("answer", answer, get_args(Answer))
     asked: dict[tuple[str, str], list[Record]] = {}
-    for number, record in enumerate(records):
-        narrative, question = texts(record, ("narrative", "question"), f"record {number} of TellMeWhy")
-        asked.setdefault((narrative, question), []).append(record)
+    for record, key in each(records, _asked):
+        asked.setdefault(key, []).append(record)
     kept = [told for told in asked.values() if not answerable or told[0].get("is_ques_answerable") == "Answerable"]
-    return (_instance(number, told, answer, cue) for number, told in enumerate(kept))
+    return each(kept, lambda number, told: _instance(number, told, answer, cue), lambda told: place_of(told[0], ""))
+
+
+def _asked(number: int, record: Record) -> tuple[Record, tuple[str, str]]:
+    """A record and what it is about: the story and the question."""
+    what = place_of(record, f"record {number} of TellMeWhy")
+    narrative, question = texts(record, ("narrative", "question"), what)
+    return record, (narrative, question)
 
 
 def _instance(number: int, told: Sequence[Record], answer: Answer, cue: str | None) -> Instance:
     first = told[0]
-    meta = first.get("question_meta") or f"tellmewhy-{number:05d}"
+    meta = (
+        text_or_nothing(first, "question_meta", place_of(first, f"tellmewhy-{number:05d}")) or f"tellmewhy-{number:05d}"
+    )
     asking = Piece(" ".join([first["question"].strip(), *([cue] if cue else [])]), "question")
     said = f" {texts(first, ('answer',), meta)[0].strip()}" if answer == "given" else None
     # Questions about one story have its sentences in common.
@@ -51,7 +61,7 @@ def _instance(number: int, told: Sequence[Record], answer: Answer, cue: str | No
 def _story(told: Sequence[Record], meta: str) -> list[Piece]:
     """The story in pieces, of which those that helped to answer are support, and the other sentences a distractor."""
     narrative = told[0]["narrative"].strip()
-    sentences = _listed(told[0].get("original_narrative_form"), meta)
+    sentences = _listed(told[0], "original_narrative_form", str, meta)
     helpful = _helpful(told, len(sentences), meta)
     pieces, done = [], 0
     for at, sentence in enumerate(sentences):
@@ -67,19 +77,27 @@ def _story(told: Sequence[Record], meta: str) -> list[Piece]:
 
 def _helpful(told: Sequence[Record], count: int, meta: str) -> set[int]:
     """The sentences, counted from 0, that at least half of those annotators name who name any."""
-    votes = [votes for record in told if (votes := set(_listed(record.get("helpful_sentences"), meta)))]
+    votes = [votes for record in told if (votes := set(_listed(record, "helpful_sentences", int, meta)))]
     named = Counter(at for vote in votes for at in vote)
     if count and (outside := [at for at in named if at not in range(count)]):
-        raise ValueError(f"{meta}: helpful_sentences name {outside[0]!r}, but its sentences go from 0 to {count - 1}")
+        raise ValueError(
+            f"{meta}: helpful_sentences name {brief(outside[0])}, but its sentences go from 0 to {count - 1}"
+        )
     return {at for at, times in named.items() if 2 * times >= len(votes)}
 
 
-def _listed(value: Any, meta: str) -> list[Any]:
-    """A list, also as a csv file holds it: written out."""
+def _listed(record: Record, name: str, kind: type, meta: str) -> list[Any]:
+    """A list of text or numbers, also as a csv file holds it: written out."""
+    value = record.get(name)
     if not value:
         return []
     try:
         found = literal_eval(value) if isinstance(value, str) else value
-        return list(found)
-    except (ValueError, SyntaxError, TypeError):
-        raise ValueError(f"{meta}: {value!r} is no list") from None
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        found = None
+    if not isinstance(found, list | tuple):
+        raise ValueError(f"{meta}: {brief(value)} is no list, as {name} must be")
+    for item in found:
+        if not fits(item, kind):
+            raise TypeError(f"{meta}: {name} holds {brief(item)}, and must be a list of {described(kind)}")
+    return [*found]

@@ -11,7 +11,7 @@ from typing import Any
 
 from heta_lens.data.instance import Instance
 from heta_lens.data.layout import Piece, composed, occurrences, one_line, split_sentences
-from heta_lens.data.records import needed, texts
+from heta_lens.data.records import Record, each, listed_texts, needed, texts
 from heta_lens.options import check_at_least
 from heta_lens.text import Span
 
@@ -27,15 +27,12 @@ def instances(records: Iterable[Mapping[str, Any]], *, sentences: int = 1) -> It
     is the answer, its row the support, the other rows a distractor. Texts that say no row word for word are left out.
     """
     check_at_least("sentences", sentences, 1, whole=True)
-    return (
-        instance
-        for number, record in enumerate(records)
-        if (instance := _instance(f"wikibio-{number:05d}", record, sentences)) is not None
-    )
+    made = each(records, lambda number, record: _instance(f"wikibio-{number:05d}", record, sentences))
+    return (instance for instance in made if instance is not None)
 
 
 def _instance(id: str, record: Mapping[str, Any], sentences: int) -> Instance | None:
-    if "input_text" in record:
+    if isinstance(record, Mapping) and "input_text" in record:
         return _of_table(id, record)
     (prose,) = texts(record, ("wiki_bio_text",), id)
     return Instance(id, " ".join(split_sentences(one_line(prose))[:sentences]), None)
@@ -45,13 +42,21 @@ def _of_table(id: str, record: Mapping[str, Any]) -> Instance | None:
     (told,) = texts(record, ("target_text",), id)
     (given,) = needed(record, ("input_text",), id)
     (table,) = needed(given, ("table",), f"the input_text of {id}")
-    headers, contents = needed(table, ("column_header", "content"), f"the table of {id}")
-    rows = [(header, one_line(content)) for header, content in zip(headers, contents, strict=True)]
+    rows = _rows(table, f"the table of {id}")
     # The title repeats the name, and would be a second place that tells it.
     rows = [(header, content) for header, content in rows if content != NOTHING and header != "article_title"]
     told = one_line(told)
     said = _first_said([content for _, content in rows], told)
     return None if said is None else _cut(id, rows, told, said)
+
+
+def _rows(table: Record, what: str) -> list[tuple[str, str]]:
+    """Each row's header and content."""
+    needed(table, ("column_header", "content"), what)
+    headers, contents = (listed_texts(table, name, what) for name in ("column_header", "content"))
+    if len(headers) != len(contents):
+        raise ValueError(f"{what} has {len(headers)} column_header and {len(contents)} content: give one for each row")
+    return [(header, one_line(content)) for header, content in zip(headers, contents, strict=True)]
 
 
 def _first_said(contents: Iterable[str], told: str) -> Span | None:
@@ -89,7 +94,7 @@ def _cut(id: str, rows: list[tuple[str, str]], told: str, said: Span) -> Instanc
     ]
     pieces = [*lines, Piece(told[: said.start].rstrip(), "question")]
     # Texts that are cut where the same is to be said are alike.
-    template = next(header for (header, _), tells in zip(rows, telling, strict=True) if tells)
+    template = next((header for (header, _), tells in zip(rows, telling, strict=True) if tells), "")
     instance = composed(id, pieces, " " + answer, template=template)
     gold = [where for row in instance.support for where in occurrences(answer, instance.text, row)]
     return replace(instance, gold=tuple(gold))
