@@ -16,8 +16,10 @@ from torch import Tensor
 from heta_lens import storage, text
 from heta_lens.options import check_at_least, check_choice
 from heta_lens.samples import student_t
+from heta_lens.saved import check_shapes, check_values
 from heta_lens.show import View, coloured_tokens
 from heta_lens.text import Span, quoted
+from heta_lens.typed import check_names
 
 Target: TypeAlias = int | tuple[int, int]
 Reduction: TypeAlias = Literal["sum", "mean", "max"]
@@ -195,7 +197,18 @@ class Attribution:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Attribution":
         """Read what `save` wrote; any other file is refused."""
-        return storage.load(path, FORMAT, VERSION, lambda value: cls(**value))
+        return storage.load(path, FORMAT, VERSION, cls._of, cls._check)
+
+    @classmethod
+    def _check(cls, fields: Mapping[str, Any]) -> None:
+        """Refuse what is no attribution by the types, lengths and dtypes of its fields."""
+        check_names(cls, fields)
+        check_shapes({"parts": {}, "options": {}, "diagnostics": {}, **fields})
+
+    @classmethod
+    def _of(cls, fields: Mapping[str, Any]) -> "Attribution":
+        check_values({"parts": {}, "diagnostics": {}, **fields})
+        return cls(**fields)
 
     def __repr__(self) -> str:
         largest = float(self.scores.abs().max()) or 1.0

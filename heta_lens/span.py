@@ -1,6 +1,6 @@
 """SpanAttribution: which tokens made the model write a whole stretch of tokens, one attribution for each of them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from os import PathLike
 from typing import Any
@@ -12,7 +12,9 @@ from torch import Tensor
 
 from heta_lens import storage
 from heta_lens.attribution import Attribution, Order, Reduction, Scored
+from heta_lens.reading import brief
 from heta_lens.show import View, tokens_by_target
+from heta_lens.typed import check_names, check_types
 
 FORMAT, VERSION = "heta_lens.span_attribution", 1
 
@@ -99,13 +101,25 @@ class SpanAttribution:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "SpanAttribution":
         """Read what `save` wrote; any other file is refused."""
-        return storage.load(path, FORMAT, VERSION, cls._of)
+        return storage.load(path, FORMAT, VERSION, cls._of, cls._check)
+
+    @classmethod
+    def _check(cls, value: Mapping[str, Any]) -> None:
+        """Refuse what is no span by the types and lengths of its fields."""
+        check_names(cls, value)
+        check_types({"steps": Sequence[Mapping[str, Any]], "tokens": tuple[str, ...]}, value)
+        if not value["steps"]:
+            raise ValueError("it has no steps")
+        for at, step in enumerate(value["steps"]):
+            _of_step(at, Attribution._check, step)
+        counts, tokens = [len(step["tokens"]) for step in value["steps"]], len(value["tokens"])
+        if counts != [*range(tokens - len(counts), tokens)]:
+            raise ValueError(f"its steps have {brief(counts)} tokens, and must each have one more, up to {tokens - 1}")
 
     @classmethod
     def _of(cls, value: Mapping[str, Any]) -> "SpanAttribution":
-        if not value["steps"]:
-            raise ValueError("it has no steps")
-        return cls(tuple(Attribution(**step) for step in value["steps"]), value["tokens"])
+        steps = [_of_step(at, Attribution._of, step) for at, step in enumerate(value["steps"])]
+        return cls(tuple(steps), value["tokens"])
 
     def __repr__(self) -> str:
         return repr(self._summed)
@@ -132,3 +146,11 @@ class SpanAttribution:
             diagnostics=kept,
             interactions=None,
         )
+
+
+def _of_step(at: int, make: Callable[[Mapping[str, Any]], Any], step: Mapping[str, Any]) -> Any:
+    """What is made of a step; one that is wrong is named."""
+    try:
+        return make(step)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"step {at}: {error}") from None

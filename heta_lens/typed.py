@@ -21,13 +21,17 @@ WORDS = {
 
 def check_fields(kind: type, values: Mapping[str, Any]) -> None:
     """Refuse fields that the dataclass does not have, lacks, or annotates with another type."""
+    check_names(kind, values)
+    check_types({name: hint for name, hint in get_type_hints(kind).items() if name in values}, values)
+
+
+def check_names(kind: type, values: Mapping[str, Any]) -> None:
+    """Refuse fields that the dataclass does not have, or lacks."""
     known = {field.name: field for field in fields(kind)}
     if unknown := [name for name in values if name not in known]:
         raise ValueError(f"it has an unknown field {brief(unknown[0])}")
     if missing := [name for name, field in known.items() if name not in values and _is_required(field)]:
         raise ValueError(f"it has no {', '.join(missing)}")
-    hints = get_type_hints(kind)
-    check_types({name: hints[name] for name in known}, values)
 
 
 def check_types(kinds: Mapping[str, Any], values: Mapping[str, Any]) -> None:

@@ -1,6 +1,8 @@
 """The result: read it by token, word and span, leave tokens out, tabulate, print, plot and store it."""
 
+import json
 import math
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import FrozenInstanceError, fields, replace
@@ -18,6 +20,7 @@ from torch.testing import assert_close
 import heta_lens
 import zoo
 from heta_lens import Attribution, storage
+from heta_lens.attribution import FORMAT, VERSION
 
 TOKENS = ("<bos>", "The", " cat", " s", "at", "\n")
 SCORES = (6.0, 0.5, 3.0, 1.0, 2.0, 0.25)
@@ -361,6 +364,70 @@ def test_another_safetensors_file_is_no_attribution(tmp_path: Path):
     save_file({"scores": torch.ones(3)}, tmp_path / "model.safetensors")
     with pytest.raises(ValueError, match=r"model.safetensors is a safetensors file, but not a heta_lens.attribution"):
         Attribution.load(tmp_path / "model.safetensors")
+
+
+def saved_fields(path: Path, **changes: Any) -> Path:
+    """A file with an attribution's fields, of which some are changed."""
+    made = uncertain()
+    storage.save(path, FORMAT, VERSION, {entry.name: getattr(made, entry.name) for entry in fields(made)} | changes)
+    return path
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tokens": (*TOKENS, "more")}, r"its ids has shape \(6,\) and torch.int64, and must have shape \(7,\)"),
+        ({"tokens": ()}, "it has no tokens"),
+        ({"tokens": [*TOKENS]}, "its tokens is .* and must be a list of text"),
+        ({"tokens": (*TOKENS[:5], 5)}, "its tokens is"),
+        ({"ids": None}, "its ids is None, and must be a tensor"),
+        ({"ids": torch.ones(6)}, "its ids has shape .* torch.float32"),
+        ({"scores": torch.ones(6, dtype=torch.int64)}, "its scores has shape .* torch.int64"),
+        ({"scores": torch.tensor([1.0, 2, 3, math.nan, 5, 6])}, r"its scores at \[3\] is nan, and must be finite"),
+        ({"parts": {"gate": torch.ones(5)}}, r"its parts\['gate'\] has shape \(5,\)"),
+        ({"parts": {"gate": 1.0}}, "its parts is"),
+        ({"offsets": torch.zeros(6, 3, dtype=torch.int64)}, r"its offsets has shape \(6, 3\)"),
+        ({"offsets": torch.full((6, 2), 99)}, r"its offsets\[0\] are \(99, 99\), which is no place in its text of 17"),
+        ({"positions": torch.zeros(6, dtype=torch.int64)}, "its positions are .* ascending order"),
+        ({"interactions": torch.ones(6)}, r"its interactions has shape \(6,\)"),
+        ({"target": (7, 9)}, "its target_text is ' down', which does not fit the target"),
+        ({"target": -1}, "its ids or its target are below 0"),
+        ({"target": "down"}, "its target is 'down', and must be a whole number"),
+        ({"signed": 1}, "its signed is 1, and must be true or false"),
+        ({"diagnostics": {"sink_mass": "much"}}, "its sink_mass is 'much', and must be a number"),
+        ({"diagnostics": {"target_rank": 1}}, "only one of target_log_prob and target_rank"),
+        ({"diagnostics": {"target_rank": 1, "target_log_prob": 1000.0}}, "its target_log_prob is 1000.0"),
+        ({"diagnostics": {"standard_errors": {"scores": torch.ones(6)}}}, "standard_errors but no probes"),
+        ({"diagnostics": {"standard_errors": {"scores": torch.ones(5)}}}, r"standard_errors\['scores'\] has shape"),
+        ({"diagnostics": {"balanced": torch.ones(5)}}, r"its balanced is or has shape \(5,\)"),
+        ({"weather": "fine"}, "it has an unknown field 'weather'"),
+    ],
+)
+def test_a_file_that_is_no_attribution_is_refused(tmp_path: Path, changes: dict[str, Any], message: str):
+    path = saved_fields(tmp_path / "a.safetensors", **changes)
+    with pytest.raises(ValueError, match=rf"a.safetensors is a damaged {FORMAT} file: .*{message}"):
+        Attribution.load(path)
+
+
+def test_a_file_that_is_one_is_loaded(tmp_path: Path):
+    assert repr(Attribution.load(saved_fields(tmp_path / "a.safetensors"))) == repr(uncertain())
+
+
+def test_a_pipe_is_refused_at_once(tmp_path: Path):
+    os.mkfifo(tmp_path / "a.safetensors")
+    with pytest.raises(OSError, match=r"a.safetensors is a pipe: give a regular file"):
+        Attribution.load(tmp_path / "a.safetensors")
+
+
+def test_a_foreign_file_is_refused_before_it_is_read(tmp_path: Path):
+    path, size = tmp_path / "model.safetensors", 4 * 2**40  # no memory holds as much, and no disk: the file is sparse
+    header = json.dumps({"weight": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    with open(path, "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + size)
+    with pytest.raises(ValueError, match=r"is a safetensors file, but not a heta_lens.attribution file"):
+        Attribution.load(path)
 
 
 def test_an_attribution_from_a_newer_heta_lens_is_refused(tmp_path: Path):

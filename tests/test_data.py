@@ -914,7 +914,7 @@ def test_a_file_that_cannot_be_read_is_refused_by_its_place(
     [
         ("wikibio", TABLE | {"input_text": {"table": {"column_header": [1], "content": ["a"]}}}, r"header\[0\] is 1"),
         ("wikibio", TABLE | {"input_text": {"table": {"column_header": ["a"], "content": 5}}}, "its content is 5, and"),
-        ("wikibio", TABLE | {"input_text": {"table": {"column_header": ["a"], "content": []}}}, "1 column_header and 0"),
+        ("wikibio", TABLE | {"input_text": {"table": {"column_header": ["a"], "content": []}}}, "1 column_head"),
         ("curated", CURATED | {"important_words": 5}, "its important_words is 5, and must be a list of text"),
         ("curated", CURATED | {"important_words": [5]}, r"its important_words\[0\] is 5, and must be text"),
         ("longra", LONGRA | {"antecedent_span": 5}, "gold holds 5|support holds 5"),

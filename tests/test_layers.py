@@ -11,8 +11,9 @@ PACKAGE = Path(heta_lens.__file__).parent
 
 LEVELS = [
     {"files", "reading"},
-    {"batches", "checkpoints", "divergence", "memory", "options", "progress", "samples"}
-    | {"scales", "show", "storage", "surrogates", "text", "turns", "typed", "variants"},
+    {"typed"},
+    {"batches", "checkpoints", "divergence", "memory", "options", "progress", "samples", "saved"}
+    | {"scales", "show", "storage", "surrogates", "text", "turns", "variants"},
     {"attribution", "data", "lens", "masking", "models", "padding", "sources"},
     {"anatomy", "asked", "cached", "fingerprint", "plots", "span"},
     {"prompt"},
