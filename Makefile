@@ -3,7 +3,7 @@ PYTHON ?= python3
 TL3 := .venv/tl3/bin
 TL4 := .venv/tl4/bin
 
-.PHONY: help test test-all nightly test-tl3 test-tl4 lint types docs format notebooks oracles demo model bench hooks clean
+.PHONY: help test test-all nightly fuzz test-tl3 test-tl4 lint types docs format notebooks oracles demo model bench hooks clean
 
 help:  ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -20,6 +20,9 @@ test-all: test nightly  ## everything above, and the checks that take thousands 
 
 nightly: .venv/tl3/ready  ## the tests of thousands of cases each: coverage of intervals, interrupts, fuzzing
 	$(TL3)/python -m pytest -n auto -m nightly
+
+fuzz: .venv/tl3/ready  ## put 10,000 damaged files to every reader (SEED=0)
+	PYTHONPATH=tests $(TL3)/python -m fuzz --seed $(or $(SEED),0)
 
 lint: .venv/tl3/ready  ## ruff, without changing anything
 	$(TL3)/ruff check .

@@ -19,6 +19,7 @@ from heta_lens.lens import EMBED, Lens
 from heta_lens.options import check_names, hint, is_whole
 from heta_lens.padding import check_unpadded, real_parts
 from heta_lens.prediction import Prediction, predictions
+from heta_lens.reading import brief
 from heta_lens.span import SpanAttribution
 from heta_lens.turns import one_at_a_time
 
@@ -154,11 +155,11 @@ def method_of(method: str | Method, options: Mapping[str, Any]) -> Method:
         return method
     if isinstance(method, type) or not isinstance(method, str):
         raise TypeError(
-            f"method={method!r} must be a name, as 'heta', or a ready method, as METHODS['lime'](samples=500)"
+            f"method={brief(method)} must be a name, as 'heta', or a ready method, as METHODS['lime'](samples=500)"
         )
     if method not in METHODS:
         raise ValueError(
-            f"method={method!r} is not in heta_lens.METHODS{hint(method.lower(), METHODS)}: "
+            f"method={brief(method)} is not in heta_lens.METHODS{hint(method.lower(), METHODS)}: "
             "`heta-lens methods` lists them, 'heta' first"
         )
     check_names(METHODS[method], options)

@@ -23,7 +23,7 @@ def check_choice(name: str, value: Any, choices: Iterable[Any], elsewhere: Mappi
     choices = list(choices)
     if value not in choices or isinstance(value, bool):
         way = next((f" ({told})" for other, told in elsewhere.items() if other == value), hint(value, choices))
-        raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, choices))}{way}")
+        raise ValueError(f"{name}={brief(value)} is not one of {', '.join(map(repr, choices))}{way}")
 
 
 def check_at_least(name: str, value: Any, least: float | int, *, whole: bool = False) -> None:

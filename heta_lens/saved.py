@@ -29,6 +29,8 @@ KNOWN = {
     "effects": Tensor,
     "target_log_prob": float | tuple[float, float],
     "target_rank": int | tuple[int, int],
+    "target_token": str | tuple[str, str],
+    "other_spellings": Sequence[Mapping[str, Any]],
     **dict.fromkeys(("sink_mass", "completeness_gap", "completeness_due"), float),
     **dict.fromkeys(("balanced", "drop", "envelope", "completeness_gaps"), Tensor | Mapping[str, Any] | None),
     **dict.fromkeys(("forwards", "backwards", "hvps", "forwards_shared_by"), int),
@@ -36,6 +38,7 @@ KNOWN = {
 """Of the diagnostics, those that anything is computed from."""
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 REAL = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+SPELLING = {"text": str, "id": int, "token": str, "log_prob": float}
 LIKELY = ("target_log_prob", "target_rank")
 PER_TOKEN = ("balanced", "drop", "envelope", "completeness_gaps")
 
@@ -71,7 +74,11 @@ def _check_tensor(name: str, found: Any, kinds: Sequence[torch.dtype], shape: tu
 def _check_pair(fields: Mapping[str, Any]) -> None:
     """A contrast has two of everything that is said of a target."""
     paired, told = isinstance(fields["target"], tuple), fields["diagnostics"]
-    names = {"target_text": fields["target_text"], **{name: told.get(name) for name in LIKELY}}
+    names = {
+        "target_text": fields["target_text"],
+        "target_token": told.get("target_token"),
+        **{name: told.get(name) for name in LIKELY},
+    }
     if (LIKELY[0] in told) != (LIKELY[1] in told):
         raise ValueError(f"its diagnostics have only one of {' and '.join(LIKELY)}")
     for name, found in names.items():
@@ -80,6 +87,10 @@ def _check_pair(fields: Mapping[str, Any]) -> None:
 
 
 def _check_diagnostics(told: Mapping[str, Any], count: int) -> None:
+    for other in told.get("other_spellings", ()):
+        if not other.keys() >= SPELLING.keys():
+            raise ValueError(f"its other_spellings hold {brief(other)}, without {', '.join(SPELLING)}")
+        check_types(SPELLING, other)
     if isinstance(told.get("probes"), Tensor):
         _check_tensor("probes", told["probes"], WHOLE, (count,))
     for name, error in told.get("standard_errors", {}).items():
