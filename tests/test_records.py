@@ -94,6 +94,7 @@ def test_a_torn_line_that_was_written_after_is_set_aside(tmp_path: Path) -> None
 
 
 METRIC = {"low": -1.0, "high": 1.0}
+RATIO = {"low": None, "high": None, "aggregate": "log_ratio"}
 FIELDS = {"instance": "b", "method": "heta", "values": {"dsa": 0.5}}
 BAD = {
     "cut short": (b'{"instance": "b", "met', "Unterminated string"),
@@ -117,6 +118,10 @@ BAD = {
     "above": (json.dumps(FIELDS | {"values": {"dsa": 1.5}}).encode(), "its dsa is 1.5, beyond the high bound 1"),
     "below": (json.dumps(FIELDS | {"values": {"dsa": -3}}).encode(), "its dsa is -3, beyond the low bound -1"),
     "two": (json.dumps(FIELDS | {"values": {"dsa": [0.5, 0.5]}}).encode(), "its dsa is .* and must be 1 number"),
+    "empty": (json.dumps(FIELDS | {"values": {"dsa": []}}).encode(), r"its dsa is \[\], and must be 1 number"),
+    "empty pair": (json.dumps(FIELDS | {"values": {"nc": []}}).encode(), r"its nc is \[\], and must be 2 numbers"),
+    "negative own": (json.dumps(FIELDS | {"values": {"nc": [-1, 2]}}).encode(), r"its nc is \[-1, 2\], .* at least 0"),
+    "negative random": (json.dumps(FIELDS | {"values": {"nc": [1, -2.5]}}).encode(), "its nc is .* be at least 0"),
     "of a later version": (json.dumps(FIELDS | {"mood": "good"}).encode(), "unknown field 'mood'"),
 }
 
@@ -127,7 +132,7 @@ BAD = {
 def test_a_line_that_is_no_record_is_set_aside_wherever_it_stands(
     tmp_path: Path, line: bytes, reason: str, at: int
 ) -> None:
-    (tmp_path / RUN).write_text(json.dumps({"metrics": {"dsa": METRIC}}))
+    (tmp_path / RUN).write_text(json.dumps({"metrics": {"dsa": METRIC, "nc": RATIO}}))
     append(tmp_path, record("a"))
     append(tmp_path, record("c"))
     whole = lines(tmp_path)
@@ -160,10 +165,14 @@ def test_rejected_lines_are_kept_from_every_resume(tmp_path: Path) -> None:
 
 
 def test_a_value_may_be_beyond_a_bound_by_rounding(tmp_path: Path) -> None:
-    (tmp_path / RUN).write_text(json.dumps({"metrics": {"dsa": METRIC, "nc": {"low": None, "aggregate": "log_ratio"}}}))
-    for one in (record("a", value=1.00001), Record("b", "heta", values={"nc": [7.0, 9.0], "unknown": 99.0})):
+    (tmp_path / RUN).write_text(json.dumps({"metrics": {"dsa": METRIC, "nc": RATIO}}))
+    for one in (
+        record("a", value=1.00001),
+        Record("b", "heta", values={"nc": [7.0, 9.0], "unknown": 99.0}),
+        Record("c", "heta", values={"nc": [0.0, 0.0], "dsa": None}),
+    ):
         append(tmp_path, one)
-    assert len(read_records(tmp_path)) == 2
+    assert len(read_records(tmp_path)) == 3
 
 
 def test_a_line_with_the_mark_of_an_editor_is_read(tmp_path: Path) -> None:

@@ -216,7 +216,8 @@ def _record(line: bytes, metrics: Metrics) -> Record:
         if getattr(record, name) < 0:
             raise ValueError(f"its {name} is {getattr(record, name)}, and must be at least 0")
     for name, value in record.values.items():
-        _check_value(name, value, metrics.get(name, {}))
+        if name in metrics:
+            _check_value(name, value, metrics[name])
     return record
 
 
@@ -230,13 +231,20 @@ def _metrics(folder: Path) -> Metrics:
 
 def _check_value(name: str, value: Value, metric: Mapping[str, Any]) -> None:
     """Refuse a value that is not made of as many numbers as the metric needs, or is beyond its bounds."""
-    aggregate = metric.get("aggregate", "mean")
-    found, count = terms(value), AGGREGATES[aggregate][0] if aggregate in AGGREGATES else 0
-    if metric and count and found and len(found) != count:
+    aggregate = metric.get("aggregate") or "mean"
+    if value is None or aggregate not in AGGREGATES:
+        return
+    found, count = terms(value), AGGREGATES[aggregate][0]
+    if len(found) != count:
         raise ValueError(f"its {name} is {brief(value)}, and must be {count} number{'s' if count > 1 else ''}")
+    if aggregate == "log_ratio" and min(found) < 0:  # a ratio of sums, whose logarithm is taken
+        raise ValueError(f"its {name} is {brief(value)}, and its two numbers must be at least 0")
+    if aggregate == "mean":
+        _check_bounds(name, value, metric)
+
+
+def _check_bounds(name: str, value: Value, metric: Mapping[str, Any]) -> None:
     for end, sign in (("low", 1), ("high", -1)):
         bound = metric.get(end)
-        if bound is None or count != 1:
-            continue
-        if any(sign * (one - bound) < -ROUNDING * max(1, abs(bound)) for one in found):
+        if bound is not None and any(sign * (one - bound) < -ROUNDING * max(1, abs(bound)) for one in terms(value)):
             raise ValueError(f"its {name} is {brief(value)}, beyond the {end} bound {bound:g}")

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from jaxtyping import Float
 
-from heta_lens.evaluation.records import RUN, Record, Value, read_records, read_run, terms
+from heta_lens.evaluation.records import RUN, Record, read_records, read_run, terms
 from heta_lens.evaluation.statistics import (
     AGGREGATES,
     DRAWS,
@@ -84,15 +84,6 @@ class Measure:
         """What two methods are compared by: what is best near 0, by how far it is from there."""
         made_by = self.made_by
         return (lambda means: np.abs(made_by(means))) if self.better == "nearer 0" else made_by
-
-    def vector(self, value: Value, record: Record) -> tuple[float, ...]:
-        found, needed = tuple(map(float, terms(value))), AGGREGATES[self.aggregate][0]
-        if len(found) != needed:
-            raise ValueError(
-                f"{self.name} of {record.method!r} on {record.instance!r} is {value!r}, and must be "
-                f"{needed} number{'s' if needed > 1 else ''}: {RUN} says that its aggregate is {self.aggregate}"
-            )
-        return found
 
 
 @dataclass(frozen=True)
@@ -225,7 +216,7 @@ class _Measured:
     def of(cls, metric: Measure, records: Mapping[str, Mapping[str, Record]], total: int) -> "_Measured":
         vectors = {
             method: {
-                instance: metric.vector(record.values[metric.name], record)
+                instance: tuple(map(float, terms(record.values[metric.name])))
                 for instance, record in of_method.items()
                 if not record.failed and record.values.get(metric.name) is not None
             }
