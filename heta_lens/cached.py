@@ -15,7 +15,7 @@ from heta_lens.options import check_token
 from heta_lens.padding import check_unpadded
 from heta_lens.text import brief
 
-Tokens: TypeAlias = Tensor | Sequence[int] | None
+Tokens: TypeAlias = "Tensor | Sequence[int] | Vocabulary | None"
 
 LEAST_TOLERANCE = 1e-5  # some norms compute in float32 even inside a float64 model
 
@@ -63,6 +63,34 @@ class Activations:
         return self.tensors[name]
 
 
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Which tokens have the embeddings of some prompts: the model's table is read once for all of them."""
+
+    owners: Mapping[bytes, Sequence[int]]
+
+    @classmethod
+    def of(cls, lens: Lens, prompts: Sequence[Float[Tensor, "_ d"]]) -> "Vocabulary":
+        owners: dict[bytes, list[int]] = {row: [] for embeddings in prompts for row in _bits(embeddings)}
+        for token, row in enumerate(_bits(lens.embedding_table().to(prompts[0].dtype))):
+            if row in owners:
+                owners[row].append(token)
+        return cls(owners)
+
+    def tokens(self, embeddings: Float[Tensor, "pos d"], needed: int) -> list[int]:
+        """The ids with exactly these embeddings; an error where none are, or several of the first ``needed``."""
+        check_finite(EMBED, embeddings)
+        owners = [self.owners[row] for row in _bits(embeddings)]
+        for position, found in enumerate(owners):
+            if not found or (position < needed and len(found) > 1):
+                said = f"tokens {[*found[:5]]} share" if found else "no token of this model has"
+                other = "" if found else ", and see that cache.model is the model it was taken from, unchanged"
+                raise ValueError(
+                    f"{said} the cached embedding at position {position}: pass tokens=, the ids you ran{other}"
+                )
+        return [found[0] for found in owners]
+
+
 class Replay(NamedTuple):
     """The check forward: the model's embeddings and logits today, and their largest distance from the cache."""
 
@@ -74,7 +102,9 @@ class Replay(NamedTuple):
 def cached_tokens(lens: Lens, embeddings: Float[Tensor, "pos d"], tokens: Tokens, needed: int) -> Int[Tensor, "pos"]:
     """The ids that were cached: those given, checked for shape and range, or else those the embeddings belong to."""
     if tokens is None:
-        return torch.tensor(recover_tokens(lens, embeddings, needed), device=lens.device)
+        tokens = Vocabulary.of(lens, [embeddings])
+    if isinstance(tokens, Vocabulary):
+        return torch.tensor(tokens.tokens(embeddings, needed), device=lens.device)
     try:
         ids = torch.as_tensor(tokens, device=lens.device)  # type: ignore[arg-type]
     except (TypeError, ValueError, RuntimeError):
@@ -100,24 +130,6 @@ def _why_not_as_long(ids: Tensor, cached: int, bos: int | None) -> str:
     if ids.ndim == 1 and len(ids) > cached:
         return " (was only a part cached, by pos_slice=? leave it out)"
     return ""
-
-
-def recover_tokens(lens: Lens, embeddings: Float[Tensor, "pos d"], needed: int) -> list[int]:
-    """The ids whose embeddings are exactly these; an error where none are, or several of the first ``needed``."""
-    check_finite(EMBED, embeddings)
-    rows = _bits(embeddings)
-    owners: dict[bytes, list[int]] = {row: [] for row in rows}
-    for token, row in enumerate(_bits(lens.embedding_table().to(embeddings.dtype))):
-        if row in owners:
-            owners[row].append(token)
-    for position, row in enumerate(rows):
-        if not owners[row] or (position < needed and len(owners[row]) > 1):
-            found = f"tokens {owners[row][:5]} share" if owners[row] else "no token of this model has"
-            other = "" if owners[row] else ", and see that cache.model is the model it was taken from, unchanged"
-            raise ValueError(
-                f"{found} the cached embedding at position {position}: pass tokens=, the ids you ran{other}"
-            )
-    return [owners[row][0] for row in rows]
 
 
 def check_causal(lens: Lens, cached: Activations) -> None:
@@ -225,7 +237,7 @@ def _check_embeddings(lens: Lens, ids: Tensor, now: Tensor, then: Tensor, given:
 def _are_of_other_tokens(lens: Lens, embeddings: Tensor) -> bool:
     """Whether all are embeddings of the model as it is now."""
     try:
-        return bool(recover_tokens(lens, embeddings, needed=0))
+        return bool(Vocabulary.of(lens, [embeddings]).tokens(embeddings, needed=0))
     except ValueError:
         return False
 

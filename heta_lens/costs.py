@@ -10,9 +10,11 @@ import torch
 from einops import repeat
 
 from heta_lens.baselines import Baseline
+from heta_lens.baselines.reading import runs_to_read
 from heta_lens.batches import GRAPH, MASKED, PRODUCT, Batches, per_product
 from heta_lens.hessian import hessian
 from heta_lens.heta import Heta
+from heta_lens.lens import pattern_name, values_name
 from heta_lens.memory import available
 from heta_lens.options import check_at_least, chosen
 from heta_lens.prediction import Prediction
@@ -61,7 +63,7 @@ class Estimate:
     def _told(self) -> str:
         counts = {
             "Hessian–vector products": self.hvps,
-            "masked forwards" if self.method == "heta" else "forwards": self.forwards,
+            "forwards": self.forwards,
             "backwards": self.backwards,
         }
         work = " and ".join(f"{count:,} {kind}" for kind, count in counts.items() if count) or "no runs"
@@ -137,6 +139,7 @@ def _cost(method: Heta, prediction: Prediction, speed: Speed, free: int) -> Esti
     beta, gamma = method.weights
     longest, work = method.longest(prediction), method.work([[prediction]])
     forwards, products = n * (1.0 + work.get("audit", 0)), 0.0  # in positions that are run
+    rows, graphs = 1 + read_and_settled(method, prediction), 0
     memory, batch = sizes.forward(n, n), 1
     if gamma:
         batch = prompt.batches(method.batch, longest, free=free).of(longest)
@@ -147,20 +150,26 @@ def _cost(method: Heta, prediction: Prediction, speed: Speed, free: int) -> Esti
     for span, scored in method.spans(prediction):
         places, hvps = [i - span.start for i in scored], method.products(prediction, span, scored)
         length = min(longest, n - span.start)
+        calls = 2 if method.in_two_calls(prediction, span) else 1
+        built = bool(beta) + bool(method.prune)
         if gamma:
+            rows += calls * len(scored)
             groups = prompt.groups(places, len(span), MASKED)
             forwards += sum(len(group) * (length - group[0]) for group in groups)
         if hvps and method.each_alone and method.support == "block":
             each = hvps / len(scored)
             groups = prompt.groups(places, len(span), per_product(each))
             products += sum((GRAPH + PRODUCT * each * len(group)) * (length - group[0]) for group in groups)
+            built += len(groups) - 1
         elif beta:
             products += (GRAPH + PRODUCT * hvps) * length
+        rows, graphs = rows + calls * built, graphs + built
     full = _cost(method.full, prediction, speed, free) if method.audit and method.recipe.cheaper else None
     return Estimate(
         options=method.chosen,
         tokens=n,
-        forwards=work["forwards"],
+        forwards=rows + (full.forwards if full else 0),
+        backwards=graphs + (full.backwards if full else 0),
         hvps=work["hvps"],
         runs=(forwards + products) / n + (full.runs if full else 0),
         seconds=forwards * speed.forward + products * speed.product + (full.seconds if full else 0),
@@ -168,6 +177,26 @@ def _cost(method: Heta, prediction: Prediction, speed: Speed, free: int) -> Esti
         batch=batch,
         free=free,
     )
+
+
+def read_and_settled(method: Heta, prediction: Prediction) -> int:
+    """Runs that mask no token and build no graph: what the cache left out, windows alone, states of a layer."""
+    layers, spans = prediction.lens.layers, method.spans(prediction)
+    alone = len(spans) if len(spans) > 1 and method.window_mode == "chunk" else 0
+    flows = (1 + alone * (method.window_gate == "per_window")) * (method.recipe.gate == "flow")
+    read = sum(runs_to_read(prediction, name, layers) for name in (pattern_name, values_name))
+    inner = method.layers is not None and bool(method.weights[0])
+    return flows * read + alone + inner * max(1, alone) + put_back(method, prediction)
+
+
+def put_back(method: Heta, prediction: Prediction) -> bool:
+    """Whether the states that stay between a window and the tail have to be read, since nothing continues from them."""
+    if not any(method.held_between(prediction, span) for span, _ in method.spans(prediction)):
+        return False
+    layers, (beta, gamma) = prediction.lens.layers, method.weights
+    own = {layers - method.layers} if method.layers is not None and beta else set[int]()
+    lowest = 1 if gamma or not own else min(own) + 1
+    return prediction.prompt.kept is None and bool({*range(lowest, layers)} - own)
 
 
 def _baseline_cost(method: Baseline, prediction: Prediction, free: int) -> Estimate:

@@ -6,8 +6,8 @@ position's stream is its residual and half the heads' mean attention; rows are n
 sink swallows is gone.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, TypeAlias, get_args
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 from einops import einsum, repeat
@@ -16,14 +16,21 @@ from torch import Tensor
 
 Flow: TypeAlias = Literal["suffix", "suffix_input", "prefix_head", "rollout", "direct"]
 Patterns: TypeAlias = Sequence[Float[Tensor, "head query key"]]
+"""By layer. Each is read once, since a cache without patterns runs the model for every read."""
+
+
+class Step(NamedTuple):
+    """A layer on the way down: its Φ, and the mean of its heads' patterns."""
+
+    flow: Float[Tensor, "head key"]
+    attention: Float[Tensor, "query key"]
 
 
 def gate(
     patterns: Patterns, norms: Sequence[Float[Tensor, "head pos"]], flow: Flow = "suffix"
 ) -> tuple[Float[Tensor, "pos"], float]:
     """M and its normaliser Z; if no value flows at all, Z is 0 and M uniform."""
-    flowing = einsum(transport(patterns, flow), torch.stack(list(norms)), "l h pos, l h pos -> l pos")
-    mass = _to_input(flowing, patterns) if flow == "suffix_input" else flowing.sum(0)
+    mass = _to_input(patterns, norms) if flow == "suffix_input" else _flowing(patterns, norms, flow).sum((0, 1))
     total = mass.sum()
     if total == 0:
         return torch.full_like(mass, 1 / len(mass)), 0.0
@@ -34,11 +41,15 @@ def by_head(
     patterns: Patterns, norms: Sequence[Float[Tensor, "head pos"]], flow: Flow = "suffix"
 ) -> Float[Tensor, "layer head pos"]:
     """What each head adds to M: over all heads it sums to M (to 0, if no value flows at all)."""
-    flowing = transport(patterns, flow) * torch.stack(list(norms))
-    if flow == "suffix_input":
-        flowing = torch.stack([_handed_back(carried, layer, patterns) for layer, carried in enumerate(flowing)])
+    flowing = _each_to_input(patterns, norms) if flow == "suffix_input" else _flowing(patterns, norms, flow)
     total = flowing.sum()
     return flowing / total if total else flowing
+
+
+def _flowing(
+    patterns: Patterns, norms: Sequence[Float[Tensor, "head pos"]], flow: Flow
+) -> Float[Tensor, "layer head pos"]:
+    return transport(patterns, flow) * torch.stack(list(norms))
 
 
 def value_norms(
@@ -63,31 +74,38 @@ def transport(patterns: Patterns, flow: Flow) -> Float[Tensor, "layer head pos"]
     return _FLOWS[flow](patterns)
 
 
-def _suffix(patterns: Patterns) -> Float[Tensor, "layer head pos"]:
+def _suffix_steps(patterns: Patterns) -> Iterator[Step]:
     """Paths from layer l to the output: ``Φ = r A``, then ``r ← ½r + ½ r mean_h A``, from the last layer down."""
-    row, flows = _last_position(patterns), []
+    row = None
     for pattern in reversed(patterns):
-        flows.append(einsum(row, pattern, "query, head query key -> head key"))
-        row = _mix(row, pattern.mean(0))
-    return torch.stack(flows[::-1])
+        row = _last_position(pattern) if row is None else row
+        attention = pattern.mean(0)
+        yield Step(einsum(row, pattern, "query, head query key -> head key"), attention)
+        row = _mix(row, attention)
+
+
+def _suffix(patterns: Patterns) -> Float[Tensor, "layer head pos"]:
+    return torch.stack([step.flow for step in _suffix_steps(patterns)][::-1])
 
 
 def _prefix_head(patterns: Patterns) -> Float[Tensor, "layer head pos"]:
     """Paths from the input up to layer l that stay in one head (the authors' released code)."""
-    start = repeat(_last_position(patterns), "pos -> 1 head pos", head=patterns[0].shape[0])
-    rows = start[:0]
+    rows = None
     for pattern in reversed(patterns):
-        rows = torch.cat([start, rows])
+        start = repeat(_last_position(pattern), "pos -> 1 head pos", head=len(pattern))
+        rows = start if rows is None else torch.cat([start, rows])
         rows = (rows + einsum(rows, pattern, "l head query, head query key -> l head key")) / 2
+    assert rows is not None, "there is at least one layer"
     return rows
 
 
 def _rollout(patterns: Patterns) -> Float[Tensor, "layer head pos"]:
     """Paths through all layers, averaged over heads: one row, the same for every layer and head."""
-    row = _last_position(patterns)
+    row, heads = None, 0
     for pattern in reversed(patterns):
-        row = _mix(row, pattern.mean(0))
-    return repeat(row, "pos -> l head pos", l=len(patterns), head=patterns[0].shape[0])
+        row, heads = _mix(_last_position(pattern) if row is None else row, pattern.mean(0)), len(pattern)
+    assert row is not None, "there is at least one layer"
+    return repeat(row, "pos -> l head pos", l=len(patterns), head=heads)
 
 
 def _direct(patterns: Patterns) -> Float[Tensor, "layer head pos"]:
@@ -105,26 +123,27 @@ _FLOWS: dict[Flow, Callable[[Patterns], Tensor]] = {
 assert set(_FLOWS) == set(get_args(Flow))
 
 
-def _to_input(flowing: Float[Tensor, "layer pos"], patterns: Patterns) -> Float[Tensor, "pos"]:
-    """Hand what position i carries at layer l back to the input tokens that reached it."""
-    mass = torch.zeros_like(flowing[0])
-    for carried, pattern in zip(reversed(flowing), reversed(patterns), strict=True):
-        mass = _mix(mass, pattern.mean(0)) + carried
+def _to_input(patterns: Patterns, norms: Sequence[Float[Tensor, "head pos"]]) -> Float[Tensor, "pos"]:
+    """Hand what position i carries at layer l back to the input tokens that reached it, on the same way down."""
+    mass = torch.zeros_like(norms[0][0])
+    for step, norm in zip(_suffix_steps(patterns), reversed(norms), strict=True):
+        mass = _mix(mass, step.attention) + (step.flow * norm).sum(0)
     return mass
 
 
-def _handed_back(carried: Float[Tensor, "head pos"], layer: int, patterns: Patterns) -> Float[Tensor, "head pos"]:
-    """The same for what a single layer's heads carry, through the layers below it."""
-    for below in reversed(range(layer)):
-        carried = _mix(carried, patterns[below].mean(0))
-    return carried
+def _each_to_input(patterns: Patterns, norms: Sequence[Float[Tensor, "head pos"]]) -> Float[Tensor, "layer head pos"]:
+    """The same, kept apart by the layer and head that carried it."""
+    rows = norms[0].new_zeros(0, *norms[0].shape)
+    for step, norm in zip(_suffix_steps(patterns), reversed(norms), strict=True):
+        rows = torch.cat([(step.flow * norm)[None], _mix(rows, step.attention)])
+    return rows
 
 
 def _mix(row: Float[Tensor, "*rows query"], attention: Float[Tensor, "query key"]) -> Float[Tensor, "*rows key"]:
     return (row + row @ attention) / 2
 
 
-def _last_position(patterns: Patterns) -> Float[Tensor, "pos"]:
-    row = torch.zeros_like(patterns[0][0, 0])
+def _last_position(pattern: Float[Tensor, "head query key"]) -> Float[Tensor, "key"]:
+    row = torch.zeros_like(pattern[0, 0])
     row[-1] = 1
     return row

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens.batches import Batches, out_of_memory
-from heta_lens.progress import Done
+from heta_lens.progress import Done, count
 
 Objective: TypeAlias = Callable[[Float[Tensor, "pos d"]], Float[Tensor, ""]]
 LogProbs: TypeAlias = Callable[[Float[Tensor, "pos d"]], Float[Tensor, "vocab"]]
@@ -50,6 +50,7 @@ def gauss_newton(log_probs: LogProbs, states: Float[Tensor, "pos d"], batches: B
     values = log_probs(leaf)
     weights = torch.zeros_like(values, requires_grad=True)
     (pulled,) = torch.autograd.grad(values, leaf, weights, create_graph=True)
+    count("backwards", 1)
     p, products = values.detach().exp(), partial(_products, length=len(states), batches=batches)
 
     def columns(part: int | slice, directions: Float[Tensor, "k *part d"]) -> Float[Tensor, "k pos d"]:
@@ -137,6 +138,7 @@ def differentiate(
     """The states as variables, and g's gradient with respect to them; with its graph, if ``again``."""
     leaf = states.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(objective(leaf), leaf, create_graph=again)
+    count("backwards", 1)
     return leaf, gradient
 
 
@@ -195,6 +197,7 @@ def check_twice_differentiable(
         try:
             _check_graph(gradient)
             (product,) = torch.autograd.grad(gradient, leaf, direction, materialize_grads=True)
+            count("hvps", 1)
         except (RuntimeError, NotImplementedError) as error:
             raise ValueError(f"{ONCE} ({str(error).splitlines()[0]}); {WAY_OUT}") from error
     if not compare:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -31,7 +31,7 @@ from heta_lens.parts import Balance, Parts
 from heta_lens.pieces import Piece, WindowMode, masked_information, pieces
 from heta_lens.prediction import Prediction
 from heta_lens.probing import Probing
-from heta_lens.progress import Work, working
+from heta_lens.progress import Work, counting, working
 from heta_lens.prompt import TAIL
 from heta_lens.sure import LEAST
 from heta_lens.turns import one_at_a_time
@@ -39,6 +39,14 @@ from heta_lens.variants import PRESETS, VARIANTS, Recipe, Variant
 from heta_lens.windows import Window, averaged, edge_gap, leakage, most_central, window_gate, windows
 
 IN_TITLE = {"variant", "balance", "support", "norm", "flow"}  # what makes it another score, if not the default
+
+
+class Gated(NamedTuple):
+    """The gate M, what there is to say about it, and what it cost."""
+
+    flow: Float[Tensor, "pos"]
+    facts: dict[str, Any]
+    cost: dict[str, int | float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,21 +244,24 @@ class Heta:
         """Explain predictions that share masked forwards."""
         beta, gamma = self.weights
         places = [self._pieces(target) for target in targets]
-        gates = [self._gate(*asked) for asked in zip(targets, places, strict=True)]
-        if beta and self.recipe.curvature != "squared_gradient":
-            places[0][-1].check(self.seed)
+        gates = [self._gated(*both, work.step()) for both in zip(targets, places, strict=True)]
         shared = work.step()
-        effects = whole_drops(targets, self.mask, partial(shared.add, "forwards"))
-        seen = self._information(targets, places[-1], shared) if gamma else [None] * len(targets)
+        with shared.counting():
+            checks = self._checked(places[0][-1])
+            effects = whole_drops(targets, self.mask, partial(shared.add, "forwards"))
+            seen = self._information(targets, places[-1], shared) if gamma else [None] * len(targets)
         spent, results = shared.cost(), []
-        for target, place, (flow, facts), effect, found in zip(targets, places, gates, effects, seen, strict=True):
+        for target, place, (flow, facts, cost), effect, found in zip(
+            targets, places, gates, effects, seen, strict=True
+        ):
             own = work.step()
             parts = Parts(flow, None, found and found.divergence, beta, gamma)
-            bent, known = self._curvature(target, place, parts, own)
-            parts = replace(parts, curvature=bent and bent.samples)
-            facts |= self._measured(target, parts, found, effect, own) | known
-            facts |= {kind: spent.get(kind, 0) + units for kind, units in own.cost().items()}
-            facts["forwards_shared_by"] = len(targets)
+            with own.counting():
+                bent, known = self._curvature(target, place, parts, own)
+                parts = replace(parts, curvature=bent and bent.samples)
+                facts |= self._measured(target, parts, found, effect, own) | known | {"checks": checks}
+            facts |= summed([cost, spent, own.cost()])
+            facts |= {"forwards_shared": spent["forwards"], "forwards_shared_by": len(targets)}
             pairs = None
             if bent is not None and bent.pairs is not None:
                 pairs, facts["standard_errors"]["interactions"] = bent.pairs
@@ -265,7 +276,21 @@ class Heta:
     def _windows(self, prediction: Prediction) -> list[Window]:
         return windows(len(prediction), self.window if self.recipe.windowed else len(prediction), self.overlap)
 
+    def _checked(self, piece: Piece) -> dict[str, Counter[str]]:
+        """Refuse a model that cannot be differentiated twice, where that matters; and what it took to find out."""
+        if not self.weights[0] or self.recipe.curvature == "squared_gradient":
+            return {}
+        _ = piece.states  # which the curvature needs anyway
+        with counting(Counter()) as ran:
+            piece.check(self.seed)
+        return {"second_derivative": ran}
+
     # ----------------------------------------------------------------------------------------------- the three parts
+    def _gated(self, prediction: Prediction, place: Sequence[Piece], work: Work) -> Gated:
+        with work.counting():
+            flow, facts = self._gate(prediction, place)
+        return Gated(flow, facts, work.cost())
+
     def _gate(self, prediction: Prediction, place: Sequence[Piece]) -> tuple[Float[Tensor, "pos"], dict[str, Any]]:
         """M, and what there is to say about its flow and about what windows make of it."""
         if self.recipe.gate != "flow":
@@ -334,12 +359,16 @@ class Heta:
     def _audit(self, prediction: Prediction, score: Float[Tensor, "pos"], work: Work) -> dict[str, Any]:
         """How well scores add up; and, for a cheaper variant, how far they are from the full one's."""
         members = subsets(self.seed, len(prediction)).to(score.device)
-        dropped = drops(prediction, self.mask, members, self.batch, partial(work.add, "audit"))
+        with counting(Counter()):  # each set is a row, and reported as audited
+            dropped = drops(prediction, self.mask, members, self.batch, partial(work.add, "audit"))
         facts: dict[str, Any] = {"faithfulness": faithfulness(dropped, members.to(score) @ score, self.seed)}
         if self.recipe.cheaper:
             full = self.full._explain([prediction], work)[0]
-            scores, cost = full.scores.to(score), ("forwards", "hvps")
+            scores, cost = full.scores.to(score), ("forwards", "backwards", "hvps")
             facts["against_full"] = agreement(score, scores) | {name: full.diagnostics[name] for name in cost}
+            facts["against_full"]["checks"] = {
+                name: ran for name, ran in full.diagnostics["checks"].items() if name == "second_derivative"
+            }
             if self.recipe.windowed:
                 facts["against_full"]["near_edges"] = edge_gap(scores, score, self._seams(prediction))
         return facts
@@ -395,6 +424,15 @@ class Heta:
             return span
         return len(prediction) if prediction.prompt.kept is None else min(span + TAIL, len(prediction))
 
+    def held_between(self, prediction: Prediction, span: range) -> bool:
+        """Whether positions between this window and the tail keep what they had."""
+        frozen = self.recipe.windowed and self.window_mode == "frozen"
+        return frozen and span.stop < len(prediction) - TAIL
+
+    def in_two_calls(self, prediction: Prediction, span: range) -> bool:
+        """Whether a run of this window is one of its own, and another of the tail."""
+        return self.held_between(prediction, span) and prediction.prompt.kept is not None
+
     def products(self, prediction: Prediction, span: range, scored: range) -> int:
         """How many products with H a span takes, at most."""
         d = prediction.embeddings.shape[1]
@@ -410,3 +448,10 @@ class Heta:
     def each_alone(self) -> bool:
         """Whether every token has products of its own."""
         return self.recipe.curvature != "low_rank" and (self.support == "block" or self.norm != "hutchinson")
+
+
+def summed(costs: Sequence[dict[str, int | float]]) -> dict[str, int | float]:
+    total: Counter[str] = Counter()
+    for cost in costs:
+        total.update(cost)  # type: ignore[arg-type]  # seconds are floats
+    return dict(total)

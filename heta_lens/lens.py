@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from heta_lens.memory import Sizes
 from heta_lens.options import from_end, is_whole
+from heta_lens.progress import count
 from heta_lens.text import Speller, brief
 from heta_lens.turns import changing, one_at_a_time
 
@@ -186,6 +187,7 @@ class Lens:
         if not whole:
             added.append((READ, lambda live: _rows(live, read)))
         with self.hooked(added):
+            count("forwards", len(ids))
             logits = self.model(ids, **(past or {}))
         logits = _rows(logits, read) if whole else logits
         return logits.to(self.device, torch.promote_types(logits.dtype, torch.float32))

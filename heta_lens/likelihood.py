@@ -10,7 +10,7 @@ from torch import Tensor
 
 from heta_lens.batches import Batches
 from heta_lens.prediction import Prediction
-from heta_lens.progress import Done, Work
+from heta_lens.progress import Done, Work, count
 from heta_lens.scales import Scale
 
 
@@ -41,6 +41,7 @@ def gradients(
     leaf = states.detach().clone().requires_grad_()
     read = asked.read(asked.logits_from(start, layer)(leaf), scale)
     (gradient,) = torch.autograd.grad(read.sum(), leaf)
+    count("backwards", len(states))
     work.add("forwards", len(states))
     work.add("backwards", len(states))
     return gradient

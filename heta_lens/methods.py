@@ -12,7 +12,7 @@ from torch import Tensor
 from heta_lens.asked import Asked, context_length
 from heta_lens.attribution import Attribution
 from heta_lens.baselines import BASELINES, Baseline
-from heta_lens.cached import Activations, Tokens, recover_tokens
+from heta_lens.cached import Activations, Tokens, Vocabulary
 from heta_lens.costs import Estimate, estimated
 from heta_lens.heta import Heta
 from heta_lens.lens import EMBED, Lens
@@ -132,13 +132,16 @@ def attribute_batch(
             one_each("positions", positions, count, "prompt"),
         ]
         ids = None if tokens is None else batch_tokens(tokens, (count, length))
+        known = ids or Vocabulary.of(lens, [row[EMBED] for row in rows])
         if attention_mask is None:
-            check_unpadded(ids or recovered(lens, rows), lens.speller.pad, lens.speller.bos)
+            whole = recovered(known, rows) if isinstance(known, Vocabulary) else known
+            check_unpadded(whole, lens.speller.pad, lens.speller.bos)
         for number, (part, target, position) in enumerate(zip(*asks, strict=True)):
             with about(f"prompt {number} of the batch"):
-                cached, known = rows[number].part(part), None if ids is None else ids[number][part]
+                cached = rows[number].part(part)
                 n = context_length(len(cached[EMBED]), position)
-                asked += predictions(lens, cached, {n: target}, tokens=known, follow=position is not None)
+                own = known if isinstance(known, Vocabulary) else known[number][part]
+                asked += predictions(lens, cached, {n: target}, tokens=own, follow=position is not None)
                 explain.check(asked[-1])
     attributions = []
     for number in range(count):
@@ -196,12 +199,12 @@ def batch_tokens(tokens: Any, shape: tuple[int, int]) -> list[list[int]]:
     return ids.tolist()
 
 
-def recovered(lens: Lens, rows: Sequence[Activations]) -> list[list[int]]:
+def recovered(vocabulary: Vocabulary, rows: Sequence[Activations]) -> list[list[int]]:
     """Every prompt's ids, read off the cached embeddings."""
     found = []
     for number, row in enumerate(rows):
         with about(f"prompt {number} of the batch"):
-            found.append(recover_tokens(lens, row[EMBED], needed=0))
+            found.append(vocabulary.tokens(row[EMBED], needed=0))
     return found
 
 

@@ -1,6 +1,7 @@
 """Pieces: what is explained at once — a whole context, or one of the windows that stand for it."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Literal, NamedTuple, TypeAlias
 
 import torch
@@ -87,7 +88,12 @@ def pieces(prediction: Prediction, spans: Sequence[Window], mode: WindowMode, la
     if mode == "frozen":
         both = zip(spans, most_central(spans), strict=True)
         return [Piece(span, own, prediction, *span, layer) for span, own in both]
-    return Lazy(len(spans), lambda k: Piece(spans[k], spans[k], prediction.alone(*spans[k]), 0, None, layer))
+
+    @cache  # each costs runs; what all of them keep is at most what two such contexts would
+    def alone(k: int) -> Piece:
+        return Piece(spans[k], spans[k], prediction.alone(*spans[k]), 0, None, layer)
+
+    return Lazy(len(spans), alone)
 
 
 def rival(prediction: Prediction) -> int:

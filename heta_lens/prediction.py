@@ -234,7 +234,7 @@ class Prediction:
             scores=_kept(scores),
             parts=_kept(parts),
             options={**options, "model": self.lens.weights(), "versions": versions()},
-            diagnostics=_kept({**self._facts(), **diagnostics}),
+            diagnostics=_kept(self._facts(diagnostics)),
             signed=signed,
             interactions=_kept(interactions),
         )
@@ -257,7 +257,7 @@ class Prediction:
             if token not in self._targets
         ]
 
-    def _facts(self) -> dict[str, Any]:
+    def _facts(self, more: Mapping[str, Any]) -> dict[str, Any]:
         log_probs = [float(self.log_probs[token]) for token in self._targets]
         ranks = [int((self.log_probs > self.log_probs[token]).sum()) + 1 for token in self._targets]
         names = [self.lens.speller.name(token) for token in self._targets]
@@ -270,6 +270,8 @@ class Prediction:
             "prefix_reuse": self.prompt.reuse,
             "user_hooks": len(self.prompt.user_hooks),
             "cache_mismatch": self.prompt.mismatch,
+            **more,
+            "checks": {name: dict(ran) for name, ran in (self.prompt.checks | more.get("checks", {})).items()},
         }
 
 

@@ -5,6 +5,7 @@ states of some positions, everything else as it was. Where the model can continu
 those positions are run that can change.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -16,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heta_lens.batches import Batches, shared_starts
-from heta_lens.cached import Activations, Tokens, cached_tokens, check_causal, replay, tolerance
+from heta_lens.cached import Activations, Tokens, Vocabulary, cached_tokens, check_causal, replay, tolerance
 from heta_lens.lens import (
     EMBED,
     READ,
@@ -31,6 +32,7 @@ from heta_lens.lens import (
     values_name,
 )
 from heta_lens.memory import available
+from heta_lens.progress import counting
 from heta_lens.scales import log_softmax
 from heta_lens.text import brief
 from heta_lens.turns import one_at_a_time
@@ -60,6 +62,7 @@ class Prompt:
     log_probs: Mapping[int, Float[Tensor, "vocab"]]
     user_hooks: tuple[Any, ...]
     mismatch: float
+    checks: dict[str, Counter[str]] = field(default_factory=dict)  # what each check ran
     _seen: dict[int, Tensor] = field(default_factory=dict)
 
     @classmethod
@@ -72,12 +75,15 @@ class Prompt:
         """
         check_causal(lens, cached)
         ids = cached_tokens(lens, cached[EMBED], tokens, needed)
-        seen = replay(lens, cached, ids, [n - 1 for n in contexts], given=tokens is not None)
+        with counting(Counter()) as ran:
+            given = not (tokens is None or isinstance(tokens, Vocabulary))
+            seen = replay(lens, cached, ids, [n - 1 for n in contexts], given=given)
         user_hooks = tuple(lens.user_hooks())
         end = len(ids) if user_hooks else max(needed, *contexts)
         embeddings = seen.embeddings.to(torch.promote_types(seen.embeddings.dtype, torch.float32))
         log_probs = dict(zip(contexts, log_softmax(seen.logits), strict=True))
-        return cls(lens, cached, ids[:end], embeddings[:end], log_probs, user_hooks, seen.mismatch)
+        checks = {"cache": ran}
+        return cls(lens, cached, ids[:end], embeddings[:end], log_probs, user_hooks, seen.mismatch, checks)
 
     def alone(self, start: int, stop: int) -> "Prompt":
         """A part of it as a prompt of its own, which begins where the part begins."""
@@ -91,7 +97,8 @@ class Prompt:
             logits = self.lens.run(self.ids[None, start:stop], watch)[0]
         embeddings = seen[EMBED].to(self.embeddings)
         log_probs = {stop - start: log_softmax(logits[-1])}
-        return Prompt(self.lens, Activations(seen), self.ids[start:stop], embeddings, log_probs, (), self.mismatch)
+        ids, cached = self.ids[start:stop], Activations(seen)
+        return Prompt(self.lens, cached, ids, embeddings, log_probs, (), self.mismatch, self.checks)
 
     def states(self, layer: int | None) -> Float[Tensor, "pos d"]:
         """What enters a layer at every position; the embeddings, for None."""
@@ -198,7 +205,8 @@ class Prompt:
     def _reuse(self) -> tuple[KeysValues | None, str]:
         length = max(self.log_probs)
         ids, embeddings, log_probs = self.ids[:length], self.embeddings[:length], self.log_probs[length]
-        return reusable_prefix(self.lens, ids, embeddings, log_probs, bool(self.user_hooks))
+        with counting(self.checks.setdefault("prefix_reuse", Counter())):
+            return reusable_prefix(self.lens, ids, embeddings, log_probs, bool(self.user_hooks))
 
     # ------------------------------------------------------------------------------------------ three ways to run it
     def _run(self, part: "Part", states: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch read vocab"]:
@@ -242,7 +250,8 @@ class Prompt:
         return repeat(self.ids[start:stop], "pos -> batch pos", batch=batch)
 
     def _clean(self, start: int, stop: int, batch: int, layer: int | None) -> Float[Tensor, "batch pos d"]:
-        return repeat(self.states(layer)[start:stop], "pos d -> batch pos d", batch=batch)
+        states = self.embeddings if start == stop else self.states(layer)  # which may have to be run for
+        return repeat(states[start:stop], "pos d -> batch pos d", batch=batch)
 
     @torch.no_grad()
     def _streams(self, layers: Sequence[int]) -> Mapping[int, Float[Tensor, "pos d"]]:

@@ -57,12 +57,12 @@ class SpanAttribution:
 
     @property
     def cost(self) -> dict[str, int]:
-        """What all steps took together, in forwards, backwards and Hessian–vector products."""
+        """What all steps took together: forwards (those that steps share once), backwards, Hessian–vector products."""
         costs = [step.diagnostics for step in self.steps]
-        shared = costs[0].get("forwards_shared_by", 1) == len(self)
-        forwards = [cost["forwards"] for cost in costs]
-        others = {kind: sum(cost.get(kind, 0) for cost in costs) for kind in ("backwards", "hvps")}
-        return {"forwards": forwards[0] if shared else sum(forwards), **others}
+        total = {kind: sum(cost.get(kind, 0) for cost in costs) for kind in ("forwards", "backwards", "hvps")}
+        if costs[0].get("forwards_shared_by", 1) == len(self):
+            total["forwards"] -= (len(self) - 1) * costs[0].get("forwards_shared", 0)
+        return total
 
     # ------------------------------------------------------------------------------------------------ reading it
     def top(self, k: int = 10, by: Order = "score") -> list[Scored]:

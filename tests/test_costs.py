@@ -1,7 +1,10 @@
 """What an attribution will cost: the same counts as it reports, and proposals that fit."""
 
+import functools
 import warnings
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -10,7 +13,12 @@ from torch import Tensor
 
 import heta_lens
 import zoo
+from heta_lens.baselines import BASELINES
+from heta_lens.gate import Flow
+from heta_lens.lens import Lens
 from heta_lens.memory import Sizes
+from heta_lens.methods import METHODS
+from heta_lens.variants import VARIANTS
 
 N = 24
 
@@ -157,7 +165,7 @@ def test_it_reads_as_a_sentence() -> None:
     model = zoo.bridge("gpt2")
     text = repr(estimate(model, zoo.prompt(model, N), probes=5))
     first, *others = text.splitlines()
-    assert first.startswith(f"probes=5 on {N} tokens: 120 Hessian–vector products and 25 masked forwards, worth")
+    assert first.startswith(f"probes=5 on {N} tokens: 120 Hessian–vector products and ")
     assert any("support='row'" in line for line in others)
 
 
@@ -227,3 +235,135 @@ def test_a_progress_free_run_warns_of_nothing() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         estimate(model, zoo.prompt(model, 5))
+
+
+# ------------------------------------------------------------------------------- what is reported is what was paid
+@dataclass
+class Meter:
+    """What a model really does: rows of its calls, and passes of autograd that reach its logits."""
+
+    forwards: int = 0
+    backwards: int = 0
+    hvps: int = 0
+
+    def watch(self, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        forward, grad, passes = type(model).forward, torch.autograd.grad, []
+
+        @functools.wraps(forward)
+        def run(own: Any, ids: Tensor, *args: Any, **kwargs: Any) -> Any:
+            self.forwards += len(ids)
+            logits = forward(own, ids, *args, **kwargs)
+            if logits.requires_grad:
+                logits.register_hook(lambda gradient: passes.append(len(gradient)))
+            return logits
+
+        @functools.wraps(grad)
+        def pull(outputs: Tensor, inputs: Any, directions: Any = None, **options: Any) -> Any:
+            before, passes[:] = [*passes], []
+            found = grad(outputs, inputs, directions, **options)
+            if passes and (directions is None or options.get("create_graph")):
+                self.backwards += sum(passes)
+            elif passes:
+                self.hvps += len(directions) if options.get("is_grads_batched") else 1
+            passes[:] = before
+            return found
+
+        monkeypatch.setattr(type(model), "forward", run)
+        monkeypatch.setattr(torch.autograd, "grad", pull)
+
+
+def reported(facts: Mapping[str, Any]) -> Meter:
+    """All that an attribution says it ran, whatever for."""
+    full = facts.get("against_full", {})
+    parts = [facts, full, *facts["checks"].values(), *full.get("checks", {}).values()]
+    total = {kind: sum(part.get(kind, 0) for part in parts) for kind in ("forwards", "backwards", "hvps")}
+    return Meter(total["forwards"] + facts.get("audit", 0), total["backwards"], total["hvps"])
+
+
+LONG = {"variant": "win", "window": 5, "overlap": 0.4}  # of 24 tokens: between most windows and the tail some stay
+HETA: list[dict[str, Any]] = [
+    *({"variant": name, "window": 5, "layers": 1, "rank": 3} for name in VARIANTS),
+    *({"support": "row", **more} for more in ({}, LONG, {"norm": "entrywise"})),
+    *({"flow": flow, "variant": "transition_only"} for flow in get_args(Flow)),
+    {"norm": "entrywise", "gamma": 0},
+    {"beta": 0.0},
+    {"interactions": True},
+    {"tolerance": 0.3},
+    {"prune": 0.1, **LONG},
+    {"audit": True},
+    {"audit": True, **LONG},
+    {"audit": True, "variant": "gs"},
+    {**LONG, "window_mode": "chunk"},
+    {**LONG, "window_mode": "chunk", "window_gate": "per_window"},
+    {**LONG, "window_mode": "restrict"},
+    {**LONG, "variant": "ls+win", "layers": 1, "window_mode": "chunk"},
+]
+QUICK: dict[str, list[dict[str, Any]]] = {
+    "integrated_gradients": [{"steps": 5}],
+    "sequential_integrated_gradients": [{"steps": 2}],
+    "discretized_integrated_gradients": [{"steps": 2, "factor": 1, "neighbours": 9}],
+    "attention_norm": [{"reduce": "mean", "residual": True}, {"reduce": "rollout"}],
+    "lime": [{"samples": 9}],
+    "kernel_shap": [{"samples": 30}],
+    "context_cite": [{"samples": 5, "held_out": 3}, {"source": "token", "samples": 9, "ablate": "mask"}],
+    "progressive_inference": [{}, {"before": "bos"}, {"passes": "multi", "samples": 4}],
+    "reagent": [{"max_steps": 3, "probes": 2}, {"max_steps": 2, "replacer": "lm"}],
+    "gilot": [{}, {"length": 3, "beams": 2}],
+    "tdd": [{}, {"direction": "bidirectional"}],
+    "causal_tracing": [{"samples": 2, "layers": 2}, {"samples": 2, "mode": "noise_one"}],
+    "faml": [{"steps": 3}],
+    "sea_cot": [{"explanations": 2, "length": 4}],
+}
+ASKED = [
+    *(("heta", {"probes": 3, **options} if "probes" not in options else options) for options in HETA),
+    *((name, options) for name in BASELINES for options in QUICK.get(name, [{}])),
+]
+
+
+@pytest.mark.parametrize(("method", "options"), ASKED, ids=str)
+@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|native)$"))
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_costs_reported_are_costs_paid(
+    build: Any, method: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build()
+    ids = zoo.prompt(model, 24 if method == "heta" and "win" in options.get("variant", "") else 9)
+    lean = model.run_with_cache(ids, names_filter=["hook_embed"])[1]
+    for cache in (cache_of(model, ids), lean):
+        meter = Meter()
+        with monkeypatch.context() as patched:
+            meter.watch(model, patched)
+            found = heta_lens.attribute(cache, tokens=ids, method=METHODS[method](**options))
+        assert reported(found.diagnostics) == meter
+    if not options.get("audit"):  # which an estimate counts in its own way
+        expected = heta_lens.estimate(lean, tokens=ids, method=METHODS[method](**options))
+        for kind in ("forwards", "backwards", "hvps"):
+            assert getattr(expected, kind) >= found.diagnostics[kind], kind
+
+
+def test_a_cache_without_patterns_costs_one_run_a_layer(forwards: Any) -> None:
+    model = zoo.bridge("gpt2", n_layers=4)
+    ids = zoo.prompt(model, 6)
+    lean = model.run_with_cache(ids, names_filter=lean_names)[1]
+    for flow in get_args(Flow):
+        runs = forwards(model)
+        heta_lens.causal.gate_heads(lean, tokens=ids, flow=flow)
+        assert len(runs) == 1 + 4, flow  # the cache is checked with one
+
+
+def test_windows_run_alone_are_run_once(forwards: Any) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 24)
+    how = {"variant": "win", "window": 6, "overlap": 0.0, "window_mode": "chunk", "window_gate": "per_window"}
+    facts = explain(model, ids, probes=1, **how).diagnostics
+    assert facts["windows"] == 4
+    assert facts["checks"]["prefix_reuse"]["forwards"] == 2 * 4
+
+
+def test_the_vocabulary_is_read_once_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, read, table = zoo.bridge("gpt2"), [], Lens.embedding_table
+    cache = cache_of(model, torch.cat([zoo.prompt(model, 6), zoo.prompt(model, 6)]))
+    monkeypatch.setattr(Lens, "embedding_table", lambda lens, *ids: (read.append(ids), table(lens, *ids))[1])
+    heta_lens.attribute_batch(cache, variant="transition_only")
+    assert len(read) == 1

@@ -183,7 +183,7 @@ def test_a_cheaper_variant_is_audited_against_the_full_one(variant: str, own: di
     shared = {name: value for name, value in own.items() if name not in {"rank", "layers", "overlap"} | drawn}
     full = explain(model, ids, TARGET, **{k: v for k, v in shared.items() if not k.startswith("window")}).scores
     facts = cheap.diagnostics["against_full"]
-    known = {"rank_correlation", "l1", "forwards", "hvps"}
+    known = {"rank_correlation", "l1", "forwards", "backwards", "hvps", "checks"}
     assert facts.keys() == known | ({"near_edges"} if "win" in variant else set())
     one, other = cheap.scores, full
     ranks = np.corrcoef(rankdata(one), rankdata(other))[0, 1]

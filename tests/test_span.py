@@ -241,7 +241,7 @@ def test_a_span_masks_no_more_copies_than_its_last_target(build: Any, copies: li
     copies.clear()
     span = attribute_span(cache, 2, **options)
     assert sum(copies) == last
-    assert {step.diagnostics["forwards"] for step in span.steps} == {N}  # a copy for each of ten, and all masked
+    assert {step.diagnostics["forwards_shared"] for step in span.steps} == {N}  # one for each of ten, and all masked
     assert {step.diagnostics["forwards_shared_by"] for step in span.steps} == {N - 2}
 
 
@@ -257,7 +257,7 @@ def test_the_model_itself_runs_once_for_all_targets(model: Any, cache: Any, ids:
 def test_masks_and_windows_of_their_own_are_not_shared(cache: Any, ids: Tensor, name: str) -> None:
     steps = attribute_span(cache, 9, tokens=ids, probes=1, **ALONE[name]).steps
     singles = alone(cache, ids, (9, 10), probes=1, **ALONE[name])
-    for name in ("forwards", "hvps", "forwards_shared_by"):
+    for name in ("forwards_shared", "hvps", "forwards_shared_by"):
         assert [step.diagnostics[name] for step in steps] == [single.diagnostics[name] for single in singles], name
     assert {step.diagnostics["forwards_shared_by"] for step in steps} == {1}
 
@@ -265,10 +265,10 @@ def test_masks_and_windows_of_their_own_are_not_shared(cache: Any, ids: Tensor, 
 def test_what_is_shared_is_paid_for_once(cache: Any, ids: Tensor) -> None:
     singles = [one.diagnostics for one in alone(cache, ids, range(START, N), probes=2)]
     span = attribute_span(cache, START, tokens=ids, probes=2)
-    hvps = sum(one["hvps"] for one in singles)
-    assert span.cost == {"forwards": singles[-1]["forwards"], "backwards": 0, "hvps": hvps}
+    graphs, hvps = (sum(one[kind] for one in singles) for kind in ("backwards", "hvps"))
+    assert span.cost == {"forwards": singles[-1]["forwards_shared"] + graphs, "backwards": graphs, "hvps": hvps}
     apart = attribute_span(cache, START, tokens=ids, probes=2, mask="mean")
-    assert apart.cost == {"backwards": 0, **{name: sum(one[name] for one in singles) for name in ("forwards", "hvps")}}
+    assert apart.cost == {name: sum(one[name] for one in singles) for name in ("forwards", "backwards", "hvps")}
     assert attribute_span(cache, START, START + 1, tokens=ids, mask="mean", variant="kl_only").cost["hvps"] == 0
 
 
@@ -281,7 +281,7 @@ def test_products_are_counted_where_they_are_done(cache: Any, ids: Tensor) -> No
     steps = attribute_span(cache, START, tokens=ids, probes=3, audit=True).steps
     assert [step.diagnostics["hvps"] for step in steps] == [3 * n for n in range(START, N)]
     assert [step.diagnostics["audit"] for step in steps] == [n + 32 for n in range(START, N)]
-    assert [step.diagnostics["forwards"] for step in steps] == [N] * (N - START)
+    assert [step.diagnostics["forwards_shared"] for step in steps] == [N] * (N - START)
 
 
 def test_many_targets_of_a_large_vocabulary_make_small_batches(

@@ -13,7 +13,7 @@ from heta_lens.anatomy import Neurons, Norm, attention_inputs, irregularity, neu
 from heta_lens.baselines.baseline import Baseline, Found
 from heta_lens.lens import Hook, Lens
 from heta_lens.prediction import Prediction
-from heta_lens.progress import Work
+from heta_lens.progress import Work, count
 
 Rule: TypeAlias = Literal["attn_lrp", "cp_lrp"]
 Hooks: TypeAlias = list[tuple[str, Hook]]
@@ -56,6 +56,7 @@ class AttnLrp(Baseline):
         with asked.lens.hooked(rules(asked.lens, self.rule)):
             logit = asked.read(asked.logits_from()(leaf[None])[0], "logit")
         (gradient,) = torch.autograd.grad(logit, leaf)
+        count("backwards", 1)
         work.add("forwards", 1)
         work.add("backwards", 1)
         scores = einsum(asked.embeddings, gradient, "pos d, pos d -> pos")

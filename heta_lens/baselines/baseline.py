@@ -44,11 +44,11 @@ class Baseline(ABC):
     @one_at_a_time("prediction")
     def __call__(self, prediction: Prediction) -> Attribution:
         self.check(prediction)
-        with prediction.running(), working(self.work(prediction), self.progress) as work:
+        with prediction.running(), working(self.work(prediction), self.progress) as work, work.counting():
             scores, facts = self.explain(prediction, work)
         prediction.check_finite("the score", scores)
         title = {name: value for name, value in chosen(self).items() if name not in UNTITLED}
-        known = {"backwards": 0, **work.cost(), "sink_mass": sink_mass(scores), "chosen": title}
+        known = {**work.cost(), "sink_mass": sink_mass(scores), "chosen": title}
         if self.blind and isinstance(prediction.target, tuple):
             known["note"] = "these scores are the same for every target, and so for this contrast"
         if self.adapted:

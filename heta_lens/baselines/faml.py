@@ -14,7 +14,7 @@ from heta_lens.baselines.integrated_gradients import path_start
 from heta_lens.masking import Masking
 from heta_lens.options import COUNT, AtLeast
 from heta_lens.prediction import Prediction
-from heta_lens.progress import Work
+from heta_lens.progress import Work, count
 
 AT_FIRST = 2.0  # the logit of every token's mask, which lets most of it through
 
@@ -67,6 +67,7 @@ class Faml(Baseline):
             (theta.grad,) = torch.autograd.grad(loss, theta)
             adam.step()
             losses.append(float(loss.detach()))
+            count("backwards", 2)  # of both copies in one
             work.add("forwards", 2)
             work.add("backwards", 2)
         can_go = (asked.embeddings != reference).any(-1)
