@@ -151,7 +151,7 @@ def _cost(method: Heta, prediction: Prediction, speed: Speed, free: int) -> Esti
         places, hvps = [i - span.start for i in scored], method.products(prediction, span, scored)
         length = min(longest, n - span.start)
         calls = 2 if method.in_two_calls(prediction, span) else 1
-        built = bool(beta) + bool(method.prune)
+        built = bool(beta) + bool(method.stops and method.prune)
         if gamma:
             rows += calls * len(scored)
             groups = prompt.groups(places, len(span), MASKED)
@@ -185,7 +185,7 @@ def read_and_settled(method: Heta, prediction: Prediction) -> int:
     alone = len(spans) if len(spans) > 1 and method.window_mode == "chunk" else 0
     flows = (1 + alone * (method.window_gate == "per_window")) * (method.recipe.gate == "flow")
     read = sum(runs_to_read(prediction, name, layers) for name in (pattern_name, values_name))
-    inner = method.layers is not None and bool(method.weights[0])
+    inner = method.differentiated is not None and bool(method.weights[0])
     return flows * read + alone + inner * max(1, alone) + put_back(method, prediction)
 
 
@@ -194,7 +194,7 @@ def put_back(method: Heta, prediction: Prediction) -> bool:
     if not any(method.held_between(prediction, span) for span, _ in method.spans(prediction)):
         return False
     layers, (beta, gamma) = prediction.lens.layers, method.weights
-    own = {layers - method.layers} if method.layers is not None and beta else set[int]()
+    own = {layers - method.differentiated} if method.differentiated is not None and beta else set[int]()
     lowest = 1 if gamma or not own else min(own) + 1
     return prediction.prompt.kept is None and bool({*range(lowest, layers)} - own)
 
@@ -227,6 +227,7 @@ def _cheaper(method: Heta, prediction: Prediction) -> Iterator[Heta]:
     if method.variant != "full" or not method.weights[0] or method.norm != "hutchinson" or method.interactions:
         return
     unwanted = {"support", "tolerance", "prune"}
+    unwanted |= method.without_effect.keys()
     kept: dict[str, Any] = {name: value for name, value in method.chosen.items() if name not in unwanted}
     if method.support == "block":
         yield Heta(**kept, support="row")

@@ -8,7 +8,7 @@ I, the information  how far the predicted distribution moves when token i is mas
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
@@ -26,7 +26,18 @@ from heta_lens.gate import Flow, gate, norms_by_layer
 from heta_lens.hessian import OVERSAMPLING
 from heta_lens.information import Information
 from heta_lens.masking import Masking
-from heta_lens.options import COUNT, AtLeast, Batch, Seed, check_choice, check_names, check_options, chosen, settings
+from heta_lens.options import (
+    COUNT,
+    AtLeast,
+    Batch,
+    Options,
+    Seed,
+    check_choice,
+    check_names,
+    check_options,
+    chosen,
+    settings,
+)
 from heta_lens.parts import Balance, Parts
 from heta_lens.pieces import Piece, WindowMode, masked_information, pieces
 from heta_lens.prediction import Prediction
@@ -38,6 +49,7 @@ from heta_lens.turns import one_at_a_time
 from heta_lens.variants import PRESETS, VARIANTS, Recipe, Variant
 from heta_lens.windows import Window, averaged, edge_gap, leakage, most_central, window_gate, windows
 
+WHY = {"squared_gradient": "which uses one gradient", "none": "which has no curvature"}
 IN_TITLE = {"variant", "balance", "support", "norm", "flow"}  # what makes it another score, if not the default
 
 
@@ -50,12 +62,12 @@ class Gated(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Heta:
+class Heta(Options):
     """HETA with these options: ``Heta(beta=1.0)(prediction)`` gives an `Attribution` with scores ≥ 0.
 
     The curvature costs ``probes`` Hessian–vector products a token (``support="row"``: in all), the information one
     masked forward a token, the gate arithmetic on the cache only. A part whose weight is 0 is not computed. An option
-    that means nothing to a variant is refused.
+    that has no effect with the others is warned of, and named in ``diagnostics["unused_options"]``.
 
     - ``variant``: ``full``; cheaper: ``lr`` (low rank), ``ls`` (last layers), ``win`` (windows), ``lr+win``,
       ``ls+win``, ``gs`` (squared gradient for S), ``gn`` (Gauss–Newton for H); ablated: ``transition_only`` (the gate
@@ -125,24 +137,18 @@ class Heta:
         if self.tolerance == 0:
             raise ValueError("tolerance=0 is never reached; tolerance=None takes all the probes")
         self._check_together()
+        if unused := self.told_unused():
+            warn(unused)
 
     def _check_together(self) -> None:
-        """Refuse options that contradict each other, or that this variant would ignore."""
+        """Refuse options that contradict each other."""
         variant = f"variant={self.variant!r}"
-        beta, gamma = self.weights
-        for name, value in self.chosen.items():
-            if name in self.recipe.unused(beta, gamma):
-                given = [f"{weight}=0" for weight in ("beta", "gamma") if getattr(self, weight) == 0]
-                raise ValueError(f"{name}={value!r} means nothing with {' and '.join([variant, *given])}: leave it out")
-        if self.norm != "hutchinson" and "probes" in self.chosen and self.recipe.curvature != "low_rank":
-            raise ValueError(
-                f"probes={self.probes!r} means nothing with norm={self.norm!r}, which is exact: leave it out"
-            )
-        if "seed" in self.chosen and not (self.audit or self.random):
-            raise ValueError(f"seed={self.seed!r} means nothing here, where nothing is random: leave it out")
+        effective = self.chosen.keys() - self.without_effect.keys()
+        if self.interactions and not self.probed:
+            raise ValueError(f"interactions=True does not go with {self._without}: pairs are sizes of blocks of H")
         if self.recipe.curvature == "last_layers" and self.layers is None:
             raise ValueError(f"{variant} needs layers=, how many of the last layers to differentiate")
-        if self.recipe.weights is not None and (self.beta, self.gamma) != (0.5, 0.5):
+        if self.recipe.weights is not None and {"beta", "gamma"} & self.given.keys():
             raise ValueError(f"{variant} fixes beta and gamma: leave them out, or use variant='full'")
         if self.beta == self.gamma == 0:
             raise ValueError("beta=0 and gamma=0 leave nothing to score; for the gate alone, variant='transition_only'")
@@ -152,21 +158,19 @@ class Heta:
             raise ValueError(f"interactions=True does not go with {variant}: tokens far apart share no window")
         if self.interactions and (self.support, self.norm) == ("row", "hutchinson"):
             raise ValueError("interactions=True does not go with support='row', whose probes cannot tell tokens apart")
-        if self.prune:
+        if "prune" in effective:
             self._check_stop("prune")
             if self.support == "row" or self.balance != "none":
                 given = "support='row'" if self.support == "row" else f"balance={self.balance!r}"
                 way = "which costs the same for all tokens" if self.support == "row" else "which needs every token's S"
                 need = "support='block'" if self.support == "row" else "balance='none'"
                 raise ValueError(f"prune={self.prune!r} does not go with {given}, {way}; it needs {need}")
-        if self.tolerance is not None:
+        if "tolerance" in effective:
             self._check_stop("tolerance")
 
     def _check_stop(self, name: str) -> None:
         """Refuse what some tokens cannot have fewer probes with."""
         given = f"{name}={getattr(self, name)!r}"
-        if self.norm != "hutchinson":
-            raise ValueError(f"{given} means nothing with norm={self.norm!r}, which is exact: leave it out")
         if self.interactions:
             raise ValueError(f"{given} does not go with interactions=True, which needs every token's probes")
         if self.recipe.windowed and self.window_mode == "chunk":
@@ -184,10 +188,43 @@ class Heta:
         return chosen(self)
 
     @property
+    def probed(self) -> bool:
+        """Whether products with H are taken."""
+        return bool(self.weights[0]) and self.recipe.curvature not in ("none", "squared_gradient")
+
+    @property
+    def differentiated(self) -> int | None:
+        """How many of the last layers the curvature is of; None for all of the model."""
+        return self.layers if self.recipe.curvature == "last_layers" else None
+
+    @property
+    def stops(self) -> bool:
+        """Whether some tokens may get fewer probes than others."""
+        return "prune" not in self.without_effect and bool(self.prune or self.tolerance is not None)
+
+    @property
+    def _without(self) -> str:
+        """What leaves out the products with H, or the whole of a part."""
+        zero = [f"{weight}=0" for weight in ("beta", "gamma") if getattr(self, weight) == 0]
+        why = WHY.get(self.recipe.curvature, "")
+        return " and ".join([f"variant={self.variant!r}" + (f" ({why})" if why else ""), *zero])
+
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        found = dict.fromkeys(self.recipe.unused(*self.weights) - {"interactions"}, self._without)
+        if self.probed and self.norm != "hutchinson" and self.recipe.curvature != "low_rank":
+            found |= dict.fromkeys(("probes", "tolerance", "prune"), f"norm={self.norm!r} (which is exact)")
+        if not (self.audit or self.random):
+            found["seed"] = f"norm={self.norm!r} (which is exact)" if self.probed else self._without
+        if self.audit and self.recipe.cheaper:  # the full method, which this is compared with, may use them
+            unused = Recipe().unused(*self.weights) | {"tolerance", "prune"}
+            found = {name: reason for name, reason in found.items() if name in unused}
+        return found
+
+    @property
     def random(self) -> bool:
         """Whether the score depends on random directions."""
-        probed = self.weights[0] and self.recipe.curvature not in ("none", "squared_gradient")
-        return bool(probed) and (self.norm == "hutchinson" or self.recipe.curvature == "low_rank")
+        return self.probed and (self.norm == "hutchinson" or self.recipe.curvature == "low_rank")
 
     @property
     def weights(self) -> tuple[float | int, float | int]:
@@ -225,7 +262,7 @@ class Heta:
     def check(self, prediction: Prediction) -> None:
         """Refuse, before any work, what cannot be done for this prediction."""
         layers = prediction.lens.layers
-        if self.layers is not None and self.layers > layers:
+        if self.differentiated is not None and self.differentiated > layers:
             raise ValueError(f"layers={self.layers} is more than the {layers} layers this model has")
         if self.recipe.curvature == "gauss_newton" and isinstance(prediction.target, tuple):
             raise ValueError("variant='gn' cannot contrast: log p(a) - log p(b) is affine in the logits; use 'full'")
@@ -234,7 +271,7 @@ class Heta:
                 "window_mode='chunk' runs parts of the prompt alone, where hooks on the model would find other "
                 "positions: use 'frozen' or 'restrict'"
             )
-        if self.weights[0] and self.norm == "exact":
+        if self.probed and self.norm == "exact":
             check_enumerable(len(self.spans(prediction)[0][0]), prediction.embeddings.shape[1], self.support)
         if self.audit and self.recipe.cheaper:
             self.full.check(prediction)
@@ -270,7 +307,7 @@ class Heta:
         return results
 
     def _pieces(self, prediction: Prediction) -> Sequence[Piece]:
-        layer = None if self.layers is None else prediction.lens.layers - self.layers
+        layer = None if self.differentiated is None else prediction.lens.layers - self.differentiated
         return pieces(prediction, self._windows(prediction), self.window_mode, layer)
 
     def _windows(self, prediction: Prediction) -> list[Window]:
@@ -321,7 +358,7 @@ class Heta:
             kind=self.recipe.curvature, support=self.support, norm=self.norm, probes=self.probes, seed=self.seed,
             rank=self.rank, pairs=self.interactions, batches=batches, done=partial(work.add, "hvps"),
         )  # fmt: skip
-        if self.tolerance is None and not self.prune:
+        if not self.stops:
             return probing.everywhere(place, len(parts.gate))
         return probing.until_sure(place, parts, self.balance, self.tolerance, self.prune)
 
@@ -345,7 +382,9 @@ class Heta:
             target.check_finite(name, part)
         facts = parts.diagnostics(self.balance)
         facts["probes"] = self.probes
-        facts["chosen"] = {name: value for name, value in self.chosen.items() if name in IN_TITLE}
+        titled = IN_TITLE - self.without_effect.keys()
+        facts["chosen"] = {name: value for name, value in self.chosen.items() if name in titled}
+        facts["unused_options"] = self.unused_options
         facts["additivity_gap"] = abs(float(score.sum()) - effect)
         if seen is not None:
             gain, share = envelope(seen.divergence, seen.drop)
@@ -387,14 +426,16 @@ class Heta:
         kept = {name: value for name, value in self.chosen.items() if name not in unused}
         if self.norm != "hutchinson":
             kept.pop("probes", None)  # which only a low rank has a use for then
+            kept.pop("seed", None)
         return Heta(**kept | {"variant": "full", "interactions": False, "audit": False})
 
     def weighted(self, beta: float, gamma: float) -> "Heta":
-        """The same with other weights, without options that mean nothing with them."""
-        given: dict[str, Any] = self.chosen | {"beta": beta, "gamma": gamma}
+        """The same with other weights, without options that have no effect with them."""
+        kept = {name: value for name, value in self.chosen.items() if name not in self.without_effect}
+        given: dict[str, Any] = kept | {"beta": beta, "gamma": gamma}
         if not beta:
             given["variant"] = "win" if self.recipe.windowed else "full"
-            given.pop("seed", None)
+            given = {name: value for name, value in given.items() if name not in ("seed", "interactions")}
         unused = VARIANTS[given.get("variant", "full")].unused(beta, gamma)
         return Heta(**{name: value for name, value in given.items() if name not in unused})
 
@@ -442,7 +483,7 @@ class Heta:
             return 2 * min(self.rank + OVERSAMPLING, len(span) * d) + self.probes
         if self.norm != "hutchinson":
             return d * len(scored)
-        return self.probes * (len(scored) + bool(self.prune) if self.each_alone else 1)
+        return self.probes * (len(scored) + bool(self.stops and self.prune) if self.each_alone else 1)
 
     @property
     def each_alone(self) -> bool:

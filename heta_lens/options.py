@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from math import inf
 from numbers import Real
 from operator import index
-from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 from torch import Tensor
@@ -114,6 +114,61 @@ def check_count(name: str, value: Any, least: int = 1) -> None:
 
 Batch: TypeAlias = Annotated[int | Literal["auto"], AtLeast(1, whole=True)]
 Seed: TypeAlias = Annotated[int, AtLeast(0, whole=True, below=2**31)]  # there is room to count up from any
+
+
+class Options:
+    """For a dataclass of options: it knows which of them were given, and which of those have no effect with the others.
+
+    An option that was given at its default is known from one that was left out. Whoever names every option repeats
+    settings (`dataclasses.replace` does, and so does a saved attribution run again): of these, the ones at their
+    default do not count as given, and nobody is warned a second time.
+    """
+
+    _named: frozenset[str]
+
+    def __new__(cls, *args: Any, **options: Any) -> Any:
+        made = super().__new__(cls)
+        names = [field.name for field in fields(cast(Any, cls))]
+        object.__setattr__(made, "_named", frozenset([*names[: len(args)], *options]))
+        return made
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that were given, whatever their value."""
+        names = chosen(self).keys() if self._repeated else self._named
+        return {field.name: getattr(self, field.name) for field in fields(cast(Any, self)) if field.name in names}
+
+    @property
+    def _repeated(self) -> bool:
+        return self._named >= {field.name for field in fields(cast(Any, self))} - {"progress"}
+
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        """Options that do nothing with the others as they are, and with which others: ``variant='gs' (…)``."""
+        return {}
+
+    @property
+    def unused_options(self) -> tuple[str, ...]:
+        """Those of them that were given; None, False and what else asks for nothing is no request."""
+        return tuple(name for name, value in self.given.items() if name in self.without_effect and asks(value))
+
+    def told_unused(self) -> str:
+        """What to warn of, if anything."""
+        if self._repeated:
+            return ""
+        reasons = self.without_effect
+        return "; ".join(
+            f"{name}={short(getattr(self, name))} has no effect with {reasons[name]}" for name in self.unused_options
+        )
+
+
+def asks(value: Any) -> bool:
+    """Whether an option's value asks for anything: None and False leave something off."""
+    return value is not None and value is not False
+
+
+def short(value: Any) -> str:
+    return f"a vector of {len(value)}" if isinstance(value, Tensor) and value.ndim == 1 else repr(value)
 
 
 def check_options(options: Any) -> None:

@@ -414,18 +414,6 @@ def test_a_query_is_made_of_pairs(query: Any) -> None:
         ContextCite(query=query)
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"mask": "mean"}, "mask means nothing with ablate='remove'"),
-        ({"source": "token", "splitter": halves}, "splitter means nothing with source='token'"),
-    ],
-)
-def test_context_cites_options_that_would_be_ignored_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        ContextCite(**options)
-
-
 def test_what_leaves_no_source_is_refused() -> None:
     model = zoo.bridge("gpt2")
     with pytest.raises(ValueError, match=rf"query=\(\(0, {N}\),\) leaves no source: none of the {N} tokens"):
@@ -537,20 +525,6 @@ def test_many_passes_are_pooled_into_shapley_values(name: str, options: dict[str
     close(name, some.scores, [0.0] * first + torch.linalg.solve(saddle, right)[:-1].tolist(), 100)
     assert some.diagnostics["forwards"] == samples + 2 and some.diagnostics["coalitions"] == len(pooled)
     assert some.diagnostics["completeness_gap"] < 1e-9
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"samples": 4}, "samples=4 means nothing with passes='single'"),
-        ({"seed": 1}, "seed=1 means nothing with passes='single'"),
-        ({"mask": "mean"}, "mask='mean' means nothing with passes='single'"),
-        ({"passes": "multi", "before": "bos"}, "before='bos' means nothing with passes='multi'"),
-    ],
-)
-def test_options_of_the_other_kind_of_pass_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        ProgressiveInference(**options)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -272,8 +272,6 @@ def test_a_target_needs_room_after_the_context(build: Callable[..., Any]) -> Non
     ("make", "error", "message"),
     [
         (lambda: CausalTracing(mode="both"), ValueError, "mode='both' is not one of 'restore', 'noise_one'"),  # type: ignore[arg-type]
-        (lambda: CausalTracing(mode="noise_one", layers=2), ValueError, "leave out layers= and reduce="),
-        (lambda: CausalTracing(mode="noise_one", reduce="mean"), ValueError, "leave out layers= and reduce="),
         (lambda: CausalTracing(samples=0), ValueError, "samples=0 must be at least 1"),
         (lambda: CausalTracing(noise=-1), ValueError, "noise=-1 must be at least 0"),
         (lambda: Peering(threshold=1), ValueError, "threshold=1 must be below 1.0"),

@@ -320,7 +320,6 @@ def test_one_token_is_all_there_is(build: Callable[..., Any], method: Any) -> No
         (lambda: AttentionRollout(start_layer=-1), "start_layer=-1 must be at least 0"),
         (lambda: AttentionLast(layer=-1), "layer=-1 must be at least 0"),
         (lambda: AttentionNorm(heads="all"), "heads='all' is not one of 'summed', 'apart'"),  # type: ignore[arg-type]
-        (lambda: AttentionNorm(reduce="mean", layer=1), "layer=1 is for reduce='layer': reduce='mean' takes every"),
         (lambda: ValueZeroing(reduce="first"), "reduce='first' is not one of 'rollout', 'last', 'mean'"),  # type: ignore[arg-type]
         (lambda: ValueZeroing(floor=2), "floor=2 must be below 2.0"),
     ],

@@ -320,6 +320,7 @@ ASKED = [
 ]
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize(("method", "options"), ASKED, ids=str)
 @pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|native)$"))
 @pytest.mark.usefixtures("unchecked")
@@ -352,7 +353,7 @@ def test_a_cache_without_patterns_costs_one_run_a_layer(forwards: Any) -> None:
         assert len(runs) == 1 + 4, flow  # the cache is checked with one
 
 
-def test_windows_run_alone_are_run_once(forwards: Any) -> None:
+def test_windows_run_alone_are_run_once() -> None:
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, 24)
     how = {"variant": "win", "window": 6, "overlap": 0.0, "window_mode": "chunk", "window_gate": "per_window"}

@@ -1,13 +1,18 @@
 """Wrong options are refused before any work, in words that help."""
 
+import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from copy import copy
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal, get_type_hints
 
 import numpy as np
 import pytest
 import torch
+from asking import cache_of, predict
 
+import heta_lens
+import zoo
 from heta_lens import METHODS, Heta
 from heta_lens.data.suites import suite
 from heta_lens.options import (
@@ -248,3 +253,103 @@ def test_what_reads_as_no_value_is_text(value: str) -> None:
 def test_an_option_that_no_file_can_hold_is_refused() -> None:
     with pytest.raises(ValueError, match="option 'x' is no valid UTF-8 at character 1"):
         keywords(["x=a\udcff"])
+
+
+# ---------------------------------------------------------------------------------------- options that have no effect
+def halves(text: str) -> list[tuple[int, int]]:
+    return [(0, len(text) // 2), (len(text) // 2, len(text))]
+
+
+WITHOUT_EFFECT = [
+    ("heta", {"variant": "gs", "probes": 8}, "probes=8 has no effect with variant='gs' (which uses one gradient)"),
+    ("heta", {"variant": "gs", "probes": 10}, "probes=10 has no effect with variant='gs' (which uses one gradient)"),
+    ("heta", {"variant": "gs", "seed": 1}, "seed=1 has no effect with variant='gs' (which uses one gradient)"),
+    ("heta", {"variant": "gs", "tolerance": 0.1}, "tolerance=0.1 has no effect with variant='gs' (which uses one grad"),
+    ("heta", {"variant": "gs", "prune": 0.1}, "prune=0.1 has no effect with variant='gs'"),
+    ("heta", {"variant": "gs", "layers": 9}, "layers=9 has no effect with variant='gs'"),
+    ("heta", {"variant": "gs", "norm": "exact"}, "norm='exact' has no effect with variant='gs'"),
+    ("heta", {"variant": "lr", "rank": 2, "tolerance": 0.1}, "tolerance=0.1 has no effect with variant='lr'"),
+    ("heta", {"variant": "transition_only", "balance": "sum"}, "balance='sum' has no effect with variant='transition"),
+    ("heta", {"beta": 0, "support": "row"}, "support='row' has no effect with variant='full' and beta=0"),
+    ("heta", {"gamma": 0, "kl": "js"}, "kl='js' has no effect with variant='full' and gamma=0"),
+    ("heta", {"norm": "entrywise", "probes": 3}, "probes=3 has no effect with norm='entrywise' (which is exact)"),
+    ("heta", {"norm": "entrywise", "seed": 3}, "seed=3 has no effect with norm='entrywise' (which is exact)"),
+    ("heta", {"norm": "entrywise", "tolerance": 0.1}, "tolerance=0.1 has no effect with norm='entrywise'"),
+    ("attention_norm", {"reduce": "mean", "layer": 1}, "layer=1 has no effect with reduce='mean' (which takes every"),
+    ("causal_tracing", {"mode": "noise_one", "layers": 5}, "layers=5 has no effect with mode='noise_one'"),
+    ("context_cite", {"mask": "mean"}, "mask='mean' has no effect with ablate='remove' (which masks nothing)"),
+    ("context_cite", {"source": "token", "splitter": halves}, "has no effect with source='token' (which splits no"),
+    ("progressive_inference", {"samples": 32}, "samples=32 has no effect with passes='single' (it is for passes='mu"),
+    ("progressive_inference", {"passes": "multi", "before": "bos"}, "before='bos' has no effect with passes='multi'"),
+    ("gilot", {"beams": 4}, "beams=4 has no effect with length=1 (before which no token is written)"),
+    ("gilot", {"distance": "kl", "support": 5}, "support=5 has no effect with distance='kl' (which compares all tok"),
+    ("tdd", {"direction": "forward", "add_bos": True}, "add_bos=True has no effect with direction='forward'"),
+    ("sea_cot", {"temperature": 0, "seed": 4, "length": 3}, "seed=4 has no effect with temperature=0"),
+]
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize(("method", "options", "said"), WITHOUT_EFFECT, ids=str)
+@pytest.mark.filterwarnings("ignore:.*makes up less than 1 %")
+def test_an_option_without_effect_is_accepted_warned_of_once_and_named(
+    method: str, options: dict[str, Any], said: str
+) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 9)
+    cache = cache_of(model, ids)
+    with pytest.warns(UserWarning, match=re.escape(said)) as told:
+        found = heta_lens.attribute(cache, 7, tokens=ids, method=METHODS[method](**options))
+    assert sum("has no effect" in str(one.message) for one in told) == 1
+    (name,) = found.diagnostics["unused_options"]
+    without = {key: value for key, value in options.items() if key != name}
+    again = heta_lens.attribute(cache, 7, tokens=ids, method=METHODS[method](**without))
+    assert torch.equal(again.scores, found.scores) and again.diagnostics["unused_options"] == ()
+    assert again.title == found.title or method != "heta"
+
+
+@pytest.mark.plain
+def test_settings_that_are_repeated_are_not_warned_of_again() -> None:
+    with pytest.warns(UserWarning, match="probes=8 has no effect"):
+        method = Heta(variant="gs", probes=8)
+    assert replace(method, seed=0).unused_options == ("probes",)
+    assert replace(Heta(variant="hessian_only"), probes=3).weights == (1, 0)  # its beta and gamma are nobody's choice
+    assert Heta(**settings(Heta(variant="kl_only"))).unused_options == ()
+    assert replace(method, variant="full").unused_options == () and copy(method).unused_options == ("probes",)
+    assert Heta(variant="kl_only", tolerance=None, interactions=False, layers=None).unused_options == ()
+
+
+# ------------------------------------------------------------------------------------------------- what a seed changes
+RANDOM: list[tuple[str, dict[str, Any]]] = [
+    ("heta", {"probes": 2}),
+    ("heta", {"variant": "kl_only"}),
+    ("heta", {"variant": "gs"}),
+    ("heta", {"norm": "entrywise"}),
+    ("heta", {"variant": "lr", "rank": 2, "norm": "entrywise"}),
+    ("lime", {"samples": 20}),
+    ("kernel_shap", {"samples": 30}),
+    ("context_cite", {"source": "token", "samples": 20}),
+    ("progressive_inference", {}),
+    ("progressive_inference", {"passes": "multi", "samples": 4}),
+    ("reagent", {"max_steps": 3, "probes": 2}),
+    ("sea_cot", {"length": 6, "explanations": 2, "temperature": 0}),
+    ("causal_tracing", {"samples": 2, "layers": 2}),
+    ("causal_tracing", {"samples": 2, "layers": 2, "noise": 0}),
+    ("random", {}),
+]
+
+
+@pytest.mark.plain
+@pytest.mark.parametrize(("method", "options"), RANDOM, ids=str)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_method_knows_whether_a_seed_changes_its_scores(method: str, options: dict[str, Any]) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 9)
+    prediction = predict(model, ids, 7)
+    first, second = (METHODS[method](**options, seed=seed)(prediction).scores for seed in (0, 1))
+    assert METHODS[method](**options).random == (not torch.equal(first, second))
+
+
+@pytest.mark.plain
+def test_methods_without_a_seed_are_not_random() -> None:
+    for name, method in METHODS.items():
+        assert method().random in (False, "seed" in {field.name for field in fields(method)}), name

@@ -1,6 +1,6 @@
 """Norm-based attention (Kobayashi 2020): how large the vectors are that attention moves, not just their weights."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Literal
@@ -44,10 +44,9 @@ class AttentionNorm(Baseline):
     blind: ClassVar = True
     adapted: ClassVar = "its authors map whole layers: a token's score is what the last position takes from it"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.layer is not None and self.reduce != "layer":
-            raise ValueError(f"layer={self.layer} is for reduce='layer': reduce={self.reduce!r} takes every layer")
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        return {} if self.reduce == "layer" else {"layer": f"reduce={self.reduce!r} (which takes every layer)"}
 
     def check(self, prediction: Prediction) -> None:
         check_layer("layer", self.layer, prediction)

@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens.attribution import Attribution
-from heta_lens.diagnostics import sink_mass
-from heta_lens.options import check_options, chosen, settings
+from heta_lens.diagnostics import sink_mass, warn
+from heta_lens.options import Options, check_options, chosen, settings
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work, working
 from heta_lens.turns import one_at_a_time
@@ -22,7 +22,7 @@ UNTITLED = {"batch", "progress", "seed"}  # options that make no other score of 
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Baseline(ABC):
+class Baseline(Options, ABC):
     """``progress``: show a progress bar; None shows it on a terminal or in a notebook."""
 
     progress: bool | None = None
@@ -40,6 +40,8 @@ class Baseline(ABC):
 
     def __post_init__(self) -> None:
         check_options(self)
+        if unused := self.told_unused():
+            warn(unused)
 
     @one_at_a_time("prediction")
     def __call__(self, prediction: Prediction) -> Attribution:
@@ -51,6 +53,7 @@ class Baseline(ABC):
         known = {**work.cost(), "sink_mass": sink_mass(scores), "chosen": title}
         if self.blind and isinstance(prediction.target, tuple):
             known["note"] = "these scores are the same for every target, and so for this contrast"
+        known["unused_options"] = self.unused_options
         if self.adapted:
             known["adapted"] = self.adapted
         return prediction.attribution(self.label, scores, {}, settings(self), known | facts, signed=self.directed)
@@ -65,7 +68,7 @@ class Baseline(ABC):
     def check(self, prediction: Prediction) -> None:
         """Refuse, before any work, what cannot be done for this prediction."""
         mask = getattr(self, "mask", None)
-        if mask is not None:
+        if mask is not None and "mask" not in self.without_effect:
             prediction.mask_vector(mask)
 
     @abstractmethod
@@ -79,6 +82,11 @@ class Baseline(ABC):
     @abstractmethod
     def explain(self, asked: Prediction, work: Work) -> Found:
         """Scores of the context's tokens, and diagnostics."""
+
+    @property
+    def random(self) -> bool:
+        """Whether another seed may give other scores."""
+        return hasattr(self, "seed")
 
     @property
     def directed(self) -> bool:

@@ -1,6 +1,6 @@
 """Causal tracing (Meng 2022): the context is drowned in noise, and one clean state of one token is put back."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Literal
@@ -52,10 +52,15 @@ class CausalTracing(Baseline):
     cost: ClassVar = "samples · (layers · N + 2) F + F; noise_one: (samples · N + 1) F"
     adapted: ClassVar = "no subject is known: every token is drowned in noise, and a token's best layer is its score"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.mode == "noise_one" and (self.layers, self.reduce) != (5, "max"):
-            raise ValueError("mode='noise_one' puts no layer's state back: leave out layers= and reduce=")
+    @property
+    def random(self) -> bool:
+        return self.noise > 0
+
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        if self.mode == "restore":
+            return {}
+        return dict.fromkeys(("layers", "reduce"), "mode='noise_one' (which puts no layer's state back)")
 
     def work(self, prediction: Prediction) -> dict[str, int]:
         if self.mode == "noise_one":

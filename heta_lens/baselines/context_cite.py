@@ -1,6 +1,6 @@
 """ContextCite (Cohen-Wang 2024): a sparse linear model of what the prediction does without some of the sentences."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
@@ -13,7 +13,7 @@ from torch import Tensor
 from heta_lens.baselines.baseline import Baseline, Found, refuse_hooks
 from heta_lens.coalitions import nothing_left, placed, removed, with_only, worths
 from heta_lens.masking import Masking
-from heta_lens.options import MOST, AtLeast, Batch, Seed, chosen
+from heta_lens.options import MOST, AtLeast, Batch, Seed
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
 from heta_lens.scales import Scale
@@ -70,11 +70,12 @@ class ContextCite(Baseline):
         "one token is cited, not a response; tokens share their sentence's score, and stay what they are"
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, option, value in (("mask", "ablate", "remove"), ("splitter", "source", "token")):
-            if getattr(self, option) == value and name in chosen(self):
-                raise ValueError(f"{name} means nothing with {option}={value!r}: leave it out")
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        return {
+            **({"mask": "ablate='remove' (which masks nothing)"} if self.ablate == "remove" else {}),
+            **({"splitter": "source='token' (which splits no text)"} if self.source == "token" else {}),
+        }
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)

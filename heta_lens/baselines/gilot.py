@@ -1,6 +1,6 @@
 """GiLOT (Li 2024): how far what the model writes moves, between the meanings of its tokens, when one is masked."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Literal, TypeAlias
@@ -59,12 +59,14 @@ class Gilot(Baseline):
         super().__post_init__()
         if not 0 < self.nucleus <= 1:
             raise ValueError(f"nucleus={self.nucleus} must be above 0 and at most 1")
-        if self.length == 1 and self.beams > 1:
-            raise ValueError(
-                f"beams={self.beams} need tokens to be written before the one looked at: give length=2 or more"
-            )
-        if self.distance != "ot" and (self.nucleus, self.support) != (Gilot.nucleus, Gilot.support):
-            raise ValueError(f"nucleus and support are for distance='ot'; {self.distance!r} compares all tokens")
+
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        every = f"distance={self.distance!r} (which compares all tokens)"
+        return {
+            **({"beams": "length=1 (before which no token is written)"} if self.length == 1 else {}),
+            **({} if self.distance == "ot" else {"nucleus": every, "support": every}),
+        }
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)

@@ -1,5 +1,6 @@
 """Progressive inference (Kariyappa 2024): what is predicted after each token, on the way to the last."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Literal
@@ -13,7 +14,7 @@ from heta_lens.baselines.baseline import Baseline, Found, refuse_hooks
 from heta_lens.coalitions import each_token, placed, read_everywhere, still_there
 from heta_lens.likelihood import ablated, with_others_masked
 from heta_lens.masking import Masking
-from heta_lens.options import COUNT, AtLeast, Batch, Seed, chosen
+from heta_lens.options import COUNT, AtLeast, Batch, Seed
 from heta_lens.prediction import Prediction
 from heta_lens.progress import Work
 from heta_lens.scales import Scale
@@ -56,15 +57,18 @@ class ProgressiveInference(Baseline):
     cost: ClassVar = "F, or samples · F with passes='multi'"
     adapted: ClassVar = "which coalitions are drawn, and how much they count, is ours"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    @property
+    def random(self) -> bool:
+        return self.passes == "multi"
+
+    @property
+    def without_effect(self) -> Mapping[str, str]:
         other = "multi" if self.passes == "single" else "single"
-        for name in ONLY[other] & chosen(self).keys():
-            raise ValueError(f"{name}={getattr(self, name)!r} means nothing with passes={self.passes!r}: leave it out")
+        return dict.fromkeys(ONLY[other], f"passes={self.passes!r} (it is for passes={other!r})")
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
-        if self.before == "bos" and not prediction.begins:
+        if self.passes == "single" and self.before == "bos" and not prediction.begins:
             if prediction.lens.speller.bos is None:
                 raise ValueError("before='bos' needs a tokenizer with such a token: leave it out")
             refuse_hooks(self, prediction, "with before='bos' runs a prompt of one token")

@@ -1,7 +1,7 @@
 """SEA-CoT (Yeo et al. 2024), adapted: which words of the context the model takes up when it explains its answer."""
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -94,6 +94,16 @@ class SeaCot(Baseline):
                 raise TypeError(f"{name}={getattr(self, name)!r} must be text" + ", or a function" * (name == "entail"))
         if isinstance(self.entail, str) and not all(self.entail.count(name) == 1 for name in (EXPLANATION, CLAIM)):
             raise ValueError(f"entail={self.entail!r} must have {EXPLANATION} and {CLAIM} in it, each once")
+
+    @property
+    def random(self) -> bool:
+        return self.temperature > 0
+
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        if self.temperature:
+            return {}
+        return dict.fromkeys(("top_p", "seed"), "temperature=0 (which takes the likeliest token each time)")
 
     @property
     def label(self) -> str:

@@ -1,5 +1,6 @@
 """TDD, token distribution dynamics (Feng 2024): how the choice between two tokens moves as the context is read."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
@@ -41,19 +42,18 @@ class Tdd(Baseline):
     cost: ClassVar = "N F, most of them of fewer tokens; forward: F"
     adapted: ClassVar = "the foil is the model's most likely other token, where no contrast is asked for"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.add_bos and self.direction == "forward":
-            raise ValueError("add_bos=True is for parts that are run alone, and direction='forward' runs none")
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        return {"add_bos": "direction='forward' (which runs no part alone)"} if self.direction == "forward" else {}
 
     def check(self, prediction: Prediction) -> None:
         if isinstance(prediction.target, tuple) and self.foil == "none":
             raise ValueError(f"target={prediction.target} has a foil, and foil='none' asks for none: leave out one")
         if self.direction != "forward":
             refuse_hooks(self, prediction, "runs parts of the context (unless direction='forward')")
-        if self.add_bos and prediction.lens.speller.bos is None:
+        if self.add_bos and self.direction != "forward" and prediction.lens.speller.bos is None:
             raise ValueError("add_bos=True needs a tokenizer with a token that begins a text")
-        if self.add_bos and not prediction.begins:
+        if self.add_bos and self.direction != "forward" and not prediction.begins:
             refuse_overlong(self, prediction, len(prediction) + 1, "leave out add_bos=True")
 
     def work(self, prediction: Prediction) -> dict[str, int]:
