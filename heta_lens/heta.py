@@ -200,7 +200,7 @@ class Heta(Options):
     @property
     def stops(self) -> bool:
         """Whether some tokens may get fewer probes than others."""
-        return "prune" not in self.without_effect and bool(self.prune or self.tolerance is not None)
+        return "tolerance" not in self.without_effect and bool(self.prune or self.tolerance is not None)
 
     @property
     def _without(self) -> str:
@@ -214,6 +214,8 @@ class Heta(Options):
         found = dict.fromkeys(self.recipe.unused(*self.weights) - {"interactions"}, self._without)
         if self.probed and self.norm != "hutchinson" and self.recipe.curvature != "low_rank":
             found |= dict.fromkeys(("probes", "tolerance", "prune"), f"norm={self.norm!r} (which is exact)")
+        if not self.prune:  # which is off, and asks for nothing
+            found.pop("prune", None)
         if not (self.audit or self.random):
             found["seed"] = f"norm={self.norm!r} (which is exact)" if self.probed else self._without
         if self.audit and self.recipe.cheaper:  # the full method, which this is compared with, may use them

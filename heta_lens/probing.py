@@ -80,7 +80,8 @@ class Probing:
         if self.kind == "squared_gradient":
             return Curvature(Samples.even(squared_gradient(piece.gradient())), None), None
         states, columns_from, probes = piece.states, self._columns_from(piece), self._signs(piece)
-        groups = piece.groups(range(*piece.scored), per_product(self.probes))
+        each = self.probes if self.norm == "hutchinson" else states.shape[1]  # products for a token
+        groups = piece.groups(range(*piece.scored), per_product(each))
         how = partial(
             curvature, embeddings=states, probes=probes, support=self.support, norm=self.norm, at_once=self.batches.size
         )

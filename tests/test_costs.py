@@ -14,6 +14,7 @@ from torch import Tensor
 import heta_lens
 import zoo
 from heta_lens.baselines import BASELINES
+from heta_lens.causal import gate_heads
 from heta_lens.gate import Flow
 from heta_lens.lens import Lens
 from heta_lens.memory import Sizes
@@ -312,7 +313,7 @@ QUICK: dict[str, list[dict[str, Any]]] = {
     "tdd": [{}, {"direction": "bidirectional"}],
     "causal_tracing": [{"samples": 2, "layers": 2}, {"samples": 2, "mode": "noise_one"}],
     "faml": [{"steps": 3}],
-    "sea_cot": [{"explanations": 2, "length": 4}],
+    "sea_cot": [{"explanations": 2, "length": 4, "think": ".", "conclude": " is", "entail": "{explanation}{claim}"}],
 }
 ASKED = [
     *(("heta", {"probes": 3, **options} if "probes" not in options else options) for options in HETA),
@@ -349,7 +350,7 @@ def test_a_cache_without_patterns_costs_one_run_a_layer(forwards: Any) -> None:
     lean = model.run_with_cache(ids, names_filter=lean_names)[1]
     for flow in get_args(Flow):
         runs = forwards(model)
-        heta_lens.causal.gate_heads(lean, tokens=ids, flow=flow)
+        gate_heads(lean, tokens=ids, flow=flow)
         assert len(runs) == 1 + 4, flow  # the cache is checked with one
 
 
