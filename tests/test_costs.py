@@ -344,6 +344,7 @@ def test_costs_reported_are_costs_paid(
             assert getattr(expected, kind) >= found.diagnostics[kind], kind
 
 
+@pytest.mark.usefixtures("unchecked")  # the checker looks at layers that nobody asked for
 def test_a_cache_without_patterns_costs_one_run_a_layer(forwards: Any) -> None:
     model = zoo.bridge("gpt2", n_layers=4)
     ids = zoo.prompt(model, 6)
