@@ -26,10 +26,11 @@ from heta_lens.evaluation.records import RECORDS, RUN, read_records
 from heta_lens.evaluation.report import FILES as REPORT
 from heta_lens.evaluation.reproduce import TABLES, reproduce
 from heta_lens.files import check_distinct
+from heta_lens.heta import Heta
 from heta_lens.lens import names_filter
 from heta_lens.methods import METHODS, attribute
 from heta_lens.metrics import METRICS
-from heta_lens.options import keywords
+from heta_lens.options import check_names, keywords
 from heta_lens.text import legible
 
 app = typer.Typer(
@@ -228,11 +229,19 @@ def _explained(model: str, text: str, target: str | None, options: dict[str, Any
     ids = models.encode(loaded, text)
     with torch.no_grad():
         _, cache = loaded.run_with_cache(ids, names_filter=names_filter)
-    chosen: dict[str, Any] = {**({"balance": "sum"} if method == "heta" else {}), **options}
+    chosen = _balanced(options) if method == "heta" else options
     with warnings.catch_warnings():
         if chosen.get("balance") != "none":  # balancing is what the warning advises
             warnings.filterwarnings("ignore", ".*makes up.*of this score", UserWarning)
         return attribute(cache, target, tokens=ids, method=method, **chosen)
+
+
+def _balanced(options: dict[str, Any]) -> dict[str, Any]:
+    """HETA's options with this command's default, left out where it has no effect: a warning is for what was given."""
+    check_names(Heta, options)
+    with warnings.catch_warnings(action="ignore"):  # of the user's own options, which `attribute` warns of
+        unused = "balance" in Heta(**options).without_effect
+    return options if unused else {"balance": "sum", **options}
 
 
 def _show(

@@ -102,6 +102,26 @@ def test_a_warning_gets_one_sentence_too() -> None:
     assert re.fullmatch(r"heta-lens: the top=200 tokens that suffice are all \d+ there are.*: lower top\n", done.stderr)
 
 
+@pytest.mark.parametrize(
+    ("given", "warned"),
+    [
+        (["variant=transition_only"], ""),
+        (["variant=transition_only", "seed=1"], "seed=1 has no effect with variant='transition_only'"),
+        (["variant=transition_only", "balance=sum"], "balance='sum' has no effect with variant='transition_only'"),
+        (["variant=gs"], ""),
+    ],
+    ids=str,
+)
+def test_only_options_that_were_given_are_warned_of(given: list[str], warned: str, tmp_path: Path) -> None:
+    kept = tmp_path / "a.safetensors"
+    with warnings.catch_warnings(action="always"):
+        done = run("attribute", TEXT, "--save", str(kept), *(word for one in given for word in ("-o", one)))
+    assert done.exit_code == 0, done.output
+    assert done.stderr.count("has no effect") == bool(warned) and warned in done.stderr
+    balanced = bool({"variant=gs", "balance=sum"} & {*given})
+    assert heta_lens.Attribution.load(kept).options["balance"] == ("sum" if balanced else "none")
+
+
 def test_a_method_that_does_not_exist_is_named() -> None:
     done = run("attribute", TEXT, "--method", "limes")
     assert done.exit_code == 2 and "did you mean 'lime'?" in done.stderr

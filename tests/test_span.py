@@ -257,8 +257,10 @@ def test_the_model_itself_runs_once_for_all_targets(model: Any, cache: Any, ids:
 def test_masks_and_windows_of_their_own_are_not_shared(cache: Any, ids: Tensor, name: str) -> None:
     steps = attribute_span(cache, 9, tokens=ids, probes=1, **ALONE[name]).steps
     singles = alone(cache, ids, (9, 10), probes=1, **ALONE[name])
-    for name in ("forwards_shared", "hvps", "forwards_shared_by"):
-        assert [step.diagnostics[name] for step in steps] == [single.diagnostics[name] for single in singles], name
+    masked = [single.diagnostics["forwards_shared"] for single in singles]
+    masked[1] -= "layers" in ALONE[name]  # the states that enter a layer are read once, whoever needs them
+    assert [step.diagnostics["forwards_shared"] for step in steps] == masked
+    assert [step.diagnostics["hvps"] for step in steps] == [single.diagnostics["hvps"] for single in singles]
     assert {step.diagnostics["forwards_shared_by"] for step in steps} == {1}
 
 
