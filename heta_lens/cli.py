@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from heta_lens import models, plots
 from heta_lens.attribution import Attribution
 from heta_lens.data import recall, suites
+from heta_lens.diagnostics import quietly
 from heta_lens.evaluation import Entry, evaluate, write_report
 from heta_lens.evaluation.records import RECORDS, RUN, read_records
 from heta_lens.evaluation.report import FILES as REPORT
@@ -239,9 +240,8 @@ def _explained(model: str, text: str, target: str | None, options: dict[str, Any
 def _balanced(options: dict[str, Any]) -> dict[str, Any]:
     """HETA's options with this command's default, left out where it has no effect: a warning is for what was given."""
     check_names(Heta, options)
-    with warnings.catch_warnings(action="ignore"):  # of the user's own options, which `attribute` warns of
-        unused = "balance" in Heta(**options).without_effect
-    return options if unused else {"balance": "sum", **options}
+    method = quietly(partial(Heta, **options))  # `attribute` will warn of the user's own options
+    return options if "balance" in method.without_effect else {"balance": "sum", **options}
 
 
 def _show(

@@ -19,7 +19,10 @@ from heta_lens import Attribution, Heta, attribute, attribute_batch
 from heta_lens.lens import Lens
 from heta_lens.text import Speller
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*has no effect with:UserWarning"),
+]
 
 LENGTHS = (5, 8, 3)
 PAD = 2  # the tokenizer's

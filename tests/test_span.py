@@ -24,7 +24,10 @@ from heta_lens.heta import PRESETS
 from heta_lens.lens import Lens
 from heta_lens.span import FORMAT, VERSION
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*has no effect with:UserWarning"),
+]
 
 N, START = 11, 7  # a context ends at the end of a chunk, others on either side of it
 PAIR = (7, 9)
