@@ -127,7 +127,6 @@ def test_weights_that_are_not_in_memory_count_by_their_shapes() -> None:
         *(("device", "cuda", False), ("model_name", "other", False), ("a_new_flag", False, False), ("_x", 1, False)),
         *(("attn_types", ["global", "local"], True), ("rope", {"theta": 2.0}, True), ("dtype", torch.half, True)),
     ],
-    ids=str,
 )
 def test_options_count_where_they_make_a_difference(name: str, value: Any, counts: bool) -> None:
     model, other = model_of(), model_of()
