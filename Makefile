@@ -58,6 +58,7 @@ bench: .venv/tl3/ready  ## write the tables of benchmarks/ (the copied words nee
 	$(TL3)/python -m benchmarks.demo_model.measure write
 	$(TL3)/python -m benchmarks.methods run
 	$(TL3)/python -m benchmarks.methods write
+	$(TL3)/python -m benchmarks.coverage
 	$(TL3)/python -m benchmarks.results run
 	$(TL3)/python -m benchmarks.results write
 	$(TL3)/python -m benchmarks.variants.table run

@@ -2,9 +2,9 @@
 
     python -m benchmarks.coverage [--trials N]
 
-writes COVERAGE.md. Each cell draws clusters from a population whose value is known; the archived records serve as such
-a population by drawing their templates with replacement. For the test, two methods are drawn whose values are equal in
-the population, and differ in how they are distributed.
+writes docs/coverage.md. Each cell draws clusters from a population whose value is known; the archived records serve as
+such a population by drawing their templates with replacement. For the test, two methods are drawn whose values are
+equal in the population, and differ in how they are distributed.
 """
 
 import json
@@ -23,7 +23,8 @@ from rich.progress import track
 from heta_lens.evaluation.statistics import CONFIDENCE, Aggregate, chance, estimate, log_ratio, mean
 
 HERE = Path(__file__).parent
-WRITTEN = HERE / "COVERAGE.md"
+TITLE = "# Coverage of intervals, size of tests"
+WRITTEN = HERE.parent / "docs" / "coverage.md"
 CLUSTERS = (15, 42, 100)
 UNREACHED = {("lognormal, sigma 1.5", 15), ("archived additivity gap", 15)}
 """Where the samples too often lack what makes the mean: no interval that we tried reaches .93 there."""
@@ -227,7 +228,7 @@ def main(trials: Annotated[int, typer.Option(help="Samples per cell.")] = 1000) 
         "bootstrap would. The size of the test: how often p < .05 where two methods are equal in the population (the "
         "second has the mean of the first's skewed values, or of archived records is moved until both are equal)."
     )
-    WRITTEN.write_text("\n\n".join([about, "\n".join(table(trials))]) + "\n")
+    WRITTEN.write_text("\n\n".join([TITLE, about, "\n".join(table(trials))]) + "\n")
 
 
 if __name__ == "__main__":
