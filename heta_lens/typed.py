@@ -25,8 +25,10 @@ def check_fields(kind: type, values: Mapping[str, Any]) -> None:
     check_types({name: hint for name, hint in get_type_hints(kind).items() if name in values}, values)
 
 
-def check_names(kind: type, values: Mapping[str, Any]) -> None:
+def check_names(kind: type, values: Any) -> None:
     """Refuse fields that the dataclass does not have, or lacks."""
+    if not isinstance(values, Mapping):
+        raise TypeError(f"it is {brief(values)}, and must have the fields of a {kind.__name__}")
     known = {field.name: field for field in fields(kind)}
     if unknown := [name for name in values if name not in known]:
         raise ValueError(f"it has an unknown field {brief(unknown[0])}")

@@ -184,6 +184,9 @@ def each(
         yield made
 
 
+LONGEST = 600  # characters of an error that may show what is in a file
+
+
 def _count_wrong(items: Sequence[Item], start: int, make: Callable[[int, Item], Any]) -> int:
     wrong = 0
     for number in range(start, len(items)):
@@ -196,6 +199,7 @@ def _count_wrong(items: Sequence[Item], start: int, make: Callable[[int, Item], 
 
 def _placed(error: ValueError | TypeError, where: str, others: int) -> ValueError | TypeError:
     told = str(error) if where in str(error) else f"{where}: {error}"
+    told = told if len(told) <= LONGEST else f"{told[:LONGEST]} …"
     more = f" ({others} of those after it are wrong too)" if others else ""
     return (TypeError if isinstance(error, TypeError) else ValueError)(told + more)
 

@@ -30,6 +30,7 @@ from heta_lens.metrics.judges import Judge
 from heta_lens.metrics.robustness import Explain
 from heta_lens.options import check_choice, keywords
 from heta_lens.prediction import Prediction
+from heta_lens.reading import brief
 from heta_lens.turns import one_at_a_time
 
 Asked = TypeVar("Asked")
@@ -54,7 +55,9 @@ class Entry:
         try:
             name, *given = shlex.split(written) or [""]
         except ValueError as error:
-            raise ValueError(f"{written!r} is no method and its options ({error}): write 'lime samples=200'") from None
+            raise ValueError(
+                f"{brief(written)} is no method and its options ({error}): write 'lime samples=200'"
+            ) from None
         return cls(" ".join(written.split()), name, keywords(given))
 
     def __post_init__(self) -> None:

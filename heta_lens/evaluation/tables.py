@@ -25,6 +25,7 @@ from heta_lens.evaluation.statistics import (
     difference,
     estimate,
 )
+from heta_lens.reading import brief
 
 Rows: TypeAlias = Float[np.ndarray, "n k"]
 
@@ -54,7 +55,7 @@ class Measure:
     def __post_init__(self) -> None:
         for what, known in {"better": GOODNESS, "aggregate": AGGREGATES}.items():
             if getattr(self, what) not in known:
-                raise ValueError(f"{self.name}: {what}={getattr(self, what)!r} is not one of {', '.join(known)}")
+                raise ValueError(f"{self.name}: {what}={brief(getattr(self, what))} is not one of {', '.join(known)}")
 
     def goodness(self, value: float) -> float:
         return GOODNESS[self.better](value)
@@ -181,7 +182,7 @@ def summary(folder: Path) -> Summary:
     for part in ("methods", "metrics"):
         if not run.get(part):
             raise ValueError(f"{folder / RUN} names no {part}: begin again in another folder")
-    methods, metrics = tuple(run["methods"]), {name: Measure.read(name, told) for name, told in run["metrics"].items()}
+    methods, metrics = tuple(run["methods"]), _metrics(folder, run)
     asked = [record for record in records if record.method in run["methods"]]
     reference = next((label for label, told in run["methods"].items() if told["method"] == "heta"), methods[0])
     total = max(int(run.get("instances", 0)), len({record.instance for record in asked}))
@@ -302,6 +303,13 @@ class _Measured:
     def _rows(self, method: str, instances: Sequence[str]) -> Rows:
         found = np.array([self.vectors[method][instance] for instance in instances], dtype=float)
         return found.reshape(len(instances), AGGREGATES[self.metric.aggregate][0])
+
+
+def _metrics(folder: Path, run: Mapping[str, Any]) -> dict[str, Measure]:
+    try:
+        return {name: Measure.read(name, told) for name, told in run["metrics"].items()}
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{folder / RUN}: {error}") from None
 
 
 def _undecided(found: Difference, times: float | int) -> bool:
