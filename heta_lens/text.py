@@ -58,7 +58,8 @@ class Speller:
 
     def name(self, token: int) -> str:
         """The tokenizer's own name for a token, which tells tokens apart that are written the same."""
-        known = None if self.tokenizer is None else self.tokenizer.convert_ids_to_tokens(token)
+        named = getattr(self.tokenizer, "convert_ids_to_tokens", None)  # which a tokenizer of one's own may lack
+        known = None if named is None else named(token)
         return known if isinstance(known, str) else self.decode([token])
 
     def is_byte(self, token: int) -> bool:
@@ -94,7 +95,8 @@ class Speller:
         raise ValueError(f"{text!r} cannot be written by this model's tokenizer, which makes {tried} of it")
 
     def _matches(self, text: str, context: Sequence[int], log_probs: Sequence[float]) -> list[Match]:
-        tokens = _by_visible_text(self.tokenizer, len(self.tokenizer), len(log_probs)).get(text.strip(), ())
+        known = len(self.tokenizer) if hasattr(self.tokenizer, "__len__") else 0
+        tokens = _by_visible_text(self.tokenizer, known, len(log_probs)).get(text.strip(), ())
         return matches(self.decode, tokens, log_probs, context, text, self.is_byte)
 
     def _ways(self, text: str, context: Sequence[int]) -> list[tuple[list[int], str]]:
@@ -275,7 +277,7 @@ def refuse_text(decode: Decode, encode: Callable[[str], Sequence[int]], text: st
 def _by_visible_text(tokenizer: Any, known: int, size: int) -> Mapping[str, Sequence[int]]:  # noqa: ARG001
     """Every token by what it writes without the white space around it, which does not depend on the context.
 
-    ``known``, the tokenizer's length, changes when tokens are added to it.
+    ``known``, the tokenizer's length (where it has one), changes when tokens are added to it.
     """
     tokens: dict[str, list[int]] = defaultdict(list)
     for token, piece in appended(Speller(tokenizer).decode, [0], range(size)):

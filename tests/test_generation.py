@@ -353,6 +353,7 @@ def test_sea_cot_can_ask_somebody_else_what_entails_the_claim(build: Callable[..
 
 
 @ONE_EACH
+@pytest.mark.filterwarnings("ignore:top_p=1.* has no effect with temperature=0")
 def test_chance_and_batches_and_length_in_sea_cot(build: Callable[..., Any]) -> None:
     model = build()
     asked = predict(model, zoo.prompt(model, 8), 30)

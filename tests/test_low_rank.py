@@ -67,6 +67,7 @@ def of_rank(rank: int, n: int, d: int) -> Tensor:
 
 # ---------------------------------------------------------------------------------------------------- real models
 @pytest.mark.parametrize(("name", "build"), named(""))
+@pytest.mark.filterwarnings("ignore:probes=10 has no effect with norm='entrywise'")
 def test_all_of_the_rank_is_the_full_method(name: str, build: Any) -> None:
     model = build()
     ids = zoo.prompt(model, N)
