@@ -398,6 +398,7 @@ def test_a_swap_ends_with_what_is_done_under_it() -> None:
         {"norm": "exact", "support": "row", "probes": 10},
     ],
 )
+@pytest.mark.filterwarnings("ignore:probes=10 has no effect with")
 @pytest.mark.parametrize("kind", ["gpt2"])
 def test_a_refusal_leaves_everything_as_it_was(used: Any, kind: str, wrong: dict[str, Any]) -> None:
     model, cache, ids = used(kind)

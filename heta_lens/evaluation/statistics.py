@@ -218,7 +218,9 @@ class _Sample:
         count = len(self.sizes)
         if count < 2:
             return nan, nan
-        drawn = self._resampled[0]
+        parts = np.concatenate([self._residuals, self.sizes[:, None]], axis=1)
+        with np.errstate(all="ignore"):
+            drawn = self.aggregate(self._means_of(self._drawn(parts)))
         level = norm.cdf(sqrt(count / (count - 1)) * t.ppf((1 - CONFIDENCE) / 2, count - 1))
         at = int(level * len(drawn))
         low, high = _either_way(drawn)
@@ -258,16 +260,26 @@ class _Sample:
         parts = np.concatenate([self._residuals, self.sizes[:, None]], axis=1)
         at, to = np.triu_indices(k + 1)
         parts = np.concatenate([parts, parts[:, at] * parts[:, to]], axis=1)
-        drawn = np.concatenate([_draws(count, self.seed, turn) @ parts for turn in range(self.draws // DRAWS)])
+        drawn = self._drawn(parts)
         total, moved = drawn[:, k], drawn[:, :k] / drawn[:, [k]]
-        # Sums of values at least 0 are so too, however they are rounded.
-        floor = np.where((self.sums >= 0).all(axis=0), 0.0, -inf)
-        means = np.maximum(self.means + moved, floor)
+        means = self._means_of(drawn)
         with np.errstate(all="ignore"):
             slopes = _gradient(self.aggregate, means)
             sides = np.concatenate([slopes, -(slopes * moved).sum(axis=1, keepdims=True)], axis=1)
             squares = (drawn[:, k + 1 :] * sides[:, at] * sides[:, to] * np.where(at == to, 1, 2)).sum(axis=1)
             return self.aggregate(means), count / (count - 1) * squares / total**2
+
+    def _drawn(self, parts: Float[np.ndarray, "clusters parts"]) -> Float[np.ndarray, "draws parts"]:
+        """Sums over the clusters of each draw."""
+        turns = range(self.draws // DRAWS)
+        return np.concatenate([_draws(len(self.sizes), self.seed, turn) @ parts for turn in turns])
+
+    def _means_of(self, drawn: Float[np.ndarray, "draws parts"]) -> Float[np.ndarray, "draws k"]:
+        """The means of each draw, from its summed residuals and then its summed sizes."""
+        k = self.sums.shape[1]
+        # Sums of values at least 0 are so too, however they are rounded.
+        floor = np.where((self.sums >= 0).all(axis=0), 0.0, -inf)
+        return np.maximum(self.means + drawn[:, :k] / drawn[:, [k]], floor)
 
     @cached_property
     def _studentised(self) -> tuple[Float[np.ndarray, "draws"], Float[np.ndarray, "draws"]]:
