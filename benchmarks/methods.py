@@ -165,7 +165,8 @@ def judged(model: Any, told: Sequence[Story], label: str, way: Options) -> list[
 
 
 def judge(model: Any, story: Story, name: str, way: Options, counting: bool) -> Judged:
-    """Seconds are without the FLOP counter, and without the run that filled the cache and the one that checks it."""
+    """Seconds of processor time, which other programs do not change much; without the FLOP counter, and without the run
+    that filled the cache and the one that checks it."""
     prediction = prepared(model, story)
     method = heta_lens.METHODS[name](progress=False, **way(story))
     with warnings.catch_warnings():
@@ -173,9 +174,9 @@ def judge(model: Any, story: Story, name: str, way: Options, counting: bool) -> 
         worth = (
             counted(lambda: method(prediction)) / counted(lambda: model(prediction.ids[None])) if counting else np.nan
         )
-        begun = time.perf_counter()
+        begun = time.process_time()
         scores = method(prediction).scores.clone()
-        seconds = time.perf_counter() - begun
+        seconds = time.process_time() - begun
     scores[0] = 0  # the token that only begins the text, where what has nowhere to go collects
     evidence = {at for stretch in story.evidence for at in stretch.tokens}
     first = 1 + int(scores[1:].argmax())
@@ -245,7 +246,8 @@ nothing is said, and once more with about as much compute as leave-one-out takes
 
 *first is evidence*: the highest score is on a token of the sentence that tells the answer; *evidence mass*: the share
 of the scores above 0 that lies on that sentence. Neither looks at the token that begins the text. *s*: the median of
-seconds a prompt on one thread; *forwards' worth*: FLOPs, in clean runs of the prompt, on the first {COUNTED} prompts.
+seconds of processor time a prompt, on one thread; *forwards' worth*: FLOPs, in clean runs of the prompt, on the first
+{COUNTED} prompts.
 
 ContextCite's authors keep the question out of its sources, which no other method here is told: with it and without,
 it has a row of its own."""
