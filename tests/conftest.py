@@ -1,6 +1,7 @@
 """Shared by all tests."""
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,10 @@ import jaxtyping
 import pytest
 import torch
 
-torch.set_num_threads(1)  # threads only slow models of this size down
+# Threads only slow models of this size down; where processes share the cores, several times. Notebooks and commands
+# that tests start inherit this.
+os.environ["OMP_NUM_THREADS"] = "1"
+torch.set_num_threads(1)
 
 
 @pytest.fixture

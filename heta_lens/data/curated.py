@@ -127,9 +127,13 @@ def pairs(
     """
     check_choice("order", order, get_args(Order))
     check_at_least("sentences", sentences, 1, whole=True)
+    narratives = [*narratives]
     stories = _stories(narratives, sentences)
     if not stories:
-        raise ValueError("narratives hold no summary that begins with whole sentences that refer to nothing before")
+        place = f" ({place_of(narratives[0], 'the first record')} and what follows)" if narratives else ""
+        raise ValueError(
+            f"narratives hold no summary that begins with whole sentences that refer to nothing before{place}"
+        )
     orders = get_args(Order)[:2] if order == "both" else (order,)
     made = _paired(stories, questions, orders, separator, cue, Draw(f"curated {seed}"))
     return annotated(made, annotators, agree)

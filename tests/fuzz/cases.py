@@ -106,5 +106,7 @@ def _work(cases: Sequence[tuple[str, int]], writing: int) -> None:
             for name, seed in cases:
                 told = pickle.dumps(outcome(name, seed))
                 pipe.write(len(told).to_bytes(4, "little") + told)
-    finally:
         os._exit(0)
+    finally:  # without what the parent would do at its end
+        traceback.print_exc()
+        os._exit(1)

@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from io import BytesIO, StringIO
 from pathlib import Path
@@ -90,11 +90,13 @@ def table(*records: Any) -> Callable[[random.Random], bytes]:
 def parquet(*records: Any) -> Callable[[random.Random], bytes]:
     def made(draw: random.Random) -> bytes:
         try:
-            found = pyarrow.Table.from_pylist([mutate.changed(draw, one) for one in records])
-        except (pyarrow.ArrowException, UnicodeError, OverflowError, TypeError, ValueError):
-            found = pyarrow.Table.from_pylist([*records])
+            return written([mutate.changed(draw, one) for one in records])
+        except (pyarrow.ArrowException, UnicodeError, OverflowError, TypeError, ValueError):  # no such table can be
+            return written(records)
+
+    def written(rows: Sequence[Any]) -> bytes:
         out = BytesIO()
-        pyarrow.parquet.write_table(found, out)
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([*rows]), out)
         return out.getvalue()
 
     return made
