@@ -62,7 +62,10 @@ def read(path: str | Path, name: str = "the data set", *, field: str = "", optio
     if path.suffix not in readers:
         raise ValueError(f"{option}={str(path)!r} must end in one of {', '.join(readers)}, to be read as {name}")
     regular_file(path, f"{option}={str(path)!r} is no file: give one with the records of {name}")
-    return readers[path.suffix](path, field)
+    found = readers[path.suffix](path, field)
+    if not found:
+        raise ValueError(f"{path} holds no records of {name}")
+    return found
 
 
 def _json(path: Path, field: str) -> list[Record]:
