@@ -399,8 +399,10 @@ def check_decoder(model: Any) -> None:
     missing = [name for name in names if name not in points]
     if missing:
         raise ValueError(f"{kind} has no {missing[0]}: heta_lens explains models that attend in every layer")
-    if model.training or wrapped(model).training:
-        raise ValueError("the model is in training mode, where dropout changes every run: call model.eval() first")
+    training = (name for part in (model, wrapped(model)) for name, module in part.named_modules() if module.training)
+    if (name := next(training, None)) is not None:
+        which = f"{name} of the model" if name else "the model"
+        raise ValueError(f"{which} is in training mode, where dropout can change every run: call model.eval() first")
     if any(parameter.is_inference() for parameter in model.parameters()):
         raise ValueError("the model was made under torch.inference_mode() and has no gradients: make it outside")
 

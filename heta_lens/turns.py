@@ -12,7 +12,7 @@ that no exception can leave the model taken by nobody.
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import wraps
 from inspect import signature
 from threading import Lock, get_ident
@@ -174,7 +174,8 @@ def one_at_a_time(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 try:
                     hold.begin()
                     hold.changes.append(_settings_back(model))
-                    return function(*args, **kwargs)
+                    with _on_the_cpu_by_default():
+                        return function(*args, **kwargs)
                 finally:
                     hold.end(inner=True)
             finally:
@@ -224,6 +225,11 @@ def _model(given: Any) -> Any:
     for name in ("prompt", "lens", "model"):
         given = getattr(given, name, given) if not isinstance(given, nn.Module) else given
     return given if isinstance(given, nn.Module) else None
+
+
+def _on_the_cpu_by_default() -> AbstractContextManager[Any]:
+    """Tensors without a device are made on the CPU, as if the caller had set no other default device."""
+    return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
 
 
 def _settings_back(model: Any) -> Callable[[], None]:
