@@ -12,7 +12,7 @@ from einops import repeat
 from heta_lens.baselines import Baseline
 from heta_lens.baselines.reading import runs_to_read
 from heta_lens.batches import GRAPH, MASKED, PRODUCT, Batches, per_product
-from heta_lens.hessian import hessian
+from heta_lens.hessian import Columns, hessian
 from heta_lens.heta import Heta
 from heta_lens.lens import pattern_name, values_name
 from heta_lens.memory import available
@@ -20,7 +20,9 @@ from heta_lens.options import check_at_least, chosen
 from heta_lens.prediction import Prediction
 from heta_lens.turns import one_at_a_time
 
-TRIED, COPIES = 128, 4  # positions that are run, in so many copies at most, to see how long they take
+TRIED = 1 / 16  # of the prompt's tokens: so many copies are run at most, to see how long they take
+HELD = 1.15  # bytes that the allocator holds for each that is in use
+CHECKS = 3  # forwards' worth of making sure of the cache, of reusing a prefix and of second derivatives
 WINDOWS = (512, 256, 128, 64)
 MINUTE, HOUR = 60, 3600
 
@@ -80,10 +82,29 @@ class Estimate:
 
 
 class Speed(NamedTuple):
-    """Seconds that one position takes: in a forward without gradients, and in a graph and the products with it."""
+    """Seconds that one position takes: in a forward without gradients, in a graph of g's gradient, in a product."""
 
     forward: float
-    product: float
+    graph: float = nan
+    product: float = nan
+
+    def of(self, work: "Positions") -> float:
+        products = work.graphs * self.graph + work.products * self.product if work.graphs else 0.0
+        return work.forwards * self.forward + products
+
+
+@dataclass
+class Positions:
+    """How many positions are run in forwards and graphs, and how many in products."""
+
+    forwards: float
+    graphs: float = 0.0
+    products: float = 0.0
+
+    @property
+    def runs(self) -> float:
+        """Their worth in forwards of one position."""
+        return self.forwards + GRAPH * self.graphs + PRODUCT * self.products
 
 
 @one_at_a_time("prediction")
@@ -105,30 +126,37 @@ def estimated(method: Heta | Baseline, prediction: Prediction, memory: float | i
 
 @one_at_a_time("prediction")
 def timed(prediction: Prediction, products: bool = True) -> Speed:
-    """Run the last few positions, as often as it takes to know how long that lasts; ``products`` only where wanted."""
-    start = 0 if prediction.prompt.kept is None else max(0, len(prediction) - TRIED)
-    states = prediction.embeddings[start:]
-    batches = [prediction.prompt.batches("auto", len(states), products=kind) for kind in (False, True)]
-    masked, probed = (min(COPIES, batch.of(len(states))) for batch in batches)
+    """Run the whole context in as many copies as the method will, as far as that is a small part of its work.
+
+    Fewer or shorter ones would be too fast: they fit into caches, and into memory that is not given back in between.
+    """
+    states, prompt, n = prediction.embeddings, prediction.prompt, len(prediction)
+    few = max(1, round(TRIED * n))
+    masked, probed = (min(few, prompt.batches("auto", n, products=kind).of(n)) for kind in (False, True))
     with prediction.running():
-        log_probs, objective = prediction.log_probs_from(start), prediction.objective_from(start)
-        directions = torch.ones(probed, 1, states.shape[1]).to(states)
+        log_probs, objective = prediction.log_probs_from(0), prediction.objective_from(0)
 
-        def forward() -> float:
+        def forward(copies: int) -> float:
             with torch.no_grad():
-                return float(log_probs(repeat(states, "pos d -> copy pos d", copy=masked))[0, 0])
+                return float(log_probs(repeat(states, "pos d -> copy pos d", copy=copies))[0, 0])
 
-        def product() -> float:
-            columns = hessian(objective, states, Batches(probed), lambda _: None)
-            return float(columns(slice(0, 1), directions)[0, 0, 0])
+        def graph() -> Columns:
+            return hessian(objective, states, Batches(probed), lambda _: None)
 
-        seconds = [_lasting(forward), _lasting(product) if products else nan]
-    return Speed(seconds[0] / (masked * len(states)), seconds[1] / ((GRAPH + PRODUCT * probed) * len(states)))
+        def product(copies: int) -> float:
+            return float(columns(slice(0, 1), torch.ones(copies, 1, states.shape[1]).to(states))[0, 0, 0])
+
+        forwards = _lasting(lambda: forward(1), lambda: forward(masked)) / (masked * n)
+        if not products:
+            return Speed(forwards)
+        columns = graph()
+        graphs = _lasting(lambda: product(1), graph) / n
+        return Speed(forwards, graphs, _lasting(lambda: None, lambda: product(probed)) / (probed * n))
 
 
-def _lasting(run: Callable[[], float]) -> float:
-    """Seconds; the first time, which takes longer, does not count."""
-    run()
+def _lasting(before: Callable[[], Any], run: Callable[[], Any]) -> float:
+    """Seconds, after what makes the first run take longer."""
+    before()
     begun = perf_counter()
     run()
     return perf_counter() - begun
@@ -138,14 +166,14 @@ def _cost(method: Heta, prediction: Prediction, speed: Speed, free: int) -> Esti
     prompt, sizes, n = prediction.prompt, prediction.lens.sizes, len(prediction)
     beta, gamma = method.weights
     longest, work = method.longest(prediction), method.work([[prediction]])
-    forwards, products = n * (1.0 + work.get("audit", 0)), 0.0  # in positions that are run
+    ran = Positions(n * (1.0 + work.get("audit", 0)))
     rows, graphs = 1 + read_and_settled(method, prediction), 0
-    memory, batch = sizes.forward(n, n), 1
+    memory, batch, room = sizes.forward(n, n), 1, int(free / HELD)
     if gamma:
-        batch = prompt.batches(method.batch, longest, free=free).of(longest)
+        batch = prompt.batches(method.batch, longest, free=room).of(longest)
         memory = max(memory, batch * sizes.forward(longest, n))
     if work["hvps"]:
-        batch = min(work["hvps"], prompt.batches(method.batch, longest, products=True, free=free).of(longest))
+        batch = min(work["hvps"], prompt.batches(method.batch, longest, products=True, free=room).of(longest))
         memory = max(memory, sizes.graph(longest, n) + batch * sizes.product(longest, n))
     for span, scored in method.spans(prediction):
         places, hvps = [i - span.start for i in scored], method.products(prediction, span, scored)
@@ -155,14 +183,16 @@ def _cost(method: Heta, prediction: Prediction, speed: Speed, free: int) -> Esti
         if gamma:
             rows += calls * len(scored)
             groups = prompt.groups(places, len(span), MASKED)
-            forwards += sum(len(group) * (length - group[0]) for group in groups)
+            ran.forwards += sum(len(group) * (length - group[0]) for group in groups)
         if hvps and method.each_alone and method.support == "block":
             each = hvps / len(scored)
             groups = prompt.groups(places, len(span), per_product(each))
-            products += sum((GRAPH + PRODUCT * each * len(group)) * (length - group[0]) for group in groups)
+            ran.graphs += sum(length - group[0] for group in groups)
+            ran.products += sum(each * len(group) * (length - group[0]) for group in groups)
             built += len(groups) - 1
         elif beta:
-            products += (GRAPH + PRODUCT * hvps) * length
+            ran.graphs += length
+            ran.products += hvps * length
         rows, graphs = rows + calls * built, graphs + built
     full = _cost(method.full, prediction, speed, free) if method.audit and method.recipe.cheaper else None
     return Estimate(
@@ -171,9 +201,9 @@ def _cost(method: Heta, prediction: Prediction, speed: Speed, free: int) -> Esti
         forwards=rows + (full.forwards if full else 0),
         backwards=graphs + (full.backwards if full else 0),
         hvps=work["hvps"],
-        runs=(forwards + products) / n + (full.runs if full else 0),
-        seconds=forwards * speed.forward + products * speed.product + (full.seconds if full else 0),
-        memory=max(memory, full.memory if full else 0),
+        runs=ran.runs / n + (full.runs if full else 0),
+        seconds=speed.of(ran) + CHECKS * n * speed.forward + (full.seconds if full else 0),
+        memory=max(round(HELD * memory), full.memory if full else 0),
         batch=batch,
         free=free,
     )
@@ -204,7 +234,8 @@ def _baseline_cost(method: Baseline, prediction: Prediction, free: int) -> Estim
     n, work, sizes = len(prediction), method.work(prediction), prediction.lens.sizes
     forwards, backwards = (work.get(kind, 0) for kind in ("forwards", "backwards"))
     read = method.positions_read(prediction)
-    batches = prediction.prompt.batches(getattr(method, "batch", 1), n, products=bool(backwards), read=read, free=free)
+    told, room = getattr(method, "batch", 1), int(free / HELD)
+    batches = prediction.prompt.batches(told, n, products=bool(backwards), read=read, free=room)
     batch = min(batches.of(n), max(1, forwards))
     runs = float(forwards + 2 * backwards)
     return Estimate(
@@ -215,7 +246,7 @@ def _baseline_cost(method: Baseline, prediction: Prediction, free: int) -> Estim
         hvps=0,
         runs=runs,
         seconds=runs * n * timed(prediction, products=False).forward if runs else 0.0,
-        memory=batch * sizes.forward(n, n, read) + (batch * sizes.graph(n, n) if backwards else 0),
+        memory=round(HELD * batch * (sizes.forward(n, n, read) + (sizes.graph(n, n) if backwards else 0))),
         batch=batch,
         free=free,
         method=method.name,

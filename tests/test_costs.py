@@ -15,6 +15,7 @@ import heta_lens
 import zoo
 from heta_lens.baselines import BASELINES
 from heta_lens.causal import gate_heads
+from heta_lens.costs import CHECKS, HELD, Positions, Speed, timed
 from heta_lens.gate import Flow
 from heta_lens.lens import Lens
 from heta_lens.memory import Sizes
@@ -89,7 +90,8 @@ def test_what_is_read_at_every_position_takes_memory() -> None:
         {"method": "progressive_inference", "batch": 1},
     ]
     for how in everywhere:
-        assert estimate(model, ids, **how).memory == once + 4 * (N - 1) * len(weights) * weights.element_size()
+        read = 4 * (N - 1) * len(weights) * weights.element_size()
+        assert estimate(model, ids, **how).memory == pytest.approx(once + HELD * read, abs=1)
 
 
 def test_what_may_stop_early_is_counted_as_if_it_did_not() -> None:
@@ -160,6 +162,31 @@ def test_proposals_fit_into_the_memory_there_is() -> None:
         assert other.options["batch"] == other.batch >= 1
     assert {other.options.get("window") for other in small.cheaper} & {64, 128}
     assert estimate(model, ids, memory=1).cheaper == ()
+
+
+def test_seconds_are_of_whole_runs_in_as_many_copies_as_will_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that shows how many positions were run: a second each."""
+    model, ran, run = zoo.native_bridge(), [0], Lens.run
+
+    def counted(lens: Lens, ids: Tensor, *how: Any, **more: Any) -> Tensor:
+        ran[0] += ids.numel()
+        return run(lens, ids, *how, **more)
+
+    monkeypatch.setattr(Lens, "run", counted)
+    monkeypatch.setattr("heta_lens.costs.perf_counter", lambda: float(ran[0]))
+    ids = zoo.prompt(model, 48)
+    prediction = heta_lens.Prediction.from_cache(cache_of(model, ids), tokens=ids)
+    before = ran[0]
+    assert timed(prediction) == Speed(1.0, 1.0, 0.0)
+    assert ran[0] - before == 48 * (1 + 3 + 1 + 1)  # a copy, 48 / 16 copies, a graph twice
+    assert estimate(model, ids, support="row").seconds == (CHECKS + 1 + 48 + 1) * 48
+
+
+def test_work_is_worth_more_forwards_the_more_is_derived() -> None:
+    ran = Positions(5.0, 7.0, 11.0)
+    assert ran.runs == 5 + 3 * 7 + 2 * 11
+    assert Speed(0.1, 0.2, 0.3).of(ran) == pytest.approx(0.5 + 1.4 + 3.3)
+    assert Speed(0.1).of(Positions(5.0)) == 0.5
 
 
 def test_it_reads_as_a_sentence() -> None:
