@@ -17,7 +17,7 @@ from heta_lens.data.suites import suite
 from heta_lens.evaluation import statistics
 from heta_lens.evaluation.records import Record
 from heta_lens.evaluation.reproduce import TABLES, reproduce, tables
-from heta_lens.evaluation.reproduce.cells import Measure, changed, figure
+from heta_lens.evaluation.reproduce.cells import Figure, Measure, changed, figure
 from heta_lens.evaluation.reproduce.judges import SEEDS, Trial, judge_edges
 from heta_lens.evaluation.reproduce.paper import Place, printed
 from heta_lens.evaluation.reproduce.ways import CONFIGURATIONS, Effort, recombined
@@ -291,3 +291,14 @@ def test_what_is_missing_is_said() -> None:
     assert none.told is None and none.notes == ("no (1 of 1 prompts)",)
     unread = figure(measure, {"one": [record(0, 0.5)]}, {"other": "not there"})
     assert unread.told is None and unread.notes == ("not there",)
+
+
+def test_opposite_infinities_have_no_mean() -> None:
+    def records(own: float, random: float) -> list[Record]:
+        return [Record(f"{number}", "heta", values={"soft_nc": (own, random)}) for number in range(3)]
+
+    measure = Measure("soft_nc", ("one", "other"))
+    none = figure(measure, {"one": records(0.0, 1.0), "other": records(1.0, 0.0)}, {})
+    assert none == Figure(None, ("no mean: it is infinite in one data set, and minus that in another",))
+    one = figure(measure, {"one": records(0.0, 1.0), "other": records(1.0, 2.0)}, {})
+    assert one.told is not None and one.told.value == -np.inf

@@ -46,6 +46,8 @@ def figure(measure: Measure, records: Mapping[str, Sequence[Record]], unread: Ma
     if notes and (len(found) < len(measure.sources) or any(one.told is None for one in found)):
         return Figure(None, tuple(dict.fromkeys(notes)))
     told = _scaled(_together([one.told for one in found if one.told is not None]), measure.times)
+    if isnan(told.value):
+        return Figure(None, (*dict.fromkeys(notes), "no mean: it is infinite in one data set, and minus that in another"))
     notes += [f"{what}: {said}" for what, name in measure.beside.items() if (said := _beside(name, measure, records))]
     if isinf(told.value):
         notes.append("the logarithm of 0: by none of these prompts is anything moved")
