@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 from safetensors import SafetensorError
+from typer.core import TyperCommand
 
 from heta_lens import models, plots
 from heta_lens.attribution import Attribution
@@ -33,6 +34,18 @@ from heta_lens.methods import METHODS, attribute
 from heta_lens.metrics import METRICS
 from heta_lens.options import check_names, keywords
 from heta_lens.text import legible
+
+
+class Once(TyperCommand):
+    """A command that takes an option of one value once, instead of its last value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args([*args])
+        for name, count in Counter(one.opts[0] for one in given if not getattr(one, "multiple", False)).items():
+            if count > 1:
+                ctx.fail(f"{name} was given {count} times, and takes one value")
+        return super().parse_args(ctx, args)
+
 
 app = typer.Typer(
     help="Which tokens made the model say that?", no_args_is_help=True, add_completion=False, rich_markup_mode=None
@@ -57,7 +70,7 @@ Retry = Annotated[bool, typer.Option("--retry-failed", help=RETRY)]
 Page = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a page that needs nothing else.")]
 
 
-@app.command()
+@app.command(cls=Once)
 def demo(
     seed: Annotated[int, typer.Option(help="Which story.")] = 0,
     hops: Annotated[int, typer.Option(min=1, max=2, help="1 asks for the place, 2 for the room it is in.")] = 1,
@@ -74,7 +87,7 @@ def demo(
         _show(explained, html, None, marked, note)
 
 
-@app.command("attribute")
+@app.command("attribute", cls=Once)
 def attribute_text(
     text: Annotated[str, typer.Argument(help="The prompt, up to where the model goes on; - reads it from the input.")],
     target: Annotated[str | None, typer.Option(help="The token to explain (default: the most likely one).")] = None,
@@ -91,7 +104,7 @@ def attribute_text(
         _show(_explained(model, read, target, options, method), html, save)
 
 
-@app.command("evaluate")
+@app.command("evaluate", cls=Once)
 def evaluate_suite(
     suite: Annotated[str, typer.Argument(help=f"One of {', '.join(suites.SUITES)}.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where figures are kept; begun there, it goes on.")],
@@ -123,7 +136,7 @@ def evaluate_suite(
     _tell_failures(out)
 
 
-@app.command("report")
+@app.command("report", cls=Once)
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="What evaluate was given as --out.")],
     against: Annotated[str | None, typer.Option(metavar="METRIC", help="What costs are drawn against.")] = None,
@@ -133,7 +146,7 @@ def report(
         _report(folder, against)
 
 
-@app.command("reproduce")
+@app.command("reproduce", cls=Once)
 def reproduce_table(
     table: Annotated[str, typer.Argument(help=f"One of {', '.join(TABLES)}.")],
     quick: Annotated[bool, typer.Option("--quick", help="The demo model, few prompts: minutes.")] = False,
@@ -195,7 +208,7 @@ def _parted(listed: str) -> list[str]:
     return parts
 
 
-@app.command("metrics")
+@app.command("metrics", cls=Once)
 def list_metrics() -> None:
     """List what methods are judged by: what it is, which way is better, what it costs beside the explanation."""
     table = Table(Column("metric", no_wrap=True), "what it is", "better", "cost", box=None, padding=(0, 2, 0, 0))
@@ -206,7 +219,7 @@ def list_metrics() -> None:
     Console().print(table)
 
 
-@app.command("methods")
+@app.command("methods", cls=Once)
 def list_methods() -> None:
     """List the ways to explain a prediction: what each does, what it costs, what its scores mean."""
     table = Table(Column("method", no_wrap=True), "what it does", "cost", "scores", box=None, padding=(0, 2, 0, 0))

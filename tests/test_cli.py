@@ -87,6 +87,21 @@ def test_mistakes_get_one_sentence(words: list[str], message: str) -> None:
     assert "Traceback" not in done.output
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["attribute", "Tom", "--target", "a", "--target", "b"], "--target"),
+        (["attribute", "Tom", "--html", "a.html", "--html=b.html"], "--html"),
+        (["evaluate", "recall", "--out", "a", "--out", "b"], "--out"),
+        (["demo", "--seed", "1", "--seed", "1"], "--seed"),
+    ],
+)
+def test_an_option_of_one_value_is_given_once(words: list[str], name: str) -> None:
+    result = run(*words)
+    assert result.exit_code == 2
+    assert f"{name} was given 2 times, and takes one value" in " ".join(result.output.replace("│", " ").split())
+
+
 def test_another_method_explains(tmp_path: Path) -> None:
     kept = tmp_path / "a.safetensors"
     done = run("attribute", TEXT, "--method", "lime", "-o", "samples=80", "--save", str(kept))

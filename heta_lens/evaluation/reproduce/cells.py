@@ -47,7 +47,9 @@ def figure(measure: Measure, records: Mapping[str, Sequence[Record]], unread: Ma
         return Figure(None, tuple(dict.fromkeys(notes)))
     told = _scaled(_together([one.told for one in found if one.told is not None]), measure.times)
     if isnan(told.value):
-        return Figure(None, (*dict.fromkeys(notes), "no mean: it is infinite in one data set, and minus that in another"))
+        return Figure(
+            None, (*dict.fromkeys(notes), "no mean: it is infinite in one data set, and minus that in another")
+        )
     notes += [f"{what}: {said}" for what, name in measure.beside.items() if (said := _beside(name, measure, records))]
     if isinf(told.value):
         notes.append("the logarithm of 0: by none of these prompts is anything moved")
