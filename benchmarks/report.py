@@ -24,7 +24,9 @@ INDEPENDENT = (
 def average(
     values: Sequence[float], clusters: Sequence[Hashable], bounds: Bounds | None = None, digits: int = 2
 ) -> str:
-    """A mean with its 95 % interval over clusters."""
+    """A mean with its 95 % interval over clusters; equal values are equal by construction, and have none."""
+    if len(set(values)) == 1:
+        return f"{values[0]:.{digits}f}"
     return _with_interval(values, clusters, bounds, f".{digits}f")
 
 
@@ -46,7 +48,7 @@ def intervals_over(groups: Iterable[Iterable[Hashable]], what: str = "templates"
     if not counts:
         return ""
     number = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
-    return f"{INTERVALS} over {number} {what}; none where all agree or too few are there to tell."
+    return f"{INTERVALS} over {number} {what}; none for means of equal values, or of too few to tell."
 
 
 @dataclass(frozen=True)

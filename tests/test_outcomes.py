@@ -79,6 +79,8 @@ def test_intervals_are_over_clusters() -> None:
     assert proportion(hits, templates).startswith("50% [")
     assert proportion(hits, templates) != proportion(hits, [*range(40)])
     assert proportion([], []) == "–"
+    assert average([1.0] * 40, templates, (0, 1)) == "1.00"  # of a method beside itself
+    assert proportion([1.0] * 40, templates).startswith("100% [")
 
 
 OLD = """Made before.
