@@ -399,12 +399,34 @@ def check_decoder(model: Any) -> None:
     missing = [name for name in names if name not in points]
     if missing:
         raise ValueError(f"{kind} has no {missing[0]}: heta_lens explains models that attend in every layer")
-    training = (name for part in (model, wrapped(model)) for name, module in part.named_modules() if module.training)
-    if (name := next(training, None)) is not None:
+    if (name := _in_training(model)) is not None:
         which = f"{name} of the model" if name else "the model"
         raise ValueError(f"{which} is in training mode, where dropout can change every run: call model.eval() first")
     if any(parameter.is_inference() for parameter in model.parameters()):
         raise ValueError("the model was made under torch.inference_mode() and has no gradients: make it outside")
+
+
+RATES = (
+    "p",
+    "dropout",
+    "attention_dropout",
+)  # of modules that drop out themselves, as torch and transformers call them
+
+
+def _in_training(model: Any) -> str | None:
+    """The name of what is in training mode: the model (""), or a part that drops out, or None.
+
+    Other parts may be: TransformerLens leaves those so that it makes when it processes weights.
+    """
+    if model.training or wrapped(model).training:
+        return ""
+    parts = (both for whole in (model, wrapped(model)) for both in whole.named_modules())
+    return next((name for name, module in parts if module.training and _drops_out(module)), None)
+
+
+def _drops_out(module: nn.Module) -> bool:
+    rates = [getattr(module, name, 0) for name in RATES]
+    return any(isinstance(rate, float | int) and rate > 0 for rate in rates)
 
 
 def _is_encoder(model: Any) -> bool:
