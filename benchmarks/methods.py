@@ -165,8 +165,8 @@ def judged(model: Any, told: Sequence[Story], label: str, way: Options) -> list[
 
 
 def judge(model: Any, story: Story, name: str, way: Options, counting: bool) -> Judged:
-    """Seconds of processor time, which other programs do not change much; without the FLOP counter, and without the run
-    that filled the cache and the one that checks it."""
+    """Seconds are of processor time, which other programs hardly change, without the FLOP counter and without the runs
+    that fill and check the cache."""
     prediction = prepared(model, story)
     method = heta_lens.METHODS[name](progress=False, **way(story))
     with warnings.catch_warnings():

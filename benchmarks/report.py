@@ -24,7 +24,7 @@ INDEPENDENT = (
 def average(
     values: Sequence[float], clusters: Sequence[Hashable], bounds: Bounds | None = None, digits: int = 2
 ) -> str:
-    """A mean with its 95 % interval over clusters; equal values are equal by construction, and have none."""
+    """A mean with its 95 % interval over clusters; none where all values are equal."""
     if len(set(values)) == 1:
         return f"{values[0]:.{digits}f}"
     return _with_interval(values, clusters, bounds, f".{digits}f")

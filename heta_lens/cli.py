@@ -50,6 +50,7 @@ class Once(TyperCommand):
 app = typer.Typer(
     help="Which tokens made the model say that?", no_args_is_help=True, add_completion=False, rich_markup_mode=None
 )
+command = partial(app.command, cls=Once)
 MODELS = "demo (knows the words of its stories), a name of the Hugging Face hub, or a folder."
 OPTIONS = "An option of the method, like probes=20; may be given again. HETA's balance is sum here by default."
 METHOD = "How to explain it: see heta-lens methods."
@@ -70,7 +71,7 @@ Retry = Annotated[bool, typer.Option("--retry-failed", help=RETRY)]
 Page = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a page that needs nothing else.")]
 
 
-@app.command(cls=Once)
+@command()
 def demo(
     seed: Annotated[int, typer.Option(help="Which story.")] = 0,
     hops: Annotated[int, typer.Option(min=1, max=2, help="1 asks for the place, 2 for the room it is in.")] = 1,
@@ -87,7 +88,7 @@ def demo(
         _show(explained, html, None, marked, note)
 
 
-@app.command("attribute", cls=Once)
+@command("attribute")
 def attribute_text(
     text: Annotated[str, typer.Argument(help="The prompt, up to where the model goes on; - reads it from the input.")],
     target: Annotated[str | None, typer.Option(help="The token to explain (default: the most likely one).")] = None,
@@ -104,7 +105,7 @@ def attribute_text(
         _show(_explained(model, read, target, options, method), html, save)
 
 
-@app.command("evaluate", cls=Once)
+@command("evaluate")
 def evaluate_suite(
     suite: Annotated[str, typer.Argument(help=f"One of {', '.join(suites.SUITES)}.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where figures are kept; begun there, it goes on.")],
@@ -136,7 +137,7 @@ def evaluate_suite(
     _tell_failures(out)
 
 
-@app.command("report", cls=Once)
+@command("report")
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="What evaluate was given as --out.")],
     against: Annotated[str | None, typer.Option(metavar="METRIC", help="What costs are drawn against.")] = None,
@@ -146,7 +147,7 @@ def report(
         _report(folder, against)
 
 
-@app.command("reproduce", cls=Once)
+@command("reproduce")
 def reproduce_table(
     table: Annotated[str, typer.Argument(help=f"One of {', '.join(TABLES)}.")],
     quick: Annotated[bool, typer.Option("--quick", help="The demo model, few prompts: minutes.")] = False,
@@ -208,7 +209,7 @@ def _parted(listed: str) -> list[str]:
     return parts
 
 
-@app.command("metrics", cls=Once)
+@command("metrics")
 def list_metrics() -> None:
     """List what methods are judged by: what it is, which way is better, what it costs beside the explanation."""
     table = Table(Column("metric", no_wrap=True), "what it is", "better", "cost", box=None, padding=(0, 2, 0, 0))
@@ -219,7 +220,7 @@ def list_metrics() -> None:
     Console().print(table)
 
 
-@app.command("methods", cls=Once)
+@command("methods")
 def list_methods() -> None:
     """List the ways to explain a prediction: what each does, what it costs, what its scores mean."""
     table = Table(Column("method", no_wrap=True), "what it does", "cost", "scores", box=None, padding=(0, 2, 0, 0))

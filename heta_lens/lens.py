@@ -406,17 +406,14 @@ def check_decoder(model: Any) -> None:
         raise ValueError("the model was made under torch.inference_mode() and has no gradients: make it outside")
 
 
-RATES = (
-    "p",
-    "dropout",
-    "attention_dropout",
-)  # of modules that drop out themselves, as torch and transformers call them
+# How torch and transformers call the rate of a module that drops out.
+RATES = ("p", "dropout", "attention_dropout")
 
 
 def _in_training(model: Any) -> str | None:
     """The name of what is in training mode: the model (""), or a part that drops out, or None.
 
-    Other parts may be: TransformerLens leaves those so that it makes when it processes weights.
+    Other parts may be in training mode: those that TransformerLens creates when it processes weights are.
     """
     if model.training or wrapped(model).training:
         return ""

@@ -68,8 +68,8 @@ def estimate(
 ) -> Estimate:
     """What would `attribute` cost with these arguments, and what would be cheaper?
 
-    A few positions are run to see how long that takes. ``memory`` is how many bytes there are to spare (by default,
-    half of what is free); what is proposed fits in them.
+    A few runs are timed. ``memory`` is how many bytes there are to spare (by default, half of what is free); what is
+    proposed fits in them.
     """
     explain = method_of(method, options)
     return estimated(explain, Prediction.from_cache(cache, target, position=position, tokens=tokens), memory)

@@ -1,7 +1,7 @@
 """An exception or Ctrl-C at any moment of a call leaves the model, its flags and all random states as they were."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,10 +16,7 @@ from heta_lens import attribute, causal
 pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.filterwarnings("ignore::UserWarning")]
 
 N, TARGET = 4, 7
-KINDS: dict[str, Callable[[], Any]] = {
-    "gpt2": lambda: zoo.bridge.__wrapped__("gpt2"),
-    **({"hooked": lambda: zoo.hooked.__wrapped__("gpt2")} if zoo.HAS_HOOKED else {}),
-}
+KINDS = [kind for kind in ("gpt2", "hooked") if kind in zoo.NEW]
 FAULTS = [Fault, KeyboardInterrupt, None]  # None: a real SIGINT
 WITHIN_THE_CLEAN_UP = 40  # calls and returns of functions after the first fault
 
@@ -28,7 +25,7 @@ class Subject:
     """A model in use, its caches, and what can be asked of it."""
 
     def __init__(self, kind: str) -> None:
-        self.model = KINDS[kind]()
+        self.model = zoo.NEW[kind]()
         for k, parameter in enumerate(self.model.parameters()):
             parameter.requires_grad_(k % 3 != 0)
         self.ids = zoo.prompt(self.model, N)

@@ -17,12 +17,6 @@ pytestmark = [
 ]
 
 N, TARGET = 6, 7
-KINDS: dict[str, Callable[[], Any]] = {
-    "gpt2": lambda: zoo.bridge.__wrapped__("gpt2"),
-    "llama": lambda: zoo.bridge.__wrapped__("llama"),
-    "native": lambda: zoo.native_bridge.__wrapped__(),
-    **({"hooked": lambda: zoo.hooked.__wrapped__("gpt2")} if zoo.HAS_HOOKED else {}),
-}
 METHODS = ["heta", "integrated_gradients", "leave_one_out", "attn_lrp", "attention_rollout"]
 
 Mode = Callable[[], AbstractContextManager[Any]]
@@ -65,16 +59,16 @@ def distance(found: Any, expected: Any) -> float:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", zoo.NEW)
 def test_a_mode_of_the_caller_changes_no_score(kind: str, method: str, mode: str) -> None:
-    model = KINDS[kind]()
+    model = zoo.NEW[kind]()
     assert distance(scores(model, method, explaining=MODES[mode]), scores(model, method)) < 1e-12
 
 
 @pytest.mark.parametrize("mode", WHILE_CACHING)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", zoo.NEW)
 def test_a_mode_while_caching_changes_no_score_or_is_refused(kind: str, mode: str) -> None:
-    model = KINDS[kind]()
+    model = zoo.NEW[kind]()
     expected = scores(model, "heta")
     try:
         found = scores(model, "heta", caching=MODES[mode])
@@ -88,11 +82,11 @@ def test_a_mode_while_caching_changes_no_score_or_is_refused(kind: str, mode: st
     ("dtype", "bound"), [(torch.float32, 1e-5), (torch.float16, 0.02), (torch.bfloat16, 0.12)], ids=str
 )
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", zoo.NEW)
 def test_less_precision_costs_no_more_than_its_rounding(
     kind: str, method: str, dtype: torch.dtype, bound: float
 ) -> None:
-    model = KINDS[kind]()
+    model = zoo.NEW[kind]()
     expected = scores(model, method)
     found = scores(model.to(dtype), method)
     assert found.dtype == torch.float32 and distance(found, expected) < bound
@@ -118,15 +112,15 @@ def with_a_compiled_block(model: Any) -> Any:
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_a_compiled_model_has_the_same_scores(make: Callable[[Any], Any]) -> None:
     torch.compiler.reset()
-    model = KINDS["llama"]()
+    model = zoo.NEW["llama"]()
     expected = scores(model, "heta")
     assert distance(scores(make(model), "heta"), expected) < 1e-12
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", zoo.NEW)
 def test_training_mode_is_refused(kind: str, method: str) -> None:
-    model = KINDS[kind]()
+    model = zoo.NEW[kind]()
     ids = zoo.prompt(model, N)
     _, cache = model.run_with_cache(ids)
     model.train()
@@ -136,9 +130,9 @@ def test_training_mode_is_refused(kind: str, method: str) -> None:
     assert len(attribute(cache, TARGET, tokens=ids, method=method)) == N
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", zoo.NEW)
 def test_a_part_in_training_mode_is_refused_by_name_where_it_drops_out(kind: str) -> None:
-    model = KINDS[kind]()
+    model = zoo.NEW[kind]()
     expected = scores(model, "heta")
     ids = zoo.prompt(model, N)
     _, cache = model.run_with_cache(ids)

@@ -290,3 +290,13 @@ def prompt(model: Any, n: int = 8, seed: int = 0) -> torch.Tensor:
     if bos is not None:
         ids[0, 0] = bos
     return ids
+
+
+# ------------------------------------------------------------------------------------ models that a test may change
+NEW: dict[str, Callable[[], Any]] = {
+    "gpt2": lambda: bridge.__wrapped__("gpt2"),
+    "llama": lambda: bridge.__wrapped__("llama"),
+    "native": lambda: native_bridge.__wrapped__(),
+    **({"hooked": lambda: hooked.__wrapped__("gpt2")} if HAS_HOOKED else {}),
+}
+"""One of a kind, made anew by each call."""
