@@ -1,57 +1,65 @@
-# Every target makes the environment it needs: .venv/tl3 (transformer-lens 3.9) or .venv/tl4 (4.3), pinned by constraints/.
+# Every target creates the environment it needs: .venv/tl3 (transformer-lens 3.9) or .venv/tl4 (4.3), pinned by constraints/.
 PYTHON ?= python3
 TL3 := .venv/tl3/bin
 TL4 := .venv/tl4/bin
+DEFAULT := not every_model and not thorough and not nightly
 
-.PHONY: help test test-all nightly fuzz test-tl3 test-tl4 lint types docs format notebooks oracles demo model bench hooks clean
+.PHONY: help quick test test-all nightly fuzz test-tl3 test-tl4 lint types docs format notebooks oracles demo model bench hooks clean
 
 help:  ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-test: lint types docs test-tl3 test-tl4  ## everything that must pass: lint, types, docs, the whole suite on both TransformerLens lines
+quick: .venv/tl3/ready  ## the inner loop, under two minutes: one line of TransformerLens, nothing slow
+	$(TL3)/python -m pytest -n auto -m "$(DEFAULT) and not slow"
 
-test-tl3: .venv/tl3/ready  ## the suite on transformer-lens 3.9
+test: lint types docs test-tl3 test-tl4  ## all that must pass before a change lands: lint, types, docs, tests on both lines
+
+test-tl3: .venv/tl3/ready  ## the tests on transformer-lens 3.9
 	$(TL3)/python -m pytest -n auto
 
-test-tl4: .venv/tl4/ready  ## the suite on transformer-lens 4.3, less what never meets it, and types unchecked: they are the same
-	$(TL4)/python -m pytest -n auto -m "not plain and not nightly" -o addopts="--strict-markers -q"
+test-tl4: .venv/tl4/ready  ## the tests on transformer-lens 4.3 that touch what differs between the lines
+	$(TL4)/python -m pytest -n auto -m "$(DEFAULT) and both_lines"
 
-test-all: test nightly  ## everything above, and the checks that take thousands of cases
+test-all: lint types docs .venv/tl3/ready .venv/tl4/ready  ## every kind of model, all tables and notebooks, both lines, nightly
+	$(TL3)/python -m pytest -n auto -m "not nightly"
+	$(TL4)/python -m pytest -n auto -m "not nightly"
+	$(MAKE) nightly
 
-nightly: .venv/tl3/ready  ## the tests of thousands of cases each: coverage of intervals, interrupts, fuzzing
+nightly: .venv/tl3/ready  ## thousands of cases each (intervals, interrupts, damaged files), and types checked at run time
 	$(TL3)/python -m pytest -n auto -m nightly
+	$(TL3)/python -m pytest -n auto --jaxtyping-packages=heta_lens,beartype.beartype
 
-fuzz: .venv/tl3/ready  ## put 10,000 damaged files to every reader (SEED=0)
-	PYTHONPATH=tests $(TL3)/python -m fuzz --seed $(or $(SEED),0)
+fuzz: .venv/tl3/ready  ## feed 10,000 damaged files to every reader (SEED=0)
+	PYTHONPATH=tests $(TL3)/python -m helpers.fuzz --seed $(or $(SEED),0)
 
-lint: .venv/tl3/ready  ## ruff, without changing anything
+lint: .venv/tl3/ready  ## run ruff without changing files
 	$(TL3)/ruff check .
 	$(TL3)/ruff format --check .
 
-types: .venv/tl3/ready  ## pyright
+types: .venv/tl3/ready  ## run pyright
 	$(TL3)/pyright --pythonpath $(TL3)/python
 
-docs: .venv/tl3/ready  ## the documentation, into site/
+docs: .venv/tl3/ready  ## build the documentation into site/
 	$(TL3)/mkdocs build --strict --quiet
 
-format: .venv/tl3/ready  ## ruff, mending what it can
+format: .venv/tl3/ready  ## fix style with ruff
 	$(TL3)/ruff check --fix .
 	$(TL3)/ruff format .
 
-notebooks: .venv/tl3/ready  ## write notebooks/*.ipynb from the scripts beside them
+notebooks: .venv/tl3/ready  ## write notebooks/*.ipynb from notebooks/*.py
 	$(TL3)/jupytext --quiet --update --to ipynb --update-metadata '{"jupytext": null, "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}' notebooks/*.py
 
 oracles: .venv/tl3/ready .venv/oracles/ready .venv/beside/ready  ## compare AttnLRP and ContextCite with their authors' code
-	$(TL3)/python tests/oracles_lxt.py .venv/oracles/bin/python
-	PYTHONPATH=.venv/beside $(TL3)/python -m pytest tests/test_context_cite_oracle.py
+	$(TL3)/python tests/helpers/oracles_lxt.py .venv/oracles/bin/python
+	PYTHONPATH=.venv/beside $(TL3)/python -m pytest tests/methods/perturbation/test_context_cite_oracle.py
 
-demo: .venv/tl3/ready  ## explain a story in the terminal, and as a page
+demo: .venv/tl3/ready  ## explain a story in the terminal and on an HTML page
 	$(TL3)/heta-lens demo
 
-model: .venv/tl3/ready  ## train the demo model again (about an hour; stopped, it goes on where it was)
+model: .venv/tl3/ready  ## train the demo model (about an hour; interrupted runs resume)
 	$(TL3)/python -m benchmarks.demo_model.train
 
-bench: .venv/tl3/ready  ## write the tables of benchmarks/ (the copied words need the stories3M model)
+bench: .venv/tl3/ready  ## write the tables of benchmarks/ (copied_words needs the stories3M model)
 	$(TL3)/python -m benchmarks.speed
 	$(TL3)/python -m benchmarks.long
 	$(TL3)/python -m benchmarks.demo_model.measure run
@@ -84,7 +92,7 @@ clean:  ## remove the environments and all caches
 	.venv/oracles/bin/python -m pip install --quiet --no-deps lxt==2.1
 	touch $@
 
-# Without what it splits text by, spaCy and NLTK: the comparison gives it sources.
+# Installed without spaCy and NLTK, its sentence splitters: the comparison passes sources itself.
 .venv/beside/ready: .venv/tl3/ready
 	$(TL3)/python -m pip install --quiet --no-deps --upgrade --target .venv/beside context-cite==0.0.4
 	touch $@

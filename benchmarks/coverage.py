@@ -20,7 +20,11 @@ from jaxtyping import Float
 from rich.console import Console
 from rich.progress import track
 
-from heta_lens.evaluation.statistics import CONFIDENCE, Aggregate, chance, estimate, log_ratio, mean
+from heta_lens.evaluation.aggregates import Aggregate, log_ratio, mean
+from heta_lens.evaluation.difference_tests import chance
+from heta_lens.evaluation.intervals import estimate
+from heta_lens.evaluation.random_draws import CONFIDENCE
+from heta_lens.metrics.former_names import renamed
 
 HERE = Path(__file__).parent
 TITLE = "# Coverage of intervals, size of tests"
@@ -67,7 +71,7 @@ ARCHIVED = {
     "archived Soft-NS": ("soft_ns", "heta", log_ratio),
     "archived additivity gap": ("additivity_gap", "heta", mean),
     "archived faithfulness error": ("faithfulness_error", "heta", mean),
-    "archived near-perfect share": ("first_is_support", "attn_lrp", mean),
+    "archived near-perfect share": ("first_is_evidence", "attn_lrp", mean),
 }
 
 
@@ -131,9 +135,10 @@ def archived_values(metric: str, method: str) -> Mapping[str, Mapping[str, Vecto
 @cache
 def archived_records() -> list[dict[str, Any]]:
     with tarfile.open(HERE / "judged.tar.xz") as archive:
-        told = archive.extractfile("recall/records.jsonl")
-        assert told is not None
-        return [json.loads(line) for line in told]
+        lines = archive.extractfile("recall/records.jsonl")
+        assert lines is not None
+        records = [json.loads(line) for line in lines]
+        return [{**record, "values": renamed(record["values"])} for record in records]
 
 
 def archived() -> Mapping[str, tuple[Draw, Aggregate, float]]:

@@ -10,10 +10,13 @@ import time
 import torch
 
 import heta_lens
-from benchmarks.report import show
-from benchmarks.speed import MODELS, Case, Plan, Table, exact_i, exact_s, keep, number, prompt
-from heta_lens.pieces import pieces
-from heta_lens.windows import windows
+from benchmarks.report import number, show
+from benchmarks.speed.cases import Case, Plan
+from benchmarks.speed.models import MODELS, prompt
+from benchmarks.speed.pages import Table, keep
+from benchmarks.speed.parts import exact_i, exact_s
+from heta_lens.methods.heta.segments import segments_of
+from heta_lens.methods.heta.windows import windows
 
 MODEL, LENGTH = "gpt2-like", 4096
 ROOM = 9 * 2**30  # bytes for attribution, of twelve that the whole process may have
@@ -43,7 +46,7 @@ def measured() -> Table:
     heta_lens.Heta(variant="transition_only")(prediction)
     gate = time.perf_counter() - begun
     case = Case(model, ids, prediction, Plan(method.probes, None, 1, proposed.batch))
-    placed = pieces(prediction, windows(LENGTH, method.window, method.overlap), "frozen", None)
+    placed = segments_of(prediction, windows(LENGTH, method.window, method.overlap))
     middle = placed[len(placed) // 2]
     with prediction.running():
         found = [one(case, time.perf_counter, middle).total for one in (exact_s, exact_i)]

@@ -31,10 +31,10 @@ import heta_lens
 from benchmarks import report
 from benchmarks.outcomes import FOLDER, Folder, Key, Outcomes
 from benchmarks.report import average, intervals_over, proportion
+from heta_lens.data.question_story import Story
 from heta_lens.data.recall import stories
-from heta_lens.data.story import Story
-from heta_lens.lens import Lens
 from heta_lens.metrics import evidence_mass
+from heta_lens.model.adapter import ModelAdapter
 
 RESULTS = Path(__file__).with_name("METHODS.md")
 PROMPTS, SLOW, PATIENCE, COUNTED = 200, 50, 1.0, 3  # prompts; of a slow method; seconds; whose FLOPs are counted
@@ -67,7 +67,7 @@ EQUAL: dict[str, Options] = {  # a backward counts as two forwards
 }
 
 
-class Judged(NamedTuple):
+class Outcome(NamedTuple):
     """One method on one prompt."""
 
     first: bool
@@ -102,11 +102,11 @@ def keys() -> list[Key]:
 
 
 def measured(model: Any, told: Sequence[Story], title: str, label: str) -> dict[str, Any]:
-    found = judged(model, told, label, WAYS[title][label])
+    outcomes = outcomes_of(model, told, label, WAYS[title][label])
     load = os.getloadavg()[0] / (os.cpu_count() or 1)
-    if isinstance(found, str):
-        return {"refused": found}
-    return {"templates": [story.template for story in told[: len(found)]], "judged": found, "load": load}
+    if isinstance(outcomes, str):
+        return {"refused": outcomes}
+    return {"templates": [story.template for story in told[: len(outcomes)]], "judged": outcomes, "load": load}
 
 
 @app.command()
@@ -151,20 +151,20 @@ def question(story: Story) -> tuple[tuple[int, int], ...]:
     return ((story.question.tokens.start, story.question.tokens.stop),)
 
 
-def judged(model: Any, told: Sequence[Story], label: str, way: Options) -> list[Judged] | str:
-    """A method's verdicts, or why it refuses."""
-    found: list[Judged] = []
+def outcomes_of(model: Any, told: Sequence[Story], label: str, way: Options) -> list[Outcome] | str:
+    """A method's outcomes, or the reason why it refuses."""
+    found: list[Outcome] = []
     for number, story in enumerate(told):
         if number == SLOW and np.median([one.seconds for one in found]) > PATIENCE:
             break
         try:
-            found.append(judge(model, story, name_of(label), way, counting=number < COUNTED))
+            found.append(outcome(model, story, name_of(label), way, counting=number < COUNTED))
         except ValueError as refused:
             return str(refused)
     return found
 
 
-def judge(model: Any, story: Story, name: str, way: Options, counting: bool) -> Judged:
+def outcome(model: Any, story: Story, name: str, way: Options, counting: bool) -> Outcome:
     """Seconds are of processor time, which other programs hardly change, without the FLOP counter and without the runs
     that fill and check the cache."""
     prediction = prepared(model, story)
@@ -180,7 +180,7 @@ def judge(model: Any, story: Story, name: str, way: Options, counting: bool) -> 
     scores[0] = 0  # the token that only begins the text, where what has nowhere to go collects
     evidence = {at for stretch in story.evidence for at in stretch.tokens}
     first = 1 + int(scores[1:].argmax())
-    return Judged(first in evidence, evidence_mass(scores, evidence), seconds, worth)
+    return Outcome(first in evidence, evidence_mass(scores, evidence), seconds, worth)
 
 
 def prepared(model: Any, story: Story) -> heta_lens.Prediction:
@@ -199,14 +199,14 @@ def counted(run: Callable[[], Any]) -> float:
 def one_by_one(model: Any, story: Story, name: str) -> tuple[int, list[tuple[float, float]]]:
     """How many contexts a method runs; seconds of a loop that runs each alone and whole, and its own, in turn."""
     prediction, seen = prepared(model, story), []
-    run, method = Lens.run, heta_lens.METHODS[name](progress=False)
+    run, method = ModelAdapter.run, heta_lens.METHODS[name](progress=False)
 
-    def watched(lens: Lens, ids: Tensor, *how: Any, read: Any = (-1,), **more: Any) -> Tensor:
+    def watched(adapter: ModelAdapter, ids: Tensor, *how: Any, read: Any = (-1,), **more: Any) -> Tensor:
         ends = read[:, 0] if isinstance(read, Tensor) else [ids.shape[1] - 1] * len(ids)
         seen.extend(one[: int(end) + 1] for one, end in zip(ids, ends, strict=True))
-        return run(lens, ids, *how, read=read, **more)
+        return run(adapter, ids, *how, read=read, **more)
 
-    with patch.object(Lens, "run", watched):
+    with patch.object(ModelAdapter, "run", watched):
         runs = method(prediction).diagnostics["forwards"]
     whole = name != "context_cite"  # which removes what it leaves out
     contexts = [prediction.ids] * runs if whole else seen[-runs:]

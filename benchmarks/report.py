@@ -10,7 +10,7 @@ import rich
 from rich.console import Console
 from rich.table import Table as Shown
 
-from heta_lens.evaluation.statistics import Bounds, estimate
+from heta_lens.evaluation.intervals import Bounds, estimate
 
 Rows = Sequence[Sequence[str]]
 
@@ -19,6 +19,11 @@ INDEPENDENT = (
     "*These intervals treat prompts as independent, which those of one template are not: they are too narrow. The "
     "outcomes behind this table have not all been measured again.*"
 )
+
+
+def number(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def average(

@@ -1,36 +1,38 @@
 """Every method by every metric: the tables of docs/results.md.
 
-    python -m benchmarks.results run [PART ...]    judge methods, each part in a folder of its own; stopped, it goes on
-    python -m benchmarks.results write             write docs/results.md from what is there, and what was kept
-    python -m benchmarks.results keep              put what is there into an archive, hours of work in two megabytes
+    python -m benchmarks.results run [PART ...]    evaluate methods, each part in its folder; interrupted runs resume
+    python -m benchmarks.results write             write docs/results.md from the folders and the archive
+    python -m benchmarks.results keep              put the folders into the archive, hours of work in two megabytes
 
 The recall stories are of the test split, on the demo model. The copied words are the prompts of `copied_words`, on
 the stories3M model, whose folder ``run copied`` needs.
 """
 
 import json
-import runpy
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
 import heta_lens
-from benchmarks.copied_words.table import MODEL, PROMPTS
+from benchmarks.copied_words.table import PROMPTS
+from benchmarks.stories3m import MODEL, load_stories3m
+from benchmarks.tallies import by_method, by_metric, listed, meaningful_metrics, others
+from heta_lens._util.text_spans import Span
 from heta_lens.data.instance import Instance
-from heta_lens.data.layout import occurrences, split_sentences
 from heta_lens.data.suites import suite
-from heta_lens.evaluation import Entry, evaluate, wording
-from heta_lens.evaluation.document import Block, Heading, Paragraph, Table, markdown
-from heta_lens.evaluation.report import overview
-from heta_lens.evaluation.tables import Measure, Summary, summary
+from heta_lens.data.text_layout import occurrences, split_sentences
+from heta_lens.evaluation import Entry, evaluate
+from heta_lens.evaluation.report import phrases
+from heta_lens.evaluation.report.document import Block, Heading, Paragraph, Table, markdown
+from heta_lens.evaluation.report.folder_report import overview
+from heta_lens.evaluation.report.summary_tables import Summary, summary
 from heta_lens.metrics import METRICS
-from heta_lens.text import Span
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results.md"
 FOLDER, ARCHIVE = Path(__file__).with_name("judged"), Path(__file__).with_name("judged.tar.xz")
@@ -46,14 +48,11 @@ COPIED = [method for method in FAST if method not in (TOLD, "gilot")]  # whose p
 CHEAP = [name for name, metric in METRICS.items() if not metric.again]
 AGAIN = [name for name, metric in METRICS.items() if metric.again]
 
-BESIDE = {  # others, to read those by: no merit of a method
-    *("verdict_change_random", "causal_pass_5_chance", "causal_pass_5_unpatched", "sensitivity_chance")
-}
 ABOUT = (
-    "Written by `python -m benchmarks.results write`: every method by every metric, as it was measured. What the "
-    "metrics are is on [Judging methods](evaluation.md). Differences are called so where they are more than chance "
-    "(p < .05 after Holm's correction for the number of methods). These are small models and short texts, on which "
-    "predictions are sure: what wins here need not win on yours."
+    "Written by `python -m benchmarks.results write`: every method by every metric, as measured. The metrics are "
+    "explained on [Evaluating methods](evaluation.md). Differences are reported where they are significant (p < .05 "
+    "after Holm's correction for the number of methods). These are small models and short texts with confident "
+    "predictions: what wins here need not win on yours."
 )
 
 app = typer.Typer(add_completion=False)
@@ -71,15 +70,11 @@ class Part:
 
     def run(self, folder: Path, stories: Path) -> None:
         entries = [Entry.read(method) for method in self.methods]
-        evaluate(self.model(stories), self.prompts(), entries, self.metrics, folder, told={"suite": self.title})
+        evaluate(self.model(stories), self.prompts(), entries, self.metrics, folder, facts={"suite": self.title})
 
 
 def demo(_: Path) -> Any:
     return heta_lens.load_demo_model()
-
-
-def stories3m(folder: Path) -> Any:
-    return runpy.run_path(str(folder / "load.py"))["load_hooked"](str(folder))
 
 
 def recall(count: int) -> Callable[[], Sequence[Instance]]:
@@ -104,9 +99,9 @@ def copy_of(prompt: dict[str, Any]) -> Instance:
 
 PARTS = {
     "recall": Part("recall stories", demo, recall(300), [*FAST, *SLOW, *SETTINGS], CHEAP),
-    "copied": Part("copied words", stories3m, copied(100), [*COPIED, "causal_tracing", *SETTINGS], CHEAP),
+    "copied": Part("copied words", load_stories3m, copied(100), [*COPIED, "causal_tracing", *SETTINGS], CHEAP),
     "ablations": Part("recall stories (ablations)", demo, recall(50), ["heta", *ABLATIONS], CHEAP),
-    "again": Part("recall stories (methods asked again)", demo, recall(50), FAST, AGAIN),
+    "again": Part("recall stories (repeated runs)", demo, recall(50), FAST, AGAIN),
 }
 
 
@@ -115,7 +110,7 @@ def run(
     parts: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(PARTS)}; all, if none is named.")] = None,
     stories: Annotated[Path, typer.Option(help="The folder of the stories3M model.")] = MODEL,
 ) -> None:
-    """Judge methods, each part in a folder of its own."""
+    """Evaluate methods, each part in its own folder."""
     for name in parts or PARTS:
         PARTS[name].run(FOLDER / name, stories)
 
@@ -146,19 +141,19 @@ def write() -> None:
     begun = {PARTS[name].title: summary(FOLDER / name) for name in PARTS if (FOLDER / name).is_dir()}
     found = {title: one for title, one in begun.items() if finished(one)}
     against = {title: one for title, one in found.items() if others(one)}
-    told = [f"# Results\n\n{ABOUT}{absent(found)}", wins(against), losses(against), settings(found)]
+    parts = [f"# Results\n\n{ABOUT}{absent(found)}", wins(against), losses(against), settings(found)]
     tables: list[Block] = [Heading("HETA against the others"), tallied(against)]
     for title, one in found.items():
         if {*SETTINGS, *CONTROLS} <= {*one.methods} and {*PATCHED} <= {*one.metrics}:
             patched = narrowed(one, [one.reference, *SETTINGS, *CONTROLS], PATCHED)
             tables += [
-                Heading(f"Is it true? Patching {title}"),
+                Heading(f"Causal validation: patching {title}"),
                 Paragraph(read_out(title, patched)),
                 *overview(patched),
             ]
     for title, one in found.items():
         tables += [Heading(title.capitalize()), Paragraph(described(one)), *overview(one)]
-    RESULTS.write_text("\n\n".join([*told, markdown(tables)]), encoding="utf-8")
+    RESULTS.write_text("\n\n".join([*parts, markdown(tables)]), encoding="utf-8")
 
 
 def absent(found: Mapping[str, Summary]) -> str:
@@ -169,71 +164,31 @@ def absent(found: Mapping[str, Summary]) -> str:
 
 
 def finished(found: Summary) -> bool:
-    return not any(cell.not_run for cell in found.cells.values())
+    return not any(cell.pending for cell in found.cells.values())
 
 
 def described(found: Summary) -> str:
     right = sum(found.correct.values())
     return (
-        f"{len(found.templates)} prompts of {len(set(found.templates.values()))} templates; what is explained is what "
-        f"the model says by itself in {right} of them. {len(found.methods)} methods, compared with {found.reference}."
+        f"{len(found.templates)} prompts of {len(set(found.templates.values()))} templates; the explained token is "
+        f"the model's own prediction in {right} of them. {len(found.methods)} methods, compared with {found.reference}."
     )
 
 
 # --------------------------------------------------------------------------------------------- who is better than whom
-class Tally(NamedTuple):
-    """How often something is better than something else, and how often worse, by more than chance."""
-
-    name: str
-    better: int
-    worse: int
-    of: int
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.better} better, {self.worse} worse)"
-
-
-def judged(found: Summary) -> list[Measure]:
-    """The metrics that have something to say about methods on these prompts."""
-    having = {name for name, method in found.cells if found.cells[name, method].estimate.n} - BESIDE
-    return [metric for metric in found.metrics.values() if metric.name in having]
-
-
-def others(found: Summary) -> list[str]:
-    return [method for method in found.methods if not method.startswith("heta")]
-
-
-def by_metric(found: Summary) -> list[Tally]:
-    """HETA against all other methods."""
-    tallies = []
-    for metric in judged(found):
-        verdicts = [found.verdict(metric, method) for method in others(found)]
-        tallies.append(Tally(metric.title, verdicts.count(-1), verdicts.count(1), len(verdicts)))
-    return tallies
-
-
-def by_method(found: Summary, methods: Sequence[str]) -> list[Tally]:
-    """These methods against HETA, over all metrics."""
-    tallies = []
-    for method in methods:
-        verdicts = [found.verdict(metric, method) for metric in judged(found)]
-        tallies.append(Tally(f"`{method}`", verdicts.count(1), verdicts.count(-1), len(verdicts)))
-    return sorted(tallies, key=lambda one: one.worse - one.better)
-
-
 def tallied(found: Mapping[str, Summary]) -> Table:
     rows: dict[str, list[str]] = {}
     for number, one in enumerate(found.values()):
-        for (metric, better, worse, of), told in zip(by_metric(one), judged(one), strict=True):
+        for (metric, better, worse, of), measure in zip(by_metric(one), meaningful_metrics(one), strict=True):
             row = rows.setdefault(metric, [metric, *[""] * (2 * len(found))])
-            row[2 * number + 1 : 2 * number + 3] = [f"{better} / {worse} of {of}", one.best.get(told.name, "")]
+            row[2 * number + 1 : 2 * number + 3] = [f"{better} / {worse} of {of}", one.best.get(measure.name, "")]
     heads = [head for title in found for head in (f"{title}: HETA better / worse", "best of all")]
     return Table(["metric", *heads], [*rows.values()])
 
 
-# ------------------------------------------------------------------------------------------------------- is it true?
+# -------------------------------------------------------------------------------------------------- causal validation
 def narrowed(found: Summary, methods: Sequence[str], metrics: Sequence[str]) -> Summary:
-    """Some of its methods and metrics; what is by chance is said of all methods, as before."""
+    """Some of its methods and metrics; significance is still over all methods."""
     best = {metric: method for metric, method in found.best.items() if method in methods}
     return replace(found, methods=tuple(methods), metrics={name: found.metrics[name] for name in metrics}, best=best)
 
@@ -242,50 +197,52 @@ def read_out(title: str, found: Summary) -> str:
     """Two sentences: who agrees with patching, and who is better or worse than HETA."""
     agreed = found.metrics["patch_correlation"]
     order = found.ranked(agreed)
-    value = {method: wording.with_interval(found.cells[agreed.name, method].estimate) for method in found.methods}
+    value = {method: phrases.with_interval(found.cells[agreed.name, method].estimate) for method in found.methods}
     tallies = by_method(found, [method for method in found.methods if method != found.reference])
     better, worse = ([one for one in tallies if sign * (one.better - one.worse) > 0] for sign in (1, -1))
-    sure = "by more than chance" if found.best.get(agreed.name) == order[0] else "though not by more than chance"
-    told = (
-        f"On {title} the scores of {order[0]} agree best with what patching single tokens does, {sure} "
+    sure = "significantly" if found.best.get(agreed.name) == order[0] else "though not significantly"
+    summary_text = (
+        f"On {title} the scores of {order[0]} agree best with the effects of patching single tokens, {sure} "
         f"({agreed.title} {value[order[0]]}), and those of {found.reference} are number "
         f"{order.index(found.reference) + 1} of {len(order)} ({value[found.reference]}; random {value['random']}). "
         f"By more of these {len(found.metrics)} metrics better than {found.reference}: "
         f"{listed([str(one) for one in better]) or 'none'}; worse: {listed([str(one) for one in worse]) or 'none'}."
     )
-    return told.replace("`", "")
+    return summary_text.replace("`", "")
 
 
 # ------------------------------------------------------------------------------------------------- in three paragraphs
 def wins(found: Mapping[str, Summary]) -> str:
-    told = []
+    sentences = []
     for title, one in found.items():
         tallies = by_metric(one)
         most = [tally for tally in tallies if tally.better > tally.of / 2]
         first = [f"*{one.metrics[name].title}*" for name, method in one.best.items() if method == one.reference]
         alone = f", and than all of them by {listed(first)}" if first else ""
-        told.append(f"{title.capitalize()}: better than most others by {len(most)} of {len(tallies)} metrics{alone}.")
-    return f"**Where HETA wins.** {' '.join(told)}"
+        sentences.append(
+            f"{title.capitalize()}: better than most others by {len(most)} of {len(tallies)} metrics{alone}."
+        )
+    return f"**Where HETA wins.** {' '.join(sentences)}"
 
 
 def losses(found: Mapping[str, Summary]) -> str:
-    told = []
+    sentences = []
     for title, one in found.items():
         few = [f"*{tally.name}*" for tally in by_metric(one) if tally.worse > tally.better]
         rivals = [str(tally) for tally in by_method(one, others(one)) if tally.better > tally.worse]
-        told.append(
+        sentences.append(
             f"{title.capitalize()}: by {listed(few) or 'no metric'} more methods are better than worse; over all "
             f"metrics these are better more often than worse: {listed(rivals) or 'none'}."
         )
-    return f"**Where it does not.** {' '.join(told)}"
+    return f"**Where it does not.** {' '.join(sentences)}"
 
 
 def settings(found: Mapping[str, Summary]) -> str:
     """Configurations of HETA against the paper's."""
-    told, leads, tried = [], Counter({"the paper's setting": 0}), dict[str, list[str]]()
+    tallied_settings, leads, tried = [], Counter({"the paper's setting": 0}), dict[str, list[str]]()
     for title, one in found.items():
         tallies = by_method(one, [method for method in one.methods if method.startswith("heta ")])
-        told += [f"{tally} on {title}" for tally in tallies]
+        tallied_settings += [f"{tally} on {title}" for tally in tallies]
         for tally in tallies:
             leads[tally.name] += tally.better - tally.worse
             tried.setdefault(tally.name, []).append(title)
@@ -293,12 +250,8 @@ def settings(found: Mapping[str, Summary]) -> str:
     where = f", which was tried on {listed(tried[best])}" if best in tried else ""
     return (
         f"**Which setting.** By how many metrics other settings are better and worse than the paper's: "
-        f"{listed(told) or 'none was tried'}. By these we would use {best}{where}."
+        f"{listed(tallied_settings) or 'none was tried'}. By these we would use {best}{where}."
     )
-
-
-def listed(names: Sequence[str]) -> str:
-    return ", ".join(names)
 
 
 if __name__ == "__main__":

@@ -1,25 +1,75 @@
 """Which tokens made the model say that? HETA token attribution for TransformerLens caches."""
 
-from heta_lens.attribution import Attribution
-from heta_lens.fit import fit_weights
-from heta_lens.heta import Heta
-from heta_lens.lens import names_filter
-from heta_lens.methods import METHODS, attribute, attribute_batch, attribute_span, estimate
-from heta_lens.models import load_demo_model
-from heta_lens.prediction import Prediction
-from heta_lens.span import SpanAttribution
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # loaded on first use: `import heta_lens` takes no time
+    from heta_lens import causal, data, evaluation, metrics, plots
+    from heta_lens.api import attribute, attribute_batch, attribute_span, estimate
+    from heta_lens.attribution import Attribution
+    from heta_lens.methods.base import Method
+    from heta_lens.methods.heta.fit_weights import fit_weights
+    from heta_lens.methods.heta.heta import Heta
+    from heta_lens.methods.method_registry import METHODS
+    from heta_lens.model.hook_sites import names_filter
+    from heta_lens.model.loading import load_demo_model, load_model
+    from heta_lens.prediction.prediction import Prediction
+    from heta_lens.span_attribution import SpanAttribution
+
+    __version__: str
 
 __all__ = [
     "METHODS",
     "Attribution",
     "Heta",
+    "Method",
     "Prediction",
     "SpanAttribution",
+    "__version__",
     "attribute",
     "attribute_batch",
     "attribute_span",
+    "causal",
+    "data",
     "estimate",
+    "evaluation",
     "fit_weights",
     "load_demo_model",
+    "load_model",
+    "metrics",
     "names_filter",
+    "plots",
 ]
+
+_MODULES = {
+    **dict.fromkeys(("attribute", "attribute_batch", "attribute_span", "estimate"), "api"),
+    **dict.fromkeys(("load_demo_model", "load_model"), "model.loading"),
+    "METHODS": "methods.method_registry",
+    "Method": "methods.base",
+    "Attribution": "attribution",
+    "Heta": "methods.heta.heta",
+    "Prediction": "prediction.prediction",
+    "SpanAttribution": "span_attribution",
+    "fit_weights": "methods.heta.fit_weights",
+    "names_filter": "model.adapter",
+}
+_PACKAGES = {"causal", "data", "evaluation", "metrics", "plots"}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: Any = version("heta-lens")
+    elif name in _MODULES:
+        value = getattr(import_module(f"heta_lens.{_MODULES[name]}"), name)
+    elif name in _PACKAGES:
+        return import_module(f"heta_lens.{name}")
+    else:
+        raise AttributeError(f"module 'heta_lens' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,20 +1,102 @@
-"""What a score is made of and how sure it is: standard errors, shares of its parts, the mass on the sink."""
+"""What is known beside the scores: what they cost, what they are made of, and how sure they are."""
 
 import math
-import sys
-import warnings
-from collections.abc import Callable, Mapping
-from contextvars import ContextVar, copy_context
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from heta_lens.samples import Samples
+from heta_lens._util.sample_statistics import Samples
 
-T = TypeVar("T")
+
+@dataclass(frozen=True)
+class Cost:
+    """What scores took: rows that passed through the model, first gradients, products with H, and seconds.
+
+    Of the forwards, ``forwards_shared`` served as many attributions as ``forwards_shared_by``; ``audit`` counts
+    the rows of an audit.
+    """
+
+    forwards: int | None = None
+    backwards: int | None = None
+    hvps: int | None = None
+    seconds: float | None = None
+    forwards_shared: int | None = None
+    forwards_shared_by: int | None = None
+    audit: int | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Diagnostics(Mapping[str, Any]):
+    """What is known beside the scores, and in ``of_method`` what only this method knows.
+
+    All of it is a read-only mapping as well: ``diagnostics["share"]`` is ``diagnostics.share``, and
+    ``diagnostics["forwards"]`` is ``diagnostics.cost.forwards``. What is None is not in the mapping.
+    """
+
+    # The prediction, and how it was run
+    target_token: str | tuple[str, ...] | None = None
+    target_log_prob: float | tuple[float, ...] | None = None
+    target_rank: int | tuple[int, ...] | None = None
+    other_spellings: Sequence[Mapping[str, Any]] | None = None
+    prefix_reuse: str | None = None
+    user_hooks: int | None = None
+    cache_mismatch: float | None = None
+    checks: Mapping[str, Mapping[str, int]] | None = None
+    cost: Cost = Cost()
+    # The method
+    chosen: Mapping[str, Any] | None = None
+    unused_options: Sequence[str] | None = None
+    adapted: str | None = None
+    note: str | None = None
+    # The scores
+    sink_mass: float | None = None
+    left_out: int | None = None
+    share: Mapping[str, float] | None = None
+    weak_parts: Sequence[str] | None = None
+    balanced: Float[Tensor, "pos"] | None = None
+    probes: int | Tensor | None = None
+    standard_errors: Mapping[str, Tensor | None] | None = None
+    additivity_gap: float | None = None
+    completeness_gap: float | None = None
+    completeness_due: float | None = None
+    of_method: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, known: Mapping[str, Any]) -> "Diagnostics":
+        """From a mapping, as this one is."""
+        typed = {name: value for name, value in known.items() if name in _TYPED}
+        cost = Cost(**{name: value for name, value in known.items() if name in _COST})
+        others = {name: value for name, value in known.items() if name not in (*_TYPED, *_COST)}
+        return cls(**typed, cost=cost, of_method=others)
+
+    @cached_property
+    def _known(self) -> dict[str, Any]:
+        typed = {name: getattr(self, name) for name in _TYPED} | vars(self.cost)
+        return {name: value for name, value in typed.items() if value is not None} | {**self.of_method}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._known:
+            raise KeyError(f"{name!r} is not known of these scores, only {', '.join(self._known)}")
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __repr__(self) -> str:
+        return f"Diagnostics({self._known})"
+
+
+_COST = [entry.name for entry in fields(Cost)]
+_TYPED = [entry.name for entry in fields(Diagnostics) if entry.name not in ("cost", "of_method")]
 
 
 def standard_error(
@@ -27,14 +109,20 @@ def standard_error(
     """
     if not (samples.counts > 1).any():
         return None
-    moved = [_derivative(score, samples.mean, deviation) for deviation in samples.deviations]
-    return torch.stack(moved).square().sum(0).sqrt().where(samples.counts > 1, math.nan)
+    moved = torch.stack(_derivatives(score, samples.mean, samples.deviations))
+    return moved.square().sum(0).sqrt().where(samples.counts > 1, math.nan)
 
 
-def _derivative(score: Callable[[Tensor], Tensor], at: Tensor, along: Tensor) -> Tensor:
-    derivative = torch.autograd.functional.jvp(score, at, along)[1]
-    assert isinstance(derivative, Tensor)
-    return derivative
+def _derivatives(
+    score: Callable[[Tensor], Tensor], at: Float[Tensor, "pos"], directions: Float[Tensor, "sample pos"]
+) -> list[Float[Tensor, "pos"]]:
+    """The score's derivative along each of the directions: of its gradient with weights, by these weights."""
+    with torch.enable_grad():
+        at = at.detach().requires_grad_()
+        scores = score(at)
+        weights = torch.zeros_like(scores, requires_grad=True)
+        (gradient,) = torch.autograd.grad(scores, at, weights, create_graph=True)
+        return [torch.autograd.grad(gradient, weights, along, retain_graph=True)[0] for along in directions]
 
 
 def shares(terms: Mapping[str, Float[Tensor, "pos"]]) -> dict[str, float]:
@@ -45,7 +133,7 @@ def shares(terms: Mapping[str, Float[Tensor, "pos"]]) -> dict[str, float]:
 
 
 def sink_mass(scores: Float[Tensor, "pos"]) -> float:
-    """The share of the score that sits on the first token, where attention goes when it has nowhere to go."""
+    """The share of the score on the first token, which is often an attention sink."""
     whole = float(scores.abs().sum())
     return float(scores[0].abs()) / whole if whole else math.nan
 
@@ -66,23 +154,3 @@ def rank_correlation(one: Float[Tensor, "pos"], other: Float[Tensor, "pos"]) -> 
 def weak(share: Mapping[str, float], least: float = 0.01) -> list[str]:
     """Parts that make up less than ``least`` of the score, so that it says next to nothing about them."""
     return [name for name, part in share.items() if part < least]
-
-
-_quiet: ContextVar[bool] = ContextVar("quiet", default=False)
-
-
-def quietly(function: Callable[[], T]) -> T:
-    """Without warnings of `warn`, in this call alone: the filters of `warnings` are those of all threads."""
-    context = copy_context()
-    context.run(_quiet.set, True)
-    return context.run(function)
-
-
-def warn(message: str) -> None:
-    """A warning that names the line which called heta_lens, and so is shown once for each such line."""
-    if _quiet.get():
-        return
-    level = 1
-    while sys._getframe(level).f_globals.get("__name__", "").startswith("heta_lens."):
-        level += 1
-    warnings.warn(message, stacklevel=level + 1)

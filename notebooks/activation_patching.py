@@ -1,137 +1,142 @@
 # %% [markdown]
-# # Activation patching: is it true?
+# # Activation patching: causal validation
 #
-# An attribution says which tokens mattered. Patching tests it: put what a clean run computed into a spoilt one, and see
-# what comes back. Here both are done side by side, on a pair of stories that differ in one word.
+# An attribution says which tokens mattered. Patching tests that claim: insert activations of a clean run into a
+# corrupted run, and see how much of the prediction is restored. This notebook does both on a pair of stories that
+# differ in one word.
 
 # %%
-MODEL = "demo"  # or a name of the Hugging Face hub, like "gpt2"
+MODEL = "demo"  # or a name on the Hugging Face hub, like "gpt2"
 
 # %% [markdown]
-# We expect two stories of as many tokens, whose answers begin with different ones.
+# We expect two stories with the same number of tokens, whose answers begin with different tokens.
 
 # %%
 import heta_lens
 from heta_lens import causal
 from heta_lens.data import recall
-from heta_lens.models import load_model
 
-model = load_model(MODEL)
+model = heta_lens.load_model(MODEL)
 
 
-def asked(story):
-    """The ids of a story, and of the first token of its answer."""
+def prompt_and_answer(story):
+    """The ids of a story, and the id of the first token of its answer."""
     tokens = model.to_tokens(story.text)
     return tokens, int(model.to_tokens(story.text + story.answer)[0, tokens.shape[1]])
 
 
 for story in recall.stories("test", facts=4, rivals=1):
-    (clean_tokens, right), (spoilt_tokens, wrong) = asked(story), asked(story.twin)
-    if clean_tokens.shape == spoilt_tokens.shape and right != wrong:
+    clean_tokens, clean_answer = prompt_and_answer(story)
+    corrupted_tokens, corrupted_answer = prompt_and_answer(story.twin)
+    if clean_tokens.shape == corrupted_tokens.shape and clean_answer != corrupted_answer:
         break
-answers = right, wrong
+answers = clean_answer, corrupted_answer
 print(story.text.split(". ")[-2], "→", story.answer)
 print(story.twin.text.split(". ")[-2], "→", story.twin.answer)
 
 # %% [markdown]
-# The pair is clean. In one story the sweater is in the jar, in the other in the casket.
+# The stories differ as intended: in one the sweater is in the jar, in the counterfactual it is in the casket.
 #
-# ## The usual idiom
+# ## Standard activation patching
 #
-# The clean run is cached, its residual stream is put into the spoilt run one layer and position at a time, and the
-# difference of the two answers' logits is read. We expect the difference to come back where the word that differs
-# stands, in the lower layers, and at the last position in the higher ones.
+# We cache the clean run and patch its residual stream into the corrupted run, one layer and position at a time. The
+# metric is the logit difference between the two answers. We expect patching to restore it at the word that differs in
+# the lower layers, and at the last position in the higher layers.
 
 # %%
 _, clean = model.run_with_cache(clean_tokens, names_filter=heta_lens.names_filter)
-_, spoilt = model.run_with_cache(spoilt_tokens, names_filter=heta_lens.names_filter)
-grid = causal.patch(clean, spoilt, answers, scale="logit", tokens=clean_tokens, spoilt_tokens=spoilt_tokens)
+_, corrupted = model.run_with_cache(corrupted_tokens, names_filter=heta_lens.names_filter)
+grid = causal.patch(clean, corrupted, answers, scale="logit", tokens=clean_tokens, corrupted_tokens=corrupted_tokens)
 grid.plot()
 
 # %% [markdown]
-# It does: from the word (columns are named by the spoilt tokens) to the end of its sentence, and from there to the last
-# position. The numbers are those of `transformer_lens.patching.get_act_patch_resid_pre`, in its layout, only batched.
-# We expect the largest difference between the two to be a rounding error.
+# It does: the restored position moves from the word to the end of its sentence, and from there to the last position.
+# (Columns are named by the corrupted tokens.) The values are those of
+# `transformer_lens.patching.get_act_patch_resid_pre`, in the same layout, but computed in batches. We expect the
+# largest difference between the two to be a rounding error.
 
 # %%
 from transformer_lens import patching
 
-_, whole = model.run_with_cache(clean_tokens)
-theirs = patching.get_act_patch_resid_pre(
-    model, spoilt_tokens, whole, lambda logits: logits[0, -1, answers[0]] - logits[0, -1, answers[1]]
+_, full_cache = model.run_with_cache(clean_tokens)
+reference = patching.get_act_patch_resid_pre(
+    model, corrupted_tokens, full_cache, lambda logits: logits[0, -1, answers[0]] - logits[0, -1, answers[1]]
 )
-float((theirs.cpu() - grid.values).abs().max())
+float((reference.cpu() - grid.values).abs().max())
 
 # %% [markdown]
-# So it is.
+# The two agree.
 #
-# ## What the attribution says
+# ## The attribution
 #
-# We ask why the first answer rather than the second, and expect the word that differs near the top.
+# We explain why the model gives the first answer rather than the second, and expect the word that differs near the top.
 
 # %%
 attribution = heta_lens.attribute(clean, answers, tokens=clean_tokens, balance="sum")
 attribution
 
 # %% [markdown]
-# The word is there, and the full stop after it, to which the grid says it was moved.
+# The word is there, and so is the full stop after it. According to the grid, the model moves the word's information to
+# that full stop.
 #
-# `validate` patches every token, by zeros, and asks whether the effects agree with the scores. We expect the highest
-# scores to have large effects, and a low rank correlation: most tokens do nothing, in an order that is noise.
+# `validate` patches every token with its values from a run in which the token is zeroed, and compares the effects with
+# the scores. We expect large effects for the highest scores, but a low rank correlation: most tokens have no effect, so
+# their order is noise.
 
 # %%
-checked = causal.validate(clean, attribution, tokens=clean_tokens)
-checked
+validation = causal.validate(clean, attribution, tokens=clean_tokens)
+validation
 
 # %% [markdown]
-# The correlation is low, and five tokens patched together lose more than twenty nats. Token by token, we expect each of
-# the highest to lose some.
+# The correlation is low, and patching the five highest tokens together costs more than twenty nats. Next, each token
+# alone: we expect an effect for each of the highest scores.
 
 # %%
-checked.to_frame().nlargest(4, "score").round(4)
+validation.to_frame().nlargest(4, "score").round(4)
 
 # %% [markdown]
-# The full stop and the last token lose twenty nats and more. The word itself, second by its score, loses a fifth of one
-# when the last position alone reads another value there, since what it told was moved to the full stop long before. As
-# a picture, each row over its largest, we expect the full stop to be deep in both.
+# The full stop and the last token each cost twenty nats and more. The word itself has the second-highest score but
+# costs only a fifth of a nat. This intervention changes only what the last position reads, and the word's information
+# was moved to the full stop in earlier layers. Next, a plot in which each row is divided by its largest value. We
+# expect the full stop to be dark in both rows.
 
 # %%
-checked.plot()
+validation.plot()
 
 # %% [markdown]
-# It is, and the last token above all in the lower one. Which intervention is right is open. Masked for everybody, we
-# expect the word to matter.
+# It is. The last token is dark mainly in the lower row (effects). Which intervention is right is an open question. With
+# `how="input"` a token is masked for all later positions, and we expect the word to have an effect.
 
 # %%
 causal.validate(clean, attribution, tokens=clean_tokens, how="input")
 
 # %% [markdown]
-# It does, and the two orders agree better: an attribution is true or not with respect to an intervention.
+# It does, and scores and effects agree better. Whether an attribution is valid depends on the intervention.
 #
-# ## Patch what the attribution names first
+# ## Patch in the order of the scores
 #
-# Each row of a grid costs a run for every position. If the attribution is any good, its highest scores say where to
-# begin. At layer 0 only the word that differs can bring anything back, and we expect it among the first two or three.
+# Each row of a grid costs a run for every position. A good attribution says where to begin: at its highest scores. At
+# layer 0 only the word that differs can restore anything. We expect it among the first two or three.
 
 # %%
 search = causal.patch_in_order(
-    clean, spoilt, attribution, answers, scale="logit", tokens=clean_tokens, spoilt_tokens=spoilt_tokens
+    clean, corrupted, attribution, answers, scale="logit", tokens=clean_tokens, corrupted_tokens=corrupted_tokens
 )
 print(
-    [attribution.tokens[at] for at in search.positions],
+    [attribution.tokens[position] for position in search.positions],
     search.restored,
-    f"{search.forwards} runs, not {search.exhaustive}",
+    f"{search.forwards} runs instead of {search.exhaustive}",
 )
 
 # %% [markdown]
-# The full stop is the same in both stories, so in the input it brings nothing back; the word is second, and brings all
-# of it. (The third run was made ahead, together with the second.)
+# The full stop is the same token in both stories, so patching it at the input restores nothing. The word comes second
+# and restores everything. (The third run was made in one batch with the second.)
 #
-# ## Swap values, and ask again
+# ## Swap values and explain again
 #
-# Any method can be asked what it says of a patched model. We put the values that the evidence has in the clean run into
-# the spoilt one, a layer at a time, and look at the answers. We expect the swap to turn the answer in one of the lower
-# layers, while attention still moves the word.
+# Any method can explain a patched model. We patch the value vectors of the evidence from the clean run into the
+# corrupted run, one layer at a time, and look at the answers. We expect the swap to flip the answer in one of the lower
+# layers, where attention still moves the word.
 
 # %%
 sentence = story.text[slice(*story.evidence[0].characters)]
@@ -139,51 +144,53 @@ evidence = heta_lens.Prediction.from_cache(clean, tokens=clean_tokens).positions
 
 
 def difference(cache):
-    asked = heta_lens.Prediction.from_cache(cache, answers, tokens=spoilt_tokens)
-    return round(float(asked.log_probs[answers[0]] - asked.log_probs[answers[1]]), 1)
+    """Of the log-probabilities of the two answers: above 0 favours the clean one."""
+    prediction = heta_lens.Prediction.from_cache(cache, answers, tokens=corrupted_tokens)
+    return round(float(prediction.log_probs[answers[0]] - prediction.log_probs[answers[1]]), 1)
 
 
-turned = {}
+by_layer = {}
 for layer in range(model.cfg.n_layers):
-    with causal.swap_values(clean, spoilt, layer, evidence, tokens=spoilt_tokens) as swapped:
-        turned[layer] = difference(swapped)
-difference(spoilt), turned
+    with causal.swap_values(clean, corrupted, layer, evidence, tokens=corrupted_tokens) as swapped:
+        by_layer[layer] = difference(swapped)
+difference(corrupted), by_layer
 
 # %% [markdown]
-# In two of them it turns the answer as if the story had been the other one; in the others it does little. There we
-# explain the spoilt prompt, whose text says something else, and expect the evidence to be found by its place.
+# In two layers the swap flips the answer as if the story had been the clean one; in the other layers it does little. We
+# take the layer with the largest effect and explain the clean answer on the corrupted prompt, whose text gives the
+# other answer. We expect high scores at the positions of the evidence.
 
 # %%
-best = max(turned, key=turned.get)
-with causal.swap_values(clean, spoilt, best, evidence, tokens=spoilt_tokens) as swapped:
-    under = heta_lens.attribute(swapped, answers[0], tokens=spoilt_tokens, balance="sum")
-before = heta_lens.attribute(spoilt, answers[0], tokens=spoilt_tokens, balance="sum")
+best = max(by_layer, key=by_layer.get)
+with causal.swap_values(clean, corrupted, best, evidence, tokens=corrupted_tokens) as swapped:
+    with_swap = heta_lens.attribute(swapped, answers[0], tokens=corrupted_tokens, balance="sum")
+without_swap = heta_lens.attribute(corrupted, answers[0], tokens=corrupted_tokens, balance="sum")
 {
-    name: sum(score.positions[0] in evidence for score in told.top(5))
-    for name, told in {"under the swap": under, "without it": before}.items()
+    name: sum(score.positions[0] in evidence for score in result.top(5))
+    for name, result in {"with the swap": with_swap, "without the swap": without_swap}.items()
 }
 
 # %% [markdown]
-# Fewer of the first five tokens are evidence under the swap than without it, where the text says the other answer in
-# the same place: of a pass rate, know what it is without the patch. The swap ended with its block: the model computes
-# what it did before.
+# Fewer of the five highest tokens are evidence with the swap than without it, where the text gives the other answer at
+# the same positions. So compare a pass rate with its value without the patch. The swap ended with its block: the model
+# computes what it did before.
 #
 # ## From tokens to heads
 #
-# The gate of HETA is a sum over heads. Taken apart, it says through which heads a token's values flow. We expect a few
-# heads to carry most of what the answer's word hands on.
+# HETA's gate is a sum over heads. Its terms say through which heads a token's values flow. We expect a few heads to
+# carry most of the flow from the word that gives the answer.
 
 # %%
-word = int((clean_tokens != spoilt_tokens)[0].nonzero()[0])
+word = int((clean_tokens != corrupted_tokens)[0].nonzero()[0])
 heads = causal.gate_heads(clean, tokens=clean_tokens)
 heads.plot(word)
 
 # %% [markdown]
-# Two heads of the first two layers carry more than half of it. But attention that leads to a token is not yet use of
-# it. So we take each head out and look at the prediction, and expect few heads to be missed.
+# Two heads of the first two layers carry more than half of it. But attention to a token does not mean that the token is
+# used. So we ablate each head and look at the prediction. We expect few heads to matter.
 
 # %%
 causal.ablate_heads(clean, answers, tokens=clean_tokens)
 
 # %% [markdown]
-# Three are, and only one of them is among the two: the flow proposes, the ablation decides.
+# Three do, and only one of them is among the two heads above. The flow suggests candidates; ablation tests them.

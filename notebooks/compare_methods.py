@@ -1,40 +1,40 @@
 # %% [markdown]
 # # Ten methods on one prompt
 #
-# There are many ways to say which tokens mattered. Here ten of them explain the same prediction, on one figure, with
-# what a few metrics say of each below it.
+# Many attribution methods say which tokens mattered. Here ten of them explain the same prediction, in one figure. A few
+# metrics then evaluate each of them.
 
 # %%
-MODEL = "demo"  # or a name of the Hugging Face hub, like "gpt2"
+MODEL = "demo"  # or a name on the Hugging Face hub, like "gpt2"
 
 # %% [markdown]
-# We expect a story in which one sentence tells the answer and another is there to mislead.
+# We expect a story in which one sentence gives the answer and another one distracts from it.
 
 # %%
 from functools import partial
 
+import heta_lens
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry, ask
-from heta_lens.models import load_model
 
-model = load_model(MODEL)
+model = heta_lens.load_model(MODEL)
 (instance,) = suite("recall", limit=1, seed=3, facts=3, distractors="before", wordings="trained")
 print(instance.text)
-print("evidence:", instance.words("support"), "distraction:", instance.words("distractor"))
+print("evidence:", instance.words("support"), "distractor:", instance.words("distractor"))
 
 # %% [markdown]
-# The evidence names the owner and the thing that the question asks for; the distraction tells of another owner's, or of
+# The evidence names the owner and the thing that the question is about. The distractor is about another owner or
 # another thing.
 #
-# One question to the model, and ten methods that answer it: `METHODS` has them all by name. An `Entry` may use the
-# places of the instance's spans, as ContextCite does, which wants to know which part is the question. We expect this
-# to take some seconds, most of them for HETA.
+# Ten methods now explain one prediction; `METHODS` has all methods by name. An `Entry` may refer to the spans of an
+# instance: ContextCite, for example, is given the question's positions as `query=@question`. We expect this to take
+# some seconds, most of them for HETA.
 
 # %%
 prediction = ask(model, instance)
 entries = [
-    Entry.read(written)
-    for written in (
+    Entry.read(specification)
+    for specification in (
         "heta balance=sum",
         "integrated_gradients",
         "input_x_gradient",
@@ -48,46 +48,52 @@ entries = [
     )
 ]
 attributions = {entry.label: entry.ready(instance, prediction)(prediction) for entry in entries}
-{label: round(found.diagnostics["seconds"], 2) for label, found in attributions.items()}
+{label: round(attribution.diagnostics["seconds"], 2) for label, attribution in attributions.items()}
 
 # %% [markdown]
-# All ten are there. On one figure: a row for each method, a column for each token, every row over its largest score;
-# blue speaks for the answer, orange against it. We expect most methods to agree on the answer's own word in the
-# evidence, and random scores to agree with nobody.
+# All ten are there. The figure has a row for each method and a column for each token; every row is divided by its
+# largest score. Blue supports the answer, orange opposes it. We expect most methods to agree on the answer's own word
+# in the evidence, and random scores to agree with no method.
 
 # %%
 import torch
 
-from heta_lens.plots.heat import heat
+from heta_lens.plots.heat_map import heat
 
-rows = torch.stack([found.scores.double().cpu() / found.scores.abs().max().cpu() for found in attributions.values()])
-places = range(len(prediction))
-heat("ten methods", list(attributions), prediction.written, rows, "each over its largest score", places)
+all_scores = [attribution.scores.double().cpu() for attribution in attributions.values()]
+rows = torch.stack([scores / scores.abs().max() for scores in all_scores])
+positions = range(len(prediction))
+heat("ten methods", list(attributions), prediction.written, rows, "each divided by its largest score", positions)
 
 # %% [markdown]
-# About half of them do, and agree on little else: attention rests on the beginning of the text, ContextCite gives a
-# whole sentence one score, and integrated gradients find something to say about nearly every token.
+# About half of them do, and they agree on little else. Attention falls on the beginning of the text, ContextCite gives
+# a whole sentence one score, and integrated gradients give nearly every token a visible score.
 #
-# Which is right? Metrics judge. We take one of each kind: how much further the answer falls when tokens go from the
-# highest score than from the lowest (`abpc`, more is better), where the score lies (`dsa`, the share on words that tell
-# the answer less that on the distraction, from -1 to 1; `first_is_support`, whether the highest score is evidence), and
-# whether patching agrees (`patch_correlation`). Special tokens, like the one that begins the text, are not judged. We
-# expect no method to win them all, and random scores to be nowhere near the best.
+# Which method is right? Metrics evaluate that. We take a few of different kinds:
+#
+# - `abpc`: how much further the answer falls when tokens are removed from the highest score than from the lowest (more
+#   is better).
+# - `dsa`: the share of the score on words that give the answer, minus the share on the distractor, from -1 to 1.
+# - `first_is_evidence`: whether the highest score is on the evidence.
+# - `patch_correlation`: whether patching agrees.
+#
+# Special tokens, like the one that begins the text, are not evaluated. We expect no method to win on all metrics, and
+# random scores to be far from the best.
 
 # %%
 import pandas as pd
 
 from heta_lens.evaluation import figures
-from heta_lens.metrics import Case
+from heta_lens.metrics import ExplainedPrompt
 
-judged = {}
+values = {}
 for entry in entries:
-    case = Case(instance, prediction, attributions[entry.label], entry.ready, partial(ask, model))
-    judged[entry.label] = figures(case, ["abpc", "dsa", "first_is_support", "patch_correlation"])[0]
-pd.DataFrame(judged).T.astype(float).round(3)
+    case = ExplainedPrompt(instance, prediction, attributions[entry.label], entry.ready, partial(ask, model))
+    values[entry.label] = figures(case, ["abpc", "dsa", "first_is_evidence", "patch_correlation"])[0]
+pd.DataFrame(values).T.astype(float).round(3)
 
 # %% [markdown]
-# None does: leaving one token out leads, alone or with others, by the first three, attention rollout by the last. And
-# random scores are not last: they put evidence first, by luck. One prompt proves nothing, and these are single numbers
-# without intervals. `heta-lens evaluate recall` does the same for hundreds of prompts, with intervals, paired
-# differences and all the metrics there are; what came of it is on the page of results in the documentation.
+# None does. Leave-one-out is best, alone or tied, on the first three metrics, and attention rollout on the last. Random
+# scores are not last: they put evidence first, by luck. One prompt proves nothing, and these are single numbers without
+# intervals. `heta-lens evaluate recall` does the same for hundreds of prompts, with intervals, paired differences and
+# all metrics. The documentation's results page has the outcome.

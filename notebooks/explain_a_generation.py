@@ -1,23 +1,22 @@
 # %% [markdown]
 # # Explain a generation
 #
-# A model rarely says one token. Here every token of an answer is explained, each from all tokens before it, and the
-# answer as a whole.
+# An answer usually has several tokens. This notebook explains every token of an answer, each from all tokens before it,
+# and the answer as a whole.
 
 # %%
-MODEL = "demo"  # or a name of the Hugging Face hub, like "gpt2"
+MODEL = "demo"  # or a name on the Hugging Face hub, like "gpt2"
 
 # %% [markdown]
-# We let the model go on after a story, and expect an answer to its question.
+# We let the model continue a story, and expect an answer to its question.
 
 # %%
 import torch
 
 import heta_lens
 from heta_lens.data import recall
-from heta_lens.models import load_model
 
-model = load_model(MODEL)
+model = heta_lens.load_model(MODEL)
 story = next(recall.stories("test", seed=1, facts=3, hops=2))
 tokens = model.to_tokens(story.text)
 prompt_length = tokens.shape[1]
@@ -27,8 +26,8 @@ for _ in range(2):
 print(model.tokenizer.decode(tokens[0]))
 
 # %% [markdown]
-# The question takes two steps: where the thing is kept, and where that is. The answer, and the mark that ends it, are
-# the last two tokens.
+# The question takes two hops: in which place the thing is, and in which room that place is. The last two tokens are the
+# answer and the full stop after it.
 #
 # One cache of the whole text is enough. `attribute_span` explains every token from `prompt_length` on. We expect two
 # targets.
@@ -39,54 +38,55 @@ answer = heta_lens.attribute_span(cache, prompt_length, tokens=tokens, balance="
 answer.targets
 
 # %% [markdown]
-# Both are there. All of the answer together: the scores of the prompt's tokens, summed over the targets. We expect both
-# sentences of the evidence among the highest.
+# Both are there. Next, the answer as a whole: the scores of the prompt's tokens, summed over the targets. We expect
+# words of both evidence sentences among the highest.
 
 # %%
 answer
 
 # %% [markdown]
-# Words of both are. Which token made which: a row for each target, a column for each source, the first target among the
-# sources of the second. We expect most of what made the place to be evidence.
+# They are. The matrix has a row for each target and a column for each source; the first target is a source of the
+# second. We expect most of the room's score on the evidence.
 
 # %%
-from heta_lens.plots.heat import heat
+from heta_lens.plots.heat_map import heat
 
-places = range(len(answer.tokens))
-heat("what each token comes from", answer.targets, answer.tokens, answer.matrix, "HETA, balance='sum'", places)
+positions = range(len(answer.tokens))
+heat("sources of each target", answer.targets, answer.tokens, answer.matrix, "HETA, balance='sum'", positions)
 
 # %% [markdown]
-# Some of the deepest columns are. In numbers, we expect more than half.
+# Some of the darkest columns are evidence. As a share of the score, we expect more than half.
 
 # %%
-asked = heta_lens.Prediction.from_cache(cache, position=prompt_length, tokens=tokens)
-told = [story.text[slice(*sentence.characters)] for sentence in story.evidence]
-evidence = [at for sentence in told for at in asked.positions_of(sentence)]
-round(float(answer.matrix[0][evidence].sum() / answer.matrix[0].nansum()), 2), "of the place's score is on the evidence"
+prediction = heta_lens.Prediction.from_cache(cache, position=prompt_length, tokens=tokens)
+sentences = [story.text[slice(*sentence.characters)] for sentence in story.evidence]
+evidence = [position for sentence in sentences for position in prediction.positions_of(sentence)]
+round(float(answer.matrix[0][evidence].sum() / answer.matrix[0].nansum()), 2), "of the room's score is on the evidence"
 
 # %% [markdown]
-# Just above half is; the highest single score is a verb of another sentence, which tells of another thing. What the
-# full stop hangs on, by itself: we expect the word before it.
+# It is just above half. The highest single score is a verb in another sentence, about another thing. Next, the full
+# stop alone: we expect the highest score on the word before it.
 
 # %%
 answer.steps[1].top(3)
 
 # %% [markdown]
-# What ends a sentence follows from its last word.
+# The full stop depends most on the word before it.
 #
-# Each step is an attribution of its own, with all that belongs to it. We expect the first to be as
-# `attribute(cache, position=prompt_length)` gives it.
+# Each step is a complete `Attribution`. We expect the first one to equal
+# `attribute(cache, position=prompt_length)`.
 
 # %%
 alone = heta_lens.attribute(cache, position=prompt_length, tokens=tokens, balance="sum")
 float((answer.steps[0].scores - alone.scores).abs().max())
 
 # %% [markdown]
-# It is, to the last digits. Pointing at a target shows where it came from; we expect the same as in the map above.
+# It does, up to the last digits. In the plot, pointing at a target shows its sources. We expect the same picture as in
+# the heat map above.
 
 # %%
 answer.plot()
 
 # %% [markdown]
-# It is the same, a target at a time. The totals add scores of different targets, as the paper does, although nothing
-# gives them a common unit: look at the steps before believing a sum.
+# It is the same, one target at a time. The totals add scores of different targets, as the paper does, but these have no
+# common unit: look at the steps before you trust a sum.

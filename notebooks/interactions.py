@@ -1,31 +1,30 @@
 # %% [markdown]
 # # Which tokens act together?
 #
-# Scores are one number a token. But a question and the sentence that answers it do not act alone: the curvature of the
-# prediction in two tokens at once says which pairs do.
+# HETA gives one score per token. But a question and the sentence that answers it act together. The curvature of the
+# prediction in two tokens at once says which pairs of tokens interact.
 
 # %%
-MODEL = "demo"  # or a name of the Hugging Face hub, like "gpt2"
+MODEL = "demo"  # or a name on the Hugging Face hub, like "gpt2"
 
 # %% [markdown]
-# We expect a short story, whose question names an owner and a thing.
+# We expect a short story whose question names an owner and a thing.
 
 # %%
 import heta_lens
 from heta_lens.data import recall
-from heta_lens.models import load_model
 
-model = load_model(MODEL)
+model = heta_lens.load_model(MODEL)
 story = next(recall.stories("test", seed=2, facts=2, rivals=1))
 tokens = model.to_tokens(story.text)
 _, cache = model.run_with_cache(tokens, names_filter=heta_lens.names_filter)
 print(story.text, "→", story.answer)
 
 # %% [markdown]
-# Both sentences tell of the same thing; only the owner tells them apart.
+# Both sentences are about the same kind of thing; only the owner distinguishes them.
 #
-# `interactions=True` keeps the whole table of second derivatives between tokens, from the same products with the
-# Hessian that the curvature is made of. We expect it to be symmetric.
+# `interactions=True` keeps the whole map of second derivatives between tokens. It comes from the same Hessian–vector
+# products as the curvature. We expect it to be symmetric.
 
 # %%
 attribution = heta_lens.attribute(cache, tokens=tokens, balance="sum", interactions=True, probes=40)
@@ -33,31 +32,32 @@ pairs = attribution.interactions
 print(tuple(pairs.shape), float((pairs - pairs.T).abs().max() / pairs.max()))
 
 # %% [markdown]
-# It is, because every pair is estimated from both of its tokens. As a map we expect the pairs to gather where the
-# story meets the question.
+# It is, because every pair is estimated from both of its tokens. In the heat map we expect strong pairs between the
+# story and the question.
 
 # %%
-from heta_lens.plots.heat import heat
+from heta_lens.plots.heat_map import heat
 
-heat("pairs of tokens", attribution.tokens, attribution.tokens, pairs, "second derivatives, in size", range(len(pairs)))
+heat("pairs of tokens", attribution.tokens, attribution.tokens, pairs, "size of second derivatives", range(len(pairs)))
 
 # %% [markdown]
-# They do, and within the sentence that tells the answer. The strongest pairs of different tokens, by name; we expect
-# the owner and the thing in the question to be paired with words of the sentence that tells of them.
+# They are there, and also within the sentence that gives the answer. Next, the strongest pairs of different tokens by
+# name. We expect the owner and the thing in the question to be paired with words of the sentence about them.
 
 # %%
 upper = pairs.triu(1)
 order = upper.flatten().argsort(descending=True)[:8].tolist()
-places = [divmod(at, len(pairs)) for at in order]
-for first, second in places:
-    one, other = (f"{attribution.tokens[at]!r} at {at}" for at in (first, second))
-    print(f"{float(pairs[first, second]):10.3g}  {one}, {other}")
+strongest = [divmod(index, len(pairs)) for index in order]
+for first, second in strongest:
+    names = [f"{attribution.tokens[position]!r} at {position}" for position in (first, second)]
+    print(f"{float(pairs[first, second]):10.3g}  {', '.join(names)}")
 
 # %% [markdown]
-# Half of them are; the others are within that sentence or within the question, and one with the beginning of the text.
-# The strongest joins the owner and the place, all that had to be bound. Is it true? Mask both tokens of a pair, and
-# each alone: if they act together, the effect of both is not the sum of the two. We expect that of the strongest pair,
-# and nothing of the weakest.
+# Half of them are. The others lie within that sentence or within the question, and one is with the beginning of the
+# text. The strongest pair joins the owner and the place, which is exactly the binding that the answer needs.
+#
+# Masking tests this: mask both tokens of a pair, then each one alone. If the tokens interact, the joint effect differs
+# from the sum of the two single effects. We expect such a difference for the strongest pair, and none for the weakest.
 
 # %%
 from heta_lens.causal import effects
@@ -65,15 +65,16 @@ from heta_lens.causal import effects
 prediction = heta_lens.Prediction.from_cache(cache, tokens=tokens)
 
 
-def together(first, second):
-    both, one, other = effects(prediction, how="input", groups=[[first, second], [first], [second]]).tolist()
-    return {"both": round(both, 3), "apart": round(one + other, 3)}
+def masking_effects(first, second):
+    groups = [[first, second], [first], [second]]
+    joint, first_alone, second_alone = effects(prediction, how="input", groups=groups).tolist()
+    return {"joint": round(joint, 3), "sum of both alone": round(first_alone + second_alone, 3)}
 
 
-inside = [(i, j) for i in range(1, len(pairs)) for j in range(i + 1, len(pairs))]
-weakest = min(inside, key=lambda pair: float(pairs[pair]))
-together(*places[0]), together(*weakest)
+candidates = [(i, j) for i in range(1, len(pairs)) for j in range(i + 1, len(pairs))]
+weakest = min(candidates, key=lambda pair: float(pairs[pair]))
+masking_effects(*strongest[0]), masking_effects(*weakest)
 
 # %% [markdown]
-# The strongest pair does overlap: without both, less is lost than without each in turn; the weakest does nothing.
-# Second derivatives are taken at a point, and masking goes far from it: the two need not agree in size.
+# The strongest pair interacts: masking both tokens costs less than the sum of masking each alone. The weakest pair has
+# no effect. Second derivatives are taken at one point, and masking goes far from it, so the two need not agree in size.

@@ -1,30 +1,31 @@
 # %% [markdown]
 # # Quickstart: which tokens made the model say that?
 #
-# We run a model once with a cache, ask which tokens made it say what it says, look at the answer in three ways, and
-# keep it in a file. The model is the small one that ships with heta_lens, so nothing is downloaded; every cell runs on
-# a real model too, if its name is put here in place of `"demo"`.
+# We run a model once with a cache, attribute its prediction to the context tokens, look at the result in three ways,
+# and save it to a file. The model is the small one that ships with heta_lens, so nothing is downloaded. To run every
+# cell on another model, put its name here in place of `"demo"`.
 
 # %%
-MODEL = "demo"  # or a name of the Hugging Face hub, like "gpt2"
+MODEL = "demo"  # or a name on the Hugging Face hub, like "gpt2"
 
 # %% [markdown]
-# We expect a short story with a question at its end. Who made it up knows which sentence tells the answer.
+# We expect a short story with a question at its end. The story is generated, so we know which sentence gives the
+# answer.
 
 # %%
 import heta_lens
 from heta_lens.data import recall
-from heta_lens.models import load_model
 
-model = load_model(MODEL)
+model = heta_lens.load_model(MODEL)
 story = next(recall.stories("test", facts=4, rivals=1))
 print(story.text)
 
 # %% [markdown]
-# Two people own a sweater, two other things are put elsewhere, and the last sentence is the one that matters.
+# Two people own a sweater, two other things are put elsewhere, and the last sentence before the question gives the
+# answer.
 #
-# One run of the model with a cache is all that is needed. `names_filter` keeps the cache small. We expect the jar as
-# the most likely next token.
+# One run of the model with a cache is enough. `names_filter` keeps the cache small. We expect the jar as the most
+# likely next token.
 
 # %%
 tokens = model.to_tokens(story.text)
@@ -32,25 +33,26 @@ logits, cache = model.run_with_cache(tokens, names_filter=heta_lens.names_filter
 model.tokenizer.decode([int(logits[0, -1].argmax())])
 
 # %% [markdown]
-# The model has read the story. Now: why the jar? We expect the sentence about Alba's sweater among the highest scores.
+# The model answers correctly. Why the jar? We expect the sentence about Alba's sweater among the highest scores.
 
 # %%
 attribution = heta_lens.attribute(cache, tokens=tokens, balance="sum")
 attribution
 
 # %% [markdown]
-# It is there, with the words of the question that ask for it. `balance="sum"` gives the two parts of the score,
-# curvature and information, the same total before the gate weighs them; without it the paper's formula is used as it
-# stands, and a warning says when one part drowns the other.
+# It is there, with the words of the question that refer to it. `balance="sum"` gives the two parts of the score,
+# curvature and information, the same total before the gate is applied. Without it, the paper's formula is used as
+# printed, and a warning says when the score is dominated by one part.
 #
-# The same as coloured tokens: blue is much. We expect the colour in the last sentence and in the question.
+# Next, the same scores as coloured tokens: darker blue is a higher score. We expect the colour in the last sentence of
+# the story and in the question.
 
 # %%
 attribution.plot()
 
 # %% [markdown]
-# There it is. Tokens of a word can be put together, and stretches of the text can be asked for. We expect the sentence
-# with the evidence to hold more of the score than any other sentence of the story.
+# It is there. Scores can be summed over the tokens of a word (`by_word`) or over spans of the text (`by_spans`). We
+# expect the evidence sentence to have more of the score than any other sentence of the story.
 
 # %%
 text = attribution.text
@@ -60,9 +62,9 @@ for sentence in attribution.by_spans(sentences):
     print(f"{sentence.score / float(attribution.scores.sum()):6.1%}  {sentence.text.strip()}")
 
 # %% [markdown]
-# So it does; the question, which every answer hangs on, comes next.
+# It does. The question comes next, since every answer depends on it.
 #
-# All numbers are in a table: the score, how sure it is (curvature is estimated by random probes), and its parts. We
+# A table has all numbers: the score, its standard error (curvature is estimated with random probes), and its parts. We
 # expect standard errors well below the highest scores.
 
 # %%
@@ -70,17 +72,18 @@ table = attribution.to_frame()
 table.sort_values("score", ascending=False)[["token", "score", "score_se", "gate", "curvature", "information"]].head(6)
 
 # %% [markdown]
-# They are a few percent. What the score cost, and what there is to know about it, is in `diagnostics`. We expect one
-# masked run for each token, and ten products with the Hessian for each.
+# They are a few percent. `diagnostics` has the cost of the score and other facts about it. We expect one masked run and
+# ten Hessian–vector products (`hvps`) per token.
 
 # %%
 {name: attribution.diagnostics[name] for name in ("forwards", "hvps", "target_log_prob", "share", "sink_mass")}
 
 # %% [markdown]
-# That is what it took, and one run more to compare with. After the gate the two parts still count nearly alike
-# (`share`), and the first token, on which attention often rests, holds next to none of the score.
+# There are ten HVPs per token. The forward passes are the masked runs, one unmasked run for comparison, and those that
+# build gradient graphs. After the gate, the two parts still have nearly equal shares (`share`). The first token, often
+# an attention sink, has almost none of the score (`sink_mass`).
 #
-# A result is kept in one file, and comes back equal. We expect `True`.
+# A result is saved to one file, and is equal when loaded again. We expect `True`.
 
 # %%
 import tempfile
@@ -88,9 +91,9 @@ from pathlib import Path
 
 path = Path(tempfile.mkdtemp()) / "jar.safetensors"
 attribution.save(path)
-again = heta_lens.Attribution.load(path)
-again.scores.equal(attribution.scores) and again.tokens == attribution.tokens
+loaded = heta_lens.Attribution.load(path)
+loaded.scores.equal(attribution.scores) and loaded.tokens == attribution.tokens
 
 # %% [markdown]
-# It does. Other questions (why this token rather than that one, why the token at place 12, many prompts at once) are in
-# the README; whether scores like these are *true* is what `activation_patching` asks.
+# It is. The README shows other questions: why this token rather than that one, why the token at position 12, many
+# prompts at once. The notebook `activation_patching` tests scores like these by intervention.

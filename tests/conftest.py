@@ -1,18 +1,86 @@
-"""Shared by all tests."""
+"""Shared by all tests: the tiers, and fixtures."""
 
 import functools
 import os
+import random
+from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jaxtyping
 import pytest
 import torch
+from torch import Tensor
+
+from helpers import zoo
+from helpers.asking import cache_of
+from helpers.spans import N
 
 # Threads only slow models of this size down; where processes share the cores, several times. Notebooks and commands
 # that tests start inherit this.
 os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1)
+
+CANONICAL = {"bridge-gpt2", "bridge-llama", "bridge-native", "hooked-gpt2"}
+"""The kinds of model that stand for all others but in `make test-all`: three of them on each line."""
+BOTH_LINES = ("model", "prediction", "causal", "whole")
+"""Folders whose tests meet what differs between the two lines of TransformerLens; other tests are marked one by one."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by tier: on both lines, and the cases of each test that are left to a later tier."""
+    by_function: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.path.relative_to(Path(__file__).parent).parts[0] in BOTH_LINES:
+            item.add_marker("both_lines")
+        by_function[item.nodeid.partition("[")[0]].append(item)
+    for name, cases in by_function.items():
+        leave_other_kinds([item for item in cases if kinds_of(item)], random.Random(name))
+        leave_other_cases([item for item in cases if not is_left(item)], random.Random(name))
+
+
+def leave_other_kinds(cases: list[pytest.Item], generator: random.Random) -> None:
+    """To `make test-all` all kinds but the canonical ones (or one case, where none is), to `make test` all but one."""
+    canonical = [item for item in cases if kinds_of(item) <= CANONICAL]
+    others = [item for item in cases if not kinds_of(item) <= CANONICAL]
+    for item in others if canonical else others[1:]:
+        item.add_marker("every_model")
+    if canonical:
+        kept = generator.choice(sorted(sorted(kinds_of(item)) for item in canonical))
+        for item in canonical:
+            if kinds_of(item) != {*kept}:
+                item.add_marker("slow")
+
+
+def leave_other_cases(cases: list[pytest.Item], generator: random.Random) -> None:
+    """Of a test marked ``sample``, draw the cases of `make quick` and of `make test`; always the same ones."""
+    marker = cases[0].get_closest_marker("sample") if cases else None
+    if marker is None:
+        return
+    quick, test = marker.kwargs["quick"], marker.kwargs.get("test", len(cases))
+    for rank, item in enumerate(sorted(generator.sample(cases, len(cases)), key=is_slow)):
+        if rank >= test:
+            item.add_marker("thorough")
+        elif rank >= quick:
+            item.add_marker("slow")
+
+
+def is_left(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(tier) for tier in ("every_model", "thorough", "nightly"))
+
+
+def is_slow(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is not None
+
+
+def kinds_of(item: pytest.Item) -> set[str]:
+    """The kinds of model that a test is parametrised by."""
+    builders = {id(build): name for name, build in zoo.KINDS}
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    names = {value if isinstance(value, str) else builders.get(id(value), "") for value in parameters}
+    return names & {*builders.values()}
 
 
 @pytest.fixture
@@ -40,3 +108,19 @@ def forwards(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Any]]:
         return runs
 
     return watch
+
+
+# What `attribute` and `attribute_span` are asked about, unless a folder has its own.
+@pytest.fixture
+def model() -> Any:
+    return zoo.bridge("gpt2")
+
+
+@pytest.fixture
+def ids(model: Any) -> Tensor:
+    return zoo.prompt(model, N)
+
+
+@pytest.fixture
+def cache(model: Any, ids: Tensor) -> Any:
+    return cache_of(model, ids)

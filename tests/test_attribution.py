@@ -1,59 +1,20 @@
 """The result: read it by token, word and span, leave tokens out, tabulate, print, plot and store it."""
 
-import json
 import math
-import os
 import re
-from collections.abc import Sequence
-from dataclasses import FrozenInstanceError, fields, replace
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from asking import explain
-from rich.cells import cell_len
-from safetensors.torch import save_file
-from torch import Tensor
 from torch.testing import assert_close
 
 import heta_lens
-import zoo
-from heta_lens import Attribution, storage
-from heta_lens.attribution import FORMAT, VERSION
-
-TOKENS = ("<bos>", "The", " cat", " s", "at", "\n")
-SCORES = (6.0, 0.5, 3.0, 1.0, 2.0, 0.25)
-
-
-def double(values: Sequence[float]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def attribution(tokens: Sequence[str] = TOKENS, scores: Sequence[float] = SCORES, **changes: Any) -> Attribution:
-    """By hand: token i has id 10 + i; the first is special; the target is " down"."""
-    ends = [len("".join(tokens[: i + 1])) for i in range(len(tokens))]
-    made = Attribution(
-        ids=torch.arange(len(tokens)) + 10,
-        tokens=tuple(tokens),
-        positions=torch.arange(len(tokens)),
-        offsets=torch.tensor(list(zip([0, *ends], ends, strict=False))),
-        special=torch.arange(len(tokens)) == 0,
-        text="".join(tokens),
-        target=7,
-        target_text=" down",
-        method="heta",
-        scores=double(scores),
-    )
-    return replace(made, **changes)
-
-
-def uncertain(**changes: Any) -> Attribution:
-    """With parts, and standard errors of some."""
-    errors = {"scores": double(range(6)) / 10, "curvature": double(range(6)), "information": None}
-    parts = {"curvature": double(SCORES) * 2, "information": double(SCORES) * 3}
-    diagnostics = {"standard_errors": errors, "probes": 3, "sink_mass": 0.47, "balanced": double(SCORES) / 7}
-    return attribution(parts=parts, **{"diagnostics": diagnostics, **changes})
+from helpers import zoo
+from helpers.asking import explain
+from helpers.attributions import SCORES, TOKENS, attribution, double, uncertain
+from heta_lens import Attribution
 
 
 # -------------------------------------------------------------------------------------------------------- by token
@@ -98,12 +59,6 @@ def test_a_score_that_is_no_finite_number_cannot_be_kept(value: float):
     pairs[3, 1] = value
     with pytest.raises(ValueError, match=rf"interactions is {value} at position 3, token ' s'"):
         attribution(interactions=pairs)
-
-
-def test_no_line_can_steer_a_terminal():
-    made = attribution(["\x1b[2J", "\u202ea", "\x9b"], (1, 2, 3), method="\x1b[2Jheta\nheta")
-    assert not set(repr(made)) & set("\x1b\u202e\x9b")
-    assert repr(made).startswith("␛[2Jheta␊heta: why ' down'?")
 
 
 def test_equal_scores_keep_the_order_of_the_text():
@@ -312,206 +267,6 @@ def test_scores_of_half_precision_can_be_tabulated_printed_and_plotted():
     assert half.plot().fragment
 
 
-# -------------------------------------------------------------------------------------------------------- save and load
-def assert_same(found: Any, expected: Any) -> None:
-    if isinstance(expected, Tensor):
-        assert_close(found, expected, rtol=0, atol=0)
-    elif isinstance(expected, dict):
-        assert list(found) == list(expected)
-        for key, item in expected.items():
-            assert_same(found[key], item)
-    else:
-        assert (type(found), found) == (type(expected), expected)
-
-
-FULL = {
-    "target": (7, 9),
-    "target_text": (" down", " up"),
-    "signed": True,
-    "options": {"mask": torch.tensor([0.5, -1.0]), "layers": (0, 1), "tolerance": None, "deep": {"pair": [(1, None)]}},
-    "positions": torch.tensor([0, 2, 3, 4, 5, 9]),
-}
-
-
-@pytest.mark.parametrize("changes", [{}, FULL], ids=["plain", "full"])
-def test_what_is_saved_is_loaded_exactly(tmp_path: Path, changes: dict[str, Any]):
-    saved = uncertain(**changes)
-    saved.save(tmp_path / "a.safetensors")
-    loaded = Attribution.load(tmp_path / "a.safetensors")
-    for field in fields(Attribution):
-        assert_same(getattr(loaded, field.name), getattr(saved, field.name))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_scores_keep_their_dtype_in_a_file(tmp_path: Path, dtype: torch.dtype):
-    saved = replace(attribution(), scores=double(SCORES).div(3).to(dtype))
-    saved.save(tmp_path / "a.safetensors")
-    assert_same(Attribution.load(tmp_path / "a.safetensors").scores, saved.scores)
-
-
-def test_a_loaded_attribution_outlives_its_file(tmp_path: Path):
-    path = tmp_path / "a.safetensors"
-    attribution(scores=[-score for score in SCORES]).save(path)
-    other = path.read_bytes()
-    attribution().save(path)
-    loaded = Attribution.load(path)
-    with open(path, "r+b") as file:  # in place, as safetensors before 0.8 writes
-        file.write(other)
-    assert loaded.scores.tolist() == list(SCORES)
-
-
-def test_another_safetensors_file_is_no_attribution(tmp_path: Path):
-    save_file({"scores": torch.ones(3)}, tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match=r"model.safetensors is a safetensors file, but not a heta_lens.attribution"):
-        Attribution.load(tmp_path / "model.safetensors")
-
-
-def saved_fields(path: Path, **changes: Any) -> Path:
-    """A file with an attribution's fields, of which some are changed."""
-    made = uncertain()
-    storage.save(path, FORMAT, VERSION, {entry.name: getattr(made, entry.name) for entry in fields(made)} | changes)
-    return path
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"tokens": (*TOKENS, "more")}, r"its ids has shape \(6,\) and torch.int64, and must have shape \(7,\)"),
-        ({"tokens": ()}, "it has no tokens"),
-        ({"tokens": [*TOKENS]}, "its tokens is .* and must be a list of text"),
-        ({"tokens": (*TOKENS[:5], 5)}, "its tokens is"),
-        ({"ids": None}, "its ids is None, and must be a tensor"),
-        ({"ids": torch.ones(6)}, "its ids has shape .* torch.float32"),
-        ({"scores": torch.ones(6, dtype=torch.int64)}, "its scores has shape .* torch.int64"),
-        ({"scores": torch.tensor([1.0, 2, 3, math.nan, 5, 6])}, r"its scores at \[3\] is nan, and must be finite"),
-        ({"parts": {"gate": torch.ones(5)}}, r"its parts\['gate'\] has shape \(5,\)"),
-        ({"parts": {"gate": 1.0}}, "its parts is"),
-        ({"offsets": torch.zeros(6, 3, dtype=torch.int64)}, r"its offsets has shape \(6, 3\)"),
-        ({"offsets": torch.full((6, 2), 99)}, r"its offsets\[0\] are \(99, 99\), which is no place in its text of 17"),
-        ({"positions": torch.zeros(6, dtype=torch.int64)}, "its positions are .* ascending order"),
-        ({"interactions": torch.ones(6)}, r"its interactions has shape \(6,\)"),
-        ({"target": (7, 9)}, "its target_text is ' down', which does not fit the target"),
-        ({"target": -1}, "its ids or its target are below 0"),
-        ({"target": "down"}, "its target is 'down', and must be a whole number"),
-        ({"signed": 1}, "its signed is 1, and must be true or false"),
-        ({"diagnostics": {"sink_mass": "much"}}, "its sink_mass is 'much', and must be a number"),
-        ({"diagnostics": {"target_rank": 1}}, "only one of target_log_prob and target_rank"),
-        ({"diagnostics": {"target_rank": 1, "target_log_prob": 1000.0}}, "its target_log_prob is 1000.0"),
-        ({"diagnostics": {"standard_errors": {"scores": torch.ones(6)}}}, "standard_errors but no probes"),
-        ({"diagnostics": {"standard_errors": {"scores": torch.ones(5)}}}, r"standard_errors\['scores'\] has shape"),
-        ({"diagnostics": {"balanced": torch.ones(5)}}, r"its balanced is or has shape \(5,\)"),
-        ({"weather": "fine"}, "it has an unknown field 'weather'"),
-    ],
-)
-def test_a_file_that_is_no_attribution_is_refused(tmp_path: Path, changes: dict[str, Any], message: str):
-    path = saved_fields(tmp_path / "a.safetensors", **changes)
-    with pytest.raises(ValueError, match=rf"a.safetensors is a damaged {FORMAT} file: .*{message}"):
-        Attribution.load(path)
-
-
-def test_a_file_that_is_one_is_loaded(tmp_path: Path):
-    assert repr(Attribution.load(saved_fields(tmp_path / "a.safetensors"))) == repr(uncertain())
-
-
-def test_a_pipe_is_refused_at_once(tmp_path: Path):
-    os.mkfifo(tmp_path / "a.safetensors")
-    with pytest.raises(OSError, match=r"a.safetensors is a pipe: give a regular file"):
-        Attribution.load(tmp_path / "a.safetensors")
-
-
-def test_a_foreign_file_is_refused_before_it_is_read(tmp_path: Path):
-    path, size = tmp_path / "model.safetensors", 4 * 2**40  # no memory holds as much, and no disk: the file is sparse
-    header = json.dumps({"weight": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
-    with open(path, "wb") as file:
-        file.write(len(header).to_bytes(8, "little") + header)
-        file.truncate(8 + len(header) + size)
-    with pytest.raises(ValueError, match=r"is a safetensors file, but not a heta_lens.attribution file"):
-        Attribution.load(path)
-
-
-def test_an_attribution_from_a_newer_heta_lens_is_refused(tmp_path: Path):
-    storage.save(tmp_path / "a.safetensors", "heta_lens.attribution", 2, {"scores": torch.ones(3), "new": 1})
-    with pytest.raises(ValueError, match="upgrade"):
-        Attribution.load(tmp_path / "a.safetensors")
-
-
-# ------------------------------------------------------------------------------------------------------- in a terminal
-def lines(made: Attribution) -> list[str]:
-    return repr(made).splitlines()
-
-
-def test_it_prints_the_question_the_highest_tokens_and_how_to_read_them():
-    assert [line.split("█")[0].split() for line in lines(uncertain())] == [
-        ["heta:", "why", "'", "down'?"],
-        ["0", "'<bos>'", "6"],
-        ["2", "'", "cat'", "3"],
-        ["4", "'at'", "2"],
-        ["3", "'", "s'", "1"],
-        ["1", "'The'", "0.5"],
-        ["5", r"'\n'", "0.25"],
-        ["first", "token", "(often", "an", "attention", "sink):", "47%", "of", "the", "score"],
-        ["scores", "≥", "0:", "how", "much", "it", "matters,", "no", "direction"],
-    ]
-
-
-def test_bars_are_as_long_as_their_scores():
-    assert [line.count("█") for line in lines(attribution())[1:-1]] == [30, 15, 10, 5, 2, 1]
-
-
-def test_signed_scores_say_what_their_sign_means():
-    made = attribution(scores=[-score for score in SCORES], signed=True)
-    assert lines(made)[-1] == "scores either sign: above 0 speaks for the target"
-    assert lines(made)[1].split()[:3] == ["5", r"'\n'", "-0.25"]
-    assert lines(made)[-2] == "most against the target: '<bos>' at 0, -6"
-    assert lines(made)[-3].count("█") == 30
-
-
-def test_a_long_context_says_how_many_tokens_are_not_printed():
-    assert "the 8 highest of 50 tokens" in repr(attribution(["x"] * 50, range(50)))
-
-
-def test_a_contrast_names_both_targets():
-    made = attribution(target=(1, 2), target_text=(" Paris", " Rome"))
-    assert lines(made)[0] == "heta: why ' Paris' rather than ' Rome'?"
-
-
-def test_what_was_left_out_is_not_printed():
-    assert "<bos>" not in repr(attribution().without(special=True))
-
-
-@pytest.mark.parametrize(
-    "token",
-    ["a" * 200, "\n" * 40, "e\N{COMBINING ACUTE ACCENT}" * 50, "世界" * 20, "😀" * 30],
-    ids=["long", "newlines", "accents", "Chinese", "emoji"],
-)
-def test_it_fits_a_terminal_whatever_the_tokens(token: str):
-    made = attribution([token] * 2000, [1e-300 * (-1) ** i for i in range(2000)], signed=True)
-    made = replace(made, diagnostics={"sink_mass": 1.0}, target=(1, 2), target_text=(token, token))
-    assert max(map(cell_len, lines(made))) <= 100
-
-
-def test_what_is_cut_short_says_so():
-    made = attribution(["a" * 200], [1], target_text="b" * 200)
-    assert [("…" in line) for line in lines(made)[:2]] == [True, True]
-
-
-def test_columns_line_up_under_wide_characters():
-    made = attribution(["世界", "cat", "😀"], (3, 2, 1))
-    assert len({cell_len(line.split("█")[0]) for line in lines(made)[1:-1]}) == 1
-
-
-def test_an_ordinary_result_fits_80_columns():
-    made = attribution([" tokens"] * 2000, range(2000), diagnostics={"sink_mass": 0.61})
-    assert max(map(cell_len, lines(made))) <= 80
-
-
-def test_scores_of_nothing_but_zeros_print_no_nan():
-    made = attribution(scores=[0.0] * 6, diagnostics={"sink_mass": math.nan})
-    assert "nan" not in repr(made)
-    assert "█" not in repr(made)
-
-
 # --------------------------------------------------------------------------------------------------------------- plots
 def test_the_plot_has_the_question_and_every_token():
     shown = attribution().plot()
@@ -539,30 +294,6 @@ def test_the_tokens_of_a_model_are_found_in_its_text(tmp_path: Path):
     assert repr(Attribution.load(tmp_path / "a.safetensors")) == repr(made)
 
 
-# ------------------------------------------------------------------------------------------- what a reader is told
-def test_it_says_how_likely_the_target_was_and_what_was_chosen():
-    facts = {"target_log_prob": math.log(0.25), "target_rank": 2, "user_hooks": 1, "chosen": {"balance": "sum"}}
-    shown = repr(replace(attribution(), diagnostics=facts)).splitlines()
-    assert shown[0].endswith("(balance='sum')")
-    assert "p = 0.25 (rank 2), under hooks" in shown
-    pair = replace(attribution(), target=(1, 2), target_text=(" a", " b"), diagnostics=facts | {
-        "target_log_prob": (math.log(0.5), math.log(0.125)), "target_rank": (1, 3), "user_hooks": 0,
-    })  # fmt: skip
-    assert "p = 0.5 (rank 1) against p = 0.125 (rank 3)" in repr(pair).splitlines()
-
-
-@pytest.mark.parametrize(("gap", "due", "said"), [(0.3, -2.0, True), (0.1, -2.0, False), (3e-9, 0.0, True)])
-def test_it_says_when_an_integral_is_far_from_what_it_should_be(gap: float, due: float, said: bool):
-    notes = attribution(diagnostics={"completeness_gap": gap, "completeness_due": due}).notes
-    assert (f"the integral misses {gap:.3g} of {due:.3g}: more steps come nearer" in notes) == said
-
-
-def test_it_says_how_many_tokens_were_left_out_and_no_more_of_the_sink():
-    shown = repr(replace(attribution(), diagnostics={"sink_mass": 0.5}).without([0]).without([2]))
-    assert "2 tokens left out" in shown
-    assert "sink" not in shown
-
-
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("spans", [(1, 2), ["red"], [(0, 1, 2)], [(0.5, 2)]])
 def test_what_is_no_span_is_refused_in_one_sentence(spans: object):
@@ -575,11 +306,6 @@ def test_what_is_no_span_is_refused_in_one_sentence(spans: object):
 def test_what_is_no_position_is_refused_in_one_sentence(positions: object):
     with pytest.raises(TypeError, match="must be places in the context"):
         attribution().without(positions)
-
-
-def test_a_missing_folder_is_named(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match=r"there is no folder .*missing to save a\.safetensors in"):
-        attribution().save(tmp_path / "missing" / "a.safetensors")
 
 
 def test_one_of_two_tokens_can_be_left_out() -> None:

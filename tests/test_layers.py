@@ -1,88 +1,116 @@
-"""Imports only point down: a module may use the levels below its own, and nothing on its own level."""
+"""Imports only point down: between the floors of the house, and between the files of one package."""
 
 import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 import heta_lens
 
 PACKAGE = Path(heta_lens.__file__).parent
 
-LEVELS = [
-    {"files", "reading"},
-    {"typed"},
-    {"batches", "checkpoints", "divergence", "memory", "options", "progress", "samples", "saved"}
-    | {"scales", "show", "storage", "surrogates", "text", "turns", "variants"},
-    {"attribution", "data", "lens", "masking", "models", "padding", "sources"},
-    {"anatomy", "asked", "cached", "fingerprint", "plots", "span"},
-    {"prompt"},
+FLOORS = [
+    {"_util"},
+    {"model"},
+    {"saved_attribution_checks", "diagnostics"},
+    {"attribution"},
+    {"span_attribution"},
     {"prediction"},
-    {"gate", "hessian", "information", "windows", "diagnostics", "generation", "likelihood"},
-    {"coalitions", "curvature", "interventions", "faithfulness", "parts"},
-    {"pieces", "sure"},
-    {"probing"},
-    {"baselines", "heta", "metrics"},
-    {"causal"},
-    {"costs", "fit"},
+    {"plots", "data"},
     {"methods"},
+    {"metrics"},
+    {"causal"},
+    {"api"},
     {"evaluation"},
-    {"__init__", "cli"},
+    {"__init__"},
+    {"cli"},
+    {"__main__"},
 ]
-LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
-KNOWS_TRANSFORMER_LENS = {"checkpoints", "lens", "models"}
+FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
+RENDERING = {("attribution", "plots"), ("span_attribution", "plots")}  # results show themselves, by a late import
 
 
 def modules() -> dict[str, Path]:
-    """Every module by the part of its name that stands in LEVELS (a subpackage counts as one)."""
-    return {str(path.relative_to(PACKAGE)): path for path in PACKAGE.rglob("*.py")}
+    """Every module by its name under heta_lens; a package by the name of its folder."""
+    paths = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
+    return {name.removesuffix(".__init__"): path for name, path in paths.items()}
+
+
+MODULES = modules()
 
 
 def part(name: str) -> str:
-    return Path(name).parts[0].removesuffix(".py")
+    return name.split(".")[0]
 
 
-def imported(path: Path) -> set[str]:
-    """Absolute names that a file imports, wherever in it the import stands."""
-    names = set()
+def imported(path: Path) -> Iterator[str]:
+    """Names that a file imports, in full, wherever in it the import stands."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: write imports in full"
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def own(names: set[str]) -> set[str]:
-    """The parts of heta_lens among imported names."""
-    return {name.split(".")[1] for name in names if name.startswith("heta_lens.")}
+def own(path: Path) -> set[str]:
+    """The modules of heta_lens that a file imports."""
+    names = {name.removeprefix("heta_lens.") for name in imported(path) if name.startswith("heta_lens.")}
+    return {name if name in MODULES else name.rpartition(".")[0] or "__init__" for name in names}
 
 
-@pytest.mark.parametrize("name", modules())
-def test_every_module_has_a_level(name: str) -> None:
-    assert part(name) in LEVEL, f"{name} is in no level: say where it belongs"
+IMPORTS = {name: own(path) for name, path in MODULES.items()}
 
 
-def test_every_level_is_inhabited() -> None:
-    assert {part(name) for name in modules()} == LEVEL.keys()
+def test_every_module_has_a_floor_and_every_floor_is_inhabited() -> None:
+    assert {part(name) for name in IMPORTS} == FLOOR.keys()
 
 
-@pytest.mark.parametrize("name", modules())
-def test_imports_point_down(name: str) -> None:
-    here = part(name)
-    up = {other for other in own(imported(modules()[name])) if other != here and LEVEL[other] >= LEVEL[here]}
-    assert not up, f"{name} (level {LEVEL[here]}) imports {up}"
-
-
-@pytest.mark.parametrize("name", modules())
-def test_only_the_lens_knows_transformer_lens(name: str) -> None:
-    libraries = {found.split(".")[0] for found in imported(modules()[name])}
-    assert part(name) in KNOWS_TRANSFORMER_LENS or not libraries & {"transformer_lens", "transformers"}
-
-
-def test_nothing_but_the_public_names_is_exported() -> None:
-    assert set(heta_lens.__all__) == {
-        *("METHODS", "Attribution", "Heta", "Prediction", "SpanAttribution", "names_filter"),
-        *("attribute", "attribute_batch", "attribute_span", "estimate", "fit_weights", "load_demo_model"),
+def test_imports_point_down() -> None:
+    up = {
+        f"{name} imports {other}"
+        for name, others in IMPORTS.items()
+        for other in others
+        if part(name) != part(other) and FLOOR[part(other)] >= FLOOR[part(name)]
+        if (name, part(other)) not in RENDERING
     }
+    assert not up
+
+
+def test_the_files_of_a_package_do_not_import_in_circles() -> None:
+    inside = {name: {other for other in others if part(other) == part(name)} for name, others in IMPORTS.items()}
+    try:
+        TopologicalSorter(inside).prepare()
+    except CycleError as error:
+        raise AssertionError(" imports ".join(error.args[1][::-1])) from None
+
+
+def test_no_two_files_have_one_name() -> None:
+    names = [path.stem for path in MODULES.values() if path.stem != "__init__"]
+    assert len(set(names)) == len(names)
+
+
+def test_only_the_model_package_knows_transformer_lens() -> None:
+    libraries = {name: {found.split(".")[0] for found in imported(path)} for name, path in MODULES.items()}
+    knowing = {name for name, found in libraries.items() if found & {"transformer_lens", "transformers"}}
+    assert {part(name) for name in knowing} == {"model"}
+
+
+# ------------------------------------------------------------------------------------------------- tests mirror modules
+TESTS = Path(__file__).parent
+
+
+def test_every_module_has_a_test_file_of_its_name() -> None:
+    paths = [path.relative_to(PACKAGE) for path in MODULES.values() if path.stem != "__init__"]
+    expected = [path.with_name(f"test_{path.stem.strip('_')}.py") for path in paths]
+    assert not [str(path) for path in expected if not (TESTS / path).exists()]
+
+
+def test_no_test_imports_another() -> None:
+    importing = {
+        f"{path.name} imports {name}"
+        for path in TESTS.rglob("*.py")
+        for name in imported(path)
+        if any(part.startswith(("test_", "conftest")) for part in name.split("."))
+    }
+    assert not importing

@@ -14,7 +14,6 @@ Special tokens are not candidates, for any score. Run `make bench`, or
 """
 
 import json
-import runpy
 import sys
 import warnings
 from pathlib import Path
@@ -28,17 +27,17 @@ import heta_lens
 from benchmarks import report
 from benchmarks.outcomes import FOLDER, Folder, Key, Outcomes
 from benchmarks.report import average, intervals_over, proportion
+from benchmarks.stories3m import MODEL, load_stories3m
 from heta_lens.diagnostics import rank_correlation
-from heta_lens.masking import masked_copies
+from heta_lens.prediction.masking import masked_copies
 
 HERE = Path(__file__).parent
-MODEL = HERE.parents[1] / ".." / "shared" / "models" / "stories3M"
 PROMPTS = HERE / "prompts.jsonl"
 RESULTS = HERE / "RESULTS.md"
 CHUNK = 16
 
 
-class Judged(NamedTuple):
+class Evaluated(NamedTuple):
     """One score on one prompt."""
 
     first: bool
@@ -65,7 +64,7 @@ def run(
     """Measure every score on every prompt; an interrupted run resumes."""
     if not model.is_dir():
         sys.exit(f"no model at {model}: give the folder of the stories3M model with --model")
-    loaded, asked = runpy.run_path(str(model / "load.py"))["load_hooked"](str(model)), prompts()
+    loaded, asked = load_stories3m(model), prompts()
     Outcomes("copied_words", folder).measure([*asked][:limit], lambda key: measured(loaded, asked[key]))
 
 
@@ -79,18 +78,18 @@ def write(folder: Folder = FOLDER) -> None:
 
 
 def measured(model: Any, prompt: dict[str, Any]) -> dict[str, Any]:
-    return {"template": prompt["template"], "scores": judge(model, prompt)}
+    return {"template": prompt["template"], "scores": evaluated(model, prompt)}
 
 
 def table(folder: Path = FOLDER) -> report.Table:
     found, missing = Outcomes("copied_words", folder).of([*prompts()])
     templates = [one["template"] for one in found.values()]
     names = next(iter(found.values()))["scores"] if found else []
-    rows = [row(name, [Judged(*one["scores"][name]) for one in found.values()], templates) for name in names]
+    rows = [row(name, [Evaluated(*one["scores"][name]) for one in found.values()], templates) for name in names]
     return report.Table("All scores", COLUMNS, rows, missing, intervals_over([templates]))
 
 
-def judge(model: Any, prompt: dict[str, Any]) -> dict[str, Judged]:
+def evaluated(model: Any, prompt: dict[str, Any]) -> dict[str, Evaluated]:
     """Every score on one prompt."""
     ids = torch.tensor([prompt["ids"]])
     _, cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)
@@ -112,10 +111,10 @@ def judge(model: Any, prompt: dict[str, Any]) -> dict[str, Judged]:
     return {name: verdict(score[candidates], copied, effects) for name, score in scores.items()}
 
 
-def verdict(scores: Tensor, copied: Tensor, effects: Tensor) -> Judged:
+def verdict(scores: Tensor, copied: Tensor, effects: Tensor) -> Evaluated:
     found = copied[scores.argsort(descending=True)]
     effect, size = (rank_correlation(scores, against) for against in (effects, effects.abs()))
-    return Judged(bool(found[0]), bool(found[:5].any()), effect, size)
+    return Evaluated(bool(found[0]), bool(found[:5].any()), effect, size)
 
 
 def gradient_norm(prediction: heta_lens.Prediction) -> Tensor:
@@ -137,7 +136,7 @@ def interventions(prediction: heta_lens.Prediction) -> Tensor:
     return clean - torch.cat(masked)
 
 
-def row(name: str, verdicts: list[Judged], templates: list[str]) -> list[str]:
+def row(name: str, verdicts: list[Evaluated], templates: list[str]) -> list[str]:
     first, in_five, effect, size = zip(*verdicts, strict=True)
     shares = (proportion(hits, templates) for hits in (first, in_five))
     return [name, *shares, *(average(values, templates, (-1, 1)) for values in (effect, size))]

@@ -9,20 +9,12 @@ place; then questions, other wordings, rooms, claims, and long stories.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from heta_lens.data import words
-from heta_lens.data.recall import (
-    FACTS,
-    LOCATIONS,
-    MOST_ROOMS,
-    QUESTIONS,
-    Draw,
-    Fact,
-    claim_about,
-    filler_sentence,
-    split_of,
-    tell,
-)
-from heta_lens.data.story import ACTIVE, TRUTH, Sentence
+from heta_lens.data import recall_words
+from heta_lens.data.portable_random import Draw
+from heta_lens.data.question_story import ACTIVE, TRUTH, Sentence
+from heta_lens.data.recall import MOST_ROOMS
+from heta_lens.data.recall_facts import Fact, drawn_facts, split_of
+from heta_lens.data.recall_sentences import FACTS, LOCATIONS, QUESTIONS, claim_about, filler_sentence
 
 ALL = 99  # rivals: everything told of is the same thing, each of another owner
 CLOZE = "{who} put the {what} in the"
@@ -144,7 +136,7 @@ def page(draw: Draw, lesson: Lesson) -> Page:
     rivals = min(_between(draw, lesson.rivals), count - 1)
     rooms = (draw.random() < lesson.rooms and count <= MOST_ROOMS) or lesson.asks_room
     alone = draw.random() < lesson.one_owner
-    told, _ = tell(draw, "train", count, 0 if alone else rivals, 2 if rooms else 1, owners=1 if alone else None)
+    told, _ = drawn_facts(draw, "train", count, 0 if alone else rivals, 2 if rooms else 1, owners=1 if alone else None)
     facts, questions = lesson.facts, lesson.questions
     if alone and lesson.things:
         facts, questions = ((shape,) for shape in lesson.things)
@@ -177,7 +169,7 @@ def _posed(sentence: Sentence, answer: str, place: str) -> Question:
 
 
 def _sentence(draw: Draw, shapes: Sequence[str], fact: Fact) -> Sentence:
-    return Sentence(draw.one(shapes), fact._asdict() | {"verb": draw.one(words.VERBS)})
+    return Sentence(draw.one(shapes), fact._asdict() | {"verb": draw.one(recall_words.VERBS)})
 
 
 def _between(draw: Draw, ends: tuple[int, int]) -> int:

@@ -20,7 +20,6 @@ the stories3M model they are random ids, read by a random model, and need an `--
 """
 
 import json
-import runpy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -37,10 +36,10 @@ import heta_lens
 from benchmarks import report
 from benchmarks.outcomes import FOLDER, Folder, Outcomes
 from benchmarks.report import average, intervals_over, proportion
+from benchmarks.stories3m import MODEL, load_stories3m
 from heta_lens.diagnostics import agreement
 
 HERE = Path(__file__).parent
-MODEL = HERE.parents[1] / ".." / "shared" / "models" / "stories3M"
 STORIES = HERE.parent / "copied_words" / "prompts.jsonl"
 RESULTS = HERE / "RESULTS.md"
 PROMPTS, JUDGED, LENGTH = 8, 3, 96  # on JUDGED of them a tolerance is checked
@@ -162,7 +161,7 @@ def compared(model: Any, ids: torch.Tensor) -> Iterator[tuple[str, Seen]]:
     full = explain(prediction, {})
     yield "full", seen_as(full, full, None)
     for variant, (options, predicted) in VARIANTS.items():
-        sizes = {"layers": prediction.lens.layers // 2, "window": len(prediction) // 4}
+        sizes = {"layers": prediction.adapter.layers // 2, "window": len(prediction) // 4}
         own = {name: size for name, size in sizes.items() if options.get(name) == 0}
         yield variant, seen_as(explain(prediction, options | own), full, predicted)
 
@@ -249,7 +248,7 @@ def stories(folder: Path) -> tuple[Any, list[torch.Tensor]]:
     told = [json.loads(line)["ids"] for line in STORIES.read_text().splitlines()]
     spread = torch.linspace(0, len(told) - 3, PROMPTS).long().tolist()  # over all kinds of story
     joined = [[told[at][0], *(token for story in told[at : at + 3] for token in story[1:])] for at in spread]
-    model = runpy.run_path(str(folder / "load.py"))["load_hooked"](str(folder))
+    model = load_stories3m(folder)
     return model, [torch.tensor([ids[:LENGTH]]) for ids in joined]
 
 

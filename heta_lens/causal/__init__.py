@@ -1,13 +1,19 @@
-"""Is it true? Patching: what the prediction does when what some tokens or heads hand on comes from another run."""
+"""Causal validation: patching tokens, heads and layers, and what the prediction does then.
 
-from heta_lens.causal.grid import Grid, Patch
-from heta_lens.causal.heads import GateHeads, Head, Heads, ablate_heads, gate_heads
-from heta_lens.causal.patching import patch
-from heta_lens.causal.prior import Search, patch_in_order
-from heta_lens.causal.swap import swap_values
-from heta_lens.causal.tracing import trace
-from heta_lens.causal.validation import Validation, validate
-from heta_lens.interventions import effects
+`causal_validation` compares an attribution with patching each token; `activation_patching` fills TransformerLens'
+grids (`grid_result`), `layer_tracing` is causal tracing, `ordered_patching` patches in the order of the scores,
+`attention_heads` goes from tokens to heads, `value_swap` swaps values between prompts, and `prompt_pair` checks that
+two prompts can be compared.
+"""
+
+from heta_lens.causal.activation_patching import patch
+from heta_lens.causal.attention_heads import GateHeads, Head, Heads, ablate_heads, gate_heads
+from heta_lens.causal.causal_validation import Validation, validate
+from heta_lens.causal.grid_result import Grid, Patch
+from heta_lens.causal.layer_tracing import trace
+from heta_lens.causal.ordered_patching import Search, patch_in_order
+from heta_lens.causal.value_swap import swap_values
+from heta_lens.prediction.token_patching import effects
 
 __all__ = [
     "GateHeads",

@@ -1,7 +1,7 @@
-"""A story that says nothing to the point, a passage that tells the answer, and a question about it.
+"""The curated set: an irrelevant story, a passage that tells the answer, and a question about it.
 
-So are the paper's released instances, read from their JSON, and those made here from NarrativeQA and SciQ as the paper
-describes it.
+Both the paper's released instances, read from their JSON, and new ones, made from NarrativeQA and SciQ as the paper
+describes.
 """
 
 import re
@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias, get_args
 
-from heta_lens.data.annotation import Agree, Annotator, annotated, answer_words
+from heta_lens._util.file_reading import brief
+from heta_lens._util.options import check_at_least, check_choice
+from heta_lens._util.text_spans import Span
+from heta_lens.data.annotation_protocol import Agree, Annotator, annotated, answer_words
+from heta_lens.data.dataset_files import each, listed_texts, needed, place_of, text_or_nothing, texts
 from heta_lens.data.instance import Instance
-from heta_lens.data.layout import Piece, composed, occurrences, one_line, split_sentences
-from heta_lens.data.recall import Draw
-from heta_lens.data.records import each, listed_texts, needed, place_of, text_or_nothing, texts
-from heta_lens.options import check_at_least, check_choice
-from heta_lens.reading import brief
-from heta_lens.text import Span
+from heta_lens.data.portable_random import Draw
+from heta_lens.data.text_layout import Piece, composed, occurrences, one_line, split_sentences
 
 Order: TypeAlias = Literal["narrative_first", "science_first", "both"]
 NARRATIVES, QUESTIONS = "deepmind/narrativeqa", "allenai/sciq"
@@ -75,22 +75,22 @@ def _released(number: int, record: Mapping[str, Any], separator: str, cue: str |
     segments = [Piece(narrative, "distractor"), Piece(support, "support")]
     order = sorted(segments, key=lambda piece: at[piece.text])  # as they really stand in it
     # Instances of one science question share support, gold and answer, and only the story differs.
-    instance = _asked(id, order, question, answer, separator, cue, template=template)
+    instance = _with_question(id, order, question, answer, separator, cue, template=template)
     gold = [span for word in listed_texts(record, "important_words", what) for span in _standing(instance, word)]
     return replace(instance, gold=tuple(gold))
 
 
 def _standing(instance: Instance, word: str) -> list[Span]:
-    found = [span for support in instance.support for span in occurrences(word, instance.text, support)]
-    if not found:
-        raise ValueError(f"{instance.id}: the important word {brief(word)} is no word of its support")
-    return found
+    spans = [span for support in instance.support for span in occurrences(word, instance.text, support)]
+    if not spans:
+        raise ValueError(f"{instance.id}: the important word {brief(word)} is not a word of its support")
+    return spans
 
 
-def _asked(
+def _with_question(
     id: str, segments: Sequence[Piece], question: str, answer: str, separator: str, cue: str | None, **known: Any
 ) -> Instance:
-    """The segments and the question in a row."""
+    """The segments, followed by the question."""
     if not separator:
         raise ValueError("separator='' would run the segments together: give ' ', or '<s>'")
     between = Piece(f" {separator.strip()} " if separator.strip() else separator)
@@ -112,7 +112,7 @@ def pairs(
     agree: Agree = "intersection",
     seed: int = 0,
 ) -> Iterator[Instance]:
-    """An instance of every SciQ question that can be used (``order="both"`` makes two), with a story drawn for it.
+    """An instance for every usable SciQ question (two with ``order="both"``), with a story drawn for it.
 
     Args:
         narratives: records of NarrativeQA, of which only the summaries are read.
@@ -121,8 +121,8 @@ def pairs(
         separator: what stands between the segments.
         cue: what the text ends with; None ends it with the question.
         sentences: how many of a summary's first sentences make a story.
-        annotators: who says which words of the passage tell the answer.
-        agree: which of the words they mark count.
+        annotators: functions that mark the words of the passage that tell the answer.
+        agree: how the annotators' marks are joined.
         seed: which story goes with which question.
     """
     check_choice("order", order, get_args(Order))
@@ -157,7 +157,7 @@ def _paired(
             continue
         segments = [Piece(story, "distractor"), Piece(support, "support")]
         for order in orders:
-            yield _asked(
+            yield _with_question(
                 f"curated-{number:05d}-{order}",
                 segments if order == "narrative_first" else segments[::-1],
                 question,
@@ -179,25 +179,25 @@ def _question(number: int, record: Mapping[str, Any]) -> tuple[str, str, str, tu
 def usable(question: str, answer: str, support: str) -> bool:
     """Whether the passage, and nothing else, tells the answer.
 
-    The paper wants the answer in the passage word for word; without a passage, or where its words are others, nothing
-    could be marked. Where the question names the answer itself, the passage is not what tells it.
+    The paper requires the answer in the passage verbatim, because nothing could be marked otherwise. If the question
+    itself names the answer, the passage is not what tells it.
     """
     return bool(answer and occurrences(answer, support)) and not occurrences(answer, question)
 
 
 def _choices(record: Mapping[str, Any], answer: str, what: str) -> tuple[str, ...]:
-    """By the alphabet, so that the order does not tell."""
+    """In alphabetical order, so that the order gives nothing away."""
     others = [text_or_nothing(record, f"distractor{number}", what) for number in (1, 2, 3)]
     wrong = {one_line(other) for other in others if other.strip()}
     return tuple(" " + choice for choice in sorted({answer, *wrong})) if wrong else ()
 
 
 def _stories(narratives: Iterable[Mapping[str, Any]], sentences: int) -> list[str]:
-    """The beginnings of the summaries, each once: a document stands in NarrativeQA with each of its questions."""
+    """The beginnings of the summaries, each once: NarrativeQA repeats a document with each of its questions."""
     summaries = dict.fromkeys(
-        each(narratives, lambda number, one: summary_of(one, place_of(one, f"record {number} of NarrativeQA")))
+        each(narratives, lambda number, record: summary_of(record, place_of(record, f"record {number} of NarrativeQA")))
     )
-    return list(dict.fromkeys(story for one in summaries if (story := beginning(one, sentences))))
+    return list(dict.fromkeys(story for summary in summaries if (story := beginning(summary, sentences))))
 
 
 def summary_of(record: Mapping[str, Any], what: str) -> str:
@@ -208,11 +208,11 @@ def summary_of(record: Mapping[str, Any], what: str) -> str:
 
 
 def beginning(summary: str, sentences: int) -> str:
-    """Its first sentences, if they are whole ones that stand for themselves; else nothing.
+    """The first sentences, if they are complete and self-contained; else nothing.
 
-    What comes first refers to nothing before it, unless it begins with a pronoun; a line of a few words is a heading.
+    A beginning refers to nothing before it, unless it begins with a pronoun; a line of a few words is a heading.
     """
-    found = split_sentences(one_line(summary))[:sentences]
-    whole = len(found) == sentences and all(one.rstrip("\"'”’)").endswith((".", "!", "?")) for one in found)
-    alone = whole and len(found[0].split()) >= FEWEST_WORDS and not REFERS_BACK.match(found[0])
-    return " ".join(found) if alone else ""
+    first = split_sentences(one_line(summary))[:sentences]
+    complete = len(first) == sentences and all(each.rstrip("\"'”’)").endswith((".", "!", "?")) for each in first)
+    self_contained = complete and len(first[0].split()) >= FEWEST_WORDS and not REFERS_BACK.match(first[0])
+    return " ".join(first) if self_contained else ""

@@ -1,4 +1,4 @@
-"""A prompt to explain, with what is known about it: what every suite is made of, and what a line of JSON can hold."""
+"""Instance: a prompt to explain, with what is known about it; read from and written to lines of JSON."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -7,10 +7,10 @@ from operator import index
 from pathlib import Path
 from typing import Any
 
-from heta_lens.files import write_atomically
-from heta_lens.options import check_choice, hint, is_whole
-from heta_lens.reading import NotJSON, brief, check_utf8, numbered_lines, parse_json, read_text
-from heta_lens.text import Span, visible
+from heta_lens._util.file_reading import NotJSON, brief, check_utf8, numbered_lines, parse_json, read_text
+from heta_lens._util.file_writing import write_atomically
+from heta_lens._util.options import check_choice, hint, is_whole
+from heta_lens._util.text_spans import Span, visible
 
 SPANS = ("support", "gold", "distractor", "question")
 OTHERS = ("twin", "paraphrase")
@@ -18,28 +18,28 @@ OTHERS = ("twin", "paraphrase")
 
 @dataclass(frozen=True)
 class Instance:
-    """A text up to where its answer should be written, and which parts of it, as spans of characters, do what.
+    """A text up to the place of its answer, with spans of characters for its parts.
 
-    ``support`` tells the answer, by the words in it that are ``gold``; ``distractor`` tells something else;
-    ``question`` is what asks. All may be unknown, which is an empty tuple.
+    ``support`` tells the answer, by its ``gold`` words; ``distractor`` tells something else; ``question`` asks. All may
+    be unknown, which is an empty tuple.
     """
 
     id: str
     text: str
     answer: str | None
-    """What should be written, as it stands in a text: with a blank before it. None: whatever the model says."""
+    """The expected continuation, with the blank before it. None: the model's own next token."""
     template: str = ""
-    """Prompts of one template are alike, and tell less than as many that are not."""
+    """Prompts of one template are not independent: statistics resample whole templates."""
     support: tuple[Span, ...] = ()
     gold: tuple[Span, ...] = ()
     distractor: tuple[Span, ...] = ()
     question: tuple[Span, ...] = ()
     choices: tuple[str, ...] = ()
-    """What the answer is one of, if that is known."""
+    """The possible answers, where known."""
     twin: "Instance | None" = None
-    """As many tokens, and other gold words that tell another answer."""
+    """The counterfactual: as many tokens, with other gold words that tell another answer."""
     paraphrase: "Instance | None" = None
-    """The same, told otherwise."""
+    """The same content in other words."""
 
     def __post_init__(self) -> None:
         _check_text("the id of an instance", self.id)
@@ -58,7 +58,7 @@ class Instance:
                 raise TypeError(f"instance {brief(self.id)}: its {name}, {brief(other)}, must be an instance too")
 
     def words(self, name: str) -> list[str]:
-        """What the spans of this name say."""
+        """The texts of the spans of this name."""
         check_choice("name", name, SPANS)
         return [self.text[start:stop] for start, stop in getattr(self, name)]
 
@@ -67,14 +67,14 @@ class Instance:
         given = getattr(self, name)
         if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
             raise TypeError(f"instance {brief(self.id)}: {name}={brief(given)} must be several pairs (start, stop)")
-        return tuple(sorted({self._span(name, one) for one in given}))
+        return tuple(sorted({self._span(name, pair) for pair in given}))
 
     def _span(self, name: str, given: Any) -> Span:
         pair = given if isinstance(given, tuple | list) else ()
         if len(pair) != 2 or not all(is_whole(end) for end in pair):
             raise TypeError(
                 f"instance {brief(self.id)}: {name} holds {brief(given)}, "
-                "which is no pair of whole numbers (start, stop)"
+                "which is not a pair of whole numbers (start, stop)"
             )
         span = Span(*map(index, pair))
         if not 0 <= span.start < span.stop <= len(self.text):
@@ -82,8 +82,8 @@ class Instance:
                 f"instance {brief(self.id)}: the span {tuple(span)} of {name} is not within its text, "
                 f"which has {len(self.text)} characters"
             )
-        seen = visible(self.text, span)
-        if seen.start == seen.stop:
+        shown = visible(self.text, span)
+        if shown.start == shown.stop:
             raise ValueError(
                 f"instance {brief(self.id)}: the span {tuple(span)} of {name} holds nothing but white space"
             )
@@ -112,9 +112,9 @@ def _check_text(what: str, value: Any) -> None:
 
 
 def instance_of(record: Mapping[str, Any]) -> Instance:
-    """From what JSON can hold, where null is as good as left out; a key that means nothing here is refused."""
+    """An instance from JSON, where null means absent; unknown keys are refused."""
     if not isinstance(record, Mapping):
-        raise TypeError(f"{brief(record)} is no instance: it must be an object with id, text and answer")
+        raise TypeError(f"{brief(record)} is not an instance: it must be an object with id, text and answer")
     known = [field.name for field in fields(Instance)]
     for name in record:
         if name not in known:
@@ -132,14 +132,14 @@ def instance_of(record: Mapping[str, Any]) -> Instance:
 
 
 def spans_of(pairs: Any) -> Any:
-    """Pairs of JSON as spans; what is none is left as it is, to be refused by the instance that is to have it."""
+    """Pairs of JSON as spans; anything else is left as it is, for the instance to refuse."""
     if not isinstance(pairs, list | tuple):
         return pairs
     return tuple(Span(*pair) if isinstance(pair, list | tuple) and len(pair) == 2 else pair for pair in pairs)
 
 
 def record_of(instance: Instance) -> dict[str, Any]:
-    """As JSON can hold it, without what is unknown."""
+    """The instance as JSON can hold it, without unknown parts."""
     values = {field.name: getattr(instance, field.name) for field in fields(instance)}
     return {name: _plain(value) for name, value in values.items() if name == "answer" or value not in (None, (), "")}
 
@@ -151,7 +151,7 @@ def _plain(value: Any) -> Any:
 
 
 def read_jsonl(path: str | Path) -> Iterator[Instance]:
-    """The instances of a file, one a line; a wrong line is refused by its number."""
+    """The instances of a file, one per line; a wrong line is refused by its number."""
     text = read_text(path, f"there is no file {path}: give one with an instance a line, as write_jsonl makes it")
     lines, first = [*numbered_lines(text)], dict[str, int]()
     for at, (number, line) in enumerate(lines):
@@ -171,7 +171,7 @@ def _object(line: str) -> Any:
     try:
         return parse_json(line)
     except NotJSON as error:
-        raise ValueError(f"no JSON ({error})") from None
+        raise ValueError(f"not valid JSON ({error})") from None
 
 
 def _is_instance(line: str) -> bool:
@@ -183,11 +183,11 @@ def _is_instance(line: str) -> bool:
 
 
 def write_jsonl(path: str | Path, instances: Iterable[Instance]) -> None:
-    """One a line, in plain UTF-8. Nothing is written where two have one id, which could not be read again."""
+    """Write one instance per line, in UTF-8. Nothing is written if two share an id, which could not be read back."""
     lines: dict[str, str] = {}
     for instance in instances:
         if instance.id in lines:
-            raise ValueError(f"two instances have the id {instance.id!r}, by which they could not be told apart")
+            raise ValueError(f"two instances have the id {instance.id!r}: give each its own")
         lines[instance.id] = json.dumps(record_of(instance), ensure_ascii=False)
     if not Path(path).parent.is_dir():
         raise FileNotFoundError(f"there is no folder {Path(path).parent} to write {Path(path).name} in")

@@ -1,12 +1,12 @@
-"""LongRA: a word that must agree with one long before it, and a remark in brackets between the two."""
+"""LongRA: a word that must agree with one long before it, with a remark in brackets between the two."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from heta_lens._util.file_reading import brief
+from heta_lens._util.text_spans import Span
+from heta_lens.data.dataset_files import each, needed, place_of, texts
 from heta_lens.data.instance import Instance, spans_of
-from heta_lens.data.records import each, needed, place_of, texts
-from heta_lens.reading import brief
-from heta_lens.text import Span
 
 TEXTS, SPANS = ("text", "target", "category"), ("antecedent_span", "distractor_span")
 FIELDS = (*TEXTS, *SPANS)
@@ -15,10 +15,10 @@ FIELDS = (*TEXTS, *SPANS)
 def instances(records: Iterable[Mapping[str, Any]], *, says: Callable[[str], str] | None = None) -> Iterator[Instance]:
     """From records with ``text``, ``target``, ``category`` and the spans of characters of antecedent and distractor.
 
-    ``says``, what a model goes on with after a text, leaves only those that it answers, as in `kept`.
+    ``says``, a function from a text to the model's continuation, keeps only those that it answers, as in `kept`.
     """
     if says is not None and not callable(says):
-        raise TypeError(f"says={says!r} is no function from a text to the token that follows")
+        raise TypeError(f"says={says!r} is not a function from a text to the token that follows")
     made = each(records, _instance)
     return made if says is None else kept(made, says)
 
@@ -36,28 +36,28 @@ def _instance(number: int, record: Mapping[str, Any]) -> Instance:
         gold=antecedent,
         distractor=distractor,
     )
-    said = record.get("antecedent", instance.words("gold")[0])
-    if instance.words("gold") != [said]:
-        raise ValueError(f"{instance.id}: antecedent_span says {brief(instance.words('gold')[0])}, not {brief(said)}")
+    named = record.get("antecedent", instance.words("gold")[0])
+    if instance.words("gold") != [named]:
+        raise ValueError(f"{instance.id}: antecedent_span says {brief(instance.words('gold')[0])}, not {brief(named)}")
     return instance
 
 
 def kept(instances: Iterable[Instance], says: Callable[[str], str]) -> Iterator[Instance]:
-    """Those whose answer the model gives both with and without the distractor, as ReAGent keeps them.
+    """Instances that the model answers both with and without the distractor, as ReAGent keeps them.
 
-    ``says`` gives the text of the model's next token after a prompt. An answer that takes more than one token is
-    given by none, so its instance is not kept.
+    ``says`` gives the text of the model's next token after a prompt. An answer of several tokens is never given, so its
+    instance is not kept.
     """
     for instance in instances:
         if instance.answer is None:
-            raise ValueError(f"instance {instance.id!r} has no answer that the model could be found to give")
+            raise ValueError(f"instance {instance.id!r} has no answer to compare with the model's")
         prompts = (instance.text, without(instance.text, instance.distractor))
         if all(says(prompt).strip() == instance.answer.strip() for prompt in prompts):
             yield instance
 
 
 def without(text: str, spans: Iterable[Span]) -> str:
-    """The text with these spans taken out, and of the white space around each only what stood before it."""
+    """The text without these spans; of the white space around each, only that before it is kept."""
     out: list[Span] = []  # those that overlap are one
     for start, stop in sorted(spans):
         whole = out.pop() if out and start <= out[-1].stop else Span(start, stop)

@@ -6,19 +6,20 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from heta_lens.data import curated, longra, recalled, tellmewhy, wikibio
+from heta_lens._util.options import check_at_least, check_choice, check_count, hint
+from heta_lens.data import curated, longra, recall_instances, tellmewhy, wikibio
+from heta_lens.data.dataset_files import load, read
 from heta_lens.data.instance import Instance, read_jsonl
-from heta_lens.data.recall import Draw, stories
-from heta_lens.data.records import load, read
-from heta_lens.options import check_at_least, check_choice, check_count, hint
+from heta_lens.data.portable_random import Draw
+from heta_lens.data.recall import stories
 
 Source: TypeAlias = str | Path | None
 Instances: TypeAlias = Iterable[Instance]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is asked of a suite: where it is read from, which part, how many, and what it alone may be told."""
+class SuiteRequest:
+    """The arguments of `suite`: where to read from, which part, how many, and the options of this suite alone."""
 
     name: str
     path: Source
@@ -27,8 +28,8 @@ class Asked:
     seed: int
     options: Mapping[str, Any]
 
-    def known_by(self, make: Callable[..., Any], *more: str) -> Mapping[str, Any]:
-        """The options; one is refused that neither stands in ``more`` nor can be given to ``make`` by name alone."""
+    def checked_options(self, make: Callable[..., Any], *more: str) -> Mapping[str, Any]:
+        """The options; refuses one that is neither in ``more`` nor a keyword of ``make``."""
         kinds = signature(make).parameters.values()
         known = [*more, *(kind.name for kind in kinds if kind.kind is kind.KEYWORD_ONLY and kind.name != "seed")]
         for option in self.options:
@@ -39,19 +40,20 @@ class Asked:
                 )
         return self.options
 
-    def whole(self) -> None:
-        """Refuse to be asked for a part of what has none."""
+    def check_no_split(self) -> None:
+        """Refuse a split of a source that has none."""
         if self.split is not None:
             raise ValueError(
                 f"split={self.split!r}: what the {self.name} suite is read from has no parts, leave it out"
             )
 
-    def drawn(self, instances: Instances) -> list[Instance]:
-        """As many as were asked for, in their old order."""
-        there = list(instances)
+    def limited(self, instances: Instances) -> list[Instance]:
+        """A random choice of the requested number, in the original order."""
+        every = list(instances)
         if self.limit is None:
-            return there
-        return [there[at] for at in sorted(Draw(f"limit {self.seed}").some(range(len(there)), self.limit))]
+            return every
+        chosen = Draw(f"limit {self.seed}").some(range(len(every)), self.limit)
+        return [every[number] for number in sorted(chosen)]
 
 
 def suite(
@@ -67,93 +69,93 @@ def suite(
 
     Args:
         name: one of `SUITES`.
-        path: the file they are read from, in the format in which the suite is published; without it, those that are on
-            the Hugging Face hub are had from there.
-        split: which part, of what has parts: stories that are made, and most of what is on the hub. None is test.
+        path: the file to read, in the format in which the suite is published; without it, suites on the Hugging Face
+            hub are loaded from there.
+        split: which split, of suites that have some: generated stories, and most of those on the hub. None is test.
         limit: how many at most, drawn by ``seed``; None takes all.
-        seed: which ones, where any are drawn or made.
+        seed: the seed of what is drawn or generated.
         **options: those of this suite alone, which its module documents.
     """
     check_choice("suite", name, SUITES)
     if limit is not None:
         check_at_least("limit", limit, 1, whole=True)
-    return SUITES[name](Asked(name, path, split, limit, seed, options))
+    return SUITES[name](SuiteRequest(name, path, split, limit, seed, options))
 
 
-def _recall(asked: Asked) -> list[Instance]:
-    options = asked.known_by(stories)
-    if asked.path is not None:
-        raise ValueError(f"path={str(asked.path)!r} is for suites that are read: recall is made, and takes none")
-    if asked.limit is None:
+def _recall(request: SuiteRequest) -> list[Instance]:
+    options = request.checked_options(stories)
+    if request.path is not None:
+        raise ValueError(f"path={str(request.path)!r} is for suites that are read: recall is made, and takes none")
+    if request.limit is None:
         raise ValueError("the recall suite has no end: give limit=, the number of stories")
-    check_count("limit", asked.limit)
-    split: Any = asked.split or "test"
-    # A voice is one wording. Without, there should be more templates than the few that the demo model was trained on.
+    check_count("limit", request.limit)
+    split: Any = request.split or "test"
+    # A voice is one wording. Otherwise use more templates than the few that the demo model was trained on.
     knobs = {"wordings": "more" if options.get("voice") is None else "trained", **options}
-    return list(recalled.instances(split, seed=asked.seed, count=asked.limit, **knobs))
+    return list(recall_instances.instances(split, seed=request.seed, count=request.limit, **knobs))
 
 
-def _curated(asked: Asked) -> list[Instance]:
-    """The released instances where there is a path to them, and else new ones, of NarrativeQA and SciQ."""
+def _curated(request: SuiteRequest) -> list[Instance]:
+    """The released instances where a path is given, else new ones made from NarrativeQA and SciQ."""
     sources = ("narratives", "questions")
-    if asked.path is None:
-        options = dict(asked.known_by(curated.pairs, *sources))
+    if request.path is None:
+        options = dict(request.checked_options(curated.pairs, *sources))
         names = (curated.NARRATIVES, curated.QUESTIONS)
-        told, science = (
-            load(name, asked.split or "test", options.pop(source, None), option=source)
+        narratives, science = (
+            load(name, request.split or "test", options.pop(source, None), option=source)
             for name, source in zip(names, sources, strict=True)
         )
-        return asked.drawn(curated.pairs(told, science, seed=asked.seed, **options))
-    if {*sources} & asked.options.keys():
+        return request.limited(curated.pairs(narratives, science, seed=request.seed, **options))
+    if {*sources} & request.options.keys():
         raise ValueError(
             "path= names the released instances: leave it out to make new ones of narratives= and questions="
         )
-    asked.whole()
-    options = asked.known_by(curated.released)
-    return asked.drawn(curated.released(read(asked.path, "the curated data", field="examples"), **options))
+    request.check_no_split()
+    options = request.checked_options(curated.released)
+    return request.limited(curated.released(read(request.path, "the curated data", field="examples"), **options))
 
 
 def _read(
-    make: Callable[..., Instances], records: Callable[[Asked], Sequence[Mapping[str, Any]]]
-) -> Callable[[Asked], list[Instance]]:
-    """A suite that is made of records."""
+    make: Callable[..., Instances], records: Callable[[SuiteRequest], Sequence[Mapping[str, Any]]]
+) -> Callable[[SuiteRequest], list[Instance]]:
+    """A suite made from records."""
 
-    def made(asked: Asked) -> list[Instance]:
-        options = asked.known_by(make)
-        return asked.drawn(make(records(asked), **options))
+    def made(request: SuiteRequest) -> list[Instance]:
+        options = request.checked_options(make)
+        return request.limited(make(records(request), **options))
 
     return made
 
 
-def _from_hub(name: str, only_split: str | None = None) -> Callable[[Asked], Sequence[Mapping[str, Any]]]:
-    """Records that the hub has, or a file; and a file, like what is of one split alone, has no parts."""
+def _from_hub(name: str, only_split: str | None = None) -> Callable[[SuiteRequest], Sequence[Mapping[str, Any]]]:
+    """Records from the hub or a file; a file, like a data set of one split, has no splits to choose from."""
 
-    def records(asked: Asked) -> Sequence[Mapping[str, Any]]:
-        if asked.path is not None or only_split:
-            asked.whole()
-        return load(name, asked.split or only_split or "test", asked.path)
+    def records(request: SuiteRequest) -> Sequence[Mapping[str, Any]]:
+        if request.path is not None or only_split:
+            request.check_no_split()
+        return load(name, request.split or only_split or "test", request.path)
 
     return records
 
 
-def _longra(asked: Asked) -> Sequence[Mapping[str, Any]]:
-    path = _file(asked, f"a json or jsonl file of records with {', '.join(longra.FIELDS)}")
+def _longra(request: SuiteRequest) -> Sequence[Mapping[str, Any]]:
+    path = _file(request, f"a json or jsonl file of records with {', '.join(longra.FIELDS)}")
     return read(path, "LongRA")
 
 
-def _jsonl(asked: Asked) -> list[Instance]:
-    asked.known_by(read_jsonl)
-    return asked.drawn(read_jsonl(_file(asked, "a file with an instance a line, as write_jsonl makes it")))
+def _jsonl(request: SuiteRequest) -> list[Instance]:
+    request.checked_options(read_jsonl)
+    return request.limited(read_jsonl(_file(request, "a file with an instance a line, as write_jsonl makes it")))
 
 
-def _file(asked: Asked, kind: str) -> str | Path:
-    if asked.path is None:
-        raise ValueError(f"the {asked.name} suite is read from a file: give path=, {kind}")
-    asked.whole()
-    return asked.path
+def _file(request: SuiteRequest, kind: str) -> str | Path:
+    if request.path is None:
+        raise ValueError(f"the {request.name} suite is read from a file: give path=, {kind}")
+    request.check_no_split()
+    return request.path
 
 
-SUITES: Mapping[str, Callable[[Asked], list[Instance]]] = {
+SUITES: Mapping[str, Callable[[SuiteRequest], list[Instance]]] = {
     "recall": _recall,
     "curated": _curated,
     "longra": _read(longra.instances, _longra),

@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
+from heta_lens._util.file_reading import brief
+from heta_lens._util.options import check_choice
+from heta_lens._util.type_checks import described, fits
+from heta_lens.data.dataset_files import Record, each, place_of, text_or_nothing, texts
 from heta_lens.data.instance import Instance
-from heta_lens.data.layout import Piece, composed
-from heta_lens.data.records import Record, each, place_of, text_or_nothing, texts
-from heta_lens.options import check_choice
-from heta_lens.reading import brief
-from heta_lens.typed import described, fits
+from heta_lens.data.text_layout import Piece, composed
 
 HUB = "StonyBrookNLP/tellmewhy"
 Answer: TypeAlias = Literal["model", "given"]
@@ -23,7 +23,7 @@ def instances(
     cue: str | None = None,
     answerable: bool = False,
 ) -> Iterator[Instance]:
-    """One a question: the records hold each with the answer of every annotator.
+    """One instance per question, of which there is a record for every annotator.
 
     Args:
         records: as the hub has them.
@@ -33,36 +33,38 @@ def instances(
         answerable: only questions whose answer stands in the story, as most annotators find.
     """
     check_choice("answer", answer, get_args(Answer))
-    asked: dict[tuple[str, str], list[Record]] = {}
-    for record, key in each(records, _asked):
-        asked.setdefault(key, []).append(record)
-    kept = [told for told in asked.values() if not answerable or told[0].get("is_ques_answerable") == "Answerable"]
-    return each(kept, lambda number, told: _instance(number, told, answer, cue), lambda told: place_of(told[0], ""))
+    questions: dict[tuple[str, str], list[Record]] = {}
+    for record, key in each(records, _with_key):
+        questions.setdefault(key, []).append(record)
+    kept = [
+        group for group in questions.values() if not answerable or group[0].get("is_ques_answerable") == "Answerable"
+    ]
+    return each(kept, lambda number, group: _instance(number, group, answer, cue), lambda group: place_of(group[0], ""))
 
 
-def _asked(number: int, record: Record) -> tuple[Record, tuple[str, str]]:
-    """A record and what it is about: the story and the question."""
+def _with_key(number: int, record: Record) -> tuple[Record, tuple[str, str]]:
+    """A record and its key: the story and the question."""
     what = place_of(record, f"record {number} of TellMeWhy")
     narrative, question = texts(record, ("narrative", "question"), what)
     return record, (narrative, question)
 
 
-def _instance(number: int, told: Sequence[Record], answer: Answer, cue: str | None) -> Instance:
-    first = told[0]
+def _instance(number: int, group: Sequence[Record], answer: Answer, cue: str | None) -> Instance:
+    first = group[0]
     meta = (
         text_or_nothing(first, "question_meta", place_of(first, f"tellmewhy-{number:05d}")) or f"tellmewhy-{number:05d}"
     )
     asking = Piece(" ".join([first["question"].strip(), *([cue] if cue else [])]), "question")
-    said = f" {texts(first, ('answer',), meta)[0].strip()}" if answer == "given" else None
-    # Questions about one story have its sentences in common.
-    return composed(meta, [*_story(told, meta), Piece(" "), asking], said, template=meta.split("_sentence_")[0])
+    given = f" {texts(first, ('answer',), meta)[0].strip()}" if answer == "given" else None
+    # Questions about one story share its sentences.
+    return composed(meta, [*_story(group, meta), Piece(" "), asking], given, template=meta.split("_sentence_")[0])
 
 
-def _story(told: Sequence[Record], meta: str) -> list[Piece]:
-    """The story in pieces, of which those that helped to answer are support, and the other sentences a distractor."""
-    narrative = told[0]["narrative"].strip()
-    sentences = _listed(told[0], "original_narrative_form", str, meta)
-    helpful = _helpful(told, len(sentences), meta)
+def _story(group: Sequence[Record], meta: str) -> list[Piece]:
+    """The story in pieces: sentences that helped to answer are support, the others a distractor."""
+    narrative = group[0]["narrative"].strip()
+    sentences = _listed(group[0], "original_narrative_form", str, meta)
+    helpful = _helpful(group, len(sentences), meta)
     pieces, done = [], 0
     for at, sentence in enumerate(sentences):
         start = narrative.find(sentence.strip(), done)
@@ -75,9 +77,9 @@ def _story(told: Sequence[Record], meta: str) -> list[Piece]:
     return [*pieces, Piece(narrative[done:])]
 
 
-def _helpful(told: Sequence[Record], count: int, meta: str) -> set[int]:
-    """The sentences, counted from 0, that at least half of those annotators name who name any."""
-    votes = [votes for record in told if (votes := set(_listed(record, "helpful_sentences", int, meta)))]
+def _helpful(group: Sequence[Record], count: int, meta: str) -> set[int]:
+    """The sentences, counted from 0, that at least half of the annotators who name any name."""
+    votes = [votes for record in group if (votes := set(_listed(record, "helpful_sentences", int, meta)))]
     named = Counter(at for vote in votes for at in vote)
     if count and (outside := [at for at in named if at not in range(count)]):
         raise ValueError(
@@ -87,17 +89,17 @@ def _helpful(told: Sequence[Record], count: int, meta: str) -> set[int]:
 
 
 def _listed(record: Record, name: str, kind: type, meta: str) -> list[Any]:
-    """A list of text or numbers, also as a csv file holds it: written out."""
+    """A list of text or numbers, which a csv file holds as text."""
     value = record.get(name)
     if not value:
         return []
     try:
-        found = literal_eval(value) if isinstance(value, str) else value
+        items = literal_eval(value) if isinstance(value, str) else value
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        found = None
-    if not isinstance(found, list | tuple):
-        raise ValueError(f"{meta}: {brief(value)} is no list, as {name} must be")
-    for item in found:
+        items = None
+    if not isinstance(items, list | tuple):
+        raise ValueError(f"{meta}: {brief(value)} is not a list, as {name} must be")
+    for item in items:
         if not fits(item, kind):
             raise TypeError(f"{meta}: {name} holds {brief(item)}, and must be a list of {described(kind)}")
-    return [*found]
+    return [*items]

@@ -1,6 +1,14 @@
-"""Suites × methods × metrics: run, kept as they are finished, and reported with what may be chance in them."""
+"""Suites × methods × metrics: run, resumed, and reported with confidence intervals.
 
-from heta_lens.evaluation.report import write_report
-from heta_lens.evaluation.runner import Entry, ask, evaluate, figures
+`runner` evaluates every method on every prompt: each a `method_with_options`, by the `metric_values` of its
+explanation. `run_folder` and `run_records` are the results on disk, `failures` how an error is recorded. `intervals`
+and `difference_tests` are the statistics. `report/` writes tables, figures and a page; `reproduce/` the paper's
+tables.
+"""
+
+from heta_lens.evaluation.method_with_options import Entry
+from heta_lens.evaluation.metric_values import figures
+from heta_lens.evaluation.report.folder_report import write_report
+from heta_lens.evaluation.runner import ask, evaluate
 
 __all__ = ["Entry", "ask", "evaluate", "figures", "write_report"]

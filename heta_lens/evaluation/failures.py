@@ -1,4 +1,4 @@
-"""An error in a sentence, and where it was raised: what is kept of a method or a metric that failed."""
+"""How an error of a method or a metric is recorded: in one sentence, with the place where it was raised."""
 
 import sys
 import traceback
@@ -12,23 +12,23 @@ LIBRARIES = {
     *("safetensors", "scipy", "sklearn", "tokenizers", "torch", "transformer_lens", "transformers"),
     *sys.stdlib_module_names,
 }
-SPEAK_FOR_THEMSELVES = (ValueError, OSError, MemoryError, torch.OutOfMemoryError)
+SELF_EXPLANATORY = (ValueError, OSError, MemoryError, torch.OutOfMemoryError)
 ROOT = Path(__file__).parents[2]
 
 
-def said(error: BaseException) -> str:
-    """Its kind and first line; of an error that was not raised to be read, also where it was raised."""
+def description(error: BaseException) -> str:
+    """Its kind and first line; where it was raised too, unless its message is written for the user."""
     kind = type(error).__name__
     try:
         message = next(iter(str(error).splitlines()), "")
     except Exception:
         message = "(an error without a readable message)"
-    where = "" if isinstance(error, SPEAK_FOR_THEMSELVES) else f" ({place(error)})"
+    where = "" if isinstance(error, SELF_EXPLANATORY) else f" ({raised_at(error)})"
     return f"{kind}: {message}{where}" if message else f"{kind}{where}"
 
 
-def place(error: BaseException) -> str:
-    """The file and line where it was raised: the innermost that is in no library, which is a method's or a metric's."""
+def raised_at(error: BaseException) -> str:
+    """The innermost file and line outside of libraries, which is a method's or a metric's."""
     places = [
         f"{_short(Path(frame.f_code.co_filename))}:{line}"
         for frame, line in traceback.walk_tb(error.__traceback__)
@@ -43,5 +43,5 @@ def _of_library(frame: FrameType) -> bool:
 
 
 def _short(path: Path) -> str:
-    """Within heta_lens from its folder on, else the file and its folder."""
+    """The path within the repository, or else the file and its folder."""
     return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT / "heta_lens") else "/".join(path.parts[-2:])

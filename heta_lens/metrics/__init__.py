@@ -1,27 +1,35 @@
-"""How good is an attribution? Functions of scores, of the prediction they explain, and of what is known about it."""
+"""Evaluating attributions: functions of scores, of the prediction they explain, and of what is known about the prompt.
 
-from heta_lens.metrics.additivity import Drops, additivity_gap, faithfulness_error
-from heta_lens.metrics.alignment import chance_of_passing, dsa, evidence_mass, f1, passes
-from heta_lens.metrics.case import Case
-from heta_lens.metrics.curves import Curve, abpc, aopc, area, curve
-from heta_lens.metrics.decoding import FEW, GRID, Setting, first_token, relative_change
-from heta_lens.metrics.downstream import exact_match_change, hit_change, kept_mass, kept_share, look_up
-from heta_lens.metrics.effects import mean_effect, misattribution, patch_correlation
-from heta_lens.metrics.hard import hard, released
-from heta_lens.metrics.normalised import normalised, with_mean
-from heta_lens.metrics.retraining import Retrained, retrained
-from heta_lens.metrics.robustness import sensitivity, told_alike, under_noise
-from heta_lens.metrics.sanity import cascade
-from heta_lens.metrics.soft import Soft, soft, soft_area, summed
-from heta_lens.metrics.table import METRICS, Metric
+`metric_registry` lists each `metric` by name, `built_in_metrics` and those of other packages; `evaluators` compute them
+for an `explained_prompt`. Against known evidence: `evidence_alignment`. Against removing tokens: `soft_nc_ns`,
+`hard_nc_ns`, `perturbation_curves`, `additivity_metrics`, `intervention_agreement`. Against changes of model or prompt:
+`robustness`, `sanity_checks`, `decoding_settings`. What a reader or a retrained model can still do: `downstream_tasks`,
+`roar_kar`. The other files are what these share.
+"""
+
+from heta_lens.metrics.additivity_metrics import Drops, additivity_gap, faithfulness_error
+from heta_lens.metrics.decoding_settings import FEW, GRID, Setting, first_token, relative_change
+from heta_lens.metrics.downstream_tasks import exact_match_change, hit_change, kept_mass, kept_share, look_up
+from heta_lens.metrics.evidence_alignment import chance_of_passing, dsa, evidence_mass, f1, passes
+from heta_lens.metrics.explained_prompt import ExplainedPrompt
+from heta_lens.metrics.hard_nc_ns import hard, released
+from heta_lens.metrics.intervention_agreement import mean_effect, misattribution, patch_correlation
+from heta_lens.metrics.metric import Metric
+from heta_lens.metrics.metric_registry import METRICS
+from heta_lens.metrics.perturbation_curves import Curve, abpc, aopc, area, curve
+from heta_lens.metrics.roar_kar import Retrained, retrained
+from heta_lens.metrics.robustness import paraphrase_consistency, sensitivity, under_noise
+from heta_lens.metrics.sanity_checks import cascade
+from heta_lens.metrics.score_normalisation import normalised, with_mean
+from heta_lens.metrics.soft_nc_ns import Soft, soft, soft_area, summed
 
 __all__ = [
     "FEW",
     "GRID",
     "METRICS",
-    "Case",
     "Curve",
     "Drops",
+    "ExplainedPrompt",
     "Metric",
     "Retrained",
     "Setting",
@@ -47,6 +55,7 @@ __all__ = [
     "mean_effect",
     "misattribution",
     "normalised",
+    "paraphrase_consistency",
     "passes",
     "patch_correlation",
     "relative_change",
@@ -56,7 +65,6 @@ __all__ = [
     "soft",
     "soft_area",
     "summed",
-    "told_alike",
     "under_noise",
     "with_mean",
 ]

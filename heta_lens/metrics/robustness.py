@@ -1,4 +1,4 @@
-"""How much scores change when what they explain hardly does."""
+"""Robustness: how much scores change when the prediction hardly does."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -11,52 +11,53 @@ from jaxtyping import Float
 from scipy.stats import spearmanr
 from torch import Tensor
 
+from heta_lens._util.options import check_at_least
 from heta_lens.attribution import Attribution
-from heta_lens.lens import EMBED, BatchHook
-from heta_lens.metrics.checks import finite_numbers, finite_scores
-from heta_lens.options import check_at_least
-from heta_lens.prediction import Prediction
-from heta_lens.turns import one_at_a_time
+from heta_lens.metrics.score_checks import finite_numbers, finite_scores
+from heta_lens.model.hook_sites import EMBED
+from heta_lens.model.hooking import BatchHook
+from heta_lens.model.locking import one_at_a_time
+from heta_lens.prediction.prediction import Prediction
 
 Explain: TypeAlias = Callable[[Prediction], Attribution]
 
 AUXILIARIES = frozenset(["am", "is", "are", "was", "were", "be", "been", "being", "has", "have", "had", "by"])
 ENDINGS = ("ied", "ies", "ing", "ed", "es", "s", "e", "d")
-PAIRS = 3  # the fewest that tell of an order
+PAIRS = 3  # the fewest words whose order is meaningful
 
 
 @one_at_a_time("prediction")
 def under_noise(
     prediction: Prediction, methods: Sequence[Explain], *, noise: float | int = 0.01, seed: int = 0
 ) -> list[Attribution]:
-    """A run of each method, every time with other Gaussian noise on all embeddings, of this many times their own size.
+    """A run of each method with its own Gaussian noise on all embeddings, ``noise`` times as large as these.
 
-    Give one method as often as there are to be runs, and only the noise varies; copies of it with seeds of their own,
-    and its own chance does too (alone, where ``noise`` is 0).
+    To vary only the noise, repeat one method; to vary the method's seed too (alone, with ``noise=0``), give copies of
+    it with different seeds.
     """
     check_at_least("noise", noise, 0)
     check_at_least("seed", seed, 0, whole=True)
     size = noise * float(prediction.embeddings.square().mean().sqrt())
-    found = []
+    attributions = []
     for run, explain in enumerate(methods):
         drawn = np.random.default_rng([seed, run, *prediction.ids.tolist()]).standard_normal(
             prediction.embeddings.shape
         )
         moved = BatchHook(shifted, size * torch.from_numpy(drawn))
-        with prediction.lens.hooked([(EMBED, moved)]) if noise else nullcontext():
-            found.append(explain(again(prediction)))
-    return found
+        with prediction.adapter.hooked([(EMBED, moved)]) if noise else nullcontext():
+            attributions.append(explain(again(prediction)))
+    return attributions
 
 
 def shifted(by: Float[Tensor, "pos d"], live: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch pos d"]:
-    """With something added to the first positions, as many as there are."""
+    """The live states with noise added to the first positions."""
     return torch.cat([live[:, : len(by)] + by[: live.shape[1]].to(live), live[:, len(by) :]], 1)
 
 
 def again(prediction: Prediction) -> Prediction:
-    """The same question to the model as it is now: with other hooks, or other weights."""
+    """The same prediction by the model as it is now: with other hooks, or other weights."""
     ids = prediction.ids[None]
-    return Prediction.from_cache(prediction.lens.cache(ids), prediction.target, tokens=ids)
+    return Prediction.from_cache(prediction.adapter.cache(ids), prediction.target, tokens=ids)
 
 
 def sensitivity(runs: Float[Tensor, "run pos"]) -> float:
@@ -65,37 +66,37 @@ def sensitivity(runs: Float[Tensor, "run pos"]) -> float:
     if runs.ndim != 2 or not runs.numel():
         raise ValueError(f"runs has the shape {tuple(runs.shape)}, and must hold a row of scores per run: (run, pos)")
     if len(runs) < 2:
-        raise ValueError(f"{len(runs)} run tells nothing of how scores vary: give two at least")
+        raise ValueError(f"{len(runs)} run does not show how scores vary: give at least two")
     return float(runs.double().std(0).mean())
 
 
-# ----------------------------------------------------------------------------------------------------- told otherwise
+# -------------------------------------------------------------------------------------------- paraphrase consistency
 class Agreement(NamedTuple):
-    """``correlation`` is NaN where fewer than three words have a partner, or one side tells none of them apart."""
+    """``correlation`` is NaN where fewer than three words match, or the scores of one text are all equal."""
 
     correlation: float
     pairs: int
     coverage: float
 
 
-def told_alike(one: Attribution, other: Attribution, reduce: Literal["sum", "max"] = "sum") -> Agreement:
-    """Spearman's correlation of the words that two tellings share, from -1 to 1; more is better.
+def paraphrase_consistency(first: Attribution, second: Attribution, reduce: Literal["sum", "max"] = "sum") -> Agreement:
+    """Spearman's correlation over the words that a text and its paraphrase share, from -1 to 1; more is better.
 
-    Words are matched by their stems, each once, from left to right; auxiliaries and "by" have no partner. ``coverage``
-    is the share of the first telling's other words that found one.
+    Words are matched by their stems, each once, from left to right; auxiliaries and "by" are not matched. ``coverage``
+    is the share of the first text's other words that have a match.
     """
-    for name, some in (("one", one), ("other", other)):
-        finite_scores(some.scores, name=f"{name}.scores")
-    first, second = ([word for word in some.by_word(reduce) if stem(word.text)] for some in (one, other))
-    pairs = matched([word.text for word in first], [word.text for word in second])
-    scores = np.array([[first[i].score, second[j].score] for i, j in pairs]).reshape(-1, 2)
+    for name, attribution in (("first", first), ("second", second)):
+        finite_scores(attribution.scores, name=f"{name}.scores")
+    ours, theirs = ([word for word in each.by_word(reduce) if stem(word.text)] for each in (first, second))
+    pairs = matched([word.text for word in ours], [word.text for word in theirs])
+    scores = np.array([[ours[i].score, theirs[j].score] for i, j in pairs]).reshape(-1, 2)
     level = not len(scores) or bool((np.ptp(scores, axis=0) == 0).any())
     correlation = nan if len(pairs) < PAIRS or level else float(spearmanr(*scores.T)[0])  # type: ignore[arg-type]
-    return Agreement(correlation, len(pairs), len(pairs) / max(1, len(first)))
+    return Agreement(correlation, len(pairs), len(pairs) / max(1, len(ours)))
 
 
 def matched(first: Sequence[str], second: Sequence[str]) -> list[tuple[int, int]]:
-    """Which word of one text is which of the other."""
+    """Pairs of places of the same word in two texts."""
     left: dict[str, list[int]] = {}
     for place, word in enumerate(second):
         left.setdefault(stem(word), []).append(place)
@@ -103,7 +104,7 @@ def matched(first: Sequence[str], second: Sequence[str]) -> list[tuple[int, int]
 
 
 def stem(word: str) -> str:
-    """What a word shares with its other forms, roughly; nothing, of a word that only holds a sentence together."""
+    """What a word roughly shares with its other forms; empty for auxiliaries and "by"."""
     bare = "".join(letter for letter in word.lower() if letter.isalnum())
     if bare in AUXILIARIES:
         return ""

@@ -1,6 +1,11 @@
-"""Views of an attribution: in a terminal, and as a page of its own."""
+"""Views of an attribution.
 
-from heta_lens.plots.page import page
+`attribution_text` says it in words, `terminal` prints it, `html_page` is a standalone page, `coloured_tokens` colours
+tokens with circuitsvis, `heat_map` shows a table of numbers, and `colours` maps scores to colours for all of them.
+"""
+
+from heta_lens.plots.coloured_tokens import circuitsvis
+from heta_lens.plots.html_page import page
 from heta_lens.plots.terminal import terminal
 
-__all__ = ["page", "terminal"]
+__all__ = ["circuitsvis", "page", "terminal"]

@@ -9,9 +9,9 @@ from rich.padding import Padding
 from rich.text import Text
 from torch import Tensor
 
+from heta_lens._util.printable_text import legible
 from heta_lens.attribution import Attribution
-from heta_lens.plots.shades import shades, strips
-from heta_lens.text import legible
+from heta_lens.plots.colours import shades, strips
 
 WIDE = 40  # the most cells of a column
 
@@ -49,11 +49,14 @@ def _table(attribution: Attribution, top: int) -> Text:
     """The highest scores, in the order of `Attribution.top`."""
     highest, parts = attribution.top(top), strips(attribution)
     place = {position: row for row, position in enumerate(attribution.positions.tolist())}
-    rows = [place[one.positions[0]] for one in highest]
+    rows = [place[token.positions[0]] for token in highest]
     columns = [
-        _column("position", [str(one.positions[0]) for one in highest]),
-        _column("token", [repr(one.text) for one in highest]),
-        *(_column(name, [f"{one:.4g}" for one in values[rows].tolist()], right=True) for name, values in parts.items()),
+        _column("position", [str(token.positions[0]) for token in highest]),
+        _column("token", [repr(token.text) for token in highest]),
+        *(
+            _column(name, [f"{part:.4g}" for part in values[rows].tolist()], right=True)
+            for name, values in parts.items()
+        ),
     ]
     # One text of lines: for every cell of a table of its own, `rich` takes a millisecond.
     head, *lines = ("  ".join(cells) for cells in zip(*columns, strict=True))

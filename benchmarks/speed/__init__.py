@@ -1,0 +1,1 @@
+"""How fast scores are found, against the naive implementation and against cheaper ways."""

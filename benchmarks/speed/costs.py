@@ -1,0 +1,101 @@
+"""The literal loop and the exact path: seconds, FLOPs, memory, and how far their numbers differ."""
+
+import gc
+import time
+from collections.abc import Iterator
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.report import number
+from benchmarks.speed.cases import Case, Plan
+from benchmarks.speed.flops_and_memory import counted, floors, forward_flops, peak
+from benchmarks.speed.parts import PARTS, ROW, Measured, Read, literal_s, row_s
+
+
+class Cost(NamedTuple):
+    """Of one part of the score, literal and exact: seconds of each repeat, FLOPs, MiB; and how far the parts differ."""
+
+    seconds: list[tuple[float, float]]
+    flops: tuple[float, float]
+    memory: tuple[float, float]
+    floor: float
+    difference: float
+
+    @property
+    def literal(self) -> float:
+        return median(seconds for seconds, _ in self.seconds)
+
+    @property
+    def exact(self) -> float:
+        return median(seconds for _, seconds in self.seconds)
+
+
+def costs(case: Case, repeats: int) -> dict[str, Cost]:
+    """The first rounds warm up, count FLOPs and watch memory, and are not timed; then both are timed in turn."""
+    floor = floors(case.model.cfg, case.ids.shape[1], case.plan.probes)
+    ways = {**PARTS, ROW: (literal_s, row_s)}
+    return {part: cost(case, literal, exact, floor[part], repeats) for part, (literal, exact) in ways.items()}
+
+
+def cost(case: Case, literal: Any, exact: Any, floor: float, repeats: int) -> Cost:
+    def running(asked: Case, read: Read) -> Measured:
+        gc.collect()  # graphs that nobody asks for any more
+        with asked.prediction.running():
+            return exact(asked, read)
+
+    both, little = (literal, running), case._replace(plan=Plan(case.plan.probes, 1, 1))
+    seen = [counted(lambda read, one=one: one(case, read)) for one in both]
+    memory = [peak(lambda one=one: one(little, time.perf_counter)) for one in both]
+    seconds = []
+    for _ in range(repeats):
+        first, second = (one(case, time.perf_counter).total for one in both)
+        seconds.append((first, second))
+    expected, found = (one.found for one in seen)
+    shared = expected.keys() & found.keys()
+    gap = max((abs(found[i] - expected[i]) for i in shared), default=np.nan)
+    gap /= max((abs(expected[i]) for i in shared), default=1)
+    return Cost(seconds, (seen[0].total, seen[1].total), (memory[0], memory[1]), floor, gap)
+
+
+COSTS = [
+    "N", "probes", "part", "literal, s", "exact, s", "literal / exact", "literal, forwards", "exact, forwards",
+    "exact / floor", "literal, MiB", "exact, MiB", "difference",
+]  # fmt: skip
+
+
+def cost_rows(case: Case, found: dict[str, Cost]) -> Iterator[list[str]]:
+    forward, about = forward_flops(case), "" if case.plan.literal is None else "~"
+    parts = [found[part] for part in PARTS]
+    taken = zip(*(part.seconds for part in parts), strict=True)
+    together = Cost(
+        [(sum(literal), sum(exact)) for literal, exact in (zip(*both, strict=True) for both in taken)],
+        (sum(p.flops[0] for p in parts), sum(p.flops[1] for p in parts)),
+        (max(p.memory[0] for p in parts), max(p.memory[1] for p in parts)),
+        sum(p.floor for p in parts),
+        max(p.difference for p in parts),
+    )
+    for part, one in {**{part: found[part] for part in PARTS}, "together": together, ROW: found[ROW]}.items():
+        ratios = [literal / exact for literal, exact in one.seconds]
+        yield [
+            str(case.ids.shape[1]),
+            str(case.plan.probes),
+            part,
+            *(f"{about}{number(seconds)}" for seconds in (one.literal, one.exact)),
+            f"{about}{number(median(ratios))} ({number(min(ratios))}–{number(max(ratios))})",
+            *(f"{about}{number(flops / forward)}" for flops in one.flops),
+            f"{about}{one.flops[1] / one.floor:.2f}",
+            *(f"{memory:.0f}" for memory in one.memory),
+            "–" if np.isnan(one.difference) else f"{one.difference:.0e}",
+        ]
+
+
+WAIT_COLUMNS = ["tokens of context", "probes", "the formulas one by one", "`attribute(cache)`", '`support="row"`']
+
+
+def wait_row(n: int, probes: int, found: dict[str, Cost]) -> list[str]:
+    literal, exact = (sum(getattr(found[part], of) for part in PARTS) for of in ("literal", "exact"))
+    row = found[ROW].exact + found["information"].exact
+    said = (f"{number(literal / seconds)} times as fast ({number(seconds)} s)" for seconds in (exact, row))
+    return [str(n), str(probes), f"{number(literal)} s", *said]

@@ -1,0 +1,55 @@
+"""What runs take beside seconds: FLOPs, counted and worked out by hand, and memory."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.speed.cases import Case
+from benchmarks.speed.parts import ROW, Read
+
+
+def peak(run: Callable[[], Any]) -> float:
+    """The most MiB that tensors held at once beyond those that were there: what torch's own allocator reports.
+
+    One token, or one batch, from where runs are longest shows the most there is: nothing grows from token to token. The
+    process's size says less on a CPU: freed memory stays with it, and is there for whoever comes next.
+    """
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as seen:
+        run()
+    results: Any = seen.profiler.kineto_results  # type: ignore[union-attr]
+    events = [(event.start_ns(), event.nbytes()) for event in results.events() if event.name() == "[memory]"]
+    held = np.cumsum([size for _, size in sorted(events, key=lambda event: event[0])])
+    return float(held.max(initial=0)) / 2**20
+
+
+def counted(run: Callable[[Read], Any]) -> Any:
+    with FlopCounterMode(display=False) as counter:
+        return run(lambda: float(counter.get_total_flops()))
+
+
+@torch.no_grad()
+def forward_flops(case: Case) -> float:
+    """Of one clean run of the whole prompt, every position unembedded: a forward-equivalent."""
+
+    def forward(read: Read) -> float:
+        case.model(case.ids)
+        return read()
+
+    return counted(forward)
+
+
+def suffix_flops(cfg: Any, q: int, n: int, read: int = 1) -> float:
+    """A run of the last q of n positions by hand: what matrices multiply, attention over all keys as it is computed."""
+    heads, values = (count * cfg.d_head for count in (cfg.n_heads, getattr(cfg, "n_key_value_heads", 0) or cfg.n_heads))
+    weights = cfg.d_model * (2 * heads + 2 * values + (3 if cfg.gated_mlp else 2) * cfg.d_mlp)
+    return cfg.n_layers * (2 * q * weights + 4 * q * n * heads) + 2 * cfg.d_model * cfg.d_vocab * read
+
+
+def floors(cfg: Any, n: int, probes: int) -> dict[str, float]:
+    """What these products and runs cost at the least: each over the token's own suffix alone, a start for nothing."""
+    runs = sum(suffix_flops(cfg, n - i, n) for i in range(n))
+    return {"curvature": 2 * probes * runs, "information": runs, ROW: 2 * probes * suffix_flops(cfg, n, n)}

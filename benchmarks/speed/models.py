@@ -1,0 +1,67 @@
+"""The models that speed is measured on, and what they read."""
+
+import json
+import re
+import warnings
+from collections.abc import Callable
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import heta_lens
+from benchmarks.stories3m import load_stories3m
+from heta_lens.data.recall import stories
+
+HERE = Path(__file__).parents[1]
+SEED = 0
+WIDE = {"n_layers": 8, "d_model": 512, "n_heads": 8, "d_head": 64, "d_vocab": 20_000, "n_ctx": 4096}
+SIZES: dict[str, dict[str, Any]] = {
+    "gpt2-like": {**WIDE, "d_mlp": 2048, "act_fn": "gelu_new", "normalization_type": "LN"},
+    "llama-like": {
+        **WIDE, "d_mlp": 1408, "act_fn": "silu", "gated_mlp": True, "n_key_value_heads": 2,
+        "positional_embedding_type": "rotary", "normalization_type": "RMS", "final_rms": True,
+    },
+}  # fmt: skip
+
+
+def random_model(sizes: dict[str, Any]) -> Any:
+    """Weights at which predictions are neither flat nor sure, and every layer adds as much as it finds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            from transformer_lens import HookedTransformer, HookedTransformerConfig
+        except ImportError:  # since TransformerLens 4
+            model = TransformerBridge.boot_native(sizes, device="cpu")
+        else:
+            model = HookedTransformer(HookedTransformerConfig.from_dict({**sizes, "device": "cpu"}))
+    generator = torch.Generator().manual_seed(SEED)
+    scale = sizes["d_model"] ** -0.5
+    for name, weights in model.named_parameters():
+        if weights.ndim > 1 and not re.search(r"\bb_|_b_|bias", name):
+            size = 4 * scale if re.search("unembed|head", name) else 0.5 if "embed" in name else scale
+            weights.data.normal_(std=size, generator=generator)
+    return model.eval()
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    **{name: lambda sizes=sizes: random_model(sizes) for name, sizes in SIZES.items()},
+    "demo": heta_lens.load_demo_model,
+    "stories3M": load_stories3m,
+}
+
+
+def prompt(name: str, model: Any, n: int) -> Tensor:
+    """What the model was trained on, as much of it as is asked for; random ids for random weights."""
+    if name == "demo":
+        told = (model.to_tokens(story.text)[0].tolist() for story in stories("test"))
+    elif name == "stories3M":
+        lines = (HERE / "copied_words" / "prompts.jsonl").read_text().splitlines()
+        told = (json.loads(line)["ids"] for line in lines)
+    else:
+        return torch.randint(model.cfg.d_vocab, (1, n), generator=torch.Generator().manual_seed(SEED))
+    first = next(told)  # only one of them begins the text
+    return torch.tensor([[*islice(chain(first, *(ids[1:] for ids in islice(told, n))), n)]])

@@ -1,0 +1,57 @@
+"""Where tables are kept: RESULTS.md, by model, and one in the README."""
+
+import torch
+
+from benchmarks.report import markdown
+from benchmarks.speed.models import HERE, MODELS
+from heta_lens._util.versions import versions
+
+RESULTS = HERE / "RESULTS.md"
+Table = tuple[str, list[str], list[list[str]]]
+TELLING = ("the literal loop and the exact path", "cheaper ways, whole scores", "a long context", "what memory holds")
+WAIT_TITLE = "What you wait for"
+README = HERE.parent / "README.md"
+MARKS = "<!-- what you wait for -->", "<!-- until here -->"
+LEGEND = """\
+**literal** is [`reference.py`](reference.py): the formulas as they stand. **exact** is what `Heta()` does: the same
+numbers (*difference* is the largest, relative to the largest entry, in float32). Not counted, once a prompt: the run
+that filled the cache, the one that checks it, and those that keep keys and values. Ratios are of runs that took turns,
+the median with the least and the most (N = 2048 once).
+
+**~** a part of the work was measured and stands for the rest: a few tokens of the literal loop, where all cost the
+same; of the exact path a few groups of neighbours, over whose positions costs are interpolated.
+
+**forwards** are FLOPs that torch counted, in units of one clean run of the prompt with every position unembedded. The
+**floor** is worked out from the model's sizes: a product costs two runs of the token's own suffix, a masked run one,
+attention is over all keys, as it is computed, and one position is unembedded. **MiB** are what tensors held at most,
+beyond the model and the prediction. (A product with H costs two runs' worth of multiplying by weights, but six runs'
+worth of attention, which is not linear: narrow models and long contexts stay further above the floor.)
+
+Cheaper ways are whole scores, each found once, and only where that takes minutes. ρ (rank correlation) and L1 (0 to 2,
+of scores that sum to 1) are against the exact score with the same probes. "What memory holds" is written by
+`python -m benchmarks.long`. On a GPU: not measured."""
+
+
+def keep(table: Table) -> None:
+    """Write a table into its file, in place of the one that has its title."""
+    if table[0] == WAIT_TITLE:
+        README.write_text(rewritten(README.read_text(), table))
+    else:
+        RESULTS.write_text(page(RESULTS.read_text() if RESULTS.exists() else "", table))
+
+
+def rewritten(readme: str, table: Table) -> str:
+    before, after = readme.split(MARKS[0])[0], readme.split(MARKS[1])[1]
+    return f"{before}{MARKS[0]}\n{markdown(*table[1:])}\n{MARKS[1]}{after}"
+
+
+def page(before: str, table: Table) -> str:
+    """The tables that there were and this one, by model and then by what they tell."""
+    title, columns, rows = table
+    where = f"{torch.get_num_threads()} threads, float32 on the CPU; " + ", ".join(map(" ".join, versions().items()))
+    sections = dict(section.split("\n\n", 1) for section in before.strip().split("\n## ")[1:])
+    sections[title] = f"{where}.\n\n{markdown(columns, rows)}"
+    order = [*MODELS]
+    titles = sorted(sections, key=lambda title: (order.index(title.split(":")[0]), TELLING.index(title.split(": ")[1])))
+    parts = [f"## {title}\n\n{sections[title].strip()}" for title in titles]
+    return "\n\n".join(["# Speed", f"Written by `python -m benchmarks.speed`.\n\n{LEGEND}", *parts]) + "\n"

@@ -1,0 +1,159 @@
+"""What the parts of the score cost: by the literal loop, and as `Heta` finds them.
+
+A part of the work is measured and stands for the rest: the literal loop costs the same for every token; the exact path
+costs a start for each group of neighbours and then as much for each of its tokens, and both are interpolated over how
+many positions a run passes through.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.reference import block_curvature, gradient_graph, literal_information
+from benchmarks.speed.cases import Case, Plan
+from benchmarks.speed.models import SEED
+from heta_lens._util.divergence import DIVERGENCES
+from heta_lens.methods.heta.curvature import curvature
+from heta_lens.methods.heta.hessian import HessianOperator
+from heta_lens.methods.heta.information import information
+from heta_lens.methods.heta.random_probes import rademacher
+from heta_lens.methods.heta.segments import Segment
+from heta_lens.model.batching import MASKED, Batches, per_product
+
+Read = Callable[[], float]
+"""A meter: seconds passed so far, or FLOPs counted."""
+
+
+class Measured(NamedTuple):
+    """What all tokens cost, and the parts of the score that were found on the way, by position."""
+
+    total: float
+    found: dict[int, float]
+
+
+def spread(items: Sequence[Any], count: int | None) -> list[Any]:
+    """So many of them, evenly, the first and the last among them."""
+    if count is None or count >= len(items):
+        return [*items]
+    return [items[round(at)] for at in np.linspace(0, len(items) - 1, count)] if count > 1 else [items[0]]
+
+
+def grouped(piece: Segment, start_cost: float, plan: Plan) -> tuple[list[list[int]], list[list[int]]]:
+    """All groups of tokens that a piece scores, and those that are measured."""
+    groups = piece.groups(range(*piece.scored), start_cost)
+    return groups, spread(groups, plan.groups)
+
+
+def at_once(case: Case, piece: Segment, products: bool = False) -> Batches:
+    return case.prediction.prompt.batches(case.plan.batch, len(piece.states), products=products)
+
+
+def extrapolated(measured: dict[int, tuple[float, float]], passed: Sequence[int], counts: Sequence[int]) -> float:
+    """What groups of so many tokens cost, by the positions their runs pass through: a start, and then each token."""
+    at = sorted(measured)
+    starts, tokens = (np.interp(passed, at, [measured[reach][k] for reach in at]) for k in range(2))
+    return float((starts + tokens * np.array(counts)).sum())
+
+
+def reach(piece: Segment, group: Sequence[int]) -> int:
+    return len(piece.states) - group[0]
+
+
+def literal_s(case: Case, read: Read) -> Measured:
+    groups = grouped(case.whole, per_product(case.plan.probes), case.plan)[1]
+    tokens = spread([group[0] for group in groups] if case.plan.literal else range(len(case.ids[0])), case.plan.literal)
+    begun = read()
+    graph = gradient_graph(case.model, case.ids, case.target)
+    built = read()
+    found = {i: float(block_curvature(graph, i, case.plan.probes, SEED)) for i in tokens}
+    return Measured(built - begun + (read() - built) / len(tokens) * case.ids.shape[1], found)
+
+
+def literal_i(case: Case, read: Read) -> Measured:
+    groups = grouped(case.whole, MASKED, case.plan)[1]
+    tokens = spread([group[0] for group in groups] if case.plan.literal else range(len(case.ids[0])), case.plan.literal)
+    begun = read()
+    found = literal_information(case.model, case.ids, tokens).tolist()
+    each = (read() - begun) / (1 + len(tokens))
+    return Measured(each * (1 + case.ids.shape[1]), dict(zip(tokens, found, strict=True)))
+
+
+def exact_s(case: Case, read: Read, piece: Segment | None = None) -> Measured:
+    """S of a few tokens of some groups, as `Heta` finds it."""
+    piece = piece or case.whole
+    batches, states = at_once(case, piece, products=True), piece.states
+    hessian_from = partial(piece.hessian_from, batches, lambda _: None)
+    measured: dict[int, tuple[float, float]] = {}
+    found: dict[int, float] = {}
+    starts: list[float] = []
+
+    def watched(at: int) -> HessianOperator:
+        begun = read()
+        operator = hessian_from(at)
+        starts.append(read() - begun)
+        return operator
+
+    def signs(i: int) -> Tensor:
+        return rademacher(SEED, piece.window.start + i, case.plan.probes, states.shape[1]).to(states)
+
+    groups, chosen = grouped(piece, per_product(case.plan.probes), case.plan)
+    for group in chosen:
+        copies = batches.of(reach(piece, group))
+        some = spread(group, case.plan.groups and max(1, copies // case.plan.probes))
+        begun = read()
+        bent = curvature(watched, states, signs, groups=[some])
+        each = (read() - begun - starts[-1]) / len(some)
+        measured[reach(piece, group)] = starts[-1], each
+        found |= zip(some, bent.mean.tolist(), strict=True)
+    return Measured(extrapolated(measured, [reach(piece, group) for group in groups], [*map(len, groups)]), found)
+
+
+def row_s(case: Case, read: Read) -> Measured:
+    """S of all tokens at once."""
+    piece, probes = case.whole, case.plan.probes
+    states = piece.states
+    hessian_from = partial(piece.hessian_from, at_once(case, piece, products=True), lambda _: None)
+    begun = read()
+    curvature(
+        hessian_from,
+        states,
+        lambda i: rademacher(SEED, i, probes, states.shape[1]).to(states),
+        support="row",
+        groups=[[*range(len(states))]],
+    )
+    return Measured(read() - begun, {})
+
+
+@torch.no_grad()
+def exact_i(case: Case, read: Read, piece: Segment | None = None) -> Measured:
+    """I of some groups, as `Heta` finds it; of each as many tokens as are run at once."""
+    piece = piece or case.whole
+    asked, batches = piece.prediction, at_once(case, piece)
+    measured: dict[int, tuple[float, float]] = {}
+    found: dict[int, float] = {}
+    groups, chosen = grouped(piece, MASKED, case.plan)
+    for group in chosen:
+        some = spread(group, case.plan.groups and batches.of(reach(piece, group)))
+        begun = read()
+        moved = information(
+            lambda at: asked.prompt.log_probs_from(piece.start + at, read=[len(asked) - 1], stop=piece.stop),
+            asked.embeddings[piece.start : piece.stop],
+            torch.zeros_like(asked.embeddings[0]),
+            asked.log_probs[None],
+            [asked.objective],
+            DIVERGENCES["orig_masked"],
+            groups=[some],
+            batches=batches,
+            done=lambda _: None,
+        )
+        measured[reach(piece, group)] = 0.0, (read() - begun) / len(some)
+        found |= zip(some, moved.divergence[0, some].tolist(), strict=True)
+    return Measured(extrapolated(measured, [reach(piece, group) for group in groups], [*map(len, groups)]), found)
+
+
+PARTS: dict[str, tuple[Any, Any]] = {"curvature": (literal_s, exact_s), "information": (literal_i, exact_i)}
+ROW = 'curvature, support="row"'

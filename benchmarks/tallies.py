@@ -1,0 +1,55 @@
+"""How often methods are better or worse than HETA, over metrics and methods."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from heta_lens.evaluation.report.run_metric import Measure
+from heta_lens.evaluation.report.summary_tables import Summary
+
+BESIDE = {  # references for other metrics: no merit of a method
+    *("verdict_change_random", "causal_pass_5_chance", "causal_pass_5_unpatched", "seed_variance")
+}
+
+
+class Tally(NamedTuple):
+    """How often something is significantly better than something else, and how often worse."""
+
+    name: str
+    better: int
+    worse: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.better} better, {self.worse} worse)"
+
+
+def meaningful_metrics(found: Summary) -> list[Measure]:
+    """The metrics with values on these prompts, without references."""
+    having = {name for name, method in found.cells if found.cells[name, method].estimate.n} - BESIDE
+    return [metric for metric in found.metrics.values() if metric.name in having]
+
+
+def others(found: Summary) -> list[str]:
+    return [method for method in found.methods if not method.startswith("heta")]
+
+
+def by_metric(found: Summary) -> list[Tally]:
+    """HETA against all other methods."""
+    tallies = []
+    for metric in meaningful_metrics(found):
+        verdicts = [found.verdict(metric, method) for method in others(found)]
+        tallies.append(Tally(metric.title, verdicts.count(-1), verdicts.count(1), len(verdicts)))
+    return tallies
+
+
+def by_method(found: Summary, methods: Sequence[str]) -> list[Tally]:
+    """These methods against HETA, over all metrics."""
+    tallies = []
+    for method in methods:
+        verdicts = [found.verdict(metric, method) for metric in meaningful_metrics(found)]
+        tallies.append(Tally(f"`{method}`", verdicts.count(1), verdicts.count(-1), len(verdicts)))
+    return sorted(tallies, key=lambda one: one.worse - one.better)
+
+
+def listed(names: Sequence[str]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,23 @@
+"""``heta-lens``, or ``python -m heta_lens``."""
+
+import signal
+import sys
+
+
+def main() -> None:
+    """Run the command; an interrupt at any moment, imports included, ends it without a traceback."""
+    try:
+        from heta_lens.cli import app
+
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the interpreter is shutting down
+        # Had the interrupt hit source that was run by exec, as dataclasses do on import, Python would remember it
+        # and end by killing itself with SIGINT, whatever the exit status; running source anew makes it forget.
+        exec("")
+
+
+if __name__ == "__main__":
+    main()

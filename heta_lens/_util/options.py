@@ -1,0 +1,274 @@
+"""Checking a method's options, so that a wrong one is refused before any work."""
+
+import warnings
+from ast import literal_eval
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, fields
+from difflib import get_close_matches
+from math import inf
+from numbers import Real
+from operator import index
+from typing import Annotated, Any, Literal, TypeAlias, cast, get_args, get_origin, get_type_hints
+
+import numpy as np
+from torch import Tensor
+
+from heta_lens._util.file_reading import brief, check_utf8
+
+Check: TypeAlias = Callable[[str, Any], None]  # of an option, by its name
+
+
+def check_choice(name: str, value: Any, choices: Iterable[Any], elsewhere: Mapping[Any, str] = {}) -> None:
+    """Refuse a value that is not among the choices, and list them; ``elsewhere`` is what to do in place of others."""
+    choices = list(choices)
+    if value not in choices or isinstance(value, bool):
+        way = next((f" ({instead})" for other, instead in elsewhere.items() if other == value), hint(value, choices))
+        raise ValueError(f"{name}={brief(value)} is not one of {', '.join(map(repr, choices))}{way}")
+
+
+def check_at_least(name: str, value: Any, least: float | int, *, whole: bool = False) -> None:
+    """Refuse what is not a (whole) number, or below its minimum, or not finite."""
+    if not (is_whole(value) or (not whole and isinstance(value, Real) and not isinstance(value, bool))):
+        raise TypeError(f"{name}={value!r} must be a {'whole ' if whole else ''}number")
+    number: Any = value  # which a float may be too small for
+    if not least <= number < inf:
+        raise ValueError(f"{name}={value!r} must be {'finite' if value == inf else f'at least {least}'}")
+
+
+def is_whole(value: Any) -> bool:
+    """Whether this is an integer, of Python's, numpy's or torch's kind."""
+    if isinstance(value, bool | np.ndarray) or "bool" in str(getattr(value, "dtype", "")):
+        return False
+    try:
+        return index(value) is not None
+    except TypeError:
+        return False
+
+
+def check_batch(batch: Any) -> None:
+    """Refuse what says of no number of copies that they run at once."""
+    if isinstance(batch, str) and batch == "auto":
+        return
+    AtLeast(1, whole=True)("batch", batch)
+
+
+def chosen_positions(name: str, positions: Any, count: int, of: str) -> list[int]:
+    """Those that are named, as plain numbers, and all of them for None; ``of`` says what there are so many of."""
+    if positions is None:
+        return [*range(count)]
+    if not isinstance(positions, Iterable) or getattr(positions, "ndim", 1) == 0:
+        raise TypeError(f"{name}={positions!r} is not a list of positions: write [3] for one, [3, 4] for two")
+    places = list(positions)
+    if not places:
+        raise ValueError(f"{name} is empty: name a position at least")
+    for place in places:
+        if not (is_whole(place) and 0 <= index(place) < count):
+            raise ValueError(
+                f"position {place!r} is none of the {count} positions {of}, which are counted from 0"
+                f"{from_end(place, count)}"
+            )
+        if places.count(place) > 1:
+            raise ValueError(f"{name} names position {place} more than once")
+    return [index(place) for place in places]
+
+
+def from_end(number: Any, count: int) -> str:
+    """What may have been meant by a negative number."""
+    return f": write {count + index(number)}" if is_whole(number) and -count <= index(number) < 0 else ""
+
+
+def check_token(name: str, token: int, size: int) -> None:
+    """Refuse an id that is none of ``size`` tokens."""
+    check_tokens(name, [token], size)
+
+
+def check_tokens(name: str, tokens: Iterable[int], size: int) -> None:
+    for token in tokens:
+        if not 0 <= token < size:
+            raise ValueError(f"{name}={token} is not a token id of this model: ids go from 0 to {size - 1}")
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """For the annotation of an option: ``steps: Annotated[int, AtLeast(1, whole=True)] = 50``."""
+
+    least: float | int
+    _: KW_ONLY
+    whole: bool = False
+    below: float | int = inf
+    most: float | int = inf
+
+    def __call__(self, name: str, value: Any) -> None:
+        check_at_least(name, value, self.least, whole=self.whole)
+        if value >= self.below:
+            raise ValueError(f"{name}={value!r} must be below {self.below}")
+        most = min(self.most, LARGEST) if self.whole else self.most
+        if value > most:
+            raise ValueError(f"{name}={value!r} is more than can be run: give at most {most}")
+
+
+LARGEST = 2**31 - 1  # that any library below reads as a whole number
+MOST = 10**6  # of what is made or run one by one: more would end in days, or in no memory
+COUNT = AtLeast(1, whole=True, most=MOST)
+
+
+def check_count(name: str, value: Any, least: int = 1) -> None:
+    """Refuse what is not a number of things that can be made or run one by one."""
+    AtLeast(least, whole=True, most=MOST)(name, value)
+
+
+Batch: TypeAlias = Annotated[int | Literal["auto"], AtLeast(1, whole=True)]
+Seed: TypeAlias = Annotated[int, AtLeast(0, whole=True, below=2**31)]  # there is room to count up from any
+
+
+class Options:
+    """For a dataclass of options: it knows which of them were given, and which of those have no effect with the others.
+
+    An option that was given at its default is known from one that was left out. Whoever names every option repeats
+    settings (`dataclasses.replace` does, and so does a saved attribution run again): of these, the ones at their
+    default do not count as given, and nobody is warned a second time.
+    """
+
+    _named: frozenset[str]
+
+    def __new__(cls, *args: Any, **options: Any) -> Any:
+        made = super().__new__(cls)
+        positional = [field.name for field in fields(cast(Any, cls)) if not field.kw_only]
+        object.__setattr__(made, "_named", frozenset([*positional[: len(args)], *options]))
+        return made
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that were given, whatever their value."""
+        names = chosen(self).keys() if self._repeated else self._named
+        return {field.name: getattr(self, field.name) for field in fields(cast(Any, self)) if field.name in names}
+
+    @property
+    def _repeated(self) -> bool:
+        return self._named >= {field.name for field in fields(cast(Any, self))} - {"progress"}
+
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        """Options that do nothing with the others as they are, and with which others: ``variant='gs' (…)``."""
+        return {}
+
+    @property
+    def unused_options(self) -> tuple[str, ...]:
+        """Those of them that were given; None, False and what else requests nothing do not count."""
+        return tuple(name for name, value in self.given.items() if name in self.without_effect and is_request(value))
+
+    def unused_message(self) -> str:
+        """What to warn of, if anything."""
+        if self._repeated:
+            return ""
+        reasons = self.without_effect
+        return "; ".join(
+            f"{name}={short(getattr(self, name))} has no effect with {reasons[name]}" for name in self.unused_options
+        )
+
+
+def is_request(value: Any) -> bool:
+    """Whether an option's value requests anything: None and False leave something off."""
+    return value is not None and value is not False
+
+
+def short(value: Any) -> str:
+    return f"a vector of {len(value)}" if isinstance(value, Tensor) and value.ndim == 1 else repr(value)
+
+
+def check_options(options: Any) -> None:
+    """Check every field of an options dataclass by its annotation: a ``Literal``, ``bool``, or its own checks.
+
+    Numbers become plain ones, which can be computed with and saved. A default needs no check.
+    """
+    kinds = get_type_hints(type(options), include_extras=True)
+    for field in fields(options):
+        kind, value = kinds[field.name], getattr(options, field.name)
+        object.__setattr__(options, field.name, _plain(value, field.default))
+        if _same(getattr(options, field.name), field.default):
+            continue
+        if get_origin(kind) is Literal:
+            check_choice(field.name, value, get_args(kind))
+        elif kind in (bool, bool | None) and not isinstance(value, bool):
+            raise TypeError(f"{field.name}={value!r} must be True or False")
+        for check in getattr(kind, "__metadata__", ()):
+            try:
+                check(field.name, value)
+            except TypeError as error:
+                raise TypeError(f"{error}{words(kind)}") from None
+
+
+def words(kind: Any) -> str:
+    """What an option may be beside a number."""
+    kinds = [part for part in get_args(get_args(kind)[0]) if get_origin(part) is Literal]
+    return "".join(f", or {word!r}" for part in kinds for word in get_args(part))
+
+
+def chosen(options: Any) -> dict[str, Any]:
+    """The options that are not the default."""
+    values = {field.name: (getattr(options, field.name), field.default) for field in fields(options)}
+    return {name: _storable(value) for name, (value, default) in values.items() if not _same(value, default)}
+
+
+def settings(options: Any) -> dict[str, Any]:
+    """All options that a result depends on, to be kept with it."""
+    values = {field.name: getattr(options, field.name) for field in fields(options) if field.name != "progress"}
+    return {name: _storable(value) for name, value in values.items()}
+
+
+def _storable(value: Any) -> Any:
+    """The value as it was; of a function only its name can be kept."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if not callable(value):
+        return value
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def check_names(method: type, given: Iterable[str]) -> None:
+    """Refuse options that a method does not have, and list the ones it has."""
+    known = [field.name for field in fields(method)]
+    for name in given:
+        if name not in known:
+            raise TypeError(f"{method.__name__} has no option {name!r}{hint(name, known)}; it has {', '.join(known)}")
+
+
+def keywords(given: Iterable[str]) -> dict[str, Any]:
+    """``["probes=20", "support=row"]``: what reads as a Python value is one, anything else is text."""
+    pairs, names = [option.partition("=") for option in given], set[str]()
+    for name, equals, value in pairs:
+        if not (name.isidentifier() and equals and value):
+            raise ValueError(f"option {brief(name + equals + value)} is not of the form NAME=VALUE, like probes=20")
+        check_utf8(f"option {name!r}", value)
+        if name in names:
+            raise ValueError(f"option {name!r} is given twice: give it once, as {name}={brief(value)[1:-1]}")
+        names.add(name)
+    return {name: _read(value) for name, _, value in pairs}
+
+
+def _read(written: str) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the parser, that text such as "1is" looks like a mistake
+            return literal_eval(written)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return written
+
+
+def _plain(value: Any, default: Any) -> Any:
+    """A number as one of Python's; a whole one too is a float, where the default is."""
+    if is_whole(value) and not isinstance(default, float):
+        return index(value)
+    return float(value) if is_whole(value) or (isinstance(value, Real) and not isinstance(value, bool)) else value
+
+
+def _same(value: Any, default: Any) -> bool:
+    return not isinstance(value, Tensor) and type(value) is type(default) and value == default
+
+
+def hint(value: Any, choices: Iterable[Any]) -> str:
+    """What may have been meant, if anything."""
+    by_text = {str(choice): choice for choice in choices}
+    close = get_close_matches(str(value), by_text, n=1)
+    return f" (did you mean {by_text[close[0]]!r}?)" if close else ""

@@ -1,0 +1,164 @@
+"""Causal validation: an attribution's scores against the effects of patching each of its tokens."""
+
+from dataclasses import dataclass
+from functools import partial
+from math import isnan
+from typing import Any, SupportsIndex
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from heta_lens._util.options import Batch, check_at_least
+from heta_lens._util.progress import working
+from heta_lens.attribution import Attribution
+from heta_lens.causal.prompt_pair import check_attribution, check_explains, named_as
+from heta_lens.metrics.intervention_agreement import mean_effect, misattribution, patch_correlation
+from heta_lens.metrics.score_ranking import highest
+from heta_lens.model.locking import one_at_a_time
+from heta_lens.plots.coloured_tokens import View
+from heta_lens.plots.heat_map import heat
+from heta_lens.prediction.cached_tokens import Tokens
+from heta_lens.prediction.masking import Mask
+from heta_lens.prediction.patching_checks import How, Patterns
+from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.readout import Scale
+from heta_lens.prediction.token_patching import effects
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Validation:
+    """How an attribution's scores agree with the effects of patching, one effect per evaluated token.
+
+    - ``patch_correlation``: Spearman's, of scores and effects; NaN where either side is constant
+    - ``joint``: the effect of patching the ``k`` tokens with the highest scores together (Intervention@k)
+    - ``mean_single``: the mean of their effects, each patched alone
+    - ``misattribution``: the share of the ``top`` tokens with the highest scores whose effect is below ``least``
+    """
+
+    positions: tuple[int, ...]
+    tokens: tuple[str, ...]
+    scores: Float[Tensor, "token"]
+    effects: Float[Tensor, "token"]
+    patch_correlation: float
+    joint: float
+    mean_single: float
+    misattribution: float
+    title: str
+    options: dict[str, Any]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per evaluated token."""
+        columns = {"score": self.scores.tolist(), "effect": self.effects.tolist()}
+        return pd.DataFrame({"position": self.positions, "token": self.tokens, **columns})
+
+    def plot(self) -> View:
+        """Scores above effects, each as shares of its largest."""
+        rows = torch.stack([values / (values.abs().max() or 1) for values in (self.scores, self.effects)])
+        return heat(self.title, ["score", "effect"], self.tokens, rows, self._summary, self.positions)
+
+    def __repr__(self) -> str:
+        return f"{self.title}: {self._summary}"
+
+    @property
+    def _summary(self) -> str:
+        k, top = (min(self.options[name], len(self.positions)) for name in ("k", "top"))
+        correlation = "none" if isnan(self.patch_correlation) else f"{self.patch_correlation:.2f}"
+        return (
+            f"rank correlation with effects {correlation}; the first {k} together {self.joint:.3g}, alone "
+            f"{self.mean_single:.3g} on average; {self.misattribution:.0%} of the first {top} below "
+            f"{self.options['least']:g}"
+        )
+
+
+@one_at_a_time("cache")
+def validate(
+    cache: Any,
+    attribution: Attribution,
+    *,
+    position: SupportsIndex | None = None,
+    tokens: Tokens = None,
+    how: How = "edge_patch",
+    mask: Mask = "zero",
+    layer: int | None = None,
+    reference: Any = None,
+    reference_tokens: Tokens = None,
+    patterns: Patterns = "frozen",
+    scale: Scale = "log_prob",
+    k: int = 5,
+    top: int = 10,
+    least: float | int = 0.01,
+    special: bool = False,
+    batch: Batch = "auto",
+    progress: bool | None = None,
+) -> Validation:
+    """Patch every token that an attribution has a score for, and say whether the effects agree with the scores.
+
+    A single prompt is weak evidence: ``heta-lens evaluate`` does this for many, with intervals.
+
+    Args:
+        cache: of the prompt that was explained, from a model with the same hooks.
+        attribution: of any method. Tokens that were left out of it are not evaluated.
+        position, tokens: as `attribute` was given them.
+        how, mask, layer, patterns, scale: the intervention, as `effects` has it.
+        reference, reference_tokens: the cache and ids of a counterfactual prompt of as many tokens, to patch with.
+        k: how many tokens with the highest scores are patched together; all, where there are fewer.
+        top: how many of them should have an effect of at least ``least``.
+        special: evaluate special tokens too, which often are attention sinks.
+        batch, progress: how many copies of the context run at once; whether a progress bar is shown (None: if watched).
+    """
+    check_attribution(attribution)
+    _check_counts(k, top, least)
+    _check_reference(reference, reference_tokens)
+    prediction = Prediction.from_cache(cache, attribution.target, position=position, tokens=tokens)
+    scored = _evaluated(prediction, attribution, special)
+    other = _counterfactual(reference, attribution, position, reference_tokens)
+    way: dict[str, Any] = {"how": how, "mask": mask, "layer": layer, "patterns": patterns, "scale": scale}
+    places, scores = scored.positions.tolist(), scored.scores.double()
+    groups = [[places[at] for at in highest(scores, k)], *([at] for at in places)]
+    with working({"forwards": len(groups)}, progress) as work:
+        done = partial(work.add, "forwards")
+        patched = effects(prediction, **way, reference=other, batch=batch, groups=groups, done=done).cpu().double()
+    joint, alone = float(patched[0]), patched[1:]
+    return Validation(
+        positions=tuple(places),
+        tokens=scored.tokens,
+        scores=scores,
+        effects=alone,
+        patch_correlation=patch_correlation(scores, alone),
+        joint=joint,
+        mean_single=mean_effect(scores, alone, k),
+        misattribution=misattribution(scores, alone, top, float(least)),
+        title=attribution.title,
+        options={**way, "k": k, "top": top, "least": least, "special": special, "counterfactual": other is not None},
+    )
+
+
+def _check_counts(k: int, top: int, least: float | int) -> None:
+    for name, value in {"k": k, "top": top}.items():
+        check_at_least(name, value, 1, whole=True)
+    check_at_least("least", least, 0)
+
+
+def _check_reference(reference: Any, tokens: Tokens) -> None:
+    if reference is None and tokens is not None:
+        raise ValueError("reference_tokens= are the ids of a reference, and there is none: give its cache, reference=")
+
+
+def _counterfactual(
+    reference: Any, attribution: Attribution, position: SupportsIndex | None, tokens: Tokens
+) -> Prediction | None:
+    """The same target after another prompt, if there is one."""
+    if reference is None:
+        return None
+    with named_as("reference_tokens"):
+        return Prediction.from_cache(reference, attribution.target, position=position, tokens=tokens)
+
+
+def _evaluated(prediction: Prediction, attribution: Attribution, special: bool) -> Attribution:
+    """The attribution, of the tokens that are evaluated."""
+    check_explains(attribution, prediction)
+    if not special and bool(attribution.special.all()):
+        raise ValueError("every token of this attribution is special: special=True evaluates them too")
+    return attribution if special else attribution.without(special=True)

@@ -1,0 +1,12 @@
+"""The command ``heta-lens``, one file per group of commands; each imports what it needs when it is called.
+
+`application` is the command itself and the options that commands share; `errors_and_messages` prints lines,
+warnings, errors and what an interrupt leaves.
+`attribute_command` has ``demo`` and ``attribute``, `evaluate_command` ``evaluate`` and ``report``, `reproduce_command`
+``reproduce``, `list_command` ``methods`` and ``metrics``.
+"""
+
+from heta_lens.cli import attribute_command, evaluate_command, list_command, reproduce_command
+from heta_lens.cli.application import app
+
+__all__ = ["app", "attribute_command", "evaluate_command", "list_command", "reproduce_command"]

@@ -1,0 +1,51 @@
+"""The command itself, and the options that several commands share."""
+
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+import heta_lens
+
+MODELS = "demo (knows the words of its stories), a name on the Hugging Face hub, or a folder."
+RETRY = "Run again what raised an error or was not finite (by default it stays failed)."
+
+Page = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a standalone HTML page.")]
+Retry = Annotated[bool, typer.Option("--retry-failed", help=RETRY)]
+
+
+class Once(TyperCommand):
+    """A command that refuses an option of one value given twice, instead of taking its last value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args([*args])
+        counts = Counter(option.opts[0] for option in given if not getattr(option, "multiple", False))
+        for name, count in counts.items():
+            if count > 1:
+                ctx.fail(f"{name} was given {count} times, and takes one value")
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    help="Which tokens made the model say that?", no_args_is_help=True, add_completion=False, rich_markup_mode=None
+)
+command = partial(app.command, cls=Once)
+
+
+def _print_version(wanted: bool) -> bool:
+    if wanted:
+        typer.echo(f"heta-lens {heta_lens.__version__}")
+        raise typer.Exit
+    return wanted
+
+
+@app.callback()
+def heta_lens_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Which tokens made the model say that?"""

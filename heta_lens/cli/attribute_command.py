@@ -1,0 +1,125 @@
+"""``heta-lens demo`` and ``heta-lens attribute``: explain a prompt in the terminal, and on a page."""
+
+import sys
+import warnings
+from collections.abc import Collection
+from functools import partial
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from heta_lens.cli.application import MODELS, Page, command
+from heta_lens.cli.errors_and_messages import errors_in_a_line, say
+
+if TYPE_CHECKING:
+    from heta_lens import Attribution, Method
+
+METHOD = "How to explain it: see heta-lens methods."
+OPTIONS = "An option of the method, like probes=20; may be repeated. HETA's balance is sum here by default."
+
+
+@command()
+def demo(
+    seed: Annotated[int, typer.Option(help="Which story.")] = 0,
+    hops: Annotated[int, typer.Option(min=1, max=2, help="1 asks for the place, 2 for the room it is in.")] = 1,
+    html: Page = Path("heta_lens_demo.html"),
+) -> None:
+    """Explain the answer of the small model that ships with heta_lens, to a question about a short story."""
+    with errors_in_a_line(html):
+        from heta_lens.data import recall
+
+        story = next(recall.stories("test", seed=seed, hops=2 if hops == 2 else 1, facts=4))
+        marked = {position for stretch in story.evidence for position in stretch.tokens}
+        explained = _explained("demo", story.text, None, _method("heta", {}))
+        right = "as the model says" if explained.target_text == story.answer else "which the model gets wrong"
+        evidence = " ".join(story.text[slice(*stretch.characters)] for stretch in story.evidence)
+        note = f"Underlined is what tells the answer,{story.answer}, {right}: {evidence}"
+        _show(explained, html, None, marked, note)
+
+
+@command("attribute")
+def attribute_text(
+    text: Annotated[str, typer.Argument(help="The prompt, up to where the model goes on; - reads it from the input.")],
+    target: Annotated[str | None, typer.Option(help="The token to explain (default: the most likely one).")] = None,
+    model: Annotated[str, typer.Option(help=MODELS)] = "demo",
+    method: Annotated[str, typer.Option(help=METHOD)] = "heta",
+    option: Annotated[list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help=OPTIONS)] = None,
+    html: Page = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep the attribution (safetensors).")] = None,
+) -> None:
+    """Explain why a model goes on as it does after a text of your own."""
+    with errors_in_a_line(html, save):
+        prompt = sys.stdin.read().removesuffix("\n") if text == "-" else text
+        if not prompt.strip():
+            raise ValueError("the text is empty: give the prompt that the model is to continue")
+        _show(_explained(model, prompt, target, _method(method, _options(option or []))), html, save)
+
+
+def _options(given: list[str]) -> dict[str, Any]:
+    """``["probes=20", "support=row"]`` as keywords."""
+    from heta_lens._util.options import keywords
+
+    options = keywords(given)
+    for name in options:
+        if name in ("cache", "target", "tokens", "method"):
+            raise ValueError(f"--option {name}=… is not an option of a method: the text, --target and --method say it")
+    return options
+
+
+def _method(name: str, options: dict[str, Any]) -> "Method":
+    """The method with its options, checked before a model is loaded."""
+    from heta_lens.api import method_of
+
+    return method_of(name, _balanced(options) if name == "heta" else options)
+
+
+def _balanced(options: dict[str, Any]) -> dict[str, Any]:
+    """HETA's options with this command's default, left out where it has no effect: a warning is for what was given."""
+    from heta_lens._util.caller_warnings import quietly
+    from heta_lens._util.options import check_names
+    from heta_lens.methods.heta.heta import Heta
+
+    check_names(Heta, options)
+    method = quietly(partial(Heta, **options))  # the user's own options are warned of when the method is made
+    return options if "balance" in method.without_effect else {"balance": "sum", **options}
+
+
+def _explained(model: str, text: str, target: str | None, method: "Method") -> "Attribution":
+    import torch
+
+    from heta_lens.api import attribute
+    from heta_lens.model.hook_sites import names_filter
+    from heta_lens.model.loading import load_model
+    from heta_lens.model.prompt_encoding import encode
+
+    loaded = load_model(model)
+    ids = encode(loaded, text)
+    with torch.no_grad():
+        _, cache = loaded.run_with_cache(ids, names_filter=names_filter)
+    with warnings.catch_warnings():
+        if getattr(method, "balance", None) != "none":  # balancing is what the warning advises
+            warnings.filterwarnings("ignore", ".*makes up.*of this score", UserWarning)
+        return attribute(cache, target, tokens=ids, method=method)
+
+
+def _show(
+    explained: "Attribution", html: Path | None, save: Path | None, marked: Collection[int] = (), note: str = ""
+) -> None:
+    """Files first, so that a terminal that cannot show something loses nothing."""
+    from heta_lens import plots
+
+    if html is not None:
+        plots.page(explained, marked=marked, note=note).save(html)
+    if save is not None:
+        explained.save(save)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    console = Console()
+    console.print(plots.terminal(explained, marked=marked, coloured=console.color_system is not None))
+    written = {"The same as a page": html, "The attribution": save}
+    for line in [note, *(f"{what}: {path}" for what, path in written.items() if path is not None)]:
+        if line:
+            say(line)

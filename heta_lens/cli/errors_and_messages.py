@@ -1,0 +1,67 @@
+"""What commands print: results, warnings and errors, each a line that cannot steer the terminal."""
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+
+def say(what: object, *, err: bool = False, style: str = "") -> None:
+    """Print a line as it is: what it quotes of files, tokens and arguments cannot steer the terminal."""
+    from heta_lens._util.printable_text import legible
+
+    Console(stderr=err).print(Text(legible(str(what), keep="\n"), style=style), soft_wrap=True)
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Say of an interrupted command that nothing is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _complain("interrupted: what is finished is kept, and the same command resumes there", "yellow")
+        raise typer.Exit(130) from None
+
+
+@contextmanager
+def errors_in_a_line(*written: Path | None) -> Iterator[None]:
+    """Say what was wrong in a line, not in a traceback; files that cannot be written before any long work."""
+    try:
+        _check_writable(*written)
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            yield
+    except (ValueError, TypeError, OSError, RuntimeError, MemoryError, ImportError) as error:
+        _complain(error, "red")
+        raise typer.Exit(2) from None
+    except Exception as error:
+        if type(error).__name__ != "SafetensorError":  # which is imported only where it can be raised
+            raise
+        _complain(error, "red")
+        raise typer.Exit(2) from None
+
+
+def _check_writable(*written: Path | None) -> None:
+    paths = [path for path in written if path is not None]
+    for path in paths:
+        if path.is_dir() or not os.access(path.parent, os.W_OK):
+            raise ValueError(f"{path} cannot be written: give a file in a folder that exists")
+    if paths:
+        from heta_lens._util.file_writing import check_distinct
+
+        check_distinct(dict(zip(("--html", "--save"), written, strict=False)))
+
+
+def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Without the line of code a warning came from, which says nothing here."""
+    _complain(message, "yellow")
+
+
+def _complain(what: object, style: str) -> None:
+    say(f"heta-lens: {what}", err=True, style=style)

@@ -1,0 +1,116 @@
+"""``heta-lens evaluate`` and ``heta-lens report``: methods side by side on a suite."""
+
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from heta_lens.cli.application import MODELS, Retry, command
+from heta_lens.cli.comma_lists import listed
+from heta_lens.cli.errors_and_messages import errors_in_a_line, resumable, say
+
+SUITES = ("recall", "curated", "longra", "tellmewhy", "wikibio", "jsonl")
+METHODS = ["heta balance=sum", "leave_one_out", "input_x_gradient", "attention_rollout", "random"]
+ENTRIES = f"With its options, as in 'lime samples=200'; may be repeated, or with commas ({', '.join(METHODS)})."
+METRICS = "See heta-lens metrics; may be repeated, or with commas (all that run a method only once)."
+OF_SUITE = "An option of the suite, like hops=2; may be repeated."
+INSTEAD = {
+    "name": "the suite is the first argument",
+    **{name: f"use --{name}" for name in ("path", "split", "limit", "seed")},
+    "says": "it is what the model of --model answers",
+}
+
+
+@command("evaluate")
+def evaluate_suite(
+    suite: Annotated[str, typer.Argument(help=f"One of {', '.join(SUITES)}.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where results are kept; an interrupted run resumes.")],
+    model: Annotated[str, typer.Option(help=MODELS)] = "demo",
+    methods: Annotated[list[str] | None, typer.Option("--methods", "-m", metavar="METHOD", help=ENTRIES)] = None,
+    metrics: Annotated[list[str] | None, typer.Option("--metrics", metavar="NAME", help=METRICS)] = None,
+    path: Annotated[Path | None, typer.Option(help="The file that the suite is read from.")] = None,
+    split: Annotated[str | None, typer.Option(help="Which part of it, where it has parts (test).")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="How many prompts (recall, which has no end: 100).")] = None,
+    seed: Annotated[int, typer.Option(help="Which prompts are drawn.")] = 0,
+    option: Annotated[list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help=OF_SUITE)] = None,
+    retry_failed: Retry = False,
+) -> None:
+    """Evaluate methods on the prompts of a suite, and report the results."""
+    with resumable(), errors_in_a_line():
+        from heta_lens._util.extras import check_extra
+        from heta_lens.data import suites
+        from heta_lens.evaluation import Entry, evaluate
+        from heta_lens.metrics.metric_registry import default_metrics
+        from heta_lens.model.loading import load_model
+        from heta_lens.model.prompt_encoding import next_word
+
+        check_extra("matplotlib", "the report of an evaluation")
+        _check_distinct_from_results(path, out)
+        entries = [Entry.read(entry) for entry in listed(methods, METHODS)]
+        names = listed(metrics, default_metrics())
+        options = _suite_options(option or [])
+        if suite == "recall":
+            limit, split = limit or 100, split or "test"
+        facts = {"suite": suite, "suite_options": options, "model": model, "path": path and str(path), "split": split}
+        facts |= {"seed": seed, "limit": limit}
+        loaded = load_model(model)
+        if suite == "longra":  # which is of what a model answers with the distraction and without
+            options = {"says": partial(next_word, loaded), **options}
+        instances = suites.suite(suite, path, split=split, limit=limit, seed=seed, **options)
+        evaluate(loaded, instances, entries, names, out, facts=facts, retry_failed=retry_failed)
+        _write_report(out)
+    _print_failures(out)
+
+
+@command("report")
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What evaluate was given as --out.")],
+    against: Annotated[str | None, typer.Option(metavar="METRIC", help="What costs are drawn against.")] = None,
+) -> None:
+    """Write tables, figures and a page of the results of an evaluation so far."""
+    with errors_in_a_line():
+        _write_report(folder, against)
+
+
+def _check_distinct_from_results(path: Path | None, out: Path) -> None:
+    from heta_lens._util.file_writing import check_distinct
+    from heta_lens.evaluation.report.folder_report import FILES
+    from heta_lens.evaluation.run_records import RECORDS, RUN
+
+    check_distinct({"--path": path, **{f"{name} of --out": out / name for name in (RUN, RECORDS, *FILES)}})
+
+
+def _suite_options(given: list[str]) -> dict[str, Any]:
+    """``["hops=2"]`` as keywords; what the command has an option of its own for is refused."""
+    from heta_lens._util.options import keywords
+
+    options = keywords(given)
+    for name, value in options.items():
+        if name in INSTEAD:
+            raise ValueError(f"-o {name}={value} is not an option of a suite: {INSTEAD[name]}")
+    return options
+
+
+def _write_report(folder: Path, against: str | None = None) -> None:
+    from heta_lens.evaluation import write_report
+
+    for path in write_report(folder, against):
+        if path.parent == folder:
+            say(path)
+
+
+def _print_failures(folder: Path) -> None:
+    """Nobody should have to open a report to see that there is nothing in it."""
+    from heta_lens.evaluation.run_records import read_records
+
+    records = read_records(folder)
+    failed = Counter(record.failed for record in records if record.failed)
+    empty = not any(value is not None for record in records for value in record.values.values())
+    for reason, count in failed.most_common(1):
+        say(f"{failed.total()} of {len(records)} failed, most often ({count}) by: {reason}", err=True)
+    if empty:
+        why = "" if failed else f": {next((why for record in records for why in record.reasons.values()), '')}"
+        say(f"no metric has a value of any prompt{why}", err=True)
+        raise typer.Exit(1)

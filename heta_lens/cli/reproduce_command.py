@@ -1,0 +1,51 @@
+"""``heta-lens reproduce``: a table of the paper."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from heta_lens.cli.application import Retry, command
+from heta_lens.cli.errors_and_messages import errors_in_a_line, resumable, say
+
+TABLES = (
+    *("main", "qwen", "dsa", "components", "beta_gamma", "robustness", "hessian", "long_context", "decoding"),
+    *("compute_quality", "causal_gate", "causal_downstream", "runtime_gptj", "runtime_phi", "runtime_qwen"),
+    *("runtime_llama", "extended_faithfulness"),
+)
+OF_HETA = "An option of HETA in all its rows, like balance=sum; may be repeated."
+REPRODUCED = Path("reproduced")
+
+
+@command("reproduce")
+def reproduce_table(
+    table: Annotated[str, typer.Argument(help=f"One of {', '.join(TABLES)}.")],
+    quick: Annotated[bool, typer.Option("--quick", help="The demo model, few prompts: minutes.")] = False,
+    model: Annotated[str | None, typer.Option(help="A name on the Hugging Face hub, or a folder.")] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where it is written; an interrupted run resumes.")
+    ] = REPRODUCED,
+    limit: Annotated[int | None, typer.Option(min=1, help="Prompts of each data set (100; quick: 3).")] = None,
+    path: Annotated[list[str] | None, typer.Option(metavar="NAME=FILE", help="A data set's file.")] = None,
+    option: Annotated[list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help=OF_HETA)] = None,
+    seed: Annotated[int, typer.Option(help="Which prompts are drawn.")] = 0,
+    retry_failed: Retry = False,
+) -> None:
+    """Reproduce a table of the paper: the same rows and columns, the printed figures beside ours."""
+    with resumable(), errors_in_a_line():
+        from heta_lens._util.options import keywords
+        from heta_lens.evaluation.reproduce import reproduce
+
+        paths, options = {name: str(file) for name, file in keywords(path or []).items()}, keywords(option or [])
+        _check_distinct_from_pages(paths, out, table)
+        how: dict[str, Any] = {"quick": quick, "model": model, "out": out, "limit": limit, "seed": seed}
+        for written in reproduce(table, **how, paths=paths, options=options, retry_failed=retry_failed):
+            say(written)
+
+
+def _check_distinct_from_pages(paths: dict[str, str], out: Path, table: str) -> None:
+    from heta_lens._util.file_writing import check_distinct
+
+    for page in (out / f"{table}.md", out / f"{table}.csv"):
+        for name, file in paths.items():
+            check_distinct({f"--path {name}": file, "--out's": page})

@@ -1,0 +1,68 @@
+"""A method as it is evaluated: its name and options, read from the command line, and prepared for each prompt."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from heta_lens._util.file_reading import brief
+from heta_lens._util.options import check_choice, keywords
+from heta_lens.api import Method, method_of
+from heta_lens.data.instance import SPANS, Instance
+from heta_lens.metrics.explained_prompt import positions
+from heta_lens.prediction.prediction import Prediction
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method as it is evaluated: its name and options, under a label that distinguishes it from others.
+
+    An option that is ``"@question"`` (or another kind of span) stands for the positions of these tokens in each prompt.
+    """
+
+    label: str
+    method: str
+    options: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, written: str) -> "Entry":
+        """``"lime"``, or ``"lime samples=200 seed=1"``."""
+        try:
+            name, *given = shlex.split(written) or [""]
+        except ValueError as error:
+            raise ValueError(
+                f"{brief(written)} is no method and its options ({error}): write 'lime samples=200'"
+            ) from None
+        return cls(" ".join(written.split()), name, keywords(given))
+
+    def __post_init__(self) -> None:
+        for name, value in self.options.items():
+            if _names_spans(value):
+                check_choice(name, value, [f"@{kind}" for kind in SPANS])
+        method_of(self.method, {name: value for name, value in self.options.items() if not _names_spans(value)})
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """Method and options, as ``run.json`` keeps them."""
+        return {"method": self.method, "options": dict(self.options)}
+
+    def ready(self, instance: Instance, prediction: Prediction) -> Method:
+        """The method for a prompt, with the spans that its options name."""
+        options = dict(self.options)
+        for name, value in self.options.items():
+            if _names_spans(value):
+                options[name] = ranges(positions(instance, prediction, value[1:]))
+                if not options[name]:
+                    raise ValueError(f"{name}={value}, and no {value[1:]} is known of this prompt")
+        return method_of(self.method, options)
+
+
+def _names_spans(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith("@")
+
+
+def ranges(positions: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Positions as ranges ``(start, stop)``."""
+    starts = [position for position in positions if position - 1 not in positions]
+    stops = [position + 1 for position in positions if position + 1 not in positions]
+    return tuple(zip(starts, stops, strict=True))

@@ -1,0 +1,107 @@
+"""The values of metrics for one explained prompt: numbers, reasons why there is none, and errors; and their record."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from heta_lens._util.options import check_choice
+from heta_lens.evaluation.failures import description, raised_at
+from heta_lens.evaluation.run_records import Record, Value
+from heta_lens.metrics import METRICS, ExplainedPrompt
+from heta_lens.metrics.metric import Evaluator
+
+
+class MetricValues(NamedTuple):
+    """By the names of metrics: the values, why some have none, and where the errors among these were raised."""
+
+    values: dict[str, Value]
+    reasons: dict[str, str]
+    errors: dict[str, str]
+
+
+def figures(
+    case: ExplainedPrompt, metrics: Sequence[str], others: Mapping[str, Evaluator] | None = None
+) -> tuple[dict[str, Value], dict[str, str]]:
+    """The values of `metric_values`, and the reasons."""
+    return metric_values(case, metrics, others)[:2]
+
+
+def metric_values(
+    case: ExplainedPrompt, metrics: Sequence[str], others: Mapping[str, Evaluator] | None = None
+) -> MetricValues:
+    """The value of each metric, or the reason why there is none; metrics of one evaluator call it once.
+
+    ``others`` are evaluators of metrics that `METRICS` does not have.
+    """
+    results: dict[str, Any] = {}
+    errors: dict[str, str] = {}
+    for evaluator, names in _by_evaluator(case, metrics, others or {}, results).items():
+        try:
+            values = evaluator(case)
+            results |= {name: _plain_value(values[name] if isinstance(values, Mapping) else values) for name in names}
+        except Exception as error:
+            results |= dict.fromkeys(names, description(error))
+            errors |= dict.fromkeys(names, raised_at(error))
+    for name in metrics:
+        if not isinstance(results[name], str) and not np.isfinite(results[name]).all():
+            results[name], errors[name] = f"{results[name]} is no finite number", ""
+    reasons = {name: results[name] for name in metrics if isinstance(results[name], str)}
+    return MetricValues({name: None if name in reasons else results[name] for name in metrics}, reasons, errors)
+
+
+def _by_evaluator(
+    case: ExplainedPrompt, metrics: Sequence[str], others: Mapping[str, Evaluator], results: dict[str, Any]
+) -> dict[Evaluator, list[str]]:
+    """The metrics that can be computed, by their evaluators; of the others the reason goes into ``results``."""
+    names: dict[Evaluator, list[str]] = {}
+    for name in metrics:
+        check_choice("metric", name, {**METRICS, **others})
+        needs = METRICS[name].needs if name in METRICS else ()
+        if unknown := [need for need in needs if not getattr(case.instance, need)]:
+            results[name] = f"no {', '.join(unknown)} known of this prompt"
+        else:
+            names.setdefault(METRICS[name].evaluate if name in METRICS else others[name], []).append(name)
+    return names
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return value
+    return [*value] if isinstance(value, tuple) else float(value)
+
+
+def record_of(case: ExplainedPrompt, label: str, results: MetricValues) -> Record:
+    """What is kept of a method and its metrics on a prompt."""
+    facts, options = case.attribution.diagnostics, dict(case.attribution.options)
+    return Record(
+        instance=case.instance.id,
+        method=label,
+        template=case.instance.template,
+        values=results.values,
+        reasons=results.reasons,
+        errors=results.errors,
+        degenerate=[name for name in results.values if _degenerate(case, name)],
+        tokens=len(case.prediction),
+        correct=int(case.prediction.log_probs.argmax()) == case.prediction.target,
+        versions=options.pop("versions"),
+        options={name: value if _fits_json(value) else str(value) for name, value in options.items()},
+        seconds=float(facts.get("seconds", 0.0)),
+        forwards=int(facts.get("forwards", 0)),
+        backwards=int(facts.get("backwards", 0)) + 2 * int(facts.get("hvps", 0)),
+    )
+
+
+def _degenerate(case: ExplainedPrompt, metric: str) -> bool:
+    """Whether the scores tell no tokens apart, as far as this metric looks at them."""
+    positive = metric in METRICS and METRICS[metric].positive
+    return case.constant or (positive and case.without_positive_scores)
+
+
+def _fits_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True

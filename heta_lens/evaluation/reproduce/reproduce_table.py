@@ -1,0 +1,243 @@
+"""`reproduce`: from the name of a printed table to its page."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from heta_lens._util.file_writing import write_atomically
+from heta_lens._util.options import check_at_least, check_choice, check_names
+from heta_lens.data.instance import Instance
+from heta_lens.evaluation.failures import description
+from heta_lens.evaluation.method_with_options import Entry
+from heta_lens.evaluation.report import phrases
+from heta_lens.evaluation.reproduce import prompt_sets
+from heta_lens.evaluation.reproduce.paper_values import Place, Printed, printed
+from heta_lens.evaluation.reproduce.row_configurations import Effort
+from heta_lens.evaluation.reproduce.table_cells import Figure, Measure, figure
+from heta_lens.evaluation.reproduce.table_columns import RECIPES, Recipe
+from heta_lens.evaluation.reproduce.table_pages import NEEDS, ReproducedTable, tidy, written
+from heta_lens.evaluation.reproduce.table_runs import Plan
+from heta_lens.evaluation.run_records import Record
+from heta_lens.evaluation.runner import digest
+from heta_lens.methods.heta.heta import Heta
+from heta_lens.model import loading
+from heta_lens.model.fingerprint import fingerprint
+
+TABLES: Mapping[str, Recipe] = RECIPES
+
+QUICK = Effort(
+    limit=3,
+    heta={"probes": 4},
+    smaller={"rank": 16, "window": 16, "layers": 2},
+    shorter={"faml": {"steps": 50}, "reagent": {"max_steps": 40}, "causal_tracing": {"samples": 2}},
+    length=46,
+)
+WHOLE = Effort(limit=100)
+DEMO = "demo model"
+
+
+def reproduce(
+    table: str,
+    *,
+    quick: bool = False,
+    model: str | None = None,
+    out: str | Path,
+    limit: int | None = None,
+    paths: Mapping[str, str | Path] | None = None,
+    options: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    progress: bool = True,
+    retry_failed: bool = False,
+) -> list[Path]:
+    """Reproduce a table of the paper, and write it as Markdown and as CSV.
+
+    Args:
+        table: one of `TABLES`.
+        quick: on the demo model and stories that it can read, in minutes.
+        model: on this model (a name of the Hugging Face hub, or a folder) and the paper's data sets.
+        out: a folder for the two files and the records behind them; interrupted runs resume there.
+        limit: how many prompts of each data set; 3 with ``quick``, else 100.
+        paths: the files of data sets, by name; those on the hub need none.
+        options: options of HETA for all its rows, such as ``{"balance": "sum"}``.
+        seed: which prompts are drawn.
+        progress: show a progress bar.
+        retry_failed: repeat what raised an error or was not finite.
+    """
+    check_choice("table", table, TABLES)
+    if quick == (model is not None):
+        raise ValueError(
+            "give model=, a name of the Hugging Face hub or a folder, or quick=True for the demo model"
+            if not quick
+            else f"quick=True is of the demo model, and model={model!r} another: give one of them"
+        )
+    if quick and paths:
+        raise ValueError(f"quick=True makes its own prompts: leave out paths= ({', '.join(paths)})")
+    known = [name for name in prompt_sets.READ if not prompt_sets.READ[name].instead]
+    for name in paths or {}:
+        check_choice("a name in paths", name, known)
+    effort = _effort(QUICK if quick else WHOLE, limit, options or {})
+    making = Making(
+        printed()[table], TABLES[table], effort, quick, model or "demo", Path(out), paths or {}, seed, retry_failed
+    )
+    reproduced = making.reproduced(progress)
+    texts = {f"{table}.md": written(reproduced), f"{table}.csv": tidy(reproduced)}
+    Path(out).mkdir(parents=True, exist_ok=True)  # it may be that no data set could be read
+    return [write_atomically(Path(out) / name, text) for name, text in texts.items()]
+
+
+def _effort(usual: Effort, limit: int | None, options: Mapping[str, Any]) -> Effort:
+    check_names(Heta, options)
+    for name in options:
+        if name in ("variant", "beta", "gamma", "batch"):
+            raise ValueError(f"{name} is what the rows of tables say: leave it out of options=")
+    if limit is not None:
+        check_at_least("limit", limit, 1, whole=True)
+    effort = replace(usual, limit=limit or usual.limit, heta={**usual.heta, **options})
+    effort.full()  # refuses what does not go together
+    return effort
+
+
+@dataclass(frozen=True)
+class Making:
+    """A table in the making: its runs, its cells and its heading."""
+
+    printed: Printed
+    recipe: Recipe
+    effort: Effort
+    quick: bool
+    model: str
+    out: Path
+    paths: Mapping[str, str | Path]
+    seed: int
+    retry_failed: bool = False
+
+    @cached_property
+    def entries(self) -> dict[str, Entry]:
+        """The methods by their names in the paper."""
+        methods = self.printed.columns if self.recipe.turned else self.printed.rows
+        return {method: self.effort.entry(method, **self._extra) for method in methods}
+
+    @property
+    def _extra(self) -> dict[str, Any]:
+        """Options of HETA in this table, and for this model."""
+        layers = next((block.last_layers for block in self.printed.blocks if block.model == self._block), 0)
+        return {**(self.recipe.extra or {}), **({"variant": "ls", "layers": layers} if layers else {})}
+
+    @property
+    def length(self) -> int:
+        return self.effort.length or self.printed.length
+
+    def reproduced(self, progress: bool) -> ReproducedTable:
+        model = loading.load_model(self.model)
+        loaded = fingerprint(model)
+        records: dict[str, dict[str, list[Record]]] = {}
+        unread: dict[str, str] = {}
+        for one, names in self._sources():
+            try:
+                prompts = prompt_sets.loaded(one, model, self.paths.get(names[0]), self.effort.limit, self.seed)
+            except Exception as error:
+                unread |= {name: f"{prompt_sets.NAMES[name]} could not be read: {description(error)}" for name in names}
+                continue
+            records |= dict.fromkeys(names, self._plan(names, one, prompts, loaded).records(model, progress))
+        return ReproducedTable(
+            printed=self.printed,
+            ours=dict(self._figures(records, unread)),
+            own=self._own,
+            model=self._name,
+            about=[*self._about(records, unread)],
+            notes=[*dict.fromkeys(one.note for one in self.recipe.measures.values() if one.note)],
+        )
+
+    def _sources(self) -> list[tuple[prompt_sets.Source, list[str]]]:
+        """Each source once, with the names it stands for."""
+        sources: dict[str, tuple[prompt_sets.Source, list[str]]] = {}
+        for name in dict.fromkeys(source for one in self.recipe.measures.values() for source in one.sources):
+            one = prompt_sets.source(name, self.quick, self.length)
+            sources.setdefault(one.label, (one, []))[1].append(name)
+        return [*sources.values()]
+
+    def _plan(
+        self, names: Sequence[str], one: prompt_sets.Source, prompts: Sequence[Instance], loaded: Mapping[str, str]
+    ) -> Plan:
+        metrics = [
+            part
+            for measure in self.recipe.measures.values()
+            if {*names} & {*measure.sources}
+            for part in (*_kept(measure.metric), *measure.beside.values())
+        ]
+        wide = self.effort.smaller.get("window", 512)
+        request = {"model": self.model, "suite": one.label, "texts": digest(prompts), "seed": self.seed}
+        folder = self.out / "figures" / one.label.replace(" ", ",")
+        entries = {entry.label: entry for entry in self.entries.values()}
+        full = self.effort.full(**self._extra)
+        names = [*dict.fromkeys(metrics)]
+        return Plan(folder, prompts, [*entries.values()], names, full, wide, request, loaded, self.retry_failed)
+
+    # ---------------------------------------------------------------------------------------------------- its cells
+    @property
+    def _block(self) -> str:
+        """The block of this model: a printed one, or our own."""
+        blocks = self.printed.blocks
+        own = next((block.model for block in blocks if block.hub.lower() == self.model.lower()), "")
+        return own or (self._name if self.printed.named else blocks[0].model)
+
+    @property
+    def _own(self) -> str:
+        return "" if any(block.model == self._block for block in self.printed.blocks) else self._block
+
+    @property
+    def _name(self) -> str:
+        return DEMO if self.model == "demo" else self.model
+
+    def _figures(
+        self, records: Mapping[str, Mapping[str, list[Record]]], unread: Mapping[str, str]
+    ) -> Iterator[tuple[Place, Figure]]:
+        for row in self.printed.rows:
+            for column in self.printed.columns:
+                method, column_name = (column, row) if self.recipe.turned else (row, column)
+                measure: Measure = self.recipe.measures[column_name]
+                label = self.entries[method].label
+                of_method = {name: of[label] for name, of in records.items() if name in measure.sources}
+                made = figure(measure, of_method, unread)
+                if self.quick and all(record.failed for of in of_method.values() for record in of):
+                    made = replace(made, notes=tuple(f"{NEEDS}: {note}" for note in made.notes))
+                yield Place(self._block, row, column), made
+
+    # ------------------------------------------------------------------------------------------------- its heading
+    def _about(self, records: Mapping[str, Mapping[str, list[Record]]], unread: Mapping[str, str]) -> Iterator[str]:
+        paper = " and ".join(dict.fromkeys(block.model for block in self.printed.blocks)) if self._own else self._block
+        yield f"The paper's figures are of {paper}, ours of {'the ' * (self._name == DEMO)}{self._name}."
+        if records:
+            yield f"Prompts. {'; '.join(self._prompts(name, of) for name, of in records.items())}."
+        for reason in unread.values():
+            yield f"{reason}."
+        rows = "; ".join(f"{row}: {entry.label}" for row, entry in self.entries.items())
+        yield f"How the rows are made: {rows}."
+        if layers := self._extra.get("layers"):
+            yield f"Curvature is that of the last {layers} layers in all rows, as the paper has it for this model."
+        if self.quick:
+            yield (
+                "This is the quick way: a small model, few prompts, and less of everything (windows, ranks, layers, "
+                "steps) than rows name. It shows how the table is made, and tells nothing of the paper's models."
+            )
+
+    def _prompts(self, name: str, of: Mapping[str, list[Record]]) -> str:
+        done = [record for records in of.values() for record in records]
+        one = prompt_sets.source(name, self.quick, self.length)
+        prompts = {record.instance for record in done}
+        tokens = [record.tokens for record in done if record.tokens]
+        size = phrases.counted(len(prompts), "prompt") + (f", {mean(tokens):.0f} tokens on average" if tokens else "")
+        kind = prompt_sets.NAMES[name]
+        if not one.instead:
+            return f"{kind} ({size})"
+        replaced = name in prompt_sets.READ and not prompt_sets.READ[name].instead
+        return f"{one.label} in place of {kind} ({size})" if replaced else f"{kind}: {one.label} ({size})"
+
+
+def _kept(metric: str) -> list[str]:
+    """The metrics in a record that a figure is computed from."""
+    settings, _, rest = metric.partition("_")
+    return [f"{settings}_{name}" for name in ("soft_nc", "soft_ns", "dsa")] if rest == "all" else [metric]

@@ -1,0 +1,1 @@
+"""Methods that read attention patterns and what heads write."""

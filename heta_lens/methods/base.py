@@ -1,0 +1,186 @@
+"""The contract of a method: `Method`, what its ``explain`` returns (`Scores`), and the refusals that methods share."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import cleandoc
+from typing import Any, ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from heta_lens._util.caller_warnings import warn
+from heta_lens._util.options import AtLeast, Options, check_options, chosen, settings
+from heta_lens._util.progress import Work, working
+from heta_lens.attribution import Attribution
+from heta_lens.diagnostics import sink_mass
+from heta_lens.methods.returned_scores import checked_scores
+from heta_lens.model.locking import one_at_a_time
+from heta_lens.prediction.make_attribution import make_attribution
+from heta_lens.prediction.prediction import Prediction
+
+__all__ = [
+    "AtLeast",
+    "Method",
+    "Scores",
+    "refuse_contrast",
+    "refuse_hooks",
+    "refuse_overlong",
+]
+
+UNTITLED = {"batch", "progress", "seed"}  # options that do not make it another score
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What a method finds: a score per context token, and ``diagnostics``, anything worth keeping beside them.
+
+    ``parts`` are the factors of the scores and ``interactions`` a score per pair of tokens, for methods that have them.
+    """
+
+    scores: Float[Tensor, "pos"]
+    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+    parts: Mapping[str, Float[Tensor, "pos"]] = field(default_factory=dict)
+    interactions: Float[Tensor, "pos pos"] | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Method(Options, ABC):
+    """A way to explain a prediction: a frozen dataclass of options that is called with a `Prediction`.
+
+    To write one, subclass `Method` under ``@dataclass(frozen=True, eq=False, kw_only=True)``. Fields are its options;
+    annotations check them (``steps: Annotated[int, AtLeast(1, whole=True)] = 50``), and the docstring documents each in
+    a line ``- ``steps``: …``. `heta_lens.methods.shared_options` has those that many methods take. It must have
+
+    - ``name``: what users write, ``method="lime"``
+    - ``family``: ``gradient``, ``attention``, ``hidden_states``, ``perturbation``, ``generation``, ``control``
+    - ``cost``: in forwards F and backwards B, of N context tokens and L layers
+    - ``work(prediction)``: how many ``forwards`` and ``backwards`` lie ahead
+    - ``explain(prediction, progress)``: the scores
+
+    and may have
+
+    - ``signed = False``: scores are ≥ 0 and have no direction; by default, above 0 speaks for the target
+    - ``target_agnostic = True``: the scores do not depend on which target is explained
+    - ``adapted``: in which way it differs from what its authors do
+    - ``random``, ``directed``, ``title``: properties, where the options decide
+    - ``check(prediction)``: refuse a prediction, with a ``ValueError``, before any work
+    - ``without_effect``: options that do nothing with the others as they are
+
+    ``progress``: show a progress bar; None shows it on a terminal or in a notebook.
+    """
+
+    progress: bool | None = None
+
+    name: ClassVar[str]
+    family: ClassVar[str]
+    cost: ClassVar[str]
+    signed: ClassVar[bool] = True
+    target_agnostic: ClassVar[bool] = False
+    adapted: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        """Complete the docstring by the options that the class inherits, and by what the table of all methods says."""
+        if "name" in vars(cls):
+            own = [f"{label}: {vars(cls)[name]}." for name, label in LABELS.items() if name in vars(cls)]
+            cls.__doc__ = "\n\n".join([with_inherited_options(cls), *own])
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if unused := self.unused_message():
+            warn(unused)
+
+    @one_at_a_time("prediction")
+    def __call__(self, prediction: Prediction) -> Attribution:
+        self.check(prediction)
+        with prediction.running(), working(self.work(prediction), self.progress) as progress, progress.counting():
+            result = self.explain(prediction, progress)
+        scores = checked_scores(self.name, result.scores, prediction)
+        diagnostics = {**progress.cost(), **common_facts(self, prediction, scores), **result.diagnostics}
+        return make_attribution(
+            prediction,
+            self.title,
+            scores,
+            result.parts,
+            settings(self),
+            diagnostics,
+            result.interactions,
+            signed=self.directed,
+        )
+
+    @one_at_a_time("predictions")
+    def each(self, predictions: Sequence[Prediction]) -> list[Attribution]:
+        """Explain several predictions of one prompt, one after the other."""
+        for prediction in predictions:
+            self.check(prediction)
+        return [self(prediction) for prediction in predictions]
+
+    def check(self, prediction: Prediction) -> None:
+        """Refuse, before any work, what cannot be done for this prediction."""
+
+    @abstractmethod
+    def work(self, prediction: Prediction) -> dict[str, int]:
+        """How many ``forwards`` and ``backwards`` of the whole context lie ahead, at most."""
+
+    def positions_read(self, prediction: Prediction) -> int:  # noqa: ARG002
+        """At how many positions a run keeps the predicted distribution, which is what takes memory."""
+        return 1
+
+    @abstractmethod
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        """Scores of the context's tokens. ``progress.add("forwards", 1)`` moves the progress bar."""
+
+    @property
+    def random(self) -> bool:
+        """Whether another seed may give other scores."""
+        return hasattr(self, "seed")
+
+    @property
+    def directed(self) -> bool:
+        """Whether, with these options, a score above 0 speaks for the target."""
+        return self.signed
+
+    @property
+    def title(self) -> str:
+        """The method's name in its results."""
+        return self.name
+
+
+LABELS = {"cost": "Cost", "adapted": "Adapted"}  # of the class attributes that the docstring repeats
+
+
+def common_facts(method: Method, prediction: Prediction, scores: Float[Tensor, "pos"]) -> dict[str, Any]:
+    """Diagnostics that every method has."""
+    facts = {
+        "sink_mass": sink_mass(scores),
+        "chosen": {name: value for name, value in chosen(method).items() if name not in UNTITLED},
+        "unused_options": method.unused_options,
+    }
+    if method.target_agnostic and isinstance(prediction.target, tuple):
+        facts["note"] = "these scores are the same for every target, and so for this contrast"
+    return facts | ({"adapted": method.adapted} if method.adapted else {})
+
+
+def with_inherited_options(method: type[Method]) -> str:
+    """A method's docstring, followed by those lines of its base classes that document options it does not itself."""
+    own = cleandoc(method.__doc__ or "")
+    inherited = [cleandoc(base.__doc__ or "") for base in method.__mro__[1:] if "name" not in vars(base)]
+    documented = "".join(line.split(": ")[0] for line in own.splitlines() if line.startswith("- "))
+    lines = [line for line in inherited if line.startswith("- ") and line[2:].split(": ")[0] not in documented]
+    return ("\n" if documented else "\n\n").join([own, "\n".join(lines)]) if lines else own
+
+
+def refuse_contrast(method: Method, prediction: Prediction) -> None:
+    if isinstance(prediction.target, tuple):
+        raise ValueError(f"method={method.name!r} explains one token, and cannot contrast it with another")
+
+
+def refuse_overlong(method: Method, prediction: Prediction, positions: int, way_out: str) -> None:
+    longest = getattr(prediction.adapter.model.cfg, "n_ctx", None)
+    if longest is not None and positions > longest:
+        raise ValueError(f"method={method.name!r} takes {positions} positions, and this model has {longest}: {way_out}")
+
+
+def refuse_hooks(method: Method, prediction: Prediction, why: str) -> None:
+    if prediction.prompt.user_hooks:
+        raise ValueError(f"method={method.name!r} {why}, which hooks on the model were not made for: take them off")

@@ -1,0 +1,1 @@
+"""Scores that know nothing of the prediction: what any method has to beat."""

@@ -1,0 +1,233 @@
+"""What an attribution will cost, before it is begun, and what would be cheaper."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import nan
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+from einops import repeat
+
+from heta_lens._util.options import check_at_least, chosen
+from heta_lens._util.token_share import token_count
+from heta_lens.methods.base import Method
+from heta_lens.methods.heta.hessian import HessianOperator, hessian
+from heta_lens.methods.heta.heta import Heta
+from heta_lens.methods.heta.heta_cost import Positions, counts, longest_run
+from heta_lens.model.batching import Batches
+from heta_lens.model.locking import one_at_a_time
+from heta_lens.model.memory_estimates import available
+from heta_lens.prediction.prediction import Prediction
+
+TRIED = 1 / 16  # of the prompt's tokens: so many copies are run at most, to see how long they take
+HELD = 1.15  # bytes that the allocator holds for each that is in use
+CHECKS = 3  # forwards' worth of making sure of the cache, of reusing a prefix and of second derivatives
+WINDOWS = (512, 256, 128, 64)
+MINUTE, HOUR = 60, 3600
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The cost of ``attribute(cache, **options)``; what may stop early is counted as if it did not, and what
+    a method works out beside its runs, such as GiLOT's transports, is not counted.
+
+    ``runs`` says how many plain forwards of the whole context it is worth; ``memory`` is in bytes, beside the model and
+    the cache, with ``batch`` copies at once. ``cheaper`` are other options and what they would cost, the cheapest last.
+    """
+
+    options: dict[str, Any]
+    tokens: int
+    forwards: int
+    hvps: int
+    runs: float
+    seconds: float
+    memory: int
+    batch: int
+    free: int
+    cheaper: tuple["Estimate", ...] = ()
+    backwards: int = 0
+    method: str = "heta"
+
+    def __repr__(self) -> str:
+        lines = [f"{self._name} on {self.tokens} tokens: {self._size}", *self._advice]
+        return "\n".join(lines)
+
+    @property
+    def _name(self) -> str:
+        """The method and its options; HETA by its options alone."""
+        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+        if self.method == "heta":
+            return options or "HETA as it is"
+        return f"{self.method}({options})"
+
+    @property
+    def _size(self) -> str:
+        counts = {
+            "Hessian–vector products": self.hvps,
+            "forwards": self.forwards,
+            "backwards": self.backwards,
+        }
+        work = " and ".join(f"{count:,} {kind}" for kind, count in counts.items() if count) or "no runs"
+        size = f"{_duration(self.seconds)}, {self.memory / 2**30:.1f} GiB"
+        return f"{work}, worth {self.runs:,.0f} plain ones; about {size}"
+
+    @property
+    def _advice(self) -> Iterator[str]:
+        if self.memory > self.free:
+            yield f"this is more memory than the {self.free / 2**30:.1f} GiB that are to spare"
+        for other in self.cheaper:
+            size = f"{_duration(other.seconds)}, {other.memory / 2**30:.1f} GiB"
+            yield f"  {other._name}: about {size}"
+
+
+class Speed(NamedTuple):
+    """Seconds that one position takes: in a forward without gradients, in a graph of g's gradient, in a product."""
+
+    forward: float
+    graph: float = nan
+    product: float = nan
+
+    def of(self, work: Positions) -> float:
+        products = work.graphs * self.graph + work.products * self.product if work.graphs else 0.0
+        return work.forwards * self.forward + products
+
+
+@one_at_a_time("prediction")
+def estimated(method: Method, prediction: Prediction, memory: float | int | None = None) -> Estimate:
+    """The cost of a method, and of cheaper ones that fit into so much memory (by default, half of what is free)."""
+    method.check(prediction)
+    if memory is not None:
+        check_at_least("memory", memory, 1)
+    free = available(prediction.adapter.device) // 2 if memory is None else int(memory)
+    if not isinstance(method, Heta):
+        return _baseline_cost(method, prediction, free)
+    speed = timed(prediction)
+    own, *others = (_heta_cost(one, prediction, speed, free) for one in (method, *_cheaper(method, prediction)))
+    if memory is not None:  # of which the method itself would know nothing
+        others = [replace(other, options=other.options | {"batch": other.batch}) for other in others]
+    better = [other for other in others if other.seconds < own.seconds and other.memory <= free]
+    return replace(own, cheaper=tuple(sorted(better, key=lambda other: -other.seconds)))
+
+
+@one_at_a_time("prediction")
+def timed(prediction: Prediction, products: bool = True) -> Speed:
+    """Run the whole context in as many copies as the method will, as far as that is a small part of its work.
+
+    Fewer or shorter ones would be too fast: they fit into caches, and into memory that is not given back in between.
+    """
+    states, prompt, n = prediction.embeddings, prediction.prompt, len(prediction)
+    few = token_count(TRIED, n, "nearest", least=1)
+    masked, probed = (min(few, prompt.batches("auto", n, products=kind).of(n)) for kind in (False, True))
+    with prediction.running():
+        log_probs, objective = prediction.log_probs_from(0), prediction.objective_from(0)
+
+        def forward(copies: int) -> float:
+            with torch.no_grad():
+                return float(log_probs(repeat(states, "pos d -> copy pos d", copy=copies))[0, 0])
+
+        def graph() -> HessianOperator:
+            return hessian(objective, states, Batches(probed), lambda _: None)
+
+        def product(copies: int) -> float:
+            return float(operator.matmat(torch.ones(copies, 1, states.shape[1]).to(states), slice(0, 1))[0, 0, 0])
+
+        forwards = _lasting(lambda: forward(1), lambda: forward(masked)) / (masked * n)
+        if not products:
+            return Speed(forwards)
+        operator = graph()
+        graphs = _lasting(lambda: product(1), graph) / n
+        return Speed(forwards, graphs, _lasting(lambda: None, lambda: product(probed)) / (probed * n))
+
+
+def _lasting(before: Callable[[], Any], run: Callable[[], Any]) -> float:
+    """Seconds, after what makes the first run take longer."""
+    before()
+    begun = perf_counter()
+    run()
+    return perf_counter() - begun
+
+
+def _heta_cost(method: Heta, prediction: Prediction, speed: Speed, free: int) -> Estimate:
+    """Of HETA; of a cheaper variant that is audited, with the full method's."""
+    own = counts(method, prediction)
+    full = _heta_cost(method.full, prediction, speed, free) if method.audit and method.recipe.cheaper else None
+    room = _memory(method, prediction, own.hvps, free)
+    n = len(prediction)
+    return Estimate(
+        options=method.chosen,
+        tokens=n,
+        forwards=own.forwards + (full.forwards if full else 0),
+        backwards=own.backwards + (full.backwards if full else 0),
+        hvps=own.hvps,
+        runs=own.ran.runs / n + (full.runs if full else 0),
+        seconds=speed.of(own.ran) + CHECKS * n * speed.forward + (full.seconds if full else 0),
+        memory=max(room.needed, full.memory if full else 0),
+        batch=room.batch,
+        free=free,
+    )
+
+
+class Memory(NamedTuple):
+    """Bytes, and how many copies at once they are for."""
+
+    needed: int
+    batch: int
+
+
+def _memory(method: Heta, prediction: Prediction, hvps: int, free: int) -> Memory:
+    prompt, sizes, n = prediction.prompt, prediction.adapter.sizes, len(prediction)
+    longest, bytes_held, batch, room = longest_run(method, prediction), sizes.forward(n, n), 1, int(free / HELD)
+    if method.weights[1]:
+        batch = prompt.batches(method.batch, longest, free=room).of(longest)
+        bytes_held = max(bytes_held, batch * sizes.forward(longest, n))
+    if hvps:
+        batch = min(hvps, prompt.batches(method.batch, longest, products=True, free=room).of(longest))
+        bytes_held = max(bytes_held, sizes.graph(longest, n) + batch * sizes.product(longest, n))
+    return Memory(round(HELD * bytes_held), batch)
+
+
+def _baseline_cost(method: Method, prediction: Prediction, free: int) -> Estimate:
+    """Of what is counted in runs of the whole context; a backward is about as much as two forwards."""
+    n, work, sizes = len(prediction), method.work(prediction), prediction.adapter.sizes
+    forwards, backwards = (work.get(kind, 0) for kind in ("forwards", "backwards"))
+    read = method.positions_read(prediction)
+    batch, room = getattr(method, "batch", 1), int(free / HELD)
+    batches = prediction.prompt.batches(batch, n, products=bool(backwards), read=read, free=room)
+    batch = min(batches.of(n), max(1, forwards))
+    runs = float(forwards + 2 * backwards)
+    return Estimate(
+        options=chosen(method),
+        tokens=n,
+        forwards=forwards,
+        backwards=backwards,
+        hvps=0,
+        runs=runs,
+        seconds=runs * n * timed(prediction, products=False).forward if runs else 0.0,
+        memory=round(HELD * batch * (sizes.forward(n, n, read) + (sizes.graph(n, n) if backwards else 0))),
+        batch=batch,
+        free=free,
+        method=method.name,
+    )
+
+
+def _cheaper(method: Heta, prediction: Prediction) -> Iterator[Heta]:
+    """Options that compute the same score at a lower cost, where ``full`` is too slow or too large."""
+    if method.variant != "full" or not method.weights[0] or method.norm != "hutchinson" or method.interactions:
+        return
+    unwanted = {"support", "tolerance", "prune"}
+    unwanted |= method.without_effect.keys()
+    kept: dict[str, Any] = {name: value for name, value in method.chosen.items() if name not in unwanted}
+    if method.support == "block":
+        yield Heta(**kept, support="row")
+    for window in (size for size in WINDOWS if size <= len(prediction) // 2):
+        yield Heta(variant="win", window=window, **kept)
+    random = {"probes", "seed"}
+    kept = {name: value for name, value in kept.items() if name not in random}
+    yield Heta(variant="gs", **kept)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < MINUTE:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / MINUTE:.0f} min" if seconds < HOUR else f"{seconds / HOUR:.1f} h"

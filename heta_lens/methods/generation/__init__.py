@@ -1,0 +1,1 @@
+"""Methods that let the model write on."""

@@ -1,0 +1,269 @@
+"""How the curvature S is obtained: one class per kind, which samples it and says what that takes.
+
+To add one, write a class with `estimate` and `cost` whose fields are the options of HETA that it reads, and name it in
+a row of `variants.VARIANTS`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+import torch
+
+from heta_lens._util.progress import Done
+from heta_lens._util.sample_statistics import Samples
+from heta_lens.methods.heta.curvature import (
+    Curvature,
+    Norm,
+    Support,
+    check_enumerable,
+    curvature,
+    squared_gradient,
+)
+from heta_lens.methods.heta.hessian import HessianFrom, uncounted
+from heta_lens.methods.heta.low_rank import OVERSAMPLING, low_rank, tail_energy
+from heta_lens.methods.heta.random_probes import Signs, gaussian
+from heta_lens.methods.heta.segments import Segment
+from heta_lens.methods.heta.windows import averaged
+from heta_lens.model.batching import Batches, per_product
+from heta_lens.prediction.prediction import Prediction
+
+Wanted: TypeAlias = Mapping[int, range]
+"""By position in the context, which of a token's probes are to be used: ``range(3, 6)`` are three after three."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A segment whose tokens' curvature is wanted; how many products run at once, and who is told of each."""
+
+    segment: Segment
+    batches: Batches = field(default_factory=partial(Batches, 1))
+    done: Done = uncounted
+
+
+class Products(NamedTuple):
+    """What an estimate takes, at most: products with H, all through one gradient graph or each token through the graph
+    of its own group; and how many graphs more are built, for a bound."""
+
+    hvps: int
+    per_token: bool = False
+    bounds: int = 0
+
+
+@dataclass(frozen=True)
+class Estimator(ABC):
+    """A kind of curvature. Its fields are the options that it reads."""
+
+    second_order: ClassVar[bool] = True  # takes products with H, and so needs second derivatives
+    approximate: ClassVar[bool] = True  # stands for the full method's curvature
+    why_unused: ClassVar[str] = ""  # why options that it does not read have no effect
+
+    @classmethod
+    def from_options(cls, options: Any) -> "Estimator":
+        return cls(**{name: getattr(options, name) for name in cls.reads()})
+
+    @classmethod
+    def reads(cls) -> set[str]:
+        """The names of the options that it reads."""
+        return {field.name for field in fields(cls)}
+
+    @abstractmethod
+    def estimate(self, problem: Problem, wanted: Wanted) -> Curvature:
+        """Samples of the curvature of these tokens, in their order."""
+
+    @abstractmethod
+    def cost(self, problem: Problem) -> Products:
+        """What it takes to estimate all tokens that the segment scores. Runs nothing."""
+
+    def check(self, prediction: Prediction, length: int) -> None:  # noqa: B027
+        """Refuse, before any work, a prediction that this cannot be done for; its segments have this length."""
+
+    @property
+    def draws(self) -> int:
+        """How many probes a token has, at most."""
+        return 1
+
+    def layer(self, prediction: Prediction) -> int | None:  # noqa: ARG002
+        """The layer whose input stands for the tokens; None for the embeddings."""
+        return None
+
+    @property
+    def random(self) -> bool:
+        """Whether another seed gives other samples."""
+        return False
+
+    @property
+    def stops(self) -> bool:
+        """Whether some tokens may get fewer probes than others."""
+        return False
+
+
+@dataclass(frozen=True)
+class Probed(Estimator):
+    """A matrix whose blocks are probed with random signs (``hutchinson``), or with every unit vector."""
+
+    probes: int
+    seed: int
+    support: Support
+    norm: Norm
+    interactions: bool
+
+    @property
+    def draws(self) -> int:
+        return self.probes
+
+    def check(self, prediction: Prediction, length: int) -> None:
+        if self.norm == "exact":
+            check_enumerable(length, prediction.embeddings.shape[1], self.support)
+
+
+@dataclass(frozen=True)
+class ProbedHessian(Probed):
+    """Eq. 2 itself: products of H with the probes of every token."""
+
+    tolerance: float | int | None
+    prune: float | int
+
+    approximate: ClassVar[bool] = False
+
+    @property
+    def random(self) -> bool:
+        return self.norm == "hutchinson"
+
+    @property
+    def stops(self) -> bool:
+        return self.random and bool(self.prune or self.tolerance is not None)
+
+    def estimate(self, problem: Problem, wanted: Wanted) -> Curvature:
+        segment = problem.segment
+        d, numbers = segment.states.shape[1], sum(map(len, wanted.values())) / len(wanted)
+        groups = segment.groups(list(wanted), per_product(numbers if self.random else d))
+        return curvature(
+            self.hessian_from(problem),
+            segment.states,
+            signs(segment, self.seed, wanted),
+            support=self.support,
+            norm=self.norm,
+            groups=groups,
+            at_once=problem.batches.size,
+            pairs=self.interactions,
+        )
+
+    def rows(self, problem: Problem) -> Curvature:
+        """The row form of the tokens that the segment scores, which is never below the block form's expectation."""
+        return replace(self, support="row", interactions=False).estimate(problem, every_probe(problem, self.probes))
+
+    def hessian_from(self, problem: Problem) -> HessianFrom:
+        return partial(problem.segment.hessian_from, problem.batches, problem.done)
+
+    def cost(self, problem: Problem) -> Products:
+        scored, bound = len(problem.segment.scored_range), self.stops and bool(self.prune)
+        if not self.random:
+            return Products(problem.segment.width * scored, per_token=self.support == "block")
+        if self.support == "row":
+            return Products(self.probes)
+        return Products(self.probes * (scored + bound), per_token=True, bounds=int(bound))
+
+
+@dataclass(frozen=True)
+class LastLayersHessian(ProbedHessian):
+    """The Hessian of a part of the model: with respect to what enters the last ``layers`` of it."""
+
+    layers: int
+
+    approximate: ClassVar[bool] = True
+
+    def check(self, prediction: Prediction, length: int) -> None:
+        if self.layers > prediction.adapter.layers:
+            raise ValueError(f"layers={self.layers} is more than the {prediction.adapter.layers} layers this model has")
+        super().check(prediction, length)
+
+    def layer(self, prediction: Prediction) -> int:
+        return prediction.adapter.layers - self.layers
+
+
+@dataclass(frozen=True)
+class ProbedGaussNewton(ProbedHessian):
+    """The Gauss–Newton matrix in the place of H, probed in the same way."""
+
+    approximate: ClassVar[bool] = True
+
+    def check(self, prediction: Prediction, length: int) -> None:
+        if isinstance(prediction.target, tuple):
+            raise ValueError("variant='gn' cannot contrast: log p(a) - log p(b) is affine in the logits; use 'full'")
+        super().check(prediction, length)
+
+    def hessian_from(self, problem: Problem) -> HessianFrom:
+        return partial(problem.segment.gauss_newton_from, problem.batches, problem.done)
+
+
+@dataclass(frozen=True)
+class LowRankHessian(Probed):
+    """A low rank of H in the place of H: found with a few products, and free of them when it is probed."""
+
+    rank: int
+
+    @property
+    def random(self) -> bool:
+        return True
+
+    def estimate(self, problem: Problem, wanted: Wanted) -> Curvature:
+        segment = problem.segment
+        probes, tokens = signs(segment, self.seed, wanted), [position - segment.window.start for position in wanted]
+        every = torch.stack([probes(i) for i in range(len(segment.states))], 1)
+        tests = partial(gaussian, self.seed, segment.window.start)
+        low = low_rank(segment.hessian_from(problem.batches, problem.done, 0), self.rank, tests, every)
+        own = self.support == "block" and not self.interactions  # a token's own block is all that is looked at
+        samples = curvature(
+            partial(low.part, length=1 if own else None),
+            segment.states,
+            probes,
+            support=self.support,
+            norm=self.norm,
+            groups=[[token] for token in tokens] if own else [tokens],
+            at_once=problem.batches.size,
+            pairs=self.interactions,
+        )
+        return replace(samples, energy=low.energy)
+
+    def cost(self, problem: Problem) -> Products:
+        size = len(problem.segment.window_range) * problem.segment.width
+        return Products(2 * min(self.rank + OVERSAMPLING, size) + self.probes)
+
+
+@dataclass(frozen=True)
+class SquaredGradient(Estimator):
+    """The squared gradient in the place of S: one backward pass, and no product."""
+
+    second_order: ClassVar[bool] = False
+    why_unused: ClassVar[str] = "which uses one gradient"
+
+    def estimate(self, problem: Problem, wanted: Wanted) -> Curvature:
+        places = [position - problem.segment.window.start for position in wanted]
+        samples = Samples.even(squared_gradient(problem.segment.gradient())[:, places])
+        return Curvature(samples.values, samples.counts)
+
+    def cost(self, problem: Problem) -> Products:  # noqa: ARG002
+        return Products(0)
+
+
+def estimate_everywhere(
+    estimator: Estimator, problems: Sequence[Problem], length: int
+) -> tuple[Curvature, dict[str, Any]]:
+    """S with all probes, averaged over the segments that score a token; and what low ranks leave out of H."""
+    estimates = [estimator.estimate(problem, every_probe(problem, estimator.draws)) for problem in problems]
+    spans = [problem.segment.scored for problem in problems]
+    samples = Samples.even(averaged([estimate.values for estimate in estimates], spans, length))
+    energies = [estimate.energy for estimate in estimates if estimate.energy is not None]
+    return Curvature(samples.values, samples.counts, estimates[0].pairs), tail_energy(energies)
+
+
+def every_probe(problem: Problem, probes: int) -> Wanted:
+    """As many probes for each token that the segment scores."""
+    return dict.fromkeys(problem.segment.scored_range, range(probes))
+
+
+def signs(segment: Segment, seed: int, wanted: Wanted) -> Signs:
+    return Signs(seed, segment.window.start, wanted, segment.states)

@@ -1,0 +1,152 @@
+"""Fitting β and γ: the weights with which scores come nearest to what masking sets of tokens really does."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+from scipy.stats import bootstrap
+
+from heta_lens._util.caller_warnings import quietly
+from heta_lens._util.options import check_at_least
+from heta_lens._util.progress import working
+from heta_lens.methods.heta.additivity import drops, subsets
+from heta_lens.methods.heta.heta import Heta
+from heta_lens.methods.heta.score import scaled
+from heta_lens.model.locking import one_at_a_time
+from heta_lens.prediction.linear_fits import non_negative
+from heta_lens.prediction.prediction import Prediction
+
+Array: TypeAlias = np.ndarray
+Table: TypeAlias = Mapping[
+    str, Float[Array, "set"]
+]  # of sets of tokens: sums of features, the drop of g, the prediction
+
+MODELS: dict[str, tuple[str, ...]] = {  # the features that are weighed, with factors ≥ 0 of their own
+    "fitted": ("gated_curvature", "gated_information"),
+    "half_scaled": ("half",),
+    "gate": ("gate",),
+    "curvature": ("curvature",),
+    "information": ("information",),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """The fitted weights, and how far they (and others) are off on sets of tokens that they were not fitted to.
+
+    ``held_out`` has the mean of ``|drop of g - sum of scores|`` in nats, with a 95 % bootstrap interval: ``half`` is
+    β = γ = ½ as it stands; ``half_scaled``, and each part alone, get one factor ≥ 0; ``nothing`` scores every token 0.
+    """
+
+    beta: float
+    gamma: float
+    held_out: pd.DataFrame
+    predictions: int
+    subsets: int
+    method: Heta
+
+    @property
+    def heta(self) -> Heta:
+        """The method that was fitted, with these weights."""
+        if self.beta == self.gamma == 0:
+            raise ValueError("both weights came out as 0: no score is nearer to what masking these tokens does")
+        return self.method.weighted(self.beta, self.gamma)
+
+
+def fit_weights(predictions: Sequence[Prediction], method: Heta | None = None, *, folds: int = 5, seed: int = 0) -> Fit:
+    """Choose β, γ ≥ 0 by least squares on ``g(X) - g(X with R masked) ≈ Σ_{i in R} M_i (β S_i + γ I_i)``.
+
+    R are all single tokens and 32 random sets of each prediction's context. The held-out error is of whole
+    predictions that had no part in the fit (with a single prediction, of sets that had none). ``method`` says how the
+    parts are computed; its own weights are not used. Costs the method, and a masked forward a set, for each prediction.
+    """
+    method = Heta() if method is None else method
+    if not isinstance(method, Heta):
+        raise TypeError(f"method={method!r} must be a heta_lens.Heta, whose weights are looked for")
+    check_at_least("folds", folds, 2, whole=True)
+    check_at_least("seed", seed, 0, whole=True)
+    if method.recipe.weights is not None or not method.beta or not method.gamma:
+        raise ValueError("fit_weights needs a method with both parts: variant='full', say, and beta and gamma above 0")
+    if not isinstance(predictions, Sequence) or not all(isinstance(entry, Prediction) for entry in predictions):
+        raise TypeError("fit_weights takes a list of heta_lens.Prediction: Prediction.from_cache(cache, target), …")
+    if not predictions:
+        raise ValueError("fit_weights needs at least one prediction to fit to")
+    for prediction in predictions:
+        method.check(prediction)
+    quiet, tables = replace(method, progress=False, audit=False, interactions=False, tolerance=None, prune=0.0), []
+    with working({"predictions": len(predictions)}, method.progress) as work:
+        for number, prediction in enumerate(predictions):
+            tables.append(measured(quiet, prediction, number, seed))
+            work.add("predictions", 1)
+    table = {name: np.concatenate([own[name] for own in tables]) for name in tables[0]}
+    beta, gamma = factors(table, MODELS["fitted"])
+    held_out = held_out_errors(table, folds_of(table["prediction"], folds, seed))
+    return Fit(float(beta), float(gamma), held_out, len(predictions), len(table["drop"]), method)
+
+
+@one_at_a_time("prediction")
+def measured(method: Heta, prediction: Prediction, number: int, seed: int) -> Table:
+    """A row for each set of tokens: how much g drops without it, and the sum of every feature over it."""
+    parts = quietly(lambda: method(prediction)).parts  # weak ones too: their weights are what is looked for
+    gate = parts["gate"]
+    curvature, information = (scaled(parts[name], method.balance) for name in ("curvature", "information"))
+    features = {
+        "gate": gate,
+        "curvature": curvature,
+        "information": information,
+        "gated_curvature": gate * curvature,
+        "gated_information": gate * information,
+        "half": gate * (curvature + information) / 2,
+    }
+    members = subsets(seed, len(prediction))
+    with prediction.running():
+        dropped = drops(prediction, method.mask, members.to(prediction.embeddings.device), method.batch, lambda _: None)
+    sums = {name: (members.to(feature) @ feature).double().numpy() for name, feature in features.items()}
+    return {**sums, "drop": dropped.double().cpu().numpy(), "prediction": np.full(len(members), float(number))}
+
+
+def factors(table: Table, features: Sequence[str]) -> Float[Array, "feature"]:
+    """Factors ≥ 0 with which the features come nearest to the drops."""
+    return non_negative(np.stack([table[name] for name in features], axis=1), table["drop"])
+
+
+def folds_of(prediction: Float[Array, "set"], folds: int, seed: int) -> Int[Array, "set"]:
+    """Which fold each set is held out in: those of a prediction together, unless there is only one."""
+    _, group = np.unique(prediction, return_inverse=True)
+    group = group if group.any() else np.arange(len(group))
+    return np.random.default_rng([seed, folds]).permutation(group.max() + 1)[group] % folds
+
+
+def held_out_errors(table: Table, fold: Int[Array, "set"]) -> pd.DataFrame:
+    """Every model's error where it was not fitted, averaged within each prediction (or over the only one's sets)."""
+    guesses = {name: np.zeros(len(fold)) for name in MODELS}
+    for held in np.unique(fold):
+        rest = {name: column[fold != held] for name, column in table.items()}
+        for name, features in MODELS.items():
+            guess = factors(rest, features) @ np.stack([table[feature] for feature in features])
+            guesses[name][fold == held] = guess[fold == held]
+    guesses |= {"half": table["half"], "nothing": np.zeros(len(fold))}
+    rows = [
+        {"model": name, **interval(_units(np.abs(table["drop"] - guess), table["prediction"]))}
+        for name, guess in guesses.items()
+    ]
+    return pd.DataFrame(rows).set_index("model")
+
+
+def _units(errors: Float[Array, "set"], prediction: Float[Array, "set"]) -> Float[Array, "unit"]:
+    """What varies independently: predictions, or the sets of a single one."""
+    numbers = np.unique(prediction)
+    return errors if len(numbers) == 1 else np.array([errors[prediction == number].mean() for number in numbers])
+
+
+def interval(errors: Float[Array, "unit"]) -> dict[str, float]:
+    """The mean, and where it lies in 95 % of resamples."""
+    mean = float(errors.mean())
+    if np.ptp(errors) == 0:
+        return {"error": mean, "low": mean, "high": mean}
+    resamples = bootstrap((errors,), np.mean, method="percentile", n_resamples=2000, rng=np.random.default_rng(0))
+    low, high = map(float, resamples.confidence_interval)
+    return {"error": mean, "low": low, "high": high}

@@ -1,0 +1,151 @@
+"""The gate M of Eq. 4: how much attention-weighted value flows from each token to the predicted one.
+
+``M[i] ∝ Σ_{l,h} Φ^{(l,h)}(i→T) · ‖v_i^{(l,h)} W_O^{(h)}‖``, sum 1. The flow Φ is walked from the last layer down with
+one row of positions, so it costs O(L·H·N²) and never forms a product of two N×N matrices. Between layers half of a
+position's stream is its residual and half the heads' mean attention; rows are not renormalised, so what an attention
+sink swallows is gone.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+import torch
+from einops import einsum, repeat
+from jaxtyping import Float
+from torch import Tensor
+
+Flow: TypeAlias = Literal["suffix", "suffix_input", "prefix_head", "rollout", "direct"]
+PatternsByLayer: TypeAlias = Sequence[Float[Tensor, "head query key"]]
+"""Each is read once, since a cache without patterns runs the model for every read."""
+
+
+class Step(NamedTuple):
+    """A layer on the way down: its Φ, and the mean of its heads' patterns."""
+
+    flow: Float[Tensor, "head key"]
+    attention: Float[Tensor, "query key"]
+
+
+def gate(
+    patterns: PatternsByLayer, norms: Sequence[Float[Tensor, "head pos"]], flow: Flow = "suffix"
+) -> tuple[Float[Tensor, "pos"], float]:
+    """M and its normaliser Z; if no value flows at all, Z is 0 and M uniform."""
+    mass = _to_input(patterns, norms) if flow == "suffix_input" else _flowing(patterns, norms, flow).sum((0, 1))
+    total = mass.sum()
+    if total == 0:
+        return torch.full_like(mass, 1 / len(mass)), 0.0
+    return mass / total, float(total)
+
+
+def by_head(
+    patterns: PatternsByLayer, norms: Sequence[Float[Tensor, "head pos"]], flow: Flow = "suffix"
+) -> Float[Tensor, "layer head pos"]:
+    """What each head adds to M: over all heads it sums to M (to 0, if no value flows at all)."""
+    flowing = _each_to_input(patterns, norms) if flow == "suffix_input" else _flowing(patterns, norms, flow)
+    total = flowing.sum()
+    return flowing / total if total else flowing
+
+
+def _flowing(
+    patterns: PatternsByLayer, norms: Sequence[Float[Tensor, "head pos"]], flow: Flow
+) -> Float[Tensor, "layer head pos"]:
+    return transport(patterns, flow) * torch.stack(list(norms))
+
+
+def value_norms(
+    values: Float[Tensor, "pos group d_head"], output: Float[Tensor, "head d_head d"], order: int = 1
+) -> Float[Tensor, "head pos"]:
+    """``‖v_i W_O‖`` for every head; query heads that share a group's values see them repeated."""
+    shared = repeat(values, "pos group d_head -> pos (group share) d_head", share=output.shape[0] // values.shape[1])
+    written = einsum(shared, output, "pos head d_head, head d_head d -> head pos d")
+    return torch.linalg.vector_norm(written, ord=order, dim=-1)
+
+
+def norms_by_layer(
+    values: Iterable[Float[Tensor, "pos group d_head"]],
+    outputs: Iterable[Float[Tensor, "head d_head d"]],
+    order: int = 1,
+) -> list[Float[Tensor, "head pos"]]:
+    return [value_norms(one, output, order) for one, output in zip(values, outputs, strict=True)]
+
+
+def transport(patterns: PatternsByLayer, flow: Flow) -> Float[Tensor, "layer head pos"]:
+    """Φ^{(l,h)}(i→T): the weight with which what layer l, head h takes from position i reaches the last position."""
+    return _FLOWS[flow](patterns)
+
+
+def _suffix_steps(patterns: PatternsByLayer) -> Iterator[Step]:
+    """Paths from layer l to the output: ``Φ = r A``, then ``r ← ½r + ½ r mean_h A``, from the last layer down."""
+    row = None
+    for pattern in reversed(patterns):
+        row = _last_position(pattern) if row is None else row
+        attention = pattern.mean(0)
+        yield Step(einsum(row, pattern, "query, head query key -> head key"), attention)
+        row = _mix(row, attention)
+
+
+def _suffix(patterns: PatternsByLayer) -> Float[Tensor, "layer head pos"]:
+    return torch.stack([step.flow for step in _suffix_steps(patterns)][::-1])
+
+
+def _prefix_head(patterns: PatternsByLayer) -> Float[Tensor, "layer head pos"]:
+    """Paths from the input up to layer l that stay in one head (the authors' released code)."""
+    rows = None
+    for pattern in reversed(patterns):
+        start = repeat(_last_position(pattern), "pos -> 1 head pos", head=len(pattern))
+        rows = start if rows is None else torch.cat([start, rows])
+        rows = (rows + einsum(rows, pattern, "l head query, head query key -> l head key")) / 2
+    assert rows is not None, "there is at least one layer"
+    return rows
+
+
+def _rollout(patterns: PatternsByLayer) -> Float[Tensor, "layer head pos"]:
+    """Paths through all layers, averaged over heads: one row, the same for every layer and head."""
+    row, heads = None, 0
+    for pattern in reversed(patterns):
+        row, heads = _mix(_last_position(pattern) if row is None else row, pattern.mean(0)), len(pattern)
+    assert row is not None, "there is at least one layer"
+    return repeat(row, "pos -> l head pos", l=len(patterns), head=heads)
+
+
+def _direct(patterns: PatternsByLayer) -> Float[Tensor, "layer head pos"]:
+    """One step: what the last position attends to in each head."""
+    return torch.stack([pattern[:, -1] for pattern in patterns])
+
+
+_FLOWS: dict[Flow, Callable[[PatternsByLayer], Tensor]] = {
+    "suffix": _suffix,
+    "suffix_input": _suffix,
+    "prefix_head": _prefix_head,
+    "rollout": _rollout,
+    "direct": _direct,
+}
+assert set(_FLOWS) == set(get_args(Flow))
+
+
+def _to_input(patterns: PatternsByLayer, norms: Sequence[Float[Tensor, "head pos"]]) -> Float[Tensor, "pos"]:
+    """Hand what position i carries at layer l back to the input tokens that reached it, on the same way down."""
+    mass = torch.zeros_like(norms[0][0])
+    for step, norm in zip(_suffix_steps(patterns), reversed(norms), strict=True):
+        mass = _mix(mass, step.attention) + (step.flow * norm).sum(0)
+    return mass
+
+
+def _each_to_input(
+    patterns: PatternsByLayer, norms: Sequence[Float[Tensor, "head pos"]]
+) -> Float[Tensor, "layer head pos"]:
+    """The same, kept apart by the layer and head that carried it."""
+    rows = norms[0].new_zeros(0, *norms[0].shape)
+    for step, norm in zip(_suffix_steps(patterns), reversed(norms), strict=True):
+        rows = torch.cat([(step.flow * norm)[None], _mix(rows, step.attention)])
+    return rows
+
+
+def _mix(row: Float[Tensor, "*rows query"], attention: Float[Tensor, "query key"]) -> Float[Tensor, "*rows key"]:
+    return (row + row @ attention) / 2
+
+
+def _last_position(pattern: Float[Tensor, "head query key"]) -> Float[Tensor, "key"]:
+    row = torch.zeros_like(pattern[0, 0])
+    row[-1] = 1
+    return row

@@ -1,0 +1,258 @@
+"""HETA: Hessian-Enhanced Token Attribution (ICLR 2026).
+
+    Attr(x_i → x_T) = M_T[i] · (β · S_i + γ · I_i)                                                         (Eq. 4)
+
+M, the gate         how much attention-weighted value flows from token i to the prediction             gate.py
+S, the curvature    how strongly log P(x_T) bends with token i's embedding                   (Eq. 2)   curvature.py
+I, the information  how far the predicted distribution moves when token i is masked          (Eq. 3)   information.py
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor
+
+from heta_lens._util.divergence import DIVERGENCES
+from heta_lens._util.options import check_choice, check_names, settings
+from heta_lens._util.progress import Work, counting, working
+from heta_lens.attribution import Attribution
+from heta_lens.methods.base import Method, Scores
+from heta_lens.methods.heta.additivity import whole_drops
+from heta_lens.methods.heta.audit import audited
+from heta_lens.methods.heta.curvature import Curvature
+from heta_lens.methods.heta.estimators import ProbedHessian, Problem, estimate_everywhere
+from heta_lens.methods.heta.heta_cost import longest_run, work_ahead
+from heta_lens.methods.heta.heta_diagnostics import score_facts, warn_of_doubts
+from heta_lens.methods.heta.heta_options import HetaOptions
+from heta_lens.methods.heta.information import Information
+from heta_lens.methods.heta.score import Parts
+from heta_lens.methods.heta.segments import Segment, masked_information
+from heta_lens.methods.heta.stopping import estimate_until_sure
+from heta_lens.methods.heta.variants import PRESETS
+from heta_lens.methods.heta.windowed_gate import windowed_gate
+from heta_lens.methods.heta.windows import averaged
+from heta_lens.model.locking import one_at_a_time
+from heta_lens.prediction.make_attribution import make_attribution
+from heta_lens.prediction.prediction import Prediction
+
+
+@dataclass(frozen=True, eq=False)
+class Heta(HetaOptions, Method):
+    """HETA with these options: ``Heta(beta=1.0)(prediction)`` gives an `Attribution` with scores ≥ 0.
+
+    The curvature costs ``probes`` Hessian–vector products a token (``support="row"``: in all), the information one
+    masked forward a token, the gate arithmetic on the cache only. A part whose weight is 0 is not computed. An option
+    that has no effect with the others is warned of, and named in ``diagnostics["unused_options"]``.
+
+    - ``variant``: ``full``; cheaper: ``lr`` (low rank), ``ls`` (last layers), ``win`` (windows), ``lr+win``,
+      ``ls+win``, ``gs`` (squared gradient for S), ``gn`` (Gauss–Newton for H); ablated: ``transition_only`` (the gate
+      alone), ``hessian_only`` and ``kl_only`` (one part, gated), ``no_gate``, ``uniform_gate``
+    - ``beta``, ``gamma``: weights of curvature and information
+    - ``balance``: divide each part by its ``sum`` or ``max`` over the context first, or by nothing (``none``)
+    - ``probes``, ``seed``: random sign vectors a token, and where they come from
+    - ``support``: probe each token alone (``block``), or all tokens at once (``row``)
+    - ``norm``: ``hutchinson`` (Eq. 2), ``exact`` (its expectation, tiny models), ``entrywise`` (the appendix's norm)
+    - ``rank``: eigenvectors that ``lr`` keeps; it costs 2 (rank + 8) + probes products in all (a window)
+    - ``layers``: how many of the last layers ``ls`` differentiates; token i is then its stream's state where they begin
+    - ``window``, ``overlap``: tokens in a window, and the share of them that the next one sees again
+    - ``window_mode``: ``frozen`` (the window and the last 16 tokens react, all else keeps its keys and values; a token
+      is scored where it lies most central),
+      ``restrict`` (nothing is frozen: only the gate knows windows), ``chunk`` (the window is a prompt of its own)
+    - ``window_gate``: one gate (``global``), or each window's own, averaged (``per_window``)
+    - ``flow``, ``value_norm``: how value flow reaches the prediction; the order of the values' norm
+    - ``mask``, ``kl``: what a masked token becomes; the divergence and its direction
+    - ``interactions``: also how strongly each pair of tokens bends log P together, ``attribution.interactions``
+    - ``audit``: also measure what costs runs of its own: how well scores add up to the effect of masking sets of
+      tokens; for a cheaper variant, its distance from ``full``
+    - ``tolerance``: stop probing a token when the 95 % half-width of its score is within this share of the largest
+      score; ``probes`` is then the most it gets
+    - ``prune``: do not probe tokens whose curvature will not add more than this share of the largest score, by the 95 %
+      end of the row form (``probes`` more products, a window), which is never below the block's; they keep an S of 0
+    - ``batch``: copies of the context alive at once; a smaller one needs less memory and changes nothing else
+    - ``progress``: show a progress bar; None shows it on a terminal or in a notebook
+    """
+
+    name: ClassVar[str] = "heta"
+    family: ClassVar[str] = "heta"
+    cost: ClassVar[str] = "probes · N products with H (2 F + 2 B each, over a token's suffix) + N F"
+    signed: ClassVar[bool] = False
+    target_agnostic: ClassVar[bool] = False
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> "Heta":
+        """The ``paper``'s reading (the default), or that of the authors' ``released`` code."""
+        check_choice("preset", name, PRESETS)
+        check_names(cls, changes)
+        return cls(**PRESETS[name] | changes)
+
+    @one_at_a_time("prediction")
+    def __call__(self, prediction: Prediction) -> Attribution:
+        return self.each([prediction])[0]
+
+    @one_at_a_time("predictions")
+    def each(self, predictions: Sequence[Prediction]) -> list[Attribution]:
+        """Explain predictions of one prompt, shorter contexts first; they share masked forwards where they can."""
+        lengths = [len(prediction) for prediction in predictions]
+        if len({id(prediction.prompt) for prediction in predictions}) != 1 or lengths != sorted(set(lengths)):
+            raise ValueError("these predictions must be of one prompt, each of a longer context than the one before it")
+        for prediction in predictions:
+            self.check(prediction)
+        alone = self.recipe.windowed or (isinstance(self.mask, str) and self.mask == "mean")
+        groups = [[prediction] for prediction in predictions] if alone else [predictions]  # other windows, other masks
+        expected = Counter[str]()
+        for group in groups:
+            expected.update(work_ahead(self, group))
+        with predictions[0].running(), working(dict(expected), self.progress) as work:
+            results = [result for group in groups for result in self.explain_together(group, work)]
+        warn_of_doubts(self, results)
+        return results
+
+    def check(self, prediction: Prediction) -> None:
+        """Refuse, before any work, what cannot be done for this prediction."""
+        if self.estimator is not None:
+            self.estimator.check(prediction, len(self.segments(prediction)[0].window_range))
+        if self.recipe.windowed and self.window_mode == "chunk" and prediction.prompt.user_hooks:
+            raise ValueError(
+                "window_mode='chunk' runs parts of the prompt alone, where hooks on the model would find other "
+                "positions: use 'frozen' or 'restrict'"
+            )
+        if self.audit and self.recipe.cheaper:
+            self.full.check(prediction)
+        prediction.mask_vector(self.mask)
+
+    def work(self, prediction: Prediction) -> dict[str, int]:
+        """How many forwards and products with H lie ahead, at most."""
+        return work_ahead(self, [prediction])
+
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        result = self.explain_together([prediction], progress)[0]
+        return Scores(result.scores, result.diagnostics, result.parts, result.interactions)
+
+    def explain_together(self, predictions: Sequence[Prediction], work: Work) -> list[Attribution]:
+        """Explain predictions that share masked forwards.
+
+        For every token i of a context whose last position T predicts the target:
+
+        1. gate         M_i ∝ Σ_{l,h} Φ^{(l,h)}(i→T) · ‖v_i W_O‖, from the cache alone
+        2. information  I_i = KL(P ‖ P with e_i masked), a forward per token that serves every prediction
+        3. curvature    S_i = mean_k ‖Π_i H Π_i r_k‖₁, products with the Hessian of each prediction's own g
+        4. score        M_i · (β S_i + γ I_i)
+        """
+        gated = [Gated.of(self, prediction, work.step()) for prediction in predictions]
+        masked = _masked(self, gated, work.step())
+        return [
+            _scored(self, own_gate, own_masked, work.step()) for own_gate, own_masked in zip(gated, masked, strict=True)
+        ]
+
+
+class Gated(NamedTuple):
+    """A prediction after step 1: its segments, its gate M, what is known of that, and what it cost."""
+
+    prediction: Prediction
+    segments: list[Segment]
+    gate: Float[Tensor, "pos"]
+    facts: dict[str, Any]
+    cost: dict[str, int | float]
+
+    @classmethod
+    def of(cls, method: Heta, prediction: Prediction, work: Work) -> "Gated":
+        segments = method.segments(prediction)
+        with work.counting():
+            gate, facts = windowed_gate(method, prediction, segments)
+        return cls(prediction, segments, gate, facts, work.cost())
+
+
+class Masked(NamedTuple):
+    """What step 2 says of a prediction: I, the drop of g with all tokens masked, and what all predictions shared."""
+
+    information: Information | None
+    whole_drop: float
+    checks: dict[str, Counter[str]]
+    cost: dict[str, int | float]
+    shared_by: int
+
+
+def _masked(method: Heta, gated: Sequence[Gated], work: Work) -> list[Masked]:
+    """Step 2, for all predictions at once."""
+    targets, shared_by = [each.prediction for each in gated], len(gated)
+    with work.counting():
+        checks = _check_derivatives(method, gated[0].segments[-1])
+        drops = whole_drops(targets, method.mask, partial(work.add, "forwards"))
+        moved = _information(method, targets, gated[-1].segments, work) if method.weights[1] else [None] * shared_by
+    cost = work.cost()
+    return [Masked(*both, checks, cost, shared_by) for both in zip(moved, drops, strict=True)]
+
+
+def _check_derivatives(method: Heta, segment: Segment) -> dict[str, Counter[str]]:
+    """Refuse a model that cannot be differentiated twice, where that matters; and what it took to find out."""
+    if not method.probed:
+        return {}
+    _ = segment.states  # which the curvature needs anyway
+    with counting(Counter()) as ran:
+        segment.check(method.seed)
+    return {"second_derivative": ran}
+
+
+def _information(
+    method: Heta, targets: Sequence[Prediction], segments: Sequence[Segment], work: Work
+) -> list[Information]:
+    """I and each masked token's effect on g, for every target, averaged over the segments that score a token."""
+    longest, done = targets[-1], partial(work.add, "forwards")
+    batches = longest.prompt.batches(method.batch, longest_run(method, longest), read=len(targets))
+    mask, divergence = method.mask, DIVERGENCES[method.kl]
+    by_segment = [
+        masked_information(segment, targets, mask=mask, divergence=divergence, batches=batches, done=done)
+        for segment in segments
+    ]
+    spans = [segment.scored for segment in segments]
+    divergences = averaged([own.divergence for own in by_segment], spans, len(longest))
+    drops = averaged([own.drop for own in by_segment], spans, len(longest))
+    rows = zip(targets, divergences, drops, strict=True)
+    return [Information(moved[: len(target)], drop[: len(target)]) for target, moved, drop in rows]
+
+
+def _scored(method: Heta, gated: Gated, masked: Masked, work: Work) -> Attribution:
+    """Steps 3 and 4, and what is known beside the score."""
+    prediction, information = gated.prediction, masked.information
+    parts = Parts(gated.gate, None, information and information.divergence, *method.weights)
+    with work.counting():
+        curvature, probing = _curvature(method, gated, parts, work)
+        parts = replace(parts, curvature=curvature)
+        score = parts.score(method.balance)
+        facts = score_facts(method, prediction, parts, information, masked.whole_drop)
+        if method.audit:
+            facts |= audited(method, prediction, score, work, partial(_explain_fully, method, prediction, work))
+    facts: dict[str, Any] = gated.facts | facts | probing | {"checks": masked.checks}
+    facts |= _summed([gated.cost, masked.cost, work.cost()])
+    facts |= {"forwards_shared": masked.cost["forwards"], "forwards_shared_by": masked.shared_by}
+    sizes = None
+    if curvature is not None and curvature.pairs is not None:
+        sizes, facts["standard_errors"]["interactions"] = curvature.pairs
+    return make_attribution(prediction, "heta", score, parts.means(), settings(method), facts, sizes)
+
+
+def _curvature(method: Heta, gated: Gated, parts: Parts, work: Work) -> tuple[Curvature | None, dict[str, Any]]:
+    """Step 3: S, and how sure it is."""
+    estimator, prediction = method.estimator, gated.prediction
+    if estimator is None:
+        return None, {}
+    batches = prediction.prompt.batches(method.batch, longest_run(method, prediction), products=True)
+    problems = [Problem(segment, batches, partial(work.add, "hvps")) for segment in gated.segments]
+    if isinstance(estimator, ProbedHessian) and estimator.stops:
+        return estimate_until_sure(estimator, problems, parts, method.balance)
+    return estimate_everywhere(estimator, problems, len(parts.gate))
+
+
+def _explain_fully(method: Heta, prediction: Prediction, work: Work) -> Attribution:
+    return method.full.explain_together([prediction], work)[0]
+
+
+def _summed(costs: Sequence[dict[str, int | float]]) -> dict[str, int | float]:
+    total: Counter[str] = Counter()
+    for cost in costs:
+        total.update(cost)  # type: ignore[arg-type]  # seconds are floats
+    return dict(total)

@@ -1,0 +1,136 @@
+"""What HETA takes, before it is begun: one count of its runs, for the progress bar and for `estimate`."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from heta_lens.methods.heta.additivity import SUBSETS
+from heta_lens.methods.heta.estimators import Problem, Products
+from heta_lens.methods.heta.heta_options import HetaOptions
+from heta_lens.methods.heta.segments import Segment
+from heta_lens.methods.layer_reading import runs_to_read
+from heta_lens.model.batching import GRAPH, MASKED, PRODUCT, per_product
+from heta_lens.model.hook_sites import pattern_name, values_name
+from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.prompt import TAIL
+
+
+def work_ahead(options: HetaOptions, predictions: Sequence[Prediction]) -> dict[str, int]:
+    """What lies ahead, for the progress bar, where these share masked forwards (the longest is the last)."""
+    work = Counter[str]()
+    scored = sum(len(segment.scored_range) for segment in options.segments(predictions[-1]))
+    work["forwards"] += 1 + scored * bool(options.weights[1])
+    for prediction in predictions:
+        products = [products_of(options, segment) for segment in options.segments(prediction)]
+        work["hvps"] += sum(own.hvps for own in products if own is not None)
+        work["audit"] += (len(prediction) + SUBSETS) * options.audit
+        if options.audit and options.recipe.cheaper:
+            work.update(work_ahead(options.full, [prediction]))
+    return dict(work)
+
+
+def products_of(options: HetaOptions, segment: Segment) -> Products | None:
+    """What the curvature of a segment takes, at most; None, if it has no weight."""
+    return None if options.estimator is None else options.estimator.cost(Problem(segment))
+
+
+# ---------------------------------------------------------------------------------------------------- in positions
+@dataclass
+class Positions:
+    """How many positions are run in forwards and graphs, and how many in products."""
+
+    forwards: float
+    graphs: float = 0.0
+    products: float = 0.0
+
+    @property
+    def runs(self) -> float:
+        """Their worth in forwards of one position."""
+        return self.forwards + GRAPH * self.graphs + PRODUCT * self.products
+
+
+class Graph(NamedTuple):
+    """A gradient graph, built from a place in a segment on, and how many products are taken through it."""
+
+    start: int
+    products: float | int
+
+
+def graphs_of(segment: Segment, products: Products) -> list[Graph]:
+    if not products.per_token:
+        return [Graph(0, products.hvps)]
+    each = products.hvps / len(segment.scored_range)
+    return [Graph(group[0], each * len(group)) for group in segment.expected_groups(per_product(each))]
+
+
+class Counts(NamedTuple):
+    """What is counted where the model runs, and the positions that these runs are of."""
+
+    forwards: int
+    backwards: int
+    hvps: int
+    ran: Positions
+
+
+def counts(options: HetaOptions, prediction: Prediction) -> Counts:
+    """Of the score and its audit; without the full method's, with which a cheaper variant may be compared."""
+    gamma, n = options.weights[1], len(prediction)
+    longest, work = longest_run(options, prediction), work_ahead(options, [prediction])
+    ran = Positions(n * (1.0 + work.get("audit", 0)))
+    forwards, backwards = 1 + read_and_settled(options, prediction), 0
+    for segment in options.segments(prediction):
+        length = min(longest, n - segment.window.start)
+        calls = 2 if in_two_calls(options, segment) else 1
+        products = products_of(options, segment)
+        if gamma:
+            forwards += calls * len(segment.scored_range)
+            groups = segment.expected_groups(MASKED)
+            ran.forwards += sum(len(group) * (length - group[0]) for group in groups)
+        if products is not None:
+            graphs = graphs_of(segment, products)
+            ran.graphs += sum(length - graph.start for graph in graphs)
+            ran.products += sum(graph.products * (length - graph.start) for graph in graphs)
+            built = len(graphs) + products.bounds
+            forwards, backwards = forwards + calls * built, backwards + built
+    return Counts(forwards, backwards, work["hvps"], ran)
+
+
+# ------------------------------------------------------------------------------------------------ runs of windows
+def longest_run(options: HetaOptions, prediction: Prediction) -> int:
+    """How many positions the longest run has: a frozen window's, and the tail's, if it can be cut short."""
+    span = max(len(segment.window_range) for segment in options.segments(prediction))
+    if not (options.recipe.windowed and options.window_mode == "frozen"):
+        return span
+    return len(prediction) if prediction.prompt.kept is None else min(span + TAIL, len(prediction))
+
+
+def held_between(options: HetaOptions, segment: Segment) -> bool:
+    """Whether positions between this window and the tail keep what they had."""
+    frozen = options.recipe.windowed and options.window_mode == "frozen"
+    return frozen and segment.window.stop < len(segment.whole) - TAIL
+
+
+def in_two_calls(options: HetaOptions, segment: Segment) -> bool:
+    """Whether a run of this window is one of its own, and another of the tail."""
+    return held_between(options, segment) and segment.whole.prompt.kept is not None
+
+
+def read_and_settled(options: HetaOptions, prediction: Prediction) -> int:
+    """Runs that mask no token and build no graph: what the cache left out, windows alone, states of a layer."""
+    layers, segments = prediction.adapter.layers, options.segments(prediction)
+    alone = sum(segment.alone for segment in segments)
+    flows = (1 + alone * (options.window_gate == "per_window")) * (options.recipe.gate == "flow")
+    read = sum(runs_to_read(prediction, name, layers) for name in (pattern_name, values_name))
+    inner = segments[0].layer is not None
+    return flows * read + alone + inner * max(1, alone) + put_back(options, segments)
+
+
+def put_back(options: HetaOptions, segments: Sequence[Segment]) -> bool:
+    """Whether the states that stay between a window and the tail have to be read, since nothing continues from them."""
+    if not any(held_between(options, segment) for segment in segments):
+        return False
+    prediction, layer = segments[0].whole, segments[0].layer
+    own = set[int]() if layer is None else {layer}
+    lowest = 1 if options.weights[1] or layer is None else layer + 1
+    return prediction.prompt.kept is None and bool({*range(lowest, prediction.adapter.layers)} - own)

@@ -1,0 +1,61 @@
+"""What is known of a score beside it: its parts, how far it is from adding up, and what is worth a warning."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from heta_lens._util.caller_warnings import warn
+from heta_lens.attribution import Attribution
+from heta_lens.methods.heta.additivity import envelope
+from heta_lens.methods.heta.heta_options import HetaOptions
+from heta_lens.methods.heta.information import Information
+from heta_lens.methods.heta.score import Parts
+from heta_lens.prediction.prediction import Prediction
+
+IN_TITLE = {"variant", "balance", "support", "norm", "flow"}  # what makes it another score, if not the default
+
+
+def score_facts(
+    options: HetaOptions, prediction: Prediction, parts: Parts, information: Information | None, whole_drop: float
+) -> dict[str, Any]:
+    """What there is to say about a score: its parts, and how far it is from the effects of masking."""
+    score = parts.score(options.balance)
+    for name, part in {**parts.means(), "the score": score}.items():
+        prediction.check_finite(name, part)
+    titled = IN_TITLE - options.without_effect.keys()
+    return {
+        **parts.diagnostics(options.balance),
+        "probes": options.probes,
+        "chosen": {name: value for name, value in options.chosen.items() if name in titled},
+        "unused_options": options.unused_options,
+        "additivity_gap": abs(float(score.sum()) - whole_drop),
+        **_masking_facts(options, prediction, parts, information),
+    }
+
+
+def _masking_facts(
+    options: HetaOptions, prediction: Prediction, parts: Parts, information: Information | None
+) -> dict[str, Any]:
+    """How each token's information compares with its effect on g, where it was computed."""
+    if information is None:
+        return {}
+    gain, share = envelope(information.divergence, information.drop)
+    facts: dict[str, Any] = {"drop": information.drop, "envelope": parts.envelope(options.balance, gain)}
+    if options.kl == "orig_masked":
+        facts["envelope_share"] = share
+    if isinstance(prediction.target, tuple):
+        facts["note"] = "information is about the whole next-token distribution, not about the contrast"
+    return facts
+
+
+def warn_of_doubts(options: HetaOptions, results: Sequence[Attribution]) -> None:
+    """Warn of parts that hardly count, and of scores that need more probes."""
+    for name in sorted({name for result in results for name in result.diagnostics["weak_parts"]}):
+        warn(
+            f"{name} makes up less than 1 % of this score, which therefore says next to nothing about it; "
+            "diagnostics['share'] has the figures, and balance='sum' gives every part the same total"
+        )
+    if unsure := sum(result.diagnostics.get("unsure", 0) for result in results):
+        warn(
+            f"probes={options.probes} were too few for {unsure} of {sum(map(len, results))} scores to be within "
+            f"tolerance={options.tolerance} of the largest: interval() says how sure each is"
+        )

@@ -1,0 +1,243 @@
+"""The options of HETA: what they may be, which contradict each other, and which have no effect with the others."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+
+from heta_lens._util.caller_warnings import warn
+from heta_lens._util.divergence import Direction
+from heta_lens._util.options import (
+    COUNT,
+    AtLeast,
+    Batch,
+    Options,
+    Seed,
+    check_options,
+    chosen,
+)
+from heta_lens.methods.heta.curvature import Norm, Support
+from heta_lens.methods.heta.estimators import Estimator
+from heta_lens.methods.heta.gate import Flow
+from heta_lens.methods.heta.score import Balance
+from heta_lens.methods.heta.segments import Segment, WindowMode, segments_of
+from heta_lens.methods.heta.stopping import LEAST
+from heta_lens.methods.heta.variants import VARIANTS, Recipe, Variant
+from heta_lens.methods.heta.windows import Window, windows
+from heta_lens.prediction.masking import Masking
+from heta_lens.prediction.prediction import Prediction
+
+Own = TypeVar("Own", bound="HetaOptions")
+
+
+@dataclass(frozen=True, eq=False)
+class HetaOptions(Options):
+    """The options that `Heta` documents, checked when it is made; and what follows from them together."""
+
+    variant: Variant = "full"
+    beta: Annotated[float | int, AtLeast(0)] = 0.5
+    gamma: Annotated[float | int, AtLeast(0)] = 0.5
+    balance: Balance = "none"
+    probes: Annotated[int, COUNT] = 10
+    support: Support = "block"
+    norm: Norm = "hutchinson"
+    rank: Annotated[int, COUNT] = 64
+    layers: Annotated[int | None, AtLeast(1, whole=True)] = None
+    window: Annotated[int, AtLeast(2, whole=True)] = 512
+    overlap: Annotated[float | int, AtLeast(0, below=1)] = 0.5
+    window_mode: WindowMode = "frozen"
+    window_gate: Literal["global", "per_window"] = "global"
+    flow: Flow = "suffix"
+    value_norm: Literal[1, 2] = 1
+    mask: Masking = "zero"
+    kl: Direction = "orig_masked"
+    interactions: bool = False
+    audit: bool = False
+    tolerance: Annotated[float | int | None, AtLeast(0)] = None
+    prune: Annotated[float | int, AtLeast(0)] = 0.0
+    seed: Seed = 0
+    batch: Batch = "auto"
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        for contradiction in CONTRADICTIONS:
+            if contradiction.holds(self):
+                raise ValueError(contradiction.message.format(o=self))
+        if unused := self.unused_message():
+            warn(unused)
+
+    @property
+    def recipe(self) -> Recipe:
+        return VARIANTS[self.variant]
+
+    @property
+    def weights(self) -> tuple[float | int, float | int]:
+        """β and γ."""
+        return self.recipe.weights or (self.beta, self.gamma)
+
+    @cached_property
+    def estimator(self) -> Estimator | None:
+        """How the curvature is obtained; None, if it has no weight."""
+        kind = self.recipe.estimator
+        return kind.from_options(self) if kind is not None and self.weights[0] else None
+
+    @property
+    def probed(self) -> bool:
+        """Whether products with H are taken."""
+        return self.estimator is not None and self.estimator.second_order
+
+    @property
+    def random(self) -> bool:
+        """Whether another seed may give other scores."""
+        return self.estimator is not None and self.estimator.random
+
+    @property
+    def stops(self) -> bool:
+        """Whether some tokens may get fewer probes than others."""
+        return self.estimator is not None and self.estimator.stops
+
+    @cached_property
+    def chosen(self) -> dict[str, Any]:
+        """Options that are not the default."""
+        return chosen(self)
+
+    @cached_property
+    def effective(self) -> set[str]:
+        """Options that are not the default and have an effect."""
+        return self.chosen.keys() - self.without_effect.keys()
+
+    @property
+    def reason(self) -> str:
+        """What leaves out the products with H, or the whole of a part."""
+        zero = [f"{weight}=0" for weight in ("beta", "gamma") if getattr(self, weight) == 0]
+        why = self.recipe.why_unused
+        return " and ".join([f"variant={self.variant!r}" + (f" ({why})" if why else ""), *zero])
+
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        exact = f"norm={self.norm!r} (which is exact)"
+        unused = dict.fromkeys(self.recipe.unused(*self.weights) - {"interactions"}, self.reason)
+        if self.probed and not self.random:
+            unused |= dict.fromkeys(("probes", "tolerance", "prune"), exact)
+        if not self.prune:  # which is off, and asks for nothing
+            unused.pop("prune", None)
+        if not (self.audit or self.random):
+            unused["seed"] = exact if self.probed else self.reason
+        if self.audit and self.recipe.cheaper:  # the full method, which this is compared with, may use them
+            everywhere = self.unused_by_full
+            unused = {name: reason for name, reason in unused.items() if name in everywhere}
+        return unused
+
+    @property
+    def unused_by_full(self) -> set[str]:
+        """Options that the full method, as a standard for cheaper ones, does not use either."""
+        return VARIANTS["full"].unused(*self.weights) | {"tolerance", "prune"}
+
+    def windows_over(self, prediction: Prediction) -> list[Window]:
+        """The windows over a context; without windows, all of it is one."""
+        length = len(prediction)
+        return windows(length, self.window if self.recipe.windowed else length, self.overlap)
+
+    def segments(self, prediction: Prediction) -> list[Segment]:
+        """What is explained at once."""
+        layer = None if self.estimator is None else self.estimator.layer(prediction)
+        return segments_of(prediction, self.windows_over(prediction), self.window_mode, layer)
+
+    @property
+    def full(self: Own) -> Own:
+        """What a cheaper variant stands for."""
+        kept = {name: value for name, value in self.chosen.items() if name not in self.unused_by_full}
+        if self.norm != "hutchinson":
+            kept.pop("probes", None)  # which only a low rank has a use for then
+            kept.pop("seed", None)
+        return type(self)(**kept | {"variant": "full", "interactions": False, "audit": False})
+
+    def weighted(self: Own, beta: float, gamma: float) -> Own:
+        """The same with other weights, without options that have no effect with them."""
+        kept = {name: value for name, value in self.chosen.items() if name not in self.without_effect}
+        given: dict[str, Any] = kept | {"beta": beta, "gamma": gamma}
+        if not beta:
+            given["variant"] = "win" if self.recipe.windowed else "full"
+            given = {name: value for name, value in given.items() if name not in ("seed", "interactions")}
+        unused = VARIANTS[given.get("variant", "full")].unused(beta, gamma)
+        return type(self)(**{name: value for name, value in given.items() if name not in unused})
+
+
+class Contradiction(NamedTuple):
+    """When options contradict each other, and the message for it; ``o`` are the options."""
+
+    applies: Callable[[HetaOptions], bool]
+    message: str
+    option: str | None = None  # whose effect is contradicted: without an effect there is nothing to refuse
+
+    def holds(self, options: HetaOptions) -> bool:
+        return (self.option is None or self.option in options.effective) and self.applies(options)
+
+
+def _early_stopping(name: str) -> list[Contradiction]:
+    """What some tokens cannot have fewer probes with."""
+    given = f"{name}={{o.{name}!r}}"
+    return [
+        Contradiction(
+            lambda o: o.interactions,
+            f"{given} does not go with interactions=True, which needs every token's probes",
+            name,
+        ),
+        Contradiction(
+            lambda o: o.recipe.windowed and o.window_mode == "chunk",
+            f"{given} does not go with window_mode='chunk', where windows score a token several times",
+            name,
+        ),
+        Contradiction(
+            lambda o: o.probes < LEAST,
+            f"{given} needs at least probes={LEAST}, to estimate a standard error; got {{o.probes!r}}",
+            name,
+        ),
+    ]
+
+
+CONTRADICTIONS = [
+    Contradiction(lambda o: o.tolerance == 0, "tolerance=0 is never reached; tolerance=None takes all the probes"),
+    Contradiction(
+        lambda o: o.interactions and not o.probed,
+        "interactions=True does not go with {o.reason}: pairs are sizes of blocks of H",
+    ),
+    Contradiction(
+        lambda o: o.layers is None and "layers" in o.recipe.reads(),
+        "variant={o.variant!r} needs layers=, how many of the last layers to differentiate",
+    ),
+    Contradiction(
+        lambda o: o.recipe.weights is not None and bool({"beta", "gamma"} & o.given.keys()),
+        "variant={o.variant!r} fixes beta and gamma: leave them out, or use variant='full'",
+    ),
+    Contradiction(
+        lambda o: o.beta == o.gamma == 0,
+        "beta=0 and gamma=0 leave nothing to score; for the gate alone, variant='transition_only'",
+    ),
+    Contradiction(
+        lambda o: o.beta == 0 and o.recipe.estimator is not None and o.recipe.estimator.approximate,
+        "variant={o.variant!r} is about the curvature, which beta=0 leaves out",
+    ),
+    Contradiction(
+        lambda o: o.interactions and o.recipe.windowed,
+        "interactions=True does not go with variant={o.variant!r}: tokens far apart share no window",
+    ),
+    Contradiction(
+        lambda o: o.interactions and (o.support, o.norm) == ("row", "hutchinson"),
+        "interactions=True does not go with support='row', whose probes do not separate tokens",
+    ),
+    *_early_stopping("prune"),
+    Contradiction(
+        lambda o: o.support == "row",
+        "prune={o.prune!r} does not go with support='row', which costs the same for all tokens; "
+        "it needs support='block'",
+        "prune",
+    ),
+    Contradiction(
+        lambda o: o.balance != "none",
+        "prune={o.prune!r} does not go with balance={o.balance!r}, which needs every token's S; "
+        "it needs balance='none'",
+        "prune",
+    ),
+    *_early_stopping("tolerance"),
+]

@@ -1,0 +1,36 @@
+"""The random directions that H is multiplied with: signs for the curvature, Gaussian ones for a low rank."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def rademacher(seed: int, position: int, probes: int, d: int) -> Float[Tensor, "probe d"]:
+    """Random signs of one token. Every (seed, position) has its own generator, so nothing else can change them."""
+    bits = np.random.default_rng([seed, position]).integers(2, size=(probes, d))
+    return torch.from_numpy(2.0 * bits - 1.0)
+
+
+def gaussian(seed: int, start: int, count: int, n: int, d: int) -> Float[Tensor, "count n d"]:
+    """Random directions over the ``n`` positions from ``start`` on, with a generator of their own."""
+    return torch.from_numpy(np.random.default_rng([seed, start, n]).standard_normal((count, n, d)))
+
+
+@dataclass(frozen=True, eq=False)
+class Signs:
+    """The wanted probes of a token, by its place among states like these; tokens that are none of the wanted get
+    those of the first."""
+
+    seed: int
+    start: int  # the position of the first place
+    wanted: Mapping[int, range]  # by position
+    like: Float[Tensor, "pos d"]
+
+    def __call__(self, place: int) -> Float[Tensor, "probe d"]:
+        position = self.start + place
+        numbers = self.wanted.get(position) or next(iter(self.wanted.values()))
+        return rademacher(self.seed, position, numbers.stop, self.like.shape[1])[numbers.start :].to(self.like)

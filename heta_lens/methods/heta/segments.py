@@ -1,0 +1,182 @@
+"""Segments: what is explained at once — a whole context, or one of the windows that stand for it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Literal, TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from heta_lens._util.divergence import Divergence
+from heta_lens._util.progress import Done
+from heta_lens.methods.heta.hessian import HessianOperator, differentiate, gauss_newton, hessian
+from heta_lens.methods.heta.information import Information, LogProbs, information
+from heta_lens.methods.heta.random_probes import rademacher
+from heta_lens.methods.heta.second_derivatives import check_twice_differentiable
+from heta_lens.methods.heta.windows import Window, most_central
+from heta_lens.model.batching import MASKED, Batches
+from heta_lens.prediction.masking import Mask
+from heta_lens.prediction.prediction import Prediction
+
+WindowMode: TypeAlias = Literal["frozen", "restrict", "chunk"]
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """A window of a prediction's context, and the positions in it (``scored``) whose scores are taken from here.
+
+    ``alone`` makes it a prompt of its own, with nothing around it. ``layer`` is where the curvature reads states; None
+    for the embeddings.
+    """
+
+    whole: Prediction
+    window: Window
+    scored: Window
+    alone: bool
+    layer: int | None
+
+    @cached_property
+    def prediction(self) -> Prediction:
+        """What runs: the same prediction, or of the window alone, which costs runs to set up."""
+        return self.whole.alone(*self.window) if self.alone else self.whole
+
+    @cached_property
+    def start(self) -> int:
+        """Where the window begins in what runs."""
+        return 0 if self.alone else self.window.start
+
+    @cached_property
+    def stop(self) -> int | None:
+        """Where it ends; None, if that is the end."""
+        return None if self.alone or self.window == (0, len(self.whole)) else self.window.stop
+
+    @property
+    def window_range(self) -> range:
+        return range(*self.window)
+
+    @property
+    def scored_range(self) -> range:
+        return range(*self.scored)
+
+    @property
+    def own(self) -> slice:
+        """The scored positions, as places in the window."""
+        return slice(self.scored.start - self.window.start, self.scored.stop - self.window.start)
+
+    @cached_property
+    def width(self) -> int:
+        return self.whole.embeddings.shape[1]
+
+    @cached_property
+    def states(self) -> Float[Tensor, "pos d"]:
+        return self.prediction.states(self.layer)[self.start : self.stop]
+
+    def groups(self, positions: Sequence[int], start_cost: float | int) -> list[list[int]]:
+        """These positions of the context, as places in the window, by the runs they share."""
+        places = [position - self.window.start for position in positions]
+        return self.prediction.prompt.groups(places, len(self.states), start_cost)
+
+    def expected_groups(self, start_cost: float | int) -> list[list[int]]:
+        """The groups of all scored positions, as far as they can be known without setting anything up."""
+        places = [*range(self.own.start, self.own.stop)]
+        return self.whole.prompt.groups(places, len(self.window_range), start_cost)
+
+    def hessian_from(self, batches: Batches, done: Done, place: int) -> HessianOperator:
+        """The Hessian of g from a place in the window on."""
+        objective = self.prediction.objective_from(self.start + place, self.stop, self.layer)
+        return hessian(objective, self.states[place:], batches, done)
+
+    def gauss_newton_from(self, batches: Batches, done: Done, place: int) -> HessianOperator:
+        """The same of its Gauss–Newton form."""
+        log_probs = self.prediction.log_probs_from(self.start + place, self.stop, self.layer)
+        return gauss_newton(lambda leaf: log_probs(leaf[None])[0], self.states[place:], batches, done)
+
+    def check(self, seed: int) -> None:
+        """Try one probe, on the last token, where a run is shortest."""
+        prediction, place = self.prediction, len(self.prediction) - 1
+        last = prediction.states(self.layer)[-1:]
+        probe = rademacher(seed, place, 1, last.shape[1]).to(last)
+        # Half precision cannot tell the steps apart; and hooks may stop or change gradients as they like.
+        compare = prediction.adapter.token_weights.dtype.itemsize >= 4 and not prediction.prompt.user_hooks
+        log_probs = prediction.log_probs_from(place, layer=self.layer)
+        # Against another token: where log p(target) is nearly 0, its gradient is too small to be compared.
+        target = prediction.target
+        first, second = target if isinstance(target, tuple) else (target, rival(prediction))
+
+        def objective(leaf: Float[Tensor, "1 d"]) -> Float[Tensor, ""]:
+            values = log_probs(leaf[None])[0]
+            return values[first] - values[second]
+
+        check_twice_differentiable(objective, last, probe, compare)
+
+    def gradient(self) -> Float[Tensor, "pos d"]:
+        objective = self.prediction.objective_from(self.start, self.stop, self.layer)
+        return differentiate(objective, self.states, again=False)[1]
+
+
+def segments_of(
+    prediction: Prediction, spans: Sequence[Window], mode: WindowMode = "frozen", layer: int | None = None
+) -> list[Segment]:
+    """One segment for a single window, and for windows that restrict nothing but the gate; else one for each.
+
+    A frozen window scores the tokens that lie most central in it; one that is a prompt of its own scores all of them.
+    """
+    if len(spans) == 1 or mode == "restrict":
+        return [whole_segment(prediction, layer)]
+    scored = most_central(spans) if mode == "frozen" else spans
+    return [
+        Segment(prediction, window, own, alone=mode == "chunk", layer=layer)
+        for window, own in zip(spans, scored, strict=True)
+    ]
+
+
+def whole_segment(prediction: Prediction, layer: int | None = None) -> Segment:
+    """The whole context as one."""
+    whole = Window(0, len(prediction))
+    return Segment(prediction, whole, whole, alone=False, layer=layer)
+
+
+def rival(prediction: Prediction) -> int:
+    """The most likely token that is not the target."""
+    first, second = prediction.log_probs.topk(2).indices.tolist()
+    return second if prediction.target == first else first
+
+
+@torch.no_grad()
+def masked_information(
+    segment: Segment,
+    targets: Sequence[Prediction],
+    *,
+    mask: Mask,
+    divergence: Divergence,
+    batches: Batches,
+    done: Done,
+) -> Information:
+    """Each token that a segment scores, masked in turn for all targets at once; a window is one target's own.
+
+    Several targets are of one prompt, the longest context is the segment's and the last.
+    """
+    prediction = segment.prediction
+    targets = targets if len(targets) > 1 else [prediction]
+    moved = information(
+        partial(_log_probs_from, segment, targets),
+        prediction.embeddings[segment.start : segment.stop],
+        prediction.mask_vector(mask),
+        torch.stack([target.log_probs for target in targets]),
+        [target.objective for target in targets],
+        divergence,
+        lengths=[len(target) - segment.start for target in targets],
+        groups=segment.groups(segment.scored_range, MASKED),
+        batches=batches,
+        done=done,
+    )
+    return Information(*(part[:, segment.own] for part in moved))
+
+
+def _log_probs_from(segment: Segment, targets: Sequence[Prediction], place: int) -> LogProbs:
+    """What is predicted for the targets whose context reaches a place in the segment, by the states from there on."""
+    start = segment.start + place
+    read = [len(target) - 1 for target in targets if len(target) > start]
+    return segment.prediction.prompt.log_probs_from(start, read=read, stop=segment.stop)

@@ -1,0 +1,1 @@
+"""Methods that compare or decode hidden states, with no gradient and no change of the run."""

@@ -1,0 +1,84 @@
+"""What a metric evaluates: a prompt with what is known about it, a prediction, and how a method explained it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from jaxtyping import Float
+from torch import Tensor
+
+from heta_lens._util.short_repr import short_repr
+from heta_lens._util.text_spans import Span, tokens_in
+from heta_lens.attribution import Attribution
+from heta_lens.data.instance import Instance
+from heta_lens.metrics.candidate_tokens import ordinary
+from heta_lens.metrics.robustness import Explain
+from heta_lens.metrics.shared_measurements import SharedMeasurements
+from heta_lens.prediction.prediction import Prediction
+
+
+@dataclass(frozen=True)
+class ExplainedPrompt:
+    """A prompt as one method explained it.
+
+    ``ready`` gives the method, prepared for a prompt; ``ask`` turns another instance into a prediction of the same
+    model. ``measurements`` are shared by all methods that explain this prediction; without them it has its own.
+    """
+
+    def __repr__(self) -> str:
+        return short_repr(self)
+
+    instance: Instance
+    prediction: Prediction
+    attribution: Attribution
+    ready: Callable[[Instance, Prediction], Explain]
+    ask: Callable[[Instance], Prediction]
+    measurements: SharedMeasurements | None = None
+
+    @cached_property
+    def shared(self) -> SharedMeasurements:
+        """The measurements of this very prediction."""
+        if self.measurements is not None and self.measurements.prediction is self.prediction:
+            return self.measurements
+        return SharedMeasurements(self.prediction)
+
+    @cached_property
+    def scores(self) -> Float[Tensor, "pos"]:
+        return self.attribution.scores.detach().cpu().double()
+
+    @cached_property
+    def explain(self) -> Explain:
+        """The method for this prompt."""
+        return self.ready(self.instance, self.prediction)
+
+    @cached_property
+    def candidates(self) -> list[int]:
+        """The tokens that are evaluated: all but special ones, whatever the method."""
+        return ordinary(self.prediction)
+
+    @property
+    def constant(self) -> bool:
+        """Whether all scores are equal, so that one order is as good as another."""
+        return self.scores[self.candidates].unique().numel() < 2
+
+    @property
+    def without_positive_scores(self) -> bool:
+        """Whether no score speaks for the target."""
+        return not bool((self.scores[self.candidates] > 0).any())
+
+    def positions(self, name: str) -> list[int]:
+        return positions(self.instance, self.prediction, name)
+
+
+def positions(instance: Instance, prediction: Prediction, name: str) -> list[int]:
+    """The tokens of an instance's spans of this name: ``gold``, ``support``, ``distractor`` or ``question``."""
+    text, spans = prediction.located
+    start = text.find(instance.text)
+    if start < 0:
+        raise ValueError(
+            f"instance {instance.id!r}: the tokenizer does not give its text back, so nothing can be located in it by "
+            "its characters"
+        )
+    shifted = [Span(start + span.start, start + span.stop) for span in getattr(instance, name)]
+    inside = {position for span in shifted for position in tokens_in(text, spans, span)}
+    return sorted(inside & {*ordinary(prediction)})

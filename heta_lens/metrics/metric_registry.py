@@ -1,0 +1,91 @@
+"""METRICS: every metric by name, those of other packages included.
+
+A package adds a metric through the entry-point group ``heta_lens.metrics``. Its entry point names a `Metric`, or a
+function from an `ExplainedPrompt` to a number with the attribute ``better`` (and any other field of `Metric`):
+
+    def longest(case):
+        return float(case.scores.argmax())
+    longest.better = "less"
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, get_args
+
+from heta_lens.metrics import built_in_metrics
+from heta_lens.metrics.metric import Better, Metric
+
+GROUP = "heta_lens.metrics"
+BUILT_INS: Mapping[str, Metric] = {
+    **built_in_metrics.AGAINST_REMOVAL,
+    **built_in_metrics.AGAINST_EVIDENCE,
+    **built_in_metrics.AGAINST_PATCHING,
+    **built_in_metrics.OF_METHODS,
+    **built_in_metrics.DOWNSTREAM,
+}
+
+
+class MetricRegistry(Mapping[str, Metric]):
+    """The built-in metrics and, loaded when they are first needed, those of other packages."""
+
+    @cached_property
+    def plugins(self) -> dict[str, Metric]:
+        """The metrics of other packages; one that cannot be used is left out with a warning."""
+        metrics: dict[str, Metric] = {}
+        for entry_point in entry_points(group=GROUP):
+            try:
+                if entry_point.name in BUILT_INS or entry_point.name in metrics:
+                    raise ValueError("its name is taken by another metric: rename the entry point")
+                metrics[entry_point.name] = loaded(entry_point)
+            except Exception as error:
+                warnings.warn(f"the metric {described(entry_point)} is left out: {error}", stacklevel=2)
+        return metrics
+
+    def __getitem__(self, name: str) -> Metric:
+        return BUILT_INS[name] if name in BUILT_INS else self.plugins[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from (*BUILT_INS, *self.plugins)
+
+    def __len__(self) -> int:
+        return len(BUILT_INS) + len(self.plugins)
+
+
+def default_metrics() -> list[str]:
+    """The default metrics: all that run a method only once."""
+    return [name for name, metric in METRICS.items() if not metric.again]
+
+
+def loaded(entry_point: EntryPoint) -> Metric:
+    """The metric of another package, with its origin."""
+    value = entry_point.load()
+    metric = value if isinstance(value, Metric) else metric_of(entry_point.name, value)
+    if metric.better not in get_args(Better):
+        raise ValueError(f"better={metric.better!r} is not one of {', '.join(get_args(Better))}")
+    return replace(metric, origin=origin(entry_point))
+
+
+def metric_of(name: str, function: Any) -> Metric:
+    """A function with a direction as a metric; a bound that it does not declare is open."""
+    if not callable(function):
+        raise TypeError(f"{function!r} is neither a Metric nor a function")
+    if not hasattr(function, "better"):
+        raise ValueError("it declares no direction: set better to 'more', 'less' or 'nearer 0' on the function")
+    known = {field.name for field in fields(Metric)} - {"evaluate"}
+    declared = {key: value for key, value in getattr(function, "__dict__", {}).items() if key in known}
+    return Metric(**{"title": name, "low": None, "high": None, "evaluate": function, **declared})
+
+
+def origin(entry_point: EntryPoint) -> str:
+    """The distribution that an entry point is from, or else its module."""
+    return entry_point.dist.name if entry_point.dist else entry_point.module
+
+
+def described(entry_point: EntryPoint) -> str:
+    return f"{entry_point.name!r} of {origin(entry_point)} ({entry_point.value})"
+
+
+METRICS: Mapping[str, Metric] = MetricRegistry()

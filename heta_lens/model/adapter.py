@@ -1,0 +1,196 @@
+"""One interface to a live model, whichever kind and version it is: ids (or embeddings) in, logits out, hooks between.
+
+A `HookedTransformer` (TransformerLens 3) and a `TransformerBridge` (3 and 4) share their hook names. They differ in how
+a run continues from kept keys and values; that difference is in `hooked_transformer` and `bridge`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from operator import index
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from heta_lens._util.options import from_end, is_whole
+from heta_lens._util.progress import count
+from heta_lens._util.short_repr import short_repr
+from heta_lens.model.bridge import BridgeReuse
+from heta_lens.model.hook_sites import (
+    READ,
+    names_filter,
+    stream_name,
+)
+from heta_lens.model.hooked_transformer import HookedTransformerReuse, is_hooked_transformer
+from heta_lens.model.hooking import Hook, Places, check_points, hooked, note, rows, run_hooked, user_hooks
+from heta_lens.model.key_values import KeyValueReuse
+from heta_lens.model.locking import frozen_parameters, one_at_a_time
+from heta_lens.model.memory_estimates import Sizes, sizes_of
+from heta_lens.model.model_checks import model_of
+from heta_lens.model.model_protocol import KeysValues, Model
+from heta_lens.model.tokenizer import TokenizerWrapper
+
+
+@dataclass(frozen=True, eq=False)
+class ModelAdapter:
+    """A live model: ids (or embeddings) in, logits at chosen positions out."""
+
+    def __repr__(self) -> str:
+        return short_repr(self)
+
+    model: Model
+
+    @classmethod
+    def of(cls, cache: Any) -> "ModelAdapter":
+        """The model a cache was taken from; refused in one sentence if it cannot be explained."""
+        return cls(model_of(cache))
+
+    @property
+    def blocks(self) -> Any:
+        return cast(Any, self.model).blocks
+
+    @property
+    def layers(self) -> int:
+        return len(self.blocks)
+
+    @cached_property
+    def points(self) -> dict[str, Any]:
+        return self.model.hook_dict  # which a bridge builds anew each time
+
+    def stream_name(self, layer: int) -> str:
+        """The residual stream entering a layer; for ``layer == layers``, the stream leaving the last one."""
+        return stream_name(layer, self.layers)
+
+    @property
+    def token_weights(self) -> Float[Tensor, "vocab d"]:
+        """The raw embedding weights, which show the model's device, dtype and vocabulary."""
+        return cast(Any, self.model).embed.W_E.detach()
+
+    @property
+    def device(self) -> torch.device:
+        return self.token_weights.device
+
+    @property
+    def tokenizer(self) -> TokenizerWrapper:
+        return TokenizerWrapper(self.model.tokenizer)
+
+    @property
+    def vocabulary(self) -> int:
+        return len(self.token_weights)
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        return sizes_of(self.model.cfg, self.layers, self.vocabulary, self.token_weights.element_size())
+
+    def output_weights(self, layer: int) -> Float[Tensor, "head d_head d"]:
+        return self.blocks[layer].attn.W_O.detach()
+
+    @one_at_a_time("self")
+    @torch.no_grad()
+    def embedding_table(self, ids: Sequence[int] | None = None) -> Float[Tensor, "token d"]:
+        """What the embedding modules return for these ids (or all), scaled and normalised as in the model; no hooks."""
+        every = torch.tensor([range(self.vocabulary) if ids is None else ids], device=self.device)
+        return _embedded(self.model, every, bare=bool(self.user_hooks()))[0]
+
+    def run(
+        self,
+        ids: Int[Tensor, "batch pos"],
+        hooks: Mapping[str, Hook] | None = None,
+        *,
+        read: Places = (-1,),
+        whole: bool = False,
+        past: Mapping[str, Any] | None = None,
+    ) -> Float[Tensor, "batch read vocab"]:
+        """Logits at the positions ``read``, in float32 or better; ``hooks`` read activations or replace them.
+
+        Only these positions are unembedded, unless the run must look complete (``whole``) to the user's hooks.
+        """
+        added = list((hooks or {}).items())
+        if not whole:
+            added.append((READ, partial(rows, read)))
+        count("forwards", len(ids))
+        logits = run_hooked(self.model, self.points, added, ids, **(past or {}))
+        logits = rows(read, logits) if whole else logits
+        return logits.to(self.device, torch.promote_types(logits.dtype, torch.float32))
+
+    @torch.no_grad()
+    def streams(
+        self,
+        ids: Int[Tensor, "batch pos"],
+        layers: Sequence[int],
+        hooks: Mapping[str, Hook] | None = None,
+        *,
+        whole: bool = False,
+    ) -> dict[int, Float[Tensor, "batch pos d"]]:
+        """The residual stream entering each of these layers, from a single run."""
+        streams: dict[int, Tensor] = {}
+        noting = {self.stream_name(layer): note(streams, layer) for layer in layers}
+        self.run(ids, {**(hooks or {}), **noting}, whole=whole)
+        return streams
+
+    @one_at_a_time("self")
+    @torch.no_grad()
+    def cache(self, ids: Int[Tensor, "1 pos"]) -> Any:
+        """As ``run_with_cache(ids, names_filter=names_filter)``, which leaves its hooks behind when interrupted."""
+        from transformer_lens import ActivationCache
+
+        activations: dict[str, Tensor] = {}
+        noting = [(name, note(activations, name)) for name in self.points if names_filter(name)]
+        with self.hooked(noting, every=False):
+            self.model(ids)
+        return ActivationCache(activations, cast(Any, self.model))
+
+    def hooked(self, hooks: Sequence[tuple[str, Hook]], *, every: bool = True) -> AbstractContextManager[None]:
+        """Add hooks, check that ``every`` one of them fires, and take exactly these off again."""
+        return hooked(self.model, self.points, hooks, every=every)
+
+    def user_hooks(self) -> list[Any]:
+        """Hooks that somebody else put on the model, through TransformerLens or through torch."""
+        return user_hooks(self.model, self.points)
+
+    def undisturbed(self) -> AbstractContextManager[None]:
+        """Gradients on, but off for the parameters; the parameters' flags are restored."""
+        return frozen_parameters(self.model)
+
+    @cached_property
+    def reuse(self) -> KeyValueReuse:
+        """How this kind of model continues from kept keys and values."""
+        return (HookedTransformerReuse if is_hooked_transformer(self.model) else BridgeReuse)(self.model)
+
+    def resume(self, keys_values: KeysValues, start: int, stop: int, batch: int) -> dict[str, Any]:
+        """Arguments with which a run of positions ``start:stop`` continues the first ``start``, unchanged."""
+        return self.reuse.resume(keys_values, start, stop, batch, self.device)
+
+    @torch.no_grad()
+    def keys_values(self, ids: Int[Tensor, "1 pos"]) -> KeysValues:
+        """Every layer's keys and values; fewer than its layers for a model that keeps none."""
+        past = self.resume([], 0, ids.shape[1], 1)
+        self.run(ids, past=past)
+        return self.reuse.grown(past)
+
+    def check_layer(self, name: str, layer: Any) -> int:
+        """This layer as a plain number; refused if the model does not have it."""
+        if not (is_whole(layer) and 0 <= index(layer) < self.layers):
+            last, hint = self.layers - 1, from_end(layer, self.layers)
+            raise ValueError(f"{name}={layer!r} is none of the layers 0 to {last} this model has{hint}")
+        return index(layer)
+
+    def check_points(self, names: Iterable[str]) -> None:
+        """Refuse hook points that this model does not have."""
+        check_points(self.model, self.points, names)
+
+
+def _embedded(model: Any, ids: Int[Tensor, "1 token"], *, bare: bool) -> Float[Tensor, "1 token d"]:
+    """The output of the embedding modules; of the ``bare`` ones, no hook of the user's fires.
+
+    A bare module may differ in the last bit from its bridge.
+    """
+    table: Tensor = ids
+    for name in ("embed", "embed_ln"):
+        module = getattr(model, name, None)
+        if module is not None:
+            table = getattr(module, "original_component", module).forward(table) if bare else module(table)
+    return table

@@ -1,0 +1,107 @@
+"""What a model's layers are made of, and which hook points show it: for methods that change how gradients flow back.
+
+Only what is listed here can be changed, so a model with other parts is recognised, and the part is named.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import reduce
+from typing import Any, NamedTuple, cast
+
+from jaxtyping import Float
+from torch import Tensor
+
+from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.hook_sites import attention_inputs
+from heta_lens.model.model_protocol import wrapped
+
+ACTIVATIONS = r"(quick_)?gelu(?!_ln)\w*|silu|swish|relu2?"  # of a single neuron each, and 0 at 0
+GATE = r"attn\.hook_(q_)?gate$"
+
+
+class Norm(NamedTuple):
+    """The hook points of a normalisation: the standard deviation it divides by, and its result; and its bias."""
+
+    scale: str
+    result: str
+    bias: Float[Tensor, "d"] | None
+
+
+class Neurons(NamedTuple):
+    """The hook points of an MLP: before its activation, of what it is multiplied by (if gated), and after both."""
+
+    before: str
+    gated: str | None
+    after: str
+
+
+def neurons(adapter: ModelAdapter, layer: int) -> Neurons | None:
+    """None where there is attention only."""
+    if getattr(adapter.model.cfg, "attn_only", False):
+        return None
+    before, gated, after = (f"blocks.{layer}.mlp.hook_{at}" for at in ("pre", "pre_linear", "post"))
+    return Neurons(before, gated if gated in adapter.points else None, after)
+
+
+def norms(adapter: ModelAdapter) -> list[Norm]:
+    """All normalisations that show their scale, each under one of its names."""
+    places = {id(point): name for name, point in adapter.points.items() if name.endswith(".hook_scale")}
+    return [_norm(adapter, name.removesuffix(".hook_scale")) for name in places.values()]
+
+
+def _norm(adapter: ModelAdapter, place: str) -> Norm:
+    """A HookedTransformer's norm has one hook point less, but its last one comes before weights and bias."""
+    scale, normalized, result = (f"{place}.hook_{at}" for at in ("scale", "normalized", "out"))
+    if result not in adapter.points:
+        return Norm(scale, normalized, None)
+    bare = reduce(getattr, place.split("."), cast(Any, adapter.model)).original_component
+    return Norm(scale, result, getattr(bare, "bias", None))
+
+
+def irregularity(adapter: ModelAdapter) -> str | None:
+    """What a model has beside softmax attention, norms that show their scale, and activations of single neurons.
+
+    A clause that names the first such part; None for a model without any.
+    """
+    return next(_irregularities(adapter), None)
+
+
+def _irregularities(adapter: ModelAdapter) -> Iterator[str]:
+    config = adapter.model.cfg
+    if getattr(config, "num_experts", None):
+        yield "mixes experts"
+    if any((getattr(config, f"{of}_soft_cap", None) or 0) > 0 for of in ("attn_scores", "output_logits")):
+        yield "caps its attention scores or logits"
+    if getattr(config, "clip_qkv", None) is not None:
+        yield "clips queries, keys and values"
+    yield from (f"gates what attention writes ({name})" for name in adapter.points if re.search(GATE, name))
+    layers = [neurons(adapter, layer) for layer in range(adapter.layers)]
+    for layer, own in enumerate(layers):
+        needed = {*attention_inputs(layer), *(own or ())} - {None}
+        yield from (f"has no {name}" for name in sorted(needed - adapter.points.keys()))
+        if own and getattr(config, "gated_mlp", False) != (own.gated is not None):
+            yield f"has MLPs of which layer {layer} is {'not ' if own.gated is None else ''}seen to be gated"
+    if any(layers) and not re.fullmatch(ACTIVATIONS, str(config.act_fn)):
+        yield f"has the activation {config.act_fn!r}"
+    yield from (f"has a {name} that shows no scale" for name in _hidden_norms(adapter))
+
+
+def _hidden_norms(adapter: ModelAdapter) -> list[str]:
+    shown = {id(part) for norm in adapter.model.modules() if hasattr(norm, "hook_scale") for part in norm.modules()}
+    modules = (*adapter.model.modules(), *wrapped(adapter.model).modules())
+    return [type(module).__name__ for module in modules if "Norm" in type(module).__name__ and id(module) not in shown]
+
+
+def weight_processing(adapter: ModelAdapter) -> dict[str, Any]:
+    """How the weights were processed: the gate depends on it, although the logits do not."""
+    outputs = [adapter.output_weights(layer).float() for layer in range(adapter.layers)]
+    centred = all(bool(output.mean(-1).abs().max() < 1e-4 * output.abs().mean()) for output in outputs)
+    biases = [getattr(block.attn, "b_V", None) for block in adapter.blocks]
+    return {
+        "kind": type(adapter.model).__name__,
+        "dtype": str(adapter.token_weights.dtype).removeprefix("torch."),
+        "normalization": getattr(adapter.model.cfg, "normalization_type", None),
+        "compatibility_mode": bool(getattr(adapter.model, "compatibility_mode", False)),
+        "writing_weights_centred": centred,
+        "value_biases": any(bias is not None and bool(bias.any()) for bias in biases),
+    }

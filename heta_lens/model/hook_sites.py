@@ -1,0 +1,57 @@
+"""The names of the hook points heta_lens reads and patches; a HookedTransformer and a TransformerBridge share them."""
+
+import re
+
+EMBED = "hook_embed"
+READ = "unembed.hook_in"  # what the last layer norm hands to the unembedding
+OUT = "unembed.hook_out"
+
+
+def names_filter(name: str) -> bool:
+    """The activations heta_lens reads: ``model.run_with_cache(tokens, names_filter=heta_lens.names_filter)``.
+
+    They end where the unembedding begins, so a later change of the unembedding is noticed in a full cache only.
+    """
+    return name in (EMBED, READ) or re.fullmatch(r"blocks\.\d+\.attn\.hook_(pattern|v)", name) is not None
+
+
+def pattern_name(layer: int) -> str:
+    return f"blocks.{layer}.attn.hook_pattern"
+
+
+def pattern_names(layers: int) -> list[str]:
+    return [pattern_name(layer) for layer in range(layers)]
+
+
+def values_name(layer: int) -> str:
+    return f"blocks.{layer}.attn.hook_v"
+
+
+def values_names(layers: int) -> list[str]:
+    return [values_name(layer) for layer in range(layers)]
+
+
+def queries_keys_names(layer: int) -> tuple[str, str]:
+    """What a pattern is computed from. Some bridges show a pattern only after it was used, but never these."""
+    return f"blocks.{layer}.attn.hook_q", f"blocks.{layer}.attn.hook_k"
+
+
+def attention_inputs(layer: int) -> tuple[str, str, str]:
+    """Queries, keys and values, before they are rotated or shared among heads."""
+    query, key, value = (f"blocks.{layer}.attn.hook_{kind}" for kind in "qkv")
+    return query, key, value
+
+
+def head_outputs_name(layer: int) -> str:
+    """What every head has gathered, before it is written to the residual stream."""
+    return f"blocks.{layer}.attn.hook_z"
+
+
+def added_names(layer: int) -> tuple[str, str]:
+    """What a layer's attention and its MLP add to the residual stream."""
+    return f"blocks.{layer}.hook_attn_out", f"blocks.{layer}.hook_mlp_out"
+
+
+def stream_name(layer: int, layers: int) -> str:
+    """The residual stream entering a layer; for ``layer == layers``, the stream leaving the last one."""
+    return f"blocks.{layer}.hook_resid_pre" if layer < layers else f"blocks.{layer - 1}.hook_resid_post"

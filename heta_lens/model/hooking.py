@@ -1,0 +1,181 @@
+"""Hooks on a model: added for the length of a ``with`` block, checked to have fired, and taken off again."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from einops import repeat
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from heta_lens.model.locking import changing, one_at_a_time, undo_at_end
+from heta_lens.model.model_protocol import Model, wrapped
+
+Hook: TypeAlias = Callable[[Tensor], Tensor | None]  # reads an activation, and may return another in its place
+
+TORCH_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class BatchHook(partial[Any]):
+    """A hook that stays over many runs, for any number of copies of a prompt at once, each from its first token on."""
+
+
+class Added(NamedTuple):
+    """A hook function and the hook point it was added to."""
+
+    point: Any
+    function: Any
+
+
+# ------------------------------------------------------------------------------------------------- what hooks are for
+def put(states: Float[Tensor, "batch pos d"]) -> Hook:
+    """Replace what a run computes at a hook point by these states."""
+    return partial(_put, states)
+
+
+def _put(states: Tensor, live: Tensor) -> Tensor:
+    return states.to(live)
+
+
+def put_positions(clean: Float[Tensor, "pos d"], start: int, stop: int) -> Hook:
+    """Replace what a run computes at ``start:stop`` by the clean states of these positions, in every copy."""
+    return partial(_put_positions, clean[start:stop], start)
+
+
+def _put_positions(rows: Float[Tensor, "some d"], start: int, live: Float[Tensor, "batch pos d"]) -> Tensor:
+    clean = repeat(rows, "pos d -> batch pos d", batch=len(live)).to(live)
+    return torch.cat([live[:, :start], clean, live[:, start + len(rows) :]], 1)
+
+
+def put_where(places: Bool[Tensor, "copy pos"], rows: Float[Tensor, "row ..."]) -> Hook:
+    """Replace what a run computes at these places of each copy, in order; a run may be longer."""
+    return partial(_put_where, places, rows)
+
+
+def _put_where(places: Tensor, rows: Tensor, live: Float[Tensor, "copy pos ..."]) -> Tensor:
+    patched = live.clone()
+    patched[:, : places.shape[1]][places] = rows.to(live)
+    return patched
+
+
+def put_at(copies: Bool[Tensor, "copy"], position: int, state: Float[Tensor, "..."]) -> Hook:
+    """Replace what a run computes at one position, in some of the copies."""
+    return partial(_put_at, copies, position, state)
+
+
+def _put_at(copies: Tensor, position: int, state: Tensor, live: Float[Tensor, "copy pos ..."]) -> Tensor:
+    patched = live.clone()
+    patched[copies, position] = state.to(live)
+    return patched
+
+
+Places: TypeAlias = Sequence[int] | Int[Tensor, "batch read"]  # where logits are read: in all copies alike, or in each
+
+
+def rows(read: Places, live: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch read d"]:
+    """What a run computes at these positions only."""
+    if isinstance(read, Tensor):
+        return live.gather(1, repeat(read, "batch read -> batch read d", d=live.shape[-1]))
+    return live[:, list(read)]
+
+
+def note(activations: dict[Any, Tensor], key: Any) -> Hook:
+    """Store the activation under this key."""
+    return partial(activations.__setitem__, key)
+
+
+# -------------------------------------------------------------------------------------------------- adding, taking off
+@contextmanager
+def hooked(
+    model: Model, points: Mapping[str, Any], hooks: Sequence[tuple[str, Hook]], *, every: bool = True
+) -> Iterator[None]:
+    """Add hooks for the length of a block, check that ``every`` one of them fires, and take exactly these off again."""
+    fired: set[str] = set()
+    added = _recorded(points, hooks, fired)
+    with changing(model, partial(_take_off, added)):
+        _add(added)
+        yield
+    if every:
+        _check_fired(model, hooks, fired)
+
+
+@one_at_a_time("model")
+def run_hooked(
+    model: Model, points: Mapping[str, Any], hooks: Sequence[tuple[str, Hook]], ids: Tensor, **arguments: Any
+) -> Tensor:
+    """A single run with hooks, each of which must fire; they end with it."""
+    fired: set[str] = set()
+    added = _recorded(points, hooks, fired)
+    undo_at_end(model, partial(_take_off, added))
+    _add(added)
+    output = model(ids, **arguments)
+    _check_fired(model, hooks, fired)
+    return output
+
+
+def _recorded(points: Mapping[str, Any], hooks: Sequence[tuple[str, Hook]], fired: set[str]) -> list[Added]:
+    """The same hooks, which record that they ``fired``."""
+    added: list[Added] = []
+    for name, function in hooks:
+        kind = BatchHook if isinstance(function, BatchHook) else partial
+        added.append(Added(points[name], kind(_record, fired, name, function)))
+    return added
+
+
+def _record(fired: set[str], name: str, function: Hook, activation: Tensor, hook: Any) -> Tensor | None:  # noqa: ARG001
+    """A hook (which is called with its point, by name) that records that it was called."""
+    fired.add(name)
+    return function(activation)
+
+
+def _add(added: Sequence[Added]) -> None:
+    for point, hook in added:
+        point.add_hook(hook)
+
+
+def _check_fired(model: Model, hooks: Sequence[tuple[str, Hook]], fired: set[str]) -> None:
+    silent = {name for name, _ in hooks} - fired
+    if silent:
+        raise RuntimeError(f"{type(model).__name__} ran without passing through {', '.join(sorted(silent))}")
+
+
+def _take_off(added: Sequence[Added]) -> None:
+    """Take hooks off their points, also those that torch has and TransformerLens has not listed yet."""
+    for point, function in added:
+        for key, other in list(point._forward_hooks.items()):
+            if _closes_over(other, function):
+                point._forward_hooks.pop(key, None)
+        point.fwd_hooks[:] = [handle for handle in point.fwd_hooks if handle.user_hook is not function]
+
+
+def _closes_over(function: Any, value: Any) -> bool:
+    return any(cell.cell_contents is value for cell in getattr(function, "__closure__", None) or ())
+
+
+def check_points(model: Model, points: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Refuse hook points that this model does not have."""
+    bare = bool(getattr(model.cfg, "attn_only", False))  # a model that has its MLPs' hooks, but no MLPs
+    missing = [name for name in names if name not in points or (bare and name.endswith("mlp_out"))]
+    if missing:
+        raise ValueError(f"this {type(model).__name__} has no {missing[0]}, where this would be put in")
+
+
+# ---------------------------------------------------------------------------------------------------- the user's hooks
+def user_hooks(model: Model, points: Mapping[str, Any]) -> list[Any]:
+    """Hooks that somebody else put on the model, through TransformerLens or through torch."""
+    distinct = {id(point): point for point in points.values()}.values()
+    modules = {id(module): module for module in (*model.modules(), *wrapped(model).modules())}.values()
+    return [handle.user_hook for point in distinct for handle in (*point.fwd_hooks, *point.bwd_hooks)] + [
+        hook
+        for module in modules
+        for kind in TORCH_HOOKS
+        for hook in getattr(module, kind).values()
+        if not _belongs_to_library(hook)
+    ]
+
+
+def _belongs_to_library(hook: Any) -> bool:
+    module = getattr(hook, "__module__", None) or ""
+    return module.split(".")[0] in ("transformers", "transformer_lens", "accelerate")

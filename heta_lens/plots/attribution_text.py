@@ -1,0 +1,99 @@
+"""An attribution in words: its title, its highest scores, and how to read them."""
+
+from collections.abc import Mapping, Sequence
+from math import exp, isnan, nan
+from typing import Any
+
+from rich.cells import cell_len, set_cell_size
+
+from heta_lens._util.printable_text import legible, quoted
+from heta_lens.attribution import Attribution
+
+WIDTH = 30  # of the bars
+SIGNED = "either sign: above 0 speaks for the target"
+UNSIGNED = "≥ 0: how much it matters, no direction"
+SHOWN = 3  # other spellings of the target that are named
+
+
+def summary(attribution: Attribution) -> str:
+    """The title, the highest scores as bars, and the notes."""
+    largest = float(attribution.scores.abs().max()) or 1.0
+    rows = [
+        f"{position:>5}  {set_cell_size(_clip(repr(token), 24), 24)} {score:>11.4g}  "
+        + "█" * round(WIDTH * abs(score) / largest)
+        for token, score, (position,) in attribution.top(8)
+    ]
+    shown = [f"the {len(rows)} highest of {len(attribution)} tokens"] if len(rows) < len(attribution) else []
+    return "\n".join([title(attribution), *rows, *shown, *notes(attribution)])
+
+
+def title(attribution: Attribution) -> str:
+    """The question that the attribution answers, in one line."""
+    chosen = ", ".join(f"{name}={value!r}" for name, value in (attribution.diagnostics.chosen or {}).items())
+    question = f"why {_clip(quoted(attribution.target_text), 50)}?"
+    return _clip(legible(f"{attribution.method}: {question}" + (f" ({chosen})" if chosen else "")), 80)
+
+
+def notes(attribution: Attribution) -> list[str]:
+    """How to read the scores: of how likely a target, how much the first token holds, what their sign means."""
+    known = attribution.diagnostics
+    removed = known.left_out or 0
+    sink = nan if removed or known.sink_mass is None else known.sink_mass
+    sign = SIGNED if attribution.signed else UNSIGNED
+    possible = [
+        _likelihood(attribution) if known.target_rank is not None else "",
+        _spellings(known.other_spellings or ()),
+        f"{removed} tokens left out" if removed else "",
+        "" if isnan(sink) else f"first token (often an attention sink): {sink:.0%} of the score",
+        _unfinished(attribution),
+        _most_against(attribution),
+        f"scores {sign}",
+    ]
+    return [note for note in possible if note]
+
+
+def _most_against(attribution: Attribution) -> str:
+    """What speaks most against the target, which is last in a list of the highest scores."""
+    scores = attribution.scores
+    if not attribution.signed or not (scores < 0).any():
+        return ""
+    row = int(scores.argmin())
+    token = f"{_clip(repr(attribution.tokens[row]), 24)} at {int(attribution.positions[row])}"
+    return f"most against the target: {token}, {float(scores[row]):.4g}"
+
+
+def _unfinished(attribution: Attribution) -> str:
+    """By how much an integral with too few steps misses."""
+    gap, due = attribution.diagnostics.completeness_gap or 0.0, attribution.diagnostics.completeness_due or 0.0
+    return f"the integral misses {gap:.3g} of {due:.3g}: more steps come nearer" if gap > abs(due) / 10 else ""
+
+
+def _likelihood(attribution: Attribution) -> str:
+    """Which token was explained (of a contrast: which two), how likely it was, and whether under hooks."""
+    known, pair = attribution.diagnostics, isinstance(attribution.target, tuple)
+    names = known.target_token or (("", "") if pair else "")
+    facts: Any = attribution.target, names, known.target_log_prob, known.target_rank
+    targets = zip(*facts, strict=True) if pair else [facts]
+    likely = " against ".join(_likely(*target) for target in targets)
+    return likely + (", under hooks" if known.user_hooks else "")
+
+
+def _likely(token: int, name: str, log_prob: float, rank: int) -> str:
+    named = f"token {token} {name!r}: " if name else ""
+    return f"{named}p = {exp(log_prob):.3g} (rank {rank})"
+
+
+def _spellings(others: Sequence[Mapping[str, Any]]) -> str:
+    """The tokens that write the same as the target and were not taken for it."""
+    if not others:
+        return ""
+    named = [
+        f"{other['text']!r} by token {other['id']} {other['token']!r} (p = {exp(other['log_prob']):.3g})"
+        for other in others[:SHOWN]
+    ]
+    more = [f"{len(others) - SHOWN} more"] if len(others) > SHOWN else []
+    return f"also written: {', '.join(named + more)}"
+
+
+def _clip(line: str, width: int) -> str:
+    return line if cell_len(line) <= width else set_cell_size(line, width - 1) + "…"

@@ -1,0 +1,215 @@
+"""Generation: what a model writes after a context — sampled, greedy, or by beam search.
+
+Where the model continues from kept keys and values, every token costs a run of a single position.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from heta_lens._util.progress import Done
+from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.batching import Batches
+from heta_lens.model.hook_sites import EMBED
+from heta_lens.model.hooking import Hook
+from heta_lens.model.model_protocol import KeysValues
+from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.readout import log_softmax
+
+Choose: TypeAlias = Callable[[Tensor, int], Tensor]  # each row's token, given its log-probabilities and the step
+
+
+class Draft(NamedTuple):
+    """Continuations so far, what may come next, and the keys and values to continue from (None: all is run again)."""
+
+    ids: Int[Tensor, "row step"]
+    log_probs: Float[Tensor, "row vocab"]
+    kept: KeysValues | None
+
+
+class Beams(NamedTuple):
+    """The most likely continuations, best first: how likely each is, and what may come after it."""
+
+    ids: Int[Tensor, "beam step"]
+    log_probs: Float[Tensor, "beam"]
+    following: Float[Tensor, "beam vocab"]
+
+
+@dataclass(frozen=True, eq=False)
+class Writer:
+    """A model that continues a context, with several continuations at once.
+
+    - ``resumes``: whether it can continue from kept keys and values
+    - ``states``: embeddings that replace the context's own
+    """
+
+    adapter: ModelAdapter
+    ids: Int[Tensor, "pos"]
+    batches: Batches
+    done: Done
+    resumes: bool
+    states: Float[Tensor, "pos d"] | None = None
+
+    @classmethod
+    def after(
+        cls,
+        prediction: Prediction,
+        batches: Batches,
+        done: Done,
+        *,
+        more: Sequence[int] = (),
+        states: Float[Tensor, "pos d"] | None = None,
+    ) -> "Writer":
+        """After a prediction's context and ``more`` ids."""
+        ids = torch.cat([prediction.ids, prediction.ids.new_tensor(more)])
+        return cls(prediction.adapter, ids, batches, done, prediction.prompt.kept is not None, states)
+
+    @torch.no_grad()
+    def start(self) -> Draft:
+        """The empty continuation."""
+        past = self.adapter.resume([], 0, len(self.ids), 1) if self.resumes else {}
+        logits = self.adapter.run(self.ids[None], self._hooks, past=past)[:, 0]
+        self.done(1)
+        return Draft(self.ids.new_empty(1, 0), log_softmax(logits), self.adapter.reuse.grown(past) if past else None)
+
+    @torch.no_grad()
+    def then(self, draft: Draft, parents: Int[Tensor, "row"], tokens: Int[Tensor, "row"]) -> Draft:
+        """Each of these rows of a draft, and one more token."""
+        ids = torch.cat([draft.ids[parents], rearrange(tokens, "row -> row 1")], 1)
+        grown: list[KeysValues] = []
+        if draft.kept is None:
+            run, length = partial(self._run_all, ids), len(self.ids) + ids.shape[1]
+        else:
+            run, length = partial(self._continue, ids, draft.kept, parents, grown), 1
+        rows = torch.arange(len(ids), device=ids.device)
+        return Draft(ids, self.batches.map(run, rows, length), _stacked(grown) if grown else None)
+
+    def _run_all(self, ids: Int[Tensor, "row step"], rows: Int[Tensor, "part"]) -> Float[Tensor, "part vocab"]:
+        context = repeat(self.ids, "pos -> copy pos", copy=len(rows))
+        logits = self.adapter.run(torch.cat([context, ids[rows]], 1), self._hooks)[:, 0]
+        self.done(len(rows))
+        return log_softmax(logits)
+
+    def _continue(
+        self,
+        ids: Int[Tensor, "row step"],
+        kept: KeysValues,
+        parents: Int[Tensor, "row"],
+        grown: list[KeysValues],
+        rows: Int[Tensor, "part"],
+    ) -> Float[Tensor, "part vocab"]:
+        length = len(self.ids) + ids.shape[1]
+        from_rows = parents[rows]
+        before = [(keys[from_rows.to(keys.device)], values[from_rows.to(keys.device)]) for keys, values in kept]
+        past = self.adapter.resume(before, length - 1, length, len(rows))
+        log_probs = log_softmax(self.adapter.run(ids[rows, -1:], past=past)[:, 0])
+        grown.append(self.adapter.reuse.grown(past))
+        self.done(len(rows))
+        return log_probs
+
+    @property
+    def _hooks(self) -> dict[str, Hook]:
+        return {} if self.states is None else {EMBED: partial(_with_states, self.states)}
+
+
+def _with_states(states: Float[Tensor, "pos d"], live: Float[Tensor, "row length d"]) -> Float[Tensor, "row length d"]:
+    """Other states in the context; what was written since stays."""
+    return torch.cat([repeat(states, "pos d -> row pos d", row=len(live)).to(live), live[:, len(states) :]], 1)
+
+
+def _stacked(parts: Sequence[KeysValues]) -> KeysValues:
+    """Keys and values of several batches of rows, joined to one."""
+    layers = [zip(*pairs, strict=True) for pairs in zip(*parts, strict=True)]
+    return [(torch.cat(keys), torch.cat(values)) for keys, values in layers]
+
+
+def write(writer: Writer, rows: int, tokens: int, choose: Choose, end: int | None) -> list[Int[Tensor, "step"]]:
+    """Continuations of so many tokens, or up to the token that ends a text, which is left out."""
+    draft, parents = writer.start(), writer.ids.new_zeros(rows)
+    ids = writer.ids.new_empty(rows, 0)
+    for step in range(tokens):
+        if step:
+            draft, parents = writer.then(draft, parents, ids[:, -1]), torch.arange(rows, device=ids.device)
+        chosen = choose(draft.log_probs[parents], step).to(ids)
+        ids = torch.cat([ids, rearrange(chosen, "row -> row 1")], 1)
+        if end is not None and (ids == end).any(1).all():
+            break
+    return [_until(row, end) for row in ids]
+
+
+def _until(ids: Int[Tensor, "length"], end: int | None) -> Int[Tensor, "step"]:
+    ends = [] if end is None else (ids == end).nonzero()[:, 0].tolist()
+    return ids[: ends[0]] if ends else ids
+
+
+def greedy(writer: Writer, tokens: int, end: int | None = None) -> Int[Tensor, "step"]:
+    """The most likely token each time."""
+    return write(writer, 1, tokens, lambda log_probs, step: log_probs.argmax(-1), end)[0]  # noqa: ARG005
+
+
+def sample(
+    writer: Writer,
+    rows: int,
+    tokens: int,
+    *,
+    temperature: float | int,
+    top_p: float | int,
+    seed: int,
+    end: int | None = None,
+) -> list[Int[Tensor, "step"]]:
+    """Random continuations; each depends on the seed and its row number, not on what is written beside it."""
+    drawn = np.stack([np.random.default_rng([seed, row]).random(tokens) for row in range(rows)])
+    draws = torch.from_numpy(drawn)
+    return write(
+        writer, rows, tokens, lambda log_probs, step: drawn_token(log_probs, draws[:, step], temperature, top_p), end
+    )
+
+
+def drawn_token(
+    log_probs: Float[Tensor, "row vocab"], draws: Float[Tensor, "row"], temperature: float | int, top_p: float | int
+) -> Int[Tensor, "row"]:
+    """The token of each row's nucleus, most likely first, at which the cumulative probability passes ``draws``.
+
+    The draws are in [0, 1). The nucleus is the smallest set of tokens with at least ``top_p`` of the probability. A
+    temperature of 0 takes the first.
+    """
+    if not temperature:
+        return log_probs.argmax(-1)
+    probs, order = (log_probs.cpu().double() / temperature).softmax(-1).sort(dim=-1, descending=True, stable=True)
+    nucleus = probs.cumsum(-1) - probs < top_p
+    reached = torch.where(nucleus, probs, 0).cumsum(-1)
+    past = (reached <= rearrange(draws, "row -> row 1") * reached[:, -1:]).sum(-1, keepdim=True)
+    place = past.minimum(nucleus.sum(-1, keepdim=True) - 1)  # a draw close to 1 rounds to the end
+    return order.gather(-1, place)[:, 0]
+
+
+def beam_search(writer: Writer, beams: int, tokens: int) -> Beams:
+    """The most likely continuations of exactly so many tokens that a search with so many ``beams`` finds."""
+    draft = writer.start()
+    log_probs = draft.log_probs.new_zeros(1)
+    for _ in range(tokens):
+        best = _most_likely(draft, log_probs, beams)
+        draft, log_probs = writer.then(draft, best.parents, best.tokens), best.log_probs
+    return Beams(draft.ids, log_probs, draft.log_probs)
+
+
+class Extensions(NamedTuple):
+    """Which row each extension continues, with which token, and how likely that is in all."""
+
+    parents: Int[Tensor, "beam"]
+    tokens: Int[Tensor, "beam"]
+    log_probs: Float[Tensor, "beam"]
+
+
+def _most_likely(draft: Draft, log_probs: Float[Tensor, "row"], beams: int) -> Extensions:
+    every = rearrange(rearrange(log_probs, "row -> row 1") + draft.log_probs, "row vocab -> (row vocab)")
+    best = every.topk(min(beams, len(every)))
+    vocabulary = draft.log_probs.shape[1]
+    return Extensions(best.indices // vocabulary, best.indices % vocabulary, best.values)

@@ -1,0 +1,214 @@
+"""Prediction: what is explained — a prompt, how much of it is the context, and the target token.
+
+A prediction is made from a cache and checked against it once, so that everything computed from it later is about the
+same model, hooks and tokens. The target is never fed to the model: its log-probability is read at the last position of
+the context.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, SupportsIndex
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from heta_lens._util.finite_values import check_finite
+from heta_lens._util.lazy_sequence import Lazy
+from heta_lens._util.printable_text import quoted
+from heta_lens._util.text_spans import Span
+from heta_lens.attribution import Target
+from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.hook_sites import EMBED
+from heta_lens.model.locking import one_at_a_time
+from heta_lens.prediction.cached_activations import Activations
+from heta_lens.prediction.cached_tokens import Tokens
+from heta_lens.prediction.context_text import ContextText
+from heta_lens.prediction.masking import Mask, mask_vector
+from heta_lens.prediction.prompt import Prompt
+from heta_lens.prediction.readout import Scale, log_softmax, on_scale
+from heta_lens.prediction.target import TargetLike, check_target, context_length, resolve
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """The first ``length`` tokens of a prompt, and the target (for a contrast, two) that they are to explain."""
+
+    prompt: Prompt
+    length: int
+    target: Target
+    others: tuple[int, ...] = ()  # tokens that write the same text, where the target was given as text
+
+    def __repr__(self) -> str:
+        kind = type(self.adapter.model).__name__
+        return f"Prediction of {quoted(self.target_text)} after {self.length} tokens, by a {kind}"
+
+    @classmethod
+    @one_at_a_time("cache")
+    def from_cache(
+        cls, cache: Any, target: TargetLike = None, *, position: SupportsIndex | None = None, tokens: Tokens = None
+    ) -> "Prediction":
+        """Determine what is explained, and check with one run that the model still does what was cached."""
+        adapter = ModelAdapter.of(cache)
+        with adapter.undisturbed():
+            cached = Activations.of(cache)
+            n = context_length(len(cached[EMBED]), position)
+            return predictions(adapter, cached, {n: target}, tokens=tokens, follow=position is not None)[0]
+
+    def __len__(self) -> int:
+        return self.length
+
+    @property
+    def adapter(self) -> ModelAdapter:
+        return self.prompt.adapter
+
+    @property
+    def ids(self) -> Int[Tensor, "pos"]:
+        return self.prompt.ids[: self.length]
+
+    @property
+    def targets(self) -> tuple[int, ...]:
+        return self.target if isinstance(self.target, tuple) else (self.target,)
+
+    @property
+    def embeddings(self) -> Float[Tensor, "pos d"]:
+        return self.prompt.embeddings[: self.length]
+
+    @property
+    def log_probs(self) -> Float[Tensor, "vocab"]:
+        """The clean next-token log-probabilities."""
+        return self.prompt.log_probs[self.length]
+
+    def states(self, layer: int | None = None) -> Float[Tensor, "pos d"]:
+        """What enters a layer at each position (for ``layer == layers``: what leaves the last); None: embeddings."""
+        return self.prompt.states(layer)[: self.length]
+
+    def logits_from(
+        self, start: int = 0, layer: int | None = None
+    ) -> Callable[[Float[Tensor, "batch pos d"]], Float[Tensor, "batch vocab"]]:
+        """Next-token logits as a function of the states from a position on."""
+        logits = self.prompt.logits_from(start, read=[self.length - 1], layer=layer)
+        return lambda states: logits(states)[:, 0]
+
+    def log_probs_from(
+        self, start: int, stop: int | None = None, layer: int | None = None
+    ) -> Callable[[Float[Tensor, "batch pos d"]], Float[Tensor, "batch vocab"]]:
+        """Next-token log-probabilities as a function of the states at ``start:stop``; the rest stays clean."""
+        logits = self.prompt.logits_from(start, read=[self.length - 1], stop=stop, layer=layer)
+        return lambda states: log_softmax(logits(states)[:, 0])
+
+    def read(self, logits: Float[Tensor, "*batch vocab"], scale: Scale) -> Float[Tensor, "*batch"]:
+        """How likely the target is; for a contrastive pair, how much more likely the first of the two."""
+        first, *second = [on_scale(logits, token, scale) for token in self.targets]
+        return first - second[0] if second else first
+
+    def objective_from(
+        self, start: int, stop: int | None = None, layer: int | None = None
+    ) -> Callable[[Float[Tensor, "pos d"]], Float[Tensor, ""]]:
+        """g: the target's log-probability (a contrastive pair's difference), as a function of the same states."""
+        log_probs = self.log_probs_from(start, stop, layer)
+        return lambda states: self.objective(log_probs(states[None])[0])
+
+    def objective(self, log_probs: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch"]:
+        first, *second = [log_probs[..., token] for token in self.targets]
+        return first - second[0] if second else first
+
+    def mask_vector(self, mask: Mask) -> Float[Tensor, "d"]:
+        """The embedding that replaces a masked token's."""
+        adapter = self.adapter
+        return mask_vector(mask, self.embeddings, adapter.embedding_table, adapter.vocabulary, adapter.tokenizer.filler)
+
+    def alone(self, start: int, stop: int) -> "Prediction":
+        """The same target, explained by a part of the context as if nothing were around it."""
+        return Prediction(self.prompt.alone(start, stop), stop - start, self.target)
+
+    @property
+    def patterns(self) -> Sequence[Float[Tensor, "head pos pos"]]:
+        """The attention patterns among the context's positions, by layer."""
+        n = len(self)
+        return _by_layer(self, lambda layer: self.prompt.pattern(layer)[:, :n, :n])
+
+    @property
+    def values(self) -> Sequence[Float[Tensor, "pos group d_head"]]:
+        """The value vectors, with their bias, of every key/value head, by layer."""
+        return _by_layer(self, lambda layer: self.prompt.values(layer)[: len(self)])
+
+    @property
+    def output_weights(self) -> Sequence[Float[Tensor, "head d_head d"]]:
+        return _by_layer(self, self.adapter.output_weights)
+
+    @cached_property
+    def text(self) -> ContextText:
+        return ContextText(self.adapter.tokenizer, self.ids.tolist())
+
+    @property
+    def located(self) -> tuple[str, list[Span]]:
+        """The context as text, and every token's span in it."""
+        return self.text.located
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """Every token as it is written in the text."""
+        return self.text.written
+
+    def positions_of(self, passage: str) -> list[int]:
+        """The tokens that write a passage, which must occur in the context exactly once."""
+        return self.text.positions_of(passage)
+
+    @property
+    def target_text(self) -> str | tuple[str, ...]:
+        """The target as it is written after the context; of a contrastive pair, both."""
+        texts = tuple(self.adapter.tokenizer.write(token, self.ids.tolist()) for token in self.targets)
+        return texts if isinstance(self.target, tuple) else texts[0]
+
+    def spell(self, text: str) -> list[int]:
+        """The tokens that write a text after the context; if there are none, those that differ only in white space."""
+        return self.adapter.tokenizer.spell(text, self.ids.tolist(), self.log_probs.tolist())
+
+    @property
+    def begins(self) -> bool:
+        """Whether the first token only marks the beginning of the text."""
+        return int(self.ids[0]) == self.adapter.tokenizer.bos
+
+    def running(self) -> AbstractContextManager[None]:
+        """Gradients on for embeddings and off for parameters; the hooks must be those of when this was made."""
+        return self.prompt.running()
+
+    def check_finite(self, component: str, values: Float[Tensor, "pos"]) -> None:
+        """Refuse a NaN or an infinity where it arises, naming its token and the component."""
+        ids, write = self.ids, self.adapter.tokenizer.write
+        check_finite(
+            values, lambda at, value: f"{component} is {value} at position {at}, token {write(int(ids[at]))!r}"
+        )
+
+
+def _by_layer(prediction: Prediction, of: Callable[[int], Tensor]) -> Sequence[Tensor]:
+    return Lazy(prediction.adapter.layers, lambda layer: of(layer).to(prediction.embeddings))
+
+
+def predictions(
+    adapter: ModelAdapter,
+    cached: Activations,
+    targets: Mapping[int, TargetLike],
+    *,
+    tokens: Tokens,
+    follow: bool,
+    needed: int = 0,
+) -> list[Prediction]:
+    """A prediction for each context length and its target, of a prompt that is checked once.
+
+    A target that is left out is the token that comes next: in the prompt (``follow``), else the model's most likely.
+    At least ``needed`` ids of the prompt are determined.
+    """
+    known = [n + (follow and target is None) for n, target in targets.items()]
+    prompt = Prompt.checked(adapter, cached, list(targets), tokens, needed=max(*known, needed))
+    explained = []
+    for n, target in targets.items():
+        log_probs = prompt.log_probs[n]
+        if target is None:
+            target = int(prompt.ids[n] if follow else log_probs.argmax())
+        resolved = resolve(adapter, prompt.ids[:n], target, log_probs)
+        check_target(adapter, log_probs, resolved.target)
+        explained.append(Prediction(prompt, n, *resolved))
+    return explained

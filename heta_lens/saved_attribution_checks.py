@@ -1,0 +1,155 @@
+"""Whether the fields read from a file make an attribution that can be used like a fresh one."""
+
+from collections.abc import Mapping, Sequence
+from math import isnan
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heta_lens._util.file_reading import brief
+from heta_lens._util.type_checks import check_types
+
+TYPES = {
+    "tokens": tuple[str, ...],
+    "text": str,
+    "target": int | tuple[int, int],
+    "target_text": str | tuple[str, ...],
+    "method": str,
+    "parts": Mapping[str, Tensor],
+    "options": Mapping[str, Any],
+    "diagnostics": Mapping[str, Any],
+    "signed": bool,
+}
+KNOWN = {
+    "chosen": Mapping[str, Any],
+    "standard_errors": Mapping[str, Tensor | None],
+    "left_out": int,
+    "probes": int | Tensor,
+    "effects": Tensor,
+    "target_log_prob": float | tuple[float, float],
+    "target_rank": int | tuple[int, int],
+    "target_token": str | tuple[str, str],
+    "other_spellings": Sequence[Mapping[str, Any]],
+    **dict.fromkeys(("sink_mass", "completeness_gap", "completeness_due"), float),
+    **dict.fromkeys(("balanced", "drop", "envelope", "completeness_gaps"), Tensor | Mapping[str, Any] | None),
+    **dict.fromkeys(("forwards", "backwards", "hvps", "forwards_shared_by"), int),
+}
+"""Of the diagnostics, those that anything is computed from."""
+WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+REAL = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+SPELLING = {"text": str, "id": int, "token": str, "log_prob": float}
+LIKELY = ("target_log_prob", "target_rank")
+PER_TOKEN = ("balanced", "drop", "envelope", "completeness_gaps")
+
+
+def check_shapes(fields: Mapping[str, Any]) -> None:
+    """Refuse other types, dtypes and lengths; tensors need no contents for it."""
+    check_types(TYPES, fields)
+    check_types(KNOWN, fields["diagnostics"])
+    count = len(fields["tokens"])
+    if not count:
+        raise ValueError("it has no tokens")
+    for name, kinds in {"ids": WHOLE, "positions": WHOLE, "special": (torch.bool,), "scores": REAL}.items():
+        _check_tensor(name, fields[name], kinds, (count,))
+    _check_tensor("offsets", fields["offsets"], WHOLE, (count, 2))
+    for name, part in fields["parts"].items():
+        _check_tensor(f"parts[{name!r}]", part, REAL, (count,))
+    if fields.get("interactions") is not None:
+        _check_tensor("interactions", fields["interactions"], REAL, (count, count))
+    _check_pair(fields)
+    _check_diagnostics(fields["diagnostics"], count)
+
+
+def _check_tensor(name: str, value: Any, kinds: Sequence[torch.dtype], shape: tuple[int, ...]) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"its {name} is {brief(value)}, and must be a tensor")
+    if value.dtype not in kinds or tuple(value.shape) != shape:
+        raise ValueError(
+            f"its {name} has shape {tuple(value.shape)} and {value.dtype}, and must have shape {shape} and "
+            f"{' or '.join(map(str, kinds[:2]))}"
+        )
+
+
+def _check_pair(fields: Mapping[str, Any]) -> None:
+    """A contrast has two of everything that is stored of a target."""
+    paired, diagnostics = isinstance(fields["target"], tuple), fields["diagnostics"]
+    names = {
+        "target_text": fields["target_text"],
+        "target_token": diagnostics.get("target_token"),
+        **{name: diagnostics.get(name) for name in LIKELY},
+    }
+    if (LIKELY[0] in diagnostics) != (LIKELY[1] in diagnostics):
+        raise ValueError(f"its diagnostics have only one of {' and '.join(LIKELY)}")
+    for name, value in names.items():
+        if value is not None and (isinstance(value, tuple) != paired or (paired and len(value) != 2)):
+            raise ValueError(f"its {name} is {brief(value)}, which does not fit the target {brief(fields['target'])}")
+
+
+def _check_diagnostics(diagnostics: Mapping[str, Any], count: int) -> None:
+    for other in diagnostics.get("other_spellings", ()):
+        if not other.keys() >= SPELLING.keys():
+            raise ValueError(f"its other_spellings hold {brief(other)}, without {', '.join(SPELLING)}")
+        check_types(SPELLING, other)
+    if isinstance(diagnostics.get("probes"), Tensor):
+        _check_tensor("probes", diagnostics["probes"], WHOLE, (count,))
+    errors = diagnostics.get("standard_errors", {})
+    for name, error in errors.items():
+        if error is not None:
+            shape = (count, count) if name == "interactions" else (count,)
+            _check_tensor(f"standard_errors[{name!r}]", error, REAL, shape)
+    if errors.get("scores") is not None and "probes" not in diagnostics:
+        raise ValueError("its diagnostics have standard_errors but no probes")
+    for name in PER_TOKEN:
+        _check_rows(name, diagnostics.get(name), count)
+    effects = diagnostics.get("effects")
+    if effects is not None and (effects.ndim != 2 or effects.shape[1] != count):
+        raise ValueError(f"its effects have shape {tuple(effects.shape)}, and must have {count} columns")
+
+
+def _check_rows(name: str, value: Any, count: int) -> None:
+    """A row for each token in every tensor."""
+    if isinstance(value, Mapping):
+        for inner, item in value.items():
+            _check_rows(f"{name}[{inner!r}]", item, count)
+    elif value is not None and not (isinstance(value, Tensor) and value.ndim and value.shape[0] == count):
+        shown = tuple(value.shape) if isinstance(value, Tensor) else brief(value)
+        raise ValueError(f"its {name} is or has shape {shown}, and must have a row for each of the {count} tokens")
+
+
+def check_values(fields: Mapping[str, Any]) -> None:
+    """Refuse scores that are not finite, and places that are not in the text or out of order."""
+    named = {"scores": fields["scores"], **fields["parts"], "interactions": fields.get("interactions")}
+    for name, values in named.items():
+        if values is not None and not bool(values.isfinite().all()):
+            at = (~values.isfinite()).nonzero()[0].tolist()
+            raise ValueError(f"its {name} at {at} is {float(values[tuple(at)])}, and must be finite")
+    _check_places(fields)
+    _check_probabilities(fields["diagnostics"])
+
+
+def _check_places(fields: Mapping[str, Any]) -> None:
+    targets = fields["target"] if isinstance(fields["target"], tuple) else (fields["target"],)
+    if int(fields["ids"].min()) < 0 or min(targets) < 0:
+        raise ValueError("its ids or its target are below 0")
+    positions = fields["positions"].to(torch.int64)
+    if int(positions[0]) < 0 or bool((positions.diff() <= 0).any()):
+        raise ValueError(f"its positions are {brief(positions.tolist())}, and must be in ascending order from 0 up")
+    start, stop = fields["offsets"].to(torch.int64).unbind(1)
+    wrong = (start < 0) | (stop < start) | (stop > len(fields["text"]))
+    if bool(wrong.any()):
+        at = int(wrong.nonzero()[0])
+        raise ValueError(
+            f"its offsets[{at}] are ({int(start[at])}, {int(stop[at])}), which is not a place in its text of "
+            f"{len(fields['text'])} characters"
+        )
+
+
+def _check_probabilities(diagnostics: Mapping[str, Any]) -> None:
+    log_probs = diagnostics.get("target_log_prob", 0.0)
+    for log_prob in log_probs if isinstance(log_probs, tuple) else (log_probs,):
+        if not (isnan(log_prob) or log_prob <= 1e-3):
+            raise ValueError(f"its target_log_prob is {log_prob}, and must be at most 0")
+    probes = diagnostics.get("probes", 1)
+    if int(torch.as_tensor(probes).min()) < 0:
+        raise ValueError("its probes are below 0")

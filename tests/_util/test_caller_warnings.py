@@ -1,0 +1,26 @@
+"""Warnings name the line which called heta_lens, and can be left out of a single call."""
+
+import warnings
+
+import pytest
+
+import heta_lens
+from heta_lens._util.caller_warnings import quietly, warn
+
+
+def test_a_warning_names_the_line_that_called_heta_lens() -> None:
+    with pytest.warns(UserWarning, match="probes=3 has no effect") as caught:
+        heta_lens.Heta(variant="kl_only", probes=3)
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_a_quiet_call_gives_its_result_and_no_warning() -> None:
+    def call() -> int:
+        warn("something")
+        return 3
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert quietly(call) == 3
+    with pytest.warns(UserWarning, match="something"):
+        call()

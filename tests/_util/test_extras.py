@@ -1,0 +1,49 @@
+"""Packages that only some methods need: found, or refused with the extra that has them."""
+
+import sys
+
+import pytest
+import tomllib
+
+from helpers import zoo
+from helpers.asking import predict
+from helpers.paths import ROOT
+from heta_lens import METHODS
+from heta_lens._util import extras
+from heta_lens._util.extras import EXTRAS, check_extra, extra
+
+
+@pytest.mark.parametrize("name", EXTRAS)
+def test_what_is_installed_is_imported(name: str) -> None:
+    assert extra(name, "a test") is sys.modules[name]
+
+
+@pytest.mark.parametrize(("name", "package"), [(name, package) for name, (package, _) in EXTRAS.items()])
+def test_what_is_not_installed_is_refused_with_the_way_out(
+    name: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    message = rf"method='gilot' needs {package}, which is not installed: pip install 'heta-lens\[\w+\]'"
+    for function in (check_extra, extra):
+        with pytest.raises(ImportError, match=message):
+            function(name, "method='gilot'")
+
+
+def test_every_extra_is_declared() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for package, name in EXTRAS.values():
+        assert any(requirement.startswith(package) for requirement in declared[name])
+
+
+@pytest.mark.parametrize(
+    ("method", "options"), [("gilot", {}), ("context_cite", {}), ("lime", {"surrogate": "lasso"})], ids=str
+)
+def test_a_method_without_its_package_is_refused_before_any_run(
+    method: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = zoo.bridge("gpt2")
+    prediction = predict(model, zoo.prompt(model, 4))
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    monkeypatch.setattr(type(prediction), "running", lambda _: pytest.fail("it ran"))
+    with pytest.raises(ImportError, match="pip install"):
+        METHODS[method](**options)(prediction)

@@ -1,0 +1,17 @@
+"""How far two runs of the same thing may be apart."""
+
+import torch
+
+from heta_lens._util.tolerance import LEAST_TOLERANCE, differences, tolerance
+
+
+def test_the_least_precise_tensor_decides() -> None:
+    double, single, half = (torch.ones(1, dtype=dtype) for dtype in (torch.float64, torch.float32, torch.bfloat16))
+    assert tolerance(double) == LEAST_TOLERANCE
+    assert tolerance(double, single) == 2**-11.5
+    assert tolerance(single, half) == 2**-3.5
+
+
+def test_differences_are_taken_in_the_more_precise_type() -> None:
+    now, then = torch.tensor([1.0 + 2**-40], dtype=torch.float64), torch.tensor([1.0])
+    assert differences(now, then).item() == 2**-40

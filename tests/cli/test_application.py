@@ -1,0 +1,72 @@
+"""The command as a whole: its help, its version, and what it does before anything heavy is imported."""
+
+import subprocess
+import sys
+from importlib.metadata import version
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from heta_lens.cli import app
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "100", "NO_COLOR": "1"})
+
+
+def test_help_names_every_command() -> None:
+    shown = run("--help").output
+    for name in ("demo", "attribute", "evaluate", "report", "reproduce", "methods", "metrics"):
+        assert f"  {name} " in shown
+
+
+def test_the_version_is_the_installed_one() -> None:
+    result = run("--version")
+    assert result.exit_code == 0 and result.output == f"heta-lens {version('heta-lens')}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["attribute", "Tom", "--target", "a", "--target", "b"], "--target"),
+        (["attribute", "Tom", "--html", "a.html", "--html=b.html"], "--html"),
+        (["evaluate", "recall", "--out", "a", "--out", "b"], "--out"),
+        (["demo", "--seed", "1", "--seed", "1"], "--seed"),
+    ],
+)
+def test_an_option_of_one_value_is_given_once(words: list[str], name: str) -> None:
+    result = run(*words)
+    assert result.exit_code == 2
+    assert f"{name} was given 2 times, and takes one value" in " ".join(result.output.replace("│", " ").split())
+
+
+LIGHT = """
+import sys
+from heta_lens.__main__ import main
+sys.argv[1:] = {words!r}
+try:
+    main()
+except SystemExit as end:
+    print("exit", end.code)
+print("heavy", sorted({{"torch", "transformers", "transformer_lens", "scipy", "pandas"}} & sys.modules.keys()))
+"""
+
+
+@pytest.mark.sample(quick=2)
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--help"], 0),
+        (["--version"], 0),
+        (["atribute", "Tom"], 2),
+        (["attribute", "--help"], 0),
+        (["evaluate", "--help"], 0),
+        (["attribute", " "], 2),
+    ],
+    ids=str,
+)
+def test_help_and_typing_errors_import_nothing_heavy(words: list[str], code: int) -> None:
+    command = [sys.executable, "-c", LIGHT.format(words=words)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ended.stdout.endswith(f"exit {code}\nheavy []\n")

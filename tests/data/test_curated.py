@@ -1,0 +1,166 @@
+"""The curated set: the released instances, and those made of NarrativeQA and SciQ."""
+
+import json
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from helpers.dataset_records import CURATED, NARRATIVES, SHARED, narrative, science, shared, unchecked
+from heta_lens.data import curated
+from heta_lens.data.suites import suite
+
+
+def test_released_instances_are_read_with_their_labels() -> None:
+    (instance,) = curated.released([CURATED])
+    assert instance.text == (
+        "A sailor leaves his plant at home. Leaves make sugar: the leaves of a plant catch light. "
+        "Question: Which part of a plant catches light? Answer:"
+    )
+    assert (instance.id, instance.answer, instance.template) == ("heta_qa_7", " leaves", "sciq_2")
+    assert instance.words("gold") == ["Leaves", "leaves", "plant", "light"]
+    assert instance.words("support") == [CURATED["sciq_support_segment"]]
+    assert instance.words("distractor") == [CURATED["narrative_segment"]]
+    assert instance.words("question") == ["Question: Which part of a plant catches light? Answer:"]
+
+
+def test_the_separator_and_the_cue_can_be_chosen() -> None:
+    (instance,) = curated.released([CURATED], separator="<s>", cue=None)
+    assert instance.text == CURATED["input_text"]
+    assert instance.words("gold") == ["Leaves", "leaves", "plant", "light"]
+    (instance,) = curated.released([CURATED], separator="\n", cue="A:")
+    assert instance.text.count("\n") == 2 and instance.text.endswith("light? A:")
+    with pytest.raises(ValueError, match="separator='' would run the segments together"):
+        curated.released([CURATED], separator="")
+
+
+def test_segments_keep_the_order_of_the_text() -> None:
+    support, narrative = CURATED["sciq_support_segment"], CURATED["narrative_segment"]
+    text = f"{support} <s> {narrative} <s> Question: {CURATED['question']}"
+    (instance,) = curated.released([CURATED | {"input_text": text}])
+    assert instance.text.startswith(f"{support} {narrative} Question:")
+    assert instance.words("support") == [support] and instance.words("distractor") == [narrative]
+
+
+def test_repeated_instances_are_left_out_by_the_number() -> None:
+    records = [CURATED, CURATED | {"id": "again"}, CURATED | {"id": "other", "important_words": ["plant"]}]
+    with pytest.warns(UserWarning, match="1 of 3 instances repeat another and are left out: give repeated=True"):
+        assert [one.id for one in curated.released(records)] == ["heta_qa_7", "other"]
+    assert len(curated.released(records, repeated=True)) == 3
+
+
+@unchecked
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"answer": None}, "record 0 of the curated data has no answer: it has id"),
+        ({"question": 5}, "its question is 5, and must be text"),
+        ({"narrative_segment": "Another."}, r"heta_qa_7.: its input_text does not hold the segment 'Another.'"),
+        ({"important_words": ["lea"]}, "heta_qa_7: the important word 'lea' is not a word of its support"),
+        ({"important_words": ["sailor"]}, "heta_qa_7: the important word 'sailor' is not a word of its support"),
+    ],
+)
+def test_a_wrong_record_of_the_curated_data_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        curated.released([CURATED | change])
+
+
+@shared
+@pytest.mark.parametrize(("file", "left_out"), [("100_unique", 0), ("2000", 1900)])
+def test_all_released_instances_are_read(file: str, left_out: int) -> None:
+    path = SHARED / "heta_curated" / f"heta_qa_dataset_{file}.json"
+    records = json.loads(path.read_text())["examples"]
+    warned = pytest.warns(UserWarning, match=f"{left_out} of {len(records)} instances") if left_out else nullcontext()
+    with warned:
+        instances = suite("curated", path, separator="<s>", cue=None)
+    texts = {record["input_text"]: record for record in records}
+    assert len(instances) == len({one.text for one in instances}) == 100 and {one.text for one in instances} == set(
+        texts
+    )
+    for one in instances:
+        record = texts[one.text]
+        assert one.words("support") == [record["sciq_support_segment"]]
+        assert {word.lower() for word in one.words("gold")} == set(record["important_words"])
+        # The release counts words of the support; so can we.
+        words = one.words("support")[0].split()
+        marked = {len(one.text[one.support[0].start : start].split()) for start, _ in one.gold}
+        assert marked == set(record["important_word_indices_in_sciq_support"]) and max(marked) < len(words)
+
+
+def test_pairs_join_a_story_and_a_passage() -> None:
+    (instance,) = curated.pairs(NARRATIVES, [science()])
+    assert instance.text == (
+        "Ann sails to a far island. Green plants catch light. They need it. Question: What do plants catch? Answer:"
+    )
+    assert (instance.id, instance.answer) == ("curated-00000-narrative_first", " light")
+    assert instance.words("distractor") == ["Ann sails to a far island."]
+    assert instance.words("support") == ["Green plants catch light. They need it."]
+    assert instance.words("gold") == ["plants", "catch", "light"]
+    assert instance.choices == (" dust", " light", " rain", " wind")
+    (longer,) = curated.pairs(NARRATIVES, [science()], sentences=2, cue=None)
+    assert longer.words("distractor") == ["Ann sails to a far island. She finds a map."]
+    assert longer.text.endswith("catch?")
+
+
+def test_the_order_can_be_either_or_both() -> None:
+    (one,) = curated.pairs(NARRATIVES, [science()], order="science_first", separator="<s>")
+    assert one.text.startswith("Green plants catch light. They need it. <s> Ann sails to a far island. <s> Question:")
+    first, second = curated.pairs(NARRATIVES, [science()], order="both")
+    assert first.template == second.template == "sciq-00000" and first.id != second.id
+    assert first.words("gold") == second.words("gold") and first.gold != second.gold
+    assert [first.text < second.text, first.words("support"), first.words("distractor")] == [
+        *(True, second.words("support"), second.words("distractor"))
+    ]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        science(support=" "),
+        science() | {"support": None},
+        science(answer="sunlight"),
+        science(answer="ligh"),
+        science(question="Which light do plants catch?"),
+    ],
+    ids=["blank", "none", "elsewhere", "part of a word", "told by the question"],
+)
+def test_questions_whose_passage_is_not_what_tells_the_answer_are_skipped(record: dict[str, Any]) -> None:
+    assert [one.id for one in curated.pairs(NARRATIVES, [record, science()])] == ["curated-00001-narrative_first"]
+
+
+def test_stories_that_tell_the_answer_too_are_not_drawn() -> None:
+    told = {
+        one.words("distractor")[0]
+        for seed in range(20)
+        for one in curated.pairs(
+            NARRATIVES, [science(), science(answer="catch", question="Plants do what?")], seed=seed
+        )
+        if one.answer == " light"
+    }
+    assert told == {"Ann sails to a far island."}
+    assert list(curated.pairs(NARRATIVES[3:4], [science()])) == []
+
+
+def test_seeds_draw_other_stories_and_the_same_again() -> None:
+    people = ["Ann", "Bob", "Cleo", "Dan", "Eva", "Finn"]
+    many = [narrative(f"{who} sails to a far island.") for who in people]
+    draws = [[one.text for one in curated.pairs(many, [science()] * 8, seed=seed)] for seed in (0, 0, 1)]
+    assert draws[0] == draws[1] != draws[2] and len(set(draws[0])) > 1
+
+
+@unchecked
+def test_what_makes_no_pairs_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"order='both_ways' is not one of .*did you mean 'both'"):
+        curated.pairs(NARRATIVES, [science()], order="both_ways")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="sentences=0 must be at least 1"):
+        curated.pairs(NARRATIVES, [science()], sentences=0)
+    with pytest.raises(ValueError, match="narratives hold no summary that begins with whole sentences"):
+        curated.pairs(NARRATIVES[4:], [science()])
+    with pytest.raises(ValueError, match="narratives hold no summary that begins with whole sentences"):
+        curated.pairs([narrative("Ann sails to a far island.")], [science()], sentences=2)
+    with pytest.raises(ValueError, match="the document of record 0 of NarrativeQA has no summary: it has id"):
+        curated.pairs([{"document": {"id": "d"}}], [science()])
+    with pytest.raises(TypeError, match="the document of record 0 of NarrativeQA is 'd', and must be an object"):
+        curated.pairs([{"document": "d"}], [science()])
+    with pytest.raises(ValueError, match="record 0 of SciQ has no correct_answer"):
+        list(curated.pairs(NARRATIVES, [{"question": "What?"}]))

@@ -1,0 +1,240 @@
+"""Files of every kind hold the same records; damaged ones are refused by place."""
+
+import ast
+import csv
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from helpers.dataset_records import (
+    CURATED,
+    LONGRA,
+    NARRATIVES,
+    PROSE,
+    SENTENCES,
+    TABLE,
+    WHY,
+    changed,
+    science,
+    unchecked,
+    written,
+)
+from heta_lens.data import curated, tellmewhy, wikibio
+from heta_lens.data.dataset_files import load, read
+from heta_lens.data.instance import read_jsonl
+from heta_lens.data.suites import suite
+
+RECORDS = [{"a": "None", "b": [1, 2], "c": {"d": "é\u2028"}}, {"a": "", "b": [], "c": {"d": "2020-01-01"}}]
+
+
+def test_files_of_every_kind_hold_the_same_records(tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_text(json.dumps(RECORDS))
+    (tmp_path / "object.json").write_text(json.dumps({"examples": RECORDS, "version": 1}))
+    written(tmp_path / "lines.json", RECORDS)
+    (tmp_path / "lines.jsonl").write_text("\n".join(json.dumps(one, ensure_ascii=False) for one in RECORDS), "utf-8")
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(RECORDS), tmp_path / "table.parquet")
+    for name in ("list.json", "object.json", "lines.json", "lines.jsonl", "table.parquet"):
+        assert load("x", path=tmp_path / name, field="examples") == RECORDS, name
+    (tmp_path / "one.jsonl").write_text(json.dumps({"examples": RECORDS}))
+    assert read(tmp_path / "one.jsonl", field="examples") == [{"examples": RECORDS}]
+
+
+def test_a_csv_file_is_read_as_text(tmp_path: Path) -> None:
+    rows = [WHY | {"answer": "None"}, WHY | {"answer": "NA", "helpful_sentences": [0, 1]}]
+    pyarrow_free = (
+        ",".join(WHY)
+        + "\n"
+        + "".join(",".join('"' + str(value).replace('"', '""') + '"' for value in row.values()) + "\n" for row in rows)
+    )
+    (tmp_path / "why.csv").write_text(pyarrow_free)
+    assert [record["answer"] for record in read(tmp_path / "why.csv")] == ["None", "NA"]
+    (instance,) = suite("tellmewhy", tmp_path / "why.csv", answer="given")
+    assert instance.answer == " None" and instance.words("support") == SENTENCES[:2]
+
+
+SCIQ_ROW = {"question": "What is hot?", "correct_answer": "the sun", "support": "It is the sun."}
+TOLD = {"document": {"summary": {"text": "Once there was a very old man who lived alone. He died."}}}
+
+
+@unchecked
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("why.jsonl", json.dumps(WHY | {"question_meta": 7}), "line 1: its question_meta is 7, and must be text"),
+        ("why.jsonl", "\n" + json.dumps(WHY | {"narrative": 7}), "line 2: its narrative is 7, and must be text"),
+        ("why.jsonl", json.dumps(WHY | {"helpful_sentences": [[1]]}), "helpful_sentences holds .*a list of a whole"),
+        ("why.jsonl", json.dumps(WHY | {"helpful_sentences": "[" * 5000}), "is not a list, as helpful_sentences"),
+        ("why.jsonl", json.dumps(WHY) + '\n{"a": 1, "a": 2}\n[]', r"line 2: the key 'a' is there twice .1 of those"),
+        ("why.jsonl", json.dumps(WHY) + '\n{"a": "\\ud83d"}', "line 2: the text .* has half of a surrogate pair"),
+        ("why.jsonl", "[" * 100_000, "line 1: it nests more than 64 levels deep"),
+        ("why.json", "[" * 100_000, "it nests more than 64 levels deep"),
+        ("why.json", f'[{{"a": {"1" * 5000}}}]', "the number 11111111111111111111… has 5000 digits"),
+        ("why.json", '[\n{"a": 1},\n{"a": 2\n]', "line 4, is not valid JSON: Expecting ',' delimiter"),
+        ("why.jsonl", json.dumps(WHY).encode("utf-16"), "line 1, is not UTF-8 but UTF-16: convert it, as by iconv"),
+        ("why.json", b'[{"a": 1},\n{"a": "caf\xe9"}]', "line 2, is not UTF-8 .byte 0xe9., perhaps Latin-1: convert it"),
+        ("why.csv", b"narrative,question\nKim left.,Why, caf\xe9?\n", "line 2, is not UTF-8"),
+        ("why.csv", "narrative,question\nKim left.,Why?,more\n", "line 2, has 3 fields, and line 1 names 2 columns"),
+        ("why.csv", "narrative,question,question\n", "line 1: the column 'question' is there twice"),
+        ("why.csv", 'narrative,question\nKim,"left\n\n', "line 3, is not valid CSV: unexpected end of data"),
+        ("why.csv", "narrative,question\nKim\0,Why?\n", "line 2, has a NUL byte"),
+        ("why.parquet", b"PAR1 is not enough PAR1", "is not a readable Parquet file: "),
+        ("why.parquet", b"", "is not a readable Parquet file: "),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_read_is_refused_by_its_place(
+    tmp_path: Path, name: str, content: str | bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises((ValueError, TypeError), match=rf"^[^\n]*{name}.*{message}[^\n]*$") as caught:
+        suite("tellmewhy", tmp_path / name)
+    assert type(caught.value) in (ValueError, TypeError) and len(str(caught.value)) < 600
+
+
+@unchecked
+@pytest.mark.parametrize(
+    ("name", "record", "message"),
+    [
+        ("wikibio", TABLE | {"input_text": {"table": {"column_header": [1], "content": ["a"]}}}, r"header\[0\] is 1"),
+        ("wikibio", TABLE | {"input_text": {"table": {"column_header": ["a"], "content": 5}}}, "its content is 5, and"),
+        ("wikibio", TABLE | {"input_text": {"table": {"column_header": ["a"], "content": []}}}, "1 column_head"),
+        ("curated", CURATED | {"important_words": 5}, "its important_words is 5, and must be a list of text"),
+        ("curated", CURATED | {"important_words": [5]}, r"its important_words\[0\] is 5, and must be text"),
+        ("longra", LONGRA | {"antecedent_span": 5}, "gold holds 5|support holds 5"),
+    ],
+)  # fmt: skip
+def test_a_field_of_another_type_is_named_with_its_line(
+    tmp_path: Path, name: str, record: dict[str, Any], message: str
+) -> None:
+    (tmp_path / "x.jsonl").write_text("\n" + json.dumps(record))
+    with pytest.raises((ValueError, TypeError), match=rf"x.jsonl, line 2.*({message})"):
+        suite(name, tmp_path / "x.jsonl")
+
+
+@unchecked
+@pytest.mark.parametrize("name", ["support", "distractor1"])
+def test_a_field_of_sciq_of_another_type_is_named_with_its_line(tmp_path: Path, name: str) -> None:
+    written(tmp_path / "told.jsonl", [TOLD])
+    written(tmp_path / "asked.jsonl", [SCIQ_ROW, SCIQ_ROW | {name: 5}, SCIQ_ROW | {name: 6}])
+    message = f"asked.jsonl, line 2: its {name} is 5, and must be text .1 of those after it are wrong too.$"
+    with pytest.raises(TypeError, match=message):
+        suite("curated", narratives=tmp_path / "told.jsonl", questions=tmp_path / "asked.jsonl")
+
+
+def test_a_csv_field_may_be_of_any_length(tmp_path: Path) -> None:
+    before = csv.field_size_limit()
+    (tmp_path / "a.csv").write_text(f"a,b\n{'a long word ' * 20_000},1\n")
+    assert read(tmp_path / "a.csv") == [{"a": "a long word " * 20_000, "b": "1"}]
+    assert csv.field_size_limit() == before
+
+
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "loop.jsonl").symlink_to(tmp_path / "loop.jsonl")
+    (tmp_path / "folder.jsonl").mkdir()
+    for name, message in {"pipe": "is a pipe", "loop": "cannot be opened", "folder": "is a folder"}.items():
+        for reader in (read, lambda path: list(read_jsonl(path))):
+            with pytest.raises(OSError, match=rf"{name}.jsonl.*{message}"):
+                reader(tmp_path / f"{name}.jsonl")
+
+
+@pytest.mark.parametrize("name", ["template", "id"])
+def test_text_that_no_file_can_hold_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="is not valid UTF-8 at character 2"):
+        changed(**{name: "a \ud800"})
+
+
+@unchecked
+@pytest.mark.parametrize(
+    ("file", "content", "kind", "message"),
+    [
+        (
+            "a.txt",
+            "",
+            ValueError,
+            r"path='.*a.txt' must end in one of .json, .jsonl, .csv, .parquet, to be read as Some",
+        ),
+        ("a.json", None, FileNotFoundError, "path='.*a.json' is not a file: give one with the records of Some"),
+        ("a.json", "{]", ValueError, "a.json, line 1, is not valid JSON"),
+        ("a.jsonl", '{"a": 1}\n{"a"}\n', ValueError, "a.jsonl, line 2, is not valid JSON"),
+        ("a.json", "[]", ValueError, "a.json holds no records of"),
+        ("a.jsonl", "\n", ValueError, "a.jsonl holds no records of"),
+        ("a.csv", "id,text\n", ValueError, "a.csv holds no records of"),
+        ("a.json", "3", ValueError, "a.json holds no list of records"),
+        ("a.json", '{"examples": {"a": 1}}', ValueError, "a.json holds no list of records"),
+        ("a.json", '[{"a": 1}, 2]', ValueError, "a.json: record 1 is not an object but 2"),
+    ],
+)
+def test_a_wrong_file_is_refused(
+    file: str, content: str | None, kind: type[Exception], message: str, tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / file).write_text(content)
+    with pytest.raises(kind, match=message):
+        load("Some", path=tmp_path / file, field="examples")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionError("Couldn't reach it on the Hub (Offline)\nand more"),
+        ValueError("Unknown split"),
+        RuntimeError("Dataset scripts are no longer supported"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_hub_out_of_reach_is_one_sentence_with_the_way_out(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    reason = str(error).split("\n")[0]
+    with pytest.raises(OSError) as caught:  # noqa: PT011
+        suite("tellmewhy", split="dev")
+    assert str(caught.value) == (
+        f"the dev split of StonyBrookNLP/tellmewhy could not be had from the Hugging Face hub ({reason}): "
+        "give path= a json, jsonl, csv or parquet file of its records"
+    )
+    with pytest.raises(OSError, match=r"deepmind/narrativeqa .*: give narratives= a json"):
+        suite("curated")
+
+
+def test_the_hub_is_asked_for_a_data_set_and_a_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    held = {
+        tellmewhy.HUB: [WHY],
+        wikibio.HUB: [PROSE],
+        curated.NARRATIVES: NARRATIVES,
+        curated.QUESTIONS: [science()],
+    }
+
+    def load_dataset(name: str, split: str) -> Any:
+        asked.append((name, split))
+        return datasets.Dataset.from_list(held[name])
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert suite("tellmewhy", split="validation")[0].words("support") == ["Kim was cold."]
+    assert suite("wikibio")[0].text.startswith("J. Doe")
+    assert suite("curated", order="both")[1].words("gold") == ["plants", "catch", "light"]
+    assert asked == [
+        (tellmewhy.HUB, "validation"),
+        (wikibio.HUB, "evaluation"),
+        (curated.NARRATIVES, "test"),
+        (curated.QUESTIONS, "test"),
+    ]
+
+
+def test_what_is_slow_to_import_is_only_imported_when_needed() -> None:
+    """And nothing can be asked of a network before that."""
+    modules = list(Path(curated.__file__).parent.glob("*.py"))
+    assert len(modules) > 10
+    for module in modules:
+        at_import = [
+            node for node in ast.parse(module.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)
+        ]
+        assert not any(name in ast.unparse(node) for node in at_import for name in ("datasets", "pyarrow")), module

@@ -1,0 +1,126 @@
+"""Instances: their spans, and the JSON they are read from and written to."""
+
+import json
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.dataset_records import NINA, changed, unchecked
+from heta_lens._util.text_spans import Span
+from heta_lens.data import recall_instances
+from heta_lens.data.instance import SPANS, Instance, read_jsonl, record_of, write_jsonl
+
+
+def test_spans_say_what_they_hold_in_the_order_of_the_text() -> None:
+    assert NINA.words("support") == ["Nina put the key in the drawer."]
+    assert NINA.words("gold") == ["Nina", "drawer"]
+    assert changed(gold=(Span(0, 4), Span(0, 4))).gold == (Span(0, 4),)
+    with pytest.raises(ValueError, match=r"name='glod' is not one of .*did you mean 'gold'"):
+        NINA.words("glod")
+
+
+def test_a_record_holds_only_what_is_known() -> None:
+    record = record_of(NINA)
+    assert record["twin"] == {"id": "nina-twin", "text": NINA.twin.text if NINA.twin else "", "answer": " trunk"}
+    assert record["paraphrase"].keys() == {"id", "text", "answer"} and record["paraphrase"]["answer"] is None
+    assert record["gold"] == [[0, 4], [24, 30]]
+    assert list(record) == list(Instance.__dataclass_fields__)
+    assert json.loads(json.dumps(record)) == record
+
+
+ODD = 'Line one.\nA "quote", \u2028 a separator,\x0b\x1c\x85 more, é, 漢字, 🙂, \ttab.'
+
+
+@pytest.mark.parametrize(
+    "instance",
+    [
+        NINA,
+        Instance(id="odd", text=ODD, answer=" \u2028x", support=(Span(0, len(ODD)),)),
+        Instance(id="nested", text="a", answer=None, twin=replace(NINA, id="deep")),
+        *islice(recall_instances.instances("dev", hops=2), 3),
+    ],
+    ids=lambda one: one.id,
+)
+def test_a_file_gives_back_what_was_written(instance: Instance, tmp_path: Path) -> None:
+    path = tmp_path / "some.jsonl"
+    write_jsonl(path, [instance, replace(instance, id="other")])
+    back = list(read_jsonl(path))
+    assert back == [instance, replace(instance, id="other")]
+    assert [type(span) for one in back for name in SPANS for span in getattr(one, name)].count(Span) == sum(
+        len(getattr(one, name)) for one in back for name in SPANS
+    )
+    assert path.read_bytes().count(b"\n") == 2
+
+
+def test_a_file_written_elsewhere_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "some.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"id": "a", "text": "One", "answer": null, "support": null, "twin": null}\r\n\r\n')
+    assert list(read_jsonl(path)) == [Instance(id="a", text="One", answer=None)]
+
+
+@unchecked
+@pytest.mark.parametrize(
+    ("fields", "kind", "message"),
+    [
+        ({"id": 12}, TypeError, "the id of an instance is 12, and must be text"),
+        ({"id": ""}, ValueError, "the id of an instance is empty"),
+        ({"text": " \n"}, ValueError, "the text of instance 'nina' is empty"),
+        ({"text": b"bytes"}, TypeError, "the text of instance 'nina' is b'bytes', and must be text"),
+        ({"text": "a \ud800"}, ValueError, "the text of instance 'nina' is not valid UTF-8 at character 2"),
+        ({"answer": 3}, TypeError, "the answer of instance 'nina' is 3, and must be text"),
+        ({"answer": " "}, ValueError, "the answer of instance 'nina' is empty"),
+        ({"template": None}, TypeError, "template=None must be text"),
+        ({"gold": (3, 7)}, TypeError, "gold holds 3, which is not a pair of whole numbers"),
+        ({"gold": "ab"}, TypeError, "gold='ab' must be several pairs"),
+        ({"gold": 3}, TypeError, "gold=3 must be several pairs"),
+        ({"gold": ["ab"]}, TypeError, "gold holds 'ab', which is not a pair"),
+        ({"gold": [(True, 3)]}, TypeError, r"gold holds \(True, 3\), which is not a pair of whole numbers"),
+        ({"gold": [(0.0, 3.0)]}, TypeError, r"gold holds \(0.0, 3.0\), which is not a pair of whole numbers"),
+        ({"gold": [(0, 1, 2)]}, TypeError, r"gold holds \(0, 1, 2\)"),
+        ({"support": [(3, 3)]}, ValueError, r"the span \(3, 3\) of support is not within its text"),
+        ({"support": [(-2, 3)]}, ValueError, r"the span \(-2, 3\) of support is not within its text"),
+        ({"question": [(50, 61)]}, ValueError, r"\(50, 61\) of question .* which has 60 characters"),
+        ({"distractor": [(4, 5)]}, ValueError, r"the span \(4, 5\) of distractor holds nothing but white space"),
+        ({"choices": " drawer"}, TypeError, "choices=' drawer' must be several texts"),
+        ({"choices": [" drawer", 2]}, TypeError, "a choice of instance 'nina' is 2, and must be text"),
+        ({"choices": [" trunk"]}, ValueError, "the answer ' drawer' is none of its choices, ' trunk'"),
+        ({"twin": {"id": "a"}}, TypeError, "its twin, {'id': 'a'}, must be an instance too"),
+    ],
+)
+def test_what_is_no_instance_is_refused(fields: dict[str, Any], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        changed(**fields)
+
+
+@unchecked
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"id": "b", "text": "One", "answer": null, "glod": []}', "no field 'glod' .did you mean 'gold'..; it has id"),
+        ('{"id": "b", "text": "One"}', "an instance needs answer"),
+        ('{"id": "b"}', "an instance needs text, answer"),
+        ('{"id": "b", "text": null, "answer": null}', "the text of instance 'b' is None"),
+        ("[1]", r"\[1\] is not an instance: it must be an object with id, text and answer"),
+        ('{"id": ', r"not valid JSON \(Expecting value at character 8\)"),
+        ('{"id": "b", "text": "One", "answer": null, "twin": {"id": "c"}}', "an instance needs text, answer"),
+        ('{"id": "a", "text": "One", "answer": null}', "its id 'a' is that of line 1 too"),
+    ],
+)
+def test_a_wrong_line_is_named_by_its_number(line: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "some.jsonl"
+    path.write_text(f'{{"id": "a", "text": "One", "answer": null}}\n\n{line}\n')
+    with pytest.raises(ValueError, match=f"some.jsonl, line 3: .*{message}"):
+        list(read_jsonl(path))
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="two instances have the id 'nina'"):
+        write_jsonl(tmp_path / "some.jsonl", [NINA, NINA])
+    assert not (tmp_path / "some.jsonl").exists()
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere to write some.jsonl in"):
+        write_jsonl(tmp_path / "nowhere" / "some.jsonl", [NINA])
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*other.jsonl: give one with an instance a line"):
+        list(read_jsonl(tmp_path / "other.jsonl"))

@@ -1,0 +1,133 @@
+"""Suites by name, their options and limits."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.dataset_records import (
+    CURATED,
+    LONGRA,
+    NARRATIVES,
+    NINA,
+    PROSE,
+    TABLE,
+    WHY,
+    narrative,
+    science,
+    unchecked,
+    written,
+)
+from heta_lens.data import curated, longra, recall_instances, tellmewhy, wikibio
+from heta_lens.data.instance import Instance, instance_of, read_jsonl, record_of, write_jsonl
+from heta_lens.data.suites import SUITES, suite
+
+
+def test_every_suite_can_be_had_by_its_name(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "own.jsonl", [NINA])
+    many = [*NARRATIVES, narrative("Cleo walks to a far town.")]
+    narratives, questions = written(tmp_path / "n.jsonl", many), written(tmp_path / "q.jsonl", [science()])
+    found = {
+        "recall": suite("recall", limit=3, seed=2, hops=2),
+        "curated": suite("curated", written(tmp_path / "c.jsonl", [CURATED]), cue=None),
+        "longra": suite("longra", written(tmp_path / "l.jsonl", [LONGRA])),
+        "tellmewhy": suite("tellmewhy", written(tmp_path / "t.jsonl", [WHY]), cue="Answer:"),
+        "wikibio": suite("wikibio", str(written(tmp_path / "w.jsonl", [TABLE]))),
+        "jsonl": suite("jsonl", tmp_path / "own.jsonl"),
+    }
+    assert found.keys() == SUITES.keys()
+    assert found["recall"] == list(recall_instances.instances(seed=2, count=3, hops=2, wordings="more"))
+    assert found["curated"] == curated.released([CURATED], cue=None)
+    assert found["longra"] == list(longra.instances([LONGRA]))
+    assert found["tellmewhy"] == list(tellmewhy.instances([WHY], cue="Answer:"))
+    assert found["wikibio"] == list(wikibio.instances([TABLE]))
+    assert found["jsonl"] == [NINA]
+    made = [suite("curated", narratives=narratives, questions=questions, cue=None, seed=seed) for seed in range(9)]
+    assert made == [list(curated.pairs(many, [science()], cue=None, seed=seed)) for seed in range(9)]
+    assert any(one != made[0] for one in made)
+    assert suite("longra", tmp_path / "l.jsonl", says=lambda _: " Oslo") == found["longra"]
+    assert suite("longra", tmp_path / "l.jsonl", says=lambda _: " Rome") == []
+
+
+def test_the_recall_suite_has_many_templates_unless_told_otherwise() -> None:
+    """With 15 templates, whatever is said of methods hangs on a few of them."""
+    assert len({one.template for one in suite("recall", limit=64)}) == 64
+    assert len({one.template for one in suite("recall", limit=300, facts=3)}) == 64
+    assert suite("recall", limit=40, wordings="trained") == list(recall_instances.instances(count=40))
+    assert suite("recall", limit=9, voice="active") == list(recall_instances.instances(count=9, voice="active"))
+
+
+def test_a_limit_draws_by_the_seed_and_keeps_the_order(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    write_jsonl(path, [Instance(id=f"{at:02d}", text="One", answer=None) for at in range(50)])
+    drawn = [[one.id for one in suite("jsonl", path, limit=10, seed=seed)] for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert all(len(set(ids)) == 10 and ids == sorted(ids) for ids in drawn)
+    assert len(suite("jsonl", path, limit=99)) == len(suite("jsonl", path)) == 50
+
+
+@unchecked
+@pytest.mark.parametrize(
+    ("given", "kind", "message"),
+    [
+        ({"name": "recal"}, ValueError, "suite='recal' is not one of 'recall', .*did you mean 'recall'"),
+        ({"name": "longra"}, ValueError, "the longra suite is read from a file: give path=, a json or jsonl file of"),
+        (
+            {"name": "jsonl"},
+            ValueError,
+            "the jsonl suite is read from a file: give path=, a file with an instance a line",
+        ),
+        ({"name": "recall", "path": "x"}, ValueError, "path='x' is for suites that are read: recall is made"),
+        ({"name": "recall"}, ValueError, "the recall suite has no end: give limit="),
+        ({"name": "recall", "limit": 0}, ValueError, "limit=0 must be at least 1"),
+        ({"name": "recall", "limit": 2, "rival": 1}, TypeError, "has no option 'rival' here .did you mean 'rivals'"),
+        ({"name": "recall", "limit": 2, "split": "tset"}, ValueError, "split='tset' is not one of train, dev, test"),
+        ({"name": "curated", "path": "x", "order": "both"}, TypeError, "the curated suite has no option 'order' here"),
+        ({"name": "curated", "path": "x", "questions": "y"}, ValueError, "path= names the released instances"),
+        (
+            {"name": "curated", "repeated": True},
+            TypeError,
+            "no option 'repeated' here.*it has narratives, questions, o",
+        ),
+        (
+            {"name": "curated", "narratives": "x.json"},
+            FileNotFoundError,
+            "narratives='x.json' is not a file: give one with",
+        ),
+        ({"name": "longra", "sayz": 1}, TypeError, "no option 'sayz' here .did you mean 'says'..; it has says"),
+        ({"name": "tellmewhy", "qu": 1}, TypeError, "no option 'qu' here"),
+        ({"name": "wikibio", "sentence": 1}, TypeError, "no option 'sentence' here .did you mean 'sentences'"),
+        ({"name": "jsonl", "cue": 1}, TypeError, "the jsonl suite has no option 'cue' here; it has none of its own"),
+    ],
+)
+def test_what_no_suite_can_do_is_refused(given: dict[str, Any], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        suite(**given)
+
+
+@unchecked
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [("curated", CURATED), ("longra", LONGRA), ("tellmewhy", WHY), ("wikibio", TABLE), ("jsonl", record_of(NINA))],
+)
+def test_a_file_has_no_parts_to_ask_for(name: str, lines: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"split='test': what the {name} suite is read from has no parts"):
+        suite(name, written(tmp_path / "f.jsonl", [lines]), split="test")
+
+
+def test_the_hubs_wikibio_has_one_part_only() -> None:
+    with pytest.raises(ValueError, match="split='test': what the wikibio suite is read from has no parts"):
+        suite("wikibio", split="test")
+
+
+def test_a_wrong_limit_of_a_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="limit=-1 must be at least 1"):
+        suite("longra", written(tmp_path / "l.jsonl", [LONGRA]), limit=-1)
+
+
+def test_every_line_of_json_is_an_instance_of_its_own(tmp_path: Path) -> None:
+    assert instance_of(record_of(NINA)) == NINA
+    path = tmp_path / "all.jsonl"
+    every = [*curated.released([CURATED]), *longra.instances([LONGRA]), *wikibio.instances([TABLE, PROSE])]
+    write_jsonl(path, every)
+    assert list(read_jsonl(path)) == every

@@ -1,0 +1,58 @@
+"""The notebooks run, from the first cell to the last, and are kept without what they printed."""
+
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from helpers.paths import ROOT
+
+NOTEBOOKS = ROOT / "notebooks"
+STORIES = NOTEBOOKS.parents[1] / "shared" / "models" / "stories3M"
+SCRIPTS = sorted(NOTEBOOKS.glob("*.py"))
+
+
+def run(notebook: Any) -> None:
+    NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": "/"}}).execute()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_a_notebook_runs(script: Path) -> None:
+    notebook = jupytext.read(script)
+    run(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert sum(bool(cell.outputs) for cell in code) >= len(code) - 2
+    told = [output for cell in code for output in cell.outputs if output.get("name") == "stderr"]
+    assert not [output.text for output in told if "Warning" in output.text and "tqdm" not in output.text.lower()]
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not STORIES.exists(), reason="needs the stories3M model")
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_a_notebook_runs_on_another_model_by_changing_a_line(script: Path) -> None:
+    notebook = jupytext.read(script)
+    first = next(cell for cell in notebook.cells if cell.cell_type == "code")
+    assert first.source.startswith('MODEL = "demo"')
+    first.source = f"MODEL = {str(STORIES)!r}"
+    run(notebook)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_a_notebook_is_its_script_and_nothing_else(script: Path) -> None:
+    """`make notebooks` writes one from the other."""
+    paired = nbformat.read(script.with_suffix(".ipynb"), as_version=4)
+    cells = [(cell.cell_type, cell.source) for cell in jupytext.read(script).cells]
+    assert [(cell.cell_type, cell.source) for cell in paired.cells] == cells
+    assert not [cell for cell in paired.cells if cell.cell_type == "code" and (cell.outputs or cell.execution_count)]
+
+
+def test_every_cell_is_between_sentences() -> None:
+    """What we expect before it, and what we saw after it (pictures may follow each other)."""
+    assert len(SCRIPTS) == 6
+    for script in SCRIPTS:
+        kinds = [cell.cell_type for cell in jupytext.read(script).cells]
+        assert kinds[0] == kinds[-1] == "markdown" and "code code code" not in " ".join(kinds), script.stem

@@ -1,0 +1,33 @@
+"""Methods with their options, as they are written, and as they are for a prompt."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from helpers.evaluating import case_of, evaluated
+from heta_lens.data.suites import suite
+from heta_lens.evaluation import Entry
+from heta_lens.evaluation.method_with_options import ranges
+
+
+def test_spans_stand_for_tokens_in_each_prompt(tmp_path: Path) -> None:
+    assert ranges([2, 3, 5]) == ((2, 4), (5, 6))
+    told = "context_cite samples=8 held_out=2 query=@question"
+    found = evaluated(tmp_path, suite("recall", limit=2), told, metrics=["evidence_mass"])
+    for instance in suite("recall", limit=2):
+        record = found[instance.id, told]
+        case = case_of(instance)
+        assert [tuple(one) for one in record.options["query"]] == [*ranges(case.positions("question"))]
+        assert not record.failed and record.tokens == len(case.prediction) and record.correct
+
+
+def test_a_method_is_read_with_options_in_brackets_and_quotes() -> None:
+    assert dict(Entry.read("context_cite query='((0, 5), (7, 9))'").options) == {"query": ((0, 5), (7, 9))}
+    assert dict(Entry.read("heta  balance=sum").options) == {"balance": "sum"}
+
+
+def test_an_option_that_stands_for_spans_needs_them(tmp_path: Path) -> None:
+    told, untold = suite("recall", limit=1)[0], replace(suite("recall", limit=2)[1], question=())
+    found = evaluated(tmp_path, [told, untold], "context_cite query=@question", metrics=["morf"])
+    assert not found[told.id, "context_cite query=@question"].failed
+    failed = found[untold.id, "context_cite query=@question"].failed
+    assert failed == "ValueError: query=@question, and no question is known of this prompt"

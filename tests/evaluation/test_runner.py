@@ -1,0 +1,203 @@
+"""Evaluations: what is evaluated, recorded and resumed."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import heta_lens
+from helpers.evaluating import FEW, evaluated, run
+from heta_lens._util.versions import versions
+from heta_lens.data.instance import Instance, write_jsonl
+from heta_lens.data.suites import suite
+from heta_lens.evaluation import write_report
+from heta_lens.evaluation.report.summary_tables import summary
+from heta_lens.evaluation.run_records import RECORDS, read_records
+from heta_lens.methods.base import Scores
+
+QUICK = ["leave_one_out", "input_x_gradient", "random"]
+
+WORDS = ["evaluate", "recall", "--limit", "6"]
+
+
+def test_other_prompts_in_one_folder_are_refused(tmp_path: Path) -> None:
+    instances = suite("recall", limit=2, facts=2)
+    evaluated(tmp_path, instances, "recency", metrics=["f1"])
+    with pytest.raises(ValueError, match="holds an evaluation with other texts: give another folder"):
+        evaluated(tmp_path, suite("recall", limit=2, facts=2, seed=1), "recency", metrics=["f1"])
+
+
+def test_a_record_has_the_versions_it_was_made_with(tmp_path: Path) -> None:
+    (record,) = evaluated(tmp_path, suite("recall", limit=1), "recency", metrics=["f1"]).values()
+    assert record.versions == versions() and "versions" not in record.options
+
+
+def test_what_fails_is_recorded_and_stops_nothing(tmp_path: Path) -> None:
+    (good,) = suite("recall", limit=1)
+    unknown = Instance("odd", "Xyzzy plugh .", None)
+    found = evaluated(tmp_path, [unknown, good], "leave_one_out", "kernel_shap samples=3", metrics=["morf"])
+    assert "no token for 'Xyzzy'" in found["odd", "leave_one_out"].failed
+    assert "samples=3 are too few" in found[good.id, "kernel_shap samples=3"].failed
+    assert found[good.id, "leave_one_out"].values["morf"] > 0 and not found[good.id, "leave_one_out"].failed
+    paths = write_report(tmp_path)
+    assert "Xyzzy" in "".join(path.read_text() for path in paths if path.suffix == ".md")
+
+
+def test_scores_that_tell_nothing_are_doubtful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heta_lens.METHODS["random"], "explain", lambda _, asked, work: Scores(torch.ones(len(asked))))  # noqa: ARG005
+    (record,) = evaluated(tmp_path, suite("recall", limit=1), "random", metrics=["morf", "dsa"]).values()
+    assert list(record.degenerate) == ["morf", "dsa"]
+
+
+def test_an_answer_that_is_not_known_is_what_the_model_says(tmp_path: Path) -> None:
+    (known,) = suite("recall", limit=1)
+    (record,) = evaluated(tmp_path, [replace(known, answer=None)], "random", metrics=["morf"]).values()
+    assert record.correct
+    wrong = next(choice for choice in known.choices if choice != known.answer)
+    (record,) = evaluated(tmp_path / "b", [replace(known, answer=wrong)], "random", metrics=["morf"]).values()
+    assert record.correct is False
+
+
+REFUSED: dict[str, Callable[[Path, list[Instance]], Any]] = {
+    "metric='morph' is not one of": lambda path, some: evaluated(path, some, "random", metrics=["morph"]),
+    "there are no methods": lambda path, some: evaluated(path, some),
+    "there are no instances": lambda path, _: evaluated(path, [], "random"),
+    "methods random are there more than once": lambda path, some: evaluated(path, some, "random", "random"),
+    "instances recall-test-0-00000 are there more than once": lambda path, some: evaluated(path, some * 2, "random"),
+    "method='rando'": lambda path, some: evaluated(path, some, "rando"),
+    "method=''": lambda path, some: evaluated(path, some, " "),
+    "is no method and its options .No closing quotation.": lambda path, some: evaluated(path, some, "lime x='1"),
+    "probes=0 must be at least 1": lambda path, some: evaluated(path, some, "heta probes=0"),
+    "'probes' is not of the form NAME=VALUE": lambda path, some: evaluated(path, some, "heta probes"),
+}
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_cannot_be_evaluated_is_refused_before_any_work(message: str, tmp_path: Path) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        REFUSED[message](tmp_path / "new", suite("recall", limit=1))
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_goes_on_with_its_own_evaluation_only(tmp_path: Path) -> None:
+    some = suite("recall", limit=2)
+    evaluated(tmp_path, some, "random", metrics=["morf"])
+    before = (tmp_path / RECORDS).read_bytes()
+    evaluated(tmp_path, some, "random", metrics=["morf"])
+    assert (tmp_path / RECORDS).read_bytes() == before
+    with pytest.raises(ValueError, match=r"other methods: .* \(methods: random; metrics: morf\), to which methods may"):
+        evaluated(tmp_path, some, "recency", metrics=["morf"])
+    with pytest.raises(ValueError, match="holds an evaluation with other instances, texts, metrics"):
+        evaluated(tmp_path, some[:1], "random", metrics=["lerf"])
+    assert (tmp_path / RECORDS).read_bytes() == before
+
+
+@pytest.mark.slow
+def test_a_method_may_be_added_to_an_evaluation(tmp_path: Path) -> None:
+    some = suite("recall", limit=2)
+    evaluated(tmp_path, some, "random", metrics=["morf"])
+    before = (tmp_path / RECORDS).read_bytes()
+    evaluated(tmp_path, some, "recency", "random", metrics=["morf"])
+    assert (tmp_path / RECORDS).read_bytes().startswith(before)
+    assert [record.method for record in read_records(tmp_path)] == ["random", "recency"] * 2
+    assert summary(tmp_path).methods == ("recency", "random")
+    with pytest.raises(ValueError, match="holds an evaluation with other methods"):  # less than it has
+        evaluated(tmp_path, some, "random", metrics=["morf"])
+    with pytest.raises(ValueError, match="holds an evaluation with other metrics"):
+        evaluated(tmp_path, some, "recency", "random", "peering", metrics=["lerf"])
+
+
+def tables(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.suffix in (".md", ".csv", ".svg")
+            and not path.name.startswith("costs")}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_goes_on_and_ends_with_the_same_tables(tmp_path: Path) -> None:
+    words = [*WORDS, "-m", ",".join(QUICK), "--metrics", ",".join(FEW)]
+    begun = subprocess.Popen(
+        [sys.executable, "-c", "from heta_lens.cli import app; app()", *words, "--out", str(tmp_path / "parts")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    path = tmp_path / "parts" / RECORDS
+    while not (path.exists() and path.read_bytes().count(b"\n") >= 4):
+        assert begun.poll() is None
+        time.sleep(0.02)
+    begun.send_signal(signal.SIGKILL)
+    begun.wait()
+    left = path.read_bytes()
+    assert 4 <= left.count(b"\n") < 18
+    path.write_bytes(left + b'{"instance": "recall-test-0-000')  # as if it had been in the middle of a line
+    kept = [json.loads(line) for line in left.splitlines() if line.endswith(b"}")]
+    for folder in ("parts", "whole"):
+        assert run(*words, "--out", str(tmp_path / folder)).exit_code == 0
+    found = [json.loads(line) for line in path.read_bytes().splitlines()]
+    assert found[: len(kept)] == kept and len(found) == 18 == len({(one["instance"], one["method"]) for one in found})
+    assert tables(tmp_path / "parts") == tables(tmp_path / "whole") and len(tables(tmp_path / "whole")) >= 3
+
+
+@pytest.mark.slow
+def test_the_command_evaluates_a_file_of_ones_own(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "own.jsonl", suite("recall", limit=2))
+    done = run(
+        *("evaluate", "jsonl", "--path", str(tmp_path / "own.jsonl"), "--out", str(tmp_path / "out")),
+        *("-m", "random", "--metrics", "morf,dsa"),
+    )
+    assert done.exit_code == 0, done.output
+    assert "report.md" in done.stdout and (tmp_path / "out" / "report.html").exists()
+    assert run("report", str(tmp_path / "out")).exit_code == 0
+
+
+@pytest.mark.slow
+def test_an_evaluation_in_which_all_fails_says_so_where_it_is_seen(tmp_path: Path) -> None:
+    """The demo model has no token for these words."""
+    own = [Instance(id=name, text="Zanzibar is in the", answer=None) for name in "ab"]
+    own += [*suite("recall", limit=1)]
+    write_jsonl(tmp_path / "some.jsonl", own)
+    write_jsonl(tmp_path / "none.jsonl", own[:2])
+    words = ("evaluate", "jsonl", "-m", "random", "--metrics", "morf")
+    some = run(*words, "--path", str(tmp_path / "some.jsonl"), "--out", str(tmp_path / "some"))
+    assert some.exit_code == 0 and "2 of 3 failed, most often (2) by: ValueError: this model has no" in some.stderr
+    none = run(*words, "--path", str(tmp_path / "none.jsonl"), "--out", str(tmp_path / "none"))
+    assert none.exit_code == 1 and "no metric has a value of any prompt" in none.stderr
+    assert "none" in (tmp_path / "none" / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("evaluate", "recal", "--out", "x"), "did you mean 'recall'"),
+        (("evaluate", "recall", "--out", "x", "-m", "lim"), "did you mean 'lime'"),
+        (("evaluate", "recall", "--out", "x", "--metrics", "aopc"), "metric='aopc' is not one of"),
+        (("evaluate", "recall", "--out", "x", "-m", "context_cite query=@questoin"), "did you mean '@question'?"),
+        (("evaluate", "jsonl", "--out", "x"), "path"),
+        (("evaluate", "recall", "--out", "x", "-o", "seed=1"), "-o seed=1 is not an option of a suite: use --seed"),
+        (("evaluate", "recall", "--out", "x", "-o", "limit=1"), "use --limit"),
+        (("evaluate", "recall", "--out", "x", "-o", "split=dev"), "use --split"),
+        (("evaluate", "recall", "--out", "x", "-o", "path=a"), "use --path"),
+        (("evaluate", "recall", "--out", "x", "-o", "name=a"), "-o name=a is not an option of a suite: the suite is"),
+        (("evaluate", "longra", "--out", "x", "-o", "says=a"), "it is what the model of --model answers"),
+        (("evaluate", "jsonl", "--out", "x", "--path", "x/records.jsonl"), "records.jsonl are the same file"),
+        (("reproduce", "main", "--path", "longra=x/main.csv", "--out", "x"), "main.csv are the same file"),
+        (("report", "/nowhere"), "/nowhere holds no evaluation"),
+        (("reproduce", "compnents", "--quick"), "did you mean 'components'"),
+        (("reproduce", "main"), "give model=, a name of the Hugging Face hub"),
+    ],
+)
+def test_mistakes_get_one_sentence(
+    words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run(*words)
+    assert done.exit_code == 2 and message in done.stderr and "Traceback" not in done.output
+    assert not (tmp_path / "x" / RECORDS).exists()

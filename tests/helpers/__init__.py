@@ -1,0 +1,1 @@
+"""Shared by tests: models, slow oracles, questions, faults and fuzzing."""

@@ -1,0 +1,47 @@
+"""Evaluations on the demo model that tests share."""
+
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from typer.testing import CliRunner
+
+import heta_lens
+from heta_lens.cli import app
+from heta_lens.data.instance import Instance
+from heta_lens.evaluation import Entry, evaluate
+from heta_lens.evaluation.run_records import read_records
+from heta_lens.evaluation.runner import ask
+from heta_lens.metrics import ExplainedPrompt
+
+FEW = ["soft_nc", "soft_ns", "aopc_del", "evidence_mass", "dsa", "f1"]
+
+
+@cache
+def demo() -> Any:
+    return heta_lens.load_demo_model()
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "200", "NO_COLOR": "1"})
+
+
+def entries(*written: str) -> list[Entry]:
+    return [Entry.read(one) for one in written]
+
+
+def evaluated(folder: Path, instances: list[Instance], *written: str, metrics: Any = FEW, model: Any = None) -> Any:
+    evaluate(model or demo(), instances, entries(*written), metrics, folder, progress=False)
+    return {record.key: record for record in read_records(folder)}
+
+
+def scored(case: ExplainedPrompt, scores: Any) -> ExplainedPrompt:
+    return replace(case, attribution=replace(case.attribution, scores=torch.as_tensor(scores, dtype=torch.float64)))
+
+
+def case_of(instance: Instance) -> ExplainedPrompt:
+    prediction = ask(demo(), instance)
+    method = heta_lens.METHODS["leave_one_out"]()
+    return ExplainedPrompt(instance, prediction, method(prediction), lambda *_: method, partial(ask, demo()))

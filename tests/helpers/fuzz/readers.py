@@ -1,0 +1,290 @@
+"""Every reader: how a sound file of it is made and changed, and what must work with whatever it reads."""
+
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from io import BytesIO, StringIO
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import torch
+from rich.console import Console
+
+from helpers.fuzz import mutate
+from heta_lens import Attribution, SpanAttribution, plots
+from heta_lens._util import tensor_storage
+from heta_lens._util.options import keywords
+from heta_lens.data.annotation_protocol import annotated, answer_words
+from heta_lens.data.dataset_files import read
+from heta_lens.data.instance import read_jsonl
+from heta_lens.data.suites import suite
+from heta_lens.evaluation import Entry
+from heta_lens.evaluation.report.summary_tables import summary
+from heta_lens.evaluation.run_records import Record, append, read_records, read_run, repair
+
+Make = Callable[[random.Random, Path], Path]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """``make`` writes a case and says where; ``use`` reads it and puts what it is to use."""
+
+    make: Make
+    use: Callable[[Path], Any]
+    names_file: bool = True
+
+
+INSTANCE = {"id": "a", "text": "The key is in the box. Where? In the", "answer": " box", "gold": [[18, 21]],
+            "support": [[0, 22]], "template": "t", "choices": [" box", " jar"],
+            "twin": {"id": "b", "text": "The key is in the jar.", "answer": None}}  # fmt: skip
+WHY = {"narrative": "Kim was ill. Kim left. Kim slept.", "question": "Why did Kim leave?", "answer": "Kim was ill.",
+       "question_meta": "n_sentence_1_q", "helpful_sentences": [0], "is_ques_answerable": "Answerable",
+       "original_narrative_form": ["Kim was ill.", "Kim left.", "Kim slept."]}  # fmt: skip
+TABLE = {"input_text": {"table": {"column_header": ["name", "nation"], "content": ["j. doe", "german"]}},
+         "target_text": "j. doe is a german pilot ."}  # fmt: skip
+PROSE = {"wiki_bio_text": "J. Doe is a pilot. She flew in Peru."}
+LONGRA = {"text": "I was in Oslo. (I slept.) I was in the", "target": "capital", "category": "city",
+          "antecedent_span": [9, 13], "distractor_span": [15, 25], "antecedent": "Oslo"}  # fmt: skip
+CURATED = {"id": "q1", "sciq_id": "s1", "input_text": "A man ran. The sun is hot. What is hot?", "answer": "the sun",
+           "narrative_segment": "A man ran.", "sciq_support_segment": "The sun is hot.", "question": "What is hot?",
+           "important_words": ["sun"]}  # fmt: skip
+SCIQ = {"question": "What is hot?", "correct_answer": "the sun", "support": "We see the sun.", "distractor1": "ice",
+        "distractor2": "", "distractor3": None}  # fmt: skip
+STORY = {"document": {"summary": {"text": "Once there was a very old man who lived alone. He died."}}}
+RUN = {"suite": "recall", "model": "demo", "instances": 2, "texts": "0", "versions": {"torch": "2"}, "seed": 0,
+       "methods": {"heta": {"method": "heta", "options": {"beta": 1.0}}, "random": {"method": "random", "options": {}}},
+       "metrics": {"f1": {"title": "F1", "better": "more", "low": 0.0, "high": 1.0, "aggregate": "mean"},
+                   "nc": {"title": "NC", "low": None, "high": None, "aggregate": "log_ratio"}}}  # fmt: skip
+LINE = {"instance": "a", "method": "heta", "template": "t", "values": {"f1": 0.5, "nc": [1.0, 2.0]}, "reasons": {},
+        "degenerate": ["f1"], "failed": "", "tokens": 4, "correct": True, "options": {"beta": 1.0}, "seconds": 0.5,
+        "forwards": 3, "backwards": 0, "versions": {"torch": "2"}}  # fmt: skip
+
+
+def lines(*records: Any) -> Callable[[random.Random], bytes]:
+    """Lines of JSON, one of them with a changed field."""
+
+    def made(draw: random.Random) -> bytes:
+        chosen = [mutate.changed(draw, one) if draw.random() < 0.6 else one for one in records]
+        return b"".join(mutate.as_json(draw, one) + b"\n" for one in chosen)
+
+    return made
+
+
+def table(*records: Any) -> Callable[[random.Random], bytes]:
+    """A CSV file."""
+
+    def made(draw: random.Random) -> bytes:
+        rows = [[*records[0]], *([str(value).replace('"', "'") for value in one.values()] for one in records)]
+        row = draw.choice(rows)
+        if draw.random() < 0.5:
+            row[draw.randrange(len(row))] = str(draw.choice(mutate.ODD))
+        text = StringIO()
+        text.writelines(",".join(f'"{one}"' for one in one_row) + "\r\n" for one_row in rows)
+        return text.getvalue().encode("utf-8", "surrogatepass")
+
+    return made
+
+
+def parquet(*records: Any) -> Callable[[random.Random], bytes]:
+    def made(draw: random.Random) -> bytes:
+        try:
+            return written([mutate.changed(draw, one) for one in records])
+        except (pyarrow.ArrowException, UnicodeError, OverflowError, TypeError, ValueError):  # no such table can be
+            return written(records)
+
+    def written(rows: Sequence[Any]) -> bytes:
+        out = BytesIO()
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([*rows]), out)
+        return out.getvalue()
+
+    return made
+
+
+def file(name: str, sound: Callable[[random.Random], bytes]) -> Make:
+    """A file of this name, whose bytes are damaged half the time, or something else in its place."""
+
+    def made(draw: random.Random, folder: Path) -> Path:
+        path, raw, kind = folder / name, sound(draw), draw.random()
+        if kind < 0.02:
+            return odd(draw, path)
+        path.write_bytes(draw.choice(mutate.BYTES)(draw, raw) if kind < 0.55 else raw)
+        return path
+
+    return made
+
+
+def odd(draw: random.Random, path: Path) -> Path:
+    """What is no regular file."""
+    ways: list[Callable[[], Any]] = [
+        path.mkdir, lambda: os.mkfifo(path), lambda: path.symlink_to(path), lambda: path.symlink_to("/dev/zero"),
+        lambda: path.write_bytes(b""), lambda: None,
+    ]  # fmt: skip
+    draw.choice(ways)()
+    return path
+
+
+def run_folder(name: str) -> Make:
+    """The folder of an evaluation, of which one file is damaged."""
+    sound = {
+        "run.json": lines(RUN),
+        "records.jsonl": lines(LINE, {**LINE, "method": "random"}, {**LINE, "instance": "b"}),
+    }
+
+    def made(draw: random.Random, folder: Path) -> Path:
+        (folder / "run.json").write_bytes(mutate.as_json(random.Random(1), RUN))
+        append(folder, Record(**LINE))
+        (folder / name).unlink()
+        file(name, sound[name])(draw, folder)
+        return folder
+
+    return made
+
+
+def attribution(count: int = 4) -> Attribution:
+    errors = {"scores": torch.ones(count), "gate": None}
+    return Attribution(
+        ids=torch.arange(count), tokens=tuple("abcdefgh"[:count]), positions=torch.arange(count),
+        offsets=torch.tensor([[at, at + 1] for at in range(count)]), special=torch.arange(count) == 0,
+        text="abcdefgh"[:count], target=7, target_text=" x", method="heta", scores=torch.rand(count),
+        parts={"gate": torch.rand(count)}, options={"probes": 3, "mask": torch.ones(2), "pair": (1, None)},
+        diagnostics={"standard_errors": errors, "probes": 3, "sink_mass": 0.4, "target_log_prob": -1.0,
+                     "target_rank": 1,
+                     "forwards": 3, "hvps": 2, "chosen": {"variant": "gs"}},
+        interactions=torch.rand(count, count),
+    )  # fmt: skip
+
+
+def stored(kind: str, span: bool) -> Make:
+    """A safetensors file, of which the fields or the bytes are changed."""
+
+    def made(draw: random.Random, folder: Path) -> Path:
+        path = folder / "a.safetensors"
+        torch.manual_seed(draw.randrange(2**31))
+        steps = [{one.name: getattr(step, one.name) for one in fields(step)} for step in map(attribution, (3, 4))]
+        value = {"steps": steps, "tokens": tuple("abcde")} if span else steps[1]
+        try:
+            tensor_storage.save(path, kind, 1, mutated(draw, value) if draw.random() < 0.6 else value)
+        except (TypeError, ValueError):
+            tensor_storage.save(path, kind, 1, value)
+        if draw.random() < 0.4:
+            raw = path.read_bytes()
+            path.unlink()
+            file(path.name, lambda _: raw)(draw, folder)
+        return path
+
+    return made
+
+
+TENSORS = [torch.ones(3), torch.ones(0), torch.ones(4, 4), torch.tensor(1.0), torch.full((4,), float("nan")),
+           torch.full((4,), -1), torch.full((4, 2), 99), torch.ones(4, dtype=torch.bool)]  # fmt: skip
+
+
+def mutated(draw: random.Random, value: Any) -> Any:
+    """A field, anywhere, of another type or shape."""
+    if isinstance(value, dict) and value and draw.random() < 0.9:
+        key = draw.choice([*value])
+        if draw.random() < 0.1:
+            return {name: item for name, item in value.items() if name != key}
+        return {**value, key: mutated(draw, value[key])}
+    if isinstance(value, list | tuple) and value and draw.random() < 0.7:
+        at = draw.randrange(len(value))
+        return type(value)([*value[:at], mutated(draw, value[at]), *value[at + 1 :]])
+    return draw.choice([*TENSORS, *mutate.ODD, ("a",), (1, 2), ("a", "b")])
+
+
+def use_attribution(path: Path) -> None:
+    found = Attribution.load(path)
+    _ = found.top(3), repr(found), found.by_word(), found.to_frame(), found.plot(), found.without([]), found.notes
+    _ = plots.page(found), found.by_spans([(0, len(found.text))] if found.text else [])
+    Console(file=StringIO()).print(plots.terminal(found))
+    if found.standard_errors.get("scores") is not None:
+        found.interval()
+    found.save(path.with_name("again.safetensors"))
+    Attribution.load(path.with_name("again.safetensors"))
+
+
+def use_span(path: Path) -> None:
+    found = SpanAttribution.load(path)
+    _ = found.top(3), repr(found), found.to_frame(), found.plot(), found.total, found.matrix, found.by_word()
+    found.save(path.with_name("again.safetensors"))
+    SpanAttribution.load(path.with_name("again.safetensors"))
+
+
+def use_run(folder: Path) -> None:
+    """Reading changes nothing, and what is set aside loses nothing that is good."""
+    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file() and not path.is_symlink()}
+    read_run(folder)
+    found = read_records(folder)
+    summary(folder)
+    assert before == {path: path.read_bytes() for path in before}, "reading changed a file"
+    repair(folder)
+    assert read_records(folder) == found, "a good line was lost"
+
+
+def from_suite(name: str, **options: Any) -> Callable[[Path], Any]:
+    def use(path: Path) -> None:
+        found = suite(name, path, **options)
+        list(annotated(found, [answer_words]))
+
+    return use
+
+
+def use_made(path: Path) -> None:
+    other = path.with_name("other.jsonl")
+    story = "summary" in path.name
+    other.write_bytes(lines(SCIQ if story else STORY)(Sound()))
+    told, asked = (path, other) if story else (other, path)
+    suite("curated", narratives=told, questions=asked)
+
+
+class Sound(random.Random):
+    """Draws nothing that changes anything."""
+
+    def random(self) -> float:
+        return 0.99
+
+
+def option(draw: random.Random, folder: Path) -> Path:
+    path = folder / "options"
+    value = draw.choice(
+        ["1", "(1, 2)", "[" * 5000, "-" * 5000, "{[]: 1}", "'\\d'", "\udcff", "9" * 5000, "", "1e999", "x y"]
+    )
+    text = draw.choice(["x={}", "x={} x={}", "{}", "={}", "x", "x={} y='{}'"]).replace("{}", value)
+    raw = text.encode("utf-8", "surrogateescape")
+    path.write_bytes(mutate.flipped(draw, raw) if draw.random() < 0.4 else raw)
+    return path
+
+
+def use_options(path: Path) -> None:
+    text = path.read_bytes().decode("utf-8", "surrogateescape")
+    for one in (lambda: keywords(text.split(" ")), lambda: Entry.read(f"random {text}"), lambda: Entry.read(text)):
+        try:
+            one()
+        except (ValueError, TypeError) as error:
+            last = error
+    raise last
+
+
+READERS = {
+    "jsonl": Reader(file("a.jsonl", lines(INSTANCE, {**INSTANCE, "id": "c"})), lambda path: list(read_jsonl(path))),
+    "tellmewhy.jsonl": Reader(file("a.jsonl", lines(WHY, WHY)), from_suite("tellmewhy", answer="given")),
+    "tellmewhy.json": Reader(file("a.json", lines([WHY, WHY])), from_suite("tellmewhy", answer="given")),
+    "tellmewhy.csv": Reader(file("a.csv", table(WHY, WHY)), from_suite("tellmewhy", answer="given")),
+    "tellmewhy.parquet": Reader(file("a.parquet", parquet(WHY, WHY)), from_suite("tellmewhy", answer="given")),
+    "wikibio.jsonl": Reader(file("a.jsonl", lines(TABLE, PROSE)), from_suite("wikibio")),
+    "wikibio.parquet": Reader(file("a.parquet", parquet(TABLE, TABLE)), from_suite("wikibio")),
+    "longra.jsonl": Reader(file("a.jsonl", lines(LONGRA, LONGRA)), from_suite("longra")),
+    "curated.json": Reader(file("a.json", lines({"examples": [CURATED]})), from_suite("curated", repeated=True)),
+    "sciq.jsonl": Reader(file("a.jsonl", lines(SCIQ, SCIQ)), use_made),
+    "narrativeqa.jsonl": Reader(file("summary.jsonl", lines(STORY, STORY)), use_made),
+    "csv": Reader(file("a.csv", table(SCIQ)), read),
+    "parquet": Reader(file("a.parquet", parquet(SCIQ, SCIQ)), read),
+    "run.json": Reader(run_folder("run.json"), use_run),
+    "records.jsonl": Reader(run_folder("records.jsonl"), use_run),
+    "attribution": Reader(stored("heta_lens.attribution", span=False), use_attribution),
+    "span": Reader(stored("heta_lens.span", span=True), use_span),
+    "options": Reader(option, use_options, names_file=False),
+}

@@ -1,0 +1,193 @@
+"""GiLOT against optimal transport by linear programming, and the distributions of its authors."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import linprog
+from torch import Tensor
+
+from helpers import zoo
+from helpers.asking import plain_embeddings, plain_log_probs, predict, relative
+from helpers.replacements import TARGET, N, hooked_up, on_bridge
+from heta_lens.methods.generation.gilot import Gilot, euclidean, exact_transport, later, likeliest, transport
+from heta_lens.prediction.generation import Beams, Writer, beam_search
+
+FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
+pytestmark = pytest.mark.filterwarnings("ignore:none of . probes found .* tokens that suffice:UserWarning")
+
+
+def plain_transport(p: Tensor, q: Tensor, costs: Tensor) -> float:
+    """The linear programme, written out: what leaves each token is p, what arrives is q."""
+    rows, columns = costs.shape
+    leaves = np.kron(np.eye(rows), np.ones(columns))
+    arrives = np.kron(np.ones(rows), np.eye(columns))
+    known = np.concatenate([p.numpy(), q.numpy()])
+    return linprog(costs.numpy().ravel(), A_eq=np.vstack([leaves, arrives]), b_eq=known, method="highs").fun
+
+
+def plain_distance(table: Tensor, log_p: Tensor, log_q: Tensor, share: float) -> float:
+    union: set[int] = set()
+    for log_probs in (log_p, log_q):
+        reached = 0.0
+        for token in log_probs.argsort(descending=True).tolist():
+            if reached < share:
+                union.add(token)
+            reached += float(log_probs[token].exp())
+    places = sorted(union)
+    p, q = (log_probs[places].exp() / log_probs[places].exp().sum() for log_probs in (log_p, log_q))
+    vectors = table[places].double()
+    costs = torch.tensor(
+        [[1 - float(a @ b / a.norm() / b.norm()) if a is not b else 0.0 for b in vectors] for a in vectors],
+        dtype=torch.float64,
+    )
+    return plain_transport(p, q, costs)
+
+
+@FAMILIES
+def test_gilot_is_how_far_the_next_token_moves(build: Callable[..., Any]) -> None:
+    model = build()
+    ids = zoo.prompt(model, 5)
+    embeddings, log_probs = plain_embeddings(model, ids), plain_log_probs(model, ids)
+    clean, expected = log_probs(embeddings).double().detach(), []
+    for place in range(5):
+        masked = embeddings.clone()
+        masked[place] = 0
+        after = log_probs(masked).double().detach()
+        table = model.W_E.detach()
+        kl, l2 = (clean.exp() * (clean - after)).sum(), (clean.exp() - after.exp()).square().sum().sqrt()
+        expected.append([plain_distance(table, clean, after, 0.7), float(kl), float(l2)])
+    asked = predict(model, ids, TARGET)
+    for column, options in enumerate(({"distance": "ot", "nucleus": 0.7}, {"distance": "kl"}, {"distance": "l2"})):
+        found = Gilot(**options)(asked)
+        assert relative(found.scores, torch.tensor(expected, dtype=torch.float64)[:, column]) < 1e-4, options
+        assert found.diagnostics["forwards"] == 5 and not found.signed
+
+
+def authors_distribution(model: Any, ids: Tensor, embeddings: Tensor, beams: int, written: int) -> Tensor:
+    """The authors' p_J: a beam search writes J tokens; each beam's next-token distribution counts as it is likely.
+
+    Transcribed from the definition: every step is a full run in float64, and the weight of a beam is the product of
+    the probabilities of the J tokens that it consists of.
+    """
+
+    def following(beam: list[int]) -> Tensor:
+        put = [("hook_embed", lambda live, hook: torch.cat([embeddings[None], live[:, len(embeddings) :]], 1))]  # noqa: ARG005
+        with torch.no_grad():
+            run = model.run_with_hooks(torch.tensor([[*ids[0].tolist(), *beam]]), fwd_hooks=put)
+        return run[0, -1].double().softmax(-1)
+
+    search: list[tuple[float, list[int]]] = [(1.0, [])]
+    for _ in range(written):
+        extended = [
+            (likely * float(p), [*beam, token])
+            for likely, beam in search
+            for token, p in enumerate(following(beam).tolist())
+        ]
+        search = sorted(extended, key=lambda pair: -pair[0])[:beams]
+    mixed = sum(likely * following(beam) for likely, beam in search)
+    return mixed / mixed.sum()
+
+
+@pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
+@pytest.mark.parametrize("written", [0, 1, 2, 3])
+def test_gilot_reads_the_distribution_of_its_authors(build: Callable[..., Any], written: int) -> None:
+    model = build()
+    ids = zoo.prompt(model, 4)
+    prediction = predict(model, ids, TARGET)
+    batches = prediction.prompt.batches("auto", 4)
+    for masked in (None, 2):
+        embeddings = plain_embeddings(model, ids)
+        if masked is not None:
+            embeddings[masked] = 0
+        writer = Writer.after(prediction, batches, lambda _: None, states=None if masked is None else embeddings)
+        found = later(beam_search(writer, 3, written)).double().exp()
+        expected = authors_distribution(model, ids, embeddings, 3, written)
+        total_variation = float((found - expected).abs().sum()) / 2
+        assert total_variation < 1e-12
+
+
+@pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
+def test_gilot_looks_ahead_along_beams(build: Callable[..., Any]) -> None:
+    model = build()
+    ids = zoo.prompt(model, 4)
+    embeddings = plain_embeddings(model, ids)
+    clean, expected = authors_distribution(model, ids, embeddings, 2, 2), []
+    for place in range(4):
+        masked = embeddings.clone()
+        masked[place] = 0
+        expected.append(float((clean - authors_distribution(model, ids, masked, 2, 2)).norm()))
+    asked = predict(model, ids, TARGET)
+    found = Gilot(distance="l2", length=3, beams=2)(asked)
+    assert relative(found.scores, torch.tensor(expected, dtype=torch.float64)) < 1e-5
+    assert found.diagnostics["forwards"] == Gilot(length=3, beams=2).work(asked)["forwards"] == 5 * (1 + 2 * 2)
+    assert relative(Gilot(distance="l2", length=3, beams=2, batch=1)(asked).scores, found.scores) < 1e-9
+
+
+def test_the_worked_example_of_gilot() -> None:
+    p, q = torch.tensor([0.8, 0.2], dtype=torch.float64), torch.tensor([0.5, 0.5], dtype=torch.float64)
+    costs = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
+    assert float(exact_transport(p, q, costs)) == pytest.approx(0.3)
+    assert float(exact_transport(p, p, costs)) == 0
+    assert float(transport(torch.eye(2), 1, 9, p.log(), q.log())) == pytest.approx(0.3)
+    assert float(transport(torch.tensor([[1.0, 0.0], [-2.0, 0.0]]), 1, 9, p.log(), q.log())) == pytest.approx(0.6)
+    assert float(transport(torch.tensor([[1.0, 0.5], [2.0, 1.0]]), 1, 9, p.log(), q.log())) == pytest.approx(
+        0, abs=1e-7
+    )
+    assert float(euclidean(p.log(), q.log())) == pytest.approx(0.3 * math.sqrt(2))
+
+
+def test_transport_solves_its_linear_programme() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for size in (3, 8, 20):
+        p, q = torch.randn(2, size, generator=generator, dtype=torch.float64).softmax(-1)
+        costs = torch.rand(size, size, generator=generator, dtype=torch.float64)
+        assert float(exact_transport(p, q, costs)) == pytest.approx(plain_transport(p, q, costs), rel=1e-9)
+
+
+def test_what_counts_as_likely() -> None:
+    log_probs = torch.tensor([0.15, 0.5, 0.05, 0.3], dtype=torch.float64).log()
+    for share, most, tokens in (
+        (0.4, 9, [1]),
+        (0.79, 9, [1, 3]),
+        (0.81, 9, [0, 1, 3]),
+        (1, 9, [0, 1, 2, 3]),
+        (1, 2, [1, 3]),
+    ):
+        assert likeliest(log_probs, share, most).nonzero()[:, 0].tolist() == tokens, (share, most)
+    mixed = later(
+        Beams(torch.zeros(2, 1), torch.tensor([0.6, 0.2]).log(), torch.tensor([[0.5, 0.5], [0.1, 0.9]]).log())
+    )
+    assert mixed.exp().tolist() == pytest.approx([0.4, 0.6])
+
+
+def test_options_of_gilot_do_something() -> None:
+    asked = on_bridge()
+    plain = Gilot()(asked).scores
+    for change in ({"mask": "mean"}, {"nucleus": 0.5}, {"support": 3}, {"length": 2}, {"length": 2, "beams": 2}):
+        assert not torch.equal(Gilot(**change)(asked).scores, plain), change
+    assert relative(Gilot(batch=1)(asked).scores, plain) < 1e-9
+    same = Gilot(mask=int(asked.ids[3]))(asked).scores
+    assert float(same[3]) < 1e-9 < float(same.max())
+
+
+def test_what_gilot_refuses() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    with pytest.raises(ValueError, match="'gilot' explains one token, and cannot contrast"):
+        Gilot()(predict(model, ids, (TARGET, 30)))
+    for nucleus in (0, 1.5):
+        with pytest.raises(ValueError, match=f"nucleus={nucleus}.* must be above 0 and at most 1"):
+            Gilot(nucleus=nucleus)
+    with pytest.raises(ValueError, match="'gilot' takes 108 positions, and this model has 64: make length=101 smaller"):
+        Gilot(length=101)(on_bridge())
+    try:
+        asked = predict(hooked_up(model), ids, TARGET)
+        with pytest.raises(ValueError, match="'gilot' writes after the context, which hooks on the model"):
+            Gilot(length=2)(asked)
+        assert Gilot()(asked).scores.max() > 0
+    finally:
+        model.reset_hooks()

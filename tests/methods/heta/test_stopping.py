@@ -1,0 +1,252 @@
+"""Stopping when sure: the same samples as without, fewer of them, and what is promised about the others."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import t as student
+from torch import Tensor
+
+import heta_lens
+from helpers import zoo
+from helpers.asking import explain, predict, relative
+from heta_lens._util.sample_statistics import Samples
+from heta_lens.methods.heta.score import Parts
+from heta_lens.methods.heta.stopping import half_widths, probes_needed, probes_wanted, upper
+
+TARGET, N = 7, 9
+
+
+def found(model: Any, ids: Tensor, target: Any = TARGET, **options: Any) -> heta_lens.Attribution:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*were too few", UserWarning)
+        return explain(model, ids, target, **options)
+
+
+# ---------------------------------------------------------------------------------------- how many probes to take
+def parts(drawn: list[Tensor], gate: Tensor, information: Tensor | None = None) -> Parts:
+    return Parts(gate, Samples.uneven(drawn), information, 1.0, 1.0)
+
+
+def test_the_probes_needed_are_the_fewest_that_are_enough() -> None:
+    spread = torch.tensor([0.0, 0.05, 0.1, 0.2, 9.0], dtype=torch.float64)
+    needed = probes_needed(spread, 0.1, 40)
+    assert needed.tolist()[0] == 3 and needed.tolist()[-1] == 40
+    for s, n in list(zip(spread.tolist(), needed.tolist(), strict=True))[:-1]:
+        assert student.ppf(0.975, n - 1) * s / n**0.5 <= 0.1
+        assert n == 3 or student.ppf(0.975, n - 2) * s / (n - 1) ** 0.5 > 0.1
+
+
+def test_without_a_tolerance_every_probe_is_taken_at_once() -> None:
+    empty = [torch.empty(0)] * 3
+    assert probes_wanted(parts(empty, torch.ones(3)), "none", None, None, 0.0, 10).tolist() == [10, 10, 10]
+
+
+SURE, SMALL = torch.tensor([10.0, 10.1, 9.9]), torch.tensor([0.1, 0.2, 0.0])
+
+
+def test_a_token_is_probed_again_until_it_is_known_well_enough() -> None:
+    now = parts([SURE, torch.tensor([5.0, 9.0, 7.0]), SMALL, 0.9 * SURE], torch.ones(4))
+    assert probes_wanted(now, "none", None, 0.2, 0.0, 40).tolist() == [3, 6, 3, 3]  # no further than to twice as many
+    assert probes_wanted(now, "none", None, 0.2, 0.0, 4).tolist() == [3, 4, 3, 3]
+    assert probes_wanted(now, "none", None, 10.0, 0.0, 40).tolist() == [3, 3, 3, 3]
+
+
+def test_probes_that_agree_by_accident_are_not_trusted() -> None:
+    """Where the others' probes spread by a fifth, so will those of a token whose first three were the same."""
+    usual = torch.tensor([8.0, 12.0, 10.0])
+    same = parts([torch.full((3,), 10.0), usual, 0.01 * usual], torch.ones(3))
+    assert probes_wanted(same, "none", None, 0.1, 0.0, 40).tolist() == [6, 6, 3]
+    alone = parts([torch.full((3,), 10.0), SURE, 0.01 * SURE], torch.ones(3))
+    assert probes_wanted(alone, "none", None, 0.1, 0.0, 40).tolist() == [3, 3, 3]
+
+
+def test_only_tokens_that_may_matter_are_probed() -> None:
+    bound = torch.tensor([100.0, 20.0, 5.0, 0.05])
+    gate, empty = torch.ones(4) / 4, torch.empty(0)
+    first = probes_wanted(parts([empty] * 4, gate), "none", bound, None, 1e-2, 10)
+    assert first.tolist() == [10, 10, 0, 0]  # before it is known what the largest is
+    drawn = [torch.full((10,), 80.0), torch.full((10,), 10.0), empty, empty]
+    assert probes_wanted(parts(drawn, gate), "none", bound, None, 1e-2, 10).tolist() == [10, 10, 10, 0]
+    heavy = torch.tensor([1e6, 0.0, 0.0, 0.0])  # by its information the first is so large that no other matters
+    assert probes_wanted(parts([empty] * 4, gate, heavy), "none", bound, None, 1e-2, 10).tolist() == [0, 0, 0, 0]
+
+
+def test_a_bound_that_is_no_number_prunes_nothing() -> None:
+    """So that it is found where it arises."""
+    bound = torch.tensor([torch.nan, 1.0, 2.0])
+    wanted = probes_wanted(parts([torch.empty(0)] * 3, torch.ones(3)), "none", bound, None, 1e-2, 10)
+    assert wanted.tolist() == [10, 10, 10]
+
+
+def test_the_bound_is_an_upper_end_of_the_mean() -> None:
+    row = Samples.even(torch.tensor([[1.0, 2.0], [3.0, 2.0]]))
+    assert upper(row).tolist() == pytest.approx([2 + student.ppf(0.975, 1) * 1, 2])
+
+
+# ---------------------------------------------------------------------------------------------------- real models
+@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama|native)|hooked-rotary_gqa"))
+def test_fewer_probes_are_the_first_of_the_same(build: Any) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    few = found(model, ids, probes=12, tolerance=0.3)
+    counts = few.diagnostics["probes"].tolist()
+    assert 3 <= min(counts) < max(counts) <= 12
+    for count in set(counts):
+        all_of_them = found(model, ids, probes=count).parts["curvature"]
+        same = torch.tensor(counts) == count
+        assert relative(few.parts["curvature"][same], all_of_them[same]) < 1e-6
+    assert few.diagnostics["hvps"] == sum(counts)
+    assert few.diagnostics["pruned"] == 0
+
+
+@pytest.mark.sample(quick=1, test=7)
+@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|native)"))
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"variant": "win", "window": 4, "window_mode": "frozen"},
+        {"variant": "win", "window": 4, "window_mode": "restrict"},
+        {"variant": "ls", "layers": 1},
+        {"variant": "gn"},
+        {"support": "row"},
+        {"balance": "sum"},
+        {"variant": "no_gate"},
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("unchecked")
+def test_every_way_of_probing_can_stop(build: Any, options: dict[str, Any]) -> None:
+    """A tolerance that is not reached takes all the probes there are, and one that is at once the fewest."""
+    model = build()
+    ids = zoo.prompt(model, N)
+    every, most = found(model, ids, probes=7, **options), found(model, ids, probes=7, tolerance=1e-9, **options)
+    assert most.diagnostics["probes"].tolist() == [7] * N
+    assert relative(most.scores, every.scores) < 1e-6
+    for kind in ("scores", "curvature"):
+        assert relative(most.standard_errors[kind], every.standard_errors[kind]) < 1e-5
+    least = found(model, ids, probes=7, tolerance=1e3, **options)
+    assert least.diagnostics["probes"].tolist() == [3] * N and least.diagnostics["unsure"] == 0
+    assert relative(least.scores, found(model, ids, probes=3, **options).scores) < 1e-6
+
+
+def test_pruned_tokens_are_small_and_the_others_as_they_were() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 20)
+    every, pruned = found(model, ids, probes=8), found(model, ids, probes=8, prune=0.05)
+    kept = pruned.diagnostics["probes"] > 0
+    assert 0 < pruned.diagnostics["pruned"] == int((~kept).sum()) < 20
+    assert relative(pruned.scores[kept], every.scores[kept]) < 1e-9
+    assert not pruned.parts["curvature"][~kept].any()
+    low, high = pruned.interval()
+    assert torch.equal(low.isnan(), ~kept) and torch.equal(high.isnan(), ~kept)  # nobody looked
+    assert pruned.diagnostics.balanced is None
+    gap = every.scores - pruned.scores
+    assert (gap >= -1e-12).all() and gap.max() <= 0.05 * every.scores.max()
+    assert pruned.diagnostics["hvps"] == 8 * (1 + int(kept.sum()))
+
+
+def test_intervals_know_how_many_probes_each_token_had() -> None:
+    model = zoo.bridge("gpt2")
+    some = found(model, zoo.prompt(model, N), probes=12, tolerance=0.3)
+    low, high = some.interval(0.9)
+    reach = [student.ppf(0.95, count - 1) for count in some.diagnostics["probes"].tolist()]
+    expected = torch.tensor(reach).to(some.scores) * some.standard_errors["scores"]
+    torch.testing.assert_close((high - low) / 2, expected)
+
+
+def test_a_picture_without_some_tokens_knows_how_sure_the_others_are(tmp_path: Path) -> None:
+    model = zoo.bridge("gpt2")
+    some = found(model, zoo.prompt(model, 12), probes=12, tolerance=0.3, prune=0.05)
+    some.save(tmp_path / "some")
+    for one in (some, heta_lens.Attribution.load(tmp_path / "some")):
+        few = one.without([0, 3])
+        assert len(few.diagnostics["probes"]) == 10
+        expected = torch.stack(one.interval())[:, [1, 2, *range(4, 12)]]
+        torch.testing.assert_close(torch.stack(few.interval()), expected, equal_nan=True)
+
+
+@pytest.mark.slow
+def test_fitted_weights_are_of_tokens_that_were_all_probed() -> None:
+    model = zoo.bridge("gpt2")
+    predictions = [predict(model, zoo.prompt(model, N, seed=seed)) for seed in range(3)]
+    whole, pruned = (heta_lens.fit_weights(predictions, heta_lens.Heta(prune=prune)) for prune in (0.0, 0.3))
+    assert (whole.beta, whole.gamma) == (pruned.beta, pruned.gamma)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_promised_is_kept_for_most_tokens() -> None:
+    """Judged by many more probes: within the tolerance, but for tokens that are counted as unsure."""
+    model = zoo.bridge("gpt2")
+    kept = []
+    for seed in range(5):
+        ids = zoo.prompt(model, N, seed=seed)
+        truth = found(model, ids, probes=400, seed=99).scores
+        some = found(model, ids, probes=300, tolerance=0.1, seed=seed)
+        assert some.diagnostics["unsure"] == 0
+        kept += ((some.scores - truth).abs() <= 0.1 * truth.max()).tolist()
+    assert np.mean(kept) >= 0.95
+
+
+def test_a_frame_tells_how_many_probes_each_token_had() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    some = found(model, ids, probes=12, tolerance=0.3)
+    assert some.to_frame()["probes"].tolist() == some.diagnostics["probes"].tolist()
+    assert "probes" not in explain(model, ids).to_frame()
+
+
+def test_scores_that_are_not_sure_enough_are_told_of() -> None:
+    model = zoo.bridge("gpt2")
+    prediction = predict(model, zoo.prompt(model, N), TARGET)
+    with pytest.warns(UserWarning, match=r"probes=3 were too few for \d of 9 scores .* tolerance=0.001"):
+        unsure = heta_lens.Heta(variant="hessian_only", probes=3, tolerance=0.001)(prediction).diagnostics["unsure"]
+    assert 0 < unsure <= 9
+
+
+@pytest.mark.slow
+def test_a_span_stops_for_each_target_alone() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    _, cache = model.run_with_cache(ids)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        span = heta_lens.attribute_span(cache, 6, tokens=ids, tolerance=0.3, probes=12)
+        for step in span.steps:
+            alone = heta_lens.attribute(cache, position=len(step), tokens=ids, tolerance=0.3, probes=12)
+            assert step.diagnostics["probes"].tolist() == alone.diagnostics["probes"].tolist()
+            assert relative(step.scores, alone.scores) < 1e-6
+
+
+def test_half_widths_are_students_over_a_tokens_own_probes() -> None:
+    own = parts([torch.tensor([1.0, 3.0, 8.0]), torch.tensor([5.0, 7.0])], torch.tensor([0.5, 0.25]))
+    expected = [
+        0.5 * float(torch.tensor([1.0, 3.0, 8.0]).std()) / 3**0.5 * student.ppf(0.975, 2),
+        0.25 * float(torch.tensor([5.0, 7.0]).std()) / 2**0.5 * student.ppf(0.975, 1),
+    ]
+    assert half_widths(own, "none").tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tolerance": 0}, "tolerance=0 is never reached"),
+        ({"tolerance": -0.1}, "tolerance=-0.1 must be at least 0"),
+        ({"prune": -1}, "prune=-1 must be at least 0"),
+        ({"tolerance": "0.1"}, "tolerance='0.1' must be a number"),
+        ({"tolerance": 0.1, "probes": 2}, "needs at least probes=3"),
+        ({"prune": 0.1, "probes": 2}, "needs at least probes=3"),
+        ({"tolerance": 0.1, "interactions": True}, "does not go with interactions=True"),
+        ({"tolerance": 0.1, "variant": "win", "window_mode": "chunk"}, "does not go with window_mode='chunk'"),
+        ({"prune": 0.1, "support": "row"}, "does not go with support='row'"),
+        ({"prune": 0.1, "balance": "sum"}, "does not go with balance='sum'.*needs balance='none'"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_what_cannot_stop_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        heta_lens.Heta(**options)

@@ -1,0 +1,70 @@
+"""Peering against cosines of plainly read states."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from helpers import zoo
+from helpers.activations import OTHER, TARGET, N, alike_by_loops, explain
+from helpers.asking import predict, relative
+from heta_lens.methods.hidden_states import peering
+from heta_lens.methods.hidden_states.peering import Peering
+
+FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
+ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
+
+
+def test_peering_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = zoo.bridge("gpt2")
+    states = torch.tensor([[1, 0], [0, 1], [1, 1], [1, 0]], dtype=torch.float64)  # the last is the target's
+    monkeypatch.setattr(peering, "streams", lambda asked, ids, layers: {2: states[None]})  # noqa: ARG005
+    prediction = predict(model, zoo.prompt(model, 3), TARGET)
+    assert Peering(threshold=0)(prediction).scores.tolist() == pytest.approx([1, 0, 0.5**0.5])
+    mean = (1 + 0.5**0.5) / 3
+    assert Peering()(prediction).scores.tolist() == pytest.approx([1 - mean, 0, 0.5**0.5 - mean])
+    assert Peering(threshold=-1)(prediction).scores.tolist() == pytest.approx([2, 1, 1 + 0.5**0.5])
+
+
+@pytest.mark.slow
+@FAMILIES
+@pytest.mark.parametrize("query", ["target", "predictor"])
+@pytest.mark.parametrize("center", [False, True])
+def test_peering_equals_cosines_of_plain_states(build: Callable[..., Any], query: Any, center: bool) -> None:
+    model = build()
+    ids = torch.cat([zoo.prompt(model, N), torch.tensor([[TARGET]])], 1)
+    _, cache = model.run_with_cache(ids)
+    for layer in (0, 1, None):
+        states = cache[f"blocks.{1 if layer is None else layer}.hook_resid_post"][0]
+        alike = alike_by_loops(states, N if query == "target" else N - 1, center=center)
+        for threshold, theta in (("mean", alike.mean()), (0.1, 0.1), (-1, -1)):
+            method = Peering(query=query, layer=layer, center=center, threshold=threshold)
+            found = explain(model, method)
+            torch.testing.assert_close(found.scores, (alike - theta).clamp(min=0), rtol=0, atol=1e-6)
+            assert found.diagnostics["sees_target"] == (query == "target")
+
+
+@ONE_EACH
+def test_peering_asks_about_its_target_unless_it_is_told_not_to(build: Callable[..., Any]) -> None:
+    first, second = (explain(build(), Peering(), target).scores for target in (TARGET, OTHER))
+    assert relative(first, second) > 1e-3
+    apart = Peering(query="predictor")
+    assert torch.equal(explain(build(), apart, TARGET).scores, explain(build(), apart, (TARGET, OTHER)).scores)
+    with pytest.raises(ValueError, match="method='peering' explains one token, and cannot contrast it"):
+        explain(build(), Peering(), (TARGET, OTHER))
+
+
+@ONE_EACH
+def test_a_target_needs_room_after_the_context(build: Callable[..., Any]) -> None:
+    with pytest.raises(
+        ValueError,
+        match=f"takes {zoo.N_CTX + 1} positions, and this model has {zoo.N_CTX}: query='predictor' needs no more",
+    ):
+        explain(build(), Peering(), n=zoo.N_CTX)
+    assert explain(build(), Peering(query="predictor"), n=zoo.N_CTX).scores[-1] > 0
+
+
+def test_a_layer_that_the_model_does_not_have_is_refused() -> None:
+    with pytest.raises(ValueError, match="layer=2 is none of the layers 0 to 1 this model has"):
+        explain(zoo.bridge("gpt2"), Peering(layer=2))

@@ -1,0 +1,144 @@
+"""ContextCite next to its authors' package, wherever that is installed: ``make oracles`` does so.
+
+On import it downloads a sentence splitter, which sources that are given do without: stand-ins keep it off the network.
+"""
+
+import copy
+import sys
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import Lasso
+
+from helpers import zoo
+from helpers.asking import predict, relative
+from heta_lens.methods.perturbation.context_cite import ContextCite, official_masks
+from heta_lens.prediction.linear_fits import lasso
+from heta_lens.prediction.readout import on_scale
+from heta_lens.prediction.sentence_spans import sentences
+
+with pytest.MonkeyPatch.context() as stand_ins:
+    stand_ins.setitem(sys.modules, "nltk", SimpleNamespace(download=lambda _: None))
+    stand_ins.setitem(sys.modules, "spacy.lang.en", SimpleNamespace(English=None))
+    theirs, partitioner, solver, utils = (
+        pytest.importorskip(f"context_cite{part}") for part in ("", ".context_partitioner", ".solver", ".utils")
+    )
+
+CONTEXT = "The cat sat on the mat. Is the dog in Rome? No, the tower is in Rome!"
+QUERY, ANSWER = " The capital of", " Italy is Rome."
+
+
+@pytest.fixture
+def exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their code in float64, and their fit until it stands still: it stops at a gap of 1e-4 of the values' squares."""
+    double = SimpleNamespace(**{**vars(np), "float32": np.float64})
+    monkeypatch.setattr(solver, "np", double)
+    monkeypatch.setattr(solver, "Lasso", partial(Lasso, tol=1e-12, max_iter=10**6))
+    monkeypatch.setattr(utils, "np", double)
+    zeros = partial(torch.zeros, dtype=torch.float64)
+    monkeypatch.setattr(utils, "ch", SimpleNamespace(**{**vars(torch), "zeros": zeros}))
+
+
+# -------------------------------------------------------------------------------------------------------------- masks
+@pytest.mark.parametrize("seed", [0, 3, 2024])
+@pytest.mark.parametrize("sources", [1, 2, 7, 60])
+@pytest.mark.parametrize("keep", [0.25, 0.5, 0.9])
+def test_the_same_sources_stay(seed: int, sources: int, keep: float) -> None:
+    asked = []
+    masks, _ = utils._create_regression_dataset(80, sources, lambda mask: asked.append(mask) or [5], [7], keep, seed)
+    found = official_masks(seed, 80, sources, keep)
+    assert found.dtype == bool and np.array_equal(found, masks) and np.array_equal(found, asked)
+
+
+# --------------------------------------------------------------------------------------------------------------- fits
+def drawn(samples: int, sources: int, keep: float) -> tuple[np.ndarray, np.ndarray]:
+    """Random masks, and values that half of the sources matter for."""
+    random = np.random.default_rng(samples)
+    masks = random.random((samples, sources)) < keep
+    effects = 2 * random.normal(size=sources) * (np.arange(sources) % 2)
+    return masks, masks @ effects + random.normal(size=samples) / 2 - 3
+
+
+FITS = pytest.mark.parametrize(
+    ("samples", "sources", "keep", "penalty"),
+    [(64, 3, 0.5, 0.01), (64, 20, 0.5, 0.01), (64, 20, 0.3, 0.2), (16, 6, 0.9, 0.01), (24, 30, 0.7, 0.1), (9, 1, 0, 1)],
+)
+
+
+@FITS
+@pytest.mark.usefixtures("exactly")
+def test_the_same_line_is_fitted(samples: int, sources: int, keep: float, penalty: float) -> None:
+    masks, values = drawn(samples, sources, keep)
+    found = lasso(masks, values, np.ones(samples), penalty, standardised=True)
+    weights, intercept = solver.LassoRegression(penalty).fit(masks, values, 1)
+    assert found.weights == pytest.approx(weights, rel=1e-7, abs=1e-9)
+    assert found.intercept == pytest.approx(intercept, rel=1e-7)
+
+
+@pytest.mark.parametrize(("samples", "sources"), [(64, 3), (64, 20), (400, 60)])
+def test_their_line_as_it_comes_is_as_near_as_they_fit_it(samples: int, sources: int) -> None:
+    masks, values = drawn(samples, sources, 0.5)
+    found = lasso(masks, values, np.ones(samples), 0.01, standardised=True)
+    weights, intercept = solver.LassoRegression().fit(masks, values, 1)
+    assert np.abs(found.weights - weights).max() < 1e-3 * np.abs(weights).max()
+    assert found.intercept == pytest.approx(intercept, rel=1e-3)
+
+
+# ----------------------------------------------------------------------------------------------------------- log-odds
+@pytest.mark.parametrize("steep", [0.1, 1, 10])
+def test_the_same_odds_are_read(steep: float) -> None:
+    logits = steep * torch.randn(9, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = torch.stack([on_scale(row, 5 * k, "log_odds") for k, row in enumerate(logits)])
+    assert relative(found, utils._compute_logit_probs(logits[None], 5 * torch.arange(9)[None])[0]) < 1e-12
+
+
+# ------------------------------------------------------------------------------------------------------ the whole way
+class Given(partitioner.BaseContextPartitioner):
+    """Sources as heta_lens splits them, with the white space before each, so that their tokens stay what they are."""
+
+    def split_context(self) -> None: ...
+
+    @property
+    def num_sources(self) -> int:
+        return len(sentences(self.context))
+
+    def get_source(self, index: int) -> str:
+        return self.context[slice(*sentences(self.context)[index])]
+
+    def get_context(self, mask: Any = None) -> str:
+        return "".join(s for k, s in enumerate(self.sources) if mask is None or mask[k])
+
+
+def citer(family: str, samples: int, keep: float) -> Any:
+    """Theirs, of an answer that is given."""
+    tokenizer = copy.deepcopy(zoo.tokenizer())
+    tokenizer.chat_template = "{{ bos_token }}{{ messages[0].content }}"
+    made = theirs.ContextCiter(
+        zoo.huggingface(family), tokenizer, CONTEXT, QUERY, num_ablations=samples, ablation_keep_prob=keep,
+        prompt_template="{context}{query}", partitioner=Given(CONTEXT),
+    )  # fmt: skip
+    made._cache["output"] = tokenizer.bos_token + CONTEXT + QUERY + ANSWER
+    return made
+
+
+@pytest.mark.usefixtures("exactly")
+@pytest.mark.filterwarnings("ignore:.*autocast.*:FutureWarning", "ignore:.*CUDA is not available:UserWarning")
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2"])  # whose bridges give the very same logits
+@pytest.mark.parametrize(("samples", "keep"), [(64, 0.5), (20, 0.7)])
+def test_every_token_of_an_answer_is_cited_alike(family: str, samples: int, keep: float) -> None:
+    their = citer(family, samples, keep)
+    prompt, answer = their._get_prompt_ids(), their._response_ids
+    query = len(zoo.tokenizer().encode(QUERY, add_special_tokens=False))
+    assert len(answer) > 2 and their.num_sources == 3
+    for k, token in enumerate(answer):
+        ids = torch.tensor([prompt + answer[:k]])
+        method = ContextCite(query=((len(prompt) - query, ids.shape[1]),), samples=samples, keep=keep)
+        some = method(predict(zoo.bridge(family), ids, token)).diagnostics
+        weights, intercept = their._get_attributions_for_ids_range(k, k + 1)
+        assert some["sources"] == [source.strip() for source in their.sources]
+        assert some["source_weights"] == pytest.approx(weights, rel=1e-7, abs=1e-9)
+        assert some["intercept"] == pytest.approx(intercept, rel=1e-7)

@@ -1,0 +1,44 @@
+"""Leave-one-out against one plain run per token, and captum."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from helpers import zoo
+from helpers.asking import plain_embeddings, plain_log_probs, predict, relative
+from helpers.gradients import TARGET, N, every, plain, scores, with_row
+from heta_lens.methods.perturbation.leave_one_out import LeaveOneOut
+
+MODEL = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
+ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
+
+
+@MODEL
+def test_leaving_one_out_is_one_plain_run_each(build: Callable[..., Any]) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    embeddings, log_probs = plain_embeddings(model, ids), plain_log_probs(model, ids)
+    clean = log_probs(embeddings).detach()
+    asked = predict(model, ids, TARGET)
+    kl, drop = (LeaveOneOut(effect=effect, mask="mean")(asked).scores for effect in ("kl", "log_prob"))
+    left = [log_probs(with_row(embeddings, place, embeddings.mean(0))).detach() for place in range(N)]
+    assert relative(kl, torch.stack([(clean.exp() * (clean - one)).sum() for one in left])) < 1e-6
+    assert relative(drop, torch.stack([(clean - one)[TARGET] for one in left])) < 1e-6
+
+
+@ONE_EACH
+def test_leaving_one_out_is_captums_ablation(build: Callable[..., Any]) -> None:
+    captum = pytest.importorskip("captum.attr")
+    model = build()
+    ids = zoo.prompt(model, N)
+    embeddings = plain_embeddings(model, ids)
+    tokens = torch.arange(N)[None, :, None].expand(1, -1, embeddings.shape[1])
+    theirs = captum.FeatureAblation(every(plain(model, ids))).attribute(embeddings[None], feature_mask=tokens)
+    assert relative(scores(LeaveOneOut(effect="log_prob"), model, ids), theirs[0, :, 0]) < 1e-9
+
+
+def test_leaving_one_out_has_a_direction_only_where_it_looks_at_the_target() -> None:
+    asked = predict(zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N), TARGET)
+    assert LeaveOneOut(effect="log_prob")(asked).signed and not LeaveOneOut()(asked).signed

@@ -1,0 +1,154 @@
+"""Every evaluator prefers good scores to bad ones, and explains what it compares with."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import heta_lens
+from helpers.asking import doubts_allowed
+from helpers.evaluating import case_of, demo, scored
+from heta_lens.data.instance import Instance
+from heta_lens.data.suites import suite
+from heta_lens.evaluation import Entry, figures, runner
+from heta_lens.evaluation.runner import ask
+from heta_lens.metrics import METRICS
+from heta_lens.metrics.evaluators import READINGS, of_whole_answer
+from heta_lens.metrics.explained_prompt import positions
+from heta_lens.metrics.shared_measurements import SharedMeasurements
+from heta_lens.prediction.make_attribution import make_attribution
+
+
+def means() -> dict[str, dict[str, float]]:
+    """What metrics say of leaving one out, of gold words, of random scores, and of the first upside down."""
+    names = [name for name, metric in METRICS.items() if not metric.again]
+    found: dict[str, list[dict[str, Any]]] = {"own": [], "gold": [], "random": [], "inverted": []}
+    for number, instance in enumerate(
+        [
+            *suite("recall", limit=4, facts=3, wordings="trained"),
+            *suite("recall", limit=1, claim=True, facts=3, wordings="trained"),
+        ]
+    ):
+        case = case_of(instance)
+        gold = np.isin(np.arange(len(case.scores)), case.positions("gold")).astype(float)
+        drawn = np.random.default_rng(number).random(len(gold))
+        ways = {
+            "own": case.scores,
+            "gold": gold + 1e-3 * drawn,
+            "random": drawn,
+            "inverted": case.scores.max() - case.scores,
+        }
+        for way, scores in ways.items():
+            found[way].append(figures(scored(case, scores), names)[0])
+    return {way: {name: mean([one[name] for one in some]) for name in names} for way, some in found.items()}
+
+
+def mean(values: list[Any]) -> float:
+    """Of pairs, the one part over the other."""
+    table = np.array([value for value in values if value is not None], dtype=float)
+    return float(table.mean()) if table.ndim == 1 else float(table[:, 0].mean() / table[:, 1].mean())
+
+
+UNORDERED = {
+    *("soft_ns", "soft_ns_raw"),  # a token's worth of a context is too little for a sure prediction, whichever it is
+    *("faithfulness_error", "additivity_gap"),  # go by the size of scores, not by their order
+    "verdict_change_random",  # is the same for all
+}
+"""Metrics that do not put these in order on the demo model, and why."""
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("unchecked")
+def test_every_metric_prefers_good_scores_to_random_ones_and_these_to_bad_ones() -> None:
+    found = means()
+    for name in found["own"].keys() - UNORDERED:
+        good, gold, random, bad = (found[way][name] for way in ("own", "gold", "random", "inverted"))
+        sign = 1 if METRICS[name].better == "more" else -1
+        assert sign * good > sign * random, name
+        assert sign * random >= sign * bad - 1e-3 or name == "verdict_change", name  # right or wrong, of few: coarse
+        assert sign * gold >= sign * good or "gold" not in METRICS[name].needs, name
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+def test_evidence_put_in_the_twin_is_looked_for_there() -> None:
+    """What the last position attends to finds the evidence in both texts, a method that knows no tokens in neither."""
+    found = []
+    for instance in suite("recall", limit=4, facts=2, distractors="before"):
+        case = case_of(instance)
+        gold = case.positions("gold")
+        known = figures(case, ["causal_pass_5", "causal_pass_5_unpatched", "causal_pass_5_chance"])[0]
+        drawn = [np.random.default_rng(seed).permutation(case.candidates)[:5] for seed in range(2000)]
+        chance = np.mean([bool({*gold} & {*some}) for some in drawn])
+        assert known["causal_pass_5_chance"] == pytest.approx(chance, abs=0.05)
+        found.append((known["causal_pass_5"], known["causal_pass_5_unpatched"]))
+        recent = replace(case, ready=lambda *_: heta_lens.METHODS["recency"]())  # which is blind to what is patched
+        late = float(bool({*gold} & {*case.candidates[-5:]}))
+        assert [*figures(recent, ["causal_pass_5", "causal_pass_5_unpatched"])[0].values()] == [late, late]
+    assert np.mean(found, axis=0)[0] >= 0.75
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+def test_the_span_of_an_answer_is_explained_token_by_token() -> None:
+    (instance,) = suite("recall", limit=1, facts=2)
+    case = case_of(instance)
+    assert figures(case, ["span_f1"])[0]["span_f1"] == figures(case, ["f1"])[0]["f1"]
+    two = replace(instance, answer=f"{instance.answer}{instance.choices[0]}", choices=())
+    longer = case_of(two)
+    rows = [longer.explain(longer.prediction).scores.clamp(min=0)]
+    after = ask(demo(), replace(two, text=two.text + str(instance.answer), answer=instance.choices[0]))
+    rows.append(longer.explain(after).scores[: len(rows[0])].clamp(min=0))
+    expected = sum(row.double() / row.double().sum() for row in rows)
+    torch.testing.assert_close(of_whole_answer(longer), expected, check_dtype=False)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_paraphrase_is_explained_with_its_own_spans() -> None:
+    (instance,) = suite("recall", limit=1, facts=2)
+    asked = []
+
+    def ready(instance: Instance, prediction: Any) -> Any:
+        asked.append(positions(instance, prediction, "question"))
+        return heta_lens.METHODS["leave_one_out"]()
+
+    figures(replace(case_of(instance), ready=ready), ["paraphrase_consistency"])
+    other = instance.paraphrase
+    assert other is not None
+    assert asked == [positions(other, ask(demo(), other), "question")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "varies"),
+    [
+        *(("random", True), ("recency", False), ("heta probes=1", True), ("heta beta=0", False)),
+        *(("heta variant=transition_only", False), ("heta variant=kl_only", False), ("heta variant=gs", False)),
+    ],
+)
+def test_scores_vary_by_chance_only_where_a_method_has_some(method: str, varies: bool) -> None:
+    [instance], ready = suite("recall", limit=1, facts=2), Entry.read(method).ready
+    with doubts_allowed():
+        case = runner.explained(demo(), instance, SharedMeasurements(ask(demo(), instance)), ready)
+        values, reasons = figures(case, ["seed_variance"])
+    assert not reasons
+    assert (values["seed_variance"] > 0) == varies
+
+
+@pytest.mark.slow
+def test_what_a_special_token_has_does_not_matter() -> None:
+    [instance], names = suite("recall", limit=1, facts=2), [*READINGS, "f1", "evidence_mass", "sensitivity"]
+    prediction = ask(demo(), instance)
+    scores = torch.arange(float(len(prediction)))
+
+    def found(first: float) -> dict[str, Any]:
+        def explain(asked: Any) -> Any:
+            noisy = asked.embeddings.double().sum(1) + 10 * scores
+            return make_attribution(asked, "mine", torch.cat([torch.tensor([first]), noisy[1:]]), {}, {}, {})
+
+        return figures(runner.explained(demo(), instance, SharedMeasurements(prediction), lambda *_: explain), names)[0]
+
+    assert found(0.0) == found(1e4)
+    assert found(0.0)["sensitivity"] > 0 and found(0.0)["dsa_thresholded"] != 0

@@ -1,0 +1,64 @@
+"""Perturbation curves against one run after another, and the areas of worked examples."""
+
+from math import nan
+from typing import Any
+
+import pytest
+import torch
+
+from helpers import zoo
+from helpers.asking import plain_embeddings, plain_log_probs, predict
+from helpers.metric_inputs import MODEL, ONE_EACH, TARGET, N, double, prediction_of, some_scores
+from heta_lens.metrics import Curve, abpc, aopc, area, curve
+
+
+def test_the_worked_example_of_curves() -> None:
+    thirds = (0.0, 1 / 3, 2 / 3, 1.0)
+    morf, lerf = Curve(thirds, (0.9, 0.5, 0.3, 0.1)), Curve(thirds, (0.9, 0.85, 0.7, 0.1))
+    assert (aopc(morf), aopc(morf, skip_first=True)) == pytest.approx((0.45, 0.6))
+    assert (area(morf), area(lerf)) == pytest.approx((0.433333, 0.683333), abs=1e-6)
+    assert abpc(morf, lerf) == pytest.approx(0.25) == area(morf, "drop") - area(lerf, "drop")
+    assert aopc(Curve(thirds, (0.1, 0.6, 0.8, 0.9)), insert=True) == pytest.approx(0.5)
+
+
+@MODEL
+@pytest.mark.parametrize("insert", [False, True])
+@pytest.mark.parametrize("order", ["morf", "lerf"])
+def test_a_curve_is_one_run_after_another(build: Any, order: Any, insert: bool) -> None:
+    model = build()
+    asked, scores = prediction_of(model), some_scores()
+    embeddings, log_probs = plain_embeddings(model, zoo.prompt(model, N)), plain_log_probs(model, zoo.prompt(model, N))
+    places = [at for at in scores.argsort(descending=order == "morf").tolist() if at]  # the first begins the text
+    expected = []
+    for count in range(N):
+        gone = places[count:] if insert else places[:count]
+        states = embeddings.clone()
+        states[gone] = 0
+        expected.append(float(log_probs(states).detach()[TARGET].exp()))
+    found = curve(asked, scores, order=order, insert=insert, steps="tokens")
+    assert found.values == pytest.approx(expected, rel=1e-6) and found.shares[-1] == 1
+    tenths = curve(asked, scores, order=order, insert=insert)
+    assert tenths.values == pytest.approx([expected[int(share * 7 / 10)] for share in range(11)], rel=1e-6)
+
+
+@ONE_EACH
+def test_what_a_curve_depends_on(build: Any) -> None:
+    asked, scores = prediction_of(build()), some_scores()
+    plain = curve(asked, scores)
+    changes: list[dict[str, Any]] = [{"mask": "mean"}, {"scale": "log_prob"}, {"ablate": "remove"}, {"order": "lerf"}]
+    for change in [*changes, {"candidates": [2, 3]}, {"steps": (0.0, 0.5)}]:
+        assert curve(asked, scores, **change).values != plain.values, change
+    assert curve(asked, torch.zeros(N)) == curve(asked, torch.arange(N, 0, -1.0))  # of equal ones the first
+    alone = curve(asked, scores, ablate="remove", steps=(0.0, 1.0), candidates=range(1, N))
+    assert alone.values[1] == pytest.approx(
+        float(predict(build(), asked.ids[None, :1], TARGET).log_probs[TARGET].exp()), rel=1e-5
+    )
+
+
+def test_what_curves_refuse() -> None:
+    asked = prediction_of(zoo.bridge("gpt2"))
+    for steps in ((0.1, 1.0), (0.0, 2.0), (0.0, 0.5, 0.4), (0.0,)):
+        with pytest.raises(ValueError, match="must be shares from 0 up"):
+            curve(asked, some_scores(), steps=steps)
+    with pytest.raises(ValueError, match=r"scores\[2\] is nan"):
+        curve(asked, double(1, 2, nan, 4, 5, 6, 7, 8))

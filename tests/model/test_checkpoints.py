@@ -1,0 +1,229 @@
+"""Checkpoints that are incomplete, damaged or of another kind are refused in one sentence that says what is wrong."""
+
+import json
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from helpers import zoo
+from heta_lens.cli import app
+from heta_lens.model import loading
+from heta_lens.model.checkpoints import CheckpointError
+from heta_lens.model.loading import hub_answers, load_model
+
+Damage = Callable[[Path], Any]
+WEIGHT = "transformer.h.0.mlp.c_fc.weight"
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A small GPT-2 in one file and in shards, its unembedding tied (so not saved); and a Llama that is not tied."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in ("whole", "sharded", "untied")}
+    for name, folder in folders.items():
+        model = zoo.huggingface("llama" if name == "untied" else "gpt2", torch.float32)
+        model.save_pretrained(folder, max_shard_size="3KB" if name == "sharded" else "1GB")
+        zoo.tokenizer().save_pretrained(folder)
+    return folders
+
+
+def tensors(change: Callable[[dict[str, torch.Tensor]], Any]) -> Damage:
+    def damage(folder: Path) -> None:
+        kept = load_file(folder / "model.safetensors")
+        change(kept)
+        save_file(kept, folder / "model.safetensors", {"format": "pt"})
+
+    return damage
+
+
+def config(**changes: Any) -> Damage:
+    def damage(folder: Path) -> None:
+        file = folder / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+    return damage
+
+
+def written(name: str, text: str) -> Damage:
+    return lambda folder: (folder / name).write_text(text)
+
+
+def removed(pattern: str) -> Damage:
+    return lambda folder: [file.unlink() for file in folder.glob(pattern)]
+
+
+def truncated(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def pickled(folder: Path) -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def with_value(value: float) -> Damage:
+    return tensors(lambda kept: kept[WEIGHT].view(-1)[3:4].fill_(value))
+
+
+INDEX = "model.safetensors.index.json"
+FAULTS: dict[str, tuple[str, Damage, list[str]]] = {
+    "tensor missing": ("whole", tensors(lambda kept: kept.pop(WEIGHT)), ["lacks", WEIGHT]),
+    "untied unembedding missing": (
+        "untied",
+        tensors(lambda kept: kept.pop("lm_head.weight")),
+        ["lacks lm_head.weight"],
+    ),
+    "tensor unexpected": ("whole", tensors(lambda kept: kept.update(extra=torch.ones(2))), ["no place for", "extra"]),
+    "tensor of another shape": (
+        "whole",
+        tensors(lambda kept: kept.update({WEIGHT: kept[WEIGHT][:3].clone()})),
+        ["another shape", WEIGHT, "(3, 16), not (8, 16)"],
+    ),
+    "NaN": ("whole", with_value(torch.nan), ["not finite", WEIGHT]),
+    "infinity": ("whole", with_value(-torch.inf), ["not finite", WEIGHT]),
+    "truncated": ("whole", truncated, ["model.safetensors' is damaged"]),
+    "no weights": ("whole", removed("*.safetensors"), ["no weights (model.safetensors)"]),
+    "pickle": ("whole", pickled, ["pytorch_model.bin", "pickle", "safetensors"]),
+    "shard missing": ("sharded", removed("model-00002*"), [INDEX, "names model-00002", "missing"]),
+    "index missing": ("sharded", removed(INDEX), ["has weights but no model.safetensors or", INDEX]),
+    "index not JSON": ("sharded", written(INDEX, "{"), [INDEX, "not valid JSON"]),
+    "index without map": ("sharded", written(INDEX, "{}"), [INDEX, "no weight_map"]),
+    "no tokenizer_config": ("whole", removed("tokenizer_config.json"), ["no tokenizer_config.json", "save_pretrained"]),
+    "tokenizer_config not an object": ("whole", written("tokenizer_config.json", "[1]"), ["tokenizer_config", "list"]),
+    "tokenizer not JSON": ("whole", written("tokenizer.json", '{"model": '), ["tokenizer.json", "not valid JSON"]),
+    "tokenizer of another format": ("whole", written("tokenizer.json", "{}"), ["tokenizer.json' is not a tokenizer"]),
+    "no tokenizer": ("whole", removed("tokenizer.json"), ["cannot be loaded", "tokenizer"]),
+    "no config": ("whole", removed("config.json"), ["no config.json"]),
+    "config not JSON": ("whole", written("config.json", "{nope"), ["config.json", "not valid JSON"]),
+    "config not an object": ("whole", written("config.json", "[]"), ["config.json", "must be a JSON object, got list"]),
+    "config of wrong type": ("whole", config(n_layer="two"), ["cannot be loaded", "n_layer", "two"]),
+    "config of another model": ("whole", config(model_type="other"), ["cannot be loaded", "other"]),
+    "empty folder": ("whole", removed("*"), ["no config.json"]),
+}
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_faulty_checkpoint_is_refused_in_one_sentence(fault: str, saved: dict[str, Path], tmp_path: Path) -> None:
+    source, damage, words = FAULTS[fault]
+    folder = tmp_path / "model"
+    shutil.copytree(saved[source], folder)
+    damage(folder)
+    with pytest.raises(ValueError) as refused:  # noqa: PT011
+        load_model(str(folder))
+    sentence = str(refused.value)
+    assert not [word for word in [str(folder), *words] if word not in sentence], sentence
+    assert "\n" not in sentence and len(sentence) < 500 + len(str(folder))
+
+
+def logits(folder: Path) -> torch.Tensor:
+    model = load_model(str(folder))
+    return model(torch.arange(5, 11)[None])
+
+
+def benign(kept: dict[str, torch.Tensor]) -> None:
+    """Buffers that older files hold."""
+    kept["transformer.h.0.attn.bias"] = torch.ones(1, 1, 4, 4)
+    kept["transformer.h.0.attn.masked_bias"] = torch.tensor(-1e4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("source", ["whole", "sharded", "untied"])
+def test_a_whole_checkpoint_loads_with_its_own_weights(source: str, saved: dict[str, Path], tmp_path: Path) -> None:
+    plain = zoo.huggingface("llama" if source == "untied" else "gpt2", torch.float32)
+    torch.testing.assert_close(logits(saved[source]), plain(torch.arange(5, 11)[None]).logits, rtol=1e-4, atol=1e-5)
+    if source == "whole":
+        folder = shutil.copytree(saved[source], tmp_path / "model")
+        tensors(benign)(folder)
+        assert torch.equal(logits(folder), logits(saved[source]))
+
+
+def test_rotary_frequencies_in_an_old_file_are_no_fault(saved: dict[str, Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(saved["untied"], tmp_path / "model")
+    tensors(lambda kept: kept.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(1)}))(folder)
+    assert torch.equal(logits(folder), logits(saved["untied"]))
+
+
+def test_a_file_is_not_a_folder(saved: dict[str, Path]) -> None:
+    with pytest.raises(ValueError, match=r"config\.json' is a file: give the folder"):
+        load_model(str(saved["whole"] / "config.json"))
+
+
+def test_a_name_that_is_not_here_is_one_sentence_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ValueError, match=r"'no-such/model'.*Hugging Face hub\) cannot be loaded") as refused:
+        load_model("no-such/model")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.fixture
+def no_hub(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """No address can be looked up, and no request waits for another try."""
+    asked: list[str] = []
+
+    def unknown(host: Any, *_: Any, **__: Any) -> None:
+        asked.append(host)
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    return asked
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_without_a_network_the_hub_is_asked_once(no_hub: list[str]) -> None:
+    with pytest.raises(
+        ValueError, match=r"'no-such/model' \(not a folder here; https\S+ did not answer\) cannot be"
+    ) as no:
+        load_model("no-such/model")
+    assert "\n" not in str(no.value)
+    assert len(no_hub) == 1
+    assert not huggingface_hub.constants.HF_HUB_OFFLINE
+
+
+def test_a_hub_that_is_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: release.wait(20))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    started = time.perf_counter()
+    assert not hub_answers(0.2)
+    assert time.perf_counter() - started < 2
+    release.set()
+
+
+DEMO_FAULTS: dict[str, tuple[Callable[[dict[str, torch.Tensor]], Any], str]] = {
+    "missing": (lambda kept: kept.pop("model.norm.weight"), r"lacks model\.norm\.weight"),
+    "unexpected": (lambda kept: kept.update(other=torch.ones(1)), "no place for: other"),
+    "shape": (lambda kept: kept.update({"model.norm.weight": torch.ones(3)}), r"model\.norm\.weight \(\(3,\)"),
+    "NaN": (lambda kept: kept["model.norm.weight"].fill_(torch.nan), r"not finite: model\.norm\.weight"),
+}
+
+
+@pytest.mark.parametrize("fault", DEMO_FAULTS)
+def test_the_demo_model_is_checked_too(fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = shutil.copytree(loading.DEMO, tmp_path / "demo")
+    damage, words = DEMO_FAULTS[fault]
+    tensors(damage)(folder)
+    monkeypatch.setattr(loading, "DEMO", folder)
+    with pytest.raises(CheckpointError, match=words):
+        loading.load_demo_model()
+
+
+def test_the_command_says_what_is_wrong_in_one_line(saved: dict[str, Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(saved["whole"], tmp_path / "model")
+    tensors(lambda kept: kept.pop(WEIGHT))(folder)
+    done = CliRunner().invoke(app, ["attribute", "The cat", "--model", str(folder)], env={"NO_COLOR": "1"})
+    assert done.exit_code == 2
+    assert f"lacks {WEIGHT}" in done.stderr
+    assert "Traceback" not in done.output

@@ -1,0 +1,152 @@
+"""A model's fingerprint: the same wherever it is loaded, another as soon as a weight, an option or a token differs."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import heta_lens
+from helpers import zoo
+from heta_lens.model import fingerprint as module
+from heta_lens.model.fingerprint import fingerprint
+
+DEMO_BRIDGE = {"weights": "ef114ae6f36ac922", "tokenizer": "4fb4347be7ea93d0"}
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.bool]
+
+
+def model_of(**weights: Any) -> Any:
+    """As little of a model as has a fingerprint."""
+    found: Any = nn.Module()
+    for name, weight in weights.items():
+        found.register_buffer(name, torch.as_tensor(weight))
+    found.cfg, found.tokenizer = SimpleNamespace(eps=1e-5), None
+    return found
+
+
+def of_weights(**weights: Any) -> str:
+    return fingerprint(model_of(**weights))["weights"]
+
+
+def test_the_same_weights_have_the_same_fingerprint_in_every_process_and_on_every_line() -> None:
+    assert fingerprint(heta_lens.load_demo_model("bridge")).items() >= DEMO_BRIDGE.items()
+
+
+def test_a_model_that_is_loaded_twice_has_one_fingerprint() -> None:
+    first, second = (fingerprint(heta_lens.load_demo_model()) for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize("build", zoo.models())
+def test_every_parameter_counts_and_comes_back(build: Callable[[], Any]) -> None:
+    model = build()
+    before = fingerprint(model)
+    names = dict((*model.named_parameters(), *wrapped_parameters(model)))
+    for name, parameter in names.items():
+        flat = parameter.detach().view(-1) if parameter.is_contiguous() else parameter.detach()
+        place = (len(flat) // 2,) if flat.ndim == 1 else (0,) * flat.ndim
+        kept = flat[place].clone()
+        flat[place] = torch.nextafter(kept, kept.new_tensor(9.0))
+        changed = fingerprint(model)
+        flat[place] = kept
+        assert changed["weights"] != before["weights"], name
+        assert (changed["config"], changed["tokenizer"]) == (before["config"], before["tokenizer"])
+    assert fingerprint(model) == before
+
+
+def wrapped_parameters(model: Any) -> list[tuple[str, Any]]:
+    return [*nn.Module.named_parameters(model)]
+
+
+def test_the_models_of_the_zoo_all_differ() -> None:
+    found = {build.id: tuple(fingerprint(build.values[0]()).values()) for build in zoo.models()}
+    assert len(set(found.values())) == len(found)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", [1, 7, 40])
+def test_any_change_of_one_weight_is_seen(dtype: torch.dtype, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHUNK", 8)  # so that there are chunks
+    module._factors.cache_clear()
+    weights = torch.arange(size).mul(37).remainder(5).to(dtype)[None]
+    seen = {of_weights(w=weights)}
+    for place in range(size):
+        other = weights.clone()
+        other[0, place] = 1 - other[0, place].to(torch.float64) if dtype != torch.bool else ~other[0, place]
+        seen.add(of_weights(w=other))
+    module._factors.cache_clear()
+    assert len(seen) == size + 1
+
+
+def test_places_names_shapes_and_types_of_weights_count() -> None:
+    weights = torch.arange(1.0, 7.0)
+    same = [of_weights(w=weights), of_weights(w=weights.reshape(3, 2).T.contiguous().T.reshape(6))]
+    assert len(set(same)) == 1
+    swapped = weights[[1, 0, 2, 3, 4, 5]]
+    others: list[dict[str, Tensor]] = [
+        {"w": swapped},
+        {"v": weights},
+        {"w": weights.reshape(2, 3)},
+        {"w": weights.double()},
+        {"w": weights.view(torch.int32)},
+        {"w": weights, "v": weights.clone()},
+        {"w": weights.flip(0)},
+        {"w": torch.cat([weights, torch.zeros(1)])},
+        {"w": weights.reshape(3, 2).T},
+        {"w": torch.complex(weights[:3], weights[3:])},
+    ]
+    assert len({same[0], *(of_weights(**one) for one in others)}) == len(others) + 1
+
+
+def test_what_makes_no_difference_does_not_count() -> None:
+    weights = torch.arange(1.0, 7.0)
+    alone = of_weights(w=weights)
+    assert of_weights(w=weights, bias=torch.zeros(3)) == alone  # which TransformerLens 3 adds and 4 does not
+    assert of_weights(w=weights, bias=torch.tensor([0.0, 1e-30, 0.0])) != alone
+    assert of_weights(w=weights, rotary_sin=torch.ones(3), inv_freq=torch.ones(2)) == alone
+
+
+def test_weights_that_are_not_in_memory_count_by_their_shapes() -> None:
+    found = {of_weights(w=torch.empty(shape, device="meta")) for shape in ((2, 3), (2, 3), (3, 2), (6,))}
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "counts"),
+    [
+        *(("eps", 1e-6, True), ("act_fn", "relu", True), ("window_size", 4, True), ("act_fn", torch.relu, True)),
+        *(("device", "cuda", False), ("model_name", "other", False), ("a_new_flag", False, False), ("_x", 1, False)),
+        *(("attn_types", ["global", "local"], True), ("rope", {"theta": 2.0}, True), ("dtype", torch.half, True)),
+    ],
+)
+def test_options_count_where_they_make_a_difference(name: str, value: Any, counts: bool) -> None:
+    model, other = model_of(), model_of()
+    setattr(other.cfg, name, value)
+    assert (fingerprint(other) != fingerprint(model)) == counts
+    assert fingerprint(other) == fingerprint(other)
+
+
+def test_a_tokenizer_counts_but_not_how_it_was_last_used() -> None:
+    model = heta_lens.load_demo_model()
+    before = fingerprint(model)
+    model.tokenizer = deepcopy(model.tokenizer)
+    model.tokenizer(["a b", "a"], padding=True, truncation=True, max_length=3)
+    assert fingerprint(model) == before
+    model.tokenizer.add_tokens(["zanzibar"])
+    after = fingerprint(model)
+    assert after["tokenizer"] != before["tokenizer"] and after["weights"] == before["weights"]
+    model.tokenizer = None
+    assert fingerprint(model)["tokenizer"] not in (before["tokenizer"], after["tokenizer"])
+
+
+def test_looking_changes_nothing() -> None:
+    model = heta_lens.load_demo_model()
+    weights, state = [parameter.clone() for parameter in model.parameters()], torch.random.get_rng_state()
+    flags = [parameter.requires_grad for parameter in model.parameters()]
+    fingerprint(model)
+    assert all(torch.equal(one, other) for one, other in zip(weights, model.parameters(), strict=True))
+    assert flags == [parameter.requires_grad for parameter in model.parameters()]
+    assert torch.equal(state, torch.random.get_rng_state())

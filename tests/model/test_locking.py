@@ -1,0 +1,218 @@
+"""Several threads: calls on one model take turns, and those on two models run side by side."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import heta_lens
+from helpers import zoo
+from helpers.faults import differences, state
+from heta_lens import Prediction, attribute, causal
+from heta_lens.metrics.sanity_checks import cascade
+from heta_lens.model.locking import changing, one_at_a_time
+
+pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.filterwarnings("ignore::UserWarning")]
+
+N, TARGET = 6, 7
+PATIENCE = 60  # seconds after which threads are taken to wait for each other
+KINDS: dict[str, Callable[[], Any]] = {
+    "gpt2": lambda: zoo.bridge.__wrapped__("gpt2"),
+    **({"hooked": lambda: zoo.hooked.__wrapped__("llama")} if zoo.HAS_HOOKED else {}),
+}
+
+
+class Subject:
+    """A model, two of its prompts, and every entry point that runs it."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.ids = model, zoo.prompt(model, N)
+        self.other_ids = self.ids.roll(2, -1)
+        self.both_ids = torch.cat([self.ids, self.other_ids])
+        caches = [model.run_with_cache(ids)[1] for ids in (self.ids, self.other_ids, self.both_ids)]
+        self.cache, self.other, self.both = caches
+        self.asked = Prediction.from_cache(self.cache, TARGET, tokens=self.ids)
+        self.given = attribute(self.cache, TARGET, tokens=self.ids, method="recency")
+
+    def calls(self) -> dict[str, Callable[[], Any]]:
+        one: dict[str, Any] = {"target": TARGET, "tokens": self.ids}
+        two: dict[str, Any] = {**one, "corrupted_tokens": self.other_ids}
+        method = partial(attribute, self.cache, **one)
+        return {
+            "heta": lambda: method(probes=2).scores,
+            "low rank": lambda: method(variant="lr", rank=2, audit=True, probes=2).scores,
+            **{name: partial(self._scores, method, name) for name in METHODS},
+            "span": lambda: heta_lens.attribute_span(self.cache, N - 2, tokens=self.ids, probes=1).total,
+            "batch": self._batch,
+            "estimate": lambda: torch.tensor(heta_lens.estimate(self.cache, TARGET, tokens=self.ids).forwards),
+            "with a prediction": lambda: heta_lens.METHODS["leave_one_out"]()(self.asked).scores,
+            "lazy": self._lazy,
+            "effects": lambda: causal.effects(self.asked, how="input"),
+            "validate": lambda: causal.validate(self.cache, self.given, tokens=self.ids).effects,
+            "patch": lambda: causal.patch(self.cache, self.other, **two, what="head_out").values,
+            "patch in order": lambda: torch.tensor(
+                causal.patch_in_order(self.cache, self.other, self.given, **two, restore=1).restored
+            ),
+            "trace": lambda: causal.trace(self.cache, **one, samples=1).values,
+            "ablate": lambda: causal.ablate_heads(self.cache, **one).values,
+            "gate": lambda: causal.gate_heads(self.cache, tokens=self.ids).shares,
+            "swap": self._swapped,
+            "sanity": self._sanity,
+        }
+
+    def _scores(self, method: Callable[..., Any], name: str) -> Tensor:
+        return method(method=name).scores
+
+    def _batch(self) -> Tensor:
+        found = heta_lens.attribute_batch(self.both, TARGET, tokens=self.both_ids, method="input_x_gradient")
+        return torch.stack([one.scores for one in found])
+
+    def _sanity(self) -> Tensor:
+        """With weights that are shuffled for a while."""
+        found = cascade(self.asked, heta_lens.METHODS["gradient_norm"](), self.given.scores)
+        return torch.tensor([*found.values()])
+
+    def _lazy(self) -> Tensor:
+        """What a prediction computes when it is asked for."""
+        fresh = Prediction.from_cache(self.cache, TARGET, tokens=self.ids)
+        return torch.cat([fresh.states(1).flatten(), fresh.log_probs_from(2)(fresh.embeddings[None, 2:]).flatten()])
+
+    def _swapped(self) -> Tensor:
+        with causal.swap_values(self.other, self.cache, 0, [2], tokens=self.ids) as cache:
+            return attribute(cache, TARGET, tokens=self.ids, method="leave_one_out").scores
+
+
+METHODS = ["leave_one_out", "integrated_gradients", "attn_lrp", "value_zeroing", "attention_rollout", "lime"]
+
+
+@pytest.fixture(scope="module")
+def subjects() -> dict[str, Subject]:
+    return {kind: Subject(build()) for kind, build in KINDS.items()}
+
+
+def in_threads(jobs: list[Callable[[], Any]], threads: int) -> list[Any]:
+    with ThreadPoolExecutor(threads) as pool:
+        return [future.result(PATIENCE) for future in [pool.submit(job) for job in jobs]]
+
+
+def check_side_by_side(subjects: list[Subject], threads: int, rounds: int) -> None:
+    """Every entry point of every model at the same time as all others, with the results each has alone."""
+    alone = [(job, job()) for one in subjects for job in one.calls().values()]
+    before = [state(one.model, one.cache, one.ids) for one in subjects]
+    mixed = [alone[k * 7 % len(alone)] for k in range(len(alone) * rounds)]
+    for (_, expected), found in zip(mixed, in_threads([job for job, _ in mixed], threads), strict=True):
+        assert torch.equal(found, expected)
+    for one, was in zip(subjects, before, strict=True):
+        assert differences(was, state(one.model, one.cache, one.ids)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_on_one_model_have_the_results_of_one(subjects: dict[str, Subject], kind: str) -> None:
+    check_side_by_side([subjects[kind]], threads=4, rounds=1)
+
+
+@pytest.mark.slow
+def test_threads_on_two_models_have_the_results_of_one() -> None:
+    check_side_by_side([Subject(KINDS["gpt2"]()), Subject(zoo.native_bridge.__wrapped__())], threads=4, rounds=1)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_on_one_model_again_and_again(kind: str) -> None:
+    check_side_by_side([Subject(KINDS[kind]())], threads=4, rounds=20)
+
+
+def model() -> torch.nn.Module:
+    return torch.nn.Linear(2, 2)
+
+
+@one_at_a_time("model")
+def alone_with(model: Any, act: Callable[[], Any]) -> Any:  # noqa: ARG001
+    return act()
+
+
+def test_two_models_are_not_waited_for_by_each_other() -> None:
+    """There is no lock for all models."""
+    meet = threading.Barrier(2, timeout=PATIENCE)
+    in_threads([partial(alone_with, model(), meet.wait) for _ in range(2)], 2)
+
+
+def test_calls_on_one_model_never_overlap() -> None:
+    one, inside, most = model(), [], []
+
+    def act() -> None:
+        inside.append(1)
+        most.append(len(inside))
+        threading.Event().wait(0.002)
+        inside.pop()
+
+    in_threads([partial(alone_with, one, partial(alone_with, one, act)) for _ in range(40)], 8)
+    assert max(most) == 1 and len(most) == 40
+
+
+def test_a_block_keeps_other_threads_waiting_until_it_ends() -> None:
+    one, order, entered = model(), [], threading.Event()
+
+    def hold() -> None:
+        with changing(one):
+            entered.set()
+            threading.Event().wait(0.1)
+            alone_with(one, lambda: order.append("nested"))
+
+    def follow() -> None:
+        entered.wait(PATIENCE)
+        alone_with(one, lambda: order.append("after"))
+
+    in_threads([hold, follow], 2)
+    assert order == ["nested", "after"]
+
+
+def test_threads_that_wait_for_each_others_models_are_told() -> None:
+    one, other, meet = model(), model(), threading.Barrier(2, timeout=PATIENCE)
+
+    def cross(mine: Any, theirs: Any) -> str:
+        try:
+            with changing(mine):
+                meet.wait()
+                alone_with(theirs, lambda: None)
+        except RuntimeError as error:
+            return str(error)
+        return "done"
+
+    found = in_threads([partial(cross, one, other), partial(cross, other, one)], 2)
+    assert any("wait for the other's" in said for said in found)
+    in_threads([partial(alone_with, some, lambda: None) for some in (one, other)], 2)
+
+
+def test_a_thread_that_ended_in_the_middle_of_a_block_keeps_nobody_waiting() -> None:
+    one, undone, left = model(), [], []
+
+    def abandon() -> None:
+        block = changing(one, lambda: undone.append(1))
+        block.__enter__()
+        left.append(block)
+
+    in_threads([abandon], 1)
+    left.clear()
+    in_threads([partial(alone_with, one, lambda: None)], 1)
+    assert undone
+
+
+def test_one_model_has_one_turn_whatever_stands_for_it() -> None:
+    bridge, inside = zoo.bridge.__wrapped__("gpt2"), []
+
+    def act() -> None:
+        assert not inside
+        inside.append(1)
+        threading.Event().wait(0.01)
+        inside.clear()
+
+    forms = [bridge, bridge.original_model]
+    in_threads([partial(alone_with, form, act) for form, _ in product(forms, range(5))], 4)

@@ -1,0 +1,61 @@
+"""Models that cannot be explained are refused."""
+
+from typing import Any
+
+import pytest
+from torch import Tensor
+from transformer_lens import ActivationCache
+
+from helpers import zoo
+from helpers.asking import cache_of
+from helpers.odd_models import NO_DECODERS, hooked, mamba
+from helpers.refusing import N, missing, refusal
+
+pytestmark = [
+    pytest.mark.usefixtures("unchecked"),
+    pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning"),
+]
+
+
+@pytest.fixture
+def ids() -> Tensor:
+    return zoo.prompt(zoo.bridge("gpt2"), N)
+
+
+def cache_if_any(model: Any, ids: Tensor) -> Any:
+    """What the model caches, or an empty cache where its kind cannot be run on tokens alone."""
+    try:
+        return model.run_with_cache(ids)[1]
+    except (TypeError, ValueError, RuntimeError):
+        return ActivationCache({}, model)
+
+
+@pytest.mark.parametrize("variant", ["full", "no_gate", "kl_only"])
+@pytest.mark.parametrize("kind", NO_DECODERS)
+def test_a_model_that_is_no_decoder_is_refused(kind: str, variant: str, ids: Tensor) -> None:
+    model = NO_DECODERS[kind]()
+    assert "decoder-only language model" in refusal(cache_if_any(model, ids), variant=variant)
+
+
+def test_a_model_without_attention_is_refused(ids: Tensor) -> None:
+    assert missing(["blocks.0.attn.hook_pattern", "heta_lens explains"], refusal(cache_of(mamba(), ids))) == ""
+
+
+@pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
+def test_a_model_without_layers_is_refused(ids: Tensor) -> None:
+    assert "blocks.0.attn.hook_pattern" in refusal(cache_of(hooked("HookedTransformer", n_layers=0), ids))
+
+
+@pytest.mark.parametrize("kind", ["bridge", "hooked"][: 1 + zoo.HAS_HOOKED])
+def test_a_model_in_training_mode_is_refused(kind: str, ids: Tensor) -> None:
+    model = {"bridge": zoo.bridge, "hooked": zoo.hooked}[kind].__wrapped__("gpt2")
+    taken = cache_of(model, ids)
+    model.train()
+    assert missing(["training mode", "model.eval()"], refusal(taken)) == ""
+
+
+def test_a_wrapped_model_in_training_mode_is_refused(ids: Tensor) -> None:
+    model = zoo.bridge.__wrapped__("gpt2")
+    taken = cache_of(model, ids)
+    model.original_model.train()  # as a trainer leaves it
+    assert missing(["training mode", "model.eval()"], refusal(taken)) == ""

@@ -1,0 +1,116 @@
+"""An attribution in words: the question, the highest tokens and how to read them."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+
+from helpers.attributions import SCORES, attribution, uncertain
+from heta_lens import Attribution
+
+
+def test_no_line_can_steer_a_terminal():
+    made = attribution(["\x1b[2J", "\u202ea", "\x9b"], (1, 2, 3), method="\x1b[2Jheta\nheta")
+    assert not set(repr(made)) & set("\x1b\u202e\x9b")
+    assert repr(made).startswith("␛[2Jheta␊heta: why ' down'?")
+
+
+# ------------------------------------------------------------------------------------------------------- in a terminal
+def lines(made: Attribution) -> list[str]:
+    return repr(made).splitlines()
+
+
+def test_it_prints_the_question_the_highest_tokens_and_how_to_read_them():
+    assert [line.split("█")[0].split() for line in lines(uncertain())] == [
+        ["heta:", "why", "'", "down'?"],
+        ["0", "'<bos>'", "6"],
+        ["2", "'", "cat'", "3"],
+        ["4", "'at'", "2"],
+        ["3", "'", "s'", "1"],
+        ["1", "'The'", "0.5"],
+        ["5", r"'\n'", "0.25"],
+        ["first", "token", "(often", "an", "attention", "sink):", "47%", "of", "the", "score"],
+        ["scores", "≥", "0:", "how", "much", "it", "matters,", "no", "direction"],
+    ]
+
+
+def test_bars_are_as_long_as_their_scores():
+    assert [line.count("█") for line in lines(attribution())[1:-1]] == [30, 15, 10, 5, 2, 1]
+
+
+def test_signed_scores_say_what_their_sign_means():
+    made = attribution(scores=[-score for score in SCORES], signed=True)
+    assert lines(made)[-1] == "scores either sign: above 0 speaks for the target"
+    assert lines(made)[1].split()[:3] == ["5", r"'\n'", "-0.25"]
+    assert lines(made)[-2] == "most against the target: '<bos>' at 0, -6"
+    assert lines(made)[-3].count("█") == 30
+
+
+def test_a_long_context_says_how_many_tokens_are_not_printed():
+    assert "the 8 highest of 50 tokens" in repr(attribution(["x"] * 50, range(50)))
+
+
+def test_a_contrast_names_both_targets():
+    made = attribution(target=(1, 2), target_text=(" Paris", " Rome"))
+    assert lines(made)[0] == "heta: why ' Paris' rather than ' Rome'?"
+
+
+def test_what_was_left_out_is_not_printed():
+    assert "<bos>" not in repr(attribution().without(special=True))
+
+
+@pytest.mark.parametrize(
+    "token",
+    ["a" * 200, "\n" * 40, "e\N{COMBINING ACUTE ACCENT}" * 50, "世界" * 20, "😀" * 30],
+    ids=["long", "newlines", "accents", "Chinese", "emoji"],
+)
+def test_it_fits_a_terminal_whatever_the_tokens(token: str):
+    made = attribution([token] * 2000, [1e-300 * (-1) ** i for i in range(2000)], signed=True)
+    made = replace(made, diagnostics={"sink_mass": 1.0}, target=(1, 2), target_text=(token, token))
+    assert max(map(cell_len, lines(made))) <= 100
+
+
+def test_what_is_cut_short_says_so():
+    made = attribution(["a" * 200], [1], target_text="b" * 200)
+    assert [("…" in line) for line in lines(made)[:2]] == [True, True]
+
+
+def test_columns_line_up_under_wide_characters():
+    made = attribution(["世界", "cat", "😀"], (3, 2, 1))
+    assert len({cell_len(line.split("█")[0]) for line in lines(made)[1:-1]}) == 1
+
+
+def test_an_ordinary_result_fits_80_columns():
+    made = attribution([" tokens"] * 2000, range(2000), diagnostics={"sink_mass": 0.61})
+    assert max(map(cell_len, lines(made))) <= 80
+
+
+def test_scores_of_nothing_but_zeros_print_no_nan():
+    made = attribution(scores=[0.0] * 6, diagnostics={"sink_mass": math.nan})
+    assert "nan" not in repr(made)
+    assert "█" not in repr(made)
+
+
+# ------------------------------------------------------------------------------------------- what a reader is told
+def test_it_says_how_likely_the_target_was_and_what_was_chosen():
+    facts = {"target_log_prob": math.log(0.25), "target_rank": 2, "user_hooks": 1, "chosen": {"balance": "sum"}}
+    shown = repr(replace(attribution(), diagnostics=facts)).splitlines()
+    assert shown[0].endswith("(balance='sum')")
+    assert "p = 0.25 (rank 2), under hooks" in shown
+    pair = replace(attribution(), target=(1, 2), target_text=(" a", " b"), diagnostics=facts | {
+        "target_log_prob": (math.log(0.5), math.log(0.125)), "target_rank": (1, 3), "user_hooks": 0,
+    })  # fmt: skip
+    assert "p = 0.5 (rank 1) against p = 0.125 (rank 3)" in repr(pair).splitlines()
+
+
+@pytest.mark.parametrize(("gap", "due", "said"), [(0.3, -2.0, True), (0.1, -2.0, False), (3e-9, 0.0, True)])
+def test_it_says_when_an_integral_is_far_from_what_it_should_be(gap: float, due: float, said: bool):
+    notes = attribution(diagnostics={"completeness_gap": gap, "completeness_due": due}).notes
+    assert (f"the integral misses {gap:.3g} of {due:.3g}: more steps come nearer" in notes) == said
+
+
+def test_it_says_how_many_tokens_were_left_out_and_no_more_of_the_sink():
+    shown = repr(replace(attribution(), diagnostics={"sink_mass": 0.5}).without([0]).without([2]))
+    assert "2 tokens left out" in shown
+    assert "sink" not in shown

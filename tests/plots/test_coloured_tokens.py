@@ -1,0 +1,110 @@
+"""The page of coloured tokens: what it shows, that it asks no network, and that no token can break it."""
+
+import re
+import socket
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import heta_lens.plots
+from helpers import zoo
+from helpers.asking import cache_of, explain
+from helpers.views import data, seen, view
+from heta_lens.plots.coloured_tokens import circuitsvis
+
+MARKUP = ["<bos>", "<s>", "</s>", "<b>", "<script>x</script>", "</script>", "<!--", "<img/src/onerror=alert(1)>", "a<b"]
+MARKUP += ["<?", "&amp;", "&lt;b&gt;", "&copy"]
+QUOTING = ["-->", "]]>", "<|x|>", "R&D", '"', "\\", "\\u003c", "\u2028", "${x}", "`", ")", "CircuitsVis.render("]
+
+
+# ------------------------------------------------------------------------------------------------------ what it shows
+def test_the_public_function_shows_an_attribution_and_a_span():
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 6)
+    attribution = explain(model, ids, 7, method="recency")
+    assert data(circuitsvis(attribution))["values"] == pytest.approx(attribution.scores.tolist())
+    assert data(heta_lens.plots.circuitsvis(attribution)) == data(attribution.plot())
+    span = heta_lens.attribute_span(cache_of(model, ids), 4, tokens=ids, method="recency")
+    assert heta_lens.plots.circuitsvis(span).title == span.title
+
+
+def test_every_token_is_shown_with_its_value():
+    drawn = data(view(["The", " cat", "\n", "😀", ""], [0.0, 0.25, 1.0, 0.5, 2.0]))
+    assert drawn["tokens"] == ["The", " cat", "\n", "😀", ""]
+    assert drawn["values"] == [0.0, 0.25, 1.0, 0.5, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("values", "scale"),
+    [
+        ([0.0, 3.0], (0, 3)),
+        ([2.0, 3.0], (0, 3)),
+        ([1.0, 30.0], (0, 2)),
+        ([-1.0, 30.0], (-2, 2)),
+        ([-4.0, 3.0], (-4, 4)),
+        ([-4.0, -2.0], (-4, 4)),
+        ([0.0, 0.0], (0, 1)),
+        ([1e-30, 0.0], (0, pytest.approx(1e-30))),
+    ],
+)
+def test_the_scale_has_white_at_zero_and_lets_one_outlier_bleach_nothing(
+    values: list[float], scale: tuple[float, float]
+):
+    drawn = data(view(["a", "b"], values))
+    assert (drawn["minValue"], drawn["maxValue"]) == scale
+
+
+# --------------------------------------------------------------------------------------------- what tokens cannot do
+@pytest.mark.parametrize("token", MARKUP + QUOTING)
+def test_no_token_adds_structure_to_the_page(token: str):
+    plain, shown = view(["x", "y", "z"]).fragment, view(["x", token, "z"]).fragment
+    for mark in ("<script", "</script", "<!--", "<div"):
+        assert shown.count(mark) == plain.count(mark)
+    assert shown.endswith("</script></div>")
+
+
+@pytest.mark.parametrize("token", MARKUP + QUOTING)
+def test_every_token_is_seen_as_it_is_written(token: str):
+    assert [seen(piece) for piece in data(view(["x", token, "z"]))["tokens"]] == ["x", token, "z"]
+
+
+def test_a_hostile_title_stays_text(tmp_path: Path):
+    plain = view(["x"]).save(tmp_path / "plain.html").read_text(encoding="utf-8")
+    page = view(["x"], title="why '</title><script>'?").save(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.count("<script") == plain.count("<script")
+    assert page.count("</title>") == 1
+
+
+# ------------------------------------------------------------------------------------------------------------ offline
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every attempt to reach the network; raising is not enough, since circuitsvis catches everything."""
+    attempts: list[Any] = []
+
+    def refuse(*place: Any, **_: Any) -> None:
+        attempts.append(place)
+        raise OSError("no network")
+
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    return attempts
+
+
+def test_nothing_asks_the_network(asked: list[Any], tmp_path: Path):
+    shown = view(["a", "b"])
+    shown._repr_html_()
+    repr(shown)
+    shown.save(tmp_path / "page.html")
+    assert asked == []
+
+
+def test_the_page_brings_its_script_along():
+    fragment = view(["a"]).fragment
+    assert "var CircuitsVis=" in fragment
+    assert "unpkg.com" not in fragment
+    assert not re.search(r"<(script|link|img)[^>]*\s(src|href)=", fragment)
+    assert not re.search(r"\bfrom\s*[\"']https?:", fragment)

@@ -1,0 +1,433 @@
+"""What is explained: targets, positions, tokens, caches of every sort, the check forward, hooks that stay active."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from math import exp
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformer_lens import ActivationCache
+
+import heta_lens
+from helpers import oracles, zoo
+from helpers.asking import cache_of, explain, plain_embeddings, plain_log_probs, relative, signs
+from helpers.predicting import gpt2, same, token
+from helpers.single_token import reference
+from heta_lens import Prediction, attribute
+from heta_lens.data.instance import Instance
+from heta_lens.evaluation.runner import ask
+from heta_lens.metrics import Drops
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning")
+
+N, PROBES, TARGET = 6, 3, 7
+SOME_KINDS = "bridge-(gpt2|native)|hooked-llama"
+CHEAP = {"variant": "kl_only"}
+
+
+# ---------------------------------------------------------------------------------------------------------- targets
+@pytest.mark.parametrize("build", zoo.models(SOME_KINDS))
+def test_by_default_the_most_likely_next_token_is_explained(build: Any) -> None:
+    model, ids = build(), zoo.prompt(build(), N)
+    attribution = explain(model, ids, **CHEAP)
+    assert attribution.target == int(model(ids)[0, -1].argmax())
+    assert attribution.diagnostics["target_rank"] == 1
+
+
+@pytest.mark.parametrize("target", [TARGET, np.int64(TARGET), torch.tensor(TARGET)], ids=["int", "numpy", "tensor"])
+def test_an_id_may_be_any_integer(target: Any) -> None:
+    ids = zoo.prompt(zoo.bridge("gpt2"), N)
+    attribution = explain(zoo.bridge("gpt2"), ids, target, **CHEAP)
+    assert attribution.target == TARGET
+    assert type(attribution.target) is int
+    assert same(attribution, explain(zoo.bridge("gpt2"), ids, TARGET, **CHEAP))
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [(" cat", " cat"), ("cat", " cat"), ("When", "When"), (" When", "When"), (" t", " t"), ("t", "t")],
+)
+def test_a_text_is_its_token_with_the_leading_space_given_or_else_toggled(text: str, meant: str) -> None:
+    attribution = explain(zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N), text, **CHEAP)
+    assert attribution.target == token(meant)
+    assert attribution.target_text == meant
+
+
+@pytest.fixture
+def llama() -> Any:
+    """A model whose tokenizer has two tokens for a full stop: a piece, and a byte to fall back to."""
+    model = zoo.bridge.__wrapped__("llama")
+    model.tokenizer = zoo.sentencepiece(range(0x2C, 0x30), missing="#,")
+    return model
+
+
+def test_the_token_that_was_taken_for_a_text_is_named_and_others_that_write_the_same(
+    llama: Any, tmp_path: Path
+) -> None:
+    piece, byte, comma = llama.tokenizer.convert_tokens_to_ids([".", "<0x2E>", "<0x2C>"])
+    found = explain(llama, zoo.prompt(llama, N), ".", **CHEAP)
+    log_prob = float(found.diagnostics["target_log_prob"])
+    assert (found.target, found.target_text, found.diagnostics["target_token"]) == (piece, ".", ".")
+    (other,) = found.diagnostics["other_spellings"]
+    assert (other["id"], other["token"], other["text"]) == (byte, "<0x2E>", ".")
+    assert f"token {piece} '.': p = {exp(log_prob):.3g} (rank" in repr(found)
+    assert f"also written: '.' by token {byte} '<0x2E>' (p = {exp(other['log_prob']):.3g})" in repr(found)
+    found.save(tmp_path / "a.safetensors")
+    assert repr(heta_lens.Attribution.load(tmp_path / "a.safetensors")) == repr(found)
+    contrast = explain(llama, zoo.prompt(llama, N), (".", ","), **CHEAP)
+    assert contrast.target == (piece, comma)  # for a comma there is nothing but its byte
+    assert f"against token {comma} '<0x2C>': p = " in repr(contrast)
+    assert [one["id"] for one in contrast.diagnostics["other_spellings"]] == [byte]
+
+
+def test_a_target_that_was_given_as_an_id_is_named_alone(llama: Any) -> None:
+    for target in (llama.tokenizer.convert_tokens_to_ids("<0x2E>"), None):
+        found = explain(llama, zoo.prompt(llama, N), target, **CHEAP)
+        assert "other_spellings" not in found.diagnostics
+        assert f"token {found.target} {llama.tokenizer.convert_ids_to_tokens(found.target)!r}: p = " in repr(found)
+
+
+def test_an_evaluation_explains_the_token_that_attribute_takes(llama: Any) -> None:
+    for answer in (".", " cat", "-", "Q"):
+        asked = ask(llama, Instance("one", "the cat", answer))
+        found = explain(llama, asked.ids[None], answer, **CHEAP)
+        assert asked.target == found.target, answer
+
+
+def test_the_targets_of_a_span_are_found_alike(llama: Any) -> None:
+    ids = zoo.prompt(llama, N)
+    cache = cache_of(llama, ids)
+    span = heta_lens.attribute_span(cache, N - 2, tokens=ids, targets=[".", (".", ",")], **CHEAP)
+    piece, comma = llama.tokenizer.convert_tokens_to_ids([".", "<0x2C>"])
+    assert [step.target for step in span.steps] == [piece, (piece, comma)]
+
+
+def test_the_target_log_probability_is_read_at_the_last_position_of_the_context() -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
+    expected = float(model(ids).detach()[0, -1].log_softmax(-1)[TARGET])
+    assert explain(model, ids, TARGET, **CHEAP).diagnostics["target_log_prob"] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("build", zoo.models(SOME_KINDS))
+def test_a_pair_explains_the_difference_of_its_log_probabilities(build: Any) -> None:
+    model, ids, a, b = build(), zoo.prompt(build(), 4), 7, 11
+    pair = explain(model, ids, (a, b), probes=PROBES)
+    embeddings, log_probs = plain_embeddings(model, ids), plain_log_probs(model, ids)
+    contrast = oracles.dense_hessian(lambda e: log_probs(e)[a] - log_probs(e)[b], embeddings, functional=True)
+    expected = oracles.block_l1(contrast, signs(0, PROBES, *embeddings.shape)).mean(0)
+    assert relative(pair.parts["curvature"], expected) < 1e-7
+    assert pair.diagnostics["target_log_prob"] == pytest.approx(log_probs(embeddings)[[a, b]].tolist())
+
+
+def test_the_information_of_a_pair_is_about_the_whole_distribution_and_says_so() -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
+    pair, single = explain(model, ids, (7, 11)), explain(model, ids, 7)
+    assert torch.equal(pair.parts["information"], single.parts["information"])
+    assert "whole next-token distribution" in pair.diagnostics["note"]
+    assert "note" not in single.diagnostics
+
+
+def test_a_pair_may_be_ids_or_texts_and_either_way_round() -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
+    cat, dog = token(" cat"), token(" dog")
+    pair = explain(model, ids, (" cat", dog), probes=PROBES)
+    assert pair.target == (cat, dog)
+    assert pair.target_text == (" cat", " dog")
+    assert relative(explain(model, ids, (dog, cat), probes=PROBES).scores, pair.scores) < 1e-12
+
+
+# --------------------------------------------------------------------------------------------------------- positions
+@pytest.mark.parametrize("position", [1, 3, -1])
+@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|gemma2|native)|hooked-local"))
+def test_a_position_is_explained_as_in_a_cache_of_the_tokens_before_it(build: Any, position: int) -> None:
+    model, ids = build(), zoo.prompt(build(), N)
+    attribution = explain(model, ids, position=position, probes=PROBES)
+    assert attribution.target == int(ids[0, position])
+    assert attribution.ids.tolist() == ids[0, :position].tolist()
+    alone = explain(model, ids[:, :position], int(ids[0, position]), probes=PROBES)
+    for name in alone.parts:
+        assert relative(attribution.parts[name], alone.parts[name]) < 1e-9
+    assert relative(attribution.scores, alone.scores) < 1e-9
+
+
+def test_another_target_may_be_explained_at_a_position() -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
+    attribution = explain(model, ids, TARGET, position=3, **CHEAP)
+    assert attribution.target == TARGET
+    assert relative(attribution.scores, explain(model, ids[:, :3], TARGET, **CHEAP).scores) < 1e-9
+
+
+def test_the_token_at_a_position_may_be_read_off_the_cache() -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
+    read = attribute(cache_of(model, ids), position=3, **CHEAP)
+    assert same(read, explain(model, ids, position=3, **CHEAP))
+    assert read.target == int(ids[0, 3])
+
+
+# ------------------------------------------------------------------------------------------------------------ tokens
+
+
+def is_embedding(model: Any, name: str, weight: Tensor) -> bool:
+    return weight.shape == (model.cfg.d_vocab, model.cfg.d_model) and "unembed" not in name
+
+
+OWN_KINDS: dict[str, Callable[[], Any]] = {
+    "gpt2": gpt2,
+    "gemma2": lambda: zoo.bridge.__wrapped__("gemma2"),
+    "native": lambda: zoo.native_bridge.__wrapped__(),
+    **({"hooked": lambda: zoo.hooked.__wrapped__("llama")} if zoo.HAS_HOOKED else {}),
+}
+
+
+# ------------------------------------------------------------------------------------------------------------ caches
+@pytest.mark.sample(quick=1)
+@pytest.mark.parametrize("remove_batch_dim", [False, True])
+@pytest.mark.parametrize("names_filter", [None, heta_lens.names_filter], ids=["full", "filtered"])
+@pytest.mark.parametrize("build", zoo.models("bridge-gpt2|hooked-llama"))
+def test_full_and_filtered_caches_with_and_without_batch_dimension_agree(
+    build: Any, names_filter: Any, remove_batch_dim: bool
+) -> None:
+    model, ids = build(), zoo.prompt(build(), N)
+    cache = model.run_with_cache(ids, names_filter=names_filter, remove_batch_dim=remove_batch_dim)[1]
+    assert (cache["hook_embed"].ndim == 2) == remove_batch_dim
+    assert same(attribute(cache, TARGET, probes=PROBES), explain(model, ids, TARGET, probes=PROBES))
+
+
+def test_no_more_is_read_than_the_filter_keeps() -> None:
+    cache = cache_of(zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N))
+    per_layer = {f"blocks.{layer}.attn.hook_{name}" for layer in (0, 1) for name in ("pattern", "v")}
+    assert set(cache.cache_dict) == {"hook_embed", "unembed.hook_in", *per_layer}
+
+
+MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "set_grad_enabled": lambda: torch.set_grad_enabled(False),
+    "enable_grad": torch.enable_grad,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["no_grad", "inference_mode"])
+@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama)|hooked-llama"))
+def test_a_cache_may_be_taken_in_any_gradient_mode(build: Any, mode: str) -> None:
+    model = build()
+    with MODES[mode]():
+        ids = zoo.prompt(model, N)
+        cache = cache_of(model, ids)
+    expected = explain(model, zoo.prompt(model, N), TARGET, probes=PROBES)
+    assert same(attribute(cache, TARGET, probes=PROBES), expected)
+    assert same(attribute(cache, TARGET, tokens=ids, probes=PROBES), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("balance", ["none", "sum"])
+@pytest.mark.parametrize("mode", MODES)
+def test_an_attribution_is_the_same_in_any_gradient_mode(mode: str, balance: str) -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
+    expected = explain(model, ids, TARGET, probes=PROBES, balance=balance)
+    with MODES[mode]():
+        found = attribute(cache_of(model, ids), TARGET, tokens=ids, probes=PROBES, balance=balance)
+    assert same(found, expected)
+    for name in ("scores", "curvature"):
+        assert torch.equal(found.standard_errors[name], expected.standard_errors[name]), name
+
+
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-6), (torch.float16, 5e-3), (torch.bfloat16, 2e-2)])
+@pytest.mark.parametrize("build", zoo.models("bridge-gemma2|hooked-llama"))
+def test_a_cache_in_another_dtype_gives_a_close_answer(build: Any, dtype: torch.dtype, close: float) -> None:
+    model, ids = build(), zoo.prompt(build(), N)
+    cache = cache_of(model, ids)
+    cast = ActivationCache({name: cached.to(dtype) for name, cached in cache.cache_dict.items()}, model)
+    found, expected = attribute(cast, TARGET, probes=PROBES), attribute(cache, TARGET, probes=PROBES)
+    assert found.ids.tolist() == ids[0].tolist()
+    assert 0 < relative(found.scores, expected.scores) < close
+
+
+@pytest.mark.sample(quick=2)
+@pytest.mark.parametrize("kind", OWN_KINDS)
+def test_a_model_without_tokenizer_is_explained_in_ids(kind: str) -> None:
+    model = OWN_KINDS[kind]()
+    ids = zoo.prompt(model, N)
+    expected = explain(model, ids, TARGET, **CHEAP)
+    model.tokenizer = None
+    attribution = attribute(cache_of(model, ids), TARGET, **CHEAP)
+    assert same(attribution, expected)
+    assert attribution.target_text == f"<{TARGET}>"
+    assert attribution.tokens == tuple(f"<{token}>" for token in ids[0].tolist())
+    assert not attribution.special.any()
+
+
+@pytest.mark.parametrize("remove_batch_dim", [False, True])
+@pytest.mark.parametrize("build", zoo.models(SOME_KINDS))
+def test_a_context_may_be_a_single_token(build: Any, remove_batch_dim: bool) -> None:
+    model, ids = build(), zoo.prompt(build(), 1)
+    attribution = attribute(model.run_with_cache(ids, remove_batch_dim=remove_batch_dim)[1], TARGET, probes=PROBES)
+    curvature, information = reference(model, ids, TARGET, 0, read=0)
+    assert attribution.parts["gate"].tolist() == [1]
+    assert float(attribution.scores[0]) == pytest.approx(0.5 * (curvature + information), rel=1e-6)
+
+
+@pytest.mark.parametrize("build", zoo.models(SOME_KINDS))
+def test_asking_again_gives_the_same_answer(build: Any) -> None:
+    model, ids = build(), zoo.prompt(build(), N)
+    cache = cache_of(model, ids)
+    first = attribute(cache, TARGET, probes=PROBES)
+    torch.rand(3)
+    again = attribute(cache, TARGET, probes=PROBES)
+    assert same(first, again)
+    assert torch.equal(first.standard_errors["scores"], again.standard_errors["scores"])
+
+
+# ------------------------------------------------------------------------------------------------- the check forward
+def halve(activation: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+    return activation / 2
+
+
+def last_layer_weight(model: Any) -> Tensor:
+    """A weight of the last block, after all attention."""
+    named = [(name, weight) for name, weight in model.named_parameters() if "mlp" in name and weight.ndim == 2]
+    return named[-1][1]
+
+
+@pytest.mark.parametrize("kind", OWN_KINDS)
+def test_a_cache_of_other_weights_is_refused_at_once(kind: str, forwards: Any) -> None:
+    model = OWN_KINDS[kind]()
+    ids = zoo.prompt(model, N)
+    cache = cache_of(model, ids)
+    last_layer_weight(model).data[0, 0] += 0.5
+    runs = forwards(model)
+    with pytest.raises(ValueError, match="weights, or the hooks on it, have changed since the cache was taken"):
+        attribute(cache, TARGET, tokens=ids)
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("kind", OWN_KINDS)
+def test_a_cache_of_other_embeddings_is_refused_at_once(kind: str) -> None:
+    model = OWN_KINDS[kind]()
+    ids = zoo.prompt(model, N)
+    cache = cache_of(model, ids)
+    for name, weight in model.named_parameters():
+        if is_embedding(model, name, weight):
+            weight.data.mul_(1.05)
+    with pytest.raises(ValueError, match="weights, or the hooks on it, have changed since the cache was taken"):
+        attribute(cache, TARGET, tokens=ids)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in OWN_KINDS if kind in ("native", "hooked")])
+def test_a_full_cache_of_another_unembedding_is_refused(kind: str) -> None:
+    model = OWN_KINDS[kind]()
+    ids = zoo.prompt(model, N)
+    _, cache = model.run_with_cache(ids)
+    assert "unembed.hook_out" in cache.cache_dict
+    untied = [weight for name, weight in model.named_parameters() if "head" in name or "unembed" in name]
+    untied[0].data.mul_(1.5)
+    with pytest.raises(ValueError, match="weights, or the hooks on it, have changed since the cache was taken"):
+        attribute(cache, TARGET, tokens=ids)
+
+
+GONE = ["blocks.0.hook_resid_pre", "blocks.0.attn.hook_v", "blocks.1.attn.hook_pattern", "blocks.1.hook_mlp_out"]
+
+
+@pytest.mark.parametrize("name", GONE)
+@pytest.mark.parametrize("build", zoo.models(SOME_KINDS))
+def test_a_cache_taken_under_hooks_that_are_gone_is_refused_at_once(build: Any, name: str, forwards: Any) -> None:
+    model, ids = build(), zoo.prompt(build(), N)
+    with model.hooks(fwd_hooks=[(name, halve)]):
+        cache = cache_of(model, ids)
+    runs = forwards(model)
+    with pytest.raises(ValueError, match="hooks on it, have changed since the cache was taken"):
+        attribute(cache, TARGET, tokens=ids)
+    assert len(runs) == 1
+
+
+def test_a_cache_taken_under_a_hook_on_the_embeddings_that_is_gone_is_refused() -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
+    with model.hooks(fwd_hooks=[("hook_embed", halve)]):
+        cache = cache_of(model, ids)
+    with pytest.raises(ValueError, match="hooks on it, have changed since the cache was taken"):
+        attribute(cache, TARGET, tokens=ids)
+
+
+def forbid(logits: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+    return logits.index_fill(-1, torch.tensor([TARGET + 1]), -torch.inf)
+
+
+@pytest.mark.parametrize("hook", [halve, forbid])
+def test_a_full_cache_taken_under_a_hook_on_the_logits_that_is_gone_is_refused(hook: Any) -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
+    with model.hooks(fwd_hooks=[("unembed.hook_out", hook)]):
+        _, cache = model.run_with_cache(ids)
+    with pytest.raises(ValueError, match="hooks on it, have changed since the cache was taken"):
+        attribute(cache, TARGET, tokens=ids)
+
+
+@pytest.mark.parametrize("name", GONE)
+@pytest.mark.parametrize("build", zoo.models(SOME_KINDS))
+def test_hooks_added_since_the_cache_was_taken_are_refused_at_once(build: Any, name: str, forwards: Any) -> None:
+    model, ids = build(), zoo.prompt(build(), N)
+    cache, runs = cache_of(model, ids), forwards(model)
+    with (
+        model.hooks(fwd_hooks=[(name, halve)]),
+        pytest.raises(ValueError, match="hooks on it, have changed since the cache was taken"),
+    ):
+        attribute(cache, TARGET, tokens=ids)
+    assert len(runs) == 1
+
+
+def test_looking_hooks_up_does_not_take_longer_in_deeper_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    built, kind = [], type(zoo.bridge("gpt2"))
+    hook_dict = kind.hook_dict  # a bridge puts it together anew, from all of its modules, every time
+
+    def counted(self: Any) -> Any:
+        built[-1] += 1
+        return hook_dict.fget(self)
+
+    for layers in (1, 4):
+        model = zoo.bridge("gpt2", n_layers=layers)
+        ids = zoo.prompt(model, N)
+        cache = cache_of(model, ids)
+        with monkeypatch.context() as patched:
+            patched.setattr(kind, "hook_dict", property(counted))
+            built.append(0)
+            attribute(cache, TARGET, tokens=ids, **CHEAP)
+    assert built[0] == built[1]
+
+
+def test_hooks_that_change_nothing_may_come_and_go() -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
+    cache, seen = cache_of(model, ids), []
+    with model.hooks(fwd_hooks=[("blocks.0.hook_resid_post", lambda x, hook: seen.append((x.shape, hook.name)))]):
+        watched = attribute(cache, TARGET, probes=PROBES)
+    assert {shape for shape, _ in seen} == {(1, N, 8)}
+    assert relative(watched.scores, explain(model, ids, TARGET, probes=PROBES).scores) < 1e-9
+
+
+@pytest.mark.parametrize("add", [True, False])
+def test_hooks_may_not_change_between_a_prediction_and_its_explanation(add: bool) -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
+    hooked = model.hooks(fwd_hooks=[("blocks.0.hook_resid_post", halve)])
+    with nullcontext() if add else hooked:
+        prediction = Prediction.from_cache(cache_of(model, ids), TARGET)
+    with hooked if add else nullcontext(), pytest.raises(RuntimeError, match="hooks were added to or removed"):
+        heta_lens.Heta()(prediction)
+
+
+def test_a_prediction_is_explained_as_its_cache_is() -> None:
+    cache = cache_of(zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N))
+    prediction = Prediction.from_cache(cache, TARGET)
+    assert same(heta_lens.Heta(probes=PROBES)(prediction), attribute(cache, TARGET, probes=PROBES))
+
+
+# ------------------------------------------------------------------------------------------- hooks that stay active
+@pytest.mark.usefixtures("unchecked")
+def test_a_prediction_is_said_in_a_line() -> None:
+    model = zoo.bridge("gpt2")
+    asked = Prediction.from_cache(cache_of(model, zoo.prompt(model)), (7, 9), tokens=zoo.prompt(model))
+    assert len(repr(asked)) < 200 and "rather than" in repr(asked) and "\n" not in repr(asked)
+    for part in (asked.prompt, asked.adapter, Drops.of(asked)):
+        assert repr(part).startswith(f"{type(part).__name__}(") and len(repr(part)) < 700

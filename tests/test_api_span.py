@@ -1,0 +1,312 @@
+"""Spans: every target gets the answer it would get alone, at the price of one set of masked forwards."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import heta_lens.model.batching
+import heta_lens.prediction.prompt
+from helpers import zoo
+from helpers.asking import cache_of, predict, relative
+from helpers.spans import START, N, alone
+from helpers.views import data, seen
+from heta_lens import Heta, Prediction, attribute, attribute_span
+from heta_lens.model.adapter import ModelAdapter
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*has no effect with:UserWarning"),
+]
+PAIR = (7, 9)
+PER_TOKEN = ("drop", "envelope", "balanced")  # among the diagnostics
+SHARED: dict[str, dict[str, Any]] = {
+    "default": {},
+    "seed": {"support": "row", "probes": 12, "seed": 3},
+    "lr": {"variant": "lr", "rank": 3},
+    "ls": {"variant": "ls", "layers": 1},
+    "gn": {"variant": "gn"},
+    "gs": {"variant": "gs", "probes": 10},
+    "kl_only": {"variant": "kl_only", "probes": 10},
+    "hessian_only": {"variant": "hessian_only"},
+    "no_gate": {"variant": "no_gate", "kl": "js"},
+    "interactions": {"interactions": True},
+    "entrywise": {"norm": "entrywise", "interactions": True, "probes": 10},
+    "sum": {"balance": "sum", "support": "row"},
+    "max": {"balance": "max", "flow": "direct", "value_norm": 2},
+    "token": {"mask": 5, "support": "row"},
+    "audit": {"audit": True, "support": "row"},
+    "small batch": {"batch": 3},
+}
+ALONE: dict[str, dict[str, Any]] = {
+    "mean": {"mask": "mean"},
+    "frozen": {"variant": "win", "window": 3},
+    "chunk": {"variant": "win", "window": 3, "window_mode": "chunk", "window_gate": "per_window"},
+    "restrict": {"variant": "ls+win", "layers": 1, "window": 3, "window_mode": "restrict"},
+    "low rank in windows": {"variant": "lr+win", "rank": 2, "window": 4},
+}
+
+
+def alike(found: Any, expected: Any, tolerance: float = 1e-6) -> None:
+    """Two answers to one question."""
+    assert (found.target, found.target_text, found.tokens) == (expected.target, expected.target_text, expected.tokens)
+    assert torch.equal(found.ids, expected.ids)
+    assert found.parts.keys() == expected.parts.keys()
+    assert relative(found.scores, expected.scores) < tolerance
+    for name, part in expected.parts.items():
+        assert relative(found.parts[name], part) < tolerance, name
+    for name in PER_TOKEN:
+        assert (name in found.diagnostics) == (name in expected.diagnostics)
+        if name in expected.diagnostics:
+            assert relative(found.diagnostics[name], expected.diagnostics[name]) < tolerance, name
+    for name, error in expected.standard_errors.items():
+        if error is None:
+            assert found.standard_errors[name] is None
+        else:
+            assert relative(found.standard_errors[name], error) < 100 * tolerance, name
+    for name in ("additivity_gap", "target_log_prob", "target_rank"):
+        assert found.diagnostics[name] == pytest.approx(expected.diagnostics[name], rel=100 * tolerance)
+    assert (found.interactions is None) == (expected.interactions is None)
+    if expected.interactions is not None:
+        assert relative(found.interactions, expected.interactions) < tolerance
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many copies each run of a model is of."""
+    run, seen = ModelAdapter.run, []
+
+    def watched(adapter: Any, ids: Any, *args: Any, **options: Any) -> Any:
+        seen.append(len(ids))
+        return run(adapter, ids, *args, **options)
+
+    monkeypatch.setattr(ModelAdapter, "run", watched)
+    return seen
+
+
+# --------------------------------------------------------------------------------------------- as each of them alone
+@pytest.mark.parametrize("build", zoo.models())
+@pytest.mark.usefixtures("unchecked")
+def test_every_step_is_what_attribute_says_of_that_token(build: Any) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    cache = cache_of(model, ids)
+    options: dict[str, Any] = {"tokens": ids, "support": "row", "probes": 1}
+    span = attribute_span(cache, START, **options)
+    assert len(span) == N - START
+    for step in span.steps[1::2]:
+        alike(step, attribute(cache, position=len(step), **options))
+
+
+@pytest.mark.sample(quick=3, test=12)
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *(("bridge-gpt2", name) for name in SHARED | ALONE),
+        *(("bridge-gemma2", name) for name in ("lr", "interactions", "frozen")),
+        *(("hooked-rotary_gqa", name) for name in ("seed", "ls", "mean", "chunk") if zoo.HAS_HOOKED),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_so_it_is_with_every_option(kind: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heta_lens.prediction.prompt, "TAIL", 2)
+    options: dict[str, Any] = {"probes": 2} | (SHARED | ALONE)[name]
+    model = dict(zoo.KINDS)[kind]()
+    ids = zoo.prompt(model, 9)
+    cache = cache_of(model, ids)
+    span = attribute_span(cache, 7, tokens=ids, **options)
+    for step, expected in zip(span.steps, alone(cache, ids, (7, 8), **options), strict=True):
+        alike(step, expected)
+        assert step.options == expected.options
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("build", zoo.models("bridge-mistral|hooked-local"))
+@pytest.mark.parametrize(("start", "stop"), [(1, None), (1, 2), (59, 60), (30, 33)])
+def test_spans_of_a_long_prompt(build: Any, start: int, stop: int | None) -> None:
+    model = build()
+    ids = zoo.prompt(model, 60 if start > 1 else 12)
+    cache = cache_of(model, ids)
+    span = attribute_span(cache, start, stop, tokens=ids, probes=1, support="row")
+    places = range(start, stop or ids.shape[1])
+    assert span.matrix.shape == (len(places), places[-1] + 1)
+    for place in {places[0], places[len(places) // 2], places[-1]}:
+        (expected,) = alone(cache, ids, [place], probes=1, support="row")
+        alike(span.steps[place - start], expected)
+
+
+@pytest.mark.slow
+def test_no_step_depends_on_what_is_cached_after_it(model: Any, ids: Tensor) -> None:
+    other = ids.clone()
+    other[0, 9:] = zoo.prompt(model, N, seed=1)[0, 9:]
+    one, two = (attribute_span(cache_of(model, some), 6, 9, tokens=some, probes=2) for some in (ids, other))
+    short = attribute_span(cache_of(model, ids[:, :9]), 6, tokens=ids[:, :9], probes=2)
+    assert relative(two.matrix, one.matrix) < 1e-6
+    assert relative(short.matrix, one.matrix) < 1e-6
+    assert one.tokens == two.tokens == short.tokens
+
+
+def test_a_cache_may_be_full_and_tokens_may_be_left_out(model: Any, ids: Tensor) -> None:
+    expected = attribute_span(cache_of(model, ids), START, tokens=ids, probes=2).matrix
+    assert torch.equal(attribute_span(model.run_with_cache(ids)[1], START, probes=2).matrix, expected)
+
+
+@pytest.mark.parametrize("build", zoo.models("bridge-gpt2|hooked-rotary_gqa"))
+@pytest.mark.parametrize("options", [{"support": "row"}, {"mask": "mean", "variant": "kl_only"}], ids=str)
+def test_hooks_on_the_model_stay_at_work(build: Any, options: dict[str, Any]) -> None:
+    model = build()
+    ids = zoo.prompt(model, 9)
+    bare = attribute_span(cache_of(model, ids), 7, tokens=ids, **options)
+
+    def steer(live: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+        assert live.shape[:2] == (1, 9)  # one prompt, and the whole of it
+        return torch.cat([live[:, :3], live[:, 3:4].roll(1, -1), live[:, 4:]], 1)
+
+    with model.hooks(fwd_hooks=[("blocks.0.hook_resid_post", steer)]):
+        cache = cache_of(model, ids)
+        span = attribute_span(cache, 7, tokens=ids, **options)
+        singles = alone(cache, ids, (7, 8), **options)
+    for step, expected in zip(span.steps, singles, strict=True):
+        alike(step, expected)
+    assert relative(span.matrix, bare.matrix) > 1e-3
+
+
+# -------------------------------------------------------------------------------------------------------- at what cost
+@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama|gptoss)|hooked-(gpt2|local)"))
+def test_a_span_masks_no_more_copies_than_its_last_target(build: Any, copies: list[int]) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    cache, options = cache_of(model, ids), {"tokens": ids, "variant": "kl_only"}
+    copies.clear()
+    attribute(cache, position=N - 1, **options)
+    last = sum(copies)
+    copies.clear()
+    span = attribute_span(cache, 2, **options)
+    assert sum(copies) == last
+    assert {step.diagnostics["forwards_shared"] for step in span.steps} == {N}  # one for each of ten, and all masked
+    assert {step.diagnostics["forwards_shared_by"] for step in span.steps} == {N - 2}
+
+
+@pytest.mark.sample(quick=1)
+@pytest.mark.parametrize("name", ["mean", "frozen", "restrict"])
+def test_masks_and_windows_of_their_own_are_not_shared(cache: Any, ids: Tensor, name: str) -> None:
+    steps = attribute_span(cache, 9, tokens=ids, probes=1, **ALONE[name]).steps
+    singles = alone(cache, ids, (9, 10), probes=1, **ALONE[name])
+    masked = [single.diagnostics["forwards_shared"] for single in singles]
+    masked[1] -= "layers" in ALONE[name]  # the states that enter a layer are read once, whoever needs them
+    assert [step.diagnostics["forwards_shared"] for step in steps] == masked
+    assert [step.diagnostics["hvps"] for step in steps] == [single.diagnostics["hvps"] for single in singles]
+    assert {step.diagnostics["forwards_shared_by"] for step in steps} == {1}
+
+
+@pytest.mark.slow
+def test_what_is_shared_is_paid_for_once(cache: Any, ids: Tensor) -> None:
+    singles = [one.diagnostics for one in alone(cache, ids, range(START, N), probes=2)]
+    span = attribute_span(cache, START, tokens=ids, probes=2)
+    graphs, hvps = (sum(one[kind] for one in singles) for kind in ("backwards", "hvps"))
+    assert span.cost == {"forwards": singles[-1]["forwards_shared"] + graphs, "backwards": graphs, "hvps": hvps}
+    apart = attribute_span(cache, START, tokens=ids, probes=2, mask="mean")
+    assert apart.cost == {name: sum(one[name] for one in singles) for name in ("forwards", "backwards", "hvps")}
+    assert attribute_span(cache, START, START + 1, tokens=ids, mask="mean", variant="kl_only").cost["hvps"] == 0
+
+
+def test_backwards_are_paid_for_too(cache: Any, ids: Tensor) -> None:
+    span = attribute_span(cache, START, tokens=ids, method="integrated_gradients", steps=4)
+    assert span.cost["backwards"] == sum(step.diagnostics["backwards"] for step in span.steps) >= 4 * len(span)
+
+
+def test_products_are_counted_where_they_are_done(cache: Any, ids: Tensor) -> None:
+    steps = attribute_span(cache, START, tokens=ids, probes=3, audit=True).steps
+    assert [step.diagnostics["hvps"] for step in steps] == [3 * n for n in range(START, N)]
+    assert [step.diagnostics["audit"] for step in steps] == [n + 32 for n in range(START, N)]
+    assert [step.diagnostics["forwards_shared"] for step in steps] == [N] * (N - START)
+
+
+def test_many_targets_of_a_large_vocabulary_make_small_batches(
+    cache: Any, ids: Tensor, copies: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ModelAdapter, "vocabulary", property(lambda _: 2**21))
+    monkeypatch.setattr(
+        heta_lens.model.batching, "available", lambda _: 2**30 + 2**25
+    )  # half of it: 8 copies of one target
+    options: dict[str, Any] = {"tokens": ids, "variant": "kl_only"}
+    attribute(cache, position=N - 1, **options)
+    assert max(copies) == 5  # as many as share a start
+    for targets, most in ((2, 4), (3, 2), (8, 1)):
+        copies.clear()
+        span = attribute_span(cache, N - targets, **options)
+        assert max(copies) == most
+        alike(span.steps[0], alone(cache, ids, [N - targets], variant="kl_only")[0])
+
+
+# ------------------------------------------------------------------------------------------------------------- targets
+def test_the_tokens_that_stand_there_are_the_targets(model: Any, cache: Any, ids: Tensor) -> None:
+    span = attribute_span(cache, START, 10, tokens=ids, variant="gs")
+    assert [step.target for step in span.steps] == ids[0, START:10].tolist()
+    assert list(span.targets) == [model.tokenizer.decode([token]) for token in ids[0, START:10]]
+    assert list(span.tokens) == [model.tokenizer.decode([token]) for token in ids[0, :10]]
+    assert (span.start, len(span)) == (START, 3)
+
+
+@pytest.mark.sample(quick=2)
+@pytest.mark.parametrize("places", [(7, 10), (-4, -1), (-4, 10), (7, -1), (torch.tensor(7), torch.tensor(10))])
+def test_places_count_from_either_end(cache: Any, ids: Tensor, places: Any) -> None:
+    found, expected = (attribute_span(cache, *span, tokens=ids, variant="gs") for span in (places, (7, 10)))
+    assert torch.equal(found.matrix, expected.matrix)
+    assert (found.tokens, found.targets, found.start) == (expected.tokens, expected.targets, 7)
+
+
+@pytest.mark.slow
+def test_other_targets_may_be_asked_for(model: Any, cache: Any, ids: Tensor) -> None:
+    text = model.tokenizer.decode([40])
+    targets = [text, PAIR, None, 7]
+    span = attribute_span(cache, START, tokens=ids, targets=targets, probes=2)
+    assert [step.target for step in span.steps] == [40, PAIR, int(ids[0, 9]), 7]
+    for step, expected in zip(span.steps, alone(cache, ids, range(START, N), targets, probes=2), strict=True):
+        alike(step, expected)
+    assert "not about the contrast" in span.steps[1].diagnostics["note"]
+    assert span.tokens == attribute_span(cache, START, tokens=ids, variant="transition_only").tokens
+    assert span.targets[:2] == (text, " / ".join(model.tokenizer.decode([token]) for token in PAIR))
+
+
+@pytest.mark.sample(quick=1)
+@pytest.mark.parametrize("target", [7, PAIR, " cat", torch.tensor(7)], ids=str)
+def test_one_target_is_meant_for_every_place(cache: Any, ids: Tensor, target: Any) -> None:
+    one, many = (
+        attribute_span(cache, START, tokens=ids, targets=targets, variant="gs", probes=10)
+        for targets in (target, [target] * (N - START))
+    )
+    assert torch.equal(one.matrix, many.matrix)
+    assert one.targets == many.targets
+
+
+def test_targets_may_be_a_tensor_of_ids(cache: Any, ids: Tensor) -> None:
+    span = attribute_span(cache, START, tokens=ids, targets=torch.tensor([5, 6, 7, 8]), variant="transition_only")  # type: ignore[arg-type]
+    assert [step.target for step in span.steps] == [5, 6, 7, 8]
+
+
+@pytest.mark.slow
+def test_a_model_without_a_tokenizer_writes_ids() -> None:
+    for build in (zoo.bridge, *([zoo.hooked] if zoo.HAS_HOOKED else [])):
+        model = build.__wrapped__("gpt2")
+        ids = zoo.prompt(model, 6)
+        expected = attribute_span(cache_of(model, ids), 3, tokens=ids, probes=1)
+        model.tokenizer = None
+        span = attribute_span(cache_of(model, ids), 3, probes=1)
+        assert torch.equal(span.matrix, expected.matrix)
+        assert span.tokens == tuple(f"<{token}>" for token in ids[0])
+        assert span.targets == span.tokens[3:]
+        assert [seen(one) for one in data(span.plot())["labels"]] == ["all targets", *span.targets]
+        with pytest.raises(ValueError, match="no tokenizer"):
+            attribute_span(cache_of(model, ids), 3, targets=" cat")
+
+
+@pytest.mark.parametrize("lengths", [(5, 5), (8, 5)], ids=str)
+def test_predictions_of_several_prompts_share_nothing(model: Any, lengths: tuple[int, int]) -> None:
+    strangers = [predict(model, zoo.prompt(model, n, seed=n)) for n in (5, 8)]
+    cache = cache_of(model, zoo.prompt(model, 9))
+    wrong = [Prediction.from_cache(cache, position=n) for n in lengths]
+    for predictions in (strangers, wrong):
+        with pytest.raises(ValueError, match="one prompt"):
+            Heta(variant="kl_only").each(predictions)

@@ -1,0 +1,37 @@
+"""What `import heta_lens` offers, and what it costs."""
+
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+import heta_lens
+
+
+def test_nothing_but_the_public_names_is_exported() -> None:
+    assert set(heta_lens.__all__) == {
+        *("METHODS", "Attribution", "Heta", "Method", "Prediction", "SpanAttribution", "names_filter", "__version__"),
+        *("attribute", "attribute_batch", "attribute_span", "estimate", "fit_weights", "load_demo_model", "load_model"),
+        *("causal", "data", "evaluation", "metrics", "plots"),
+    }
+
+
+@pytest.mark.parametrize("name", heta_lens.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(heta_lens, name) is not None
+    assert name in dir(heta_lens)
+
+
+def test_the_version_is_the_installed_one() -> None:
+    assert heta_lens.__version__ == version("heta-lens")
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'heta_lens' has no attribute 'atribute'"):
+        heta_lens.atribute  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_importing_it_imports_nothing_heavy() -> None:
+    code = "import heta_lens, sys; print(sorted({'torch', 'transformer_lens', 'scipy'} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,0 +1,67 @@
+"""Which files hold an attribution, and which fields are refused."""
+
+import math
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from helpers.attributions import TOKENS, uncertain
+from heta_lens import Attribution
+from heta_lens._util import tensor_storage
+from heta_lens.attribution import FORMAT, VERSION
+
+
+def saved_fields(path: Path, **changes: Any) -> Path:
+    """A file with an attribution's fields, of which some are changed."""
+    made = uncertain()
+    tensor_storage.save(
+        path, FORMAT, VERSION, {entry.name: getattr(made, entry.name) for entry in fields(made)} | changes
+    )
+    return path
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tokens": (*TOKENS, "more")}, r"its ids has shape \(6,\) and torch.int64, and must have shape \(7,\)"),
+        ({"tokens": ()}, "it has no tokens"),
+        ({"tokens": [*TOKENS]}, "its tokens is .* and must be a list of text"),
+        ({"tokens": (*TOKENS[:5], 5)}, "its tokens is"),
+        ({"ids": None}, "its ids is None, and must be a tensor"),
+        ({"ids": torch.ones(6)}, "its ids has shape .* torch.float32"),
+        ({"scores": torch.ones(6, dtype=torch.int64)}, "its scores has shape .* torch.int64"),
+        ({"scores": torch.tensor([1.0, 2, 3, math.nan, 5, 6])}, r"its scores at \[3\] is nan, and must be finite"),
+        ({"parts": {"gate": torch.ones(5)}}, r"its parts\['gate'\] has shape \(5,\)"),
+        ({"parts": {"gate": 1.0}}, "its parts is"),
+        ({"offsets": torch.zeros(6, 3, dtype=torch.int64)}, r"its offsets has shape \(6, 3\)"),
+        (
+            {"offsets": torch.full((6, 2), 99)},
+            r"its offsets\[0\] are \(99, 99\), which is not a place in its text",
+        ),
+        ({"positions": torch.zeros(6, dtype=torch.int64)}, "its positions are .* ascending order"),
+        ({"interactions": torch.ones(6)}, r"its interactions has shape \(6,\)"),
+        ({"target": (7, 9)}, "its target_text is ' down', which does not fit the target"),
+        ({"target": -1}, "its ids or its target are below 0"),
+        ({"target": "down"}, "its target is 'down', and must be a whole number"),
+        ({"signed": 1}, "its signed is 1, and must be true or false"),
+        ({"diagnostics": {"sink_mass": "much"}}, "its sink_mass is 'much', and must be a number"),
+        ({"diagnostics": {"target_rank": 1}}, "only one of target_log_prob and target_rank"),
+        ({"diagnostics": {"target_rank": 1, "target_log_prob": 1000.0}}, "its target_log_prob is 1000.0"),
+        ({"diagnostics": {"standard_errors": {"scores": torch.ones(6)}}}, "standard_errors but no probes"),
+        ({"diagnostics": {"standard_errors": {"scores": torch.ones(5)}}}, r"standard_errors\['scores'\] has shape"),
+        ({"diagnostics": {"balanced": torch.ones(5)}}, r"its balanced is or has shape \(5,\)"),
+        ({"weather": "fine"}, "it has an unknown field 'weather'"),
+    ],
+)
+def test_a_file_that_is_no_attribution_is_refused(tmp_path: Path, changes: dict[str, Any], message: str):
+    path = saved_fields(tmp_path / "a.safetensors", **changes)
+    with pytest.raises(ValueError, match=rf"a.safetensors is a damaged {FORMAT} file: .*{message}"):
+        Attribution.load(path)
+
+
+def test_a_file_that_is_one_is_loaded(tmp_path: Path):
+    assert repr(Attribution.load(saved_fields(tmp_path / "a.safetensors"))) == repr(uncertain())
