@@ -162,7 +162,7 @@ class Attribution:
     @classmethod
     def _of(cls, fields: Mapping[str, Any]) -> "Attribution":
         check_values({"parts": {}, "diagnostics": {}, **fields})
-        return cls(**fields)
+        return cls(**{**fields, "diagnostics": Diagnostics.of(fields.get("diagnostics", {}))})
 
     def __repr__(self) -> str:
         from heta_lens.plots import attribution_text  # which imports this module

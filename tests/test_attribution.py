@@ -15,6 +15,7 @@ from helpers import zoo
 from helpers.asking import explain
 from helpers.attributions import SCORES, TOKENS, attribution, double, uncertain
 from heta_lens import Attribution
+from heta_lens.diagnostics import Diagnostics
 
 
 # -------------------------------------------------------------------------------------------------------- by token
@@ -203,7 +204,7 @@ def test_leaving_out_a_position_that_is_not_there_is_refused(position: int):
 # ------------------------------------------------------------------------------------------------------ how sure it is
 @pytest.mark.parametrize(("probes", "confidence", "t"), [(2, 0.95, 12.7062), (3, 0.95, 4.30265), (11, 0.9, 1.81246)])
 def test_the_interval_is_students_t(probes: int, confidence: float, t: float):
-    made = uncertain(diagnostics={**uncertain().diagnostics, "probes": probes})
+    made = uncertain(diagnostics=Diagnostics.of({**uncertain().diagnostics, "probes": probes}))
     low, high = made.interval(confidence)
     assert_close(high - made.scores, t * made.standard_errors["scores"], rtol=1e-5, atol=0)
     assert_close(made.scores - low, t * made.standard_errors["scores"], rtol=1e-5, atol=0)
@@ -216,7 +217,7 @@ def test_the_interval_is_one_of_95_percent_unless_told():
 @pytest.mark.parametrize("diagnostics", [{}, {"probes": 1, "standard_errors": {"scores": None}}])
 def test_without_standard_errors_there_is_no_interval(diagnostics: dict[str, Any]):
     with pytest.raises(ValueError, match="no standard error"):
-        attribution(diagnostics=diagnostics).interval()
+        attribution(diagnostics=Diagnostics.of(diagnostics)).interval()
 
 
 @pytest.mark.parametrize("confidence", [95.0, 1.5, -0.1])
@@ -252,7 +253,7 @@ def test_the_table_has_parts_and_the_standard_errors_there_are():
 
 def test_a_part_and_its_standard_error_go_by_one_name():
     errors = {"standard_errors": {"heads": double(SCORES)}}
-    assert "heads_se" in attribution(parts={"heads": double(SCORES)}, diagnostics=errors).to_frame()
+    assert "heads_se" in attribution(parts={"heads": double(SCORES)}, diagnostics=Diagnostics.of(errors)).to_frame()
 
 
 def test_the_table_has_only_the_tokens_that_were_kept():

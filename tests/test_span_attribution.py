@@ -18,6 +18,7 @@ from helpers.spans import START
 from helpers.views import data, seen
 from heta_lens import SpanAttribution, attribute_span
 from heta_lens._util import tensor_storage
+from heta_lens.diagnostics import Diagnostics
 from heta_lens.span_attribution import FORMAT, VERSION
 
 pytestmark = [
@@ -84,7 +85,7 @@ def test_a_terminal_sees_the_totals(span: SpanAttribution) -> None:
 
 
 def with_chosen(step: Any) -> Any:
-    return replace(step, diagnostics={**step.diagnostics, "chosen": {"variant": "gs"}})
+    return replace(step, diagnostics=Diagnostics.of({**step.diagnostics, "chosen": {"variant": "gs"}}))
 
 
 # --------------------------------------------------------------------------------------------------------- keeping it

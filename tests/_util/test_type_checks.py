@@ -41,6 +41,7 @@ def test_a_field_of_another_type_is_refused_by_name(changes: dict[str, Any], mes
         check_fields(Story, GOOD | changes)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_field_without_a_default_may_not_be_missing() -> None:
     with pytest.raises(ValueError, match="it has no spans"):
         check_fields(Story, {"text": ""})

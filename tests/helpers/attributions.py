@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from heta_lens import Attribution
+from heta_lens.diagnostics import Diagnostics
 
 TOKENS = ("<bos>", "The", " cat", " s", "at", "\n")
 SCORES = (6.0, 0.5, 3.0, 1.0, 2.0, 0.25)
@@ -40,4 +41,4 @@ def uncertain(**changes: Any) -> Attribution:
     errors = {"scores": double(range(6)) / 10, "curvature": double(range(6)), "information": None}
     parts = {"curvature": double(SCORES) * 2, "information": double(SCORES) * 3}
     diagnostics = {"standard_errors": errors, "probes": 3, "sink_mass": 0.47, "balanced": double(SCORES) / 7}
-    return attribution(parts=parts, **{"diagnostics": diagnostics, **changes})
+    return attribution(parts=parts, **{"diagnostics": Diagnostics.of(diagnostics), **changes})

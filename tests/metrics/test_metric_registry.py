@@ -70,6 +70,7 @@ def test_built_in_metrics_load_no_package(plugins: Callable[..., MetricRegistry]
         ("f1", "longest", "its name is taken by another metric: rename the entry point"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_a_metric_that_cannot_be_used_is_left_out_with_one_warning(
     name: str, value: str, message: str, plugins: Callable[..., MetricRegistry]
 ) -> None:

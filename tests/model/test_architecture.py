@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+import pytest
+
 from helpers import zoo
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.architecture import irregularity, neurons, norms, weight_processing
@@ -19,6 +21,7 @@ def test_the_parts_of_gpt2_and_llama() -> None:
     assert gated.gated == "blocks.0.mlp.hook_pre_linear"
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_model_without_mlps_has_no_neurons() -> None:
     assert neurons(SimpleNamespace(model=SimpleNamespace(cfg=SimpleNamespace(attn_only=True))), 0) is None  # type: ignore[arg-type]
 

@@ -8,6 +8,7 @@ from rich.cells import cell_len
 
 from helpers.attributions import SCORES, attribution, uncertain
 from heta_lens import Attribution
+from heta_lens.diagnostics import Diagnostics
 
 
 def test_no_line_can_steer_a_terminal():
@@ -67,7 +68,7 @@ def test_what_was_left_out_is_not_printed():
 )
 def test_it_fits_a_terminal_whatever_the_tokens(token: str):
     made = attribution([token] * 2000, [1e-300 * (-1) ** i for i in range(2000)], signed=True)
-    made = replace(made, diagnostics={"sink_mass": 1.0}, target=(1, 2), target_text=(token, token))
+    made = replace(made, diagnostics=Diagnostics.of({"sink_mass": 1.0}), target=(1, 2), target_text=(token, token))
     assert max(map(cell_len, lines(made))) <= 100
 
 
@@ -82,12 +83,12 @@ def test_columns_line_up_under_wide_characters():
 
 
 def test_an_ordinary_result_fits_80_columns():
-    made = attribution([" tokens"] * 2000, range(2000), diagnostics={"sink_mass": 0.61})
+    made = attribution([" tokens"] * 2000, range(2000), diagnostics=Diagnostics.of({"sink_mass": 0.61}))
     assert max(map(cell_len, lines(made))) <= 80
 
 
 def test_scores_of_nothing_but_zeros_print_no_nan():
-    made = attribution(scores=[0.0] * 6, diagnostics={"sink_mass": math.nan})
+    made = attribution(scores=[0.0] * 6, diagnostics=Diagnostics.of({"sink_mass": math.nan}))
     assert "nan" not in repr(made)
     assert "█" not in repr(made)
 
@@ -95,22 +96,22 @@ def test_scores_of_nothing_but_zeros_print_no_nan():
 # ------------------------------------------------------------------------------------------- what a reader is told
 def test_it_says_how_likely_the_target_was_and_what_was_chosen():
     facts = {"target_log_prob": math.log(0.25), "target_rank": 2, "user_hooks": 1, "chosen": {"balance": "sum"}}
-    shown = repr(replace(attribution(), diagnostics=facts)).splitlines()
+    shown = repr(replace(attribution(), diagnostics=Diagnostics.of(facts))).splitlines()
     assert shown[0].endswith("(balance='sum')")
     assert "p = 0.25 (rank 2), under hooks" in shown
-    pair = replace(attribution(), target=(1, 2), target_text=(" a", " b"), diagnostics=facts | {
+    pair = replace(attribution(), target=(1, 2), target_text=(" a", " b"), diagnostics=Diagnostics.of(facts | {
         "target_log_prob": (math.log(0.5), math.log(0.125)), "target_rank": (1, 3), "user_hooks": 0,
-    })  # fmt: skip
+    }))  # fmt: skip
     assert "p = 0.5 (rank 1) against p = 0.125 (rank 3)" in repr(pair).splitlines()
 
 
 @pytest.mark.parametrize(("gap", "due", "said"), [(0.3, -2.0, True), (0.1, -2.0, False), (3e-9, 0.0, True)])
 def test_it_says_when_an_integral_is_far_from_what_it_should_be(gap: float, due: float, said: bool):
-    notes = attribution(diagnostics={"completeness_gap": gap, "completeness_due": due}).notes
+    notes = attribution(diagnostics=Diagnostics.of({"completeness_gap": gap, "completeness_due": due})).notes
     assert (f"the integral misses {gap:.3g} of {due:.3g}: more steps come nearer" in notes) == said
 
 
 def test_it_says_how_many_tokens_were_left_out_and_no_more_of_the_sink():
-    shown = repr(replace(attribution(), diagnostics={"sink_mass": 0.5}).without([0]).without([2]))
+    shown = repr(replace(attribution(), diagnostics=Diagnostics.of({"sink_mass": 0.5})).without([0]).without([2]))
     assert "2 tokens left out" in shown
     assert "sink" not in shown

@@ -13,7 +13,7 @@ from heta_lens.evaluation.report.run_metric import Measure
 REASONS, LONG = 3, 100  # shown for a cell, and characters of a reason; missing.csv has all
 
 
-def digits(value: float | None) -> str:
+def digits(value: int | float | None) -> str:
     """Six digits, which do not depend on the machine's rounding; nothing where there is no number."""
     return "" if value is None or isnan(value) else f"{value:.6g}"
 

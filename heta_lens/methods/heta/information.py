@@ -36,7 +36,7 @@ class Clean:
     lengths: Sequence[int]
 
     def compared(
-        self, masked: Float[Tensor, "copy target vocab"], positions: Int[Tensor, "copy"]
+        self, masked: Float[Tensor, "copy reached vocab"], positions: Int[Tensor, "copy"]
     ) -> Float[Tensor, "copy kind target"]:
         """Divergence and drop of each copy, with the token at one of these positions masked; ``masked`` is of the last
         targets, whose contexts reach the first of them."""

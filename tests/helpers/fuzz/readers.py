@@ -21,6 +21,7 @@ from heta_lens.data.annotation_protocol import annotated, answer_words
 from heta_lens.data.dataset_files import read
 from heta_lens.data.instance import read_jsonl
 from heta_lens.data.suites import suite
+from heta_lens.diagnostics import Diagnostics
 from heta_lens.evaluation import Entry
 from heta_lens.evaluation.report.summary_tables import summary
 from heta_lens.evaluation.run_records import Record, append, read_records, read_run, repair
@@ -150,9 +151,8 @@ def attribution(count: int = 4) -> Attribution:
         offsets=torch.tensor([[at, at + 1] for at in range(count)]), special=torch.arange(count) == 0,
         text="abcdefgh"[:count], target=7, target_text=" x", method="heta", scores=torch.rand(count),
         parts={"gate": torch.rand(count)}, options={"probes": 3, "mask": torch.ones(2), "pair": (1, None)},
-        diagnostics={"standard_errors": errors, "probes": 3, "sink_mass": 0.4, "target_log_prob": -1.0,
-                     "target_rank": 1,
-                     "forwards": 3, "hvps": 2, "chosen": {"variant": "gs"}},
+        diagnostics=Diagnostics.of({"standard_errors": errors, "probes": 3, "sink_mass": 0.4, "target_log_prob": -1.0,
+                                    "target_rank": 1, "forwards": 3, "hvps": 2, "chosen": {"variant": "gs"}}),
         interactions=torch.rand(count, count),
     )  # fmt: skip
 
