@@ -27,12 +27,12 @@ def prompt_and_answer(story):
 
 for story in recall.stories("test", facts=4, rivals=1):
     clean_tokens, clean_answer = prompt_and_answer(story)
-    corrupted_tokens, corrupted_answer = prompt_and_answer(story.twin)
+    corrupted_tokens, corrupted_answer = prompt_and_answer(story.counterfactual)
     if clean_tokens.shape == corrupted_tokens.shape and clean_answer != corrupted_answer:
         break
 answers = clean_answer, corrupted_answer
 print(story.text.split(". ")[-2], "→", story.answer)
-print(story.twin.text.split(". ")[-2], "→", story.twin.answer)
+print(story.counterfactual.text.split(". ")[-2], "→", story.counterfactual.answer)
 
 # %% [markdown]
 # The stories differ as intended: in one the sweater is in the jar, in the counterfactual it is in the casket.

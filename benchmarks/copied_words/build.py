@@ -64,7 +64,7 @@ SWAP_RATIO = 1 / 3
 
 @dataclass(frozen=True)
 class Candidate:
-    """A filled template and its twin."""
+    """A filled template and its counterfactual."""
 
     template: Template
     text: str
@@ -80,7 +80,7 @@ class Candidate:
         return [i for i, token in enumerate(self.ids) if token == self.answer_id]
 
     @property
-    def twin(self) -> list[int]:
+    def counterfactual(self) -> list[int]:
         return [self.swapped_id if token == self.answer_id else token for token in self.ids]
 
     @property
@@ -90,7 +90,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Scored:
-    """A candidate with the answer's probability after the story and after its twin."""
+    """A candidate with the answer's probability after the story and after its counterfactual."""
 
     candidate: Candidate
     p: float
@@ -98,7 +98,7 @@ class Scored:
 
 
 def fill(template: Template, rng: random.Random) -> dict[str, str]:
-    """Draw a different word for every slot, the pause, and the word (`swap`) that replaces the answer in the twin."""
+    """Draw a word for every slot, the pause, and the word (`swap`) in place of the answer in the counterfactual."""
     words: dict[str, str] = {}
     for slot in [*template.slots, "swap"]:
         kind = template.kind if slot == "swap" else kind_of(slot)
@@ -130,15 +130,15 @@ def mentions(text: str, word: str) -> int:
 
 
 def well_formed(candidate: Candidate, tokenizer: Any) -> bool:
-    """The rules that need no model: length, occurrences, distance, and a twin that is the tokenized swapped story."""
-    twin_text = re.sub(rf"\b{candidate.answer}\b", candidate.swapped, candidate.text)
+    """The rules that need no model: length, occurrences, distance, and a counterfactual that tokenizes alike."""
+    counterfactual_text = re.sub(rf"\b{candidate.answer}\b", candidate.swapped, candidate.text)
     return (
         len(candidate.ids) in TOKENS
         and mentions(candidate.text, candidate.answer) == len(candidate.sources)
         and len(candidate.sources) in (1, 2)
         and candidate.distance >= NEAREST
         and not mentions(candidate.text, candidate.swapped)
-        and tokenizer.encode(twin_text) == candidate.twin
+        and tokenizer.encode(counterfactual_text) == candidate.counterfactual
     )
 
 
@@ -150,7 +150,8 @@ def probability(model: Any, ids: list[int], token: int) -> float:
 
 def score(candidates: Iterable[Candidate], model: Any) -> Iterator[Scored]:
     for candidate in candidates:
-        p, p_swapped = (probability(model, ids, candidate.answer_id) for ids in (candidate.ids, candidate.twin))
+        both = candidate.ids, candidate.counterfactual
+        p, p_swapped = (probability(model, ids, candidate.answer_id) for ids in both)
         yield Scored(candidate, p, p_swapped)
 
 

@@ -66,7 +66,7 @@ def answered_of(
     told = list(islice(stories(split, **kinds[kind]), counts[kind]))
     right, moved = (
         [word == one.answer for word, one in zip(said(model, some), some, strict=True)]
-        for some in (told, [story.twin for story in told])
+        for some in (told, [story.counterfactual for story in told])
     )
     return [
         Answered(story.template, 1 + len(story.pieces), answered, follows, chances(story))

@@ -13,7 +13,8 @@ from heta_lens._util.options import check_choice, hint, is_whole
 from heta_lens._util.text_spans import Span, visible
 
 SPANS = ("support", "gold", "distractor", "question")
-OTHERS = ("twin", "paraphrase")
+OTHERS = ("counterfactual", "paraphrase")
+FORMER_FIELDS = {"twin": "counterfactual"}  # of files that earlier versions wrote
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class Instance:
     question: tuple[Span, ...] = ()
     choices: tuple[str, ...] = ()
     """The possible answers, where known."""
-    twin: "Instance | None" = None
-    """The counterfactual: as many tokens, with other gold words that tell another answer."""
+    counterfactual: "Instance | None" = None
+    """As many tokens, with other gold words that tell another answer."""
     paraphrase: "Instance | None" = None
     """The same content in other words."""
 
@@ -116,6 +117,7 @@ def instance_of(record: Mapping[str, Any]) -> Instance:
     if not isinstance(record, Mapping):
         raise TypeError(f"{brief(record)} is not an instance: it must be an object with id, text and answer")
     known = [field.name for field in fields(Instance)]
+    record = {FORMER_FIELDS.get(name, name): value for name, value in record.items()}
     for name in record:
         if name not in known:
             raise ValueError(f"an instance has no field {brief(name)}{hint(name, known)}; it has {', '.join(known)}")

@@ -100,7 +100,7 @@ class Story:
         return self._stretch(len(self.sentences), len(self.sentences) + 1)
 
     @cached_property
-    def twin(self) -> "Story":
+    def counterfactual(self) -> "Story":
         """The counterfactual: the evidence names another place (or room), so that the answer changes and nothing else.
 
         For a claim, two places are swapped, so that each is still named once: true becomes false, and false true.

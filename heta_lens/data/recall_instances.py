@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any
 
 from heta_lens._util.options import check_count
-from heta_lens.data.instance import Instance
+from heta_lens.data.instance import OTHERS, Instance
 from heta_lens.data.question_story import Story
 from heta_lens.data.recall import stories
 from heta_lens.data.recall_facts import Split
@@ -25,8 +25,8 @@ def instances(split: Split = "test", *, seed: int = 0, count: int | None = None,
 
 def instance_of(story: Story, id: str) -> Instance:
     """A story as an instance, with its counterfactual and its paraphrase."""
-    twin, paraphrase = _alone(story.twin, f"{id}-twin"), _alone(story.paraphrase, f"{id}-paraphrase")
-    return replace(_alone(story, id), twin=twin, paraphrase=paraphrase)
+    others = {name: _alone(getattr(story, name), f"{id}-{name}") for name in OTHERS}
+    return replace(_alone(story, id), **others)
 
 
 def _alone(story: Story, id: str) -> Instance:

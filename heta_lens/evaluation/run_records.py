@@ -19,7 +19,7 @@ from heta_lens._util.file_reading import brief, parse_json, read_bytes, read_tex
 from heta_lens._util.file_writing import append_whole, write_atomically
 from heta_lens._util.type_checks import check_fields, check_types
 from heta_lens.evaluation.aggregates import AGGREGATES
-from heta_lens.metrics.former_names import FORMER_TITLES, renamed, renamed_all, reworded
+from heta_lens.metrics.former_names import redescribed, renamed, renamed_all, reworded
 
 Value: TypeAlias = float | int | Sequence[float | int] | None
 Metrics: TypeAlias = Mapping[str, Mapping[str, Any]]
@@ -40,6 +40,7 @@ METHOD_TYPES = {"method": str, "options": Mapping[str, Any] | None}
 METRIC_TYPES = {
     **dict.fromkeys(("title", "cost", "variant", "source", "better", "aggregate"), str | None),
     **dict.fromkeys(("low", "high"), float | None),
+    "needs": Sequence[str],
 }
 
 
@@ -126,13 +127,8 @@ def _run(text: str) -> dict[str, Any]:
 
 
 def _renamed_metrics(metrics: Metrics) -> dict[str, Mapping[str, Any]]:
-    """Metrics under today's names and titles."""
-    return {name: _retitled(name, metric) for name, metric in renamed(metrics).items()}
-
-
-def _retitled(name: str, metric: Mapping[str, Any]) -> Mapping[str, Any]:
-    title = FORMER_TITLES.get((name, metric.get("title") or ""))
-    return {**metric, "title": title} if title else metric
+    """Metrics as they are called and described today."""
+    return {name: redescribed(name, metric) for name, metric in renamed(metrics).items()}
 
 
 def _check_part(what: str, kinds: Mapping[str, Any], values: Mapping[str, Any]) -> None:

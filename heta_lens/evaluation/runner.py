@@ -1,6 +1,7 @@
 """Suites × methods × metrics: every explanation is evaluated, and recorded as soon as it is finished."""
 
 import json
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -106,8 +107,15 @@ def _request(instances: Sequence[Instance], entries: Sequence[Entry], metrics: S
 
 def digest(instances: Sequence[Instance]) -> str:
     """What two lists of instances share only if they are the same."""
-    texts = json.dumps([as_json(instance) for instance in instances], sort_keys=True)
+    texts = json.dumps([_formerly(as_json(instance)) for instance in instances], sort_keys=True)
     return sha256(texts.encode()).hexdigest()[:16]
+
+
+def _formerly(record: dict[str, Any]) -> dict[str, Any]:
+    """The record as the first version wrote it, so that runs from then can be continued."""
+    if (other := record.pop("counterfactual", None)) is not None:
+        record["twin"] = other | {"id": re.sub("-counterfactual$", "-twin", other["id"])}
+    return record
 
 
 def check_request(instances: Sequence[Instance], entries: Sequence[Entry], metrics: Sequence[str]) -> None:

@@ -107,7 +107,7 @@ AGAINST_REMOVAL: Mapping[str, Metric] = {
         source=SAMEK,
     ),
     "counterfactual_aopc": Metric(
-        "Counterfactual AOPC", evaluators.evaluate_counterfactual, low=-1.0, needs=("twin",),
+        "Counterfactual AOPC", evaluators.evaluate_counterfactual, low=-1.0, needs=("counterfactual",),
         cost="12 F",
         variant="the original's order, on the counterfactual's own answer",
         source=HETA,
@@ -206,17 +206,17 @@ AGAINST_PATCHING: Mapping[str, Metric] = {
         source=HETA,
     ),
     "causal_pass_5": Metric(
-        "Causal Pass@5", evaluators.evaluate_causal_pass, needs=("twin", "gold"), again=2,
+        "Causal Pass@5", evaluators.evaluate_causal_pass, needs=("counterfactual", "gold"), again=2,
         variant="on the counterfactual, with the evidence's values patched in at the middle layer",
         source=HETA,
     ),
     "causal_pass_5_unpatched": Metric(
-        "Causal Pass@5, unpatched", evaluators.evaluate_causal_pass, needs=("twin", "gold"), again=2,
+        "Causal Pass@5, unpatched", evaluators.evaluate_causal_pass, needs=("counterfactual", "gold"), again=2,
         variant="on the counterfactual as it is",
         source=OWN,
     ),
     "causal_pass_5_chance": Metric(
-        "Causal Pass@5, chance", evaluators.evaluate_causal_pass, needs=("twin", "gold"), again=2,
+        "Causal Pass@5, chance", evaluators.evaluate_causal_pass, needs=("counterfactual", "gold"), again=2,
         variant="of a random order",
         source=OWN,
     ),

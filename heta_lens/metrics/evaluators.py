@@ -72,8 +72,8 @@ def evaluate_insertion(case: ExplainedPrompt) -> dict[str, Value]:
 
 
 def evaluate_counterfactual(case: ExplainedPrompt) -> dict[str, Value]:
-    assert case.instance.twin is not None
-    edited = case.ask(replace(case.instance.twin, answer=None))
+    assert case.instance.counterfactual is not None
+    edited = case.ask(replace(case.instance.counterfactual, answer=None))
     if len(edited) != len(case.prediction):
         return {"counterfactual_aopc": "the edited text has another number of tokens"}
     return {"counterfactual_aopc": aopc(curve(edited, case.scores, candidates=case.candidates))}
@@ -154,12 +154,13 @@ def evaluate_effects(case: ExplainedPrompt) -> dict[str, Value]:
 
 def evaluate_causal_pass(case: ExplainedPrompt) -> dict[str, Value]:
     """Whether the method finds the evidence in the counterfactual, once its middle layer's values are patched in."""
-    assert case.instance.twin is not None
-    twin = replace(case.instance.twin, answer=None, choices=())
-    other = replace(case.ask(twin), target=case.prediction.target)
+    assert case.instance.counterfactual is not None
+    counterfactual = replace(case.instance.counterfactual, answer=None, choices=())
+    other = replace(case.ask(counterfactual), target=case.prediction.target)
     if len(other) != len(case.prediction):
         return dict.fromkeys(CAUSAL_PASS, "the counterfactual has another number of tokens")
-    gold, layer, explain = case.positions("gold"), case.prediction.adapter.layers // 2, case.ready(twin, other)
+    gold, layer = case.positions("gold"), case.prediction.adapter.layers // 2
+    explain = case.ready(counterfactual, other)
     before = explain(other)
     with values_put(other, gold, case.prediction.values[layer][gold], layer):
         after = explain(again(other))

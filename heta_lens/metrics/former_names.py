@@ -35,7 +35,13 @@ FORMER_TITLES: Mapping[tuple[str, str], str] = {
 }
 """By the name of a metric and its former title in a report, its title."""
 
-FORMER_PHRASES: Mapping[str, str] = {"means nothing with": "has no effect with"}
+FORMER_NEEDS: Mapping[str, str] = {"twin": "counterfactual"}
+"""By the former name of what a metric needs to know about a prompt, its name."""
+
+FORMER_PHRASES: Mapping[str, str] = {
+    "means nothing with": "has no effect with",
+    "no twin known of": "no counterfactual known of",
+}
 """By a former phrase of the reasons why a metric has no value, its phrase."""
 
 
@@ -47,6 +53,14 @@ def renamed(by_name: Mapping[str, Item]) -> dict[str, Item]:
 def renamed_all(names: Iterable[Any]) -> list[Any]:
     """Names of metrics, as they are today; other text is left as it is."""
     return [FORMER_NAMES.get(name, name) if isinstance(name, str) else name for name in names]
+
+
+def redescribed(name: str, metric: Mapping[str, Any]) -> dict[str, Any]:
+    """What is kept of the metric of this name, with today's title, and today's names for what it needs."""
+    title = FORMER_TITLES.get((name, metric.get("title") or ""), metric.get("title"))
+    needs = [FORMER_NEEDS.get(need, need) for need in metric.get("needs", [])]
+    given = {"title": title, "needs": needs}
+    return {**metric, **{field: value for field, value in given.items() if field in metric}}
 
 
 def reworded(reasons: Mapping[str, Any]) -> dict[str, Any]:

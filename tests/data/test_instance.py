@@ -24,7 +24,8 @@ def test_spans_say_what_they_hold_in_the_order_of_the_text() -> None:
 
 def test_a_record_holds_only_what_is_known() -> None:
     record = record_of(NINA)
-    assert record["twin"] == {"id": "nina-twin", "text": NINA.twin.text if NINA.twin else "", "answer": " trunk"}
+    swapped = NINA.counterfactual
+    assert swapped and record["counterfactual"] == {"id": swapped.id, "text": swapped.text, "answer": " trunk"}
     assert record["paraphrase"].keys() == {"id", "text", "answer"} and record["paraphrase"]["answer"] is None
     assert record["gold"] == [[0, 4], [24, 30]]
     assert list(record) == list(Instance.__dataclass_fields__)
@@ -39,7 +40,7 @@ ODD = 'Line one.\nA "quote", \u2028 a separator,\x0b\x1c\x85 more, é, 漢字, �
     [
         NINA,
         Instance(id="odd", text=ODD, answer=" \u2028x", support=(Span(0, len(ODD)),)),
-        Instance(id="nested", text="a", answer=None, twin=replace(NINA, id="deep")),
+        Instance(id="nested", text="a", answer=None, counterfactual=replace(NINA, id="deep")),
         *islice(recall_instances.instances("dev", hops=2), 3),
     ],
     ids=lambda one: one.id,
@@ -57,8 +58,17 @@ def test_a_file_gives_back_what_was_written(instance: Instance, tmp_path: Path) 
 
 def test_a_file_written_elsewhere_is_read(tmp_path: Path) -> None:
     path = tmp_path / "some.jsonl"
-    path.write_bytes(b'\xef\xbb\xbf{"id": "a", "text": "One", "answer": null, "support": null, "twin": null}\r\n\r\n')
+    path.write_bytes(
+        b'\xef\xbb\xbf{"id": "a", "text": "One", "answer": null, "support": null, "counterfactual": null}\r\n\r\n'
+    )
     assert list(read_jsonl(path)) == [Instance(id="a", text="One", answer=None)]
+
+
+def test_a_counterfactual_under_its_former_name_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "some.jsonl"
+    write_jsonl(path, [NINA])
+    path.write_text(path.read_text().replace('"counterfactual":', '"twin":'))
+    assert list(read_jsonl(path)) == [NINA]
 
 
 @unchecked
@@ -87,7 +97,7 @@ def test_a_file_written_elsewhere_is_read(tmp_path: Path) -> None:
         ({"choices": " drawer"}, TypeError, "choices=' drawer' must be several texts"),
         ({"choices": [" drawer", 2]}, TypeError, "a choice of instance 'nina' is 2, and must be text"),
         ({"choices": [" trunk"]}, ValueError, "the answer ' drawer' is none of its choices, ' trunk'"),
-        ({"twin": {"id": "a"}}, TypeError, "its twin, {'id': 'a'}, must be an instance too"),
+        ({"counterfactual": {"id": "a"}}, TypeError, "its counterfactual, {'id': 'a'}, must be an instance too"),
     ],
 )
 def test_what_is_no_instance_is_refused(fields: dict[str, Any], kind: type[Exception], message: str) -> None:
@@ -105,7 +115,7 @@ def test_what_is_no_instance_is_refused(fields: dict[str, Any], kind: type[Excep
         ('{"id": "b", "text": null, "answer": null}', "the text of instance 'b' is None"),
         ("[1]", r"\[1\] is not an instance: it must be an object with id, text and answer"),
         ('{"id": ', r"not valid JSON \(Expecting value at character 8\)"),
-        ('{"id": "b", "text": "One", "answer": null, "twin": {"id": "c"}}', "an instance needs text, answer"),
+        ('{"id": "b", "text": "One", "answer": null, "counterfactual": {"id": "c"}}', "an instance needs text, answer"),
         ('{"id": "a", "text": "One", "answer": null}', "its id 'a' is that of line 1 too"),
     ],
 )

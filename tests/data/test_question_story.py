@@ -62,28 +62,28 @@ def test_the_evidence_tells_the_answer(hops: Any, worded: Any) -> None:
 
 @pytest.mark.sample(quick=3)
 @pytest.mark.parametrize("knobs", [*KNOBS, *MORE], ids=str)
-def test_a_twin_differs_in_the_evidence_and_in_the_answer(knobs: dict[str, Any]) -> None:
+def test_a_counterfactual_differs_in_the_evidence_and_in_the_answer(knobs: dict[str, Any]) -> None:
     for story in some(100, **knobs):
-        twin = story.twin
-        differ = {at for at, both in enumerate(zip(story.pieces, twin.pieces, strict=True), 1) if len(set(both)) > 1}
+        changed = story.counterfactual
+        differ = {at for at, both in enumerate(zip(story.pieces, changed.pieces, strict=True), 1) if len(set(both)) > 1}
         told = differ & {*story.evidence[-1].tokens}
         assert len(told) == 1
         assert told <= {token for stretch in story.gold for token in stretch.tokens}
         assert len(differ) == (2 if knobs.get("claim") else 1)
-        assert twin.answer != story.answer
-        assert twin.answer in twin.choices
-        assert twin.asking == story.asking
-        assert [one.tokens for one in twin.evidence] == [one.tokens for one in story.evidence]
-        assert twin.twin == story
+        assert changed.answer != story.answer
+        assert changed.answer in changed.choices
+        assert changed.asking == story.asking
+        assert [one.tokens for one in changed.evidence] == [one.tokens for one in story.evidence]
+        assert changed.counterfactual == story
         if not knobs.get("claim"):
-            assert story.answer not in twin.pieces
-            assert twin.answer not in story.pieces
+            assert story.answer not in changed.pieces
+            assert changed.answer not in story.pieces
 
 
 @pytest.mark.parametrize("worded", ["trained", "more"])
 def test_a_claim_is_true_when_the_evidence_says_so(worded: Any) -> None:
     for story in some(300, claim=True, wordings=worded):
-        for one in (story, story.twin):
+        for one in (story, story.counterfactual):
             (told,) = (one.sentences[at] for at in one.evidence_at)
             assert one.answer == (" true" if one.asking.slots["place"] == told.slots["place"] else " false")
             assert {told.slots["who"], told.slots["what"]} == {one.asking.slots["who"], one.asking.slots["what"]}

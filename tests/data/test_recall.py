@@ -132,7 +132,7 @@ def test_neither_position_nor_shape_tells_the_answer(hops: Any) -> None:
 
 @pytest.mark.slow
 def test_neither_words_nor_length_tell_whether_a_claim_is_true() -> None:
-    told = [one for story in some(3000, claim=True, facts=4) for one in (story, story.twin)]
+    told = [one for story in some(3000, claim=True, facts=4) for one in (story, story.counterfactual)]
     truths = np.array([one.answer for one in told])
     bags = CountVectorizer(lowercase=False, token_pattern=r"\w+").fit_transform([one.text for one in told])
     assert accuracy(bags, truths) < near(1 / 2, len(told))

@@ -16,14 +16,15 @@ def test_stories_are_told_as_instances(knobs: dict[str, Any]) -> None:
     told = list(islice(stories("test", seed=3, **knobs), 20))
     assert [one.id for one in instances] == [f"recall-test-3-{number:05d}" for number in range(20)]
     for instance, story in zip(instances, told, strict=True):
-        twin, paraphrase = instance.twin, instance.paraphrase
-        assert twin is not None and paraphrase is not None
-        assert [instance.text, twin.text, paraphrase.text] == [
-            *(story.text, story.twin.text, story.paraphrase.text),
+        counterfactual, paraphrase = instance.counterfactual, instance.paraphrase
+        assert counterfactual is not None and paraphrase is not None
+        assert [instance.text, counterfactual.text, paraphrase.text] == [
+            *(story.text, story.counterfactual.text, story.paraphrase.text),
         ]
         assert (instance.answer, instance.choices) == (story.answer, story.choices)
-        assert twin.answer != instance.answer == paraphrase.answer and twin.answer in twin.choices
-        for one in (instance, twin, paraphrase):
+        assert counterfactual.answer != instance.answer == paraphrase.answer
+        assert counterfactual.answer in counterfactual.choices
+        for one in (instance, counterfactual, paraphrase):
             assert len(one.support) == len(story.evidence_at) and len(one.question) == 1
             for start, stop in one.gold:
                 assert any(left <= start and stop <= right for left, right in one.support)

@@ -53,7 +53,7 @@ def test_a_paraphrase_changes_one_sentence_to_another_voice(knobs: dict[str, Any
     for story in some(128, **knobs):
         changed = story.paraphrase
         assert (changed.answer, changed.asking, changed.choices) == (story.answer, story.asking, story.choices)
-        assert changed.twin.answer == story.twin.answer
+        assert changed.counterfactual.answer == story.counterfactual.answer
         changes = [before != after for before, after in zip(story.sentences, changed.sentences, strict=True)]
         (at,) = [at for at in story.evidence_at if "who" in story.sentences[at].slots]
         assert changes == [here == at for here in range(len(changes))]

@@ -19,7 +19,7 @@ def test_what_is_not_known_of_a_prompt_is_said() -> None:
     )
     assert reasons == {
         "dsa": "no support, gold, distractor known of this prompt",
-        "counterfactual_aopc": "no twin known of this prompt",
+        "counterfactual_aopc": "no counterfactual known of this prompt",
     }
     assert values["dsa"] is None and isinstance(values["morf"], float)
 

@@ -27,7 +27,7 @@ NINA = Instance(
     distractor=(Span(32, 42),),
     question=(Span(43, 60),),
     choices=(" drawer", " trunk"),
-    twin=Instance(id="nina-twin", text=STORY.replace("drawer", "trunk"), answer=" trunk"),
+    counterfactual=Instance(id="nina-counterfactual", text=STORY.replace("drawer", "trunk"), answer=" trunk"),
     paraphrase=Instance(id="nina-passive", text="The key was put in the drawer by Nina.", answer=None),
 )
 

@@ -73,7 +73,7 @@ def test_every_metric_prefers_good_scores_to_random_ones_and_these_to_bad_ones()
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
-def test_evidence_put_in_the_twin_is_looked_for_there() -> None:
+def test_evidence_put_in_the_counterfactual_is_looked_for_there() -> None:
     """What the last position attends to finds the evidence in both texts, a method that knows no tokens in neither."""
     found = []
     for instance in suite("recall", limit=4, facts=2, distractors="before"):

@@ -21,13 +21,13 @@ def test_names_that_are_no_former_ones_stay() -> None:
 
 
 def test_reasons_are_read_in_the_words_of_today() -> None:
-    recorded = {"f1": "seed=1 means nothing with passes='single'", "dsa": "no gold", "mine": 3}
+    recorded = {"f1": "seed=1 means nothing with passes='single'", "aopc": "no twin known of this prompt", "mine": 3}
     today = "seed=1 has no effect with passes='single'"
-    assert reworded(recorded) == {**recorded, "f1": today}
+    assert reworded(recorded) == {**recorded, "f1": today, "aopc": "no counterfactual known of this prompt"}
 
 
 def test_a_folder_written_under_former_names_is_read(tmp_path: Path) -> None:
-    metric = {"title": "Own chance", "better": "less", "low": 0.0, "high": 1.0, "aggregate": "mean"}
+    metric = {"title": "Own chance", "better": "less", "low": 0.0, "high": 1.0, "aggregate": "mean", "needs": ["twin"]}
     run = {"methods": {"heta": {"method": "heta", "options": {}}}, "metrics": {"sensitivity_chance": metric}}
     record = {
         **{"instance": "a", "method": "heta", "values": {"sensitivity_chance": 0.25, "support_mass": None}},
@@ -35,7 +35,8 @@ def test_a_folder_written_under_former_names_is_read(tmp_path: Path) -> None:
     }
     (tmp_path / RUN).write_text(json.dumps(run))
     (tmp_path / RECORDS).write_text(json.dumps(record) + "\n")
-    assert read_run(tmp_path)["metrics"]["seed_variance"]["title"] == "Seed variance"
+    kept = read_run(tmp_path)["metrics"]["seed_variance"]
+    assert (kept["title"], kept["needs"]) == ("Seed variance", ["counterfactual"])
     (read,) = read_records(tmp_path)
     assert read.values == {"seed_variance": 0.25, "evidence_mass": None}
     assert read.reasons == {"evidence_mass": "no support"} and read.errors == {"evidence_mass": ""}

@@ -137,7 +137,7 @@ def test_it_answers(knobs: dict[str, Any], promised: float) -> None:
     may_miss = 3 * sqrt(promised * (1 - promised) / len(asked))
     model = heta_lens.load_demo_model()
     assert share(model, asked) > promised - may_miss
-    assert share(model, [one.twin for one in asked]) > promised - may_miss
+    assert share(model, [one.counterfactual for one in asked]) > promised - may_miss
 
 
 @pytest.mark.thorough

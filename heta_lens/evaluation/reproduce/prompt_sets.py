@@ -33,7 +33,7 @@ def _story(**options: Any) -> Source:
 READ: Mapping[str, Source] = {
     **{name: Source(name) for name in ("longra", "tellmewhy", "wikibio", "curated")},
     "voices": _story(voice="active"),
-    "twins": _story(),
+    "counterfactuals": _story(),
     "claims": _story(claim=True),
     "tools": _story(),
 }
@@ -43,7 +43,7 @@ MADE: Mapping[str, Source] = {
     "longra": _story(distractors="after"),
     "tellmewhy": _story(voice="active"),
     "wikibio": _story(filler=1),
-    **dict.fromkeys(("curated", "twins", "tools"), _story(distractors="before")),
+    **dict.fromkeys(("curated", "counterfactuals", "tools"), _story(distractors="before")),
     "voices": _story(voice="active"),
     "claims": _story(claim=True),
 }
@@ -55,7 +55,7 @@ NAMES: Mapping[str, str] = {
     "wikibio": "WikiBio",
     "curated": "the curated set",
     "voices": "active and passive pairs",
-    "twins": "pairs with swapped evidence",
+    "counterfactuals": "pairs with swapped evidence",
     "claims": "claims to check",
     "tools": "questions to a tool",
     "long": "long prompts",

@@ -129,10 +129,10 @@ RECIPES: Mapping[str, Recipe] = {
         {
             "Causal Pass@5": Measure(
                 "causal_pass_5",
-                ("twins",),
+                ("counterfactuals",),
                 beside={"a random order passes": "causal_pass_5_chance", "unpatched": "causal_pass_5_unpatched"},
             ),
-            "CF-AOPC": Measure("counterfactual_aopc", ("twins",)),
+            "CF-AOPC": Measure("counterfactual_aopc", ("counterfactuals",)),
             "Fact EMΔ": Measure("verdict_change", ("claims",)),
             "Tool Hit@1Δ": Measure("tool_change", ("tools",)),
             "Span-F1": Measure("span_f1", CURATED),

@@ -40,7 +40,7 @@ class Reader:
 
 INSTANCE = {"id": "a", "text": "The key is in the box. Where? In the", "answer": " box", "gold": [[18, 21]],
             "support": [[0, 22]], "template": "t", "choices": [" box", " jar"],
-            "twin": {"id": "b", "text": "The key is in the jar.", "answer": None}}  # fmt: skip
+            "counterfactual": {"id": "b", "text": "The key is in the jar.", "answer": None}}  # fmt: skip
 WHY = {"narrative": "Kim was ill. Kim left. Kim slept.", "question": "Why did Kim leave?", "answer": "Kim was ill.",
        "question_meta": "n_sentence_1_q", "helpful_sentences": [0], "is_ques_answerable": "Answerable",
        "original_narrative_form": ["Kim was ill.", "Kim left.", "Kim slept."]}  # fmt: skip
