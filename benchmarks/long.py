@@ -14,7 +14,7 @@ from benchmarks.report import number, show
 from benchmarks.speed.cases import Case, Plan
 from benchmarks.speed.models import MODELS, prompt
 from benchmarks.speed.pages import Table, keep
-from benchmarks.speed.parts import exact_i, exact_s
+from benchmarks.speed.parts import exact_i, grouped_s
 from heta_lens.methods.heta.segments import segments_of
 from heta_lens.methods.heta.windows import windows
 
@@ -49,7 +49,7 @@ def measured() -> Table:
     placed = segments_of(prediction, windows(LENGTH, method.window, method.overlap))
     middle = placed[len(placed) // 2]
     with prediction.running():
-        found = [one(case, time.perf_counter, middle).total for one in (exact_s, exact_i)]
+        found = [one(case, time.perf_counter, middle).total for one in (grouped_s, exact_i)]
     seconds = gate + sum(found) * LENGTH / len(range(*middle.scored))
     patterns = model.cfg.n_layers * model.cfg.n_heads * LENGTH**2 * 4 / 2**30
     how = ", ".join(f"{name}={value!r}" for name, value in proposed.options.items())

@@ -27,7 +27,8 @@ Order: TypeAlias = Literal["score", "size"]
 REDUCTIONS: dict[Reduction, Callable[[Tensor], Tensor]] = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax}
 FORMAT, VERSION = "heta_lens.attribution", 1
 ROWS = ("ids", "positions", "offsets", "special", "scores", "parts", "interactions")  # fields that have one per token
-PER_TOKEN = {"standard_errors", "balanced", "drop", "envelope", "completeness_gaps"}  # diagnostics that have
+# Diagnostics that have one per token.
+PER_TOKEN = {"standard_errors", "balanced", "drop", "envelope", "cross_talk", "completeness_gaps"}
 PAIRS = {"interactions"}  # what has a row and a column per token
 PER_COLUMN = {"effects"}  # diagnostics that have a column per token
 

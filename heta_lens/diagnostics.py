@@ -62,6 +62,7 @@ class Diagnostics(Mapping[str, Any]):
     balanced: Float[Tensor, "pos"] | None = None
     probes: int | Tensor | None = None
     standard_errors: Mapping[str, Tensor | None] | None = None
+    cross_talk: Float[Tensor, "pos"] | None = None
     additivity_gap: float | None = None
     completeness_gap: float | None = None
     completeness_due: float | None = None

@@ -21,6 +21,7 @@ TYPES = {
     "diagnostics": Mapping[str, Any],
     "signed": bool,
 }
+PER_TOKEN = ("balanced", "drop", "envelope", "cross_talk", "completeness_gaps")
 KNOWN = {
     "chosen": Mapping[str, Any],
     "standard_errors": Mapping[str, Tensor | None],
@@ -32,7 +33,7 @@ KNOWN = {
     "target_token": str | tuple[str, str],
     "other_spellings": Sequence[Mapping[str, Any]],
     **dict.fromkeys(("sink_mass", "completeness_gap", "completeness_due"), float),
-    **dict.fromkeys(("balanced", "drop", "envelope", "completeness_gaps"), Tensor | Mapping[str, Any] | None),
+    **dict.fromkeys(PER_TOKEN, Tensor | Mapping[str, Any] | None),
     **dict.fromkeys(("forwards", "backwards", "hvps", "forwards_shared_by"), int),
 }
 """Of the diagnostics, those that anything is computed from."""
@@ -40,7 +41,6 @@ WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 REAL = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 SPELLING = {"text": str, "id": int, "token": str, "log_prob": float}
 LIKELY = ("target_log_prob", "target_rank")
-PER_TOKEN = ("balanced", "drop", "envelope", "completeness_gaps")
 
 
 def check_shapes(fields: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ class Plan(NamedTuple):
     batch: int | Literal["auto"] = "auto"
 
 
-PLANS = {32: Plan(10, 4, 6), 128: Plan(10, 2, 4), 512: Plan(10, 2, 4), 2048: Plan(2, 1, 3)}
+PLANS = {32: Plan(10, 4, 6), 128: Plan(10, 2, 4), 512: Plan(10, 2, 4), 2048: Plan(10, 1, 3)}
 
 
 def plan_of(n: int, parameters: int, probes: int | None) -> Plan:

@@ -11,7 +11,12 @@ from benchmarks.speed.cases import Case
 from heta_lens.diagnostics import agreement
 
 RANK = 64
+ALONE = {"groups": None}
 WAYS: dict[str, dict[str, Any]] = {  # 0 stands for half of the layers, and for a quarter of the context
+    "as it is": {},
+    "groups=8": {"groups": 8},
+    "groups=8, probes=20": {"groups": 8, "probes": 20},
+    "groups=32": {"groups": 32},
     'support="row"': {"support": "row"},
     "tolerance=0.05": {"tolerance": 0.05},
     "tolerance=0.05, prune=0.001": {"tolerance": 0.05, "prune": 1e-3},
@@ -21,18 +26,18 @@ WAYS: dict[str, dict[str, Any]] = {  # 0 stands for half of the layers, and for 
     'variant="gn"': {"variant": "gn"},
     'variant="win", window N/4': {"variant": "win", "window": 0},
 }
-WAY_COLUMNS = ["N", "way", "s", "literal / this", "exact / this", "HVPs", "ρ", "L1", "top ten in common"]
+WAY_COLUMNS = ["N", "way", "s", "literal / this", "one by one / this", "HVPs", "ρ", "L1", "top ten in common"]
 
 
 def way_rows(case: Case, literal: float) -> Iterator[list[str]]:
     """Whole scores, each found once; ``literal`` are the seconds of the literal loop."""
     n, drawn = case.ids.shape[1], {"probes": case.plan.probes}
-    exact, whole = explained(case, drawn)
-    for way, options in {"exact": {}, **WAYS}.items():
+    exact, whole = explained(case, drawn | ALONE)
+    for way, options in {"groups=None": ALONE, **WAYS}.items():
         sizes = {"layers": case.prediction.adapter.layers // 2, "window": n // 4}
         filled = {name: sizes[name] if name in sizes and not value else value for name, value in options.items()}
         probes = {} if filled.get("variant") == "gs" else drawn
-        found, seconds = explained(case, probes | filled) if options else (exact, whole)
+        found, seconds = (exact, whole) if options is ALONE else explained(case, probes | filled)
         agreed = agreement(found.scores, exact.scores)
         top, expected = (set(one.scores.topk(min(10, n)).indices.tolist()) for one in (found, exact))
         yield [

@@ -1,4 +1,4 @@
-"""The literal loop and the exact path: seconds, FLOPs, memory, and how far their numbers differ."""
+"""The literal loop and ours: seconds, FLOPs, memory, and how far their numbers differ."""
 
 import gc
 import time
@@ -11,11 +11,11 @@ import numpy as np
 from benchmarks.report import number
 from benchmarks.speed.cases import Case, Plan
 from benchmarks.speed.flops_and_memory import counted, floors, forward_flops, peak
-from benchmarks.speed.parts import PARTS, ROW, Measured, Read, literal_s, row_s
+from benchmarks.speed.parts import ALONE, PARTS, ROW, Measured, Read, literal_s, one_by_one_s, row_s
 
 
 class Cost(NamedTuple):
-    """Of one part of the score, literal and exact: seconds of each repeat, FLOPs, MiB; and how far the parts differ."""
+    """Of one part of the score, literal and ours: seconds of each repeat, FLOPs, MiB; and how far the parts differ."""
 
     seconds: list[tuple[float, float]]
     flops: tuple[float, float]
@@ -28,22 +28,22 @@ class Cost(NamedTuple):
         return median(seconds for seconds, _ in self.seconds)
 
     @property
-    def exact(self) -> float:
+    def ours(self) -> float:
         return median(seconds for _, seconds in self.seconds)
 
 
 def costs(case: Case, repeats: int) -> dict[str, Cost]:
     """The first rounds warm up, count FLOPs and watch memory, and are not timed; then both are timed in turn."""
     floor = floors(case.model.cfg, case.ids.shape[1], case.plan.probes)
-    ways = {**PARTS, ROW: (literal_s, row_s)}
-    return {part: cost(case, literal, exact, floor[part], repeats) for part, (literal, exact) in ways.items()}
+    ways = {**PARTS, ALONE: (literal_s, one_by_one_s), ROW: (literal_s, row_s)}
+    return {part: cost(case, literal, ours, floor[part], repeats) for part, (literal, ours) in ways.items()}
 
 
-def cost(case: Case, literal: Any, exact: Any, floor: float, repeats: int) -> Cost:
+def cost(case: Case, literal: Any, ours: Any, floor: float, repeats: int) -> Cost:
     def running(asked: Case, read: Read) -> Measured:
         gc.collect()  # graphs that nobody asks for any more
         with asked.prediction.running():
-            return exact(asked, read)
+            return ours(asked, read)
 
     both, little = (literal, running), case._replace(plan=Plan(case.plan.probes, 1, 1))
     seen = [counted(lambda read, one=one: one(case, read)) for one in both]
@@ -60,8 +60,8 @@ def cost(case: Case, literal: Any, exact: Any, floor: float, repeats: int) -> Co
 
 
 COSTS = [
-    "N", "probes", "part", "literal, s", "exact, s", "literal / exact", "literal, forwards", "exact, forwards",
-    "exact / floor", "literal, MiB", "exact, MiB", "difference",
+    "N", "probes", "part", "literal, s", "ours, s", "literal / ours", "literal, forwards", "ours, forwards",
+    "ours / floor", "literal, MiB", "ours, MiB", "difference",
 ]  # fmt: skip
 
 
@@ -70,19 +70,24 @@ def cost_rows(case: Case, found: dict[str, Cost]) -> Iterator[list[str]]:
     parts = [found[part] for part in PARTS]
     taken = zip(*(part.seconds for part in parts), strict=True)
     together = Cost(
-        [(sum(literal), sum(exact)) for literal, exact in (zip(*both, strict=True) for both in taken)],
+        [(sum(literal), sum(ours)) for literal, ours in (zip(*both, strict=True) for both in taken)],
         (sum(p.flops[0] for p in parts), sum(p.flops[1] for p in parts)),
         (max(p.memory[0] for p in parts), max(p.memory[1] for p in parts)),
         sum(p.floor for p in parts),
         max(p.difference for p in parts),
     )
-    for part, one in {**{part: found[part] for part in PARTS}, "together": together, ROW: found[ROW]}.items():
-        ratios = [literal / exact for literal, exact in one.seconds]
+    for part, one in {
+        **{part: found[part] for part in PARTS},
+        "together": together,
+        ALONE: found[ALONE],
+        ROW: found[ROW],
+    }.items():
+        ratios = [literal / ours for literal, ours in one.seconds]
         yield [
             str(case.ids.shape[1]),
             str(case.plan.probes),
             part,
-            *(f"{about}{number(seconds)}" for seconds in (one.literal, one.exact)),
+            *(f"{about}{number(seconds)}" for seconds in (one.literal, one.ours)),
             f"{about}{number(median(ratios))} ({number(min(ratios))}–{number(max(ratios))})",
             *(f"{about}{number(flops / forward)}" for flops in one.flops),
             f"{about}{one.flops[1] / one.floor:.2f}",
@@ -95,7 +100,7 @@ WAIT_COLUMNS = ["tokens of context", "probes", "the formulas one by one", "`attr
 
 
 def wait_row(n: int, probes: int, found: dict[str, Cost]) -> list[str]:
-    literal, exact = (sum(getattr(found[part], of) for part in PARTS) for of in ("literal", "exact"))
-    row = found[ROW].exact + found["information"].exact
-    said = (f"{number(literal / seconds)} times as fast ({number(seconds)} s)" for seconds in (exact, row))
+    literal, ours = (sum(getattr(found[part], of) for part in PARTS) for of in ("literal", "ours"))
+    row = found[ROW].ours + found["information"].ours
+    said = (f"{number(literal / seconds)} times as fast ({number(seconds)} s)" for seconds in (ours, row))
     return [str(n), str(probes), f"{number(literal)} s", *said]

@@ -8,8 +8,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
+import heta_lens
 from benchmarks.speed.cases import Case
-from benchmarks.speed.parts import ROW, Read
+from benchmarks.speed.parts import ALONE, ROW, Read
 
 
 def peak(run: Callable[[], Any]) -> float:
@@ -50,6 +51,12 @@ def suffix_flops(cfg: Any, q: int, n: int, read: int = 1) -> float:
 
 
 def floors(cfg: Any, n: int, probes: int) -> dict[str, float]:
-    """What these products and runs cost at the least: each over the token's own suffix alone, a start for nothing."""
-    runs = sum(suffix_flops(cfg, n - i, n) for i in range(n))
-    return {"curvature": 2 * probes * runs, "information": runs, ROW: 2 * probes * suffix_flops(cfg, n, n)}
+    """What these products and runs cost at the least: each over the token's own suffix alone, a start for nothing.
+
+    A product that tokens share is over the suffix of the first of them, which is nearly all.
+    """
+    runs, whole = sum(suffix_flops(cfg, n - i, n) for i in range(n)), suffix_flops(cfg, n, n)
+    shared = heta_lens.Heta().groups
+    alone = 2 * probes * runs
+    grouped = alone if shared is None or n <= shared else 2 * (shared * probes + 1) * whole
+    return {"curvature": grouped, "information": runs, ALONE: alone, ROW: 2 * probes * whole}

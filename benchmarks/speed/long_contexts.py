@@ -9,7 +9,7 @@ from benchmarks.report import number
 from benchmarks.speed.cases import Case
 from benchmarks.speed.cheaper_ways import RANK
 from benchmarks.speed.costs import Cost
-from benchmarks.speed.parts import at_once, exact_i, exact_s
+from benchmarks.speed.parts import at_once, exact_i, grouped_s
 from heta_lens.methods.heta.low_rank import OVERSAMPLING
 from heta_lens.methods.heta.segments import segments_of
 from heta_lens.methods.heta.windows import windows
@@ -20,14 +20,14 @@ LONG_COLUMNS = ["N", "way", "curvature, s", "information, s", "full / this"]
 def long_rows(case: Case, found: dict[str, Cost]) -> Iterator[list[str]]:
     """Of windows, the middle one is measured and stands for all; of a low rank, a few of its products."""
     n = case.ids.shape[1]
-    full = found["curvature"].exact, found["information"].exact
+    full = found["curvature"].ours, found["information"].ours
     ways = {"full": full}
     with case.prediction.running():
         for size in (512, 128):
             placed = segments_of(case.prediction, windows(n, size, 0.5))
             middle = placed[len(placed) // 2]
             times = n / len(range(*middle.scored))
-            part = [one(case, time.perf_counter, middle).total * times for one in (exact_s, exact_i)]
+            part = [one(case, time.perf_counter, middle).total * times for one in (grouped_s, exact_i)]
             ways[f"win, frozen windows of {size}"] = part[0], part[1]
         ways[f"lr, rank {RANK}"] = low_rank_seconds(case), full[1]
     for way, seconds in ways.items():

@@ -8,27 +8,31 @@ from heta_lens._util.versions import versions
 
 RESULTS = HERE / "RESULTS.md"
 Table = tuple[str, list[str], list[list[str]]]
-TELLING = ("the literal loop and the exact path", "cheaper ways, whole scores", "a long context", "what memory holds")
+TELLING = ("the literal loop and ours", "cheaper ways, whole scores", "a long context", "what memory holds")
 WAIT_TITLE = "What you wait for"
 README = HERE.parent / "README.md"
 MARKS = "<!-- what you wait for -->", "<!-- until here -->"
 LEGEND = """\
-**literal** is [`reference.py`](reference.py): the formulas as they stand. **exact** is what `Heta()` does: the same
-numbers (*difference* is the largest, relative to the largest entry, in float32). Not counted, once a prompt: the run
+**literal** is [`reference.py`](reference.py): the formulas as they stand, every token probed alone. **ours** is what
+`Heta()` does: tokens share products in groups, which makes the curvature another estimate of the same expectation;
+with `groups=None`, and for the information, it gives the same numbers (*difference* is the largest, relative to the
+largest entry, in float32). Not counted, once a prompt: the run
 that filled the cache, the one that checks it, and those that keep keys and values. Ratios are of runs that took turns,
 the median with the least and the most (N = 2048 once).
 
 **~** a part of the work was measured and stands for the rest: a few tokens of the literal loop, where all cost the
-same; of the exact path a few groups of neighbours, over whose positions costs are interpolated.
+same; of products that tokens share those of one probe; of `groups=None` and of the information a few neighbours that
+begin together, over whose positions costs are interpolated.
 
 **forwards** are FLOPs that torch counted, in units of one clean run of the prompt with every position unembedded. The
-**floor** is worked out from the model's sizes: a product costs two runs of the token's own suffix, a masked run one,
+**floor** is worked out from the model's sizes: a product costs two runs of the token's own suffix (of the whole
+prompt, where tokens share it), a masked run one,
 attention is over all keys, as it is computed, and one position is unembedded. **MiB** are what tensors held at most,
 beyond the model and the prediction. (A product with H costs two runs' worth of multiplying by weights, but six runs'
 worth of attention, which is not linear: narrow models and long contexts stay further above the floor.)
 
 Cheaper ways are whole scores, each found once, and only where that takes minutes. ρ (rank correlation) and L1 (0 to 2,
-of scores that sum to 1) are against the exact score with the same probes. "What memory holds" is written by
+of scores that sum to 1) are against `groups=None` with the same probes. "What memory holds" is written by
 `python -m benchmarks.long`. On a GPU: not measured."""
 
 

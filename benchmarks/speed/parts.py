@@ -13,11 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import heta_lens
 from benchmarks.reference import block_curvature, gradient_graph, literal_information
 from benchmarks.speed.cases import Case, Plan
 from benchmarks.speed.models import SEED
 from heta_lens._util.divergence import DIVERGENCES
-from heta_lens.methods.heta.curvature import curvature
+from heta_lens.methods.heta.curvature import AT_ONCE, Curvature, curvature
+from heta_lens.methods.heta.grouped_probes import grouped_readings
 from heta_lens.methods.heta.hessian import HessianOperator
 from heta_lens.methods.heta.information import information
 from heta_lens.methods.heta.random_probes import rademacher
@@ -44,7 +46,7 @@ def spread(items: Sequence[Any], count: int | None) -> list[Any]:
 
 def grouped(piece: Segment, start_cost: float, plan: Plan) -> tuple[list[list[int]], list[list[int]]]:
     """All groups of tokens that a piece scores, and those that are measured."""
-    groups = piece.groups(range(*piece.scored), start_cost)
+    groups = piece.by_start(range(*piece.scored), start_cost)
     return groups, spread(groups, plan.groups)
 
 
@@ -82,8 +84,26 @@ def literal_i(case: Case, read: Read) -> Measured:
     return Measured(each * (1 + case.ids.shape[1]), dict(zip(tokens, found, strict=True)))
 
 
-def exact_s(case: Case, read: Read, piece: Segment | None = None) -> Measured:
-    """S of a few tokens of some groups, as `Heta` finds it."""
+def grouped_s(case: Case, read: Read, piece: Segment | None = None) -> Measured:
+    """S as `Heta` finds it unless told otherwise; or one probe, which stands for the others."""
+    piece, shared = piece or case.whole, heta_lens.Heta().groups
+    assert shared is not None
+    if len(piece.scored_range) <= shared:
+        return one_by_one_s(case, read, piece)
+    begun = read()
+    operator = piece.hessian_from(at_once(case, piece, products=True), lambda _: None, 0)
+    built = read()
+    probes = case.plan.probes if case.plan.groups is None else 1
+    wanted = dict.fromkeys(piece.scored_range, range(probes))
+    readings = grouped_readings(operator, SEED, wanted, shared, AT_ONCE)
+    products = shared * probes + 1
+    each = (read() - built) / products
+    found = dict(zip(wanted, Curvature.of_readings(readings).mean.tolist(), strict=True)) if probes > 1 else {}
+    return Measured(built - begun + each * (shared * case.plan.probes + 1), found)
+
+
+def one_by_one_s(case: Case, read: Read, piece: Segment | None = None) -> Measured:
+    """S of a few tokens of some groups, with ``groups=None``."""
     piece = piece or case.whole
     batches, states = at_once(case, piece, products=True), piece.states
     hessian_from = partial(piece.hessian_from, batches, lambda _: None)
@@ -105,7 +125,7 @@ def exact_s(case: Case, read: Read, piece: Segment | None = None) -> Measured:
         copies = batches.of(reach(piece, group))
         some = spread(group, case.plan.groups and max(1, copies // case.plan.probes))
         begun = read()
-        bent = curvature(watched, states, signs, groups=[some])
+        bent = curvature(watched, states, signs, by_start=[some])
         each = (read() - begun - starts[-1]) / len(some)
         measured[reach(piece, group)] = starts[-1], each
         found |= zip(some, bent.mean.tolist(), strict=True)
@@ -123,7 +143,7 @@ def row_s(case: Case, read: Read) -> Measured:
         states,
         lambda i: rademacher(SEED, i, probes, states.shape[1]).to(states),
         support="row",
-        groups=[[*range(len(states))]],
+        by_start=[[*range(len(states))]],
     )
     return Measured(read() - begun, {})
 
@@ -146,7 +166,7 @@ def exact_i(case: Case, read: Read, piece: Segment | None = None) -> Measured:
             asked.log_probs[None],
             [asked.objective],
             DIVERGENCES["orig_masked"],
-            groups=[some],
+            by_start=[some],
             batches=batches,
             done=lambda _: None,
         )
@@ -155,5 +175,5 @@ def exact_i(case: Case, read: Read, piece: Segment | None = None) -> Measured:
     return Measured(extrapolated(measured, [reach(piece, group) for group in groups], [*map(len, groups)]), found)
 
 
-PARTS: dict[str, tuple[Any, Any]] = {"curvature": (literal_s, exact_s), "information": (literal_i, exact_i)}
-ROW = 'curvature, support="row"'
+PARTS: dict[str, tuple[Any, Any]] = {"curvature": (literal_s, grouped_s), "information": (literal_i, exact_i)}
+ROW, ALONE = 'curvature, support="row"', "curvature, groups=None"

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from math import inf
 from numbers import Real
 from operator import index
+from types import NoneType
 from typing import Annotated, Any, Literal, TypeAlias, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -191,6 +192,8 @@ def check_options(options: Any) -> None:
             check_choice(field.name, value, get_args(kind))
         elif kind in (bool, bool | None) and not isinstance(value, bool):
             raise TypeError(f"{field.name}={value!r} must be True or False")
+        if value is None and NoneType in _kinds(kind):
+            continue
         for check in getattr(kind, "__metadata__", ()):
             try:
                 check(field.name, value)
@@ -200,8 +203,13 @@ def check_options(options: Any) -> None:
 
 def words(kind: Any) -> str:
     """What an option may be beside a number."""
-    kinds = [part for part in get_args(get_args(kind)[0]) if get_origin(part) is Literal]
-    return "".join(f", or {word!r}" for part in kinds for word in get_args(part))
+    named = [word for part in _kinds(kind) if get_origin(part) is Literal for word in get_args(part)]
+    return "".join(f", or {word!r}" for word in [*named, *([None] if NoneType in _kinds(kind) else [])])
+
+
+def _kinds(annotation: Any) -> tuple[Any, ...]:
+    """What a union that is annotated consists of: ``Annotated[int | None, …]``."""
+    return get_args(get_args(annotation)[0]) if get_origin(annotation) is Annotated else ()
 
 
 def chosen(options: Any) -> dict[str, Any]:

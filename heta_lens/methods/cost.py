@@ -23,7 +23,7 @@ from heta_lens.prediction.prediction import Prediction
 TRIED = 1 / 16  # of the prompt's tokens: so many copies are run at most, to see how long they take
 HELD = 1.15  # bytes that the allocator holds for each that is in use
 CHECKS = 3  # forwards' worth of making sure of the cache, of reusing a prefix and of second derivatives
-WINDOWS = (512, 256, 128, 64)
+GROUPS, WINDOWS = (16, 8), (512, 256, 128, 64)
 MINUTE, HOUR = 60, 3600
 
 
@@ -106,7 +106,8 @@ def estimated(method: Method, prediction: Prediction, memory: float | int | None
     own, *others = (_heta_cost(one, prediction, speed, free) for one in (method, *_cheaper(method, prediction)))
     if memory is not None:  # of which the method itself would know nothing
         others = [replace(other, options=other.options | {"batch": other.batch}) for other in others]
-    better = [other for other in others if other.seconds < own.seconds and other.memory <= free]
+    fits = own.memory <= free
+    better = [other for other in others if other.memory <= free and (not fits or other.seconds < own.seconds)]
     return replace(own, cheaper=tuple(sorted(better, key=lambda other: -other.seconds)))
 
 
@@ -215,10 +216,11 @@ def _cheaper(method: Heta, prediction: Prediction) -> Iterator[Heta]:
     """Options that compute the same score at a lower cost, where ``full`` is too slow or too large."""
     if method.variant != "full" or not method.weights[0] or method.norm != "hutchinson" or method.interactions:
         return
-    unwanted = {"support", "tolerance", "prune"}
+    unwanted = {"support", "groups", "tolerance", "prune"}
     unwanted |= method.without_effect.keys()
     kept: dict[str, Any] = {name: value for name, value in method.chosen.items() if name not in unwanted}
     if method.support == "block":
+        yield from (Heta(**kept, groups=groups) for groups in GROUPS if groups < (method.groups or len(prediction)))
         yield Heta(**kept, support="row")
     for window in (size for size in WINDOWS if size <= len(prediction) // 2):
         yield Heta(variant="win", window=window, **kept)

@@ -148,12 +148,12 @@ def shared_starts(positions: Sequence[int], stop: int, start_cost: float | int) 
     A token that joins an earlier one runs the positions between them in vain; one that does not pays for another
     start, ``start_cost`` times a run from there. Tokens join until they have spent as much as the start they share.
     """
-    groups: list[list[int]] = []
+    together: list[list[int]] = []
     spent = budget = 0.0
     for position in positions:
-        spent += position - groups[-1][0] if groups else 0
-        if not groups or spent > budget:
-            groups.append([])
+        spent += position - together[-1][0] if together else 0
+        if not together or spent > budget:
+            together.append([])
             spent, budget = 0.0, start_cost * (stop - position)
-        groups[-1].append(position)
-    return groups
+        together[-1].append(position)
+    return together

@@ -149,7 +149,7 @@ class Prompt:
         logits = self.logits_from(start, read=read, stop=stop, layer=layer)
         return lambda states: log_softmax(logits(states))
 
-    def groups(self, positions: Sequence[int], stop: int, start_cost: float | int) -> list[list[int]]:
+    def by_start(self, positions: Sequence[int], stop: int, start_cost: float | int) -> list[list[int]]:
         """Which tokens' runs should start together: all of them, where a later start saves nothing."""
         if not positions:
             return []

@@ -14,7 +14,7 @@ from benchmarks.speed.costs import costs
 from benchmarks.speed.flops_and_memory import counted, forward_flops, peak, suffix_flops
 from benchmarks.speed.long_contexts import LONG_COLUMNS, long_rows
 from benchmarks.speed.pages import MARKS, README, WAIT_TITLE, page, rewritten
-from benchmarks.speed.parts import PARTS, ROW, extrapolated
+from benchmarks.speed.parts import PARTS, ROW, extrapolated, grouped_s, literal_s, one_by_one_s
 from helpers import zoo
 from helpers.asking import explain, relative
 from heta_lens.model.batching import Batches
@@ -41,7 +41,7 @@ def test_the_literal_loop_finds_the_same_parts(build: Any) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("unchecked")
-def test_the_exact_path_costs_less_than_the_literal_loop_and_more_than_the_floor(case: Case) -> None:
+def test_it_costs_less_than_the_literal_loop_and_more_than_the_floor(case: Case) -> None:
     found = costs(case, 2)
     for part, cost in found.items():
         assert cost.difference < 1e-6 or part == ROW  # which is another number
@@ -50,17 +50,28 @@ def test_the_exact_path_costs_less_than_the_literal_loop_and_more_than_the_floor
 
 
 @pytest.mark.sample(quick=1)
-@pytest.mark.parametrize("part", PARTS)
-def test_a_sample_stands_for_all(part: str) -> None:
+@pytest.mark.parametrize("ways", [*PARTS.values(), (literal_s, one_by_one_s)])
+def test_a_sample_stands_for_all(ways: tuple[Any, Any]) -> None:
     """By the FLOPs that are counted, which chance has no part in; a plan without limits measures every token."""
     model = zoo.native_bridge()
     few = Case.of(model, zoo.prompt(model, 16), Plan(1, 2, 2))
     every = few._replace(plan=Plan(1, None, None))
     with few.prediction.running():
-        for one in PARTS[part]:
+        for one in ways:
             some, whole = (counted(lambda read, one=one, of=of: one(of, read)) for of in (few, every))
             assert sorted(whole.found) == [*range(16)] and some.found.keys() <= whole.found.keys()
             assert some.total == pytest.approx(whole.total, rel=0.1)
+
+
+def test_one_probe_stands_for_the_others_of_groups() -> None:
+    model = zoo.native_bridge()
+    few = Case.of(model, zoo.prompt(model, 24), Plan(4, 2, 2))
+    every = few._replace(plan=Plan(4, None, None))
+    with few.prediction.running():
+        some, whole = (counted(lambda read, of=of: grouped_s(of, read)) for of in (few, every))
+    expected = explain(model, few.ids, few.target, probes=4, variant="hessian_only").parts["curvature"]
+    assert relative(torch.tensor([*whole.found.values()]), expected.float()) < 1e-5 and not some.found
+    assert some.total == pytest.approx(whole.total, rel=0.02)
 
 
 @pytest.mark.parametrize("build", zoo.models("bridge-(native|llama)$|hooked-(standard|rotary_gqa)"))
@@ -104,7 +115,7 @@ def test_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
         cheaper_ways, "WAYS", {way: cheaper_ways.WAYS[way] for way in ('support="row"', 'variant="gs"')}
     )
     made = [*tables.measured("tiny", [8, 100], 1, 2, Console(stderr=True))]
-    assert [len(rows) for _, _, rows in made] == [4, 3]
+    assert [len(rows) for _, _, rows in made] == [5, 3]
     assert all(len(row) == len(columns) for _, columns, rows in made for row in rows)
     assert "N = 100 skipped" in capsys.readouterr().err
     text = ""
@@ -118,9 +129,10 @@ def test_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
 def test_what_is_proposed_for_a_long_context_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long, "MODEL", "demo")
     monkeypatch.setattr(long, "LENGTH", 200)
+    monkeypatch.setattr(long, "ROOM", 2**26)  # in which the whole context's graph would not fit
     title, columns, (row,) = long.measured()
     assert title == "demo: what memory holds"
-    assert dict(zip(columns, row, strict=True))["proposed for 9 GiB"].startswith("variant='win', window=64")
+    assert dict(zip(columns, row, strict=True))["proposed for 9 GiB"].startswith("variant='win'")
     assert 0.1 < float(row[-1]) < 24 and float(row[-3].strip("~")) > 0
     assert title in page("", (title, columns, [row]))
 

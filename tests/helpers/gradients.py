@@ -72,7 +72,7 @@ class Toy(Prediction):
             embeddings=embeddings,
             ids=torch.arange(len(rows)),
             batches=lambda *_, **__: Batches(3),
-            groups=lambda positions, *_: [list(positions)],
+            by_start=lambda positions, *_: [list(positions)],
         )
         for name, value in {"prompt": prompt, "length": len(rows), "target": 0, "g": g}.items():
             object.__setattr__(self, name, value)

@@ -56,10 +56,11 @@ def test_runs_are_counted_in_forwards_of_the_whole_prompt() -> None:
     """Where nothing can be reused: a graph for 3, a product for 2, a masked forward for 1, one with all masked."""
     model = zoo.native_bridge()
     ids = zoo.prompt(model, N)
-    assert estimate(model, ids, probes=4).runs == 3 + 2 * 4 * N + N + 1
+    assert estimate(model, ids, probes=4).runs == 3 + 2 * (4 * 16 + 1) + N + 1
+    assert estimate(model, ids, probes=4, groups=None).runs == 3 + 2 * 4 * N + N + 1
     assert estimate(model, ids, support="row").runs == 3 + 2 * 10 + N + 1
     reused = zoo.bridge("gpt2")
-    assert estimate(reused, zoo.prompt(reused, N), probes=4).runs < (3 + 2 * 4 * N + N + 1) * 0.8
+    assert estimate(reused, zoo.prompt(reused, N), probes=4, groups=None).runs < (3 + 2 * 4 * N + N + 1) * 0.8
 
 
 def test_memory_is_a_number_of_bytes() -> None:
@@ -89,9 +90,11 @@ def test_proposals_are_cheaper_and_work() -> None:
 def test_proposals_fit_into_the_memory_there_is() -> None:
     model = heta_lens.load_demo_model()
     ids = zoo.prompt(model, 600)
-    large = estimate(model, ids, variant="full")
+    large = estimate(model, ids, groups=None)
     assert {other.options.get("window") for other in large.cheaper} >= {64, 128, 256}
-    small = estimate(model, ids, memory=large.memory / 6)
+    assert {other.options.get("groups", 16) for other in large.cheaper} >= {8, 16}
+    assert {other.options.get("groups") for other in estimate(model, ids).cheaper} >= {8}
+    small = estimate(model, ids, groups=None, memory=large.memory / 6)
     assert "more memory than" in repr(small)
     for other in small.cheaper:
         assert other.memory <= large.memory / 6
@@ -129,7 +132,7 @@ def test_it_reads_as_a_sentence() -> None:
     model = zoo.bridge("gpt2")
     text = repr(estimate(model, zoo.prompt(model, N), probes=5))
     first, *others = text.splitlines()
-    assert first.startswith(f"probes=5 on {N} tokens: 120 Hessian–vector products and ")
+    assert first.startswith(f"probes=5 on {N} tokens: 81 Hessian–vector products and ")
     assert any("support='row'" in line for line in others)
 
 

@@ -164,7 +164,7 @@ def test_the_order_of_tokens_does_not_matter() -> None:
         def hessian_from(at: int) -> HessianOperator:
             return hessian(prediction.objective_from(at), states[at:], Batches(7), lambda _: None)
 
-        how = {"probes": lambda i: rademacher(0, i, 4, states.shape[1]), "groups": groups}
+        how = {"probes": lambda i: rademacher(0, i, 4, states.shape[1]), "by_start": groups}
         return curvature(hessian_from, states, **how).values
 
     with prediction.running():

@@ -117,7 +117,7 @@ def masked_distances(
     n = len(prediction)
     distances = [
         batches.map(partial(moved, start=group[0]), torch.tensor(group, device=prediction.ids.device), n - group[0])
-        for group in prediction.prompt.groups(range(n), n, MASKED)
+        for group in prediction.prompt.by_start(range(n), n, MASKED)
     ]
     return torch.cat(distances)
 

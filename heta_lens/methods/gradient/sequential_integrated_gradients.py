@@ -49,7 +49,7 @@ class SequentialIntegratedGradients(PathIntegral):
         moving = (prediction.embeddings != start).any(-1).nonzero().flatten().tolist()
         scores, drops = torch.zeros_like(prediction.embeddings[:, 0]), torch.zeros_like(prediction.embeddings[:, 0])
         whole = likelihood(prediction, prediction.embeddings[None], self.scale, done)
-        for group in prediction.prompt.groups(moving, len(prediction), MASKED / self.steps):
+        for group in prediction.prompt.by_start(moving, len(prediction), MASKED / self.steps):
             first, places = group[0], torch.tensor(group)
             points = torch.cartesian_prod(places, torch.arange(self.steps))
             slopes = partial(slopes_at, prediction, first, start, rule, self.scale, progress)

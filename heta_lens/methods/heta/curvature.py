@@ -1,7 +1,7 @@
 """The curvature S of Eq. 2: ``S_i = mean_k ‖Π_i H Π_i r_k‖₁``, with H the Hessian of g, or what stands for it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heta_lens._util.sample_statistics import Samples
+from heta_lens.methods.heta.grouped_probes import without_cross_talk
 from heta_lens.methods.heta.hessian import HessianFrom, HessianOperator
 from heta_lens.methods.heta.low_rank import Energy
 
@@ -34,10 +35,13 @@ class Curvature(Samples):
     """S as samples to be averaged: one per probe for ``hutchinson``, a single one for the exact norms.
 
     ``pairs`` are the tokens' interactions, where they were asked for; ``energy`` is how much of H a low rank has.
+    ``cross_talk`` is what was taken out of S, where tokens shared products, and ``readings`` are what they showed.
     """
 
     pairs: Pairs | None = None
     energy: Energy | None = None
+    cross_talk: Float[Tensor, "pos"] | None = None
+    readings: Sequence[Float[Tensor, "3 _"]] | None = None
 
     @classmethod
     def of(cls, drawn: Sequence[Float[Tensor, "_"]], pairs: Pairs | None = None) -> "Curvature":
@@ -45,11 +49,23 @@ class Curvature(Samples):
         samples = Samples.uneven(drawn)
         return cls(samples.values, samples.counts, pairs)
 
+    @classmethod
+    def of_readings(cls, readings: Sequence[Float[Tensor, "3 _"]]) -> "Curvature":
+        """Of each token's `Readings`."""
+        made = replace(cls.of([without_cross_talk(own) for own in readings]), readings=readings)
+        if not any(own[2].any() for own in readings):
+            return made
+        sizes = Samples.uneven([own[0] for own in readings])
+        return replace(made, cross_talk=sizes.mean - made.mean)
+
     @property
-    def drawn(self) -> list[Float[Tensor, "_"]]:
-        """Each token's samples."""
+    def drawn(self) -> Sequence[Float[Tensor, "3 _"]]:
+        """Each token's `Readings`; without cross-talk, where no products were shared."""
+        if self.readings is not None:
+            return self.readings
         both = zip(self.values.T, self.counts.tolist(), strict=True)
-        return [values[:count] for values, count in both]
+        alone = [values[:count] for values, count in both]
+        return [torch.stack([sizes, sizes.square(), torch.zeros_like(sizes)]) for sizes in alone]
 
 
 def curvature(
@@ -59,11 +75,11 @@ def curvature(
     *,
     support: Support = "block",
     norm: Norm = "hutchinson",
-    groups: Sequence[Sequence[int]],
+    by_start: Sequence[Sequence[int]],
     at_once: int = AT_ONCE,
     pairs: bool = False,
 ) -> Curvature:
-    """Of the tokens in ``groups``, in that order; tokens of a group share a start.
+    """Of the tokens in ``by_start``, in that order; those of a list share the start of their runs.
 
     ``hessian_from(start)`` is H from a position on; ``probes(i)`` are token i's signs.
     ``support="block"`` probes each token alone and looks at its own block of H; ``"row"`` probes all tokens at once.
@@ -71,17 +87,17 @@ def curvature(
     interactions as well, which takes all of them.
     """
     n, d = embeddings.shape
-    tokens = list(chain(*groups))
+    tokens = list(chain(*by_start))
     if support == "row" and norm == "hutchinson":
         signs = torch.stack([probes(i) for i in range(n)], dim=1)
         return Curvature.of(list(hessian_from(0).matmat(signs)[:, tokens].abs().sum(-1).T))
     units = torch.eye(d).to(embeddings)
     directions = probes if norm == "hutchinson" else lambda _: units
     if support == "block" and not pairs:
-        own = _own_products(hessian_from, groups, directions, at_once)
+        own = _own_products(hessian_from, by_start, directions, at_once)
         return Curvature.of([_SAMPLES[norm](products) for products in own])
     samples, sizes = [], []
-    starts = [(0, tokens)] if support == "row" else [(group[0], group) for group in groups]
+    starts = [(0, tokens)] if support == "row" else [(group[0], group) for group in by_start]
     for before, products in _all_products(hessian_from, starts, directions):
         later = products[:, before:]
         samples.append(_SAMPLES[norm](products if support == "row" else later[:, 0]))
@@ -116,10 +132,10 @@ def expected_l1(rows: Float[Tensor, "row n"]) -> Float[Tensor, ""]:
 
 
 def _own_products(
-    hessian_from: HessianFrom, groups: Sequence[Sequence[int]], directions: Probes, at_once: int
+    hessian_from: HessianFrom, by_start: Sequence[Sequence[int]], directions: Probes, at_once: int
 ) -> Iterator[Float[Tensor, "k d"]]:
-    """For each token i and its directions u, ``H Π_i u`` at i alone; tokens of a group are done together."""
-    for group in groups:
+    """For each token i and its directions u, ``H Π_i u`` at i alone; tokens of a list are done together."""
+    for group in by_start:
         operator, own = hessian_from(group[0]), [directions(token) for token in group]
         for places in _few(range(len(group)), at_once // len(own[0])):
             positions = [group[place] - group[0] for place in places]  # in the operator, which begins with the group

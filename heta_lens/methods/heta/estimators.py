@@ -22,6 +22,7 @@ from heta_lens.methods.heta.curvature import (
     curvature,
     squared_gradient,
 )
+from heta_lens.methods.heta.grouped_probes import grouped_readings
 from heta_lens.methods.heta.hessian import HessianFrom, uncounted
 from heta_lens.methods.heta.low_rank import OVERSAMPLING, low_rank, tail_energy
 from heta_lens.methods.heta.random_probes import Signs, gaussian
@@ -45,7 +46,7 @@ class Problem:
 
 class Products(NamedTuple):
     """What an estimate takes, at most: products with H, all through one gradient graph or each token through the graph
-    of its own group; and how many graphs more are built, for a bound."""
+    of those that share its start; and how many graphs more are built, for a bound or later rounds."""
 
     hvps: int
     per_token: bool = False
@@ -123,6 +124,7 @@ class Probed(Estimator):
 class ProbedHessian(Probed):
     """Eq. 2 itself: products of H with the probes of every token."""
 
+    groups: int | None
     tolerance: float | int | None
     prune: float | int
 
@@ -136,17 +138,26 @@ class ProbedHessian(Probed):
     def stops(self) -> bool:
         return self.random and bool(self.prune or self.tolerance is not None)
 
+    def groups_of(self, tokens: int) -> int | None:
+        """How many groups share the products of so many tokens; None: each is probed alone."""
+        shared = self.random and self.support == "block" and not self.interactions
+        return self.groups if shared and self.groups is not None and tokens > self.groups else None
+
     def estimate(self, problem: Problem, wanted: Wanted) -> Curvature:
+        if (groups := self.groups_of(len(wanted))) is not None:
+            operator = self.hessian_from(problem)(min(wanted) - problem.segment.window.start)
+            readings = grouped_readings(operator, self.seed, wanted, groups, problem.batches.size)
+            return Curvature.of_readings(readings)
         segment = problem.segment
         d, numbers = segment.states.shape[1], sum(map(len, wanted.values())) / len(wanted)
-        groups = segment.groups(list(wanted), per_product(numbers if self.random else d))
+        by_start = segment.by_start(list(wanted), per_product(numbers if self.random else d))
         return curvature(
             self.hessian_from(problem),
             segment.states,
             signs(segment, self.seed, wanted),
             support=self.support,
             norm=self.norm,
-            groups=groups,
+            by_start=by_start,
             at_once=problem.batches.size,
             pairs=self.interactions,
         )
@@ -164,7 +175,11 @@ class ProbedHessian(Probed):
             return Products(problem.segment.width * scored, per_token=self.support == "block")
         if self.support == "row":
             return Products(self.probes)
-        return Products(self.probes * (scored + bound), per_token=True, bounds=int(bound))
+        groups = self.groups_of(scored)
+        if groups is None:
+            return Products(self.probes * (scored + bound), per_token=True, bounds=int(bound))
+        rounds = self.probes.bit_length() if self.stops else 1
+        return Products(self.probes * (groups + bound) + rounds, bounds=bound + rounds - 1)
 
 
 @dataclass(frozen=True)
@@ -222,7 +237,7 @@ class LowRankHessian(Probed):
             probes,
             support=self.support,
             norm=self.norm,
-            groups=[[token] for token in tokens] if own else [tokens],
+            by_start=[[token] for token in tokens] if own else [tokens],
             at_once=problem.batches.size,
             pairs=self.interactions,
         )
@@ -257,7 +272,13 @@ def estimate_everywhere(
     spans = [problem.segment.scored for problem in problems]
     samples = Samples.even(averaged([estimate.values for estimate in estimates], spans, length))
     energies = [estimate.energy for estimate in estimates if estimate.energy is not None]
-    return Curvature(samples.values, samples.counts, estimates[0].pairs), tail_energy(energies)
+    taken = [estimate.cross_talk for estimate in estimates]
+    cross_talk = None
+    if any(own is not None for own in taken):
+        rows = [estimate.mean * 0 if own is None else own for own, estimate in zip(taken, estimates, strict=True)]
+        cross_talk = averaged(rows, spans, length)
+    pairs = estimates[0].pairs
+    return Curvature(samples.values, samples.counts, pairs, cross_talk=cross_talk), tail_energy(energies)
 
 
 def every_probe(problem: Problem, probes: int) -> Wanted:

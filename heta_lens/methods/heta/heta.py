@@ -54,7 +54,9 @@ class Heta(HetaOptions, Method):
     - ``beta``, ``gamma``: weights of curvature and information
     - ``balance``: divide each part by its ``sum`` or ``max`` over the context first, or by nothing (``none``)
     - ``probes``, ``seed``: random sign vectors a token, and where they come from
-    - ``support``: probe each token alone (``block``), or all tokens at once (``row``)
+    - ``groups``: tokens share products in so many groups, and are told apart afterwards; ``diagnostics["cross_talk"]``
+      is what that took; None probes every token alone, with ``probes`` products each
+    - ``support``: a token's own block of H (``block``), or what it has with all others (``row``, an upper bound)
     - ``norm``: ``hutchinson`` (Eq. 2), ``exact`` (its expectation, tiny models), ``entrywise`` (the appendix's norm)
     - ``rank``: eigenvectors that ``lr`` keeps; it costs 2 (rank + 8) + probes products in all (a window)
     - ``layers``: how many of the last layers ``ls`` differentiates; token i is then its stream's state where they begin
@@ -243,8 +245,10 @@ def _curvature(method: Heta, gated: Gated, parts: Parts, work: Work) -> tuple[Cu
     batches = prediction.prompt.batches(method.batch, longest_run(method, prediction), products=True)
     problems = [Problem(segment, batches, partial(work.add, "hvps")) for segment in gated.segments]
     if isinstance(estimator, ProbedHessian) and estimator.stops:
-        return estimate_until_sure(estimator, problems, parts, method.balance)
-    return estimate_everywhere(estimator, problems, len(parts.gate))
+        curvature, facts = estimate_until_sure(estimator, problems, parts, method.balance)
+    else:
+        curvature, facts = estimate_everywhere(estimator, problems, len(parts.gate))
+    return curvature, facts | {"cross_talk": curvature.cross_talk}
 
 
 def _explain_fully(method: Heta, prediction: Prediction, work: Work) -> Attribution:

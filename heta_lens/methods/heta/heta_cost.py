@@ -61,7 +61,7 @@ def graphs_of(segment: Segment, products: Products) -> list[Graph]:
     if not products.per_token:
         return [Graph(0, products.hvps)]
     each = products.hvps / len(segment.scored_range)
-    return [Graph(group[0], each * len(group)) for group in segment.expected_groups(per_product(each))]
+    return [Graph(group[0], each * len(group)) for group in segment.expected_by_start(per_product(each))]
 
 
 class Counts(NamedTuple):
@@ -85,7 +85,7 @@ def counts(options: HetaOptions, prediction: Prediction) -> Counts:
         products = products_of(options, segment)
         if gamma:
             forwards += calls * len(segment.scored_range)
-            groups = segment.expected_groups(MASKED)
+            groups = segment.expected_by_start(MASKED)
             ran.forwards += sum(len(group) * (length - group[0]) for group in groups)
         if products is not None:
             graphs = graphs_of(segment, products)

@@ -39,6 +39,7 @@ class HetaOptions(Options):
     gamma: Annotated[float | int, AtLeast(0)] = 0.5
     balance: Balance = "none"
     probes: Annotated[int, COUNT] = 10
+    groups: Annotated[int | None, AtLeast(2, whole=True)] = 16
     support: Support = "block"
     norm: Norm = "hutchinson"
     rank: Annotated[int, COUNT] = 64
@@ -118,7 +119,11 @@ class HetaOptions(Options):
         exact = f"norm={self.norm!r} (which is exact)"
         unused = dict.fromkeys(self.recipe.unused(*self.weights) - {"interactions"}, self.reason)
         if self.probed and not self.random:
-            unused |= dict.fromkeys(("probes", "tolerance", "prune"), exact)
+            unused |= dict.fromkeys(("probes", "groups", "tolerance", "prune"), exact)
+        elif self.probed and self.support == "row":
+            unused["groups"] = "support='row' (where all tokens share each product)"
+        elif self.interactions:
+            unused["groups"] = "interactions=True (which probes every token alone)"
         if not self.prune:  # which is off, and asks for nothing
             unused.pop("prune", None)
         if not (self.audit or self.random):

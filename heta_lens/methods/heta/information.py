@@ -59,21 +59,21 @@ def information(
     divergence: Divergence,
     *,
     lengths: Sequence[int] | None = None,
-    groups: Sequence[Sequence[int]],
+    by_start: Sequence[Sequence[int]],
     batches: Batches,
     done: Done,
 ) -> Information:
-    """``I[t, i] = D(P_t, P_t with token i masked)`` of the tokens in ``groups``, which share the start of their runs.
+    """``I[t, i] = D(P_t, P_t with token i masked)`` of tokens that are listed by the start which their runs share.
 
     One set of masked forwards serves every target. Targets have contexts of these ``lengths`` (ascending; all of it, if
     not given), and what lies after a target's context does not change it: ``log_probs_from(start)`` answers for those
     targets whose context reaches ``start``. A token whose embedding is the mask already changes nothing, and is not
-    run; that, like a token in no group, is 0.
+    run; that, like a token in no list, is 0.
     """
     reference = Clean(clean, objectives, divergence, lengths or [len(embeddings)] * len(clean))
     moved = clean.new_zeros(len(Information._fields), len(clean), len(embeddings))
     changed = (embeddings != mask).any(-1).tolist()
-    for group in ([i for i in group if changed[i]] for group in groups):
+    for group in ([i for i in group if changed[i]] for group in by_start):
         if group:
             start = group[0]
             run = partial(_masked_one_by_one, log_probs_from(start), embeddings, mask, start, reference, done)

@@ -73,15 +73,15 @@ class Segment:
     def states(self) -> Float[Tensor, "pos d"]:
         return self.prediction.states(self.layer)[self.start : self.stop]
 
-    def groups(self, positions: Sequence[int], start_cost: float | int) -> list[list[int]]:
+    def by_start(self, positions: Sequence[int], start_cost: float | int) -> list[list[int]]:
         """These positions of the context, as places in the window, by the runs they share."""
         places = [position - self.window.start for position in positions]
-        return self.prediction.prompt.groups(places, len(self.states), start_cost)
+        return self.prediction.prompt.by_start(places, len(self.states), start_cost)
 
-    def expected_groups(self, start_cost: float | int) -> list[list[int]]:
-        """The groups of all scored positions, as far as they can be known without setting anything up."""
+    def expected_by_start(self, start_cost: float | int) -> list[list[int]]:
+        """All scored positions, as far as they can be known without setting anything up."""
         places = [*range(self.own.start, self.own.stop)]
-        return self.whole.prompt.groups(places, len(self.window_range), start_cost)
+        return self.whole.prompt.by_start(places, len(self.window_range), start_cost)
 
     def hessian_from(self, batches: Batches, done: Done, place: int) -> HessianOperator:
         """The Hessian of g from a place in the window on."""
@@ -168,7 +168,7 @@ def masked_information(
         [target.objective for target in targets],
         divergence,
         lengths=[len(target) - segment.start for target in targets],
-        groups=segment.groups(segment.scored_range, MASKED),
+        by_start=segment.by_start(segment.scored_range, MASKED),
         batches=batches,
         done=done,
     )

@@ -22,20 +22,20 @@ def estimate_until_sure(
     estimator: ProbedHessian, problems: Sequence[Problem], parts: Parts, balance: Balance
 ) -> tuple[Curvature, dict[str, Any]]:
     """S from as many probes of each token as its score needs; the segments score every token once."""
-    drawn = [torch.empty_like(parts.gate[:0])] * len(parts.gate)
+    drawn = [parts.gate.new_empty(3, 0)] * len(parts.gate)
     bound = torch.cat([upper(estimator.rows(problem)) for problem in problems]) if estimator.prune else None
-    parts = replace(parts, curvature=Samples.uneven(drawn))
+    parts = replace(parts, curvature=Curvature.of_readings(drawn))
     missing = probes_missing(estimator, parts, balance, bound)
     while missing:
         for problem in problems:
             wanted = {position: missing[position] for position in problem.segment.scored_range if position in missing}
             samples = estimator.estimate(problem, wanted).drawn if wanted else []
             for position, more in zip(wanted, samples, strict=True):
-                drawn[position] = torch.cat([drawn[position], more])
-        parts = replace(parts, curvature=Samples.uneven(drawn))
+                drawn[position] = torch.cat([drawn[position], more], 1)
+        parts = replace(parts, curvature=Curvature.of_readings(drawn))
         missing = probes_missing(estimator, parts, balance, bound)
-    samples = Samples.uneven(drawn)
-    return Curvature(samples.values, samples.counts), _how_sure(estimator, parts, balance, samples.counts)
+    samples = Curvature.of_readings(drawn)
+    return samples, _how_sure(estimator, parts, balance, samples.counts)
 
 
 def probes_missing(

@@ -94,7 +94,7 @@ def test_one_set_of_masked_forwards_serves_many_targets(build: Any) -> None:
             cleans,
             [prediction.objective] * 2,
             kl,
-            groups=[[0, 1, 2, 3], [4, 5]],
+            by_start=[[0, 1, 2, 3], [4, 5]],
             batches=Batches(4),
             done=batches.append,
         ).divergence
@@ -119,7 +119,7 @@ def test_a_chunk_runs_from_its_first_masked_token_and_only_whole_masks_are_left_
     clean = embeddings.sum(0, keepdim=True).log_softmax(-1)
     counted: list[int] = []
     second = [lambda log_probs: log_probs[..., 1]]
-    how: Any = {"groups": [[0, 1, 2, 3], [4]], "batches": Batches(9), "done": counted.append}
+    how: Any = {"by_start": [[0, 1, 2, 3], [4]], "batches": Batches(9), "done": counted.append}
     found = information(log_probs_from, embeddings, torch.zeros(2), clean, second, kl, **how)
     masked = (embeddings.sum(0) - embeddings).log_softmax(-1)
     torch.testing.assert_close(found.divergence[0], kl(clean, masked))

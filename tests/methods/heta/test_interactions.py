@@ -43,7 +43,7 @@ def of_quadratic(matrix: Tensor, probes: Any, **options: Any) -> Pairs:
 
     products = hessian_from(objective_from, at, batch=options.pop("batch", 64))
     found = curvature(
-        products, at, probes, groups=chunks(range(n), options.pop("chunk", 2)), pairs=True, **options
+        products, at, probes, by_start=chunks(range(n), options.pop("chunk", 2)), pairs=True, **options
     ).pairs
     assert found is not None
     return found

@@ -136,7 +136,7 @@ def test_every_way_of_probing_can_stop(build: Any, options: dict[str, Any]) -> N
 def test_pruned_tokens_are_small_and_the_others_as_they_were() -> None:
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, 20)
-    every, pruned = found(model, ids, probes=8), found(model, ids, probes=8, prune=0.05)
+    every, pruned = (found(model, ids, probes=8, groups=None, prune=prune) for prune in (0.0, 0.05))
     kept = pruned.diagnostics["probes"] > 0
     assert 0 < pruned.diagnostics["pruned"] == int((~kept).sum()) < 20
     assert relative(pruned.scores[kept], every.scores[kept]) < 1e-9

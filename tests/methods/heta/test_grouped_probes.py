@@ -1,0 +1,273 @@
+"""Grouped probes against a dense Hessian: what products show, what is taken out of them, and what that leaves."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from helpers import oracles, zoo
+from helpers.asking import explain, predict, relative, signs
+from helpers.group_oracles import every_deal, grouped_products, pair_energies, shown_by_others
+from helpers.hessians import Dense, random_hessian
+from heta_lens._util.sample_statistics import Samples
+from heta_lens.diagnostics import standard_error
+from heta_lens.methods.heta.grouped_probes import (
+    Groups,
+    count_alone,
+    drawn_groups,
+    grouped_readings,
+    without_cross_talk,
+)
+from heta_lens.methods.heta.random_probes import gaussian
+from heta_lens.model.batching import Batches
+
+N, GROUPS, PROBES, WIDTH = 9, 4, 5, 6
+TARGET = 7
+
+
+def decaying_hessian(n: int = N, d: int = WIDTH) -> Tensor:
+    """A random one whose first tokens disturb the others most."""
+    weights = torch.tensor([3.0, 2.0, *[1.0] * (n - 2)], dtype=torch.float64)
+    return random_hessian(n, d) * weights[:, None, None, None] * weights[:, None]
+
+
+def of_dense(hessian: Tensor, probes: int = PROBES, groups: int = GROUPS, seed: int = 0, at_once: int = 3) -> Tensor:
+    """The readings of all tokens."""
+    wanted = dict.fromkeys(range(len(hessian)), range(probes))
+    return torch.stack(grouped_readings(Dense(hessian), seed, wanted, groups, at_once))
+
+
+def groups_of(hessian: Tensor, probe: int, seed: int = 0) -> Groups:
+    """The groups that a probe has, from the first product."""
+    n, d = hessian.shape[:2]
+    pilot = torch.einsum("iajb,jb->ia", hessian, gaussian(seed, 0, 1, n, d)[0])
+    return drawn_groups(pilot.square().sum(1), torch.ones(n, dtype=torch.bool), GROUPS, [seed, 0, probe])
+
+
+# ------------------------------------------------------------------------------------------------ on real models
+@pytest.mark.parametrize("name", [name for name, _ in zoo.KINDS])
+def test_with_a_group_a_token_nothing_differs_from_probing_them_one_by_one(name: str) -> None:
+    model = dict(zoo.KINDS)[name]()
+    ids = zoo.prompt(model, 8)
+    shared, alone = (explain(model, ids, TARGET, probes=2, groups=groups) for groups in (8, None))
+    assert relative(shared.parts["curvature"], alone.parts["curvature"]) < 1e-12
+    assert shared.diagnostics["hvps"] == alone.diagnostics["hvps"] == 16
+    assert "cross_talk" not in shared.diagnostics
+
+
+@pytest.mark.parametrize("name", [name for name, _ in zoo.KINDS])
+def test_products_on_a_model_are_those_of_its_dense_hessian(name: str) -> None:
+    model = dict(zoo.KINDS)[name]()
+    ids = zoo.prompt(model, 6)
+    prediction = predict(model, ids, TARGET)
+    with prediction.running():
+        width, objective = prediction.embeddings.shape[1], prediction.objective_from(0)
+        hessian = oracles.dense_hessian(objective, prediction.embeddings.double(), functional=False)
+    attribution = explain(model, ids, TARGET, probes=3, groups=3, variant="hessian_only")
+    readings = of_dense(hessian, probes=3, groups=3)
+    expected = torch.stack([without_cross_talk(own).mean() for own in readings])
+    assert relative(attribution.parts["curvature"], expected) < zoo.tolerance(name)
+    assert attribution.diagnostics["hvps"] == 3 * 3 + 1
+    assert width * 6 == len(hessian.flatten(2).flatten(0, 1))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"variant": "gn"}, {"variant": "ls", "layers": 1}, {"variant": "win", "window": 8}]
+)
+def test_variants_share_products_too(options: dict[str, Any]) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 12)
+    exact = explain(model, ids, TARGET, probes=400, groups=None, **options).parts["curvature"]
+    attribution = explain(model, ids, TARGET, probes=400, groups=4, **options)
+    error = attribution.standard_errors["curvature"]
+    assert error is not None
+    assert relative(attribution.parts["curvature"], exact) < 0.1
+    assert attribution.diagnostics["hvps"] < 400 * 12 * 0.7
+    assert attribution.diagnostics.cross_talk is not None and (attribution.diagnostics.cross_talk >= 0).any()
+
+
+# ------------------------------------------------------------------------------------------------------ of the core
+def test_readings_are_those_of_the_groups() -> None:
+    hessian = decaying_hessian()
+    readings, probes = of_dense(hessian), signs(0, PROBES, N, WIDTH)
+    for probe in range(PROBES):
+        groups = groups_of(hessian, probe)
+        assert groups.alone > 0 and groups.count == GROUPS
+        products = grouped_products(hessian, probes[probe], groups.of)
+        torch.testing.assert_close(readings[:, 0, probe], products.abs().sum(1))
+        torch.testing.assert_close(readings[:, 1, probe], products.square().sum(1))
+        shown = shown_by_others(hessian, probes[probe], groups.of, groups.alone)
+        torch.testing.assert_close(readings[:, 2, probe], groups.expected_share() * shown)
+
+
+@pytest.mark.parametrize(("tokens", "groups"), [(4, 2), (5, 2), (6, 3), (7, 3)])
+def test_the_expected_cross_talk_is_that_of_all_deals(tokens: int, groups: int) -> None:
+    energies = pair_energies(random_hessian(tokens, 2))
+    real, expected = torch.zeros(2, tokens, dtype=torch.float64)
+    deals = every_deal(tokens, groups)
+    for of in deals:
+        together = of[:, None] == of
+        real += (energies * (together & ~torch.eye(tokens, dtype=torch.bool))).sum(1)
+        expected += Groups(of, 0, groups).expected_share() * (energies * ~together).sum(1)
+    torch.testing.assert_close(expected / len(deals), real / len(deals))
+
+
+def test_tokens_with_a_group_of_their_own_have_no_cross_talk() -> None:
+    readings = of_dense(decaying_hessian())
+    own = torch.einsum("iaib,kib->kia", decaying_hessian(), signs(0, PROBES, N, WIDTH)).abs().sum(-1)
+    for token in (0, 1):
+        assert not readings[token, 2].any()
+        torch.testing.assert_close(readings[token, 0], own[:, token])
+    assert all(readings[token, 2].all() for token in range(3, N))
+
+
+def test_many_probes_come_near_the_expectation_without_the_cross_talk() -> None:
+    hessian = decaying_hessian()
+    readings = of_dense(hessian, probes=4000, at_once=100)
+    exact = oracles.expected_block_l1(hessian)
+    samples = torch.stack([without_cross_talk(own) for own in readings])
+    assert (samples.mean(1) / exact - 1).abs().max() < 0.1
+    assert (readings[2:, 0].mean(1) / exact[2:] - 1).min() > 0.5
+
+
+def test_samples_have_the_mean_and_the_spread_of_what_is_reported() -> None:
+    readings = of_dense(decaying_hessian(), probes=12)[5]
+
+    def reported(means: Tensor) -> Tensor:
+        return means[0] * (1 - means[2] / means[1]).sqrt()
+
+    samples = without_cross_talk(readings)
+    means = readings.mean(1)
+    torch.testing.assert_close(samples.mean(), reported(means))
+    slopes = torch.func.grad(reported)(means)
+    expected = (slopes @ readings.cov() @ slopes / 12).sqrt()
+    error = standard_error(Samples.even(samples[:, None]), torch.clone)
+    assert error is not None
+    torch.testing.assert_close(error[0], expected)
+
+
+def test_cross_talk_above_all_that_was_seen_leaves_a_rest() -> None:
+    readings = torch.tensor([[2.0, 2.0], [1.0, 1.0], [3.0, 5.0]])
+    assert 0 < float(without_cross_talk(readings).mean()) < 2
+    assert without_cross_talk(torch.empty(3, 0)).shape == (0,)
+
+
+def test_neither_the_batch_nor_other_tokens_change_what_a_token_alone_shows() -> None:
+    hessian = decaying_hessian()
+    torch.testing.assert_close(of_dense(hessian, at_once=1), of_dense(hessian, at_once=99))
+    assert not torch.equal(of_dense(hessian, seed=1), of_dense(hessian))
+    torch.testing.assert_close(of_dense(hessian, probes=8)[:, :, :PROBES], of_dense(hessian))
+
+
+def test_tokens_may_want_other_probes() -> None:
+    hessian = decaying_hessian()
+    wanted = {0: range(3), 2: range(3), 4: range(3, 6), 5: range(2, 6), 7: range(6), 8: range(6)}
+    readings = grouped_readings(Dense(hessian), 0, wanted, 3, 99)
+    assert [own.shape[1] for own in readings] == [3, 3, 3, 4, 6, 6]
+    own = torch.einsum("iaib,kib->kia", hessian, signs(0, 6, N, WIDTH)).abs().sum(-1)
+    torch.testing.assert_close(readings[0][0], own[:3, 0])
+    alone = grouped_readings(Dense(hessian), 0, wanted, 6, 99)
+    for (token, numbers), mine in zip(wanted.items(), alone, strict=True):
+        torch.testing.assert_close(mine[0], own[numbers.start : numbers.stop, token])
+        assert not mine[2].any()
+
+
+def test_the_readings_of_an_operator_that_begins_later_are_the_same() -> None:
+    hessian = decaying_hessian().flip(0, 2)  # the last tokens disturb the others most
+    wanted = dict.fromkeys(range(3, N), range(PROBES))
+    late = grouped_readings(Dense(hessian[3:, :, 3:]), 0, wanted, GROUPS, 9)
+    exact = oracles.block_l1(hessian, signs(0, PROBES, N, WIDTH))[:, 3:]
+    for token in (4, 5):
+        assert not late[token][2].any()
+        torch.testing.assert_close(late[token][0], exact[:, token])
+
+
+# ------------------------------------------------------------------------------------------------------ the groups
+def test_every_token_is_in_one_group_and_groups_differ_by_one_at_most() -> None:
+    energies, present = torch.rand(23, dtype=torch.float64), torch.ones(23, dtype=torch.bool)
+    present[4] = False
+    groups = drawn_groups(energies, present, 6, [0, 0, 0])
+    counts = torch.bincount(groups.of[present], minlength=6)
+    assert groups.of[4] == -1 and counts.sum() == 22
+    assert (counts[: groups.alone] == 1).all() and int(counts[groups.alone :].max() - counts[groups.alone :].min()) <= 1
+    other = drawn_groups(energies, present, 6, [0, 0, 1])
+    assert torch.equal(other.of < groups.alone, groups.of < groups.alone) and not torch.equal(other.of, groups.of)
+
+
+@pytest.mark.parametrize(
+    ("energies", "groups", "alone"),
+    [
+        ([100.0, 1, 1, 1, 1, 1, 1, 1], 4, 1),  # one token disturbs all others
+        ([1.0] * 40, 4, 0),  # all do alike: no group may be wasted
+        ([50.0, 40, 30, 20, *[1] * 16], 8, 4),
+        ([9.0, 8, 7, 6, 5], 2, 0),  # two groups are the least to be shared
+        ([0.0] * 5, 4, 0),
+    ],
+)
+def test_the_most_disturbing_tokens_get_groups_of_their_own(energies: list[float], groups: int, alone: int) -> None:
+    assert count_alone(torch.tensor(energies), groups) == alone
+
+
+def test_the_number_alone_leaves_the_least_cross_talk() -> None:
+    energies = torch.from_numpy(np.random.default_rng(0).pareto(1.0, 30))
+    blocks = torch.outer(energies, energies)
+
+    def rest(alone: int) -> float:
+        light = energies.argsort(descending=True)[alone:]
+        pairs = blocks[light][:, light]
+        return float(pairs.sum() - pairs.diagonal().sum()) / (12 - alone)
+
+    assert count_alone(energies, 12) == min(range(11), key=rest)
+
+
+# ----------------------------------------------------------------------------------------------------- as an option
+def test_a_group_of_all_tokens_is_no_group() -> None:
+    model = zoo.bridge("gpt2")
+    with pytest.raises(ValueError, match="groups=1 must be at least 2"):
+        explain(model, zoo.prompt(model, 5), TARGET, groups=1)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_no_number_of_groups_is_refused() -> None:
+    model = zoo.bridge("gpt2")
+    with pytest.raises(TypeError, match="groups='many' must be a whole number, or None"):
+        explain(model, zoo.prompt(model, 5), TARGET, groups="many")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"support": "row"}, "support='row'"),
+        ({"norm": "exact"}, "norm='exact'"),
+        ({"interactions": True}, "interactions=True"),
+        ({"variant": "gs"}, "variant='gs'"),
+    ],
+)
+def test_groups_without_effect_are_warned_of(options: dict[str, Any], why: str) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 2)
+    with pytest.warns(UserWarning, match=f"groups=4 has no effect with {why}"):
+        attribution = explain(model, ids, TARGET, groups=4, **options)
+    assert attribution.diagnostics.unused_options == ("groups",)
+
+
+def test_what_was_taken_out_is_reported_for_every_token_and_survives_a_file(tmp_path: Any) -> None:
+    model = zoo.bridge("gpt2")
+    attribution = explain(model, zoo.prompt(model, 12), TARGET, groups=4)
+    taken = attribution.diagnostics.cross_talk
+    assert taken is not None and taken.shape == (12,) and float(taken.sum()) > 0
+    attribution.save(tmp_path / "a")
+    again = type(attribution).load(tmp_path / "a")
+    assert torch.equal(again.diagnostics["cross_talk"], taken)
+    some = attribution.without([0, 5]).diagnostics.cross_talk
+    assert some is not None and torch.equal(some, taken[[1, 2, 3, 4, *range(6, 12)]])
+
+
+def test_a_small_batch_changes_nothing() -> None:
+    model = zoo.bridge("gpt2")
+    prediction = predict(model, zoo.prompt(model, 12), TARGET)
+    assert isinstance(prediction.prompt.batches(3, 12), Batches)
+    one, other = (explain(model, zoo.prompt(model, 12), TARGET, groups=4, batch=batch) for batch in (1, 64))
+    assert relative(one.scores, other.scores) < 1e-9
