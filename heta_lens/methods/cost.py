@@ -178,7 +178,8 @@ class Memory(NamedTuple):
 
 def _memory(method: Heta, prediction: Prediction, hvps: int, free: int) -> Memory:
     prompt, sizes, n = prediction.prompt, prediction.adapter.sizes, len(prediction)
-    longest, bytes_held, batch, room = longest_run(method, prediction), sizes.forward(n, n), 1, int(free / HELD)
+    longest, bytes_held = longest_run(method, method.segments(prediction)), sizes.forward(n, n)
+    batch, room = 1, int(free / HELD)
     if method.weights[1]:
         batch = prompt.batches(method.batch, longest, free=room).of(longest)
         bytes_held = max(bytes_held, batch * sizes.forward(longest, n))

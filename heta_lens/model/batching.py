@@ -17,6 +17,7 @@ logger = logging.getLogger("heta_lens")
 
 GRAPH, PRODUCT = 3, 2  # in forward runs: building the graph of g's gradient, and then every product with H
 MASKED = 1.0  # in forward runs: starting a batch of masked runs
+SHORT = 32  # positions: a run of fewer takes no less time
 
 # The largest tensor of a run on a CPU, in bytes: of what passes through a graph again and again, part stays in the
 # processor's cache up to the first; freed memory goes back to the system beyond the second, and returns page by page.
@@ -146,7 +147,8 @@ def shared_starts(positions: Sequence[int], stop: int, start_cost: float | int) 
     """Neighbours that should share the start of their runs, which all end at ``stop``.
 
     A token that joins an earlier one runs the positions between them in vain; one that does not pays for another
-    start, ``start_cost`` times a run from there. Tokens join until they have spent as much as the start they share.
+    start, ``start_cost`` times a run from there, and one of few positions takes as long as one of `SHORT`. Tokens join
+    until they have spent as much as the start they share.
     """
     together: list[list[int]] = []
     spent = budget = 0.0
@@ -154,6 +156,6 @@ def shared_starts(positions: Sequence[int], stop: int, start_cost: float | int) 
         spent += position - together[-1][0] if together else 0
         if not together or spent > budget:
             together.append([])
-            spent, budget = 0.0, start_cost * (stop - position)
+            spent, budget = 0.0, start_cost * max(stop - position, SHORT)
         together[-1].append(position)
     return together

@@ -116,6 +116,18 @@ class Prediction:
 
     def mask_vector(self, mask: Mask) -> Float[Tensor, "d"]:
         """The embedding that replaces a masked token's."""
+        if not isinstance(mask, str):
+            return self._mask_vector(mask)
+        if mask not in self._named_masks:
+            self._named_masks[mask] = self._mask_vector(mask)
+        return self._named_masks[mask]
+
+    @cached_property
+    def _named_masks(self) -> dict[str, Float[Tensor, "d"]]:
+        """Averages over the vocabulary, and the like, which are computed once."""
+        return {}
+
+    def _mask_vector(self, mask: Mask) -> Float[Tensor, "d"]:
         adapter = self.adapter
         return mask_vector(mask, self.embeddings, adapter.embedding_table, adapter.vocabulary, adapter.tokenizer.filler)
 
@@ -177,10 +189,11 @@ class Prediction:
 
     def check_finite(self, component: str, values: Float[Tensor, "pos"]) -> None:
         """Refuse a NaN or an infinity where it arises, naming its token and the component."""
-        ids, write = self.ids, self.adapter.tokenizer.write
-        check_finite(
-            values, lambda at, value: f"{component} is {value} at position {at}, token {write(int(ids[at]))!r}"
-        )
+        if not values.isfinite().all():
+            ids, write = self.ids, self.adapter.tokenizer.write
+            check_finite(
+                values, lambda at, value: f"{component} is {value} at position {at}, token {write(int(ids[at]))!r}"
+            )
 
 
 def _by_layer(prediction: Prediction, of: Callable[[int], Tensor]) -> Sequence[Tensor]:

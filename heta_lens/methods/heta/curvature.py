@@ -52,7 +52,7 @@ class Curvature(Samples):
     @classmethod
     def of_readings(cls, readings: Sequence[Float[Tensor, "3 _"]]) -> "Curvature":
         """Of each token's `Readings`."""
-        made = replace(cls.of([without_cross_talk(own) for own in readings]), readings=readings)
+        made = replace(cls.of(without_cross_talk(readings)), readings=readings)
         if not any(own[2].any() for own in readings):
             return made
         sizes = Samples.uneven([own[0] for own in readings])

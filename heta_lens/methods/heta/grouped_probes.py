@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int, Int8
 from torch import Tensor
 
 from heta_lens.methods.heta.hessian import HessianOperator
-from heta_lens.methods.heta.random_probes import gaussian, rademacher
+from heta_lens.methods.heta.random_probes import gaussian, signs_of
 
 LEAST_SHARED = 2  # groups of several tokens: what one shows at the tokens of another is their cross-talk
 MOST_CROSS_TALK = 0.95  # of a token's energy: more is chance
@@ -65,8 +65,8 @@ def grouped_readings(
     numbers = sorted(set[int]().union(*wanted.values()))
     present = torch.tensor([[number in own for own in wanted.values()] for number in numbers])
     signs = torch.zeros(len(numbers), len(wanted), width, dtype=torch.int8)
-    for column, (token, own) in enumerate(wanted.items()):
-        signs[present[:, column], column] = rademacher(seed, token, own.stop, width)[own.start :].to(torch.int8)
+    for column, own in enumerate(signs_of(seed, wanted, width)):
+        signs[present[:, column], column] = own.to(torch.int8)
     energies = _row_energies(operator, places, gaussian(seed, first, 1, len(places), width))
     drawn = [
         drawn_groups(energies, here, groups, [seed, first, number])
@@ -145,7 +145,12 @@ def _read(
     return readings._replace(crossed=expected * (shared - readings.energies))
 
 
-def without_cross_talk(readings: Float[Tensor, "3 probe"]) -> Float[Tensor, "probe"]:
+def without_cross_talk(readings: Sequence[Float[Tensor, "3 _"]]) -> list[Float[Tensor, "_"]]:
+    """Each token's samples, from its `Readings`."""
+    return [_without_cross_talk(own) for own in readings]
+
+
+def _without_cross_talk(readings: Float[Tensor, "3 probe"]) -> Float[Tensor, "probe"]:
     """A token's samples of ‖H_ii r_i‖₁, from the `Readings` of its probes.
 
     Their mean is ``mean ‖y‖₁ · sqrt(1 - cross-talk / energy)``, and their spread is of that (by the delta method).

@@ -195,7 +195,7 @@ def _check_derivatives(method: Heta, segment: Segment) -> dict[str, Counter[str]
         return {}
     _ = segment.states  # which the curvature needs anyway
     with counting(Counter()) as ran:
-        segment.check(method.seed)
+        segment.check(method.seed, method.batch)
     return {"second_derivative": ran}
 
 
@@ -204,7 +204,7 @@ def _information(
 ) -> list[Information]:
     """I and each masked token's effect on g, for every target, averaged over the segments that score a token."""
     longest, done = targets[-1], partial(work.add, "forwards")
-    batches = longest.prompt.batches(method.batch, longest_run(method, longest), read=len(targets))
+    batches = longest.prompt.batches(method.batch, longest_run(method, segments), read=len(targets))
     mask, divergence = method.mask, DIVERGENCES[method.kl]
     by_segment = [
         masked_information(segment, targets, mask=mask, divergence=divergence, batches=batches, done=done)
@@ -234,7 +234,7 @@ def _scored(method: Heta, gated: Gated, masked: Masked, work: Work) -> Attributi
     sizes = None
     if curvature is not None and curvature.pairs is not None:
         sizes, facts["standard_errors"]["interactions"] = curvature.pairs
-    return make_attribution(prediction, "heta", score, parts.means(), settings(method), facts, sizes)
+    return make_attribution(prediction, "heta", score, parts.means, settings(method), facts, sizes)
 
 
 def _curvature(method: Heta, gated: Gated, parts: Parts, work: Work) -> tuple[Curvature | None, dict[str, Any]]:
@@ -242,7 +242,7 @@ def _curvature(method: Heta, gated: Gated, parts: Parts, work: Work) -> tuple[Cu
     estimator, prediction = method.estimator, gated.prediction
     if estimator is None:
         return None, {}
-    batches = prediction.prompt.batches(method.batch, longest_run(method, prediction), products=True)
+    batches = prediction.prompt.batches(method.batch, longest_run(method, gated.segments), products=True)
     problems = [Problem(segment, batches, partial(work.add, "hvps")) for segment in gated.segments]
     if isinstance(estimator, ProbedHessian) and estimator.stops:
         curvature, facts = estimate_until_sure(estimator, problems, parts, method.balance)

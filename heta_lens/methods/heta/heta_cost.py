@@ -19,10 +19,11 @@ from heta_lens.prediction.prompt import TAIL
 def work_ahead(options: HetaOptions, predictions: Sequence[Prediction]) -> dict[str, int]:
     """What lies ahead, for the progress bar, where these share masked forwards (the longest is the last)."""
     work = Counter[str]()
-    scored = sum(len(segment.scored_range) for segment in options.segments(predictions[-1]))
+    segments = [options.segments(prediction) for prediction in predictions]
+    scored = sum(len(segment.scored_range) for segment in segments[-1])
     work["forwards"] += 1 + scored * bool(options.weights[1])
-    for prediction in predictions:
-        products = [products_of(options, segment) for segment in options.segments(prediction)]
+    for prediction, own_segments in zip(predictions, segments, strict=True):
+        products = [products_of(options, segment) for segment in own_segments]
         work["hvps"] += sum(own.hvps for own in products if own is not None)
         work["audit"] += (len(prediction) + SUBSETS) * options.audit
         if options.audit and options.recipe.cheaper:
@@ -76,10 +77,11 @@ class Counts(NamedTuple):
 def counts(options: HetaOptions, prediction: Prediction) -> Counts:
     """Of the score and its audit; without the full method's, with which a cheaper variant may be compared."""
     gamma, n = options.weights[1], len(prediction)
-    longest, work = longest_run(options, prediction), work_ahead(options, [prediction])
+    segments, work = options.segments(prediction), work_ahead(options, [prediction])
+    longest = longest_run(options, segments)
     ran = Positions(n * (1.0 + work.get("audit", 0)))
     forwards, backwards = 1 + read_and_settled(options, prediction), 0
-    for segment in options.segments(prediction):
+    for segment in segments:
         length = min(longest, n - segment.window.start)
         calls = 2 if in_two_calls(options, segment) else 1
         products = products_of(options, segment)
@@ -97,9 +99,9 @@ def counts(options: HetaOptions, prediction: Prediction) -> Counts:
 
 
 # ------------------------------------------------------------------------------------------------ runs of windows
-def longest_run(options: HetaOptions, prediction: Prediction) -> int:
+def longest_run(options: HetaOptions, segments: Sequence[Segment]) -> int:
     """How many positions the longest run has: a frozen window's, and the tail's, if it can be cut short."""
-    span = max(len(segment.window_range) for segment in options.segments(prediction))
+    span, prediction = max(len(segment.window_range) for segment in segments), segments[0].whole
     if not (options.recipe.windowed and options.window_mode == "frozen"):
         return span
     return len(prediction) if prediction.prompt.kept is None else min(span + TAIL, len(prediction))

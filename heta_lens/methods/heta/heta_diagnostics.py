@@ -19,7 +19,7 @@ def score_facts(
 ) -> dict[str, Any]:
     """What there is to say about a score: its parts, and how far it is from the effects of masking."""
     score = parts.score(options.balance)
-    for name, part in {**parts.means(), "the score": score}.items():
+    for name, part in {**parts.means, "the score": score}.items():
         prediction.check_finite(name, part)
     titled = IN_TITLE - options.without_effect.keys()
     return {

@@ -116,6 +116,10 @@ class HetaOptions(Options):
 
     @property
     def without_effect(self) -> Mapping[str, str]:
+        return self._without_effect
+
+    @cached_property
+    def _without_effect(self) -> Mapping[str, str]:
         exact = f"norm={self.norm!r} (which is exact)"
         unused = dict.fromkeys(self.recipe.unused(*self.weights) - {"interactions"}, self.reason)
         if self.probed and not self.random:

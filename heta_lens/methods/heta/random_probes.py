@@ -15,6 +15,11 @@ def rademacher(seed: int, position: int, probes: int, d: int) -> Float[Tensor, "
     return torch.from_numpy(2.0 * bits - 1.0)
 
 
+def signs_of(seed: int, wanted: Mapping[int, range], d: int) -> list[Float[Tensor, "probe d"]]:
+    """The wanted probes of each of these positions."""
+    return [rademacher(seed, position, own.stop, d)[own.start :] for position, own in wanted.items()]
+
+
 def gaussian(seed: int, start: int, count: int, n: int, d: int) -> Float[Tensor, "count n d"]:
     """Random directions over the ``n`` positions from ``start`` on, with a generator of their own."""
     return torch.from_numpy(np.random.default_rng([seed, start, n]).standard_normal((count, n, d)))

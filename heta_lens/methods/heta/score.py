@@ -1,6 +1,7 @@
 """Equation 4: M, S and I put together, how much each of them counts, and how sure the result is."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -27,6 +28,7 @@ class Parts:
     beta: float | int
     gamma: float | int
 
+    @cached_property
     def means(self) -> dict[str, Float[Tensor, "pos"]]:
         curvature = None if self.curvature is None else self.curvature.mean
         parts = {"gate": self.gate, "curvature": curvature, "information": self.information}
@@ -37,7 +39,7 @@ class Parts:
         weights = {"curvature": self.beta, "information": self.gamma}
         return {
             name: self.gate * weights[name] * scaled(part, balance)
-            for name, part in self.means().items()
+            for name, part in self.means.items()
             if name in weights
         }
 
@@ -54,7 +56,7 @@ class Parts:
 
     def standard_errors(self, balance: Balance) -> dict[str, Float[Tensor, "pos"] | None]:
         """Of the score and each part. Only the probes are random."""
-        errors: dict[str, Tensor | None] = dict.fromkeys(("scores", *self.means()))
+        errors: dict[str, Tensor | None] = dict.fromkeys(("scores", *self.means))
         if self.curvature is not None:
             errors["curvature"] = standard_error(self.curvature, torch.clone)
             errors["scores"] = standard_error(

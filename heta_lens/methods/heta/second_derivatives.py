@@ -1,21 +1,30 @@
 """Does a model have second derivatives? One product is tried, and where possible compared with finite differences."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
+
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.progress import count
-from heta_lens.methods.heta.hessian import Objective, differentiate
+from heta_lens.methods.heta.hessian import differentiate
+from heta_lens.model.batching import Batches
+
+CopiesObjective: TypeAlias = Callable[[Float[Tensor, "copy pos d"]], Float[Tensor, "copy"]]
 
 ONCE = "this model cannot be differentiated twice with respect to its embeddings, which the curvature needs"
 WAY_OUT = "load it unquantised, with attn_implementation='eager', or use variant='kl_only'"
 
 
 def check_twice_differentiable(
-    objective: Objective,
+    objective: CopiesObjective,
     embeddings: Float[Tensor, "pos d"],
     direction: Float[Tensor, "pos d"],
     compare: bool,
+    batches: Batches,
 ) -> None:
     """Try one probe, and refuse a model whose second derivatives are missing, with or without an error.
 
@@ -23,7 +32,7 @@ def check_twice_differentiable(
     the product may be compared with finite differences of the gradient, and the model is refused where two step sizes
     agree on another answer.
     """
-    leaf, gradient = differentiate(objective, embeddings)
+    leaf, gradient = differentiate(lambda leaf: objective(leaf[None])[0], embeddings)
     product = torch.zeros_like(leaf)
     if gradient.requires_grad:
         try:
@@ -35,7 +44,7 @@ def check_twice_differentiable(
     if not compare:
         return
     step = max(torch.finfo(embeddings.dtype).eps ** (1 / 3), 1e-4) * embeddings.square().mean().sqrt()
-    near, far = (_finite_difference(objective, embeddings, size * direction) / size for size in (step, 2 * step))
+    near, far = _finite_differences(objective, embeddings, direction, torch.stack([step, 2 * step]), batches)
     miss, doubt = (near - product).norm(), (near - far).norm()
     if miss > 0.05 * torch.maximum(near.norm(), product.norm()) and miss > 10 * doubt:
         raise ValueError(f"{ONCE} (its gradient changes with them, but not as autograd says); {WAY_OUT}")
@@ -54,7 +63,23 @@ def _check_graph(gradient: Tensor) -> None:
         waiting += [following for following, _ in node.next_functions]
 
 
-def _finite_difference(objective: Objective, embeddings: Tensor, step: Tensor) -> Tensor:
-    """How the gradient changes from ``embeddings - step`` to ``embeddings + step``, halved."""
-    after, before = (differentiate(objective, at)[1] for at in (embeddings + step, embeddings - step))
-    return (after - before).detach() / 2
+def _finite_differences(
+    objective: CopiesObjective,
+    embeddings: Float[Tensor, "pos d"],
+    direction: Float[Tensor, "pos d"],
+    sizes: Float[Tensor, "size"],
+    batches: Batches,
+) -> Float[Tensor, "size pos d"]:
+    """How the gradient changes along a direction, by steps of these sizes to both sides."""
+    steps = rearrange(torch.stack([sizes, -sizes]), "side size -> side size 1 1") * direction
+    copies = rearrange(embeddings + steps, "side size pos d -> (side size) pos d")
+    gradients = batches.map(partial(_gradients, objective), copies, len(embeddings))
+    after, before = rearrange(gradients, "(side size) pos d -> side size pos d", side=2)
+    return (after - before) / (2 * rearrange(sizes, "size -> size 1 1"))
+
+
+def _gradients(objective: CopiesObjective, copies: Float[Tensor, "copy pos d"]) -> Float[Tensor, "copy pos d"]:
+    leaf = copies.clone().requires_grad_()
+    (gradients,) = torch.autograd.grad(objective(leaf).sum(), leaf)
+    count("backwards", len(copies))
+    return gradients

@@ -93,7 +93,7 @@ class Segment:
         log_probs = self.prediction.log_probs_from(self.start + place, self.stop, self.layer)
         return gauss_newton(lambda leaf: log_probs(leaf[None])[0], self.states[place:], batches, done)
 
-    def check(self, seed: int) -> None:
+    def check(self, seed: int, batch: int | Literal["auto"]) -> None:
         """Try one probe, on the last token, where a run is shortest."""
         prediction, place = self.prediction, len(self.prediction) - 1
         last = prediction.states(self.layer)[-1:]
@@ -105,11 +105,11 @@ class Segment:
         target = prediction.target
         first, second = target if isinstance(target, tuple) else (target, rival(prediction))
 
-        def objective(leaf: Float[Tensor, "1 d"]) -> Float[Tensor, ""]:
-            values = log_probs(leaf[None])[0]
-            return values[first] - values[second]
+        def objective(copies: Float[Tensor, "copy 1 d"]) -> Float[Tensor, "copy"]:
+            values = log_probs(copies)
+            return values[:, first] - values[:, second]
 
-        check_twice_differentiable(objective, last, probe, compare)
+        check_twice_differentiable(objective, last, probe, compare, prediction.prompt.batches(batch, 1))
 
     def gradient(self) -> Float[Tensor, "pos d"]:
         objective = self.prediction.objective_from(self.start, self.stop, self.layer)
@@ -160,14 +160,15 @@ def masked_information(
     """
     prediction = segment.prediction
     targets = targets if len(targets) > 1 else [prediction]
+    lengths = [len(target) for target in targets]
     moved = information(
-        partial(_log_probs_from, segment, targets),
+        partial(_log_probs_from, segment, lengths),
         prediction.embeddings[segment.start : segment.stop],
         prediction.mask_vector(mask),
         torch.stack([target.log_probs for target in targets]),
         [target.objective for target in targets],
         divergence,
-        lengths=[len(target) - segment.start for target in targets],
+        lengths=[length - segment.start for length in lengths],
         by_start=segment.by_start(segment.scored_range, MASKED),
         batches=batches,
         done=done,
@@ -175,8 +176,8 @@ def masked_information(
     return Information(*(part[:, segment.own] for part in moved))
 
 
-def _log_probs_from(segment: Segment, targets: Sequence[Prediction], place: int) -> LogProbs:
-    """What is predicted for the targets whose context reaches a place in the segment, by the states from there on."""
+def _log_probs_from(segment: Segment, lengths: Sequence[int], place: int) -> LogProbs:
+    """What is predicted after contexts of these lengths, if they reach a place, by the states from there on."""
     start = segment.start + place
-    read = [len(target) - 1 for target in targets if len(target) > start]
+    read = [length - 1 for length in lengths if length > start]
     return segment.prediction.prompt.log_probs_from(start, read=read, stop=segment.stop)

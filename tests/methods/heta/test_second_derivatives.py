@@ -12,12 +12,13 @@ from helpers import zoo
 from helpers.asking import explain
 from helpers.sure_models import sure
 from heta_lens.methods.heta.second_derivatives import check_twice_differentiable
+from heta_lens.model.batching import Batches
 
 
 def check_one(objective: Callable[[Tensor], Tensor], compare: bool = True) -> None:
     at = torch.linspace(1, 2, 4, dtype=torch.float64)[None]
     direction = torch.tensor([[1, -1, 1, 1]], dtype=torch.float64)
-    check_twice_differentiable(objective, at, direction, compare)
+    check_twice_differentiable(objective, at, direction, compare, Batches(4))
 
 
 class Once(torch.autograd.Function):
@@ -37,26 +38,26 @@ class Once(torch.autograd.Function):
 
 def test_what_is_affine_or_bent_has_second_derivatives() -> None:
     weights = torch.ones(1, 4, dtype=torch.float64)
-    check_one(lambda e: (weights * e).sum())
-    check_one(lambda e: (e**3).sum())
-    check_one(lambda e: (weights.clone().requires_grad_() * e).sum())
+    check_one(lambda e: (weights * e).sum((1, 2)))
+    check_one(lambda e: (e**3).sum((1, 2)))
+    check_one(lambda e: (weights.clone().requires_grad_() * e).sum((1, 2)))
 
 
 def test_a_kink_beside_the_embeddings_is_not_taken_for_a_missing_derivative() -> None:
     """Steps of finite differences cross it, and disagree on what they find."""
-    check_one(lambda e: (e**2).sum() + 5 * (e - 1 - 1e-6).relu().sum())
+    check_one(lambda e: (e**2).sum((1, 2)) + 5 * (e - 1 - 1e-6).relu().sum((1, 2)))
 
 
 def test_what_autograd_leaves_out_is_noticed_where_it_is_compared() -> None:
     with pytest.raises(ValueError, match="not as autograd says"):
-        check_one(lambda e: (e * e.detach()).sum())
-    check_one(lambda e: (e * e.detach()).sum(), compare=False)
+        check_one(lambda e: (e * e.detach()).sum((1, 2)))
+    check_one(lambda e: (e * e.detach()).sum((1, 2)), compare=False)
 
 
 @pytest.mark.parametrize("compare", [False, True])
 def test_a_layer_that_refuses_a_second_derivative_is_heard_also_where_nothing_is_compared(compare: bool) -> None:
     with pytest.raises(ValueError, match=r"cannot be differentiated twice.*not differentiable"):
-        check_one(lambda e: Once.apply(e).square().sum(), compare)
+        check_one(lambda e: Once.apply(e).square().sum((1, 2)), compare)
 
 
 @pytest.mark.parametrize(("family", "certainty", "seed"), [("gpt2", 50, 10), ("neox", 55, 2)])
