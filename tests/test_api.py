@@ -14,7 +14,6 @@ from heta_lens import Heta, attribute, attribute_span
 from heta_lens.methods.heta.heta import PRESETS
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*has no effect with:UserWarning"),
 ]
 

@@ -14,7 +14,6 @@ from helpers.comparing import alike
 from heta_lens import Heta, attribute, attribute_batch
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*has no effect with:UserWarning"),
 ]
 SIDES = ("left", "right")

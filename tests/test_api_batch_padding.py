@@ -18,7 +18,6 @@ from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.tokenizer import TokenizerWrapper
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*has no effect with:UserWarning"),
 ]
 SIDES = ("left", "right")

@@ -17,7 +17,6 @@ from helpers.faults import differences, fail_from, state
 from heta_lens import Heta, attribute_batch
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*has no effect with:UserWarning"),
 ]
 SIDES = ("left", "right")

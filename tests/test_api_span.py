@@ -16,7 +16,6 @@ from heta_lens import Heta, Prediction, attribute, attribute_span
 from heta_lens.model.adapter import ModelAdapter
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*has no effect with:UserWarning"),
 ]
 PAIR = (7, 9)

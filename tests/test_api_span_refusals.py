@@ -18,7 +18,6 @@ from helpers.spans import START, N
 from heta_lens import Heta, attribute, attribute_span
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*has no effect with:UserWarning"),
 ]
 PAIR = (7, 9)

@@ -22,7 +22,6 @@ from heta_lens.diagnostics import Diagnostics
 from heta_lens.span_attribution import FORMAT, VERSION
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*has no effect with:UserWarning"),
 ]
 PAIR = (7, 9)

@@ -15,7 +15,6 @@ Special tokens are not candidates, for any score. Run `make bench`, or
 
 import json
 import sys
-import warnings
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -94,9 +93,7 @@ def evaluated(model: Any, prompt: dict[str, Any]) -> dict[str, Evaluated]:
     ids = torch.tensor([prompt["ids"]])
     _, cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)
     prediction = heta_lens.Prediction.from_cache(cache, prompt["target_id"], tokens=ids)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*makes up.*of this score", UserWarning)
-        heta = heta_lens.Heta(progress=False)(prediction)
+    heta = heta_lens.Heta(progress=False)(prediction)
     scores = {
         "HETA": heta.scores,
         'HETA, balance="sum"': heta.diagnostics["balanced"],

@@ -1,6 +1,5 @@
 """Where the answer comes from: what masking the evidence does, and where scores lie."""
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice, repeat
 from pathlib import Path
@@ -107,9 +106,7 @@ class Evaluated(NamedTuple):
 
 
 def scored(model: Any, story: Story) -> dict[str, Tensor]:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*makes up.*of this score", UserWarning)
-        heta = heta_lens.Heta(progress=False)(_prediction(model, story))
+    heta = heta_lens.Heta(progress=False)(_prediction(model, story))
     parts = {f"{name} alone": part for name, part in heta.parts.items()}
     return {"HETA": heta.scores, 'HETA, balance="sum"': heta.diagnostics["balanced"], **parts}
 

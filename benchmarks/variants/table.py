@@ -169,7 +169,7 @@ def compared(model: Any, ids: torch.Tensor) -> Iterator[tuple[str, Seen]]:
 def explain(prediction: heta_lens.Prediction, options: dict[str, Any]) -> heta_lens.Attribution:
     drawn: dict[str, Any] = {} if options.get("variant") == "gs" else {"probes": PROBES}
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*(makes up.*of this score|were too few)", UserWarning)
+        warnings.filterwarnings("ignore", ".*were too few", UserWarning)
         return heta_lens.Heta(progress=False, **drawn | options)(prediction)
 
 

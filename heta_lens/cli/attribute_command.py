@@ -1,9 +1,7 @@
 """``heta-lens demo`` and ``heta-lens attribute``: explain a prompt in the terminal, and on a page."""
 
 import sys
-import warnings
 from collections.abc import Collection
-from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from heta_lens import Attribution, Method
 
 METHOD = "How to explain it: see heta-lens methods."
-OPTIONS = "An option of the method, like probes=20; may be repeated. HETA's balance is sum here by default."
+OPTIONS = "An option of the method, like probes=20; may be repeated."
 
 
 @command()
@@ -73,18 +71,7 @@ def _method(name: str, options: dict[str, Any]) -> "Method":
     """The method with its options, checked before a model is loaded."""
     from heta_lens.api import method_of
 
-    return method_of(name, _balanced(options) if name == "heta" else options)
-
-
-def _balanced(options: dict[str, Any]) -> dict[str, Any]:
-    """HETA's options with this command's default, left out where it has no effect: a warning is for what was given."""
-    from heta_lens._util.caller_warnings import quietly
-    from heta_lens._util.options import check_names
-    from heta_lens.methods.heta.heta import Heta
-
-    check_names(Heta, options)
-    method = quietly(partial(Heta, **options))  # the user's own options are warned of when the method is made
-    return options if "balance" in method.without_effect else {"balance": "sum", **options}
+    return method_of(name, options)
 
 
 def _explained(model: str, text: str, target: str | None, method: "Method") -> "Attribution":
@@ -99,10 +86,7 @@ def _explained(model: str, text: str, target: str | None, method: "Method") -> "
     ids = encode(loaded, text)
     with torch.no_grad():
         _, cache = loaded.run_with_cache(ids, names_filter=names_filter)
-    with warnings.catch_warnings():
-        if getattr(method, "balance", None) != "none":  # balancing is what the warning advises
-            warnings.filterwarnings("ignore", ".*makes up.*of this score", UserWarning)
-        return attribute(cache, target, tokens=ids, method=method)
+    return attribute(cache, target, tokens=ids, method=method)
 
 
 def _show(

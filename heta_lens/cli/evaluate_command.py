@@ -12,7 +12,7 @@ from heta_lens.cli.comma_lists import listed
 from heta_lens.cli.errors_and_messages import errors_in_a_line, resumable, say
 
 SUITES = ("recall", "curated", "longra", "tellmewhy", "wikibio", "jsonl")
-METHODS = ["heta balance=sum", "leave_one_out", "input_x_gradient", "attention_rollout", "random"]
+METHODS = ["heta", "leave_one_out", "input_x_gradient", "attention_rollout", "random"]
 ENTRIES = f"With its options, as in 'lime samples=200'; may be repeated, or with commas ({', '.join(METHODS)})."
 METRICS = "See heta-lens metrics; may be repeated, or with commas (all that run a method only once)."
 OF_SUITE = "An option of the suite, like hops=2; may be repeated."

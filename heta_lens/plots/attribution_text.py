@@ -35,7 +35,7 @@ def title(attribution: Attribution) -> str:
 
 
 def notes(attribution: Attribution) -> list[str]:
-    """How to read the scores: of how likely a target, how much the first token holds, what their sign means."""
+    """How to read the scores: of how likely a target, how much the first token holds, which part they come from."""
     known = attribution.diagnostics
     removed = known.left_out or 0
     sink = nan if removed or known.sink_mass is None else known.sink_mass
@@ -45,6 +45,7 @@ def notes(attribution: Attribution) -> list[str]:
         _spellings(known.other_spellings or ()),
         f"{removed} tokens left out" if removed else "",
         "" if isnan(sink) else f"first token (often an attention sink): {sink:.0%} of the score",
+        _shares(known.share or {}, known.weak_parts or ()),
         _unfinished(attribution),
         _most_against(attribution),
         f"scores {sign}",
@@ -60,6 +61,21 @@ def _most_against(attribution: Attribution) -> str:
     row = int(scores.argmin())
     token = f"{_clip(repr(attribution.tokens[row]), 24)} at {int(attribution.positions[row])}"
     return f"most against the target: {token}, {float(scores[row]):.4g}"
+
+
+def _shares(share: Mapping[str, float], weak: Sequence[str]) -> str:
+    """How much of the score comes from each part, and what to do about one that hardly counts."""
+    if len(share) < 2 or any(isnan(part) for part in share.values()):
+        return ""
+    parts = ", ".join(f"{_percent(part)} {name}" for name, part in share.items())
+    return f"the score is {parts}" + ("; balance='sum' weighs both alike" if weak else "")
+
+
+def _percent(share: float) -> str:
+    """With one digit after the point, but never as none or all of it where it is not."""
+    if 0 < share < 0.001:
+        return "<0.1%"
+    return ">99.9%" if 0.999 < share < 1 else f"{share:.1%}"
 
 
 def _unfinished(attribution: Attribution) -> str:

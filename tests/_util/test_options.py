@@ -291,7 +291,6 @@ WITHOUT_EFFECT = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "options", "said"), WITHOUT_EFFECT, ids=[said for *_, said in WITHOUT_EFFECT])
-@pytest.mark.filterwarnings("ignore:.*makes up less than 1 %")
 def test_an_option_without_effect_is_accepted_warned_of_once_and_named(
     method: str, options: dict[str, Any], said: str
 ) -> None:

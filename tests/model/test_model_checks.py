@@ -13,7 +13,6 @@ from helpers.refusing import N, missing, refusal
 
 pytestmark = [
     pytest.mark.usefixtures("unchecked"),
-    pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning"),
 ]
 
 

@@ -17,7 +17,6 @@ N, PROBES, TARGET = 6, 3, 7
 
 pytestmark = [
     pytest.mark.usefixtures("unchecked"),
-    pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning"),
 ]
 
 

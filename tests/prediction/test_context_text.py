@@ -7,8 +7,6 @@ from helpers.asking import cache_of
 from heta_lens import Prediction
 from heta_lens.data import recall
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning")
-
 
 def test_a_passage_is_found_in_the_context() -> None:
     model, story = heta_lens.load_demo_model(), next(recall.stories("test", facts=3, hops=2))

@@ -22,8 +22,6 @@ from heta_lens.data.instance import Instance
 from heta_lens.evaluation.runner import ask
 from heta_lens.metrics import Drops
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning")
-
 N, PROBES, TARGET = 6, 3, 7
 SOME_KINDS = "bridge-(gpt2|native)|hooked-llama"
 CHEAP = {"variant": "kl_only"}

@@ -15,9 +15,6 @@ from helpers.predicting import gpt2
 from helpers.single_token import reference
 from heta_lens import attribute
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning")
-
-
 N, PROBES, TARGET = 6, 3, 7
 
 

@@ -16,7 +16,6 @@ from heta_lens import METHODS, attribute
 
 pytestmark = [
     pytest.mark.usefixtures("unchecked"),
-    pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning"),
 ]
 
 LONG = 24  # tokens enough for long work

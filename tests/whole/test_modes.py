@@ -12,7 +12,6 @@ from heta_lens import attribute
 
 pytestmark = [
     pytest.mark.usefixtures("unchecked"),
-    pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning"),
     pytest.mark.filterwarnings("ignore:Anomaly Detection:UserWarning"),
 ]
 

@@ -17,7 +17,6 @@ from heta_lens.model.adapter import ModelAdapter
 
 pytestmark = [
     pytest.mark.usefixtures("unchecked"),
-    pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning"),
 ]
 TARGET = 7
 

@@ -18,7 +18,6 @@ from heta_lens._util.progress import Work, working
 
 pytestmark = [
     pytest.mark.usefixtures("unchecked"),
-    pytest.mark.filterwarnings("ignore:.*makes up.*of this score:UserWarning"),
 ]
 TARGET = 7
 

@@ -44,7 +44,7 @@ from heta_lens.prediction.prediction import Prediction
 class Heta(HetaOptions, Method):
     """HETA with these options: ``Heta(beta=1.0)(prediction)`` gives an `Attribution` with scores ≥ 0.
 
-    The curvature costs ``probes`` Hessian–vector products a token (``support="row"``: in all), the information one
+    The curvature costs ``groups · probes`` Hessian–vector products, however long the context is, the information one
     masked forward a token, the gate arithmetic on the cache only. A part whose weight is 0 is not computed. An option
     that has no effect with the others is warned of, and named in ``diagnostics["unused_options"]``.
 
@@ -80,7 +80,7 @@ class Heta(HetaOptions, Method):
 
     name: ClassVar[str] = "heta"
     family: ClassVar[str] = "heta"
-    cost: ClassVar[str] = "probes · N products with H (2 F + 2 B each, over a token's suffix) + N F"
+    cost: ClassVar[str] = "groups · probes products with H (2 F + 2 B each) + N F"
     signed: ClassVar[bool] = False
     target_agnostic: ClassVar[bool] = False
 

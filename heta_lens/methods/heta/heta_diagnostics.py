@@ -48,12 +48,7 @@ def _masking_facts(
 
 
 def warn_of_doubts(options: HetaOptions, results: Sequence[Attribution]) -> None:
-    """Warn of parts that hardly count, and of scores that need more probes."""
-    for name in sorted({name for result in results for name in result.diagnostics["weak_parts"]}):
-        warn(
-            f"{name} makes up less than 1 % of this score, which therefore says next to nothing about it; "
-            "diagnostics['share'] has the figures, and balance='sum' gives every part the same total"
-        )
+    """Warn of scores that need more probes."""
     if unsure := sum(result.diagnostics.get("unsure", 0) for result in results):
         warn(
             f"probes={options.probes} were too few for {unsure} of {sum(map(len, results))} scores to be within "

@@ -13,7 +13,6 @@ from heta_lens.evaluation.runner import ask
 
 @pytest.mark.sample(quick=0, test=1)
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.filterwarnings("ignore:.*makes up less than 1 %:UserWarning")
 @pytest.mark.parametrize("balance", ["none", "sum"])
 def test_recombined_parts_are_what_a_configuration_finds_by_itself(balance: str) -> None:
     (instance,) = suite("recall", limit=1, facts=2)

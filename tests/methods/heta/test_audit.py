@@ -11,7 +11,7 @@ from scipy.stats import rankdata
 
 import heta_lens
 from helpers import zoo
-from helpers.asking import explain, predict
+from helpers.asking import explain
 from helpers.masked_sets import TARGET, N, check_audit, found
 
 
@@ -108,13 +108,6 @@ def test_frozen_windows_have_their_edges_where_tokens_change_windows(gate: str) 
     distance = (cheap.scores / cheap.scores.sum() - full / full.sum()).abs()
     near = distance[14:46] if gate == "global" else distance[4:56]
     assert cheap.diagnostics["against_full"]["near_edges"] == pytest.approx(float(near.sum()) / 2, rel=1e-5)
-
-
-def test_an_audit_of_a_weak_part_warns_once() -> None:
-    model = zoo.bridge("gpt2")
-    with pytest.warns(UserWarning, match="makes up less than 1 %") as warned:
-        heta_lens.Heta(variant="lr", gamma=0.001, audit=True)(predict(model, zoo.prompt(model, 4)))
-    assert len(warned) == 1
 
 
 def test_an_audit_can_be_kept_and_shown(tmp_path: Path) -> None:

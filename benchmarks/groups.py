@@ -1,0 +1,147 @@
+"""How good grouped probes are: their error at equal numbers of products, and how often their intervals hold.
+
+`python -m benchmarks.groups` writes GROUPS.md. Both are against the expectation: the mean of many probes of every token
+alone, with another seed.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from statistics import mean
+from typing import Annotated, Any, NamedTuple
+
+import torch
+import typer
+from jaxtyping import Float
+from rich.progress import track
+from torch import Tensor
+
+import heta_lens
+from benchmarks import stories3m
+from benchmarks.report import Table, write
+from benchmarks.speed.models import MODELS, SIZES, prompt, random_model
+from heta_lens._util.caller_warnings import quietly
+from heta_lens._util.versions import versions
+
+PAGE = Path(__file__).parent / "GROUPS.md"
+SMALL = {"n_layers": 3, "d_model": 48, "n_heads": 3, "d_head": 16, "d_vocab": 500, "n_ctx": 256}
+RANDOM = {
+    "gpt2-like, small": {**SIZES["gpt2-like"], **SMALL, "d_mlp": 192},
+    "llama-like, small": {**SIZES["llama-like"], **SMALL, "d_mlp": 128, "n_key_value_heads": 1},
+}
+LENGTH, SHORTER = 64, 40  # tokens of the prompts: for errors, and for intervals
+MANY, SEED = 400, 10**6  # probes of the expectation, and their seed
+SEEDS, REPEATS = 5, 200  # draws: for errors, and for intervals
+GROUPS, PRODUCTS = (4, 8, 16, 32), (40, 80, 160, 320)
+
+
+class Scores(NamedTuple):
+    """The score with a curvature, as `Heta` combines it with the other parts."""
+
+    whole: heta_lens.Attribution
+
+    def of(self, curvature: Float[Tensor, "pos"]) -> Float[Tensor, "pos"]:
+        parts, beta, gamma = self.whole.parts, self.whole.options["beta"], self.whole.options["gamma"]
+        score = parts["gate"] * (beta * curvature + gamma * parts["information"])
+        return score / score.sum()
+
+
+def cases(length: int) -> Iterator[tuple[str, Any]]:
+    """Models by name, each with a prediction."""
+    for name in ("stories3M", "demo", *RANDOM):
+        if name == "stories3M" and not stories3m.MODEL.is_dir():
+            continue
+        model = random_model(RANDOM[name]) if name in RANDOM else MODELS[name]()
+        ids = prompt(name, model, length)
+        _, cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)
+        yield name, heta_lens.Prediction.from_cache(cache, tokens=ids)
+
+
+def found(prediction: Any, **options: Any) -> heta_lens.Attribution:
+    return quietly(lambda: heta_lens.Heta(progress=False, **options)(prediction))
+
+
+def expectation(prediction: Any) -> heta_lens.Attribution:
+    return found(prediction, groups=None, probes=MANY, seed=SEED)
+
+
+# ------------------------------------------------------------------------------------------------------------- errors
+ERROR_COLUMNS = ["model", "groups", "probes", "products", "L1", "L1 before", "ΣS, %", "ΣS before, %"]
+
+
+def error_rows(name: str, prediction: Any) -> Iterator[list[str]]:
+    """Of as many products, in few groups with many probes or the other way round; and of each token alone."""
+    expected = expectation(prediction)
+    score, curvature = Scores(expected), expected.parts["curvature"]
+    ways: list[tuple[int | None, int]] = [(None, probes) for probes in (2, 5, 10)]
+    ways += [(groups, products // groups) for products, groups in product(PRODUCTS, GROUPS) if products // groups >= 2]
+    for groups, probes in ways:
+        results = [found(prediction, groups=groups, probes=probes, seed=seed) for seed in range(SEEDS)]
+        own = [result.parts["curvature"] for result in results]
+        before = [result.parts["curvature"] + cross_talk(result) for result in results]
+        errors, biases = [], []
+        for kind in (own, before):
+            errors.append(mean(float((score.of(one) - score.of(curvature)).abs().sum()) for one in kind))
+            biases.append(mean(float(one.sum() / curvature.sum() - 1) * 100 for one in kind))
+        shown = (f"{errors[0]:.3f}", f"{errors[1]:.3f}", f"{biases[0]:+.1f}", f"{biases[1]:+.1f}")
+        yield [name, str(groups), str(probes), str(results[0].diagnostics["hvps"]), *shown]
+
+
+def cross_talk(result: heta_lens.Attribution) -> Float[Tensor, "pos"]:
+    """What was taken out of the curvature."""
+    taken = result.diagnostics.cross_talk
+    return torch.zeros_like(result.scores) if taken is None else taken
+
+
+# ---------------------------------------------------------------------------------------------------------- intervals
+INTERVAL_COLUMNS = ["model", "groups", "probes", "held, %", "worst token, %", "half-width / score", "cross-talk / S, %"]
+
+
+def interval_rows(name: str, prediction: Any, ways: Sequence[tuple[int | None, int]]) -> Iterator[list[str]]:
+    """How often the 95 % intervals of scores hold the expectation."""
+    expected = expectation(prediction).scores
+    for groups, probes in ways:
+        held, widths, shares = list[Tensor](), list[float](), list[float]()
+        for seed in range(REPEATS):
+            one = found(prediction, groups=groups, probes=probes, seed=seed)
+            low, high = one.interval()
+            held.append((low <= expected) & (expected <= high))
+            widths.append(float(((high - low) / 2 / one.scores).median()))
+            taken, kept = float(cross_talk(one).sum()), float(one.parts["curvature"].sum())
+            shares.append(taken / (taken + kept) * 100)
+        often = torch.stack(held).double().mean(0) * 100
+        shown = [
+            f"{float(often.mean()):.1f}",
+            f"{float(often.min()):.1f}",
+            f"{mean(widths):.2f}",
+            f"{mean(shares):.1f}",
+        ]
+        yield [name, str(groups), str(probes), *shown]
+
+
+def main(only: Annotated[str, typer.Option(help="One of errors, intervals; the other stays as it is.")] = "") -> None:
+    errors, intervals = list[list[str]](), list[list[str]]()
+    if only != "intervals":
+        for name, prediction in track(list(cases(LENGTH)), "errors"):
+            errors += error_rows(name, prediction)
+    if only != "errors":
+        for name, prediction in track(list(cases(SHORTER)), "intervals"):
+            intervals += interval_rows(name, prediction, [(16, 10)])
+    measured = ", ".join(map(" ".join, versions().items()))
+    preamble = f"# Grouped probes\n\nWritten by `python -m benchmarks.groups` with {measured}. {LEGEND}"
+    titled = (("Error at equal numbers of products", ERROR_COLUMNS, errors), ("Intervals", INTERVAL_COLUMNS, intervals))
+    write(PAGE, preamble, [Table(title, columns, rows, missing=int(not rows)) for title, columns, rows in titled])
+
+
+LEGEND = f"""\
+The expectation is the
+mean of {MANY} probes of every token alone, with another seed. Scores sum to 1, and L1 goes from 0 to 2.
+
+Errors: prompts of {LENGTH} tokens, means over {SEEDS} seeds; `None` probes every token alone. *Before* is before the
+cross-talk is taken out; ΣS is how far the sum of the curvature is off. Intervals: prompts of {SHORTER} tokens; how
+often the 95 % intervals of scores hold the expectation in {REPEATS} seeds, over all tokens and of the worst; the median
+half-width; how much of the curvature that products showed was cross-talk."""
+
+
+if __name__ == "__main__":
+    typer.run(main)
