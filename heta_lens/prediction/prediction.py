@@ -116,18 +116,6 @@ class Prediction:
 
     def mask_vector(self, mask: Mask) -> Float[Tensor, "d"]:
         """The embedding that replaces a masked token's."""
-        if not isinstance(mask, str):
-            return self._mask_vector(mask)
-        if mask not in self._named_masks:
-            self._named_masks[mask] = self._mask_vector(mask)
-        return self._named_masks[mask]
-
-    @cached_property
-    def _named_masks(self) -> dict[str, Float[Tensor, "d"]]:
-        """Averages over the vocabulary, and the like, which are computed once."""
-        return {}
-
-    def _mask_vector(self, mask: Mask) -> Float[Tensor, "d"]:
         adapter = self.adapter
         return mask_vector(mask, self.embeddings, adapter.embedding_table, adapter.vocabulary, adapter.tokenizer.filler)
 
