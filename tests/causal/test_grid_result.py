@@ -47,6 +47,8 @@ def test_a_grid_reads_as_a_table() -> None:
     assert bool(same.restored.isnan().all()) and [*same.to_frame()["value"]] == [1.0, 1.0]
     with pytest.raises(ValueError, match="nothing was lost"):
         same.plot()
+    other = Grid("patching", torch.tensor([[1.0, 2.0]]), ("a", "b"), clean=1.0, corrupted=1.0, forwards=2)
+    assert [one.label for one in other.top()] == ["b", "a"]
     with pytest.raises(ValueError, match="k=-1 must be at least 1"):
         grid.top(-1)
     some = Grid(
