@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from heta_lens._util.options import check_choice
-from heta_lens.data.instance import Instance
+from heta_lens.data.instance import OTHERS, Instance
 from heta_lens.data.instance import record_of as as_json
 from heta_lens.evaluation.failures import description, raised_at
 from heta_lens.evaluation.method_with_options import Entry
@@ -113,9 +113,10 @@ def digest(instances: Sequence[Instance]) -> str:
 
 def _formerly(record: dict[str, Any]) -> dict[str, Any]:
     """The record as the first version wrote it, so that runs from then can be continued."""
-    if (other := record.pop("counterfactual", None)) is not None:
-        record["twin"] = other | {"id": re.sub("-counterfactual$", "-twin", other["id"])}
-    return record
+    others = {name: _formerly(record[name]) for name in OTHERS if name in record}
+    if (other := others.pop("counterfactual", None)) is not None:
+        others["twin"] = other | {"id": re.sub("-counterfactual$", "-twin", other["id"])}
+    return {name: value for name, value in record.items() if name not in OTHERS} | others
 
 
 def check_request(instances: Sequence[Instance], entries: Sequence[Entry], metrics: Sequence[str]) -> None:

@@ -37,7 +37,7 @@ Wanted: TypeAlias = Mapping[int, range]
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A segment whose tokens' curvature is wanted; how many products run at once, and who is told of each."""
+    """A segment whose tokens' curvature is wanted; how many products run at once, and what counts them."""
 
     segment: Segment
     batches: Batches = field(default_factory=partial(Batches, 1))

@@ -156,11 +156,12 @@ def _without_cross_talk(readings: Float[Tensor, "3 probe"]) -> Float[Tensor, "pr
     Their mean is ``mean ‖y‖₁ · sqrt(1 - cross-talk / energy)``, and their spread is of that (by the delta method).
     """
     sizes = readings[0]
-    if not readings[2].any():
-        return sizes
     means = readings.mean(1, keepdim=True)
-    share = (means[2] / means[1]).clamp(max=MOST_CROSS_TALK)
-    kept = (1 - share).sqrt()
-    deviations = readings - means
-    share_moves = (deviations[2] - share * deviations[1]) / means[1]
-    return kept * sizes - means[0] * share_moves / (2 * kept)
+    if not readings[2].any() or not means[1].any():
+        return sizes
+    share = means[2] / means[1]
+    if share > MOST_CROSS_TALK:
+        return (1 - MOST_CROSS_TALK) ** 0.5 * sizes
+    kept, deviations = (1 - share).sqrt(), readings - means
+    share_deviations = (deviations[2] - share * deviations[1]) / means[1]
+    return kept * sizes - means[0] * share_deviations / (2 * kept)

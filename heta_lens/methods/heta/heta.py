@@ -54,8 +54,8 @@ class Heta(HetaOptions, Method):
     - ``beta``, ``gamma``: weights of curvature and information
     - ``balance``: divide each part by its ``sum`` or ``max`` over the context first, or by nothing (``none``)
     - ``probes``, ``seed``: random sign vectors a token, and where they come from
-    - ``groups``: tokens share products in so many groups, and are told apart afterwards; ``diagnostics["cross_talk"]``
-      is what that took; None probes every token alone, with ``probes`` products each
+    - ``groups``: how many groups of tokens share products; the cross-talk between tokens of a group is taken out of the
+      curvature, and ``diagnostics["cross_talk"]`` is how much that was; None probes every token alone
     - ``support``: a token's own block of H (``block``), or what it has with all others (``row``, an upper bound)
     - ``norm``: ``hutchinson`` (Eq. 2), ``exact`` (its expectation, tiny models), ``entrywise`` (the appendix's norm)
     - ``rank``: eigenvectors that ``lr`` keeps; it costs 2 (rank + 8) + probes products in all (a window)

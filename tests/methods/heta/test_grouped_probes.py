@@ -151,7 +151,21 @@ def test_samples_have_the_mean_and_the_spread_of_what_is_reported() -> None:
 def test_cross_talk_above_all_that_was_seen_leaves_a_rest() -> None:
     readings = torch.tensor([[2.0, 2.0], [1.0, 1.0], [3.0, 5.0]])
     some, none = without_cross_talk([readings, torch.empty(3, 0)])
-    assert 0 < float(some.mean()) < 2 and none.shape == (0,)
+    assert 0 < float(some.mean()) < 2 and float(some.std()) == 0 and none.shape == (0,)
+
+
+def test_a_token_that_bends_nothing_has_no_curvature_whatever_others_show() -> None:
+    (dead,) = without_cross_talk([torch.tensor([[0.0, 0.0], [0.0, 0.0], [1.0, 2.0]])])
+    assert dead.tolist() == [0.0, 0.0]
+
+
+def test_a_hessian_of_few_blocks_gives_numbers() -> None:
+    """Tokens of which most do not meet: what other groups show need not be in one's own."""
+    hessian = random_hessian(N, WIDTH)
+    hessian[3:] = hessian[:, :, 3:] = 0
+    hessian[4, :, 8] = hessian[8, :, 4] = torch.eye(WIDTH, dtype=torch.float64)
+    samples = torch.stack(without_cross_talk(of_dense(hessian)))
+    assert samples.isfinite().all() and not samples[[3, 5, 6, 7]].any()
 
 
 def test_neither_the_batch_nor_other_tokens_change_what_a_token_alone_shows() -> None:
