@@ -18,7 +18,7 @@ from heta_lens._util.sample_statistics import student_t
 from heta_lens._util.text_spans import Span
 from heta_lens._util.type_checks import check_names
 from heta_lens.diagnostics import Diagnostics
-from heta_lens.saved_attribution_checks import check_shapes, check_values
+from heta_lens.saved_attribution_checks import ONE_PER_TOKEN, check_shapes, check_values
 
 Target: TypeAlias = int | tuple[int, int]
 Reduction: TypeAlias = Literal["sum", "mean", "max"]
@@ -27,8 +27,7 @@ Order: TypeAlias = Literal["score", "size"]
 REDUCTIONS: dict[Reduction, Callable[[Tensor], Tensor]] = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax}
 FORMAT, VERSION = "heta_lens.attribution", 1
 ROWS = ("ids", "positions", "offsets", "special", "scores", "parts", "interactions")  # fields that have one per token
-# Diagnostics that have one per token.
-PER_TOKEN = {"standard_errors", "balanced", "drop", "envelope", "cross_talk", "completeness_gaps"}
+PER_TOKEN = {"standard_errors", *ONE_PER_TOKEN}  # diagnostics that have
 PAIRS = {"interactions"}  # what has a row and a column per token
 PER_COLUMN = {"effects"}  # diagnostics that have a column per token
 

@@ -21,7 +21,7 @@ TYPES = {
     "diagnostics": Mapping[str, Any],
     "signed": bool,
 }
-PER_TOKEN = ("balanced", "drop", "envelope", "cross_talk", "completeness_gaps")
+ONE_PER_TOKEN = ("balanced", "drop", "envelope", "cross_talk", "completeness_gaps")
 KNOWN = {
     "chosen": Mapping[str, Any],
     "standard_errors": Mapping[str, Tensor | None],
@@ -33,7 +33,7 @@ KNOWN = {
     "target_token": str | tuple[str, str],
     "other_spellings": Sequence[Mapping[str, Any]],
     **dict.fromkeys(("sink_mass", "completeness_gap", "completeness_due"), float),
-    **dict.fromkeys(PER_TOKEN, Tensor | Mapping[str, Any] | None),
+    **dict.fromkeys(ONE_PER_TOKEN, Tensor | Mapping[str, Any] | None),
     **dict.fromkeys(("forwards", "backwards", "hvps", "forwards_shared_by"), int),
 }
 """Of the diagnostics, those that anything is computed from."""
@@ -100,7 +100,7 @@ def _check_diagnostics(diagnostics: Mapping[str, Any], count: int) -> None:
             _check_tensor(f"standard_errors[{name!r}]", error, REAL, shape)
     if errors.get("scores") is not None and "probes" not in diagnostics:
         raise ValueError("its diagnostics have standard_errors but no probes")
-    for name in PER_TOKEN:
+    for name in ONE_PER_TOKEN:
         _check_rows(name, diagnostics.get(name), count)
     effects = diagnostics.get("effects")
     if effects is not None and (effects.ndim != 2 or effects.shape[1] != count):

@@ -272,11 +272,10 @@ def estimate_everywhere(
     spans = [problem.segment.scored for problem in problems]
     samples = Samples.even(averaged([estimate.values for estimate in estimates], spans, length))
     energies = [estimate.energy for estimate in estimates if estimate.energy is not None]
-    taken = [estimate.cross_talk for estimate in estimates]
     cross_talk = None
-    if any(own is not None for own in taken):
-        rows = [estimate.mean * 0 if own is None else own for own, estimate in zip(taken, estimates, strict=True)]
-        cross_talk = averaged(rows, spans, length)
+    if any(estimate.cross_talk is not None for estimate in estimates):
+        taken = [torch.zeros_like(own.mean) if own.cross_talk is None else own.cross_talk for own in estimates]
+        cross_talk = averaged(taken, spans, length)
     pairs = estimates[0].pairs
     return Curvature(samples.values, samples.counts, pairs, cross_talk=cross_talk), tail_energy(energies)
 
