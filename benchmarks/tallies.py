@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from heta_lens.evaluation.report.run_metric import Measure
+from heta_lens.evaluation.report.metric_description import Measure
 from heta_lens.evaluation.report.summary_tables import Summary
 
 BESIDE = {  # references for other metrics: no merit of a method

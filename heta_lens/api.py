@@ -13,7 +13,7 @@ from heta_lens._util.file_reading import brief
 from heta_lens._util.options import check_names, hint, is_whole
 from heta_lens.attribution import Attribution
 from heta_lens.methods.base import Method
-from heta_lens.methods.cost import Estimate, estimated
+from heta_lens.methods.cost_estimate import Estimate, estimated
 from heta_lens.methods.function_method import as_method
 from heta_lens.methods.method_registry import METHODS
 from heta_lens.model.adapter import ModelAdapter
@@ -21,7 +21,7 @@ from heta_lens.model.hook_sites import EMBED
 from heta_lens.model.locking import one_at_a_time
 from heta_lens.prediction.cached_activations import Activations
 from heta_lens.prediction.cached_tokens import Tokens, Vocabulary
-from heta_lens.prediction.padding import check_unpadded, real_parts
+from heta_lens.prediction.padding_checks import check_unpadded, real_parts
 from heta_lens.prediction.prediction import Prediction, predictions
 from heta_lens.prediction.target import TargetLike, context_length
 from heta_lens.span_attribution import SpanAttribution

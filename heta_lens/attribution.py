@@ -136,7 +136,7 @@ class Attribution:
     # ---------------------------------------------------------------------------------------- showing, keeping it
     def plot(self) -> View:
         """Circuitsvis coloured tokens: shown by a notebook, or ``.save("page.html")``; needs no network."""
-        from heta_lens.plots.coloured_tokens import circuitsvis  # which imports this module
+        from heta_lens.plots.circuitsvis_tokens import circuitsvis  # which imports this module
 
         return circuitsvis(self)
 

@@ -88,7 +88,7 @@ class SpanAttribution:
 
     def plot(self) -> View:
         """Circuitsvis tokens, coloured by all targets together or by the one that is pointed at; needs no network."""
-        from heta_lens.plots.coloured_tokens import circuitsvis  # which imports this module
+        from heta_lens.plots.circuitsvis_tokens import circuitsvis  # which imports this module
 
         return circuitsvis(self)
 

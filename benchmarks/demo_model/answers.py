@@ -11,9 +11,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks.outcomes import Key, Outcomes
 from benchmarks.report import INTERVALS, Table, intervals_over, proportion
-from heta_lens.data.question_story import Story
 from heta_lens.data.recall import stories
 from heta_lens.data.recall_facts import Split
+from heta_lens.data.recall_story import Story
 
 BATCH = 25
 ANSWERED = 1000  # prompts of each kind

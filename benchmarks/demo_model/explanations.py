@@ -12,9 +12,9 @@ from torch import Tensor
 import heta_lens
 from benchmarks.outcomes import Key, Outcomes
 from benchmarks.report import Table, average, intervals_over, proportion
-from heta_lens.data.question_story import Story, Stretch
 from heta_lens.data.recall import stories
 from heta_lens.data.recall_facts import Split
+from heta_lens.data.recall_story import Story, Stretch
 from heta_lens.methods.heta import additivity
 from heta_lens.metrics import dsa, evidence_mass, f1
 

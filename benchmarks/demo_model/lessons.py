@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from heta_lens.data import recall_words
 from heta_lens.data.portable_random import Draw
-from heta_lens.data.question_story import ACTIVE, TRUTH, Sentence
 from heta_lens.data.recall import MOST_ROOMS
 from heta_lens.data.recall_facts import Fact, drawn_facts, split_of
 from heta_lens.data.recall_sentences import FACTS, LOCATIONS, QUESTIONS, claim_about, filler_sentence
+from heta_lens.data.recall_story import ACTIVE, TRUTH, Sentence
 
 ALL = 99  # rivals: everything told of is the same thing, each of another owner
 CLOZE = "{who} put the {what} in the"

@@ -8,7 +8,7 @@ from tokenizers import models as tokenizer_models
 from transformers import PreTrainedTokenizerFast
 
 from heta_lens.data import recall_sentences, recall_words
-from heta_lens.data.question_story import PUNCTUATION, TRUTH
+from heta_lens.data.recall_story import PUNCTUATION, TRUTH
 
 SPECIAL = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
 

@@ -117,8 +117,9 @@ def one_by_one_s(case: Case, read: Read, piece: Segment | None = None) -> Measur
         starts.append(read() - begun)
         return operator
 
-    def signs(i: int) -> Tensor:
-        return rademacher(SEED, piece.window.start + i, case.plan.probes, states.shape[1]).to(states)
+    def signs(tokens: Sequence[int]) -> list[Tensor]:
+        first, d = piece.window.start, states.shape[1]
+        return [rademacher(SEED, first + token, case.plan.probes, d).to(states) for token in tokens]
 
     groups, chosen = grouped(piece, per_product(case.plan.probes), case.plan)
     for group in chosen:
@@ -141,7 +142,7 @@ def row_s(case: Case, read: Read) -> Measured:
     curvature(
         hessian_from,
         states,
-        lambda i: rademacher(SEED, i, probes, states.shape[1]).to(states),
+        lambda tokens: [rademacher(SEED, token, probes, states.shape[1]).to(states) for token in tokens],
         support="row",
         by_start=[[*range(len(states))]],
     )

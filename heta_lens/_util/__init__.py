@@ -1,9 +1,10 @@
 """Helpers that know no model.
 
-`options` checks a method's options; `progress` counts and shows work; `divergence` compares distributions;
-`sample_statistics` holds what was drawn at random for each token; `file_writing`, `file_reading`, `tensor_storage` and
-`type_checks` write and read files strictly; `html_view` is a piece of HTML that notebooks show; `text_spans` locates
-tokens in text, `printable_text` makes text safe to print, `short_repr` shortens a record's repr, `finite_values`
-refuses NaNs, `versions` names the installed libraries, `lazy_sequence` computes
-items when they are accessed.
+`options` checks a method's options, `option_text` reads them as written on the command line. `work_counting` counts
+forwards, backwards and products, `progress` shows them. `divergence` compares distributions, `tolerance` says how far
+rounding goes, `finite_values` refuses NaNs, `sample_statistics` is for what was drawn at random. `file_writing`,
+`file_reading`, `tensor_storage` and `type_checks` write and read files strictly. `text_spans` finds tokens in text,
+`printable_text` makes text safe to print, `short_repr` shortens a repr, `html_view` is HTML that notebooks show.
+`token_share` is a share of the tokens, `lazy_sequence` computes items when they are accessed, `caller_warnings` point
+at the user's line, `extras` names what to install, `versions` what is installed.
 """

@@ -1,6 +1,6 @@
 """A sequence whose items are computed when they are accessed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -14,6 +14,9 @@ class Lazy(Sequence[T]):
 
     def __len__(self) -> int:
         return len(self.places)
+
+    def __iter__(self) -> Iterator[T]:
+        return map(self.of, self.places)
 
     def __getitem__(self, place: Any) -> Any:
         return self.of(self.places[place])

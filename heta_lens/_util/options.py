@@ -1,7 +1,5 @@
 """Checking a method's options, so that a wrong one is refused before any work."""
 
-import warnings
-from ast import literal_eval
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
 from difflib import get_close_matches
@@ -14,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias, cast, get_args, get_origi
 import numpy as np
 from torch import Tensor
 
-from heta_lens._util.file_reading import brief, check_utf8
+from heta_lens._util.file_reading import brief
 
 Check: TypeAlias = Callable[[str, Any], None]  # of an option, by its name
 
@@ -240,28 +238,6 @@ def check_names(method: type, given: Iterable[str]) -> None:
     for name in given:
         if name not in known:
             raise TypeError(f"{method.__name__} has no option {name!r}{hint(name, known)}; it has {', '.join(known)}")
-
-
-def keywords(given: Iterable[str]) -> dict[str, Any]:
-    """``["probes=20", "support=row"]``: what reads as a Python value is one, anything else is text."""
-    pairs, names = [option.partition("=") for option in given], set[str]()
-    for name, equals, value in pairs:
-        if not (name.isidentifier() and equals and value):
-            raise ValueError(f"option {brief(name + equals + value)} is not of the form NAME=VALUE, like probes=20")
-        check_utf8(f"option {name!r}", value)
-        if name in names:
-            raise ValueError(f"option {name!r} is given twice: give it once, as {name}={brief(value)[1:-1]}")
-        names.add(name)
-    return {name: _read(value) for name, _, value in pairs}
-
-
-def _read(written: str) -> Any:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the parser, that text such as "1is" looks like a mistake
-            return literal_eval(written)
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        return written
 
 
 def _plain(value: Any, default: Any) -> Any:

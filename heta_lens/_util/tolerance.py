@@ -1,5 +1,7 @@
 """How far two runs of the same thing may be apart through rounding."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,23 @@ LEAST_TOLERANCE = 1e-5  # some norms compute in float32 even inside a float64 mo
 def tolerance(*tensors: Tensor) -> float:
     """A relative error of half the digits that the least precise of these tensors' dtypes holds."""
     return max(LEAST_TOLERANCE, *(torch.finfo(tensor.dtype).eps ** 0.5 for tensor in tensors))
+
+
+class Distance(NamedTuple):
+    """The largest difference relative to the largest entry, and how much of it may be rounding."""
+
+    relative: float
+    allowed: float
+
+
+def distance(now: Tensor, then: Tensor) -> Distance:
+    """Of two tensors of one shape; entries of -inf only equal themselves."""
+    here, there = (tensor > -torch.inf for tensor in (now, then))
+    allowed = tolerance(now, then)
+    if not torch.equal(here, there.to(here.device)):
+        return Distance(torch.inf, allowed)
+    scale = float(then[there].abs().max()) or 1.0
+    return Distance(float(differences(now[here], then[there]).max()) / scale, allowed)
 
 
 def differences(now: Tensor, then: Tensor) -> Tensor:

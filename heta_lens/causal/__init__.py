@@ -1,7 +1,7 @@
 """Causal validation: patching tokens, heads and layers, and what the prediction does then.
 
 `causal_validation` compares an attribution with patching each token; `activation_patching` fills TransformerLens'
-grids (`grid_result`), `layer_tracing` is causal tracing, `ordered_patching` patches in the order of the scores,
+grids (`grid_result`), `noise_tracing` is causal tracing, `ordered_patching` patches in the order of the scores,
 `attention_heads` goes from tokens to heads, `value_swap` swaps values between prompts, and `prompt_pair` checks that
 two prompts can be compared.
 """
@@ -10,7 +10,7 @@ from heta_lens.causal.activation_patching import patch
 from heta_lens.causal.attention_heads import GateHeads, Head, Heads, ablate_heads, gate_heads
 from heta_lens.causal.causal_validation import Validation, validate
 from heta_lens.causal.grid_result import Grid, Patch
-from heta_lens.causal.layer_tracing import trace
+from heta_lens.causal.noise_tracing import trace
 from heta_lens.causal.ordered_patching import Search, patch_in_order
 from heta_lens.causal.value_swap import swap_values
 from heta_lens.prediction.token_patching import effects

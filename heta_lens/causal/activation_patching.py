@@ -17,7 +17,8 @@ from torch import Tensor
 from heta_lens._util.finite_values import check_finite
 from heta_lens._util.options import Batch, check_choice, chosen_positions
 from heta_lens._util.printable_text import quoted
-from heta_lens._util.progress import Done, working
+from heta_lens._util.progress import working
+from heta_lens._util.work_counting import Done
 from heta_lens.causal.grid_result import Grid
 from heta_lens.causal.prompt_pair import predictions_of_both, shared_adapter
 from heta_lens.model.adapter import ModelAdapter

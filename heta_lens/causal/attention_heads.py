@@ -14,11 +14,12 @@ from torch import Tensor
 from heta_lens._util.finite_values import check_finite
 from heta_lens._util.options import Batch, check_at_least, check_choice, chosen_positions
 from heta_lens._util.printable_text import quoted
-from heta_lens._util.progress import Done, working
+from heta_lens._util.progress import working
+from heta_lens._util.work_counting import Done
 from heta_lens.methods.heta.gate import Flow, by_head, norms_by_layer
 from heta_lens.model.hook_sites import head_outputs_name
 from heta_lens.model.locking import one_at_a_time
-from heta_lens.plots.coloured_tokens import View
+from heta_lens.plots.circuitsvis_tokens import View
 from heta_lens.plots.heat_map import heat
 from heta_lens.prediction.cached_tokens import Tokens
 from heta_lens.prediction.patching_checks import check_reading

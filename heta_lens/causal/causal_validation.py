@@ -17,7 +17,7 @@ from heta_lens.causal.prompt_pair import check_attribution, check_explains, name
 from heta_lens.metrics.intervention_agreement import mean_effect, misattribution, patch_correlation
 from heta_lens.metrics.score_ranking import highest
 from heta_lens.model.locking import one_at_a_time
-from heta_lens.plots.coloured_tokens import View
+from heta_lens.plots.circuitsvis_tokens import View
 from heta_lens.plots.heat_map import heat
 from heta_lens.prediction.cached_tokens import Tokens
 from heta_lens.prediction.masking import Mask

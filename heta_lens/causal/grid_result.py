@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.options import check_at_least
-from heta_lens.plots.coloured_tokens import View
+from heta_lens.plots.circuitsvis_tokens import View
 from heta_lens.plots.heat_map import heat
 
 

@@ -58,7 +58,7 @@ def attribute_text(
 
 def _options(given: list[str]) -> dict[str, Any]:
     """``["probes=20", "support=row"]`` as keywords."""
-    from heta_lens._util.options import keywords
+    from heta_lens._util.option_text import keywords
 
     options = keywords(given)
     for name in options:

@@ -84,7 +84,7 @@ def _check_distinct_from_results(path: Path | None, out: Path) -> None:
 
 def _suite_options(given: list[str]) -> dict[str, Any]:
     """``["hops=2"]`` as keywords; what the command has an option of its own for is refused."""
-    from heta_lens._util.options import keywords
+    from heta_lens._util.option_text import keywords
 
     options = keywords(given)
     for name, value in options.items():

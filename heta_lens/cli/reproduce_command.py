@@ -33,7 +33,7 @@ def reproduce_table(
 ) -> None:
     """Reproduce a table of the paper: the same rows and columns, the printed figures beside ours."""
     with resumable(), errors_in_a_line():
-        from heta_lens._util.options import keywords
+        from heta_lens._util.option_text import keywords
         from heta_lens.evaluation.reproduce import reproduce
 
         paths, options = {name: str(file) for name, file in keywords(path or []).items()}, keywords(option or [])

@@ -15,7 +15,6 @@ from typing import Literal, NamedTuple, TypeVar, get_args
 
 from heta_lens.data import recall_wordings
 from heta_lens.data.portable_random import Draw
-from heta_lens.data.question_story import ACTIVE, CLAIM, PASSIVE, TRUTH, Sentence, Story
 from heta_lens.data.recall_facts import Fact, Split, drawn_facts
 from heta_lens.data.recall_sentences import (
     FACTS,
@@ -27,6 +26,7 @@ from heta_lens.data.recall_sentences import (
     location_sentence,
     question,
 )
+from heta_lens.data.recall_story import ACTIVE, CLAIM, PASSIVE, TRUTH, Sentence, Story
 
 Where = Literal["anywhere", "before", "after", "around"]
 Voice = Literal["active", "passive"]

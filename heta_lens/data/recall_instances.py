@@ -7,9 +7,9 @@ from typing import Any
 
 from heta_lens._util.options import check_count
 from heta_lens.data.instance import OTHERS, Instance
-from heta_lens.data.question_story import Story
 from heta_lens.data.recall import stories
 from heta_lens.data.recall_facts import Split
+from heta_lens.data.recall_story import Story
 
 
 def instances(split: Split = "test", *, seed: int = 0, count: int | None = None, **knobs: Any) -> Iterator[Instance]:

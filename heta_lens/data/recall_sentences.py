@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from heta_lens.data import recall_words
 from heta_lens.data.portable_random import Draw
-from heta_lens.data.question_story import ACTIVE, CLAIM, PASSIVE, Sentence
 from heta_lens.data.recall_facts import Fact
+from heta_lens.data.recall_story import ACTIVE, CLAIM, PASSIVE, Sentence
 
 FACTS = (
     ACTIVE,

@@ -1,9 +1,9 @@
 """Suites × methods × metrics: run, resumed, and reported with confidence intervals.
 
 `runner` evaluates every method on every prompt: each a `method_with_options`, by the `metric_values` of its
-explanation. `run_folder` and `run_records` are the results on disk, `failures` how an error is recorded. `intervals`
-and `difference_tests` are the statistics. `report/` writes tables, figures and a page; `reproduce/` the paper's
-tables.
+explanation. `resumable_run_folder` and `run_records` are the results on disk, `failure_descriptions` how an error is
+recorded. The statistics: `aggregates`, `intervals` (`cluster_bootstrap`, `gaffke_bound`), `difference_tests`, with
+`random_draws` that can be repeated. `report/` writes tables, figures and a page; `reproduce/` the paper's tables.
 """
 
 from heta_lens.evaluation.method_with_options import Entry

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from heta_lens._util.file_reading import brief
-from heta_lens._util.options import check_choice, keywords
+from heta_lens._util.option_text import keywords
+from heta_lens._util.options import check_choice
 from heta_lens.api import Method, method_of
 from heta_lens.data.instance import SPANS, Instance
-from heta_lens.metrics.explained_prompt import positions
+from heta_lens.metrics.evidence_positions import evidence_positions
 from heta_lens.prediction.prediction import Prediction
 
 
@@ -51,7 +52,7 @@ class Entry:
         options = dict(self.options)
         for name, value in self.options.items():
             if _names_spans(value):
-                options[name] = ranges(positions(instance, prediction, value[1:]))
+                options[name] = ranges(evidence_positions(instance, prediction, value[1:]))
                 if not options[name]:
                     raise ValueError(f"{name}={value}, and no {value[1:]} is known of this prompt")
         return method_of(self.method, options)

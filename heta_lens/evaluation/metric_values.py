@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from heta_lens._util.options import check_choice
-from heta_lens.evaluation.failures import description, raised_at
+from heta_lens.evaluation.failure_descriptions import description, raised_at
 from heta_lens.evaluation.run_records import Record, Value
 from heta_lens.metrics import METRICS, ExplainedPrompt
 from heta_lens.metrics.metric import Evaluator

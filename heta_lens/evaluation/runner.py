@@ -17,10 +17,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from heta_lens._util.options import check_choice
 from heta_lens.data.instance import OTHERS, Instance
 from heta_lens.data.instance import record_of as as_json
-from heta_lens.evaluation.failures import description, raised_at
+from heta_lens.evaluation.failure_descriptions import description, raised_at
 from heta_lens.evaluation.method_with_options import Entry
 from heta_lens.evaluation.metric_values import metric_values, record_of
-from heta_lens.evaluation.run_folder import opened
+from heta_lens.evaluation.resumable_run_folder import opened
 from heta_lens.evaluation.run_records import Record
 from heta_lens.metrics import METRICS, ExplainedPrompt
 from heta_lens.metrics.robustness import Explain

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from heta_lens._util.caller_warnings import warn
 from heta_lens._util.options import AtLeast, Options, check_options, chosen, settings
-from heta_lens._util.progress import Work, working
+from heta_lens._util.progress import working
+from heta_lens._util.work_counting import Work
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import sink_mass
 from heta_lens.methods.returned_scores import checked_scores

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from heta_lens._util.file_reading import brief
-from heta_lens._util.progress import Work
+from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Method, Scores
 from heta_lens.methods.returned_scores import checked_scores
 from heta_lens.prediction.prediction import Prediction

@@ -1,10 +1,11 @@
 """Evaluating attributions: functions of scores, of the prediction they explain, and of what is known about the prompt.
 
-`metric_registry` lists each `metric` by name, `built_in_metrics` and those of other packages; `evaluators` compute them
-for an `explained_prompt`. Against known evidence: `evidence_alignment`. Against removing tokens: `soft_nc_ns`,
-`hard_nc_ns`, `perturbation_curves`, `additivity_metrics`, `intervention_agreement`. Against changes of model or prompt:
-`robustness`, `sanity_checks`, `decoding_settings`. What a reader or a retrained model can still do: `downstream_tasks`,
-`roar_kar`. The other files are what these share.
+`metric_registry` lists each `metric` by name (`former_names` too): `built_in_metrics` and those of other packages.
+`evaluators` compute them for an `explained_prompt`, once for all by `shared_measurements`, from its `candidate_tokens`
+and `evidence_positions`. Against known evidence: `evidence_alignment`, `score_ranking`. Against removing tokens:
+`soft_nc_ns`, `hard_nc_ns`, `perturbation_curves`, `additivity_metrics`, `intervention_agreement`. Against changes:
+`robustness`, `weight_randomisation`, `decoding_settings`. What a reader or a retrained model can do:
+`downstream_tasks`, `roar_kar`. `score_checks`, `score_normalisation` and `distribution_distances` are what these share.
 """
 
 from heta_lens.metrics.additivity_metrics import Drops, additivity_gap, faithfulness_error
@@ -19,9 +20,9 @@ from heta_lens.metrics.metric_registry import METRICS
 from heta_lens.metrics.perturbation_curves import Curve, abpc, aopc, area, curve
 from heta_lens.metrics.roar_kar import Retrained, retrained
 from heta_lens.metrics.robustness import paraphrase_consistency, sensitivity, under_noise
-from heta_lens.metrics.sanity_checks import cascade
 from heta_lens.metrics.score_normalisation import normalised, with_mean
 from heta_lens.metrics.soft_nc_ns import Soft, soft, soft_area, summed
+from heta_lens.metrics.weight_randomisation import cascade
 
 __all__ = [
     "FEW",

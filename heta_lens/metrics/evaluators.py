@@ -19,10 +19,10 @@ from heta_lens.metrics.intervention_agreement import mean_effect, misattribution
 from heta_lens.metrics.metric import Value
 from heta_lens.metrics.perturbation_curves import abpc, aopc, area, curve
 from heta_lens.metrics.robustness import again, paraphrase_consistency, sensitivity, under_noise
-from heta_lens.metrics.sanity_checks import cascade
 from heta_lens.metrics.score_normalisation import Norm, normalised
 from heta_lens.metrics.score_ranking import highest
 from heta_lens.metrics.soft_nc_ns import soft, soft_area
+from heta_lens.metrics.weight_randomisation import cascade
 from heta_lens.prediction.cached_activations import Activations
 from heta_lens.prediction.prediction import predictions
 from heta_lens.prediction.token_patching import effects, values_put

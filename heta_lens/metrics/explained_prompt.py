@@ -8,10 +8,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.short_repr import short_repr
-from heta_lens._util.text_spans import Span, tokens_in
 from heta_lens.attribution import Attribution
 from heta_lens.data.instance import Instance
 from heta_lens.metrics.candidate_tokens import ordinary
+from heta_lens.metrics.evidence_positions import evidence_positions
 from heta_lens.metrics.robustness import Explain
 from heta_lens.metrics.shared_measurements import SharedMeasurements
 from heta_lens.prediction.prediction import Prediction
@@ -67,18 +67,4 @@ class ExplainedPrompt:
         return not bool((self.scores[self.candidates] > 0).any())
 
     def positions(self, name: str) -> list[int]:
-        return positions(self.instance, self.prediction, name)
-
-
-def positions(instance: Instance, prediction: Prediction, name: str) -> list[int]:
-    """The tokens of an instance's spans of this name: ``gold``, ``support``, ``distractor`` or ``question``."""
-    text, spans = prediction.located
-    start = text.find(instance.text)
-    if start < 0:
-        raise ValueError(
-            f"instance {instance.id!r}: the tokenizer does not give its text back, so nothing can be located in it by "
-            "its characters"
-        )
-    shifted = [Span(start + span.start, start + span.stop) for span in getattr(instance, name)]
-    inside = {position for span in shifted for position in tokens_in(text, spans, span)}
-    return sorted(inside & {*ordinary(prediction)})
+        return evidence_positions(self.instance, self.prediction, name)

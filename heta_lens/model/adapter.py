@@ -1,7 +1,7 @@
 """One interface to a live model, whichever kind and version it is: ids (or embeddings) in, logits out, hooks between.
 
 A `HookedTransformer` (TransformerLens 3) and a `TransformerBridge` (3 and 4) share their hook names. They differ in how
-a run continues from kept keys and values; that difference is in `hooked_transformer` and `bridge`.
+a run continues from kept keys and values; that difference is in `key_value_reuse`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,17 +16,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heta_lens._util.options import from_end, is_whole
-from heta_lens._util.progress import count
 from heta_lens._util.short_repr import short_repr
-from heta_lens.model.bridge import BridgeReuse
+from heta_lens._util.work_counting import count
 from heta_lens.model.hook_sites import (
     READ,
     names_filter,
     stream_name,
 )
-from heta_lens.model.hooked_transformer import HookedTransformerReuse, is_hooked_transformer
 from heta_lens.model.hooking import Hook, Places, check_points, hooked, note, rows, run_hooked, user_hooks
-from heta_lens.model.key_values import KeyValueReuse
+from heta_lens.model.key_value_reuse import KeyValueReuse, key_value_reuse
 from heta_lens.model.locking import frozen_parameters, one_at_a_time
 from heta_lens.model.memory_estimates import Sizes, sizes_of
 from heta_lens.model.model_checks import model_of
@@ -158,7 +156,7 @@ class ModelAdapter:
     @cached_property
     def reuse(self) -> KeyValueReuse:
         """How this kind of model continues from kept keys and values."""
-        return (HookedTransformerReuse if is_hooked_transformer(self.model) else BridgeReuse)(self.model)
+        return key_value_reuse(self.model)
 
     def resume(self, keys_values: KeysValues, start: int, stop: int, batch: int) -> dict[str, Any]:
         """Arguments with which a run of positions ``start:stop`` continues the first ``start``, unchanged."""

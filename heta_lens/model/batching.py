@@ -147,15 +147,16 @@ def shared_starts(positions: Sequence[int], stop: int, start_cost: float | int) 
     """Neighbours that should share the start of their runs, which all end at ``stop``.
 
     A token that joins an earlier one runs the positions between them in vain; one that does not pays for another
-    start, ``start_cost`` times a run from there, and one of few positions takes as long as one of `SHORT`. Tokens join
+    start, ``start_cost`` times a run from there. A run of few positions takes as long as one of `SHORT`. Tokens join
     until they have spent as much as the start they share.
     """
     together: list[list[int]] = []
-    spent = budget = 0.0
+    spent = budget = shared = 0.0
     for position in positions:
-        spent += position - together[-1][0] if together else 0
+        alone = max(stop - position, SHORT)
+        spent += shared - alone
         if not together or spent > budget:
             together.append([])
-            spent, budget = 0.0, start_cost * max(stop - position, SHORT)
+            spent, budget, shared = 0.0, start_cost * alone, alone
         together[-1].append(position)
     return together

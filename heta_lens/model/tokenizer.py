@@ -1,4 +1,4 @@
-"""A model's tokenizer: which text a token writes, and which token or tokens write a text.
+"""A model's tokenizer: which text a token writes and where it stands, and which token or tokens write a text.
 
 A context is only ever decoded, token by token; it is never encoded again to find out what it was.
 """

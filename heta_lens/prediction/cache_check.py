@@ -11,12 +11,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heta_lens._util.finite_values import check_finite
-from heta_lens._util.tolerance import differences, tolerance
+from heta_lens._util.tolerance import distance
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hook_sites import EMBED, OUT, pattern_names
 from heta_lens.prediction.cached_activations import Activations
 from heta_lens.prediction.cached_tokens import check_embeddings
-from heta_lens.prediction.padding import check_unpadded
+from heta_lens.prediction.padding_checks import check_unpadded
 
 
 class Replay(NamedTuple):
@@ -114,22 +114,18 @@ def _padded(adapter: ModelAdapter, name: str, ids: Int[Tensor, "pos"]) -> ValueE
 
 
 def _check_same(name: str, now: Tensor, then: Tensor, *, sliced: bool) -> float:
-    """The largest difference relative to the largest entry, refused above the tolerance. -inf only equals itself."""
-    here, there = (activation > -torch.inf for activation in (now, then))
+    """The largest difference relative to the largest entry, refused above the tolerance."""
     if now.shape != then.shape:
         raise ValueError(
             f"{name} is {tuple(then.shape)} in the cache and {tuple(now.shape)} in a run of the model: take the cache "
             "of the whole prompt, without pos_slice"
         )
-    distance = torch.inf
-    if torch.equal(here, there.to(here.device)):
-        scale = float(then[there].abs().max()) or 1.0
-        distance = float(differences(now[here], then[there]).max()) / scale
-    if distance > tolerance(now, then):
+    relative, allowed = distance(now, then)
+    if relative > allowed:
         part = ", or it holds only a part of the prompt (pos_slice=)" if sliced else ""
         raise ValueError(
-            f"{name} is not what the cache holds (off by {distance:.1e} of its size): the model's weights, or the "
+            f"{name} is not what the cache holds (off by {relative:.1e} of its size): the model's weights, or the "
             "hooks on it, have changed since the cache was taken, or it was run with another attention_mask"
             f"{part}; take it again"
         )
-    return distance
+    return relative

@@ -10,7 +10,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from heta_lens._util.progress import Done, Work
+from heta_lens._util.work_counting import Done, Work
 from heta_lens.model.batching import Batches
 from heta_lens.prediction.masking import Mask
 from heta_lens.prediction.prediction import Prediction

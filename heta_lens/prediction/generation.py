@@ -14,7 +14,7 @@ from einops import rearrange, repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heta_lens._util.progress import Done
+from heta_lens._util.work_counting import Done
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import Batches
 from heta_lens.model.hook_sites import EMBED

@@ -10,7 +10,7 @@ from torch import Tensor
 from heta_lens._util.versions import versions
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import Diagnostics
-from heta_lens.model.architecture import weight_processing
+from heta_lens.model.norms_and_neurons import weight_processing
 from heta_lens.prediction.prediction import Prediction
 
 

@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heta_lens._util.progress import counting
 from heta_lens._util.short_repr import short_repr
+from heta_lens._util.work_counting import counting
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import Batches, choose_batches, shared_starts
 from heta_lens.model.hook_sites import EMBED, READ, names_filter, pattern_names, values_names
@@ -26,8 +26,8 @@ from heta_lens.model.model_protocol import KeysValues
 from heta_lens.prediction.cache_check import check_causal, replay
 from heta_lens.prediction.cached_activations import Activations
 from heta_lens.prediction.cached_tokens import Tokens, Vocabulary, cached_tokens
-from heta_lens.prediction.prompt_runner import Part, Runner
 from heta_lens.prediction.readout import log_softmax
+from heta_lens.prediction.rerun_from_prefix import Part, Runner
 
 Logits: TypeAlias = Callable[[Float[Tensor, "batch pos d"]], Float[Tensor, "batch read vocab"]]
 

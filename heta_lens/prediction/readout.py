@@ -9,7 +9,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from heta_lens._util.progress import Done, Work, count
+from heta_lens._util.work_counting import Done, Work, count
 from heta_lens.model.batching import Batches
 
 Scale: TypeAlias = Literal["log_prob", "prob", "logit", "log_odds"]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from heta_lens._util.finite_values import check_finite
 from heta_lens._util.options import Batch
-from heta_lens._util.progress import Done
+from heta_lens._util.work_counting import Done
 from heta_lens.model.hook_sites import pattern_name, values_name
 from heta_lens.model.hooking import BatchHook, Hook, put_at, put_positions, put_where
 from heta_lens.model.locking import one_at_a_time

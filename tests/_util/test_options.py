@@ -23,7 +23,6 @@ from heta_lens._util.options import (
     check_names,
     check_options,
     chosen,
-    keywords,
     settings,
 )
 from heta_lens._util.progress import MOST_WORK, working
@@ -238,21 +237,6 @@ def test_work_without_end_is_refused_before_it_is_begun() -> None:
     refused = pytest.raises(ValueError, match=f"{2 * MOST_WORK} forwards, and at most {MOST_WORK} can be run")
     with refused, working({"forwards": 2 * MOST_WORK}, None):
         pytest.fail("begun")
-
-
-def test_an_option_that_is_given_twice_is_refused() -> None:
-    with pytest.raises(ValueError, match="option 'x' is given twice: give it once, as x=2"):
-        keywords(["x=1", "y=1", "x=2"])
-
-
-@pytest.mark.parametrize("value", ["(" * 100_000, "-" * 100_000 + "1", "{[]: 1}", "9" * 5000, "1is", "1e999("])
-def test_what_reads_as_no_value_is_text(value: str) -> None:
-    assert keywords([f"x={value}"]) == {"x": value}
-
-
-def test_an_option_that_no_file_can_hold_is_refused() -> None:
-    with pytest.raises(ValueError, match="option 'x' is not valid UTF-8 at character 1"):
-        keywords(["x=a\udcff"])
 
 
 # ---------------------------------------------------------------------------------------- options that have no effect

@@ -1,13 +1,14 @@
-"""Work is counted; a bar is drawn only where someone watches, and is gone afterwards."""
+"""A bar is drawn only where someone watches, and is gone afterwards."""
 
 import io
 from contextlib import redirect_stderr
-from time import perf_counter, sleep
+from time import sleep
 
 import pytest
 
 from heta_lens._util import progress
-from heta_lens._util.progress import Work, working
+from heta_lens._util.progress import working
+from heta_lens._util.work_counting import Work
 
 HIDE_CURSOR, SHOW_CURSOR, ERASE_LINE = "\x1b[?25l", "\x1b[?25h", "\x1b[2K"
 
@@ -34,27 +35,12 @@ def run(stream: io.StringIO, show: bool | None) -> Work:
     return work
 
 
-# ---------------------------------------------------------------------------------------------------------- counting
-def test_units_of_each_kind_are_counted_together():
-    work = Work()
-    for kind, units in (("hvps", 4), ("forwards", 1), ("hvps", 2)):
-        work.add(kind, units)
-    assert {name: work.cost()[name] for name in ("forwards", "hvps")} == {"forwards": 1, "hvps": 6}
-
-
-def test_no_work_costs_nothing_but_time():
-    cost = Work(started=perf_counter() - 5).cost()
-    assert (cost["forwards"], cost["hvps"]) == (0, 0)
-    assert 5 <= cost["seconds"] < 6
-
-
 @pytest.mark.parametrize("show", [True, False, None])
 def test_the_count_does_not_depend_on_the_bar(show: bool | None):
     cost = run(Terminal(), show).cost()
     assert (cost["forwards"], cost["hvps"]) == (2, 3)
 
 
-# ----------------------------------------------------------------------------------------------------------- showing
 @pytest.mark.parametrize("show", [True, None])
 def test_a_terminal_shows_every_kind_of_work(show: bool | None, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
@@ -77,7 +63,8 @@ def test_a_bar_appears_when_work_lasts_whatever_step_it_is_in(monkeypatch: pytes
         work.add("hvps", 1)
         assert not work.bar.live.is_started
         sleep(0.02)
-        work.step().add("hvps", 1)
+        with work.step() as step:
+            step.add("hvps", 1)
         assert work.bar.live.is_started
     assert "hvps" in screen.getvalue()
 

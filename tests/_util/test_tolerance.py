@@ -2,7 +2,7 @@
 
 import torch
 
-from heta_lens._util.tolerance import LEAST_TOLERANCE, differences, tolerance
+from heta_lens._util.tolerance import LEAST_TOLERANCE, differences, distance, tolerance
 
 
 def test_the_least_precise_tensor_decides() -> None:
@@ -15,3 +15,14 @@ def test_the_least_precise_tensor_decides() -> None:
 def test_differences_are_taken_in_the_more_precise_type() -> None:
     now, then = torch.tensor([1.0 + 2**-40], dtype=torch.float64), torch.tensor([1.0])
     assert differences(now, then).item() == 2**-40
+
+
+def test_a_distance_is_relative_to_the_largest_entry() -> None:
+    now, then = torch.tensor([1.0, 8.0, -torch.inf]), torch.tensor([3.0, 8.0, -torch.inf])
+    assert distance(now, then) == (0.25, tolerance(now))
+    assert distance(torch.zeros(2), torch.zeros(2)).relative == 0
+
+
+def test_minus_infinity_only_equals_itself() -> None:
+    now, then = torch.tensor([1.0, 8.0]), torch.tensor([1.0, -torch.inf])
+    assert distance(now, then).relative == torch.inf

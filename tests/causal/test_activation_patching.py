@@ -155,7 +155,7 @@ def test_neither_the_batch_nor_reuse_matters(
     options: dict[str, Any] = {"what": what, "positions": [3, 1, 2]}
     first = patched(model, batch=1, **options)
     assert relative(patched(model, batch=5, **options).values, first.values) < CLOSE
-    monkeypatch.setattr("heta_lens.prediction.prompt_runner.reusable_prefix", lambda *_: (None, "off"))
+    monkeypatch.setattr("heta_lens.prediction.rerun_from_prefix.reusable_prefix", lambda *_: (None, "off"))
     for batch in (1, 5):
         assert relative(patched(model, batch=batch, **options).values, first.values) < CLOSE
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from helpers.recall_stories import some
-from heta_lens.data.question_story import Story
 from heta_lens.data.recall_facts import split_of
+from heta_lens.data.recall_story import Story
 
 pytestmark = [pytest.mark.usefixtures("unchecked")]
 

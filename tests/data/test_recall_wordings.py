@@ -7,7 +7,7 @@ import pytest
 
 from helpers.recall_stories import MORE, some, text_of
 from heta_lens.data import recall_wordings
-from heta_lens.data.question_story import ACTIVE, PASSIVE
+from heta_lens.data.recall_story import ACTIVE, PASSIVE
 
 pytestmark = [pytest.mark.usefixtures("unchecked")]
 

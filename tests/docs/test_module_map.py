@@ -1,9 +1,14 @@
 """The module map is drawn from the code as it is."""
 
+import ast
 import runpy
+from pathlib import Path
+
+import pytest
 
 from helpers.paths import ROOT
 
+PACKAGE = ROOT / "heta_lens"
 MAP = runpy.run_path(str(ROOT / "docs" / "module_map.py"))
 
 
@@ -15,3 +20,15 @@ def test_every_module_is_on_it() -> None:
     names = {path.name for path in (ROOT / "heta_lens").rglob("*.py")} - {"__init__.py"}
     page = MAP["page"]()
     assert {name for name in names if f"`{name}`" not in page} == set()
+
+
+PACKAGES = sorted(path.parent for path in PACKAGE.rglob("__init__.py"))
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_a_packages_docstring_names_every_file_in_it(package: Path) -> None:
+    docstring = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8")))
+    files = {path.stem for path in package.glob("*.py")} - {"__init__"}
+    a_method_each = package.parent.name == "methods" and package.name != "heta"  # which their names say
+    if package != PACKAGE and not a_method_each:
+        assert not {name for name in files if f"`{name}`" not in docstring}

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from heta_lens.plots.coloured_tokens import View, coloured_tokens
+from heta_lens.plots.circuitsvis_tokens import View, coloured_tokens
 
 INVISIBLE = dict.fromkeys(map(ord, "\N{WORD JOINER}\N{ZERO WIDTH SPACE}\N{ZERO WIDTH NO-BREAK SPACE}"))
 

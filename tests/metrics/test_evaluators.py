@@ -16,7 +16,7 @@ from heta_lens.evaluation import Entry, figures, runner
 from heta_lens.evaluation.runner import ask
 from heta_lens.metrics import METRICS
 from heta_lens.metrics.evaluators import READINGS, of_whole_answer
-from heta_lens.metrics.explained_prompt import positions
+from heta_lens.metrics.evidence_positions import evidence_positions
 from heta_lens.metrics.shared_measurements import SharedMeasurements
 from heta_lens.prediction.make_attribution import make_attribution
 
@@ -111,13 +111,13 @@ def test_a_paraphrase_is_explained_with_its_own_spans() -> None:
     asked = []
 
     def ready(instance: Instance, prediction: Any) -> Any:
-        asked.append(positions(instance, prediction, "question"))
+        asked.append(evidence_positions(instance, prediction, "question"))
         return heta_lens.METHODS["leave_one_out"]()
 
     figures(replace(case_of(instance), ready=ready), ["paraphrase_consistency"])
     other = instance.paraphrase
     assert other is not None
-    assert asked == [positions(other, ask(demo(), other), "question")]
+    assert asked == [evidence_positions(other, ask(demo(), other), "question")]
 
 
 @pytest.mark.slow

@@ -2,11 +2,9 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
 
 from helpers.evaluating import case_of, scored
-from heta_lens.data.instance import Instance
 from heta_lens.data.suites import suite
 from heta_lens.metrics.shared_measurements import SharedMeasurements
 
@@ -28,10 +26,3 @@ def test_measurements_are_shared_by_those_who_explain_the_same_prediction() -> N
     assert one.shared is other.shared is shared
     elsewhere = replace(one, prediction=replace(case.prediction, target=5))
     assert elsewhere.shared is not shared and elsewhere.shared.prediction is elsewhere.prediction
-
-
-def test_spans_of_another_text_are_not_looked_for() -> None:
-    case = case_of(suite("recall", limit=1)[0])
-    other = replace(case, instance=Instance("other", "Something else.", None))
-    with pytest.raises(ValueError, match="the tokenizer does not give its text back"):
-        other.positions("gold")

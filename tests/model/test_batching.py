@@ -14,7 +14,7 @@ from heta_lens.methods.heta.curvature import curvature
 from heta_lens.methods.heta.hessian import HessianOperator, hessian
 from heta_lens.methods.heta.random_probes import rademacher
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.batching import Batches, BusyAccelerator, out_of_memory, per_product, shared_starts
+from heta_lens.model.batching import SHORT, Batches, BusyAccelerator, out_of_memory, per_product, shared_starts
 
 CPU_SHORT = "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
 
@@ -91,18 +91,20 @@ def test_every_token_is_in_one_group_in_order() -> None:
             groups = shared_starts(list(positions), 40, cost)
             assert [i for group in groups for i in group] == list(positions)
     assert shared_starts([], 40, 1.0) == []
-    assert shared_starts(list(range(5)), 5, 0.0) == [[0], [1], [2], [3], [4]]
-    assert shared_starts(list(range(5)), 5, 1e9) == [[0, 1, 2, 3, 4]]
+    assert shared_starts(list(range(5)), 40, 0.0) == [[0], [1], [2], [3], [4]]
+    assert shared_starts(list(range(5)), 40, 1e9) == [[0, 1, 2, 3, 4]]
+    assert shared_starts(list(range(SHORT)), SHORT, 0.0) == [list(range(SHORT))]  # a later start saves nothing
 
 
 @pytest.mark.parametrize("probes", [3, 10])
 @pytest.mark.parametrize("length", [32, 128, 512])
 def test_sharing_starts_costs_little_more_than_the_products_alone(length: int, probes: int) -> None:
-    """In positions that are run: a graph is 3 of its length, a product 2 of its own."""
+    """In positions that are run, at least `SHORT`: a graph is 3 of its length, a product 2 of its own."""
     groups = shared_starts(list(range(length)), length, per_product(probes))
-    spent = sum(3 * (length - group[0]) + 2 * probes * len(group) * (length - group[0]) for group in groups)
-    floor = sum(2 * probes * (length - i) for i in range(length))
-    alone = floor + sum(3 * (length - i) for i in range(length))
+    lasts = [max(length - i, SHORT) for i in range(length)]
+    spent = sum((3 + 2 * probes * len(group)) * lasts[group[0]] for group in groups)
+    floor = sum(2 * probes * last for last in lasts)
+    alone = floor + sum(3 * last for last in lasts)
     assert spent <= alone
     assert spent / floor < {32: 1.26, 128: 1.15, 512: 1.08}[length] + (0.1 if probes == 3 else 0)
 
@@ -164,7 +166,7 @@ def test_the_order_of_tokens_does_not_matter() -> None:
         def hessian_from(at: int) -> HessianOperator:
             return hessian(prediction.objective_from(at), states[at:], Batches(7), lambda _: None)
 
-        how = {"probes": lambda i: rademacher(0, i, 4, states.shape[1]), "by_start": groups}
+        how = {"probes": lambda group: [rademacher(0, i, 4, states.shape[1]) for i in group], "by_start": groups}
         return curvature(hessian_from, states, **how).values
 
     with prediction.running():

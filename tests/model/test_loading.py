@@ -17,8 +17,8 @@ import heta_lens
 from helpers import zoo
 from helpers.asking import doubts_allowed
 from helpers.paths import ROOT
-from heta_lens.data.question_story import Story
 from heta_lens.data.recall import stories
+from heta_lens.data.recall_story import Story
 from heta_lens.model import loading, prompt_encoding
 
 KINDS: list[Any] = ["hooked", "bridge"] if zoo.HAS_HOOKED else ["bridge"]

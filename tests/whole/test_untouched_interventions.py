@@ -14,7 +14,8 @@ from helpers import zoo
 from helpers.faults import differences, fail_from, state
 from helpers.models_in_use import OWN_KINDS, TWO_KINDS, Failure, N
 from heta_lens import Prediction, attribute, causal
-from heta_lens._util.progress import Work, working
+from heta_lens._util.progress import working
+from heta_lens._util.work_counting import Work
 
 pytestmark = [
     pytest.mark.usefixtures("unchecked"),
@@ -121,7 +122,7 @@ def test_an_intervention_leaves_everything_as_it_was_wherever_it_ends(
 SHOWN = {
     "validate": ("causal_validation", validated),
     "patch": ("activation_patching", partial(patched, what="head_k")),
-    "trace": ("layer_tracing", traced),
+    "trace": ("noise_tracing", traced),
     "ablate": ("attention_heads", ablated),
 }
 

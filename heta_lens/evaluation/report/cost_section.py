@@ -6,7 +6,7 @@ import pandas as pd
 
 from heta_lens.evaluation.report import phrases
 from heta_lens.evaluation.report.document import Block, Figure, Heading, Paragraph, Table
-from heta_lens.evaluation.report.run_metric import Measure
+from heta_lens.evaluation.report.metric_description import Measure
 from heta_lens.evaluation.report.summary_tables import Summary
 
 

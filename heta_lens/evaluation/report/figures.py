@@ -15,8 +15,8 @@ from matplotlib.ticker import NullFormatter
 from matplotlib.transforms import Bbox, BboxBase
 
 from heta_lens.evaluation.report.document import INK, PAPER, QUIET
+from heta_lens.evaluation.report.metric_description import Measure
 from heta_lens.evaluation.report.metric_results import Cell
-from heta_lens.evaluation.report.run_metric import Measure
 from heta_lens.evaluation.report.summary_tables import Summary
 
 LOOKS: dict[Any, Any] = {

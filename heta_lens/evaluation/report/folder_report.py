@@ -20,9 +20,9 @@ from heta_lens.evaluation.report import phrases
 from heta_lens.evaluation.report.cost_section import cost_section, cost_table
 from heta_lens.evaluation.report.document import Block, Figure, Heading, Notes, Paragraph, Table, markdown, page, sheet
 from heta_lens.evaluation.report.footnotes import Footnotes
+from heta_lens.evaluation.report.metric_description import Measure
 from heta_lens.evaluation.report.metric_results import SIGNIFICANT
 from heta_lens.evaluation.report.missing_values import missing_reasons, missing_values
-from heta_lens.evaluation.report.run_metric import Measure
 from heta_lens.evaluation.report.summary_tables import Summary, summary
 
 FILES = "report.md", "report.html", "results.csv", "missing.csv", "costs.csv"

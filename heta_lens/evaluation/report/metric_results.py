@@ -12,7 +12,7 @@ from heta_lens.evaluation.aggregates import AGGREGATES
 from heta_lens.evaluation.difference_tests import Difference, corrected, difference
 from heta_lens.evaluation.intervals import Estimate, estimate
 from heta_lens.evaluation.random_draws import DRAWS
-from heta_lens.evaluation.report.run_metric import Measure
+from heta_lens.evaluation.report.metric_description import Measure
 from heta_lens.evaluation.run_records import Record, terms
 
 SIGNIFICANT = 0.05

@@ -7,8 +7,8 @@ from textwrap import shorten
 from typing import Any
 
 from heta_lens.evaluation.intervals import Estimate
+from heta_lens.evaluation.report.metric_description import Measure
 from heta_lens.evaluation.report.metric_results import Cell
-from heta_lens.evaluation.report.run_metric import Measure
 
 REASONS, LONG = 3, 100  # shown for a cell, and characters of a reason; missing.csv has all
 

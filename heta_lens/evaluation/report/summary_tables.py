@@ -12,8 +12,8 @@ from typing import Any
 
 import pandas as pd
 
+from heta_lens.evaluation.report.metric_description import Measure
 from heta_lens.evaluation.report.metric_results import Cell, MetricResults
-from heta_lens.evaluation.report.run_metric import Measure
 from heta_lens.evaluation.run_records import RUN, Record, read_records, read_run
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from heta_lens._util.file_writing import write_atomically
 from heta_lens._util.options import check_at_least, check_choice, check_names
 from heta_lens.data.instance import Instance
-from heta_lens.evaluation.failures import description
+from heta_lens.evaluation.failure_descriptions import description
 from heta_lens.evaluation.method_with_options import Entry
 from heta_lens.evaluation.report import phrases
 from heta_lens.evaluation.reproduce import prompt_sets

@@ -6,15 +6,16 @@ from functools import partial
 from typing import ClassVar, Literal
 
 import torch
-from einops import einsum, rearrange, repeat
+from einops import einsum, rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heta_lens._util.progress import Work
+from heta_lens._util.work_counting import Work
 from heta_lens.methods.attention.attention_rollout import shares, walked_down
 from heta_lens.methods.base import Scores
 from heta_lens.methods.layer_reading import chosen_layer, runs_to_read
 from heta_lens.methods.shared_options import WithLayer
+from heta_lens.model.head_outputs import head_outputs
 from heta_lens.model.hook_sites import pattern_name, values_name
 from heta_lens.prediction.prediction import Prediction
 
@@ -74,20 +75,12 @@ class AttentionNorm(WithLayer):
     def _norms(self, prediction: Prediction, layer: int, queries: Int[Tensor, "query"]) -> Float[Tensor, "query key"]:
         """A few queries at a time, since each has a vector for every key."""
         pattern = prediction.patterns[layer]
-        wrote = written(prediction.values[layer], prediction.output_weights[layer])
+        wrote = head_outputs(prediction.values[layer], prediction.output_weights[layer])
         if self.residual:
             pattern, wrote = beside_the_residual(pattern, wrote, prediction.states(layer))
         rows = rearrange(pattern[:, queries], "head query key -> query head key")
         moved = partial(moved_norms, wrote=wrote, summed=self.heads == "summed")
         return prediction.prompt.batches("auto", len(prediction)).map(moved, rows, len(prediction))
-
-
-def written(
-    values: Float[Tensor, "pos group d_head"], output: Float[Tensor, "head d_head d"]
-) -> Float[Tensor, "head pos d"]:
-    """What each head would write if it attended to one position only."""
-    shared = repeat(values, "pos group d_head -> (group share) pos d_head", share=len(output) // values.shape[1])
-    return einsum(shared, output, "head pos d_head, head d_head d -> head pos d")
 
 
 def beside_the_residual(

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.options import AtLeast
-from heta_lens._util.progress import Work
+from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Method, Scores
 from heta_lens.methods.layer_reading import check_layer, runs_to_read
 from heta_lens.model.hook_sites import pattern_name

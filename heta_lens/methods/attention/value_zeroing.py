@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from heta_lens._util.options import AtLeast
-from heta_lens._util.progress import Done, Work
+from heta_lens._util.work_counting import Done, Work
 from heta_lens.methods.attention.attention_rollout import shares, walked_down
 from heta_lens.methods.base import Scores
 from heta_lens.methods.layer_reading import full_ids, streams

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from heta_lens._util.progress import Work
+from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Scores
 from heta_lens.methods.shared_options import WithSeed
 from heta_lens.prediction.prediction import Prediction

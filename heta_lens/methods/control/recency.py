@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import torch
 
-from heta_lens._util.progress import Work
+from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Method, Scores
 from heta_lens.prediction.prediction import Prediction
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from heta_lens._util.divergence import kl
 from heta_lens._util.extras import check_extra, extra
 from heta_lens._util.options import COUNT, AtLeast
-from heta_lens._util.progress import Done, Work
+from heta_lens._util.work_counting import Done, Work
 from heta_lens.methods.base import Scores, refuse_contrast, refuse_hooks, refuse_overlong
 from heta_lens.methods.shared_options import WithBatch, WithMask
 from heta_lens.model.batching import MASKED, Batches

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from heta_lens._util.options import COUNT, AtLeast
-from heta_lens._util.progress import Done, Work
 from heta_lens._util.text_spans import words
+from heta_lens._util.work_counting import Done, Work
 from heta_lens.methods.base import Scores, refuse_contrast, refuse_hooks, refuse_overlong
 from heta_lens.methods.shared_options import WithBatch, WithSeed
 from heta_lens.model.batching import Batches

@@ -9,12 +9,12 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens._util.progress import Work, count
+from heta_lens._util.work_counting import Work, count
 from heta_lens.methods.base import Method, Scores
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.architecture import Neurons, Norm, irregularity, neurons, norms
 from heta_lens.model.hook_sites import attention_inputs
 from heta_lens.model.hooking import Hook
+from heta_lens.model.norms_and_neurons import Neurons, Norm, irregularity, neurons, norms
 from heta_lens.prediction.prediction import Prediction
 
 Rule: TypeAlias = Literal["attn_lrp", "cp_lrp"]

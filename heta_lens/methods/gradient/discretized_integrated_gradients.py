@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heta_lens._util.options import COUNT, AtLeast
-from heta_lens._util.progress import Work
+from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Scores
 from heta_lens.methods.gradient.integrated_gradients import completeness, path_start
 from heta_lens.methods.shared_options import WithBatch, WithBos, WithMask, WithScale

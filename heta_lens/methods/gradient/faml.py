@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from heta_lens._util.options import COUNT, AtLeast
-from heta_lens._util.progress import Work, count
+from heta_lens._util.work_counting import Work, count
 from heta_lens.methods.base import Scores, refuse_contrast
 from heta_lens.methods.gradient.integrated_gradients import path_start
 from heta_lens.methods.shared_options import WithBos, WithMask

@@ -7,7 +7,7 @@ from einops import einsum, reduce
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens._util.progress import Work
+from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Scores
 from heta_lens.methods.shared_options import WithLayer, WithScale
 from heta_lens.prediction.prediction import Prediction

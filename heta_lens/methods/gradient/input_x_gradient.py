@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from einops import einsum
 
-from heta_lens._util.progress import Work
+from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Scores
 from heta_lens.methods.shared_options import WithScale
 from heta_lens.prediction.prediction import Prediction

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.options import COUNT
-from heta_lens._util.progress import Work
+from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Scores
 from heta_lens.methods.shared_options import WithBatch, WithBos, WithMask, WithScale
 from heta_lens.prediction.masking import Masking

@@ -9,7 +9,7 @@ from einops import repeat
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from heta_lens._util.progress import Done
+from heta_lens._util.work_counting import Done
 from heta_lens.prediction.masking import Mask
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.readout import ablated

@@ -8,7 +8,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens._util.progress import Work, counting
+from heta_lens._util.work_counting import Work, counting
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import agreement
 from heta_lens.methods.heta.additivity import drops, faithfulness, subsets

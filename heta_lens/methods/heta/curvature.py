@@ -17,7 +17,7 @@ from heta_lens.methods.heta.low_rank import Energy
 
 Support: TypeAlias = Literal["block", "row"]
 Norm: TypeAlias = Literal["hutchinson", "exact", "entrywise"]
-Probes: TypeAlias = Callable[[int], Float[Tensor, "probe d"]]
+Probes: TypeAlias = Callable[[Sequence[int]], Sequence[Float[Tensor, "probe d"]]]  # of each of these tokens
 
 AT_ONCE = 32  # directions whose products are held at every position, before a token's own are kept
 ENUMERABLE = 20  # `exact` visits every sign vector, so its length is limited: 2^20 of them
@@ -81,7 +81,7 @@ def curvature(
 ) -> Curvature:
     """Of the tokens in ``by_start``, in that order; those of a list share the start of their runs.
 
-    ``hessian_from(start)`` is H from a position on; ``probes(i)`` are token i's signs.
+    ``hessian_from(start)`` is H from a position on; ``probes(tokens)`` are the signs of each of these tokens.
     ``support="block"`` probes each token alone and looks at its own block of H; ``"row"`` probes all tokens at once.
     ``at_once`` products are held at every position before a token's own are kept. ``pairs`` asks for the tokens'
     interactions as well, which takes all of them.
@@ -89,10 +89,10 @@ def curvature(
     n, d = embeddings.shape
     tokens = list(chain(*by_start))
     if support == "row" and norm == "hutchinson":
-        signs = torch.stack([probes(i) for i in range(n)], dim=1)
+        signs = torch.stack(list(probes(range(n))), dim=1)
         return Curvature.of(list(hessian_from(0).matmat(signs)[:, tokens].abs().sum(-1).T))
     units = torch.eye(d).to(embeddings)
-    directions = probes if norm == "hutchinson" else lambda _: units
+    directions = probes if norm == "hutchinson" else lambda group: [units] * len(group)
     if support == "block" and not pairs:
         own = _own_products(hessian_from, by_start, directions, at_once)
         return Curvature.of([_SAMPLES[norm](products) for products in own])
@@ -136,7 +136,7 @@ def _own_products(
 ) -> Iterator[Float[Tensor, "k d"]]:
     """For each token i and its directions u, ``H Π_i u`` at i alone; tokens of a list are done together."""
     for group in by_start:
-        operator, own = hessian_from(group[0]), [directions(token) for token in group]
+        operator, own = hessian_from(group[0]), directions(group)
         for places in _few(range(len(group)), at_once // len(own[0])):
             positions = [group[place] - group[0] for place in places]  # in the operator, which begins with the group
             yield from _block_products(operator, positions, [own[place] for place in places], at_once)
@@ -171,8 +171,8 @@ def _all_products(
     """For each token i and its directions u, ``H Π_i u`` from where its run starts; and how much is before i's own."""
     for start, group in starts:
         operator = hessian_from(start)
-        for i in group:
-            yield i - start, torch.cat([operator.matmat(few, i - start) for few in directions(i).split(AT_ONCE)])
+        for i, own in zip(group, directions(group), strict=True):
+            yield i - start, torch.cat([operator.matmat(few, i - start) for few in own.split(AT_ONCE)])
         del operator
 
 

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
 
-from heta_lens._util.progress import Done
 from heta_lens._util.sample_statistics import Samples
+from heta_lens._util.work_counting import Done
 from heta_lens.methods.heta.curvature import (
     Curvature,
     Norm,
@@ -227,7 +227,7 @@ class LowRankHessian(Probed):
     def estimate(self, problem: Problem, wanted: Wanted) -> Curvature:
         segment = problem.segment
         probes, tokens = signs(segment, self.seed, wanted), [position - segment.window.start for position in wanted]
-        every = torch.stack([probes(i) for i in range(len(segment.states))], 1)
+        every = torch.stack(probes(range(len(segment.states))), 1)
         tests = partial(gaussian, self.seed, segment.window.start)
         low = low_rank(segment.hessian_from(problem.batches, problem.done, 0), self.rank, tests, every)
         own = self.support == "block" and not self.interactions  # a token's own block is all that is looked at

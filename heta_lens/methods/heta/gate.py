@@ -14,6 +14,8 @@ from einops import einsum, repeat
 from jaxtyping import Float
 from torch import Tensor
 
+from heta_lens.model.head_outputs import head_outputs
+
 Flow: TypeAlias = Literal["suffix", "suffix_input", "prefix_head", "rollout", "direct"]
 PatternsByLayer: TypeAlias = Sequence[Float[Tensor, "head query key"]]
 """Each is read once, since a cache without patterns runs the model for every read."""
@@ -55,10 +57,8 @@ def _flowing(
 def value_norms(
     values: Float[Tensor, "pos group d_head"], output: Float[Tensor, "head d_head d"], order: int = 1
 ) -> Float[Tensor, "head pos"]:
-    """``‖v_i W_O‖`` for every head; query heads that share a group's values see them repeated."""
-    shared = repeat(values, "pos group d_head -> pos (group share) d_head", share=output.shape[0] // values.shape[1])
-    written = einsum(shared, output, "pos head d_head, head d_head d -> head pos d")
-    return torch.linalg.vector_norm(written, ord=order, dim=-1)
+    """``‖v_i W_O‖`` for every head."""
+    return torch.linalg.vector_norm(head_outputs(values, output), ord=order, dim=-1)
 
 
 def norms_by_layer(

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 
-from heta_lens._util.progress import Done, count
+from heta_lens._util.work_counting import Done, count
 from heta_lens.model.batching import Batches, out_of_memory
 
 Objective: TypeAlias = Callable[[Float[Tensor, "pos d"]], Float[Tensor, ""]]

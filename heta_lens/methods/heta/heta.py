@@ -18,14 +18,15 @@ from torch import Tensor
 
 from heta_lens._util.divergence import DIVERGENCES
 from heta_lens._util.options import check_choice, check_names, settings
-from heta_lens._util.progress import Work, counting, working
+from heta_lens._util.progress import working
+from heta_lens._util.work_counting import Work, counting
 from heta_lens.attribution import Attribution
 from heta_lens.methods.base import Method, Scores
 from heta_lens.methods.heta.additivity import whole_drops
 from heta_lens.methods.heta.audit import audited
 from heta_lens.methods.heta.curvature import Curvature
 from heta_lens.methods.heta.estimators import ProbedHessian, Problem, estimate_everywhere
-from heta_lens.methods.heta.heta_cost import longest_run, work_ahead
+from heta_lens.methods.heta.heta_cost_estimate import longest_run, work_ahead
 from heta_lens.methods.heta.heta_diagnostics import score_facts, warn_of_doubts
 from heta_lens.methods.heta.heta_options import HetaOptions
 from heta_lens.methods.heta.information import Information
@@ -144,11 +145,9 @@ class Heta(HetaOptions, Method):
         3. curvature    S_i = mean_k ‖Π_i H Π_i r_k‖₁, products with the Hessian of each prediction's own g
         4. score        M_i · (β S_i + γ I_i)
         """
-        gated = [Gated.of(self, prediction, work.step()) for prediction in predictions]
-        masked = _masked(self, gated, work.step())
-        return [
-            _scored(self, own_gate, own_masked, work.step()) for own_gate, own_masked in zip(gated, masked, strict=True)
-        ]
+        gated = [Gated.of(self, prediction, work) for prediction in predictions]
+        masked = _masked(self, gated, work)
+        return [_scored(self, own_gate, own_masked, work) for own_gate, own_masked in zip(gated, masked, strict=True)]
 
 
 class Gated(NamedTuple):
@@ -163,9 +162,9 @@ class Gated(NamedTuple):
     @classmethod
     def of(cls, method: Heta, prediction: Prediction, work: Work) -> "Gated":
         segments = method.segments(prediction)
-        with work.counting():
+        with work.step() as step:
             gate, facts = windowed_gate(method, prediction, segments)
-        return cls(prediction, segments, gate, facts, work.cost())
+        return cls(prediction, segments, gate, facts, step.cost())
 
 
 class Masked(NamedTuple):
@@ -181,11 +180,11 @@ class Masked(NamedTuple):
 def _masked(method: Heta, gated: Sequence[Gated], work: Work) -> list[Masked]:
     """Step 2, for all predictions at once."""
     targets, shared_by = [each.prediction for each in gated], len(gated)
-    with work.counting():
+    with work.step() as step:
         checks = _check_derivatives(method, gated[0].segments[-1])
-        drops = whole_drops(targets, method.mask, partial(work.add, "forwards"))
-        moved = _information(method, targets, gated[-1].segments, work) if method.weights[1] else [None] * shared_by
-    cost = work.cost()
+        drops = whole_drops(targets, method.mask, partial(step.add, "forwards"))
+        moved = _information(method, targets, gated[-1].segments, step) if method.weights[1] else [None] * shared_by
+    cost = step.cost()
     return [Masked(*both, checks, cost, shared_by) for both in zip(moved, drops, strict=True)]
 
 
@@ -221,15 +220,15 @@ def _scored(method: Heta, gated: Gated, masked: Masked, work: Work) -> Attributi
     """Steps 3 and 4, and what is known beside the score."""
     prediction, information = gated.prediction, masked.information
     parts = Parts(gated.gate, None, information and information.divergence, *method.weights)
-    with work.counting():
-        curvature, probing = _curvature(method, gated, parts, work)
+    with work.step() as step:
+        curvature, probing = _curvature(method, gated, parts, step)
         parts = replace(parts, curvature=curvature)
         score = parts.score(method.balance)
         facts = score_facts(method, prediction, parts, information, masked.whole_drop)
         if method.audit:
-            facts |= audited(method, prediction, score, work, partial(_explain_fully, method, prediction, work))
+            facts |= audited(method, prediction, score, step, partial(_explain_fully, method, prediction, step))
     facts: dict[str, Any] = gated.facts | facts | probing | {"checks": masked.checks}
-    facts |= _summed([gated.cost, masked.cost, work.cost()])
+    facts |= _summed([gated.cost, masked.cost, step.cost()])
     facts |= {"forwards_shared": masked.cost["forwards"], "forwards_shared_by": masked.shared_by}
     sizes = None
     if curvature is not None and curvature.pairs is not None:

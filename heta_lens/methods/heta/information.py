@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heta_lens._util.divergence import Divergence
-from heta_lens._util.progress import Done
+from heta_lens._util.work_counting import Done
 from heta_lens.model.batching import Batches
 from heta_lens.prediction.masking import masked_copies
 

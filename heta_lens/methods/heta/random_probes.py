@@ -1,6 +1,6 @@
 """The random directions that H is multiplied with: signs for the curvature, Gaussian ones for a low rank."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,15 +27,16 @@ def gaussian(seed: int, start: int, count: int, n: int, d: int) -> Float[Tensor,
 
 @dataclass(frozen=True, eq=False)
 class Signs:
-    """The wanted probes of a token, by its place among states like these; tokens that are none of the wanted get
-    those of the first."""
+    """The wanted probes of tokens, by their places among states like these; those that are none of the wanted get as
+    many as the first."""
 
     seed: int
     start: int  # the position of the first place
     wanted: Mapping[int, range]  # by position
     like: Float[Tensor, "pos d"]
 
-    def __call__(self, place: int) -> Float[Tensor, "probe d"]:
-        position = self.start + place
-        numbers = self.wanted.get(position) or next(iter(self.wanted.values()))
-        return rademacher(self.seed, position, numbers.stop, self.like.shape[1])[numbers.start :].to(self.like)
+    def __call__(self, places: Sequence[int]) -> list[Float[Tensor, "probe d"]]:
+        positions = [self.start + place for place in places]
+        first = next(iter(self.wanted.values()))
+        wanted = {position: self.wanted.get(position) or first for position in positions}
+        return [own.to(self.like) for own in signs_of(self.seed, wanted, self.like.shape[1])]

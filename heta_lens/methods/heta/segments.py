@@ -10,11 +10,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.divergence import Divergence
-from heta_lens._util.progress import Done
+from heta_lens._util.work_counting import Done
 from heta_lens.methods.heta.hessian import HessianOperator, differentiate, gauss_newton, hessian
 from heta_lens.methods.heta.information import Information, LogProbs, information
 from heta_lens.methods.heta.random_probes import rademacher
-from heta_lens.methods.heta.second_derivatives import check_twice_differentiable
+from heta_lens.methods.heta.second_derivative_check import check_twice_differentiable
 from heta_lens.methods.heta.windows import Window, most_central
 from heta_lens.model.batching import MASKED, Batches
 from heta_lens.prediction.masking import Mask

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from heta_lens._util.options import AtLeast
-from heta_lens._util.progress import Work
+from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Scores, refuse_contrast, refuse_overlong
 from heta_lens.methods.layer_reading import full_ids, streams
 from heta_lens.methods.shared_options import WithLayer

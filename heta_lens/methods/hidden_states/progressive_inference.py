@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heta_lens._util.options import COUNT, AtLeast
-from heta_lens._util.progress import Work
+from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Scores, refuse_hooks
 from heta_lens.methods.shared_options import WithBatch, WithBos, WithMask, WithSeed
 from heta_lens.prediction.coalitions import each_token, placed, read_everywhere, still_there

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from heta_lens._util.progress import Work
+from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Scores, refuse_hooks, refuse_overlong
 from heta_lens.methods.heta.segments import rival
 from heta_lens.methods.shared_options import WithBatch

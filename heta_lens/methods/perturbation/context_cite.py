@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heta_lens._util.extras import check_extra
 from heta_lens._util.options import MOST, AtLeast
-from heta_lens._util.progress import Work
+from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Scores, refuse_hooks
 from heta_lens.methods.shared_options import WithBatch, WithMask, WithSeed
 from heta_lens.model.tokenizer import locate

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 
 from heta_lens._util.options import COUNT
-from heta_lens._util.progress import Work
+from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Scores
 from heta_lens.methods.shared_options import WithBatch, WithBos, WithMask, WithScale, WithSeed
 from heta_lens.prediction.coalitions import each_token, placed, with_only, worths

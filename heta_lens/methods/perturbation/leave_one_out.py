@@ -5,7 +5,7 @@ from functools import partial
 from typing import ClassVar, Literal
 
 from heta_lens._util.divergence import DIVERGENCES
-from heta_lens._util.progress import Work
+from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Scores
 from heta_lens.methods.heta.segments import masked_information, whole_segment
 from heta_lens.methods.shared_options import WithBatch, WithMask

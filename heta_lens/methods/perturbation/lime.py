@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from heta_lens._util.caller_warnings import warn
 from heta_lens._util.extras import check_extra
 from heta_lens._util.options import COUNT, AtLeast
-from heta_lens._util.progress import Work
+from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Scores
 from heta_lens.methods.shared_options import WithBatch, WithBos, WithMask, WithScale, WithSeed
 from heta_lens.prediction.coalitions import each_token, placed, with_only, worths

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from heta_lens._util.caller_warnings import warn
 from heta_lens._util.options import COUNT, AtLeast
-from heta_lens._util.progress import Done, Work
+from heta_lens._util.work_counting import Done, Work
 from heta_lens.methods.base import Scores, refuse_contrast, refuse_hooks
 from heta_lens.methods.perturbation.token_replacement import REPLACERS, Replacer, check_replacer, replaced
 from heta_lens.methods.shared_options import WithBatch, WithSeed

@@ -16,7 +16,7 @@ from rich.console import Console
 from helpers.fuzz import mutate
 from heta_lens import Attribution, SpanAttribution, plots
 from heta_lens._util import tensor_storage
-from heta_lens._util.options import keywords
+from heta_lens._util.option_text import keywords
 from heta_lens.data.annotation_protocol import annotated, answer_words
 from heta_lens.data.dataset_files import read
 from heta_lens.data.instance import read_jsonl

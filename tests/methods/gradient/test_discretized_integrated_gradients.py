@@ -12,7 +12,7 @@ import heta_lens.prediction.prompt
 from helpers import zoo
 from helpers.asking import cache_of, plain_embeddings, predict, relative
 from helpers.gradients import TARGET, N, Toy, plain, scores, slope, value
-from heta_lens._util.progress import Work
+from heta_lens._util.work_counting import Work
 from heta_lens.methods.gradient.discretized_integrated_gradients import (
     DiscretizedIntegratedGradients,
     Words,

@@ -15,7 +15,7 @@ from helpers.hessians import hessian_from, random_hessian
 from helpers.sure_models import sure
 from heta_lens._util.sample_statistics import Samples
 from heta_lens.diagnostics import standard_error
-from heta_lens.methods.heta.curvature import Norm, Support, check_enumerable, curvature, expected_l1
+from heta_lens.methods.heta.curvature import Norm, Probes, Support, check_enumerable, curvature, expected_l1
 from heta_lens.methods.heta.random_probes import rademacher
 
 BLOCKS = (
@@ -38,6 +38,11 @@ def found(model: Any, ids: Tensor, **options: Any) -> Tensor:
     return explain(model, ids, TARGET, variant="hessian_only", **options).parts["curvature"]
 
 
+def each(probes: Callable[[int], Tensor]) -> Probes:
+    """Probes of several tokens, given those of one."""
+    return lambda tokens: [probes(token) for token in tokens]
+
+
 def of_quadratic(matrix: Tensor, probes: Callable[[int], Tensor], **options: Any) -> Tensor:
     """The core on ``½ EᵀQE`` at a random point, from any start: its Hessian is Q everywhere."""
     n, _, _, d = matrix.shape
@@ -48,7 +53,7 @@ def of_quadratic(matrix: Tensor, probes: Callable[[int], Tensor], **options: Any
 
     how = {"batch": 4, "done": lambda _: None}
     products = hessian_from(objective_from, at, **{name: options.pop(name, how[name]) for name in how})
-    return curvature(products, at, probes, by_start=chunks(range(n), options.pop("chunk", 2)), **options).values
+    return curvature(products, at, each(probes), by_start=chunks(range(n), options.pop("chunk", 2)), **options).values
 
 
 # ------------------------------------------------------------------------------------------------ on real models
@@ -142,7 +147,7 @@ def test_an_affine_function_has_no_curvature(support: Support, norm: Norm, train
     at = torch.ones(3, 4, dtype=torch.float64)
     products = hessian_from(lambda start: lambda e: (weights[start:] * e).sum() + 1, at, done=counted.append)
     probes = partial(rademacher, 0, probes=2, d=4)
-    samples = curvature(products, at, probes, support=support, norm=norm, by_start=chunks(range(3), 2)).values
+    samples = curvature(products, at, each(probes), support=support, norm=norm, by_start=chunks(range(3), 2)).values
     assert samples.shape == (2 if norm == "hutchinson" else 1, 3)
     assert not samples.any()
     at_once = support == "row" and norm == "hutchinson"
@@ -167,7 +172,7 @@ def test_the_tokens_around_a_chunk_count_as_they_are() -> None:
     for chunk in (1, 2, 3):
         probes = partial(rademacher, 0, probes=1, d=2)
         samples = curvature(
-            hessian_from(objective_from, at), at, probes, norm="entrywise", by_start=chunks(range(3), chunk)
+            hessian_from(objective_from, at), at, each(probes), norm="entrywise", by_start=chunks(range(3), chunk)
         ).values
         assert samples.tolist() == [[pytest.approx(4 * 6 * 21)] * 3], chunk  # every entry of H is 6 (1 + … + 6)
 
@@ -188,7 +193,7 @@ def test_a_chunk_begins_where_the_one_before_it_ends_and_rows_need_all_tokens_at
 
         probes = partial(rademacher, 0, probes=1, d=2)
         samples = curvature(
-            hessian_from(objective_from, at), at, probes, support=support, norm=norm, by_start=chunks(range(5), 2)
+            hessian_from(objective_from, at), at, each(probes), support=support, norm=norm, by_start=chunks(range(5), 2)
         ).values
         torch.testing.assert_close(samples[0], oracle(matrix), rtol=1e-10, atol=0)
         assert starts == begun

@@ -1,6 +1,6 @@
 """How strongly pairs of tokens bend the prediction together, against every block of dense Hessians."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,9 +41,17 @@ def of_quadratic(matrix: Tensor, probes: Any, **options: Any) -> Pairs:
     def objective_from(start: int) -> Callable[[Tensor], Tensor]:
         return lambda embeddings: oracles.quadratic(matrix)(torch.cat([at[:start], embeddings]))
 
+    def own(tokens: Sequence[int]) -> list[Tensor]:
+        return [probes(token) for token in tokens]
+
     products = hessian_from(objective_from, at, batch=options.pop("batch", 64))
     found = curvature(
-        products, at, probes, by_start=chunks(range(n), options.pop("chunk", 2)), pairs=True, **options
+        products,
+        at,
+        own,
+        by_start=chunks(range(n), options.pop("chunk", 2)),
+        pairs=True,
+        **options,
     ).pairs
     assert found is not None
     return found

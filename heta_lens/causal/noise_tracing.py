@@ -17,7 +17,8 @@ from torch.nn.functional import one_hot
 
 from heta_lens._util.options import Batch, check_at_least, check_choice, check_count, chosen_positions
 from heta_lens._util.printable_text import quoted
-from heta_lens._util.progress import Done, working
+from heta_lens._util.progress import working
+from heta_lens._util.work_counting import Done
 from heta_lens.causal.grid_result import Grid
 from heta_lens.methods.perturbation.causal_tracing import all_but_bos, with_noise
 from heta_lens.model.adapter import ModelAdapter

@@ -6,7 +6,7 @@ import pytest
 
 from helpers import zoo
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.architecture import irregularity, neurons, norms, weight_processing
+from heta_lens.model.norms_and_neurons import irregularity, neurons, norms, weight_processing
 
 
 def test_the_parts_of_gpt2_and_llama() -> None:

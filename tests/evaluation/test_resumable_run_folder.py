@@ -21,7 +21,7 @@ import heta_lens
 from heta_lens.cli import app
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry, evaluate, write_report
-from heta_lens.evaluation.run_folder import FINGERPRINT, HOLDER, LOCK, joined, locked
+from heta_lens.evaluation.resumable_run_folder import FINGERPRINT, HOLDER, LOCK, joined, locked
 from heta_lens.evaluation.run_records import RECORDS, RUN, Record, append, read_records, read_run
 
 METRICS = ["morf", "f1"]
@@ -323,7 +323,7 @@ def test_an_error_gives_the_lock_back(folder: Path) -> None:
 
 
 def test_a_file_system_without_locks_is_written_to_with_a_warning(half: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heta_lens.evaluation.run_folder.FileLock.acquire", failing(errno.ENOLCK))
+    monkeypatch.setattr("heta_lens.evaluation.resumable_run_folder.FileLock.acquire", failing(errno.ENOLCK))
     with pytest.warns(UserWarning, match="cannot be locked: see that no other evaluation writes into it"):
         assert len(run(half)) == 2
 
@@ -406,7 +406,7 @@ def test_any_error_of_a_method_is_recorded_with_its_place(
         assert bool(record.failed) == (method == "recency")
         if record.failed:
             line = explain.__code__.co_firstlineno + 1
-            assert record.failed_at == f"evaluation/test_run_folder.py:{line}"
+            assert record.failed_at == f"evaluation/test_resumable_run_folder.py:{line}"
             assert record.failed == f"{error.__name__} ({record.failed_at})"
     write_report(tmp_path)
 
@@ -421,7 +421,9 @@ def test_any_error_of_a_metric_is_recorded_with_its_place(
     broken_metric(monkeypatch, evaluator)
     for record in run(tmp_path).values():
         assert not record.failed and record.values["f1"] is not None
-        assert record.errors == {"morf": f"evaluation/test_run_folder.py:{evaluator.__code__.co_firstlineno + 1}"}
+        assert record.errors == {
+            "morf": f"evaluation/test_resumable_run_folder.py:{evaluator.__code__.co_firstlineno + 1}"
+        }
         assert type(error).__name__ in record.reasons["morf"] and record.errors["morf"] in record.reasons["morf"]
 
 
@@ -434,7 +436,7 @@ def test_an_error_in_a_library_has_the_place_in_the_method_that_called_it(
     monkeypatch.setattr(heta_lens.METHODS["recency"], "explain", explain)
     (record, *_) = run(tmp_path).values()
     assert record.failed.startswith("RuntimeError: ")
-    assert record.failed_at == f"evaluation/test_run_folder.py:{explain.__code__.co_firstlineno + 1}"
+    assert record.failed_at == f"evaluation/test_resumable_run_folder.py:{explain.__code__.co_firstlineno + 1}"
 
 
 @pytest.mark.sample(quick=1)

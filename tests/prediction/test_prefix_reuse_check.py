@@ -7,7 +7,7 @@ import torch
 
 from helpers import zoo
 from helpers.asking import predict
-from heta_lens.prediction.prefix_reuse import reusable_prefix
+from heta_lens.prediction.prefix_reuse_check import reusable_prefix
 
 
 def tried(build: Any, length: int = 6, *, hooked: bool = False, wrong: float = 0.0) -> tuple[Any, str]:

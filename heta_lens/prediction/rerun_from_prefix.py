@@ -16,12 +16,12 @@ from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heta_lens._util.progress import counting
+from heta_lens._util.work_counting import counting
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooking import BatchHook, Places, put, put_positions
 from heta_lens.model.locking import one_at_a_time
 from heta_lens.model.model_protocol import KeysValues
-from heta_lens.prediction.prefix_reuse import reusable_prefix
+from heta_lens.prediction.prefix_reuse_check import reusable_prefix
 
 
 @dataclass(frozen=True)

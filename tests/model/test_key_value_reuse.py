@@ -7,6 +7,7 @@ import torch
 
 from helpers import zoo
 from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.key_value_reuse import BridgeReuse, HookedTransformerReuse, KeyValueReuse, is_hooked_transformer
 
 
 @torch.no_grad()
@@ -27,3 +28,25 @@ def test_a_run_that_continues_equals_a_full_run(build: Any) -> None:
         torch.testing.assert_close(values[:1], kept_values)
         assert torch.equal(joined_keys, kept_keys)
         assert torch.equal(joined_values, kept_values)
+
+
+def test_a_bridge_is_not_taken_for_a_hooked_transformer() -> None:
+    assert not is_hooked_transformer(zoo.bridge("gpt2"))
+
+
+@pytest.mark.parametrize(
+    ("build", "kind"),
+    [
+        (zoo.bridge, BridgeReuse),
+        pytest.param(
+            zoo.hooked,
+            HookedTransformerReuse,
+            marks=pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4"),
+        ),
+    ],
+)
+def test_positions_are_on_the_axis_that_a_kind_says(build: Any, kind: type[KeyValueReuse]) -> None:
+    adapter = ModelAdapter(build("gpt2"))
+    assert isinstance(adapter.reuse, kind)
+    for keys, values in adapter.keys_values(zoo.prompt(adapter.model, 5)):
+        assert keys.shape[adapter.reuse.position_axis] == values.shape[adapter.reuse.position_axis] == 5

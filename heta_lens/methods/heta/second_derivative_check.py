@@ -9,7 +9,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens._util.progress import count
+from heta_lens._util.work_counting import count
 from heta_lens.methods.heta.hessian import differentiate
 from heta_lens.model.batching import Batches
 

@@ -11,7 +11,7 @@ from helpers.asking import relative
 from helpers.metric_inputs import MODEL, prediction_of
 from heta_lens.methods.perturbation.leave_one_out import LeaveOneOut
 from heta_lens.metrics import cascade
-from heta_lens.metrics.sanity_checks import shuffled
+from heta_lens.metrics.weight_randomisation import shuffled
 
 
 @MODEL

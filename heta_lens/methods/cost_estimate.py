@@ -14,7 +14,7 @@ from heta_lens._util.token_share import token_count
 from heta_lens.methods.base import Method
 from heta_lens.methods.heta.hessian import HessianOperator, hessian
 from heta_lens.methods.heta.heta import Heta
-from heta_lens.methods.heta.heta_cost import Positions, counts, longest_run
+from heta_lens.methods.heta.heta_cost_estimate import Positions, counts, longest_run
 from heta_lens.model.batching import Batches
 from heta_lens.model.locking import one_at_a_time
 from heta_lens.model.memory_estimates import available

@@ -12,7 +12,7 @@ import heta_lens.plots
 from helpers import zoo
 from helpers.asking import cache_of, explain
 from helpers.views import data, seen, view
-from heta_lens.plots.coloured_tokens import circuitsvis
+from heta_lens.plots.circuitsvis_tokens import circuitsvis
 
 MARKUP = ["<bos>", "<s>", "</s>", "<b>", "<script>x</script>", "</script>", "<!--", "<img/src/onerror=alert(1)>", "a<b"]
 MARKUP += ["<?", "&amp;", "&lt;b&gt;", "&copy"]

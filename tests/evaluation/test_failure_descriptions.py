@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from heta_lens.evaluation.failures import description, raised_at
+from heta_lens.evaluation.failure_descriptions import description, raised_at
 
 
 def raised(error: type[Exception], message: str) -> Exception:
@@ -20,7 +20,7 @@ def test_errors_written_for_users_speak_for_themselves() -> None:
 
 def test_other_errors_say_where_they_were_raised() -> None:
     error = raised(RuntimeError, "broken")
-    assert raised_at(error).startswith("evaluation/test_failures.py:")
+    assert raised_at(error).startswith("evaluation/test_failure_descriptions.py:")
     assert description(error) == f"RuntimeError: broken ({raised_at(error)})"
     assert description(raised(KeyError, "")).startswith("KeyError: ''")
 
@@ -28,4 +28,6 @@ def test_other_errors_say_where_they_were_raised() -> None:
 def test_the_place_is_outside_of_libraries() -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         json.loads("{")
-    assert raised_at(caught.value).startswith("evaluation/test_failures.py:") and not raised_at(ValueError("never"))
+    assert raised_at(caught.value).startswith("evaluation/test_failure_descriptions.py:") and not raised_at(
+        ValueError("never")
+    )
