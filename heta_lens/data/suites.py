@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from heta_lens._util.options import check_at_least, check_choice, check_count, hint
-from heta_lens.data import curated, longra, recall_instances, tellmewhy, wikibio
+from heta_lens.data import curated, longra, recall_as_instances, tellmewhy, wikibio
 from heta_lens.data.dataset_files import load, read
 from heta_lens.data.instance import Instance, read_jsonl
 from heta_lens.data.portable_random import Draw
@@ -92,7 +92,7 @@ def _recall(request: SuiteRequest) -> list[Instance]:
     split: Any = request.split or "test"
     # A voice is one wording. Otherwise use more templates than the few that the demo model was trained on.
     knobs = {"wordings": "more" if options.get("voice") is None else "trained", **options}
-    return list(recall_instances.instances(split, seed=request.seed, count=request.limit, **knobs))
+    return list(recall_as_instances.instances(split, seed=request.seed, count=request.limit, **knobs))
 
 
 def _curated(request: SuiteRequest) -> list[Instance]:

@@ -8,9 +8,8 @@ from math import nan
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from scipy.optimize import nnls
-from scipy.special import comb
 
 from heta_lens._util.extras import extra
 
@@ -27,7 +26,6 @@ class Linear(NamedTuple):
         return masks @ self.weights + self.intercept
 
 
-# ------------------------------------------------------------------------------------------------------------- fits
 def ridge(
     masks: Bool[np.ndarray, "sample player"],
     values: Float[np.ndarray, "sample"],
@@ -129,33 +127,3 @@ def explained(
         return nan
     spread = float(weights @ (values - np.average(values, weights=weights)) ** 2)
     return float(1 - weights @ (values - fitted) ** 2 / spread) if spread > 0 else nan
-
-
-# -------------------------------------------------------------------------------------------------------- coalitions
-def sizes(players: int) -> Float[np.ndarray, "size"]:
-    """The weight in Shapley values of the coalitions of each size, from one player to all but one; sums to 1."""
-    size = np.arange(1, players)
-    mass = 1 / (size * (players - size))
-    return mass / mass.sum()
-
-
-def kernel(size: Int[np.ndarray, "sample"], players: int) -> Float[np.ndarray, "sample"]:
-    """The weight of a single coalition of that size: ``(M - 1) / (C(M, k) k (M - k))``."""
-    return (players - 1) / (comb(players, size) * size * (players - size))
-
-
-def every_coalition(players: int) -> Bool[np.ndarray, "sample player"]:
-    """Every coalition except the empty and the full one."""
-    numbers = np.arange(1, 2**players - 1)
-    return (numbers[:, None] >> np.arange(players)) % 2 == 1
-
-
-def random_coalitions(
-    generator: np.random.Generator, players: int, count: int, *, paired: bool = False
-) -> Bool[np.ndarray, "sample player"]:
-    """Random members of a random size (see `sizes`); if ``paired``, each coalition's complement is one too."""
-    drawn = (count + 1) // 2 if paired else count
-    size = generator.choice(np.arange(1, players), drawn, p=sizes(players))
-    rank = generator.random((drawn, players)).argsort(1).argsort(1)
-    coalitions = rank < size[:, None]
-    return np.concatenate([coalitions, ~coalitions])[:count] if paired else coalitions

@@ -9,7 +9,7 @@ from sklearn.metrics import cohen_kappa_score, f1_score, jaccard_score
 
 from helpers.dataset_records import NINA, unchecked
 from heta_lens._util.text_spans import Span
-from heta_lens.data import recall_instances
+from heta_lens.data import recall_as_instances
 from heta_lens.data.annotation_protocol import FUNCTION_WORDS, agreement, annotated, answer_words, markable_words
 from heta_lens.data.instance import Instance
 from heta_lens.data.text_layout import occurrences
@@ -66,7 +66,7 @@ def test_answer_words_are_those_of_answer_and_question() -> None:
 
 
 def test_agreement_is_that_of_scikit_learn_over_all_words() -> None:
-    told = list(recall_instances.instances(count=6, hops=2))
+    told = list(recall_as_instances.instances(count=6, hops=2))
     found = list(annotated(told, [answer_words]))
     left, right = ([word in one.gold for one in several for word in markable_words(one)] for several in (found, told))
     scores = agreement(found, told)

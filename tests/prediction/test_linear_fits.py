@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from itertools import permutations
-from math import comb, factorial, isnan
+from math import factorial, isnan
 from typing import Any
 
 import numpy as np
@@ -12,16 +12,13 @@ from sklearn.linear_model import Lasso, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from heta_lens.prediction.drawn_coalitions import every_coalition, kernel
 from heta_lens.prediction.linear_fits import (
     Linear,
-    every_coalition,
     explained,
-    kernel,
     lasso,
-    random_coalitions,
     ridge,
     shapley,
-    sizes,
 )
 
 Game = Callable[[frozenset[int]], float]
@@ -211,53 +208,6 @@ def test_players_that_no_coalition_tells_apart_get_the_same() -> None:
     close(found, [1, 1, 5])
 
 
-# -------------------------------------------------------------------------------------------------------- coalitions
-@pytest.mark.parametrize("players", [1, 2, 5, 9])
-def test_every_coalition_is_there_once(players: int) -> None:
-    rows = {tuple(row) for row in every_coalition(players)}
-    assert len(rows) == len(every_coalition(players)) == 2**players - 2
-    assert not rows & {(False,) * players, (True,) * players}
-
-
-@pytest.mark.parametrize("players", [2, 3, 7, 12])
-def test_sizes_weigh_what_their_coalitions_do_together(players: int) -> None:
-    mass = [comb(players, k) * (players - 1) / (comb(players, k) * k * (players - k)) for k in range(1, players)]
-    close(sizes(players), np.array(mass) / sum(mass))
-    alone = kernel(np.arange(1, players), players)
-    close(alone * [comb(players, k) for k in range(1, players)], mass)
-
-
-def test_random_coalitions_have_random_sizes_and_members() -> None:
-    drawn = random_coalitions(np.random.default_rng(0), 6, 40_000)
-    close(np.bincount(drawn.sum(1), minlength=7)[1:6] / 40_000, sizes(6), 0.01)
-    close(drawn[drawn.sum(1) == 2].mean(0), np.full(6, 1 / 3), 0.02)
-
-
-@pytest.mark.parametrize("count", [8, 7])
-def test_pairs_are_a_coalition_and_its_opponents(count: int) -> None:
-    drawn = random_coalitions(np.random.default_rng(0), 5, count, paired=True)
-    assert drawn.shape == (count, 5)
-    assert (drawn[4:] == ~drawn[: count - 4]).all()
-
-
-def test_random_coalitions_come_near_the_truth_and_pairs_nearer() -> None:
-    table, ends = np.random.default_rng(3).normal(size=2**7), [np.zeros(7, dtype=bool), np.ones(7, dtype=bool)]
-    empty, full = (float(table[end @ (1 << np.arange(7))]) for end in ends)
-
-    def values(masks: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        return shapley(masks, table[masks @ (1 << np.arange(7))], weights, empty, full)
-
-    every = every_coalition(7)
-    exact = values(every, kernel(every.sum(1), 7))
-
-    def error(count: int, paired: bool) -> float:
-        drawn = [random_coalitions(np.random.default_rng([s, 7]), 7, count, paired=paired) for s in range(20)]
-        return float(np.mean([np.abs(values(masks, everyone(masks)) - exact).max() for masks in drawn]))
-
-    assert error(2000, True) < 0.4 * error(110, True) and error(2000, True) < error(2000, False)
-    assert error(440, True) < 0.9 * error(440, False)
-
-
 # ------------------------------------------------------------------------------------------------------- how it fits
 def test_how_much_of_the_variance_is_explained() -> None:
     values, weights = np.array([0.0, 1, 2, 5]), np.array([1.0, 1, 1, 3])
@@ -286,6 +236,3 @@ def test_captums_kernel_shap_fits_the_same() -> None:
     proper = masks.any(1) & ~masks.all(1)
     ends = wild(frozenset()), wild(frozenset(range(6)))
     close(shapley(masks[proper], values[proper], np.ones(proper.sum()), *ends), theirs[0], 1e-3)
-
-
-# --------------------------------------------------------------------------------------------------------- sentences

@@ -26,6 +26,7 @@ from heta_lens.methods.heta.additivity import whole_drops
 from heta_lens.methods.heta.audit import audited
 from heta_lens.methods.heta.curvature import Curvature
 from heta_lens.methods.heta.estimators import ProbedHessian, Problem, estimate_everywhere
+from heta_lens.methods.heta.gate_of_variant import gate_of_variant
 from heta_lens.methods.heta.heta_cost_estimate import longest_run, work_ahead
 from heta_lens.methods.heta.heta_diagnostics import score_facts, warn_of_doubts
 from heta_lens.methods.heta.heta_options import HetaOptions
@@ -34,7 +35,6 @@ from heta_lens.methods.heta.score import Parts
 from heta_lens.methods.heta.segments import Segment, masked_information
 from heta_lens.methods.heta.stopping import estimate_until_sure
 from heta_lens.methods.heta.variants import PRESETS
-from heta_lens.methods.heta.windowed_gate import windowed_gate
 from heta_lens.methods.heta.windows import averaged
 from heta_lens.model.locking import one_at_a_time
 from heta_lens.prediction.make_attribution import make_attribution
@@ -163,7 +163,7 @@ class Gated(NamedTuple):
     def of(cls, method: Heta, prediction: Prediction, work: Work) -> "Gated":
         segments = method.segments(prediction)
         with work.step() as step:
-            gate, facts = windowed_gate(method, prediction, segments)
+            gate, facts = gate_of_variant(method, prediction, segments)
         return cls(prediction, segments, gate, facts, step.cost())
 
 

@@ -15,7 +15,8 @@ from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Scores, refuse_hooks
 from heta_lens.methods.shared_options import WithBatch, WithBos, WithMask, WithSeed
 from heta_lens.prediction.coalitions import each_token, placed, read_everywhere, still_there
-from heta_lens.prediction.linear_fits import random_coalitions, shapley, sizes
+from heta_lens.prediction.drawn_coalitions import random_coalitions, sizes
+from heta_lens.prediction.linear_fits import shapley
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.readout import Scale, ablated, with_others_masked
 

@@ -12,7 +12,8 @@ from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Scores
 from heta_lens.methods.shared_options import WithBatch, WithBos, WithMask, WithScale, WithSeed
 from heta_lens.prediction.coalitions import each_token, placed, with_only, worths
-from heta_lens.prediction.linear_fits import every_coalition, kernel, random_coalitions, shapley
+from heta_lens.prediction.drawn_coalitions import every_coalition, kernel, random_coalitions
+from heta_lens.prediction.linear_fits import shapley
 from heta_lens.prediction.prediction import Prediction
 
 FEW = 10  # tokens, all of whose coalitions can be run

@@ -14,7 +14,7 @@ from heta_lens.methods.heta.windows import leakage, window_gate
 from heta_lens.prediction.prediction import Prediction
 
 
-def windowed_gate(
+def gate_of_variant(
     options: HetaOptions, prediction: Prediction, segments: Sequence[Segment]
 ) -> tuple[Float[Tensor, "pos"], dict[str, Any]]:
     """M, and what there is to say about its flow and about how windows change it."""
