@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,16 @@ def tables(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
+def test_progress_counts_what_was_there_and_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    instances = suite("recall", limit=2)
+    evaluated(tmp_path, instances, "recency", metrics=["f1"])
+    steps: list[int] = []
+    bar = contextmanager(lambda total, _: iter([steps.append]) if total == 4 else iter([]))
+    monkeypatch.setattr("heta_lens.evaluation.runner._progress_bar", bar)
+    evaluated(tmp_path, instances, "recency", "random", metrics=["f1"])
+    assert steps == [1, 1, 1, 1]  # of each prompt, the method that was there, and the one that was added
+
+
 def test_a_run_that_is_killed_goes_on_and_ends_with_the_same_tables(tmp_path: Path) -> None:
     words = [*WORDS, "-m", ",".join(QUICK), "--metrics", ",".join(FEW)]
     begun = subprocess.Popen(

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import fields
 from functools import lru_cache
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from helpers.asking import doubts_allowed, explain, relative
 from helpers.paths import ROOT
 from heta_lens import METHODS
 from heta_lens.cli import app
+from heta_lens.methods.method_registry import MethodRegistry
 
 QUICK: dict[str, dict[str, Any]] = {
     "heta": {"probes": 2},
@@ -295,3 +297,17 @@ def test_a_token_that_reaches_nothing_gets_nothing(method: str) -> None:
     scores = explain(model, ids, TARGET, method=method, **options).scores.abs()
     assert scores[:deaf].max() <= NEARLY.get(method, 1e-9) * scores[deaf:].max()
     assert scores[deaf:].max() > 0
+
+
+def test_a_method_of_another_package_is_there_if_it_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    registered = [
+        EntryPoint("fine", "helpers.asking:plain_embeddings", "heta_lens.methods"),
+        EntryPoint("broken", "no_such_package:Method", "heta_lens.methods"),
+    ]
+    monkeypatch.setattr("heta_lens.methods.method_registry.entry_points", lambda **_: registered)
+    registry = MethodRegistry()
+    assert "fine" in registry and "fine" in registry  # looked up, and loaded already
+    assert "no such method" not in registry
+    with pytest.warns(UserWarning, match="method 'broken' of the package no_such_package cannot be loaded"):
+        assert "broken" not in registry
+    assert [name for name in registry if name not in METHODS] == ["fine"]

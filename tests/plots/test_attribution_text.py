@@ -75,6 +75,7 @@ def test_it_fits_a_terminal_whatever_the_tokens(token: str):
 def test_what_is_cut_short_says_so():
     made = attribution(["a" * 200], [1], target_text="b" * 200)
     assert [("…" in line) for line in lines(made)[:2]] == [True, True]
+    assert lines(made)[0] == f"heta: why '{'b' * 48}…?"  # 50 cells with the quotation mark and the ellipsis
 
 
 def test_columns_line_up_under_wide_characters():

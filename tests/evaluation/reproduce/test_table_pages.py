@@ -2,12 +2,14 @@
 
 import csv
 from io import StringIO
+from math import inf, nan
 from pathlib import Path
 
 import pytest
 
 from helpers.small_tables import SMALL
-from heta_lens.evaluation.reproduce import prompt_sets, reproduce, reproduce_table
+from heta_lens.evaluation.intervals import Estimate
+from heta_lens.evaluation.reproduce import prompt_sets, reproduce, reproduce_table, table_pages
 from heta_lens.evaluation.reproduce.paper_values import printed
 
 
@@ -23,3 +25,21 @@ def test_a_model_fills_its_own_block(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert {line["block"] for line in lines if line["ours"]} == {"GPT-J"}
     assert all("needs --model" in line["note"] for line in lines if line["block"] != "GPT-J")
     assert "demo model" not in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (1234.0, "1,234 [1,233, 1,235]"),
+        (100.0, "100 [99, 101]"),
+        (-100.0, "-100 [-101, -99]"),
+        (99.5, "99.500 [98.500, 100.500]"),
+    ],
+)
+def test_large_figures_have_no_decimals(value: float, written: str) -> None:
+    assert table_pages._with_interval(Estimate(value, value - 1, value + 1, 9, 9, "instances")) == written
+
+
+def test_a_figure_without_bounds_stands_alone() -> None:
+    assert table_pages._with_interval(Estimate(250.0, nan, nan, 1, 1, "instances")) == "250"
+    assert table_pages._with_interval(Estimate(inf, nan, nan, 1, 1, "instances")).startswith("∞")
