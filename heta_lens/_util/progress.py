@@ -1,7 +1,7 @@
 """Showing work while it lasts."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from time import perf_counter
@@ -9,6 +9,7 @@ from time import perf_counter
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from heta_lens._util.progress_bar import Bar
 from heta_lens._util.work_counting import Work
 
 MOST_WORK = 10**9  # runs of one kind: weeks of them, of the smallest model
@@ -16,8 +17,8 @@ PATIENCE = 2.0  # seconds that nobody needs a bar for
 
 
 @contextmanager
-def working(expected: dict[str, int], show: bool | None) -> Iterator[Work]:
-    """Count the work done inside; ``show`` draws a bar per kind of work.
+def working(expected: dict[str, int], show: bool | None, cheaper: Callable[[], str] = lambda: "") -> Iterator[Work]:
+    """Count the work done inside; ``show`` draws a bar per kind of work, and says what is ``cheaper`` than long work.
 
     None draws it only where someone watches, and only of work that lasts. Work without end is refused.
     """
@@ -31,15 +32,15 @@ def working(expected: dict[str, int], show: bool | None) -> Iterator[Work]:
         yield Work()
         return
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-    bar = Progress(*columns, console=console, transient=console.is_terminal)
+    bars = Progress(*columns, console=console, transient=console.is_terminal)
     for kind, total in expected.items():
         if total:
-            bar.add_task(kind, total=total, kind=kind)
+            bars.add_task(kind, total=total, kind=kind)
+    bar = Bar(bars, perf_counter() + PATIENCE if show is None else 0.0, cheaper)
     try:
-        yield Work(bar=bar, due=perf_counter() + PATIENCE if show is None else 0.0)
+        yield Work(bar=bar)
     finally:
-        if bar.live.is_started:
-            bar.stop()
+        bar.stop()
 
 
 def _watched(console: Console) -> bool:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TypeAlias
 
-from rich.progress import Progress
+from heta_lens._util.progress_bar import Bar
 
 Done: TypeAlias = Callable[[int], None]  # called with how many units of work were just done
 
@@ -55,22 +55,17 @@ class Work:
     done: Counter[str] = field(default_factory=Counter)
     ran: Counter[str] = field(default_factory=Counter)
     started: float = field(default_factory=perf_counter)
-    bar: Progress | None = None
-    due: float = 0.0  # when the bar is to appear
+    bar: Bar | None = None
 
     def add(self, kind: str, units: int) -> None:
         self.done[kind] += units
         if self.bar is not None:
-            if not self.bar.live.is_started and perf_counter() >= self.due:
-                self.bar.start()
-            for task in self.bar.tasks:
-                if task.fields["kind"] == kind:
-                    self.bar.advance(task.id, units)
+            self.bar.advance(kind, units)
 
     @contextmanager
     def step(self) -> Iterator["Work"]:
         """A part of it, which counts what the model does inside as its own."""
-        part = Work(bar=self.bar, due=self.due)
+        part = Work(bar=self.bar)
         with part.counting():
             yield part
 

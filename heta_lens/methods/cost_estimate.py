@@ -14,7 +14,7 @@ from heta_lens._util.token_share import token_count
 from heta_lens.methods.base import Method
 from heta_lens.methods.heta.hessian import HessianOperator, hessian
 from heta_lens.methods.heta.heta import Heta
-from heta_lens.methods.heta.heta_cost_estimate import Positions, counts, longest_run
+from heta_lens.methods.heta.heta_cost_estimate import Positions, cheaper_options, counts, longest_run
 from heta_lens.model.batching import Batches
 from heta_lens.model.locking import one_at_a_time
 from heta_lens.model.memory_estimates import available
@@ -23,7 +23,6 @@ from heta_lens.prediction.prediction import Prediction
 TRIED = 1 / 16  # of the prompt's tokens: so many copies are run at most, to see how long they take
 HELD = 1.15  # bytes that the allocator holds for each that is in use
 CHECKS = 3  # forwards' worth of making sure of the cache, of reusing a prefix and of second derivatives
-GROUPS, WINDOWS = (16, 8), (512, 256, 128, 64)
 MINUTE, HOUR = 60, 3600
 
 
@@ -103,7 +102,7 @@ def estimated(method: Method, prediction: Prediction, memory: float | int | None
     if not isinstance(method, Heta):
         return _baseline_cost(method, prediction, free)
     speed = timed(prediction)
-    own, *others = (_heta_cost(one, prediction, speed, free) for one in (method, *_cheaper(method, prediction)))
+    own, *others = (_heta_cost(one, prediction, speed, free) for one in (method, *cheaper_options(method, prediction)))
     if memory is not None:  # of which the method itself would know nothing
         others = [replace(other, options=other.options | {"batch": other.batch}) for other in others]
     fits = own.memory <= free
@@ -211,23 +210,6 @@ def _baseline_cost(method: Method, prediction: Prediction, free: int) -> Estimat
         free=free,
         method=method.name,
     )
-
-
-def _cheaper(method: Heta, prediction: Prediction) -> Iterator[Heta]:
-    """Options that compute the same score at a lower cost, where ``full`` is too slow or too large."""
-    if method.variant != "full" or not method.weights[0] or method.norm != "hutchinson" or method.interactions:
-        return
-    unwanted = {"support", "groups", "tolerance", "prune"}
-    unwanted |= method.without_effect.keys()
-    kept: dict[str, Any] = {name: value for name, value in method.chosen.items() if name not in unwanted}
-    if method.support == "block":
-        yield from (Heta(**kept, groups=groups) for groups in GROUPS if groups < (method.groups or len(prediction)))
-        yield Heta(**kept, support="row")
-    for window in (size for size in WINDOWS if size <= len(prediction) // 2):
-        yield Heta(variant="win", window=window, **kept)
-    random = {"probes", "seed"}
-    kept = {name: value for name, value in kept.items() if name not in random}
-    yield Heta(variant="gs", **kept)
 
 
 def _duration(seconds: float) -> str:

@@ -61,11 +61,11 @@ def test_a_bar_appears_when_work_lasts_whatever_step_it_is_in(monkeypatch: pytes
     screen = Terminal()
     with redirect_stderr(screen), working({"hvps": 3}, None) as work:
         work.add("hvps", 1)
-        assert not work.bar.live.is_started
+        assert not work.bar.drawn
         sleep(0.02)
         with work.step() as step:
             step.add("hvps", 1)
-        assert work.bar.live.is_started
+        assert work.bar.drawn
     assert "hvps" in screen.getvalue()
 
 
@@ -103,13 +103,13 @@ def test_bars_move_with_the_work_of_their_kind():
     with redirect_stderr(Terminal()), working({"hvps": 4, "forwards": 2}, True) as work:
         work.add("hvps", 3)
         work.add("something else", 1)
-        assert [(task.completed, task.total) for task in work.bar.tasks] == [(3, 4), (0, 2)]
+        assert [(task.completed, task.total) for task in work.bar.bars.tasks] == [(3, 4), (0, 2)]
 
 
 def test_all_bars_are_full_when_the_work_is_done_even_if_a_kind_had_none():
     with redirect_stderr(Terminal()), working({"hvps": 2, "forwards": 0}, True) as work:
         work.add("hvps", 2)
-        assert all(task.finished for task in work.bar.tasks)
+        assert all(task.finished for task in work.bar.bars.tasks)
 
 
 def fail_while_working() -> None:

@@ -27,7 +27,7 @@ from heta_lens.methods.heta.audit import audited
 from heta_lens.methods.heta.curvature import Curvature
 from heta_lens.methods.heta.estimators import ProbedHessian, Problem, estimate_everywhere
 from heta_lens.methods.heta.gate_of_variant import gate_of_variant
-from heta_lens.methods.heta.heta_cost_estimate import longest_run, work_ahead
+from heta_lens.methods.heta.heta_cost_estimate import cheaper_way, longest_run, work_ahead
 from heta_lens.methods.heta.heta_diagnostics import score_facts, warn_of_doubts
 from heta_lens.methods.heta.heta_options import HetaOptions
 from heta_lens.methods.heta.information import Information
@@ -109,7 +109,8 @@ class Heta(HetaOptions, Method):
         expected = Counter[str]()
         for group in groups:
             expected.update(work_ahead(self, group))
-        with predictions[0].running(), working(dict(expected), self.progress) as work:
+        cheaper = partial(cheaper_way, self, predictions[-1])
+        with predictions[0].running(), working(dict(expected), self.progress, cheaper) as work:
             results = [result for group in groups for result in self.explain_together(group, work)]
         warn_of_doubts(self, results)
         return results

@@ -1,9 +1,9 @@
 """What HETA takes, before it is begun: one count of its runs, for the progress bar and for `estimate`."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from heta_lens.methods.heta.additivity import SUBSETS
 from heta_lens.methods.heta.estimators import Problem, Products
@@ -14,6 +14,9 @@ from heta_lens.model.batching import GRAPH, MASKED, PRODUCT, per_product
 from heta_lens.model.hook_sites import pattern_name, values_name
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.prompt import TAIL
+
+GROUPS, WINDOWS = (16, 8), (512, 256, 128, 64)  # that are proposed
+WORTHWHILE = 0.8  # of the runs: a change of options that saves less is not proposed by itself
 
 
 def work_ahead(options: HetaOptions, predictions: Sequence[Prediction]) -> dict[str, int]:
@@ -136,3 +139,38 @@ def put_back(options: HetaOptions, segments: Sequence[Segment]) -> bool:
     own = set[int]() if layer is None else {layer}
     lowest = 1 if options.weights[1] or layer is None else layer + 1
     return prediction.prompt.kept is None and bool({*range(lowest, prediction.adapter.layers)} - own)
+
+
+# ------------------------------------------------------------------------------------------------ what is cheaper
+Cheaper = TypeVar("Cheaper", bound=HetaOptions)
+
+
+def cheaper_options(method: Cheaper, prediction: Prediction) -> Iterator[Cheaper]:
+    """Options that compute the same score at a lower cost, where ``full`` is too slow or too large."""
+    if method.variant != "full" or not method.weights[0] or method.norm != "hutchinson" or method.interactions:
+        return
+    unwanted = {"support", "groups", "tolerance", "prune"}
+    unwanted |= method.without_effect.keys()
+    kept: dict[str, Any] = {name: value for name, value in method.chosen.items() if name not in unwanted}
+    with_options = type(method)
+    if method.support == "block":
+        yield from (with_options(**kept, groups=few) for few in GROUPS if few < (method.groups or len(prediction)))
+        yield with_options(**kept, support="row")
+    for window in (size for size in WINDOWS if size <= len(prediction) // 2):
+        yield with_options(variant="win", window=window, **kept)
+    random = {"probes", "seed"}
+    kept = {name: value for name, value in kept.items() if name not in random}
+    yield with_options(variant="gs", **kept)
+
+
+def cheaper_way(method: HetaOptions, prediction: Prediction) -> str:
+    """The cheaper options nearest to these, and what share of the runs they take; in a sentence, if there are any."""
+    own = counts(method, prediction).ran.runs
+    for other in cheaper_options(method, prediction):
+        share = counts(other, prediction).ran.runs / own
+        if share < WORTHWHILE:
+            names = (method.chosen.keys() | other.chosen.keys()) - other.without_effect.keys()
+            changed = [name for name in sorted(names) if getattr(other, name) is not getattr(method, name)]
+            written = ", ".join(f"{name}={getattr(other, name)!r}" for name in changed)
+            return f"{written} would take about {share:.0%} of this; heta_lens.estimate lists what is cheaper"
+    return ""

@@ -12,11 +12,12 @@ from torch import Tensor
 
 import heta_lens
 from helpers import zoo
-from helpers.asking import cache_of, explain
+from helpers.asking import cache_of, explain, predict
 from helpers.costs import estimate
 from heta_lens.api import METHODS
 from heta_lens.causal import gate_heads
 from heta_lens.methods.heta.gate import Flow
+from heta_lens.methods.heta.heta_cost_estimate import cheaper_way
 from heta_lens.methods.heta.variants import VARIANTS
 from heta_lens.model.adapter import ModelAdapter
 
@@ -242,3 +243,30 @@ def test_the_vocabulary_is_read_once_for_a_batch(monkeypatch: pytest.MonkeyPatch
     )
     heta_lens.attribute_batch(cache, variant="transition_only")
     assert len(read) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "begins"),
+    [
+        ({}, "groups=8 would take about "),
+        ({"groups": None, "beta": 1.0, "probes": 5}, "groups=16 would take about "),
+        ({"groups": 4}, "support='row' would take about "),
+        ({"support": "row", "probes": 40}, "variant='gs' would take about "),
+    ],
+    ids=str,
+)
+def test_a_long_wait_has_a_cheaper_way(options: dict[str, Any], begins: str) -> None:
+    """Named by what is to be changed, with its share of the work."""
+    model = zoo.bridge("gpt2")
+    prediction = predict(model, zoo.prompt(model, 60))
+    advice = cheaper_way(heta_lens.Heta(**options), prediction)
+    assert advice.startswith(begins)
+    share = int(advice.removeprefix(begins).partition("%")[0])
+    assert 0 < share < 80
+
+
+def test_what_is_cheap_has_no_cheaper_way() -> None:
+    model = zoo.bridge("gpt2")
+    prediction = predict(model, zoo.prompt(model, 60))
+    for variant in ("kl_only", "gs", "transition_only"):
+        assert cheaper_way(heta_lens.Heta(variant=variant), prediction) == ""
