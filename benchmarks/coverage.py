@@ -142,16 +142,16 @@ def archived_records() -> list[dict[str, Any]]:
 
 
 def archived() -> Mapping[str, tuple[Draw, Aggregate, float]]:
-    found = {}
+    kinds = {}
     for name, (metric, method, aggregate) in ARCHIVED.items():
         groups = [np.stack([*values.values()]) for values in archived_values(metric, method).values()]
-        found[name] = (partial(templates_of, groups), aggregate, value_of(groups, aggregate))
-    return found
+        kinds[name] = (partial(templates_of, groups), aggregate, value_of(groups, aggregate))
+    return kinds
 
 
 def archived_pairs() -> Mapping[str, tuple[DrawPair, Aggregate]]:
     """A method against another, which is moved so far that they are equal over all records."""
-    found = {}
+    pairs = {}
     for name, (metric, method, aggregate) in ARCHIVED.items():
         if name != "archived near-perfect share":  # moved, its values would be no hits and misses
             own, other = archived_values(metric, method), archived_values(metric, RIVAL)
@@ -160,8 +160,8 @@ def archived_pairs() -> Mapping[str, tuple[DrawPair, Aggregate]]:
             apart = value_of(ours, aggregate) - value_of(theirs, aggregate)
             moved = [shifted(group, apart, aggregate) for group in theirs]
             joined = [np.concatenate(pair, 1) for pair in zip(ours, moved, strict=True)]
-            found[name] = (partial(pairs_of, joined), aggregate)
-    return found
+            pairs[name] = (partial(pairs_of, joined), aggregate)
+    return pairs
 
 
 def value_of(groups: Sequence[Float[np.ndarray, "n k"]], aggregate: Aggregate) -> float:
@@ -197,9 +197,9 @@ def measured(kind: tuple[Draw, Aggregate, float], count: int, trials: int) -> He
     draw, held, widths = np.random.default_rng(count), np.zeros(2), []
     for _ in range(trials):
         sample = draw_from(draw, count)
-        told, plain = estimate(*sample, aggregate), estimate(*sample, aggregate, smooth=False)
-        held += [one.low - 1e-9 <= true <= one.high + 1e-9 for one in (told, plain)]
-        widths.append(told.high - told.low)
+        interval, plain_interval = estimate(*sample, aggregate), estimate(*sample, aggregate, smooth=False)
+        held += [one.low - 1e-9 <= true <= one.high + 1e-9 for one in (interval, plain_interval)]
+        widths.append(interval.high - interval.low)
     coverage, percentiles = (held / trials).tolist()
     return Held(coverage, percentiles, float(np.median(widths)))
 

@@ -49,8 +49,8 @@ def measured() -> Table:
     placed = segments_of(prediction, windows(LENGTH, method.window, method.overlap))
     middle = placed[len(placed) // 2]
     with prediction.running():
-        found = [one(case, time.perf_counter, middle).total for one in (grouped_s, exact_i)]
-    seconds = gate + sum(found) * LENGTH / len(range(*middle.scored))
+        totals = [one(case, time.perf_counter, middle).total for one in (grouped_s, exact_i)]
+    seconds = gate + sum(totals) * LENGTH / len(range(*middle.scored))
     patterns = model.cfg.n_layers * model.cfg.n_heads * LENGTH**2 * 4 / 2**30
     how = ", ".join(f"{name}={value!r}" for name, value in proposed.options.items())
     row = [str(LENGTH), number(patterns), how, f"~{number(seconds)}", number(proposed.seconds), f"{most():.1f}"]

@@ -90,23 +90,23 @@ def run(
     if prompts != PROMPTS and folder == FOLDER:
         raise typer.BadParameter("--prompts is for a quick look: give a folder of its own with --outcomes")
     torch.set_num_threads(1)  # more only slow down a model of this size
-    model, told = heta_lens.load_demo_model(), list(islice(stories("test"), prompts))
+    model, test_stories = heta_lens.load_demo_model(), list(islice(stories("test"), prompts))
     wanted = [key for key in keys() if method is None or name_of(str(key[1])) in method]
-    Outcomes("methods", folder).measure(wanted, lambda key: measured(model, told, *map(str, key)))
+    Outcomes("methods", folder).measure(wanted, lambda key: measured(model, test_stories, *map(str, key)))
     loops = [(name,) for name in LOOPED if method is None or name in method]
-    Outcomes("methods_loops", folder).measure(loops, lambda key: one_by_one(model, told[0], str(key[0])))
+    Outcomes("methods_loops", folder).measure(loops, lambda key: one_by_one(model, test_stories[0], str(key[0])))
 
 
 def keys() -> list[Key]:
     return [(title, label) for title, ways in WAYS.items() for label in ways]
 
 
-def measured(model: Any, told: Sequence[Story], title: str, label: str) -> dict[str, Any]:
-    outcomes = outcomes_of(model, told, label, WAYS[title][label])
+def measured(model: Any, prompts: Sequence[Story], title: str, label: str) -> dict[str, Any]:
+    outcomes = outcomes_of(model, prompts, label, WAYS[title][label])
     load = os.getloadavg()[0] / (os.cpu_count() or 1)
     if isinstance(outcomes, str):
         return {"refused": outcomes}
-    return {"templates": [story.template for story in told[: len(outcomes)]], "judged": outcomes, "load": load}
+    return {"templates": [story.template for story in prompts[: len(outcomes)]], "judged": outcomes, "load": load}
 
 
 @app.command()
@@ -120,10 +120,10 @@ def write(folder: Folder = FOLDER) -> None:
 
 
 def table(title: str, folder: Path) -> report.Table:
-    found, missing = Outcomes("methods", folder).of([key for key in keys() if key[0] == title])
-    ran = [one for one in found.values() if "refused" not in one]
+    outcomes, missing = Outcomes("methods", folder).of([key for key in keys() if key[0] == title])
+    ran = [one for one in outcomes.values() if "refused" not in one]
     note = f"{intervals_over(one['templates'] for one in ran)} {busy([one['load'] for one in ran])}" if ran else ""
-    return report.Table(title, COLUMNS, [row(str(label), one) for (_, label), one in found.items()], missing, note)
+    return report.Table(title, COLUMNS, [row(str(label), one) for (_, label), one in outcomes.items()], missing, note)
 
 
 def busy(loads: Sequence[float]) -> str:
@@ -132,9 +132,9 @@ def busy(loads: Sequence[float]) -> str:
 
 
 def loops(folder: Path) -> report.Table:
-    found, missing = Outcomes("methods_loops", folder).of([(name,) for name in LOOPED])
+    outcomes, missing = Outcomes("methods_loops", folder).of([(name,) for name in LOOPED])
     title = f"Against one run at a time (median of {TURNS} turns, least and most)"
-    return report.Table(title, LOOP_COLUMNS, [loop_row(str(name), *one) for (name,), one in found.items()], missing)
+    return report.Table(title, LOOP_COLUMNS, [loop_row(str(name), *one) for (name,), one in outcomes.items()], missing)
 
 
 def name_of(label: str) -> str:
@@ -151,17 +151,17 @@ def question(story: Story) -> tuple[tuple[int, int], ...]:
     return ((story.question.tokens.start, story.question.tokens.stop),)
 
 
-def outcomes_of(model: Any, told: Sequence[Story], label: str, way: Options) -> list[Outcome] | str:
+def outcomes_of(model: Any, prompts: Sequence[Story], label: str, way: Options) -> list[Outcome] | str:
     """A method's outcomes, or the reason why it refuses."""
-    found: list[Outcome] = []
-    for number, story in enumerate(told):
-        if number == SLOW and np.median([one.seconds for one in found]) > PATIENCE:
+    outcomes: list[Outcome] = []
+    for number, story in enumerate(prompts):
+        if number == SLOW and np.median([one.seconds for one in outcomes]) > PATIENCE:
             break
         try:
-            found.append(outcome(model, story, name_of(label), way, counting=number < COUNTED))
+            outcomes.append(outcome(model, story, name_of(label), way, counting=number < COUNTED))
         except ValueError as refused:
             return str(refused)
-    return found
+    return outcomes
 
 
 def outcome(model: Any, story: Story, name: str, way: Options, counting: bool) -> Outcome:
@@ -232,11 +232,11 @@ def timed(run: Callable[[], Any]) -> float:
     return time.perf_counter() - begun
 
 
-def row(label: str, found: Mapping[str, Any]) -> list[str]:
-    if "refused" in found:
-        return [f"{label}: {found['refused']}", "0", *["–"] * 4]
-    first, mass, seconds, worth = zip(*found["judged"], strict=True)
-    templates, costs = found["templates"], (f"{np.median(seconds):.3g}", f"{np.nanmean(worth):.3g}")
+def row(label: str, measurement: Mapping[str, Any]) -> list[str]:
+    if "refused" in measurement:
+        return [f"{label}: {measurement['refused']}", "0", *["–"] * 4]
+    first, mass, seconds, worth = zip(*measurement["judged"], strict=True)
+    templates, costs = measurement["templates"], (f"{np.median(seconds):.3g}", f"{np.nanmean(worth):.3g}")
     return [label, str(len(first)), proportion(first, templates), average(mass, templates, (0, 1)), *costs]
 
 

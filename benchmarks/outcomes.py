@@ -47,8 +47,8 @@ class Outcomes:
     def of(self, keys: Sequence[Key]) -> tuple[dict[Key, Any], int]:
         """Those of these keys, in their order, and how many are missing."""
         there = self.read()
-        found = {key: there[key] for key in keys if key in there}
-        return found, len(keys) - len(found)
+        outcomes = {key: there[key] for key in keys if key in there}
+        return outcomes, len(keys) - len(outcomes)
 
     def measure(self, keys: Iterable[Key], measured: Callable[[Key], Any]) -> None:
         """Add what is missing."""

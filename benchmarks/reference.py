@@ -46,20 +46,20 @@ def gradient_graph(model: Any, ids: Int[Tensor, "1 pos"], target: int) -> Graph:
 
 def block_curvature(graph: Graph, position: int, probes: int, seed: int) -> Float[Tensor, ""]:
     """S_i: a product with H for every probe, of which all but the token's own block is thrown away."""
-    found = []
+    norms = []
     for signs in rademacher(seed, position, probes, graph.leaf.shape[1]):
         direction = torch.zeros_like(graph.leaf)
         direction[position] = signs.to(direction)
         (product,) = torch.autograd.grad(graph.gradient, graph.leaf, direction, retain_graph=True)
-        found.append(product[position].abs().sum())
-    return torch.stack(found).mean()
+        norms.append(product[position].abs().sum())
+    return torch.stack(norms).mean()
 
 
 @torch.no_grad()
 def literal_information(model: Any, ids: Int[Tensor, "1 pos"], positions: Sequence[int]) -> Float[Tensor, "part"]:
     """I_i: a run of the whole prompt for every token, with zeros in place of its embedding."""
     clean = log_probs(model, ids, lambda live: live)
-    found = []
+    divergences = []
     for i in positions:
 
         def mask(live: Float[Tensor, "1 pos d"], i: int = i) -> Float[Tensor, "1 pos d"]:
@@ -67,8 +67,8 @@ def literal_information(model: Any, ids: Int[Tensor, "1 pos"], positions: Sequen
             masked[:, i] = 0
             return masked
 
-        found.append((clean.exp() * (clean - log_probs(model, ids, mask))).sum())
-    return torch.stack(found)
+        divergences.append((clean.exp() * (clean - log_probs(model, ids, mask))).sum())
+    return torch.stack(divergences)
 
 
 def log_probs(model: Any, ids: Int[Tensor, "1 pos"], change: Callable[[Tensor], Tensor]) -> Float[Tensor, "vocab"]:

@@ -42,9 +42,9 @@ def proportion(hits: Sequence[float], clusters: Sequence[Hashable], digits: int 
 
 def _with_interval(values: Sequence[float], clusters: Sequence[Hashable], bounds: Bounds | None, form: str) -> str:
     """Without the interval where the data say nothing of an end."""
-    told = estimate([float(value) for value in values], clusters, bounds=bounds)
-    value, low, high = (f"{number:{form}}" for number in (told.value, told.low, told.high))
-    return f"{value} [{low}, {high}]" if isfinite(told.low) and isfinite(told.high) else value
+    mean = estimate([float(value) for value in values], clusters, bounds=bounds)
+    value, low, high = (f"{number:{form}}" for number in (mean.value, mean.low, mean.high))
+    return f"{value} [{low}, {high}]" if isfinite(mean.low) and isfinite(mean.high) else value
 
 
 def intervals_over(groups: Iterable[Iterable[Hashable]], what: str = "templates") -> str:

@@ -139,11 +139,11 @@ def write() -> None:
     """Write docs/results.md from the parts that are finished."""
     unpack()
     begun = {PARTS[name].title: summary(FOLDER / name) for name in PARTS if (FOLDER / name).is_dir()}
-    found = {title: one for title, one in begun.items() if finished(one)}
-    against = {title: one for title, one in found.items() if others(one)}
-    parts = [f"# Results\n\n{ABOUT}{absent(found)}", wins(against), losses(against), settings(found)]
+    summaries = {title: one for title, one in begun.items() if finished(one)}
+    against = {title: one for title, one in summaries.items() if others(one)}
+    parts = [f"# Results\n\n{ABOUT}{absent(summaries)}", wins(against), losses(against), settings(summaries)]
     tables: list[Block] = [Heading("HETA against the others"), tallied(against)]
-    for title, one in found.items():
+    for title, one in summaries.items():
         if {*SETTINGS, *CONTROLS} <= {*one.methods} and {*PATCHED} <= {*one.metrics}:
             patched = narrowed(one, [one.reference, *SETTINGS, *CONTROLS], PATCHED)
             tables += [
@@ -151,70 +151,73 @@ def write() -> None:
                 Paragraph(read_out(title, patched)),
                 *overview(patched),
             ]
-    for title, one in found.items():
+    for title, one in summaries.items():
         tables += [Heading(title.capitalize()), Paragraph(described(one)), *overview(one)]
     RESULTS.write_text("\n\n".join([*parts, markdown(tables)]), encoding="utf-8")
 
 
-def absent(found: Mapping[str, Summary]) -> str:
+def absent(summaries: Mapping[str, Summary]) -> str:
     """What is in none of the tables."""
-    there = {name for one in found.values() for (name, _), cell in one.cells.items() if cell.estimate.n}
+    there = {name for one in summaries.values() for (name, _), cell in one.cells.items() if cell.estimate.n}
     titles = [metric.title for name, metric in METRICS.items() if name not in there]
     return f" Not measured yet: {'; '.join(titles)}." if titles else ""
 
 
-def finished(found: Summary) -> bool:
-    return not any(cell.pending for cell in found.cells.values())
+def finished(results: Summary) -> bool:
+    return not any(cell.pending for cell in results.cells.values())
 
 
-def described(found: Summary) -> str:
-    right = sum(found.correct.values())
+def described(results: Summary) -> str:
+    right = sum(results.correct.values())
     return (
-        f"{len(found.templates)} prompts of {len(set(found.templates.values()))} templates; the explained token is "
-        f"the model's own prediction in {right} of them. {len(found.methods)} methods, compared with {found.reference}."
+        f"{len(results.templates)} prompts of {len(set(results.templates.values()))} templates; the explained token is "
+        f"the model's own prediction in {right} of them. {len(results.methods)} methods, compared with "
+        f"{results.reference}."
     )
 
 
 # --------------------------------------------------------------------------------------------- who is better than whom
-def tallied(found: Mapping[str, Summary]) -> Table:
+def tallied(summaries: Mapping[str, Summary]) -> Table:
     rows: dict[str, list[str]] = {}
-    for number, one in enumerate(found.values()):
+    for number, one in enumerate(summaries.values()):
         for (metric, better, worse, of), measure in zip(by_metric(one), meaningful_metrics(one), strict=True):
-            row = rows.setdefault(metric, [metric, *[""] * (2 * len(found))])
+            row = rows.setdefault(metric, [metric, *[""] * (2 * len(summaries))])
             row[2 * number + 1 : 2 * number + 3] = [f"{better} / {worse} of {of}", one.best.get(measure.name, "")]
-    heads = [head for title in found for head in (f"{title}: HETA better / worse", "best of all")]
+    heads = [head for title in summaries for head in (f"{title}: HETA better / worse", "best of all")]
     return Table(["metric", *heads], [*rows.values()])
 
 
 # -------------------------------------------------------------------------------------------------- causal validation
-def narrowed(found: Summary, methods: Sequence[str], metrics: Sequence[str]) -> Summary:
+def narrowed(results: Summary, methods: Sequence[str], metrics: Sequence[str]) -> Summary:
     """Some of its methods and metrics; significance is still over all methods."""
-    best = {metric: method for metric, method in found.best.items() if method in methods}
-    return replace(found, methods=tuple(methods), metrics={name: found.metrics[name] for name in metrics}, best=best)
+    best = {metric: method for metric, method in results.best.items() if method in methods}
+    return replace(
+        results, methods=tuple(methods), metrics={name: results.metrics[name] for name in metrics}, best=best
+    )
 
 
-def read_out(title: str, found: Summary) -> str:
+def read_out(title: str, results: Summary) -> str:
     """Two sentences: who agrees with patching, and who is better or worse than HETA."""
-    agreed = found.metrics["patch_correlation"]
-    order = found.ranked(agreed)
-    value = {method: phrases.with_interval(found.cells[agreed.name, method].estimate) for method in found.methods}
-    tallies = by_method(found, [method for method in found.methods if method != found.reference])
+    agreed = results.metrics["patch_correlation"]
+    order = results.ranked(agreed)
+    value = {method: phrases.with_interval(results.cells[agreed.name, method].estimate) for method in results.methods}
+    tallies = by_method(results, [method for method in results.methods if method != results.reference])
     better, worse = ([one for one in tallies if sign * (one.better - one.worse) > 0] for sign in (1, -1))
-    sure = "significantly" if found.best.get(agreed.name) == order[0] else "though not significantly"
+    sure = "significantly" if results.best.get(agreed.name) == order[0] else "though not significantly"
     summary_text = (
         f"On {title} the scores of {order[0]} agree best with the effects of patching single tokens, {sure} "
-        f"({agreed.title} {value[order[0]]}), and those of {found.reference} are number "
-        f"{order.index(found.reference) + 1} of {len(order)} ({value[found.reference]}; random {value['random']}). "
-        f"By more of these {len(found.metrics)} metrics better than {found.reference}: "
+        f"({agreed.title} {value[order[0]]}), and those of {results.reference} are number "
+        f"{order.index(results.reference) + 1} of {len(order)} ({value[results.reference]}; random {value['random']}). "
+        f"By more of these {len(results.metrics)} metrics better than {results.reference}: "
         f"{listed([str(one) for one in better]) or 'none'}; worse: {listed([str(one) for one in worse]) or 'none'}."
     )
     return summary_text.replace("`", "")
 
 
 # ------------------------------------------------------------------------------------------------- in three paragraphs
-def wins(found: Mapping[str, Summary]) -> str:
+def wins(summaries: Mapping[str, Summary]) -> str:
     sentences = []
-    for title, one in found.items():
+    for title, one in summaries.items():
         tallies = by_metric(one)
         most = [tally for tally in tallies if tally.better > tally.of / 2]
         first = [f"*{one.metrics[name].title}*" for name, method in one.best.items() if method == one.reference]
@@ -225,9 +228,9 @@ def wins(found: Mapping[str, Summary]) -> str:
     return f"**Where HETA wins.** {' '.join(sentences)}"
 
 
-def losses(found: Mapping[str, Summary]) -> str:
+def losses(summaries: Mapping[str, Summary]) -> str:
     sentences = []
-    for title, one in found.items():
+    for title, one in summaries.items():
         few = [f"*{tally.name}*" for tally in by_metric(one) if tally.worse > tally.better]
         rivals = [str(tally) for tally in by_method(one, others(one)) if tally.better > tally.worse]
         sentences.append(
@@ -237,10 +240,10 @@ def losses(found: Mapping[str, Summary]) -> str:
     return f"**Where it does not.** {' '.join(sentences)}"
 
 
-def settings(found: Mapping[str, Summary]) -> str:
+def settings(summaries: Mapping[str, Summary]) -> str:
     """Configurations of HETA against the paper's."""
     tallied_settings, leads, tried = [], Counter({"the paper's setting": 0}), dict[str, list[str]]()
-    for title, one in found.items():
+    for title, one in summaries.items():
         tallies = by_method(one, [method for method in one.methods if method.startswith("heta ")])
         tallied_settings += [f"{tally} on {title}" for tally in tallies]
         for tally in tallies:

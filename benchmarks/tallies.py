@@ -23,30 +23,30 @@ class Tally(NamedTuple):
         return f"{self.name} ({self.better} better, {self.worse} worse)"
 
 
-def meaningful_metrics(found: Summary) -> list[Measure]:
+def meaningful_metrics(results: Summary) -> list[Measure]:
     """The metrics with values on these prompts, without references."""
-    having = {name for name, method in found.cells if found.cells[name, method].estimate.n} - BESIDE
-    return [metric for metric in found.metrics.values() if metric.name in having]
+    having = {name for name, method in results.cells if results.cells[name, method].estimate.n} - BESIDE
+    return [metric for metric in results.metrics.values() if metric.name in having]
 
 
-def others(found: Summary) -> list[str]:
-    return [method for method in found.methods if not method.startswith("heta")]
+def others(results: Summary) -> list[str]:
+    return [method for method in results.methods if not method.startswith("heta")]
 
 
-def by_metric(found: Summary) -> list[Tally]:
+def by_metric(results: Summary) -> list[Tally]:
     """HETA against all other methods."""
     tallies = []
-    for metric in meaningful_metrics(found):
-        verdicts = [found.verdict(metric, method) for method in others(found)]
+    for metric in meaningful_metrics(results):
+        verdicts = [results.verdict(metric, method) for method in others(results)]
         tallies.append(Tally(metric.title, verdicts.count(-1), verdicts.count(1), len(verdicts)))
     return tallies
 
 
-def by_method(found: Summary, methods: Sequence[str]) -> list[Tally]:
+def by_method(results: Summary, methods: Sequence[str]) -> list[Tally]:
     """These methods against HETA, over all metrics."""
     tallies = []
     for method in methods:
-        verdicts = [found.verdict(metric, method) for metric in meaningful_metrics(found)]
+        verdicts = [results.verdict(metric, method) for metric in meaningful_metrics(results)]
         tallies.append(Tally(f"`{method}`", verdicts.count(1), verdicts.count(-1), len(verdicts)))
     return sorted(tallies, key=lambda one: one.worse - one.better)
 

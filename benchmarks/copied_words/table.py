@@ -63,17 +63,17 @@ def run(
     """Measure every score on every prompt; an interrupted run resumes."""
     if not model.is_dir():
         sys.exit(f"no model at {model}: give the folder of the stories3M model with --model")
-    loaded, asked = load_stories3m(model), prompts()
-    Outcomes("copied_words", folder).measure([*asked][:limit], lambda key: measured(loaded, asked[key]))
+    loaded, by_id = load_stories3m(model), prompts()
+    Outcomes("copied_words", folder).measure([*by_id][:limit], lambda key: measured(loaded, by_id[key]))
 
 
 @app.command()
 def write(folder: Folder = FOLDER) -> None:
     """Write RESULTS.md from what was measured."""
-    told = table(folder)
-    report.show(told.title, told.columns, told.rows)
+    score_table = table(folder)
+    report.show(score_table.title, score_table.columns, score_table.rows)
     if folder == FOLDER:
-        report.write(RESULTS, TITLE.format(len(prompts())), [told])
+        report.write(RESULTS, TITLE.format(len(prompts())), [score_table])
 
 
 def measured(model: Any, prompt: dict[str, Any]) -> dict[str, Any]:
@@ -81,10 +81,10 @@ def measured(model: Any, prompt: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(folder: Path = FOLDER) -> report.Table:
-    found, missing = Outcomes("copied_words", folder).of([*prompts()])
-    templates = [one["template"] for one in found.values()]
-    names = next(iter(found.values()))["scores"] if found else []
-    rows = [row(name, [Evaluated(*one["scores"][name]) for one in found.values()], templates) for name in names]
+    outcomes, missing = Outcomes("copied_words", folder).of([*prompts()])
+    templates = [one["template"] for one in outcomes.values()]
+    names = next(iter(outcomes.values()))["scores"] if outcomes else []
+    rows = [row(name, [Evaluated(*one["scores"][name]) for one in outcomes.values()], templates) for name in names]
     return report.Table("All scores", COLUMNS, rows, missing, intervals_over([templates]))
 
 
@@ -109,9 +109,9 @@ def evaluated(model: Any, prompt: dict[str, Any]) -> dict[str, Evaluated]:
 
 
 def verdict(scores: Tensor, copied: Tensor, effects: Tensor) -> Evaluated:
-    found = copied[scores.argsort(descending=True)]
+    hits = copied[scores.argsort(descending=True)]
     effect, size = (rank_correlation(scores, against) for against in (effects, effects.abs()))
-    return Evaluated(bool(found[0]), bool(found[:5].any()), effect, size)
+    return Evaluated(bool(hits[0]), bool(hits[:5].any()), effect, size)
 
 
 def gradient_norm(prediction: heta_lens.Prediction) -> Tensor:

@@ -63,14 +63,14 @@ def answered_of(
     model: Any, split: Split, counts: Mapping[str, int], kinds: Mapping[str, Any], key: Key
 ) -> list[Answered]:
     kind = str(key[0])
-    told = list(islice(stories(split, **kinds[kind]), counts[kind]))
+    prompts = list(islice(stories(split, **kinds[kind]), counts[kind]))
     right, moved = (
         [word == one.answer for word, one in zip(said(model, some), some, strict=True)]
-        for some in (told, [story.counterfactual for story in told])
+        for some in (prompts, [story.counterfactual for story in prompts])
     )
     return [
         Answered(story.template, 1 + len(story.pieces), answered, follows, chances(story))
-        for story, answered, follows in zip(told, right, moved, strict=True)
+        for story, answered, follows in zip(prompts, right, moved, strict=True)
     ]
 
 
@@ -87,19 +87,19 @@ def guess(story: Story, by: tuple[str, ...]) -> float:
 
 
 @torch.no_grad()
-def said(model: Any, told: Sequence[Story]) -> list[str]:
+def said(model: Any, prompts: Sequence[Story]) -> list[str]:
     """The most likely token after each prompt."""
-    found: list[str] = []
-    for some in (told[start : start + BATCH] for start in range(0, len(told), BATCH)):
+    words: list[str] = []
+    for some in (prompts[start : start + BATCH] for start in range(0, len(prompts), BATCH)):
         ids = [model.to_tokens(story.text)[0] for story in some]
         logits = model(pad_sequence(ids, batch_first=True))  # what is read never sees what follows it
-        found += [model.tokenizer.decode(int(row[len(one) - 1].argmax())) for row, one in zip(logits, ids, strict=True)]
-    return found
+        words += [model.tokenizer.decode(int(row[len(one) - 1].argmax())) for row, one in zip(logits, ids, strict=True)]
+    return words
 
 
 def answers(folder: Path) -> Table:
-    found, missing = Outcomes("demo_answers", folder).of(by_kind(KINDS))
-    of = {str(kind): [Answered(*one) for one in prompts] for (kind,), prompts in found.items()}
+    outcomes, missing = Outcomes("demo_answers", folder).of(by_kind(KINDS))
+    of = {str(kind): [Answered(*one) for one in prompts] for (kind,), prompts in outcomes.items()}
     columns = ["prompts", "tokens", "answered", "of these, moved with the evidence"]
     columns += ["chance", "knowing the owner", "knowing the thing"]
     note = intervals_over([one.template for one in prompts] for prompts in of.values())
@@ -114,8 +114,8 @@ def answers_row(kind: str, prompts: Sequence[Answered]) -> list[str]:
 
 def wordings(folder: Path) -> list[Table]:
     """Answers in wordings that the model was not trained on: of each kind, and of each template of one hop."""
-    found, missing = Outcomes("demo_wordings", folder).of(by_kind(IN_OTHER_WORDS))
-    of = {str(kind): [Answered(*one) for one in prompts] for (kind,), prompts in found.items()}
+    outcomes, missing = Outcomes("demo_wordings", folder).of(by_kind(IN_OTHER_WORDS))
+    of = {str(kind): [Answered(*one) for one in prompts] for (kind,), prompts in outcomes.items()}
     columns = [
         "prompts",
         "number",

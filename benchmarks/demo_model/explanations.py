@@ -33,8 +33,11 @@ def explained_keys() -> list[Key]:
 
 def explained_of(split: Split, count: int) -> dict[str, list[Story]]:
     """The prompts that are masked and explained."""
-    told = {kind: stories(split, **knobs) for kind, knobs in EXPLAINED.items()}
-    return {kind: list(islice((one for one in some if one.answer != " false"), count)) for kind, some in told.items()}
+    stories_by_kind = {kind: stories(split, **knobs) for kind, knobs in EXPLAINED.items()}
+    return {
+        kind: list(islice((one for one in some if one.answer != " false"), count))
+        for kind, some in stories_by_kind.items()
+    }
 
 
 class Drops(NamedTuple):
@@ -48,27 +51,27 @@ class Drops(NamedTuple):
 def masked(model: Any, story: Story) -> list[Drops]:
     """For each sentence of the evidence; the other one, if there is one, stays untouched throughout."""
     prediction = _prediction(model, story)
-    told = _positions(story.evidence)
-    found = []
+    evidence = _positions(story.evidence)
+    drops = []
     for stretch in story.evidence:
         length, begins = len(stretch.tokens), story.question.tokens.start
         inside = [range(at, at + length) for at in range(1, begins - length + 1)]
-        asked = [range(at, at + length) for at in range(begins, len(prediction) - length + 1)]
-        others = [some for some in inside if not told & set(some)]
-        members = torch.zeros(1 + len(others) + len(asked), len(prediction), dtype=torch.bool)
-        for row, some in zip(members, [stretch.tokens, *others, *asked], strict=True):
+        in_question = [range(at, at + length) for at in range(begins, len(prediction) - length + 1)]
+        others = [some for some in inside if not evidence & set(some)]
+        members = torch.zeros(1 + len(others) + len(in_question), len(prediction), dtype=torch.bool)
+        for row, some in zip(members, [stretch.tokens, *others, *in_question], strict=True):
             row[list(some)] = True
-        drops = additivity.drops(prediction, "mean", members, "auto", lambda _: None).tolist()
-        found.append(Drops(drops[0], drops[1 : 1 + len(others)], drops[1 + len(others) :]))
-    return found
+        values = additivity.drops(prediction, "mean", members, "auto", lambda _: None).tolist()
+        drops.append(Drops(values[0], values[1 : 1 + len(others)], values[1 + len(others) :]))
+    return drops
 
 
 def masking(folder: Path) -> Table:
     """How much less likely the answer is without a sentence of the evidence, and without any other stretch as long."""
-    found, missing = Outcomes("demo_masking", folder).of(explained_keys())
+    outcomes, missing = Outcomes("demo_masking", folder).of(explained_keys())
     rows, templates = [], []
     for kind in EXPLAINED:
-        prompts = [one for (name, _), one in found.items() if name == kind]
+        prompts = [one for (name, _), one in outcomes.items() if name == kind]
         if prompts:
             rows += masking_rows(kind, prompts)
             templates.append([one["template"] for one in prompts])
@@ -92,8 +95,8 @@ def masking_rows(kind: str, prompts: Sequence[Mapping[str, Any]]) -> list[list[s
 
 
 def _quantiles(values: Iterable[float]) -> list[str]:
-    found = np.quantile(np.fromiter(values, float), [0.05, 0.25, 0.5, 0.75, 0.95])
-    return [f"{round(value, 2) + 0:.2f}" for value in found]  # 0, not -0
+    quantiles = np.quantile(np.fromiter(values, float), [0.05, 0.25, 0.5, 0.75, 0.95])
+    return [f"{round(value, 2) + 0:.2f}" for value in quantiles]  # 0, not -0
 
 
 class Evaluated(NamedTuple):
@@ -111,10 +114,10 @@ def scored(model: Any, story: Story) -> dict[str, Tensor]:
     return {"HETA": heta.scores, 'HETA, balance="sum"': heta.diagnostics["balanced"], **parts}
 
 
-def random_scores(told: Sequence[Story]) -> list[Tensor]:
+def random_scores(prompts: Sequence[Story]) -> list[Tensor]:
     """Of every prompt, whichever of them are still to be measured."""
     generator = torch.Generator().manual_seed(0)
-    return [torch.rand(1 + len(story.pieces), generator=generator) for story in told]
+    return [torch.rand(1 + len(story.pieces), generator=generator) for story in prompts]
 
 
 def verdict(scores: Tensor, story: Story) -> Evaluated:
@@ -129,12 +132,12 @@ def verdict(scores: Tensor, story: Story) -> Evaluated:
 
 def attributions(kind: str, folder: Path) -> Table:
     keys = [key for key in explained_keys() if key[0] == kind]
-    found, missing = Outcomes("demo_attributions", folder).of(keys)
-    templates = [one["template"] for one in found.values()]
-    names = next(iter(found.values()))["scores"] if found else []
+    outcomes, missing = Outcomes("demo_attributions", folder).of(keys)
+    templates = [one["template"] for one in outcomes.values()]
+    names = next(iter(outcomes.values()))["scores"] if outcomes else []
     rows = []
     for name in names:
-        in_five, *values = zip(*(one["scores"][name] for one in found.values()), strict=True)
+        in_five, *values = zip(*(one["scores"][name] for one in outcomes.values()), strict=True)
         rows.append([name, proportion(in_five, templates), *map(average, values, repeat(templates), BOUNDS)])
     columns = ["scores", "evidence in the top five", "evidence mass", "DSA", "F1"]
     title = f"Where scores lie: {kind}, {EACH} prompts"

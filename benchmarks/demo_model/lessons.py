@@ -73,21 +73,21 @@ class Page:
 def _keys(between: str, count: tuple[int, int]) -> Lesson:
     """Half the stories tell where owners are, half where things are, with some words in between."""
     who, what = "{who}" + between, "{what}" + between
-    told = (f"{what} {{place}} .", what)
-    return Lesson((f"{who} {{place}} .",), (who,), count, (ALL, ALL), one_owner=0.5, things=told)
+    things = (f"{what} {{place}} .", what)
+    return Lesson((f"{who} {{place}} .",), (who,), count, (ALL, ALL), one_owner=0.5, things=things)
 
 
-def _grown(told: str) -> Lesson:
+def _grown(cloze: str) -> Lesson:
     """Owner or thing tells, in a sentence that has both."""
-    return Lesson((f"{told} {{place}} .",), (told,), rivals=(ALL, ALL), one_owner=0.5)
+    return Lesson((f"{cloze} {{place}} .",), (cloze,), rivals=(ALL, ALL), one_owner=0.5)
 
 
 def _asking(*questions: str) -> Lesson:
     return Lesson((ACTIVE,), questions, (2, 4))
 
 
-def _locations(told: tuple[str, ...], question: str, count: tuple[int, int] = (2, 8)) -> Lesson:
-    return Lesson(told, (question,), count, asks_room=True)
+def _locations(facts: tuple[str, ...], question: str, count: tuple[int, int] = (2, 8)) -> Lesson:
+    return Lesson(facts, (question,), count, asks_room=True)
 
 
 _rooms = Lesson(FACTS, QUESTIONS[1], rooms=0.7, tokens=2500)
@@ -136,31 +136,31 @@ def page(draw: Draw, lesson: Lesson) -> Page:
     rivals = min(_between(draw, lesson.rivals), count - 1)
     rooms = (draw.random() < lesson.rooms and count <= MOST_ROOMS) or lesson.asks_room
     alone = draw.random() < lesson.one_owner
-    told, _ = drawn_facts(draw, "train", count, 0 if alone else rivals, 2 if rooms else 1, owners=1 if alone else None)
-    facts, questions = lesson.facts, lesson.questions
+    facts, _ = drawn_facts(draw, "train", count, 0 if alone else rivals, 2 if rooms else 1, owners=1 if alone else None)
+    fact_shapes, question_shapes = lesson.facts, lesson.questions
     if alone and lesson.things:
-        facts, questions = ((shape,) for shape in lesson.things)
+        fact_shapes, question_shapes = ((shape,) for shape in lesson.things)
     sentences = [
-        *(_sentence(draw, facts, fact) for fact in told),
-        *(_sentence(draw, LOCATIONS, fact) for fact in told if rooms and not lesson.asks_room),
+        *(_sentence(draw, fact_shapes, fact) for fact in facts),
+        *(_sentence(draw, LOCATIONS, fact) for fact in facts if rooms and not lesson.asks_room),
         *(filler_sentence(draw) for _ in range(_between(draw, lesson.filler))),
     ]
     story = [piece for sentence in draw.shuffled(sentences) for piece, _ in sentence.pieces]
-    return Page(story, [_question(draw, told, questions, lesson, rooms) for _ in range(lesson.asked)])
+    return Page(story, [_question(draw, facts, question_shapes, lesson, rooms) for _ in range(lesson.asked)])
 
 
-def _question(draw: Draw, told: Sequence[Fact], shapes: Sequence[str], lesson: Lesson, rooms: bool) -> Question:
-    fact = draw.one(told)
+def _question(draw: Draw, facts: Sequence[Fact], shapes: Sequence[str], lesson: Lesson, rooms: bool) -> Question:
+    fact = draw.one(facts)
     # A claim, true or not, is of the training split; a false one is most often of the same thing.
-    others = [one for one in told if one != fact and split_of(fact.who, fact.what, one.place) == "train"]
+    others = [one for one in facts if one != fact and split_of(fact.who, fact.what, one.place) == "train"]
     if draw.random() < lesson.claims and others:
         near = [one for one in others if one.what == fact.what]
         wrong = draw.one(near if near and draw.random() < 0.75 else others)
         true = draw.random() < 0.5
         return _posed(claim_about(fact, (fact if true else wrong).place), TRUTH[true], fact.place)
     if rooms and draw.random() < lesson.rooms:
-        asked = (LOCATED,) if draw.random() < lesson.located else QUESTIONS[2]
-        return _posed(_sentence(draw, asked, fact), fact.room, fact.place)
+        room_shapes = (LOCATED,) if draw.random() < lesson.located else QUESTIONS[2]
+        return _posed(_sentence(draw, room_shapes, fact), fact.room, fact.place)
     return _posed(_sentence(draw, shapes, fact), fact.room if lesson.asks_room else fact.place, fact.place)
 
 

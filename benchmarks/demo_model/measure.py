@@ -62,16 +62,16 @@ def run(
     counts = {kind: len(WORDINGS) * max(1, each * answered // ANSWERED) for kind, each in REWORDED.items()}
     reworded = partial(answered_of, loaded, split, counts, IN_OTHER_WORDS)
     Outcomes("demo_wordings", folder).measure(by_kind(IN_OTHER_WORDS), reworded)
-    told = explained_of(split, explained)
-    random = {kind: random_scores(some) for kind, some in told.items()}
-    keys: list[Key] = [(kind, at) for kind, some in told.items() for at in range(len(some))]
+    stories = explained_of(split, explained)
+    random = {kind: random_scores(some) for kind, some in stories.items()}
+    keys: list[Key] = [(kind, at) for kind, some in stories.items() for at in range(len(some))]
 
     def drops(kind: str, at: int) -> dict[str, Any]:
-        story = told[kind][at]
+        story = stories[kind][at]
         return {"template": story.template, "drops": masked(loaded, story)}
 
     def verdicts(kind: str, at: int) -> dict[str, Any]:
-        story = told[kind][at]
+        story = stories[kind][at]
         scores = {**scored(loaded, story), "random": random[kind][at]}
         return {"template": story.template, "scores": {name: verdict(one, story) for name, one in scores.items()}}
 

@@ -18,8 +18,8 @@ def vocabulary() -> dict[str, int]:
     """Every token's id: special ones, punctuation, and words with the blank before them."""
     lists = [value for name, value in vars(recall_words).items() if name.isupper()]
     shaped = {word for shape in recall_sentences.SHAPES for word in shape.split() if not word.startswith("{")}
-    told = {word for one in lists for word in one} | shaped - set(PUNCTUATION) | set(TRUTH.values())
-    tokens = [*SPECIAL.values(), *PUNCTUATION, *(" " + word for word in sorted(told))]
+    words = {word for one in lists for word in one} | shaped - set(PUNCTUATION) | set(TRUTH.values())
+    tokens = [*SPECIAL.values(), *PUNCTUATION, *(" " + word for word in sorted(words))]
     return {token: index for index, token in enumerate(tokens)}
 
 

@@ -220,7 +220,7 @@ def _row(one: Page, known: dict[str, int]) -> list[Tensor]:
     ids = [known["<bos>"], *(known[piece] for piece in one.story)]
     start = len(ids)
     following, part, places = [*ids[1:], -1], [0] * start, list(range(start))
-    answers, found = [False] * start, [-1] * start
+    answers, place_tokens = [False] * start, [-1] * start
     for number, question in enumerate(one.questions, 1):
         words = [known[piece] for piece in [*question.pieces, question.answer, ".", "<eos>"]]
         length = len(words) - 1
@@ -231,8 +231,8 @@ def _row(one: Page, known: dict[str, int]) -> list[Tensor]:
         # The last word of a question is where its answer is read.
         read = [place == len(question.pieces) - 1 for place in range(length)]
         answers += read
-        found += [known[question.place] if here else -1 for here in read]
-    return [torch.tensor(column) for column in (ids, following, part, places, answers, found)]
+        place_tokens += [known[question.place] if here else -1 for here in read]
+    return [torch.tensor(column) for column in (ids, following, part, places, answers, place_tokens)]
 
 
 def write(model: LlamaForCausalLM, folder: Path) -> None:

@@ -37,16 +37,16 @@ def way_rows(case: Case, literal: float) -> Iterator[list[str]]:
         sizes = {"layers": case.prediction.adapter.layers // 2, "window": n // 4}
         filled = {name: sizes[name] if name in sizes and not value else value for name, value in options.items()}
         probes = {} if filled.get("variant") == "gs" else drawn
-        found, seconds = (exact, whole) if options is ALONE else explained(case, probes | filled)
-        agreed = agreement(found.scores, exact.scores)
-        top, expected = (set(one.scores.topk(min(10, n)).indices.tolist()) for one in (found, exact))
+        attribution, seconds = (exact, whole) if options is ALONE else explained(case, probes | filled)
+        agreed = agreement(attribution.scores, exact.scores)
+        top, expected = (set(one.scores.topk(min(10, n)).indices.tolist()) for one in (attribution, exact))
         yield [
             str(n),
             way,
             number(seconds),
             number(literal / seconds),
             number(whole / seconds),
-            str(found.diagnostics["hvps"]),
+            str(attribution.diagnostics["hvps"]),
             f"{agreed['rank_correlation']:.3f}",
             f"{agreed['l1']:.3f}",
             f"{len(top & expected)} of {len(expected)}",
@@ -57,5 +57,5 @@ def explained(case: Case, options: dict[str, Any]) -> tuple[heta_lens.Attributio
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         begun = time.perf_counter()
-        found = heta_lens.Heta(progress=False, **options)(case.prediction)
-        return found, time.perf_counter() - begun
+        attribution = heta_lens.Heta(progress=False, **options)(case.prediction)
+        return attribution, time.perf_counter() - begun

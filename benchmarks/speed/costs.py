@@ -40,10 +40,10 @@ def costs(case: Case, repeats: int) -> dict[str, Cost]:
 
 
 def cost(case: Case, literal: Any, ours: Any, floor: float, repeats: int) -> Cost:
-    def running(asked: Case, read: Read) -> Measured:
+    def running(case: Case, read: Read) -> Measured:
         gc.collect()  # graphs that nobody asks for any more
-        with asked.prediction.running():
-            return ours(asked, read)
+        with case.prediction.running():
+            return ours(case, read)
 
     both, little = (literal, running), case._replace(plan=Plan(case.plan.probes, 1, 1))
     seen = [counted(lambda read, one=one: one(case, read)) for one in both]
@@ -52,9 +52,9 @@ def cost(case: Case, literal: Any, ours: Any, floor: float, repeats: int) -> Cos
     for _ in range(repeats):
         first, second = (one(case, time.perf_counter).total for one in both)
         seconds.append((first, second))
-    expected, found = (one.found for one in seen)
-    shared = expected.keys() & found.keys()
-    gap = max((abs(found[i] - expected[i]) for i in shared), default=np.nan)
+    expected, actual = (one.found for one in seen)
+    shared = expected.keys() & actual.keys()
+    gap = max((abs(actual[i] - expected[i]) for i in shared), default=np.nan)
     gap /= max((abs(expected[i]) for i in shared), default=1)
     return Cost(seconds, (seen[0].total, seen[1].total), (memory[0], memory[1]), floor, gap)
 
@@ -65,9 +65,9 @@ COSTS = [
 ]  # fmt: skip
 
 
-def cost_rows(case: Case, found: dict[str, Cost]) -> Iterator[list[str]]:
+def cost_rows(case: Case, part_costs: dict[str, Cost]) -> Iterator[list[str]]:
     forward, about = forward_flops(case), "" if case.plan.literal is None else "~"
-    parts = [found[part] for part in PARTS]
+    parts = [part_costs[part] for part in PARTS]
     taken = zip(*(part.seconds for part in parts), strict=True)
     together = Cost(
         [(sum(literal), sum(ours)) for literal, ours in (zip(*both, strict=True) for both in taken)],
@@ -77,10 +77,10 @@ def cost_rows(case: Case, found: dict[str, Cost]) -> Iterator[list[str]]:
         max(p.difference for p in parts),
     )
     for part, one in {
-        **{part: found[part] for part in PARTS},
+        **{part: part_costs[part] for part in PARTS},
         "together": together,
-        ALONE: found[ALONE],
-        ROW: found[ROW],
+        ALONE: part_costs[ALONE],
+        ROW: part_costs[ROW],
     }.items():
         ratios = [literal / ours for literal, ours in one.seconds]
         yield [
@@ -99,8 +99,8 @@ def cost_rows(case: Case, found: dict[str, Cost]) -> Iterator[list[str]]:
 WAIT_COLUMNS = ["tokens of context", "probes", "the formulas one by one", "`attribute(cache)`", '`support="row"`']
 
 
-def wait_row(n: int, probes: int, found: dict[str, Cost]) -> list[str]:
-    literal, ours = (sum(getattr(found[part], of) for part in PARTS) for of in ("literal", "ours"))
-    row = found[ROW].ours + found["information"].ours
+def wait_row(n: int, probes: int, part_costs: dict[str, Cost]) -> list[str]:
+    literal, ours = (sum(getattr(part_costs[part], of) for part in PARTS) for of in ("literal", "ours"))
+    row = part_costs[ROW].ours + part_costs["information"].ours
     said = (f"{number(literal / seconds)} times as fast ({number(seconds)} s)" for seconds in (ours, row))
     return [str(n), str(probes), f"{number(literal)} s", *said]

@@ -17,10 +17,10 @@ from heta_lens.methods.heta.windows import windows
 LONG_COLUMNS = ["N", "way", "curvature, s", "information, s", "full / this"]
 
 
-def long_rows(case: Case, found: dict[str, Cost]) -> Iterator[list[str]]:
+def long_rows(case: Case, part_costs: dict[str, Cost]) -> Iterator[list[str]]:
     """Of windows, the middle one is measured and stands for all; of a low rank, a few of its products."""
     n = case.ids.shape[1]
-    full = found["curvature"].ours, found["information"].ours
+    full = part_costs["curvature"].ours, part_costs["information"].ours
     ways = {"full": full}
     with case.prediction.running():
         for size in (512, 128):

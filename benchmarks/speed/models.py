@@ -57,11 +57,11 @@ MODELS: dict[str, Callable[[], Any]] = {
 def prompt(name: str, model: Any, n: int) -> Tensor:
     """What the model was trained on, as much of it as is asked for; random ids for random weights."""
     if name == "demo":
-        told = (model.to_tokens(story.text)[0].tolist() for story in stories("test"))
+        sequences = (model.to_tokens(story.text)[0].tolist() for story in stories("test"))
     elif name == "stories3M":
         lines = (HERE / "copied_words" / "prompts.jsonl").read_text().splitlines()
-        told = (json.loads(line)["ids"] for line in lines)
+        sequences = (json.loads(line)["ids"] for line in lines)
     else:
         return torch.randint(model.cfg.d_vocab, (1, n), generator=torch.Generator().manual_seed(SEED))
-    first = next(told)  # only one of them begins the text
-    return torch.tensor([[*islice(chain(first, *(ids[1:] for ids in islice(told, n))), n)]])
+    first = next(sequences)  # only one of them begins the text
+    return torch.tensor([[*islice(chain(first, *(ids[1:] for ids in islice(sequences, n))), n)]])

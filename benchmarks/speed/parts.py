@@ -71,17 +71,17 @@ def literal_s(case: Case, read: Read) -> Measured:
     begun = read()
     graph = gradient_graph(case.model, case.ids, case.target)
     built = read()
-    found = {i: float(block_curvature(graph, i, case.plan.probes, SEED)) for i in tokens}
-    return Measured(built - begun + (read() - built) / len(tokens) * case.ids.shape[1], found)
+    curvatures = {i: float(block_curvature(graph, i, case.plan.probes, SEED)) for i in tokens}
+    return Measured(built - begun + (read() - built) / len(tokens) * case.ids.shape[1], curvatures)
 
 
 def literal_i(case: Case, read: Read) -> Measured:
     groups = grouped(case.whole, MASKED, case.plan)[1]
     tokens = spread([group[0] for group in groups] if case.plan.literal else range(len(case.ids[0])), case.plan.literal)
     begun = read()
-    found = literal_information(case.model, case.ids, tokens).tolist()
+    divergences = literal_information(case.model, case.ids, tokens).tolist()
     each = (read() - begun) / (1 + len(tokens))
-    return Measured(each * (1 + case.ids.shape[1]), dict(zip(tokens, found, strict=True)))
+    return Measured(each * (1 + case.ids.shape[1]), dict(zip(tokens, divergences, strict=True)))
 
 
 def grouped_s(case: Case, read: Read, piece: Segment | None = None) -> Measured:
@@ -98,8 +98,8 @@ def grouped_s(case: Case, read: Read, piece: Segment | None = None) -> Measured:
     readings = grouped_readings(operator, SEED, wanted, shared, AT_ONCE)
     products = shared * probes + 1
     each = (read() - built) / products
-    found = dict(zip(wanted, Curvature.of_readings(readings).mean.tolist(), strict=True)) if probes > 1 else {}
-    return Measured(built - begun + each * (shared * case.plan.probes + 1), found)
+    curvatures = dict(zip(wanted, Curvature.of_readings(readings).mean.tolist(), strict=True)) if probes > 1 else {}
+    return Measured(built - begun + each * (shared * case.plan.probes + 1), curvatures)
 
 
 def one_by_one_s(case: Case, read: Read, piece: Segment | None = None) -> Measured:
@@ -108,7 +108,7 @@ def one_by_one_s(case: Case, read: Read, piece: Segment | None = None) -> Measur
     batches, states = at_once(case, piece, products=True), piece.states
     hessian_from = partial(piece.hessian_from, batches, lambda _: None)
     measured: dict[int, tuple[float, float]] = {}
-    found: dict[int, float] = {}
+    curvatures: dict[int, float] = {}
     starts: list[float] = []
 
     def watched(at: int) -> HessianOperator:
@@ -129,8 +129,8 @@ def one_by_one_s(case: Case, read: Read, piece: Segment | None = None) -> Measur
         bent = curvature(watched, states, signs, by_start=[some])
         each = (read() - begun - starts[-1]) / len(some)
         measured[reach(piece, group)] = starts[-1], each
-        found |= zip(some, bent.mean.tolist(), strict=True)
-    return Measured(extrapolated(measured, [reach(piece, group) for group in groups], [*map(len, groups)]), found)
+        curvatures |= zip(some, bent.mean.tolist(), strict=True)
+    return Measured(extrapolated(measured, [reach(piece, group) for group in groups], [*map(len, groups)]), curvatures)
 
 
 def row_s(case: Case, read: Read) -> Measured:
@@ -153,27 +153,27 @@ def row_s(case: Case, read: Read) -> Measured:
 def exact_i(case: Case, read: Read, piece: Segment | None = None) -> Measured:
     """I of some groups, as `Heta` finds it; of each as many tokens as are run at once."""
     piece = piece or case.whole
-    asked, batches = piece.prediction, at_once(case, piece)
+    prediction, batches = piece.prediction, at_once(case, piece)
     measured: dict[int, tuple[float, float]] = {}
-    found: dict[int, float] = {}
+    divergences: dict[int, float] = {}
     groups, chosen = grouped(piece, MASKED, case.plan)
     for group in chosen:
         some = spread(group, case.plan.groups and batches.of(reach(piece, group)))
         begun = read()
         moved = information(
-            lambda at: asked.prompt.log_probs_from(piece.start + at, read=[len(asked) - 1], stop=piece.stop),
-            asked.embeddings[piece.start : piece.stop],
-            torch.zeros_like(asked.embeddings[0]),
-            asked.log_probs[None],
-            [asked.objective],
+            lambda at: prediction.prompt.log_probs_from(piece.start + at, read=[len(prediction) - 1], stop=piece.stop),
+            prediction.embeddings[piece.start : piece.stop],
+            torch.zeros_like(prediction.embeddings[0]),
+            prediction.log_probs[None],
+            [prediction.objective],
             DIVERGENCES["orig_masked"],
             by_start=[some],
             batches=batches,
             done=lambda _: None,
         )
         measured[reach(piece, group)] = 0.0, (read() - begun) / len(some)
-        found |= zip(some, moved.divergence[0, some].tolist(), strict=True)
-    return Measured(extrapolated(measured, [reach(piece, group) for group in groups], [*map(len, groups)]), found)
+        divergences |= zip(some, moved.divergence[0, some].tolist(), strict=True)
+    return Measured(extrapolated(measured, [reach(piece, group) for group in groups], [*map(len, groups)]), divergences)
 
 
 PARTS: dict[str, tuple[Any, Any]] = {"curvature": (literal_s, grouped_s), "information": (literal_i, exact_i)}

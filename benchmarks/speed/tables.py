@@ -28,14 +28,14 @@ def measured(name: str, lengths: list[int], repeats: int, probes: int | None, co
             console.print(f"{name}: N = {n} skipped, it reads {model.cfg.n_ctx} tokens")
             continue
         case = Case.of(model, prompt(name, model, n), plan_of(n, parameters, probes))
-        found = costs(case, repeats if n < LONG else 1)
-        rows["costs"] += cost_rows(case, found)
+        part_costs = costs(case, repeats if n < LONG else 1)
+        rows["costs"] += cost_rows(case, part_costs)
         if name == WAITED and n in SHOWN:
-            rows["waits"].append(wait_row(n, case.plan.probes, found))
+            rows["waits"].append(wait_row(n, case.plan.probes, part_costs))
         if n <= (128 if parameters < SMALL else 32):
-            rows["ways"] += way_rows(case, sum(found[part].literal for part in PARTS))
+            rows["ways"] += way_rows(case, sum(part_costs[part].literal for part in PARTS))
         if n >= LONG:
-            rows["long"] += long_rows(case, found)
+            rows["long"] += long_rows(case, part_costs)
         for telling, of in zip(TELLING, COLUMNS, strict=False):
             if rows[of]:
                 yield f"{name}: {telling}", COLUMNS[of], rows[of]

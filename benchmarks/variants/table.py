@@ -113,10 +113,10 @@ def run(
     """Measure every variant on every prompt; an interrupted run resumes."""
     if not model.is_dir() and folder == FOLDER:
         raise typer.BadParameter(f"{model} is no folder: give --outcomes as well, for a look at a random model")
-    loaded, told = stories(model) if model.is_dir() else random_model()
-    measure(Outcomes("variants", folder), loaded, told[:prompts])
+    loaded, all_prompts = stories(model) if model.is_dir() else random_model()
+    measure(Outcomes("variants", folder), loaded, all_prompts[:prompts])
     tolerance = Outcomes("variants_tolerance", folder)
-    for at, ids in enumerate(track(told[: min(prompts, JUDGED)], "tolerance", console=Console(stderr=True))):
+    for at, ids in enumerate(track(all_prompts[: min(prompts, JUDGED)], "tolerance", console=Console(stderr=True))):
         if tolerance.of([(at, *way) for way in WAYS])[1]:
             tolerance.add({(at, *way): outcome for way, outcome in kept(loaded, ids)})
 
@@ -125,7 +125,7 @@ def measure(outcomes: Outcomes, model: Any, prompts: list[torch.Tensor]) -> None
     """Every variant needs the full method beside it, so a prompt is measured whole."""
     for at, ids in enumerate(track(prompts, "variants", console=Console(stderr=True))):
         if outcomes.of([(at, name) for name in ("full", *VARIANTS)])[1]:
-            outcomes.add({(at, variant): found for variant, found in compared(model, ids)})
+            outcomes.add({(at, variant): outcome for variant, outcome in compared(model, ids)})
 
 
 @app.command()
@@ -140,15 +140,15 @@ def write(folder: Folder = FOLDER) -> None:
 
 def variants(folder: Path) -> report.Table:
     names = ["full", *VARIANTS]
-    found, missing = Outcomes("variants", folder).of([(at, name) for name in names for at in range(PROMPTS)])
-    of = {name: {int(at): Seen(*one) for (at, variant), one in found.items() if variant == name} for name in names}
+    outcomes, missing = Outcomes("variants", folder).of([(at, name) for name in names for at in range(PROMPTS)])
+    of = {name: {int(at): Seen(*one) for (at, variant), one in outcomes.items() if variant == name} for name in names}
     rows = [row(name, [*some.values()], [*some]) for name, some in of.items() if some]
     return report.Table("Every variant", COLUMNS, rows, missing, intervals_over(filter(None, of.values()), "prompts"))
 
 
 def tolerances(folder: Path) -> report.Table:
-    found, missing = Outcomes("variants_tolerance", folder).of([(at, *way) for at in range(JUDGED) for way in WAYS])
-    of = {way: {key[0]: Kept(*one) for key, one in found.items() if key[1:] == way} for way in WAYS}
+    outcomes, missing = Outcomes("variants_tolerance", folder).of([(at, *way) for at in range(JUDGED) for way in WAYS])
+    of = {way: {key[0]: Kept(*one) for key, one in outcomes.items() if key[1:] == way} for way in WAYS}
     rows = [kept_row(*way, some) for way, some in of.items() if some]
     title = f"Is tolerance={TOLERANCE} kept? {JUDGED} prompts, checked against {MANY} other probes"
     return report.Table(title, KEPT_COLUMNS, rows, missing, intervals_over(filter(None, of.values()), "prompts"))
@@ -173,19 +173,19 @@ def explain(prediction: heta_lens.Prediction, options: dict[str, Any]) -> heta_l
         return heta_lens.Heta(progress=False, **drawn | options)(prediction)
 
 
-def seen_as(found: heta_lens.Attribution, full: heta_lens.Attribution, predicted: Predicted | None) -> Seen:
-    scores = agreement(found.scores, full.scores)
-    curvature = agreement(found.parts["curvature"], full.parts["curvature"])
-    facts = {**found.diagnostics, "total": float(found.scores.sum())}
+def seen_as(attribution: heta_lens.Attribution, full: heta_lens.Attribution, predicted: Predicted | None) -> Seen:
+    scores = agreement(attribution.scores, full.scores)
+    curvature = agreement(attribution.parts["curvature"], full.parts["curvature"])
+    facts = {**attribution.diagnostics, "total": float(attribution.scores.sum())}
     return Seen(
-        scores["rank_correlation"], curvature["rank_correlation"], scores["l1"], shared_top(found, full),
+        scores["rank_correlation"], curvature["rank_correlation"], scores["l1"], shared_top(attribution, full),
         facts["hvps"], facts["forwards"],
         None if predicted is None else predicted(facts),
     )  # fmt: skip
 
 
-def shared_top(found: heta_lens.Attribution, full: heta_lens.Attribution) -> int:
-    top, expected = (set(one.scores.topk(min(10, len(one))).indices.tolist()) for one in (found, full))
+def shared_top(attribution: heta_lens.Attribution, full: heta_lens.Attribution) -> int:
+    top, expected = (set(one.scores.topk(min(10, len(one))).indices.tolist()) for one in (attribution, full))
     return len(top & expected)
 
 
@@ -207,18 +207,18 @@ def kept(model: Any, ids: torch.Tensor) -> Iterator[tuple[tuple[int, float], Kep
     prediction = heta_lens.Prediction.from_cache(cache, tokens=ids)
     truth = explain(prediction, {"probes": MANY, "seed": 1}).scores
     for most, prune in WAYS:
-        found = explain(prediction, {"probes": most, "tolerance": TOLERANCE, "prune": prune})
-        near = (found.scores - truth).abs() <= TOLERANCE * truth.max()
-        unsure, hvps = (found.diagnostics[name] for name in ("unsure", "hvps"))
-        yield (most, prune), Kept(near.int().tolist(), len(found) - unsure, hvps)
+        attribution = explain(prediction, {"probes": most, "tolerance": TOLERANCE, "prune": prune})
+        near = (attribution.scores - truth).abs() <= TOLERANCE * truth.max()
+        unsure, hvps = (attribution.diagnostics[name] for name in ("unsure", "hvps"))
+        yield (most, prune), Kept(near.int().tolist(), len(attribution) - unsure, hvps)
 
 
-def kept_row(most: int, prune: float, found: Mapping[Any, Kept]) -> list[str]:
+def kept_row(most: int, prune: float, outcomes: Mapping[Any, Kept]) -> list[str]:
     """Tokens of one prompt are not independent, so intervals are over prompts."""
-    near = [hit for one in found.values() for hit in one.near]
-    prompts = [at for at, one in found.items() for _ in one.near]
-    sure, hvps = (sum(column) for column in zip(*((one.sure, one.hvps) for one in found.values()), strict=True))
-    costs = f"{hvps / len(found):.0f}", f"{hvps / PROBES / len(near):.2f}"
+    near = [hit for one in outcomes.values() for hit in one.near]
+    prompts = [at for at, one in outcomes.items() for _ in one.near]
+    sure, hvps = (sum(column) for column in zip(*((one.sure, one.hvps) for one in outcomes.values()), strict=True))
+    costs = f"{hvps / len(outcomes):.0f}", f"{hvps / PROBES / len(near):.2f}"
     return [str(most), f"{prune:g}", proportion(near, prompts, 1), f"{sure / len(near):.1%}", *costs]
 
 
@@ -233,9 +233,9 @@ LEGEND = (
 COLUMNS = ["variant", "ρ", "ρ of S", "L1", "top ten", "HVPs", "forwards", "predicted"]
 
 
-def row(variant: str, found: list[Seen], prompts: list[int]) -> list[str]:
-    ranks, curvature, l1, top, hvps, forwards = list(zip(*found, strict=True))[:6]
-    said = [one.predicted for one in found if one.predicted is not None]
+def row(variant: str, outcomes: list[Seen], prompts: list[int]) -> list[str]:
+    ranks, curvature, l1, top, hvps, forwards = list(zip(*outcomes, strict=True))[:6]
+    said = [one.predicted for one in outcomes if one.predicted is not None]
     predicted = f"{said[0][0]} {average([value for _, value in said], prompts, None, 3)}" if said else ""
     # The full method is itself by definition, which is no measurement.
     ends = [None] * 4 if variant == "full" else [(-1, 1), (-1, 1), (0, 2), (0, 10)]
@@ -245,9 +245,9 @@ def row(variant: str, found: list[Seen], prompts: list[int]) -> list[str]:
 
 
 def stories(folder: Path) -> tuple[Any, list[torch.Tensor]]:
-    told = [json.loads(line)["ids"] for line in STORIES.read_text().splitlines()]
-    spread = torch.linspace(0, len(told) - 3, PROMPTS).long().tolist()  # over all kinds of story
-    joined = [[told[at][0], *(token for story in told[at : at + 3] for token in story[1:])] for at in spread]
+    story_ids = [json.loads(line)["ids"] for line in STORIES.read_text().splitlines()]
+    spread = torch.linspace(0, len(story_ids) - 3, PROMPTS).long().tolist()  # over all kinds of story
+    joined = [[story_ids[at][0], *(token for story in story_ids[at : at + 3] for token in story[1:])] for at in spread]
     model = load_stories3m(folder)
     return model, [torch.tensor([ids[:LENGTH]]) for ids in joined]
 
