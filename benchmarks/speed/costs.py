@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import heta_lens
 from benchmarks.report import number
 from benchmarks.speed.cases import Case, Plan
 from benchmarks.speed.flops_and_memory import counted, floors, forward_flops, peak
@@ -104,3 +105,23 @@ def wait_row(n: int, probes: int, part_costs: dict[str, Cost]) -> list[str]:
     row = part_costs[ROW].ours + part_costs["information"].ours
     said = (f"{number(literal / seconds)} times as fast ({number(seconds)} s)" for seconds in (ours, row))
     return [str(n), str(probes), f"{number(literal)} s", *said]
+
+
+FLOP_COLUMNS = [
+    "N",
+    "products with H",
+    "masked runs",
+    "curvature, GFLOP",
+    "information, GFLOP",
+    "whole, GFLOP",
+    "whole / N",
+]
+
+
+def flop_row(case: Case, parts: dict[str, Cost]) -> list[str]:
+    """What our whole score takes, by itself and a token of context."""
+    work = heta_lens.Heta(probes=case.plan.probes).work(case.prediction)
+    flops = [parts[part].flops[1] / 1e9 for part in PARTS]
+    n = case.ids.shape[1]
+    figures = (*flops, sum(flops), sum(flops) / n)
+    return [str(n), str(work["hvps"]), str(work["forwards"]), *map(number, figures)]

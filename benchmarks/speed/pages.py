@@ -8,7 +8,13 @@ from heta_lens._util.versions import versions
 
 RESULTS = HERE / "RESULTS.md"
 Table = tuple[str, list[str], list[list[str]]]
-TELLING = ("the literal loop and ours", "cheaper ways, whole scores", "a long context", "what memory holds")
+TELLING = (
+    "the literal loop and ours",
+    "FLOPs by context length",
+    "cheaper ways, whole scores",
+    "a long context",
+    "what memory holds",
+)
 WAIT_TITLE = "What you wait for"
 README = HERE.parent / "README.md"
 MARKS = "<!-- what you wait for -->", "<!-- until here -->"
@@ -30,6 +36,9 @@ prompt, where tokens share it), a masked run one,
 attention is over all keys, as it is computed, and one position is unembedded. **MiB** are what tensors held at most,
 beyond the model and the prediction. (A product with H costs two runs' worth of multiplying by weights, but six runs'
 worth of attention, which is not linear: narrow models and long contexts stay further above the floor.)
+
+FLOPs by context length are of our whole score, after the run that filled the cache. A product costs as much as the
+context is long, and more for attention over it; how many products there are does not depend on the length.
 
 Cheaper ways are whole scores, each found once, and only where that takes minutes. ρ (rank correlation) and L1 (0 to 2,
 of scores that sum to 1) are against `groups=None` with the same probes. "What memory holds" is written by

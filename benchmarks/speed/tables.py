@@ -7,7 +7,7 @@ from rich.progress import track
 
 from benchmarks.speed.cases import SMALL, Case, plan_of
 from benchmarks.speed.cheaper_ways import WAY_COLUMNS, way_rows
-from benchmarks.speed.costs import COSTS, WAIT_COLUMNS, cost_rows, costs, wait_row
+from benchmarks.speed.costs import COSTS, FLOP_COLUMNS, WAIT_COLUMNS, cost_rows, costs, flop_row, wait_row
 from benchmarks.speed.long_contexts import LONG_COLUMNS, long_rows
 from benchmarks.speed.models import MODELS, prompt
 from benchmarks.speed.pages import TELLING, WAIT_TITLE, Table
@@ -15,14 +15,14 @@ from benchmarks.speed.parts import PARTS
 
 LONG, LONG_OF = 2048, {"gpt2-like"}  # contexts that are timed once, and whose
 WAITED, SHOWN = "gpt2-like", (32, 128, 512)
-COLUMNS = {"costs": COSTS, "ways": WAY_COLUMNS, "long": LONG_COLUMNS}
+COLUMNS = {"costs": COSTS, "flops": FLOP_COLUMNS, "ways": WAY_COLUMNS, "long": LONG_COLUMNS}
 
 
 def measured(name: str, lengths: list[int], repeats: int, probes: int | None, console: Console) -> Iterator[Table]:
     """One model's tables, as they are after each length."""
     model = MODELS[name]()
     parameters = sum(weights.numel() for weights in model.parameters())
-    rows: dict[str, list[list[str]]] = {"costs": [], "ways": [], "long": [], "waits": []}
+    rows: dict[str, list[list[str]]] = {"costs": [], "flops": [], "ways": [], "long": [], "waits": []}
     for n in track(lengths, name, console=console):
         if n > model.cfg.n_ctx or (n >= LONG and name not in LONG_OF):
             console.print(f"{name}: N = {n} skipped, it reads {model.cfg.n_ctx} tokens")
@@ -30,6 +30,7 @@ def measured(name: str, lengths: list[int], repeats: int, probes: int | None, co
         case = Case.of(model, prompt(name, model, n), plan_of(n, parameters, probes))
         part_costs = costs(case, repeats if n < LONG else 1)
         rows["costs"] += cost_rows(case, part_costs)
+        rows["flops"].append(flop_row(case, part_costs))
         if name == WAITED and n in SHOWN:
             rows["waits"].append(wait_row(n, case.plan.probes, part_costs))
         if n <= (128 if parameters < SMALL else 32):

@@ -10,7 +10,7 @@ from benchmarks import long
 from benchmarks.reference import literal_curvature, literal_information
 from benchmarks.speed import cheaper_ways, models, tables
 from benchmarks.speed.cases import Case, Plan
-from benchmarks.speed.costs import costs
+from benchmarks.speed.costs import FLOP_COLUMNS, costs, flop_row
 from benchmarks.speed.flops_and_memory import counted, forward_flops, peak, suffix_flops
 from benchmarks.speed.long_contexts import LONG_COLUMNS, long_rows
 from benchmarks.speed.pages import MARKS, README, WAIT_TITLE, page, rewritten
@@ -47,6 +47,20 @@ def test_it_costs_less_than_the_literal_loop_and_more_than_the_floor(case: Case)
         assert cost.difference < 1e-6 or part == ROW  # which is another number
         assert cost.flops[0] > cost.flops[1] > cost.floor > 0
         assert len(cost.seconds) == 2 and min(*cost.seconds[0], *cost.seconds[1], *cost.memory) > 0
+
+
+@pytest.mark.slow
+def test_products_are_as_many_whatever_the_length_and_flops_grow_with_it() -> None:
+    model, rows = zoo.native_bridge(), []
+    for n in (20, 40):
+        case = Case.of(model, zoo.prompt(model, n), Plan(2, 2, None))
+        rows.append(dict(zip(FLOP_COLUMNS, flop_row(case, costs(case, 1)), strict=True)))
+    short, long = rows
+    assert (short["N"], long["N"]) == ("20", "40")
+    assert short["products with H"] == long["products with H"] == str(2 * 16 + 1)
+    assert [row["masked runs"] for row in rows] == ["21", "41"]
+    growth = {column: float(long[column]) / float(short[column]) for column in FLOP_COLUMNS[3:6]}
+    assert all(1.9 < times < 4.2 for times in growth.values()), growth  # at most attention's own square
 
 
 @pytest.mark.sample(quick=1)
