@@ -1,0 +1,269 @@
+"""What nearness to the expected score costs: ways to HETA's score by their FLOPs and their error, and the best of them.
+
+On three suites of a hundred prompts: recall stories (demo model), stories whose next word is copied, and the same with
+other stories before them, so that they are about four times as long (stories3M). For each way,
+
+    ρ, L1, top ten   against one-by-one probes of another seed, twice as many as the default's
+    first, mass      how often the highest-scored token is known evidence; the evidence's share of the score
+    GFLOP            of the whole score, as torch counts them, on the first prompts
+
+A way is on the front if none is both cheaper and nearer. `run` takes hours; an interrupted run resumes.
+
+    python -m benchmarks.pareto run [--suite recall] [--limit N]
+    python -m benchmarks.pareto write
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from statistics import mean
+from typing import Annotated, Any, NamedTuple
+
+import matplotlib.pyplot as plt
+import torch
+import typer
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+import heta_lens
+from benchmarks import report
+from benchmarks.copied_words.table import prompts as copied_prompts
+from benchmarks.outcomes import FOLDER, Folder, Key, Outcomes
+from benchmarks.report import average, intervals_over, number, proportion
+from benchmarks.stories3m import load_stories3m
+from heta_lens._util.caller_warnings import quietly
+from heta_lens.data.suites import suite
+from heta_lens.diagnostics import agreement
+from heta_lens.evaluation import ask
+from heta_lens.metrics.evidence_positions import evidence_positions
+
+HERE = Path(__file__).parent
+PAGE, PICTURE = HERE / "PARETO.md", HERE / "pareto.svg"
+PROMPTS, COUNTED, BEFORE = 100, 3, 3  # prompts of a suite; those whose FLOPs are counted; stories before a long one
+REFERENCE: dict[str, Any] = {"groups": None, "probes": 20, "seed": 10**6}
+DEFAULT = "default: groups=16, probes=10"
+WAYS: dict[str, dict[str, Any]] = {
+    DEFAULT: {},
+    "groups=16, probes=5": {"probes": 5},
+    "groups=16, probes=20": {"probes": 20},
+    "groups=8, probes=10": {"groups": 8},
+    "groups=8, probes=20": {"groups": 8, "probes": 20},
+    "groups=32, probes=5": {"groups": 32, "probes": 5},
+    "groups=32, probes=10": {"groups": 32},
+    "one by one, probes=2": {"groups": None, "probes": 2},
+    "one by one, probes=5": {"groups": None, "probes": 5},
+    "one by one, probes=10": {"groups": None},
+    "row, probes=10": {"support": "row"},
+    "tolerance=0.05": {"tolerance": 0.05},
+    "lr, rank=64": {"variant": "lr", "rank": 64},
+    "gs": {"variant": "gs"},
+}
+
+
+class Prompt(NamedTuple):
+    """A prompt with its evidence, and the template it was made from."""
+
+    prediction: heta_lens.Prediction
+    evidence: list[int]
+    template: str
+
+
+class Evaluated(NamedTuple):
+    """One way on one prompt."""
+
+    ranks: float
+    l1: float
+    top_ten: float
+    first: bool
+    mass: float
+
+
+@cache
+def demo() -> Any:
+    return heta_lens.load_demo_model()
+
+
+@cache
+def stories3m() -> Any:
+    return load_stories3m()
+
+
+def recall(number: int) -> Prompt:
+    instance = suite("recall", limit=PROMPTS)[number]
+    prediction = ask(demo(), instance)
+    return Prompt(prediction, evidence_positions(instance, prediction, "gold"), str(instance.template))
+
+
+def copied(number: int, before: int = 0) -> Prompt:
+    """A story whose next word is copied, after so many others."""
+    stories = [*copied_prompts().values()]
+    chosen = stories[round(number * (len(stories) - 1) / (PROMPTS - 1))]
+    others = [
+        stories[(stories.index(chosen) + place * len(stories) // 7) % len(stories)] for place in range(1, before + 1)
+    ]
+    lead = [token for story in others for token in story["ids"][1:]]  # only one of them begins the text
+    ids = torch.tensor([[chosen["ids"][0], *lead, *chosen["ids"][1:]]])
+    _, activations = stories3m().run_with_cache(ids, names_filter=heta_lens.names_filter)
+    prediction = heta_lens.Prediction.from_cache(activations, chosen["target_id"], tokens=ids)
+    return Prompt(prediction, [len(lead) + position for position in chosen["source_positions"]], chosen["template"])
+
+
+def long(number: int) -> Prompt:
+    return copied(number, BEFORE)
+
+
+SUITES = {"recall": recall, "copied": copied, "long": long}
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def run(
+    suite: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(SUITES)}.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=PROMPTS, help="Only the first N prompts.")] = PROMPTS,
+    folder: Folder = FOLDER,
+) -> None:
+    """Measure every way on every prompt; an interrupted run resumes."""
+    wanted: list[Key] = [(name, at) for name in suite or SUITES for at in range(limit)]
+    Outcomes("pareto", folder).measure(wanted, lambda key: measured(SUITES[str(key[0])](int(key[1])), int(key[1])))
+
+
+@app.command()
+def write(folder: Folder = FOLDER) -> None:
+    """Write PARETO.md and its picture from what was measured."""
+    outcomes = {name: Outcomes("pareto", folder).of([(name, at) for at in range(PROMPTS)]) for name in SUITES}
+    tables = [table(name, [*those.values()], missing) for name, (those, missing) in outcomes.items()]
+    for one in tables:
+        report.show(one.title, one.columns, one.rows)
+    if folder == FOLDER:
+        report.write(PAGE, LEGEND, tables)
+        draw({name: points([*those.values()]) for name, (those, _) in outcomes.items() if those}, PICTURE)
+
+
+def measured(prompt: Prompt, at: int) -> dict[str, Any]:
+    """Every way on one prompt; all share the gate and the information, which have no chance in them."""
+    reference = scored(prompt.prediction, REFERENCE)
+    scores = {way: combined(prompt.prediction, reference, options) for way, options in WAYS.items()}
+    return {
+        "template": prompt.template,
+        "length": len(prompt.prediction),
+        "ways": {way: evaluated(score, reference, prompt.evidence) for way, score in scores.items()},
+        "flops": {way: flops(prompt.prediction, options) for way, options in WAYS.items()} if at < COUNTED else None,
+    }
+
+
+def scored(prediction: heta_lens.Prediction, options: Mapping[str, Any]) -> heta_lens.Attribution:
+    return quietly(lambda: heta_lens.Heta(progress=False, **options)(prediction))
+
+
+def combined(prediction: heta_lens.Prediction, whole: heta_lens.Attribution, options: Mapping[str, Any]) -> Tensor:
+    """The score of a way; its own curvature with the others' gate and information, unless it stops by the score."""
+    if "tolerance" in options:
+        return scored(prediction, options).scores
+    curvature = scored(prediction, {**options, "gamma": 0.0}).parts["curvature"]
+    parts, weights = whole.parts, whole.options
+    return parts["gate"] * (weights["beta"] * curvature + weights["gamma"] * parts["information"])
+
+
+def evaluated(scores: Tensor, reference: heta_lens.Attribution, evidence: Sequence[int]) -> Evaluated:
+    agreed = agreement(scores, reference.scores)
+    top, expected = ({*one.topk(min(10, len(one))).indices.tolist()} for one in (scores, reference.scores))
+    candidates = scores.masked_fill(reference.special, 0.0)
+    mass = float(candidates[list(evidence)].sum() / candidates.sum())
+    first = int(candidates.argmax()) in evidence
+    return Evaluated(agreed["rank_correlation"], agreed["l1"], len(top & expected), first, mass)
+
+
+def flops(prediction: heta_lens.Prediction, options: Mapping[str, Any]) -> float:
+    """GFLOP of the whole score, as torch counts them."""
+    with FlopCounterMode(display=False) as counter:
+        scored(prediction, options)
+    return counter.get_total_flops() / 1e9
+
+
+# ------------------------------------------------------------------------------------------------------------ the page
+COLUMNS = ["way", "GFLOP", "on the front", "ρ", "L1", "top ten", "first", "mass"]
+LEGEND = f"""# What nearness costs
+
+Written by `python -m benchmarks.pareto`. ρ, L1 (0 to 2, of scores that sum to 1) and the ten highest scores in common
+are against the literal formula with every token probed alone, {REFERENCE["probes"]} times, with another seed; **first**
+and **mass** say how often the highest score is that of known evidence, and how much of the score evidence has. GFLOP
+are of the whole score, on {COUNTED} prompts. A way is on the **front** if none is both cheaper and nearer by L1.
+
+![error over FLOPs](pareto.svg)"""
+
+
+class Point(NamedTuple):
+    """A way's mean cost and error."""
+
+    flops: float
+    l1: float
+
+
+def points(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, Point]:
+    counted = [outcome for outcome in outcomes if outcome["flops"] is not None]
+    return {
+        way: Point(
+            mean(outcome["flops"][way] for outcome in counted),
+            mean(Evaluated(*outcome["ways"][way]).l1 for outcome in outcomes),
+        )
+        for way in WAYS
+    }
+
+
+def front(placed: Mapping[str, Point]) -> list[str]:
+    """The ways that none is both cheaper and nearer than, from the cheapest on."""
+    kept: list[str] = []
+    for way in sorted(placed, key=lambda way: placed[way]):
+        if not kept or placed[way].l1 < placed[kept[-1]].l1:
+            kept.append(way)
+    return kept
+
+
+def table(name: str, outcomes: Sequence[Mapping[str, Any]], missing: int) -> report.Table:
+    if not outcomes:
+        return report.Table(name, COLUMNS, [], missing)
+    templates = [outcome["template"] for outcome in outcomes]
+    placed = points(outcomes)
+    lengths = [outcome["length"] for outcome in outcomes]
+    note = f"{len(outcomes)} prompts of {min(lengths)} to {max(lengths)} tokens. {intervals_over([templates])}"
+    return report.Table(name, COLUMNS, [*rows(outcomes, placed, templates)], missing, note)
+
+
+def rows(
+    outcomes: Sequence[Mapping[str, Any]], placed: Mapping[str, Point], templates: Sequence[str]
+) -> Iterator[list[str]]:
+    best = front(placed)
+    for way, point in sorted(placed.items(), key=lambda item: item[1].flops):
+        ranks, l1, top, first, mass = zip(*(Evaluated(*outcome["ways"][way]) for outcome in outcomes), strict=True)
+        yield [
+            way,
+            number(point.flops),
+            "yes" if way in best else "",
+            average(ranks, templates, (-1, 1), 3),
+            average(l1, templates, (0, 2), 3),
+            average(top, templates, (0, 10), 1),
+            proportion(first, templates),
+            average(mass, templates, (0, 1), 3),
+        ]
+
+
+def draw(placed: Mapping[str, Mapping[str, Point]], path: Path) -> None:
+    """Error over FLOPs, both on logarithmic scales, with the front as a line."""
+    with plt.rc_context({"svg.hashsalt": "heta_lens", "font.size": 8}):
+        figure, axes = plt.subplots(1, len(placed), figsize=(5 * len(placed), 4), squeeze=False)
+        for (name, ways), axis in zip(placed.items(), axes[0], strict=True):
+            best = [ways[way] for way in front(ways)]
+            axis.plot([point.flops for point in best], [point.l1 for point in best], color="0.7", zorder=1)
+            for way, point in ways.items():
+                axis.scatter(*point, color="C3" if way == DEFAULT else "C0", zorder=2)
+                axis.annotate(way, point, xytext=(3, 3), textcoords="offset points")
+            axis.set(
+                title=name, xscale="log", yscale="log", xlabel="GFLOP of a score", ylabel="L1 to the expected score"
+            )
+        figure.tight_layout()
+        figure.savefig(path, metadata={"Date": None})
+        plt.close(figure)
+
+
+if __name__ == "__main__":
+    app()

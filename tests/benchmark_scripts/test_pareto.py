@@ -1,0 +1,36 @@
+"""Ways to a score are placed by cost and error, and the best of them are found."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import pareto
+from benchmarks.pareto import Point, front
+from heta_lens.diagnostics import rank_correlation
+
+
+def test_the_front_has_the_ways_that_none_beats_in_both() -> None:
+    placed = {"near": Point(9, 0.1), "cheap": Point(1, 0.9), "beaten": Point(5, 0.95), "between": Point(4, 0.5)}
+    assert front(placed) == ["cheap", "between", "near"]
+    assert front({**placed, "as cheap": Point(1, 0.2)}) == ["as cheap", "near"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+def test_every_way_is_measured_against_the_same_reference(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ways = {pareto.DEFAULT: {"probes": 2}, "row": {"support": "row", "probes": 2}, "tolerance": {"tolerance": 0.5}}
+    monkeypatch.setattr(pareto, "WAYS", ways)
+    monkeypatch.setattr(pareto, "REFERENCE", {"groups": 4, "probes": 2, "seed": 3})
+    prompt = pareto.recall(0)
+    outcome = pareto.measured(prompt, 0)
+    assert outcome["length"] == len(prompt.prediction) and outcome["ways"].keys() == outcome["flops"].keys() == {*ways}
+    assert outcome["flops"]["row"] < outcome["flops"][pareto.DEFAULT]
+    whole = pareto.scored(prompt.prediction, {"probes": 2})
+    reference = pareto.scored(prompt.prediction, pareto.REFERENCE)
+    ranks = rank_correlation(whole.scores, reference.scores)  # which combining the parts must not change
+    assert outcome["ways"][pareto.DEFAULT].ranks == pytest.approx(ranks, abs=1e-6)
+    assert 0 < outcome["ways"][pareto.DEFAULT].mass < 1
+    (row,) = (row for row in pareto.rows([outcome], pareto.points([outcome]), ["one"]) if row[0] == "row")
+    assert len(row) == len(pareto.COLUMNS) and row[2] == "yes"
+    pareto.draw({"recall": pareto.points([outcome])}, tmp_path / "picture.svg")
+    assert "row" in (tmp_path / "picture.svg").read_text()
