@@ -46,10 +46,11 @@ class Problem:
 
 class Products(NamedTuple):
     """What an estimate takes, at most: products with H, all through one gradient graph or each token through the graph
-    of those that share its start; and how many graphs more are built, for a bound or later rounds."""
+    of those that share its start; in how many rounds these are built anew, and how many more, for a bound."""
 
     hvps: int
     per_token: bool = False
+    rounds: int = 1
     bounds: int = 0
 
 
@@ -175,11 +176,10 @@ class ProbedHessian(Probed):
             return Products(problem.segment.width * scored, per_token=self.support == "block")
         if self.support == "row":
             return Products(self.probes)
-        groups = self.groups_of(scored)
+        groups, rounds = self.groups_of(scored), self.probes.bit_length() if self.stops else 1
         if groups is None:
-            return Products(self.probes * (scored + bound), per_token=True, bounds=int(bound))
-        rounds = self.probes.bit_length() if self.stops else 1
-        return Products(self.probes * (groups + bound) + rounds, bounds=bound + rounds - 1)
+            return Products(self.probes * (scored + bound), per_token=True, rounds=rounds, bounds=int(bound))
+        return Products(self.probes * (groups + bound) + rounds, rounds=rounds, bounds=int(bound))
 
 
 @dataclass(frozen=True)

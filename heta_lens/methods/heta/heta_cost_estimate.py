@@ -96,7 +96,7 @@ def counts(options: HetaOptions, prediction: Prediction) -> Counts:
             graphs = graphs_of(segment, products)
             ran.graphs += sum(length - graph.start for graph in graphs)
             ran.products += sum(graph.products * (length - graph.start) for graph in graphs)
-            built = len(graphs) + products.bounds
+            built = len(graphs) * products.rounds + products.bounds
             forwards, backwards = forwards + calls * built, backwards + built
     return Counts(forwards, backwards, work["hvps"], ran)
 
