@@ -89,9 +89,7 @@ def integrated_gradients(case: Case, g: Counted, batch: int) -> Tensor:
 @torch.no_grad()
 def ablation(case: Case, g: Counted, batch: int) -> Tensor:
     method: Any = captum.attr.FeatureAblation(g)
-    return method.attribute(case.embeddings, case.baseline, feature_mask=case.tokens, perturbations_per_eval=batch)[
-        0, :, 0
-    ]
+    return method.attribute(case.embeddings, 0.0, feature_mask=case.tokens, perturbations_per_eval=batch)[0, :, 0]
 
 
 @torch.no_grad()
