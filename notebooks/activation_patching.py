@@ -72,12 +72,14 @@ float((reference.cpu() - grid.values).abs().max())
 # We explain why the model gives the first answer rather than the second, and expect the word that differs near the top.
 
 # %%
-attribution = heta_lens.attribute(clean, answers, tokens=clean_tokens, balance="sum")
+attribution = heta_lens.attribute(clean, answers, tokens=clean_tokens)
 attribution
 
 # %% [markdown]
-# The word is there, and so is the full stop after it. According to the grid, the model moves the word's information to
-# that full stop.
+# The word has the highest score, and the full stop after it the second highest. According to the grid, the model moves
+# the word's information to that full stop. Two words of the question come next. Nearly all of this score is curvature:
+# unlike the log-probability of a token that the model is sure of (see `quickstart`), the difference of two
+# log-probabilities does not flatten out.
 #
 # `validate` patches every token with its values from a run in which the token is zeroed, and compares the effects with
 # the scores. We expect large effects for the highest scores, but a low rank correlation: most tokens have no effect, so
@@ -88,35 +90,39 @@ validation = causal.validate(clean, attribution, tokens=clean_tokens)
 validation
 
 # %% [markdown]
-# The correlation is low, and patching the five highest tokens together costs more than twenty nats. Next, each token
+# There is no correlation, but patching the five highest tokens together costs more than twenty nats. Next, each token
 # alone: we expect an effect for each of the highest scores.
 
 # %%
 validation.to_frame().nlargest(4, "score").round(4)
 
 # %% [markdown]
-# The full stop and the last token each cost twenty nats and more. The word itself has the second-highest score but
-# costs only a fifth of a nat. This intervention changes only what the last position reads, and the word's information
-# was moved to the full stop in earlier layers. Next, a plot in which each row is divided by its largest value. We
-# expect the full stop to be dark in both rows.
+# Only the full stop has a large effect, of more than twenty nats. The word itself has the highest score but costs only
+# a fifth of a nat. This intervention changes only what the last position reads, and the word's information was moved to
+# the full stop in earlier layers. The two words of the question have high scores, but patching them costs nothing.
+# Next, a plot in which each row is divided by its largest value. We expect the full stop to be dark in both rows.
 
 # %%
 validation.plot()
 
 # %% [markdown]
-# It is. The last token is dark mainly in the lower row (effects). Which intervention is right is an open question. With
-# `how="input"` a token is masked for all later positions, and we expect the word to have an effect.
+# It is. The last token is dark only in the lower row (effects): its score misses an effect of twenty nats. Which
+# intervention is right is an open question. With `how="input"` a token is masked for all later positions, and we expect
+# the word to have an effect.
 
 # %%
-causal.validate(clean, attribution, tokens=clean_tokens, how="input")
+by_input = causal.validate(clean, attribution, tokens=clean_tokens, how="input")
+print(by_input)
+by_input.to_frame().nlargest(4, "score").round(4)
 
 # %% [markdown]
-# It does, and scores and effects agree better. Whether an attribution is valid depends on the intervention.
+# It has the largest one. Scores and effects agree better, but the rank correlation is still low. Whether an attribution
+# is valid depends on the intervention.
 #
 # ## Patch in the order of the scores
 #
 # Each row of a grid costs a run for every position. A good attribution says where to begin: at its highest scores. At
-# layer 0 only the word that differs can restore anything. We expect it among the first two or three.
+# layer 0 only the word that differs can restore anything. It has the highest score, so we expect it in the first run.
 
 # %%
 search = causal.patch_in_order(
@@ -129,8 +135,7 @@ print(
 )
 
 # %% [markdown]
-# The full stop is the same token in both stories, so patching it at the input restores nothing. The word comes second
-# and restores everything. (The third run was made in one batch with the second.)
+# One run is enough: the word comes first and restores everything.
 #
 # ## Swap values and explain again
 #
@@ -163,17 +168,17 @@ difference(corrupted), by_layer
 # %%
 best = max(by_layer, key=by_layer.get)
 with causal.swap_values(clean, corrupted, best, evidence, tokens=corrupted_tokens) as swapped:
-    with_swap = heta_lens.attribute(swapped, answers[0], tokens=corrupted_tokens, balance="sum")
-without_swap = heta_lens.attribute(corrupted, answers[0], tokens=corrupted_tokens, balance="sum")
+    with_swap = heta_lens.attribute(swapped, answers[0], tokens=corrupted_tokens)
+without_swap = heta_lens.attribute(corrupted, answers[0], tokens=corrupted_tokens)
 {
     name: sum(score.positions[0] in evidence for score in result.top(5))
     for name, result in {"with the swap": with_swap, "without the swap": without_swap}.items()
 }
 
 # %% [markdown]
-# Fewer of the five highest tokens are evidence with the swap than without it, where the text gives the other answer at
-# the same positions. So compare a pass rate with its value without the patch. The swap ended with its block: the model
-# computes what it did before.
+# Three of the five highest tokens are evidence with the swap, but also without it, where the text gives the other
+# answer at the same positions. So compare a pass rate with its value without the patch. The swap ended with its block:
+# the model computes what it did before.
 #
 # ## From tokens to heads
 #

@@ -34,7 +34,7 @@ print(model.tokenizer.decode(tokens[0]))
 
 # %%
 _, cache = model.run_with_cache(tokens, names_filter=heta_lens.names_filter)
-answer = heta_lens.attribute_span(cache, prompt_length, tokens=tokens, balance="sum")
+answer = heta_lens.attribute_span(cache, prompt_length, tokens=tokens)
 answer.targets
 
 # %% [markdown]
@@ -45,17 +45,19 @@ answer.targets
 answer
 
 # %% [markdown]
-# They are. The matrix has a row for each target and a column for each source; the first target is a source of the
-# second. We expect most of the room's score on the evidence.
+# They are, but two other words come first: one of the question, and a verb in a sentence about another thing. The
+# matrix has a row for each target and a column for each source; the first target is a source of the second. We expect
+# most of the room's score on the evidence.
 
 # %%
 from heta_lens.plots.heat_map import heat
 
 positions = range(len(answer.tokens))
-heat("sources of each target", answer.targets, answer.tokens, answer.matrix, "HETA, balance='sum'", positions)
+heat("sources of each target", answer.targets, answer.tokens, answer.matrix, "HETA", positions)
 
 # %% [markdown]
-# Some of the darkest columns are evidence. As a share of the score, we expect more than half.
+# Most of the dark columns are evidence, but not the darkest two of the first row. As a share of the score, we expect
+# more than half.
 
 # %%
 prediction = heta_lens.Prediction.from_cache(cache, position=prompt_length, tokens=tokens)
@@ -64,20 +66,19 @@ evidence = [position for sentence in sentences for position in prediction.positi
 round(float(answer.matrix[0][evidence].sum() / answer.matrix[0].nansum()), 2), "of the room's score is on the evidence"
 
 # %% [markdown]
-# It is just above half. The highest single score is a verb in another sentence, about another thing. Next, the full
-# stop alone: we expect the highest score on the word before it.
+# It is less than half: those two words have nearly all of the rest. Next, the full stop alone: we expect the highest
+# score on the word before it.
 
 # %%
 answer.steps[1].top(3)
 
 # %% [markdown]
-# The full stop depends most on the word before it.
+# The full stop depends on the word before it, and on almost nothing else.
 #
-# Each step is a complete `Attribution`. We expect the first one to equal
-# `attribute(cache, position=prompt_length)`.
+# Each step is a complete `Attribution`. We expect the first one to equal `attribute(cache, position=prompt_length)`.
 
 # %%
-alone = heta_lens.attribute(cache, position=prompt_length, tokens=tokens, balance="sum")
+alone = heta_lens.attribute(cache, position=prompt_length, tokens=tokens)
 float((answer.steps[0].scores - alone.scores).abs().max())
 
 # %% [markdown]

@@ -23,11 +23,12 @@ print(story.text, "→", story.answer)
 # %% [markdown]
 # Both sentences are about the same kind of thing; only the owner distinguishes them.
 #
-# `interactions=True` keeps the whole map of second derivatives between tokens. It comes from the same Hessian–vector
-# products as the curvature. We expect it to be symmetric.
+# `interactions=True` keeps the whole map of second derivatives between tokens. For this, every token is probed alone,
+# so the number of Hessian–vector products grows with the context: here, 40 for each of 36 tokens. We expect the map to
+# be symmetric.
 
 # %%
-attribution = heta_lens.attribute(cache, tokens=tokens, balance="sum", interactions=True, probes=40)
+attribution = heta_lens.attribute(cache, tokens=tokens, interactions=True, probes=40)
 pairs = attribution.interactions
 print(tuple(pairs.shape), float((pairs - pairs.T).abs().max() / pairs.max()))
 
@@ -54,7 +55,8 @@ for first, second in strongest:
 
 # %% [markdown]
 # Half of them are. The others lie within that sentence or within the question, and one is with the beginning of the
-# text. The strongest pair joins the owner and the place, which is exactly the binding that the answer needs.
+# text. The strongest pair joins the owner and the place, which is exactly the binding that the answer needs. (All
+# values are small, because the model is sure of its answer. The score itself is almost all information here.)
 #
 # Masking tests this: mask both tokens of a pair, then each one alone. If the tokens interact, the joint effect differs
 # from the sum of the two single effects. We expect such a difference for the strongest pair, and none for the weakest.

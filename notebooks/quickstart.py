@@ -36,13 +36,13 @@ model.tokenizer.decode([int(logits[0, -1].argmax())])
 # The model answers correctly. Why the jar? We expect the sentence about Alba's sweater among the highest scores.
 
 # %%
-attribution = heta_lens.attribute(cache, tokens=tokens, balance="sum")
+attribution = heta_lens.attribute(cache, tokens=tokens)
 attribution
 
 # %% [markdown]
-# It is there, with the words of the question that refer to it. `balance="sum"` gives the two parts of the score,
-# curvature and information, the same total before the gate is applied. Without it, the paper's formula is used as
-# printed, and a warning says when the score is dominated by one part.
+# It is there, with the words of the question that refer to it. The score adds two parts, curvature and information, and
+# the line below the scores says how much comes from each. Here it is nearly all information: the model is sure of its
+# answer, so the second derivatives of its log-probability almost vanish. `balance="sum"` would weigh both parts alike.
 #
 # Next, the same scores as coloured tokens: darker blue is a higher score. We expect the colour in the last sentence of
 # the story and in the question.
@@ -72,16 +72,17 @@ table = attribution.to_frame()
 table.sort_values("score", ascending=False)[["token", "score", "score_se", "gate", "curvature", "information"]].head(6)
 
 # %% [markdown]
-# They are a few percent. `diagnostics` has the cost of the score and other facts about it. We expect one masked run and
-# ten Hessian–vector products (`hvps`) per token.
+# They are far below: only curvature is random, and it is a tiny part of these scores. `diagnostics` has the cost of the
+# score and other facts about it. We expect one masked run per token. The tokens are probed in 16 groups, with 10 probes
+# each, so we also expect 160 Hessian–vector products (`hvps`), and one more as a check.
 
 # %%
 {name: attribution.diagnostics[name] for name in ("forwards", "hvps", "target_log_prob", "share", "sink_mass")}
 
 # %% [markdown]
-# There are ten HVPs per token. The forward passes are the masked runs, one unmasked run for comparison, and those that
-# build gradient graphs. After the gate, the two parts still have nearly equal shares (`share`). The first token, often
-# an attention sink, has almost none of the score (`sink_mass`).
+# There are 161 HVPs, as there would be for a longer context. The forward passes are the masked runs, one unmasked run
+# for comparison, and one that builds a gradient graph. Curvature has a share of less than a thousandth (`share`). The
+# first token, often an attention sink, has almost none of the score (`sink_mass`).
 #
 # A result is saved to one file, and is equal when loaded again. We expect `True`.
 
