@@ -2,9 +2,9 @@
 # # Long contexts
 #
 # Most of HETA's cost is Hessian–vector products (HVPs). By default, the tokens are probed in 16 groups that share them.
-# With 10 probes this makes 160 HVPs, and one more as a check, however long the context is. But each HVP takes longer in
-# a longer context, and there is one masked run per token. This notebook shows the cost, cheaper options, and the errors
-# that they report about themselves.
+# With 10 probes this makes 160 HVPs, and one more to find tokens that should be alone in their group, however long the
+# context is. But each HVP takes longer in a longer context, and there is one masked run per token. This notebook shows
+# the cost, cheaper options, and the errors that they report about themselves.
 
 # %%
 MODEL = "demo"  # or a name on the Hugging Face hub, like "gpt2"

@@ -74,7 +74,8 @@ table.sort_values("score", ascending=False)[["token", "score", "score_se", "gate
 # %% [markdown]
 # They are far below: only curvature is random, and it is a tiny part of these scores. `diagnostics` has the cost of the
 # score and other facts about it. We expect one masked run per token. The tokens are probed in 16 groups, with 10 probes
-# each, so we also expect 160 Hessian–vector products (`hvps`), and one more as a check.
+# each, so we also expect 160 Hessian–vector products (`hvps`), and one more, which finds tokens that should be alone in
+# their group.
 
 # %%
 {name: attribution.diagnostics[name] for name in ("forwards", "hvps", "target_log_prob", "share", "sink_mass")}
