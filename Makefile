@@ -69,6 +69,7 @@ bench: .venv/tl3/ready  ## write the tables of benchmarks/ (copied_words needs t
 	$(TL3)/python -m benchmarks.groups
 	$(TL3)/python -m benchmarks.pareto run
 	$(TL3)/python -m benchmarks.pareto write
+	$(TL3)/python -m benchmarks.peers
 	$(TL3)/python -m benchmarks.coverage
 	$(TL3)/python -m benchmarks.results run
 	$(TL3)/python -m benchmarks.results write
