@@ -1,6 +1,5 @@
 """Counting the work as it is done.
 
-
 What is counted, and reported in ``diagnostics``:
 
     forwards    rows that passed through the model: a batch of k copies counts k, a copy run from some position on
@@ -10,7 +9,7 @@ What is counted, and reported in ``diagnostics``:
 
 They are counted where they happen, in `ModelAdapter.run` and where gradients are taken, and go to the
 innermost ``counting``.
-Settling the question runs the model as well: ``diagnostics["checks"]`` counts the same kinds, by what was checked.
+Checks run the model as well: ``diagnostics["checks"]`` counts the same kinds, by what was checked.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""How a run continues from kept keys and values: the only thing in which the kinds of models differ, one class each."""
+"""How a run continues from kept keys and values, in which kinds of models differ: one class each."""
 
 import inspect
 from abc import ABC, abstractmethod

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 from jaxtyping import Float
 from torch import Tensor
 
+from heta_lens._util.caller_warnings import quietly
 from heta_lens._util.divergence import DIVERGENCES
 from heta_lens._util.options import check_choice, check_names, settings
 from heta_lens._util.progress import working
@@ -109,7 +110,7 @@ class Heta(HetaOptions, Method):
         expected = Counter[str]()
         for group in groups:
             expected.update(work_ahead(self, group))
-        cheaper = partial(cheaper_way, self, predictions[-1])
+        cheaper = partial(quietly, partial(cheaper_way, self, predictions[-1]))
         with predictions[0].running(), working(dict(expected), self.progress, cheaper) as work:
             results = [result for group in groups for result in self.explain_together(group, work)]
         warn_of_doubts(self, results)

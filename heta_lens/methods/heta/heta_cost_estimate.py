@@ -165,9 +165,8 @@ def cheaper_options(method: Cheaper, prediction: Prediction) -> Iterator[Cheaper
 
 def cheaper_way(method: HetaOptions, prediction: Prediction) -> str:
     """The cheaper options nearest to these, and what share of the runs they take; in a sentence, if there are any."""
-    own = counts(method, prediction).ran.runs
     for other in cheaper_options(method, prediction):
-        share = counts(other, prediction).ran.runs / own
+        share = counts(other, prediction).ran.runs / counts(method, prediction).ran.runs
         if share < WORTHWHILE:
             names = (method.chosen.keys() | other.chosen.keys()) - other.without_effect.keys()
             changed = [name for name in sorted(names) if getattr(other, name) is not getattr(method, name)]

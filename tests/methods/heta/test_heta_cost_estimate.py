@@ -14,6 +14,7 @@ import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of, explain, predict
 from helpers.costs import estimate
+from heta_lens._util import progress_bar
 from heta_lens.api import METHODS
 from heta_lens.causal import gate_heads
 from heta_lens.methods.heta.gate import Flow
@@ -270,3 +271,18 @@ def test_what_is_cheap_has_no_cheaper_way() -> None:
     prediction = predict(model, zoo.prompt(model, 60))
     for variant in ("kl_only", "gs", "transition_only"):
         assert cheaper_way(heta_lens.Heta(variant=variant), prediction) == ""
+
+
+@pytest.mark.parametrize("options", [{"groups": None}, {"groups": None, "audit": True, "mask": "mean"}], ids=str)
+def test_it_is_said_while_an_attribution_runs_and_changes_nothing(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress_bar, "LONG", -1.0)
+    monkeypatch.setattr(progress_bar, "_said", set())
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 40)
+    shown = explain(model, ids, probes=2, progress=True, **options)
+    assert capsys.readouterr().err.count("heta_lens.estimate lists what is cheaper") == 1
+    silent = explain(model, ids, probes=2, progress=False, **options)
+    assert torch.equal(shown.scores, silent.scores)
+    assert [shown.diagnostics[kind] == silent.diagnostics[kind] for kind in ("forwards", "hvps")] == [True, True]
