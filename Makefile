@@ -59,7 +59,7 @@ demo: .venv/tl3/ready  ## explain a story in the terminal and on an HTML page
 model: .venv/tl3/ready  ## train the demo model (about an hour; interrupted runs resume)
 	$(TL3)/python -m benchmarks.demo_model.train
 
-bench: .venv/tl3/ready  ## write the tables of benchmarks/ (copied_words needs the stories3M model)
+bench: .venv/tl3/ready .venv/oracles/ready  ## write the tables of benchmarks/ (copied_words needs the stories3M model)
 	$(TL3)/python -m benchmarks.speed
 	$(TL3)/python -m benchmarks.long
 	$(TL3)/python -m benchmarks.demo_model.measure run
@@ -92,8 +92,8 @@ clean:  ## remove the environments and all caches
 
 .venv/oracles/ready:
 	$(PYTHON) -m venv .venv/oracles
-	.venv/oracles/bin/python -m pip install --quiet torch==2.13.0 transformers==4.52.4
-	.venv/oracles/bin/python -m pip install --quiet --no-deps lxt==2.1
+	.venv/oracles/bin/python -m pip install --quiet torch==2.13.0 transformers==4.52.4 inseq==0.6.0 datasets pandas
+	.venv/oracles/bin/python -m pip install --quiet --no-deps lxt==2.1 context-cite==0.0.4
 	touch $@
 
 # Installed without spaCy and NLTK, its sentence splitters: the comparison passes sources itself.

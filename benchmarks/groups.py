@@ -1,10 +1,11 @@
-"""How good grouped probes are: their error at equal numbers of products, and how often their intervals hold.
+"""How good grouped probes are: their error at equal numbers of products, how often their intervals hold, and pairs.
 
-`python -m benchmarks.groups` writes GROUPS.md. Both are against the expectation: the mean of many probes of every token
+`python -m benchmarks.groups` writes GROUPS.md. All are against the expectation: the mean of many probes of every token
 alone, with another seed.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import mean
@@ -21,6 +22,7 @@ from benchmarks import stories3m
 from benchmarks.report import Table, write
 from benchmarks.speed.models import MODELS, SIZES, prompt, random_model
 from heta_lens._util.caller_warnings import quietly
+from heta_lens._util.sample_statistics import student_t
 from heta_lens._util.versions import versions
 
 PAGE = Path(__file__).parent / "GROUPS.md"
@@ -97,10 +99,10 @@ def cross_talk(result: heta_lens.Attribution) -> Float[Tensor, "pos"]:
 INTERVAL_COLUMNS = ["model", "groups", "probes", "held, %", "worst token, %", "half-width / score", "cross-talk / S, %"]
 
 
-def interval_rows(name: str, prediction: Any, ways: Sequence[tuple[int | None, int]]) -> Iterator[list[str]]:
+def interval_rows(name: str, prediction: Any) -> Iterator[list[str]]:
     """How often the 95 % intervals of scores hold the expectation."""
     expected = expectation(prediction).scores
-    for groups, probes in ways:
+    for groups, probes in [(16, 10)]:
         held, widths, shares = list[Tensor](), list[float](), list[float]()
         for seed in range(REPEATS):
             one = found(prediction, groups=groups, probes=probes, seed=seed)
@@ -119,18 +121,64 @@ def interval_rows(name: str, prediction: Any, ways: Sequence[tuple[int | None, i
         yield [name, str(groups), str(probes), *shown]
 
 
-def main(only: Annotated[str, typer.Option(help="One of errors, intervals; the other stays as it is.")] = "") -> None:
-    errors, intervals = list[list[str]](), list[list[str]]()
-    if only != "intervals":
-        for name, prediction in track(list(cases(LENGTH)), "errors"):
-            errors += error_rows(name, prediction)
-    if only != "errors":
-        for name, prediction in track(list(cases(SHORTER)), "intervals"):
-            intervals += interval_rows(name, prediction, [(16, 10)])
+# -------------------------------------------------------------------------------------------------------------- pairs
+PAIR_COLUMNS = [
+    "model",
+    "groups",
+    "products",
+    "error of the 20 largest, %",
+    "of these found",
+    "L1 of all, %",
+    "held, %",
+]
+LARGEST = 20
+
+
+def pair_rows(name: str, prediction: Any) -> Iterator[list[str]]:
+    """How near the sizes of pairs are, where tokens share products and where they do not."""
+    pairs = partial(found, prediction, interactions=True, gamma=0)
+    upper = torch.triu_indices(len(prediction), len(prediction), 1).unbind()
+    expected = whole(pairs(groups=None, probes=MANY, seed=SEED).interactions)[upper]
+    largest = expected.argsort(descending=True)[:LARGEST]
+    for groups in (None, 16, 32):
+        results = [pairs(groups=groups, seed=seed) for seed in range(SEEDS)]
+        sizes = torch.stack([whole(result.interactions)[upper] for result in results])
+        errors = torch.stack([whole(result.standard_errors["interactions"])[upper] for result in results])
+        off = (sizes - expected).abs()
+        held = off <= student_t(torch.tensor(results[0].options["probes"])) * errors
+        first = sizes.argsort(descending=True)[:, :LARGEST]
+        shown = [
+            f"{float((off / expected)[:, largest].mean()) * 100:.0f}",
+            f"{float(torch.isin(first, largest).double().sum(1).mean()):.1f}",
+            f"{float(off.sum(1).mean() / expected.sum()) * 100:.0f}",
+            f"{float(held.double().mean()) * 100:.0f}",
+        ]
+        yield [name, str(groups), str(results[0].diagnostics["hvps"]), *shown]
+
+
+def whole(found: Tensor | None) -> Tensor:
+    assert found is not None
+    return found
+
+
+SECTIONS: dict[str, tuple[str, list[str], int, Callable[[str, Any], Iterable[list[str]]]]] = {
+    "errors": ("Error at equal numbers of products", ERROR_COLUMNS, LENGTH, error_rows),
+    "intervals": ("Intervals", INTERVAL_COLUMNS, SHORTER, interval_rows),
+    "pairs": ("Pairs of tokens", PAIR_COLUMNS, LENGTH, pair_rows),
+}
+
+
+def main(only: Annotated[str, typer.Option(help=f"One of {', '.join(SECTIONS)}; the others stay.")] = "") -> None:
+    tables = []
+    for key, (title, columns, length, rows_of) in SECTIONS.items():
+        rows = list[list[str]]()
+        if only in ("", key):
+            for name, prediction in track(list(cases(length)), key):
+                rows += rows_of(name, prediction)
+        tables.append(Table(title, columns, rows, missing=int(not rows)))
     measured = ", ".join(map(" ".join, versions().items()))
     preamble = f"# Grouped probes\n\nWritten by `python -m benchmarks.groups` with {measured}. {LEGEND}"
-    titled = (("Error at equal numbers of products", ERROR_COLUMNS, errors), ("Intervals", INTERVAL_COLUMNS, intervals))
-    write(PAGE, preamble, [Table(title, columns, rows, missing=int(not rows)) for title, columns, rows in titled])
+    write(PAGE, preamble, tables)
 
 
 LEGEND = f"""\
@@ -140,7 +188,9 @@ mean of {MANY} probes of every token alone, with another seed. Scores sum to 1, 
 Errors: prompts of {LENGTH} tokens, means over {SEEDS} seeds; `None` probes every token alone. *Before* is before the
 cross-talk is taken out; ΣS is how far the sum of the curvature is off. Intervals: prompts of {SHORTER} tokens; how
 often the 95 % intervals of scores hold the expectation in {REPEATS} seeds, over all tokens and of the worst; the median
-half-width; how much of the curvature that products showed was cross-talk."""
+half-width; how much of the curvature that products showed was cross-talk. Pairs, of the errors' prompts: the mean
+relative error of the {LARGEST} largest sizes; how many of these are among the {LARGEST} largest found; the error of
+all, relative to their sum; how often intervals of ± t standard errors hold."""
 
 
 if __name__ == "__main__":

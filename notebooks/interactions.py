@@ -23,9 +23,10 @@ print(story.text, "→", story.answer)
 # %% [markdown]
 # Both sentences are about the same kind of thing; only the owner distinguishes them.
 #
-# `interactions=True` keeps the whole map of second derivatives between tokens. For this, every token is probed alone,
-# so the number of Hessian–vector products grows with the context: here, 40 for each of 36 tokens. We expect the map to
-# be symmetric.
+# `interactions=True` keeps the whole map of second derivatives between tokens, from the products with the Hessian that
+# the score takes anyway. Tokens share these, so large pairs are found well and small ones are noise; 40 probes instead
+# of 10 halve their errors. (`groups=None` finds the small ones too, with twice as many products here, and more the
+# longer the context is.) We expect the map to be symmetric.
 
 # %%
 attribution = heta_lens.attribute(cache, tokens=tokens, interactions=True, probes=40)

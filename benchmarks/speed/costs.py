@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import heta_lens
+from benchmarks.peak_memory import peak
 from benchmarks.report import number
 from benchmarks.speed.cases import Case, Plan
-from benchmarks.speed.flops_and_memory import counted, floors, forward_flops, peak
+from benchmarks.speed.flops import counted, floors, forward_flops
 from benchmarks.speed.parts import ALONE, PARTS, ROW, Measured, Read, literal_s, one_by_one_s, row_s
 
 

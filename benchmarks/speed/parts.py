@@ -19,7 +19,7 @@ from benchmarks.speed.cases import Case, Plan
 from benchmarks.speed.models import SEED
 from heta_lens._util.divergence import DIVERGENCES
 from heta_lens.methods.heta.curvature import AT_ONCE, Curvature, curvature
-from heta_lens.methods.heta.grouped_probes import grouped_readings
+from heta_lens.methods.heta.grouped_probes import grouped_products
 from heta_lens.methods.heta.hessian import HessianOperator
 from heta_lens.methods.heta.information import information
 from heta_lens.methods.heta.random_probes import rademacher
@@ -95,10 +95,10 @@ def grouped_s(case: Case, read: Read, piece: Segment | None = None) -> Measured:
     built = read()
     probes = case.plan.probes if case.plan.groups is None else 1
     wanted = dict.fromkeys(piece.scored_range, range(probes))
-    readings = grouped_readings(operator, SEED, wanted, shared, AT_ONCE)
-    products = shared * probes + 1
-    each = (read() - built) / products
-    curvatures = dict(zip(wanted, Curvature.of_readings(readings).mean.tolist(), strict=True)) if probes > 1 else {}
+    products = grouped_products(operator, SEED, wanted, shared, AT_ONCE)
+    each = (read() - built) / (shared * probes + 1)
+    found = Curvature.of_readings(products.readings()).mean
+    curvatures = dict(zip(wanted, found.tolist(), strict=True)) if probes > 1 else {}
     return Measured(built - begun + each * (shared * case.plan.probes + 1), curvatures)
 
 

@@ -1,34 +1,84 @@
-"""captum does the same work as we do where it should."""
+"""Other libraries do the same work as we do, where they should."""
 
+import gc
+import warnings
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.peers import COLUMNS, WORK, Case, Counted, attributed, row
+from benchmarks import stories3m
+from benchmarks.peers.elsewhere import PYTHON, elsewhere
+from benchmarks.peers.here import by_captum, by_hand
+from benchmarks.peers.work import COLUMNS, Asked, Ran, Side, Work, ours, row
+from benchmarks.speed.models import MODELS, prompt
 from helpers import zoo
 from helpers.asking import relative
 
 
 @pytest.fixture(scope="module")
-def case() -> Case:
+def asked() -> Asked:
     model: Any = zoo.bridge("gpt2", torch.float32)
-    return Case.of(model, zoo.prompt(model, 7))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, work in WORK.items() if work.exact])
-def test_exact_methods_find_the_same_scores(case: Case, name: str) -> None:
-    expected = WORK[name].peer(case, Counted(case), 4).detach()
-    assert relative(attributed(case, WORK[name]).scores, expected) < 1e-4
+    return Asked.of(model, zoo.prompt(model, 7))
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
-def test_a_row_says_what_both_took(case: Case) -> None:
-    cells = dict(zip(COLUMNS, ["leave one out", *row(case, WORK["leave one out"], 1)], strict=True))
-    assert (cells["peer, forwards"], cells["ours, forwards"]) == (
-        "8",
-        "10",
-    )  # ours checks more
-    assert float(cells["ρ"]) == 1
+def test_exact_methods_find_the_same_scores(asked: Asked) -> None:
+    exact = [work for work in by_captum(asked) + by_hand(asked) if work.exact]
+    assert {work.method for work in exact} == {"integrated_gradients", "leave_one_out", "heta"}
+    for work in exact:
+        assert relative(ours(asked, work).run(1).scores, work.peer.run(4).scores) < 1e-4, work.title
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+def test_a_row_says_what_both_took(asked: Asked) -> None:
+    (work,) = (work for work in by_captum(asked) if work.method == "leave_one_out")
+    cells = dict(zip(COLUMNS, row(asked, work, 1), strict=True))
+    assert (cells["peer, forwards"], cells["ours, forwards"]) == ("8", "10")  # ours checks more
+    assert float(cells["ρ"]) == 1 and cells["work"] == "leave one out"
+
+
+def test_a_peer_is_given_its_best_batch(asked: Asked) -> None:
+    ran = Counter[int]()
+
+    def run(batch: int) -> Ran:
+        ran[batch] += 1
+        return Ran(torch.arange(7.0), {4: 2.0, 16: 1.0, 64: 3.0}[batch], 1)
+
+    work = Work("recency", Side(run, lambda batch: float(batch)), "recency", {}, True)
+    cells = dict(zip(COLUMNS, row(asked, work, 2), strict=True))
+    assert ran == {4: 1, 64: 1, 16: 1 + 1 + 2}
+    assert cells["peer, s"] == "1" and cells["peer, MiB"] == "16"
+
+
+@pytest.fixture(scope="module")
+def works() -> Iterator[tuple[Asked, list[Work]]]:
+    if not (stories3m.MODEL.is_dir() and PYTHON.exists() and zoo.HAS_HOOKED):
+        pytest.skip("needs the stories3M model, HookedTransformer, and `make .venv/oracles/ready`")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # HookedTransformer's name, and a file that their loader leaves open
+        model = MODELS["stories3M"]()
+        gc.collect()
+    asked = Asked.of(model, prompt("stories3M", model, 40))
+    with elsewhere(stories3m.MODEL, asked) as works:
+        yield asked, works
+
+
+@pytest.mark.slow
+def test_peers_elsewhere_find_the_same_scores(works: tuple[Asked, list[Work]]) -> None:
+    asked, given = works
+    assert [work.method for work in given if work.exact] == ["integrated_gradients", "leave_one_out", "attn_lrp"]
+    for work in given:
+        if work.exact:
+            assert relative(ours(asked, work).run(1).scores, work.peer.run(4).scores) < 1e-4, work.title
+
+
+@pytest.mark.slow
+def test_a_peer_elsewhere_that_fails_says_so(works: tuple[Asked, list[Work]]) -> None:
+    (broken,) = (work for work in works[1] if work.method == "leave_one_out")
+    with pytest.raises(RuntimeError, match="occlusion ended without an answer"):
+        broken.peer.run(-1)

@@ -7,11 +7,12 @@ import torch
 from rich.console import Console
 
 from benchmarks import long
+from benchmarks.peak_memory import peak
 from benchmarks.reference import literal_curvature, literal_information
 from benchmarks.speed import cheaper_ways, models, tables
 from benchmarks.speed.cases import Case, Plan
 from benchmarks.speed.costs import FLOP_COLUMNS, costs, flop_row
-from benchmarks.speed.flops_and_memory import counted, forward_flops, peak, suffix_flops
+from benchmarks.speed.flops import counted, forward_flops, suffix_flops
 from benchmarks.speed.long_contexts import LONG_COLUMNS, long_rows
 from benchmarks.speed.pages import MARKS, README, WAIT_TITLE, page, rewritten
 from benchmarks.speed.parts import PARTS, ROW, extrapolated, grouped_s, literal_s, one_by_one_s

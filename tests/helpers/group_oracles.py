@@ -9,7 +9,7 @@ from torch import Tensor
 Hessian = Float64[Tensor, "N d N d"]
 
 
-def grouped_products(
+def products_of_groups(
     hessian: Hessian, signs: Float64[Tensor, "N d"], groups: Int64[Tensor, "N"]
 ) -> Float64[Tensor, "N d"]:
     """``Σ_j H_ij r_j`` over the tokens j of i's group, of which i is one."""

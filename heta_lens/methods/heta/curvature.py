@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from einops import rearrange
@@ -14,6 +14,7 @@ from heta_lens._util.sample_statistics import Samples
 from heta_lens.methods.heta.grouped_probes import without_cross_talk
 from heta_lens.methods.heta.hessian import HessianFrom, HessianOperator
 from heta_lens.methods.heta.low_rank import Energy
+from heta_lens.methods.heta.pairs import Pairs, Sizes, entrywise_sizes, frobenius_sizes, mirrored, probed_sizes
 
 Support: TypeAlias = Literal["block", "row"]
 Norm: TypeAlias = Literal["hutchinson", "exact", "entrywise"]
@@ -21,13 +22,6 @@ Probes: TypeAlias = Callable[[Sequence[int]], Sequence[Float[Tensor, "probe d"]]
 
 AT_ONCE = 32  # directions whose products are held at every position, before a token's own are kept
 ENUMERABLE = 20  # `exact` visits every sign vector, so its length is limited: 2^20 of them
-
-
-class Pairs(NamedTuple):
-    """The size ``‖H_ij‖`` of every pair of tokens' block, symmetric, and its standard error where there is chance."""
-
-    sizes: Float[Tensor, "pos pos"]
-    standard_errors: Float[Tensor, "pos pos"] | None
 
 
 @dataclass(frozen=True)
@@ -50,9 +44,9 @@ class Curvature(Samples):
         return cls(samples.values, samples.counts, pairs)
 
     @classmethod
-    def of_readings(cls, readings: Sequence[Float[Tensor, "3 _"]]) -> "Curvature":
-        """Of each token's `Readings`."""
-        made = replace(cls.of(without_cross_talk(readings)), readings=readings)
+    def of_readings(cls, readings: Sequence[Float[Tensor, "3 _"]], pairs: Pairs | None = None) -> "Curvature":
+        """Of what shared products show at each token."""
+        made = replace(cls.of(without_cross_talk(readings), pairs), readings=readings)
         if not any(own[2].any() for own in readings):
             return made
         sizes = Samples.uneven([own[0] for own in readings])
@@ -60,7 +54,7 @@ class Curvature(Samples):
 
     @property
     def drawn(self) -> Sequence[Float[Tensor, "3 _"]]:
-        """Each token's `Readings`; without cross-talk, where no products were shared."""
+        """What products show at each token; without cross-talk, where none were shared."""
         if self.readings is not None:
             return self.readings
         both = zip(self.values.T, self.counts.tolist(), strict=True)
@@ -102,8 +96,8 @@ def curvature(
         later = products[:, before:]
         samples.append(_SAMPLES[norm](products if support == "row" else later[:, 0]))
         if pairs:
-            sizes.append(_pair_sizes(later, norm))
-    return Curvature.of(samples, _mirrored(sizes) if pairs else None)
+            sizes.append(_PAIR_SIZES[norm](later))
+    return Curvature.of(samples, mirrored(sizes) if pairs else None)
 
 
 def squared_gradient(gradient: Float[Tensor, "pos d"]) -> Float[Tensor, "1 pos"]:
@@ -185,33 +179,8 @@ _SAMPLES: dict[Norm, Callable[[Float[Tensor, "k *part d"]], Float[Tensor, "sampl
     "exact": lambda products: expected_l1(products.flatten(1))[None],
     "entrywise": lambda products: products.abs().sum()[None],
 }
-
-
-def _pair_sizes(products: Float[Tensor, "k later d"], norm: Norm) -> tuple[Tensor, Tensor | None]:
-    """Of one token with itself and each later one, and their standard errors.
-
-    Probes give the Frobenius norm, on which, unlike Eq. 2's, a block and its transpose agree:
-    ``E‖H_ji r‖₂² = ‖H_ij‖_F²``. The entrywise norm gives entrywise sizes.
-    """
-    if norm == "entrywise":
-        return products.abs().sum((0, 2)), None
-    squares = products.square().sum(-1)
-    if norm == "exact":
-        return squares.sum(0).sqrt(), None
-    size = squares.mean(0).sqrt()
-    if len(squares) < 2:
-        return size, None
-    spread = squares.std(0) / len(squares) ** 0.5  # of the mean square, whose root has 1 / (2 size) of it
-    return size, torch.where(size > 0, spread / (2 * size), 0)
-
-
-def _mirrored(rows: list[tuple[Tensor, Tensor | None]]) -> Pairs:
-    """Whole matrices from rows that begin at the diagonal."""
-    sizes, errors = zip(*rows, strict=True)
-    chance = [error for error in errors if error is not None]
-    return Pairs(_symmetric(sizes), _symmetric(chance) if chance else None)
-
-
-def _symmetric(rows: Sequence[Tensor]) -> Float[Tensor, "pos pos"]:
-    upper = torch.stack([torch.nn.functional.pad(row, (len(rows) - len(row), 0)) for row in rows])
-    return upper + upper.triu(1).T
+_PAIR_SIZES: dict[Norm, Callable[[Float[Tensor, "k later d"]], Sizes]] = {
+    "hutchinson": probed_sizes,
+    "exact": frobenius_sizes,
+    "entrywise": entrywise_sizes,
+}

@@ -22,9 +22,10 @@ from heta_lens.methods.heta.curvature import (
     curvature,
     squared_gradient,
 )
-from heta_lens.methods.heta.grouped_probes import grouped_readings
+from heta_lens.methods.heta.grouped_probes import grouped_products
 from heta_lens.methods.heta.hessian import HessianFrom, uncounted
 from heta_lens.methods.heta.low_rank import OVERSAMPLING, low_rank, tail_energy
+from heta_lens.methods.heta.pairs import check_separable, pairs_of_groups
 from heta_lens.methods.heta.random_probes import Signs, gaussian
 from heta_lens.methods.heta.segments import Segment
 from heta_lens.methods.heta.windows import averaged
@@ -139,16 +140,21 @@ class ProbedHessian(Probed):
     def stops(self) -> bool:
         return self.random and bool(self.prune or self.tolerance is not None)
 
+    def check(self, prediction: Prediction, length: int) -> None:
+        super().check(prediction, length)
+        if self.interactions and (groups := self.groups_of(length)) is not None:
+            check_separable(length, groups, self.probes)
+
     def groups_of(self, tokens: int) -> int | None:
         """How many groups share the products of so many tokens; None: each is probed alone."""
-        shared = self.random and self.support == "block" and not self.interactions
+        shared = self.random and self.support == "block"
         return self.groups if shared and self.groups is not None and tokens > self.groups else None
 
     def estimate(self, problem: Problem, wanted: Wanted) -> Curvature:
         if (groups := self.groups_of(len(wanted))) is not None:
             operator = self.hessian_from(problem)(min(wanted) - problem.segment.window.start)
-            readings = grouped_readings(operator, self.seed, wanted, groups, problem.batches.size)
-            return Curvature.of_readings(readings)
+            products = grouped_products(operator, self.seed, wanted, groups, problem.batches.size)
+            return Curvature.of_readings(products.readings(), pairs_of_groups(products) if self.interactions else None)
         segment = problem.segment
         d, numbers = segment.states.shape[1], sum(map(len, wanted.values())) / len(wanted)
         by_start = segment.by_start(list(wanted), per_product(numbers if self.random else d))

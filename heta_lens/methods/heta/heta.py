@@ -69,7 +69,8 @@ class Heta(HetaOptions, Method):
     - ``window_gate``: one gate (``global``), or each window's own, averaged (``per_window``)
     - ``flow``, ``value_norm``: how value flow reaches the prediction; the order of the values' norm
     - ``mask``, ``kl``: what a masked token becomes; the divergence and its direction
-    - ``interactions``: also how strongly each pair of tokens bends log P together, ``attribution.interactions``
+    - ``interactions``: also how strongly each pair of tokens bends log P together, ``attribution.interactions``; with
+      ``groups``, small pairs are within their standard errors of 0
     - ``audit``: also measure what costs runs of its own: how well scores add up to the effect of masking sets of
       tokens; for a cheaper variant, its distance from ``full``
     - ``tolerance``: stop probing a token when the 95 % half-width of its score is within this share of the largest

@@ -126,8 +126,6 @@ class HetaOptions(Options):
             unused |= dict.fromkeys(("probes", "groups", "tolerance", "prune"), exact)
         elif self.probed and self.support == "row":
             unused["groups"] = "support='row' (where all tokens share each product)"
-        elif self.interactions:
-            unused["groups"] = "interactions=True (which probes every token alone)"
         if not self.prune:  # which is off, and asks for nothing
             unused.pop("prune", None)
         if not (self.audit or self.random):

@@ -2,25 +2,19 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from helpers import oracles, zoo
 from helpers.asking import explain, predict, relative, signs
-from helpers.group_oracles import every_deal, grouped_products, pair_energies, shown_by_others
+from helpers.group_oracles import products_of_groups, shown_by_others
 from helpers.hessians import Dense, random_hessian
 from heta_lens._util.sample_statistics import Samples
 from heta_lens.diagnostics import standard_error
-from heta_lens.methods.heta.grouped_probes import (
-    Groups,
-    count_alone,
-    drawn_groups,
-    grouped_readings,
-    without_cross_talk,
-)
+from heta_lens.methods.heta.grouped_probes import grouped_products, without_cross_talk
 from heta_lens.methods.heta.random_probes import gaussian
+from heta_lens.methods.heta.token_groups import Groups, drawn_groups
 from heta_lens.model.batching import Batches
 
 N, GROUPS, PROBES, WIDTH = 9, 4, 5, 6
@@ -36,14 +30,14 @@ def decaying_hessian(n: int = N, d: int = WIDTH) -> Tensor:
 def of_dense(hessian: Tensor, probes: int = PROBES, groups: int = GROUPS, seed: int = 0, at_once: int = 3) -> Tensor:
     """The readings of all tokens."""
     wanted = dict.fromkeys(range(len(hessian)), range(probes))
-    return torch.stack(grouped_readings(Dense(hessian), seed, wanted, groups, at_once))
+    return torch.stack(grouped_products(Dense(hessian), seed, wanted, groups, at_once).readings())
 
 
 def groups_of(hessian: Tensor, probe: int, seed: int = 0) -> Groups:
     """The groups that a probe has, from the first product."""
     n, d = hessian.shape[:2]
     pilot = torch.einsum("iajb,jb->ia", hessian, gaussian(seed, 0, 1, n, d)[0])
-    return drawn_groups(pilot.square().sum(1), torch.ones(n, dtype=torch.bool), GROUPS, [seed, 0, probe])
+    return drawn_groups(pilot.square().sum(1), torch.ones(n, dtype=torch.bool), GROUPS, [seed, 0], probe)
 
 
 # ------------------------------------------------------------------------------------------------ on real models
@@ -96,23 +90,11 @@ def test_readings_are_those_of_the_groups() -> None:
     for probe in range(PROBES):
         groups = groups_of(hessian, probe)
         assert groups.alone > 0 and groups.count == GROUPS
-        products = grouped_products(hessian, probes[probe], groups.of)
+        products = products_of_groups(hessian, probes[probe], groups.of)
         torch.testing.assert_close(readings[:, 0, probe], products.abs().sum(1))
         torch.testing.assert_close(readings[:, 1, probe], products.square().sum(1))
         shown = shown_by_others(hessian, probes[probe], groups.of, groups.alone)
         torch.testing.assert_close(readings[:, 2, probe], groups.expected_share() * shown)
-
-
-@pytest.mark.parametrize(("tokens", "groups"), [(4, 2), (5, 2), (6, 3), (7, 3)])
-def test_the_expected_cross_talk_is_that_of_all_deals(tokens: int, groups: int) -> None:
-    energies = pair_energies(random_hessian(tokens, 2))
-    real, expected = torch.zeros(2, tokens, dtype=torch.float64)
-    deals = every_deal(tokens, groups)
-    for of in deals:
-        together = of[:, None] == of
-        real += (energies * (together & ~torch.eye(tokens, dtype=torch.bool))).sum(1)
-        expected += Groups(of, 0, groups).expected_share() * (energies * ~together).sum(1)
-    torch.testing.assert_close(expected / len(deals), real / len(deals))
 
 
 def test_tokens_with_a_group_of_their_own_have_no_cross_talk() -> None:
@@ -179,11 +161,11 @@ def test_neither_the_batch_nor_other_tokens_change_what_a_token_alone_shows() ->
 def test_tokens_may_want_other_probes() -> None:
     hessian = decaying_hessian()
     wanted = {0: range(3), 2: range(3), 4: range(3, 6), 5: range(2, 6), 7: range(6), 8: range(6)}
-    readings = grouped_readings(Dense(hessian), 0, wanted, 3, 99)
+    readings = grouped_products(Dense(hessian), 0, wanted, 3, 99).readings()
     assert [own.shape[1] for own in readings] == [3, 3, 3, 4, 6, 6]
     own = torch.einsum("iaib,kib->kia", hessian, signs(0, 6, N, WIDTH)).abs().sum(-1)
     torch.testing.assert_close(readings[0][0], own[:3, 0])
-    alone = grouped_readings(Dense(hessian), 0, wanted, 6, 99)
+    alone = grouped_products(Dense(hessian), 0, wanted, 6, 99).readings()
     for (token, numbers), mine in zip(wanted.items(), alone, strict=True):
         torch.testing.assert_close(mine[0], own[numbers.start : numbers.stop, token])
         assert not mine[2].any()
@@ -192,49 +174,11 @@ def test_tokens_may_want_other_probes() -> None:
 def test_the_readings_of_an_operator_that_begins_later_are_the_same() -> None:
     hessian = decaying_hessian().flip(0, 2)  # the last tokens disturb the others most
     wanted = dict.fromkeys(range(3, N), range(PROBES))
-    late = grouped_readings(Dense(hessian[3:, :, 3:]), 0, wanted, GROUPS, 9)
+    late = grouped_products(Dense(hessian[3:, :, 3:]), 0, wanted, GROUPS, 9).readings()
     exact = oracles.block_l1(hessian, signs(0, PROBES, N, WIDTH))[:, 3:]
     for token in (4, 5):
         assert not late[token][2].any()
         torch.testing.assert_close(late[token][0], exact[:, token])
-
-
-# ------------------------------------------------------------------------------------------------------ the groups
-def test_every_token_is_in_one_group_and_groups_differ_by_one_at_most() -> None:
-    energies, present = torch.rand(23, dtype=torch.float64), torch.ones(23, dtype=torch.bool)
-    present[4] = False
-    groups = drawn_groups(energies, present, 6, [0, 0, 0])
-    counts = torch.bincount(groups.of[present], minlength=6)
-    assert groups.of[4] == -1 and counts.sum() == 22
-    assert (counts[: groups.alone] == 1).all() and int(counts[groups.alone :].max() - counts[groups.alone :].min()) <= 1
-    other = drawn_groups(energies, present, 6, [0, 0, 1])
-    assert torch.equal(other.of < groups.alone, groups.of < groups.alone) and not torch.equal(other.of, groups.of)
-
-
-@pytest.mark.parametrize(
-    ("energies", "groups", "alone"),
-    [
-        ([100.0, 1, 1, 1, 1, 1, 1, 1], 4, 1),  # one token disturbs all others
-        ([1.0] * 40, 4, 0),  # all do alike: no group may be wasted
-        ([50.0, 40, 30, 20, *[1] * 16], 8, 4),
-        ([9.0, 8, 7, 6, 5], 2, 0),  # two groups are the least to be shared
-        ([0.0] * 5, 4, 0),
-    ],
-)
-def test_the_most_disturbing_tokens_get_groups_of_their_own(energies: list[float], groups: int, alone: int) -> None:
-    assert count_alone(torch.tensor(energies), groups) == alone
-
-
-def test_the_number_alone_leaves_the_least_cross_talk() -> None:
-    energies = torch.from_numpy(np.random.default_rng(0).pareto(1.0, 30))
-    blocks = torch.outer(energies, energies)
-
-    def rest(alone: int) -> float:
-        light = energies.argsort(descending=True)[alone:]
-        pairs = blocks[light][:, light]
-        return float(pairs.sum() - pairs.diagonal().sum()) / (12 - alone)
-
-    assert count_alone(energies, 12) == min(range(11), key=rest)
 
 
 # ----------------------------------------------------------------------------------------------------- as an option
@@ -256,7 +200,6 @@ def test_what_is_no_number_of_groups_is_refused() -> None:
     [
         ({"support": "row"}, "support='row'"),
         ({"norm": "exact"}, "norm='exact'"),
-        ({"interactions": True}, "interactions=True"),
         ({"variant": "gs"}, "variant='gs'"),
     ],
 )

@@ -1,5 +1,6 @@
 """How strongly pairs of tokens bend the prediction together, against every block of dense Hessians."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,8 +17,10 @@ from helpers import oracles, zoo
 from helpers import variant_oracles as variants
 from helpers.asking import chunks, explain, plain_embeddings, plain_log_probs, predict, relative, signs, start_together
 from helpers.hessians import hessian_from, random_hessian
-from heta_lens.methods.heta.curvature import Pairs, curvature
+from heta_lens._util.work_counting import counting
+from heta_lens.methods.heta.curvature import curvature
 from heta_lens.methods.heta.hessian import hessian
+from heta_lens.methods.heta.pairs import Pairs
 from heta_lens.methods.heta.random_probes import gaussian, rademacher
 from heta_lens.model.batching import Batches
 
@@ -165,6 +168,30 @@ def test_every_kind_of_hessian_has_its_pairs() -> None:
             assert relative(found.interactions, oracle(expected)) < 1e-7, (options, norm)
         found = asked(model, ids, norm="entrywise", support="row", **options)
         assert relative(found.interactions, variants.entrywise_pairs(expected)) < 1e-7, options
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "build"), zoo.named("bridge-(gpt2|llama)|hooked-rotary_gqa"))
+def test_tokens_that_share_products_have_their_pairs_too(name: str, build: Any) -> None:  # noqa: ARG001
+    model = build()
+    ids = zoo.prompt(model, 9)
+    exact = variants.frobenius_pairs(dense(model, ids))
+    shared = asked(model, ids, probes=400, batch=100, groups=6)
+    error = shared.diagnostics["standard_errors"]["interactions"]
+    assert shared.diagnostics["hvps"] == 6 * 400 + 1
+    assert ((shared.interactions - exact).abs() < 4.5 * error).all()
+    assert relative(shared.interactions, exact) < 0.1
+    plain = explain(model, ids, TARGET, gamma=0, probes=400, batch=100, groups=6)
+    assert relative(shared.scores, plain.scores) < 1e-12
+
+
+def test_pairs_that_groups_cannot_tell_apart_are_refused_before_any_work() -> None:
+    model = zoo.bridge("gpt2")
+    prediction = predict(model, zoo.prompt(model, 9), TARGET)
+    for options, message in (({"groups": 4}, "groups=5 or more"), ({"groups": 6, "probes": 3}, "at least probes=4")):
+        with counting(Counter()) as ran, pytest.raises(ValueError, match=message):
+            heta_lens.Heta(interactions=True, **options)(prediction)
+        assert not ran["forwards"] and not ran["backwards"]
 
 
 def test_pairs_of_a_contrast_at_a_position_and_under_a_hook() -> None:

@@ -1,30 +1,14 @@
-"""What runs take beside seconds: FLOPs, counted and worked out by hand, and memory."""
+"""FLOPs that runs take, counted and worked out by hand."""
 
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
-from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 import heta_lens
 from benchmarks.speed.cases import Case
 from benchmarks.speed.parts import ALONE, ROW, Read
-
-
-def peak(run: Callable[[], Any]) -> float:
-    """The most MiB that tensors held at once beyond those that were there: what torch's own allocator reports.
-
-    One token, or one batch, from where runs are longest shows the most there is: nothing grows from token to token. The
-    process's size says less on a CPU: freed memory stays with it, and is there for whoever comes next.
-    """
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as seen:
-        run()
-    results: Any = seen.profiler.kineto_results  # type: ignore[union-attr]
-    events = [(event.start_ns(), event.nbytes()) for event in results.events() if event.name() == "[memory]"]
-    held = np.cumsum([size for _, size in sorted(events, key=lambda event: event[0])])
-    return float(held.max(initial=0)) / 2**20
 
 
 def counted(run: Callable[[Read], Any]) -> Any:
