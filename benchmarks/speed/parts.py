@@ -85,17 +85,24 @@ def literal_i(case: Case, read: Read) -> Measured:
 
 
 def grouped_s(case: Case, read: Read, piece: Segment | None = None) -> Measured:
-    """S as `Heta` finds it unless told otherwise; or one probe, which stands for the others."""
+    """S as `Heta` finds it unless told otherwise; or one probe, which stands for the others (and no graph that begins
+    later, so that it costs no less)."""
     piece, shared = piece or case.whole, heta_lens.Heta().groups
     assert shared is not None
     if len(piece.scored_range) <= shared:
         return one_by_one_s(case, read, piece)
     begun = read()
-    operator = piece.hessian_from(at_once(case, piece, products=True), lambda _: None, 0)
+    batches = at_once(case, piece, products=True)
+    operator = piece.hessian_from(batches, lambda _: None, 0)
     built = read()
-    probes = case.plan.probes if case.plan.groups is None else 1
+    whole = case.plan.groups is None
+    probes = case.plan.probes if whole else 1
     wanted = dict.fromkeys(piece.scored_range, range(probes))
-    products = grouped_products(operator, SEED, wanted, shared, AT_ONCE)
+
+    def hessian_from(place: int) -> HessianOperator:
+        return piece.hessian_from(batches, lambda _: None, place) if place else operator
+
+    products = grouped_products(hessian_from, SEED, wanted, shared, AT_ONCE, late=whole and piece.restarts)
     each = (read() - built) / (shared * probes + 1)
     found = Curvature.of_readings(products.readings()).mean
     curvatures = dict(zip(wanted, found.tolist(), strict=True)) if probes > 1 else {}

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heta_lens.methods.heta.hessian import EVERYWHERE, HessianOperator, Places, hessian
+from heta_lens.methods.heta.hessian import EVERYWHERE, HessianFrom, HessianOperator, Places, hessian
 from heta_lens.model.batching import Batches
 
 
@@ -25,6 +25,11 @@ class Dense(HessianOperator):
         span = places if isinstance(places, slice) else slice(places, places + 1)
         placed = directions if isinstance(places, slice) else directions[:, None]
         return torch.einsum("iajb,kjb->kia", self.matrix[:, :, span], placed)
+
+
+def from_dense(matrix: Tensor) -> HessianFrom:
+    """The part of a matrix from a position on."""
+    return lambda start: Dense(matrix[start:, :, start:])
 
 
 def hessian_from(

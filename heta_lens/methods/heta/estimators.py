@@ -47,12 +47,14 @@ class Problem:
 
 class Products(NamedTuple):
     """What an estimate takes, at most: products with H, all through one gradient graph or each token through the graph
-    of those that share its start; in how many rounds these are built anew, and how many more, for a bound."""
+    of those that share its start; in how many rounds these are built anew, and how many more, for a bound and, in every
+    round, for late tokens."""
 
     hvps: int
     per_token: bool = False
     rounds: int = 1
     bounds: int = 0
+    late: int = 0
 
 
 @dataclass(frozen=True)
@@ -151,11 +153,9 @@ class ProbedHessian(Probed):
         return self.groups if shared and self.groups is not None and tokens > self.groups else None
 
     def estimate(self, problem: Problem, wanted: Wanted) -> Curvature:
-        if (groups := self.groups_of(len(wanted))) is not None:
-            operator = self.hessian_from(problem)(min(wanted) - problem.segment.window.start)
-            products = grouped_products(operator, self.seed, wanted, groups, problem.batches.size)
-            return Curvature.of_readings(products.readings(), pairs_of_groups(products) if self.interactions else None)
         segment = problem.segment
+        if (groups := self.groups_of(len(wanted))) is not None:
+            return self._grouped(problem, wanted, groups)
         d, numbers = segment.states.shape[1], sum(map(len, wanted.values())) / len(wanted)
         by_start = segment.by_start(list(wanted), per_product(numbers if self.random else d))
         return curvature(
@@ -168,6 +168,18 @@ class ProbedHessian(Probed):
             at_once=problem.batches.size,
             pairs=self.interactions,
         )
+
+    def _grouped(self, problem: Problem, wanted: Wanted, groups: int) -> Curvature:
+        hessian_from, first = self.hessian_from(problem), min(wanted) - problem.segment.window.start
+        products = grouped_products(
+            lambda place: hessian_from(first + place),
+            self.seed,
+            wanted,
+            groups,
+            problem.batches.size,
+            late=problem.segment.restarts and not self.interactions,  # which are read at every token
+        )
+        return Curvature.of_readings(products.readings(), pairs_of_groups(products) if self.interactions else None)
 
     def rows(self, problem: Problem) -> Curvature:
         """The row form of the tokens that the segment scores, which is never below the block form's expectation."""
@@ -185,7 +197,8 @@ class ProbedHessian(Probed):
         groups, rounds = self.groups_of(scored), self.probes.bit_length() if self.stops else 1
         if groups is None:
             return Products(self.probes * (scored + bound), per_token=True, rounds=rounds, bounds=int(bound))
-        return Products(self.probes * (groups + bound) + rounds, rounds=rounds, bounds=int(bound))
+        products, late = self.probes * (groups + bound) + rounds, problem.segment.may_restart and not self.interactions
+        return Products(products, rounds=rounds, bounds=int(bound), late=int(late))
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,16 @@ is, and the samples ``‖y_i‖₁`` are scaled down by what it adds. Read where
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int, Int8
 from torch import Tensor
 
-from heta_lens.methods.heta.hessian import HessianOperator
+from heta_lens.methods.heta.hessian import HessianFrom, HessianOperator
 from heta_lens.methods.heta.random_probes import gaussian, signs_of
 from heta_lens.methods.heta.token_groups import Groups, drawn_groups
+from heta_lens.model.batching import GRAPH, PRODUCT, SHORT
 
 MOST_CROSS_TALK = 0.95  # of a token's energy: more is chance
 
@@ -54,26 +56,79 @@ def own_and_crossed(
     return own, groups.expected_share().to(energies) * elsewhere
 
 
-def grouped_products(
-    operator: HessianOperator, seed: int, wanted: Mapping[int, range], groups: int, at_once: int
-) -> GroupedProducts:
-    """Of the wanted tokens with the signs of each of their probes; the operator begins with the first of them.
+class Product(NamedTuple):
+    """A group in a probe, the place of its first token, and whether that is the only one."""
 
-    One product more, with a random direction everywhere, tells which tokens should have groups of their own.
+    probe: int
+    group: int
+    first: int
+    alone: bool
+
+    def is_late(self, start: int) -> bool:
+        return self.alone and self.first >= start
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """What H is to be multiplied with: every probe's groups, and the tokens' signs (0 where a token has no group).
+
+    ``places`` are the tokens' positions from that of the first on.
     """
+
+    places: Int[Tensor, "token"]
+    signs: Int8[Tensor, "probe token d"]
+    groups: Sequence[Groups]
+
+    @property
+    def of(self) -> Int[Tensor, "probe token"]:
+        """The group of each token in each probe."""
+        return torch.stack([groups.of for groups in self.groups])
+
+    @property
+    def products(self) -> list[Product]:
+        """One a group, with the place of its first token."""
+        firsts = [
+            (probe, group, int(self.places[own.of == group][0]))
+            for probe, own in enumerate(self.groups)
+            for group in range(own.count)
+        ]
+        return [Product(*each, each[1] < self.groups[each[0]].alone) for each in firsts]
+
+
+def grouped_products(
+    hessian_from: HessianFrom, seed: int, wanted: Mapping[int, range], groups: int, at_once: int, *, late: bool = False
+) -> GroupedProducts:
+    """Of the wanted tokens with the signs of each of their probes; ``hessian_from(0)`` begins with the first of them.
+
+    One product more, with a random direction everywhere, tells which tokens should have groups of their own. ``late``
+    allows those of them that are late a graph that begins later: they are then read from there on.
+    """
+    operator = hessian_from(0)
+    drawn = _draw(operator, seed, wanted, groups)
+    like, (count, tokens) = operator.like, drawn.of.shape
+    most = max(own.count for own in drawn.groups)
+    found = GroupedProducts(drawn.groups, like.new_zeros(count, tokens), like.new_zeros(count, most, tokens))
+    products = drawn.products
+    start = late_start([each.first for each in products if each.alone], len(like)) if late else len(like)
+    _multiply(operator, drawn, [each for each in products if not each.is_late(start)], 0, at_once, found)
+    if later := [each for each in products if each.is_late(start)]:
+        del operator  # and its graph, before the next is built
+        _multiply(hessian_from(start), drawn, later, start, at_once, found)
+    return found
+
+
+def _draw(operator: HessianOperator, seed: int, wanted: Mapping[int, range], groups: int) -> Drawn:
+    """Every wanted probe's groups and signs."""
     first, width = min(wanted), operator.like.shape[1]
-    places = torch.tensor([token - first for token in wanted], device=operator.like.device)
+    places = torch.tensor([token - first for token in wanted])
     numbers = sorted(set[int]().union(*wanted.values()))
     present = torch.tensor([[number in own for own in wanted.values()] for number in numbers])
     signs = torch.zeros(len(numbers), len(wanted), width, dtype=torch.int8)
     for column, own in enumerate(signs_of(seed, wanted, width)):
         signs[present[:, column], column] = own.to(torch.int8)
     energies = _row_energies(operator, places, gaussian(seed, first, 1, len(places), width))
-    drawn = [
-        drawn_groups(energies, here, groups, [seed, first], number)
-        for number, here in zip(numbers, present, strict=True)
-    ]
-    return _products(operator, places, signs, drawn, at_once)
+    both = zip(numbers, present, strict=True)
+    return Drawn(places, signs, [drawn_groups(energies, here, groups, [seed, first], number) for number, here in both])
 
 
 def _row_energies(
@@ -85,28 +140,40 @@ def _row_energies(
     return operator.matmat(placed, slice(0, placed.shape[1]))[0, places].square().sum(-1).cpu()
 
 
-def _products(
+def late_start(alone: Sequence[int], length: int) -> int:
+    """Where a graph of their own should begin, for products of tokens at these places that are not before it.
+
+    They need not run what is before it. At the end, where that saves less than building the graph takes.
+    """
+
+    def saved(start: int) -> int:
+        run = max(length - start, SHORT)
+        return PRODUCT * sum(place >= start for place in alone) * (length - run) - GRAPH * run
+
+    best = max(set(alone), key=saved, default=length)
+    return best if alone and saved(best) > 0 else length
+
+
+def _multiply(
     operator: HessianOperator,
-    places: Int[Tensor, "token"],
-    signs: Int8[Tensor, "probe token d"],
-    groups: Sequence[Groups],
+    drawn: Drawn,
+    products: Sequence[Product],
+    start: int,
     at_once: int,
-) -> GroupedProducts:
-    """With every probe's groups, read at these places."""
-    like, of = operator.like, torch.stack([own.of for own in groups])
-    sizes = like.new_zeros(signs.shape[:2])
-    energies = like.new_zeros(len(groups), max(own.count for own in groups), len(places))
-    every = [(probe, group) for probe, own in enumerate(groups) for group in range(own.count)]
-    for start in range(0, len(every), at_once):
-        probes, numbers = torch.tensor(every[start : start + at_once]).T
+    found: GroupedProducts,
+) -> None:
+    """Take these products with an operator that begins at a place, and note what they show from there on."""
+    (tokens,) = (drawn.places >= start).nonzero(as_tuple=True)
+    places, of, signs = drawn.places[tokens] - start, drawn.of[:, tokens], drawn.signs[:, tokens]
+    for some in (products[at : at + at_once] for at in range(0, len(products), at_once)):
+        probes, numbers = torch.tensor([(each.probe, each.group) for each in some]).T
         members = of[probes] == numbers[:, None]
-        placed = like.new_zeros(len(probes), int(places[-1]) + 1, like.shape[1])
-        placed[:, places] = (signs[probes] * members[..., None]).to(like)
-        products = operator.matmat(placed, slice(0, placed.shape[1]))[:, places]
-        energies[probes, numbers] = products.square().sum(-1)
-        rows, tokens = members.nonzero(as_tuple=True)
-        sizes[probes[rows], tokens] = products.abs().sum(-1)[rows, tokens]
-    return GroupedProducts(groups, sizes, energies)
+        placed = operator.like.new_zeros(len(some), int(places[-1]) + 1, operator.like.shape[1])
+        placed[:, places] = (signs[probes] * members[..., None]).to(placed)
+        shown = operator.matmat(placed, slice(0, placed.shape[1]))[:, places]
+        found.energies[probes[:, None], numbers[:, None], tokens] = shown.square().sum(-1)
+        rows, columns = members.nonzero(as_tuple=True)
+        found.sizes[probes[rows], tokens[columns]] = shown.abs().sum(-1)[rows, columns]
 
 
 def without_cross_talk(readings: Sequence[Float[Tensor, "3 _"]]) -> list[Float[Tensor, "_"]]:

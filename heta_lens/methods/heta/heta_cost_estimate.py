@@ -69,7 +69,7 @@ def graphs_of(segment: Segment, products: Products) -> list[Graph]:
 
 
 class Counts(NamedTuple):
-    """What is counted where the model runs, and the positions that these runs are of."""
+    """What is counted where the model runs, at most, and the positions that these runs are of."""
 
     forwards: int
     backwards: int
@@ -96,7 +96,7 @@ def counts(options: HetaOptions, prediction: Prediction) -> Counts:
             graphs = graphs_of(segment, products)
             ran.graphs += sum(length - graph.start for graph in graphs)
             ran.products += sum(graph.products * (length - graph.start) for graph in graphs)
-            built = len(graphs) * products.rounds + products.bounds
+            built = (len(graphs) + products.late) * products.rounds + products.bounds
             forwards, backwards = forwards + calls * built, backwards + built
     return Counts(forwards, backwards, work["hvps"], ran)
 

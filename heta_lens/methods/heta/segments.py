@@ -16,7 +16,7 @@ from heta_lens.methods.heta.information import Information, LogProbs, informatio
 from heta_lens.methods.heta.random_probes import rademacher
 from heta_lens.methods.heta.second_derivative_check import check_twice_differentiable
 from heta_lens.methods.heta.windows import Window, most_central
-from heta_lens.model.batching import MASKED, Batches
+from heta_lens.model.batching import MASKED, SHORT, Batches
 from heta_lens.prediction.masking import Mask
 from heta_lens.prediction.prediction import Prediction
 
@@ -82,6 +82,16 @@ class Segment:
         """All scored positions, as far as they can be known without setting anything up."""
         places = [*range(self.own.start, self.own.stop)]
         return self.whole.prompt.by_start(places, len(self.window_range), start_cost)
+
+    @property
+    def restarts(self) -> bool:
+        """Whether runs that begin later save what is before them."""
+        return self.prediction.prompt.kept is not None
+
+    @property
+    def may_restart(self) -> bool:
+        """The same, as far as it can be known without setting anything up."""
+        return self.whole.prompt.kept is not None and len(self.window_range) > SHORT
 
     def hessian_from(self, batches: Batches, done: Done, place: int) -> HessianOperator:
         """The Hessian of g from a place in the window on."""

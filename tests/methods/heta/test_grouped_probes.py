@@ -9,10 +9,11 @@ from torch import Tensor
 from helpers import oracles, zoo
 from helpers.asking import explain, predict, relative, signs
 from helpers.group_oracles import products_of_groups, shown_by_others
-from helpers.hessians import Dense, random_hessian
+from helpers.hessians import Dense, from_dense, random_hessian
 from heta_lens._util.sample_statistics import Samples
 from heta_lens.diagnostics import standard_error
-from heta_lens.methods.heta.grouped_probes import grouped_products, without_cross_talk
+from heta_lens.methods.heta import grouped_probes
+from heta_lens.methods.heta.grouped_probes import grouped_products, late_start, without_cross_talk
 from heta_lens.methods.heta.random_probes import gaussian
 from heta_lens.methods.heta.token_groups import Groups, drawn_groups
 from heta_lens.model.batching import Batches
@@ -30,7 +31,7 @@ def decaying_hessian(n: int = N, d: int = WIDTH) -> Tensor:
 def of_dense(hessian: Tensor, probes: int = PROBES, groups: int = GROUPS, seed: int = 0, at_once: int = 3) -> Tensor:
     """The readings of all tokens."""
     wanted = dict.fromkeys(range(len(hessian)), range(probes))
-    return torch.stack(grouped_products(Dense(hessian), seed, wanted, groups, at_once).readings())
+    return torch.stack(grouped_products(from_dense(hessian), seed, wanted, groups, at_once).readings())
 
 
 def groups_of(hessian: Tensor, probe: int, seed: int = 0) -> Groups:
@@ -161,11 +162,11 @@ def test_neither_the_batch_nor_other_tokens_change_what_a_token_alone_shows() ->
 def test_tokens_may_want_other_probes() -> None:
     hessian = decaying_hessian()
     wanted = {0: range(3), 2: range(3), 4: range(3, 6), 5: range(2, 6), 7: range(6), 8: range(6)}
-    readings = grouped_products(Dense(hessian), 0, wanted, 3, 99).readings()
+    readings = grouped_products(from_dense(hessian), 0, wanted, 3, 99).readings()
     assert [own.shape[1] for own in readings] == [3, 3, 3, 4, 6, 6]
     own = torch.einsum("iaib,kib->kia", hessian, signs(0, 6, N, WIDTH)).abs().sum(-1)
     torch.testing.assert_close(readings[0][0], own[:3, 0])
-    alone = grouped_products(Dense(hessian), 0, wanted, 6, 99).readings()
+    alone = grouped_products(from_dense(hessian), 0, wanted, 6, 99).readings()
     for (token, numbers), mine in zip(wanted.items(), alone, strict=True):
         torch.testing.assert_close(mine[0], own[numbers.start : numbers.stop, token])
         assert not mine[2].any()
@@ -174,11 +175,73 @@ def test_tokens_may_want_other_probes() -> None:
 def test_the_readings_of_an_operator_that_begins_later_are_the_same() -> None:
     hessian = decaying_hessian().flip(0, 2)  # the last tokens disturb the others most
     wanted = dict.fromkeys(range(3, N), range(PROBES))
-    late = grouped_products(Dense(hessian[3:, :, 3:]), 0, wanted, GROUPS, 9).readings()
+    late = grouped_products(from_dense(hessian[3:, :, 3:]), 0, wanted, GROUPS, 9).readings()
     exact = oracles.block_l1(hessian, signs(0, PROBES, N, WIDTH))[:, 3:]
     for token in (4, 5):
         assert not late[token][2].any()
         torch.testing.assert_close(late[token][0], exact[:, token])
+
+
+# --------------------------------------------------------------------------------------------------- of late tokens
+def test_late_tokens_alone_show_the_same_from_a_graph_of_their_own() -> None:
+    n = 60
+    weights = torch.ones(n, dtype=torch.float64)
+    weights[[3, 50, 55]] = 9.0
+    hessian = random_hessian(n, 2) * weights[:, None, None, None] * weights[:, None]
+    begun = list[int]()
+
+    def begin(start: int) -> Dense:
+        begun.append(start)
+        return Dense(hessian[start:, :, start:])
+
+    wanted = dict.fromkeys(range(n), range(PROBES))
+    whole, later = (grouped_products(begin, 0, wanted, 8, 7, late=late) for late in (False, True))
+    assert begun == [0, 0, 50]
+    for one, other in zip(whole.readings(), later.readings(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize(
+    ("alone", "length", "start"),
+    [
+        ([], 100, 100),
+        ([0, 1, 2], 100, 100),  # nothing is before them
+        ([60] * 3, 100, 60),
+        ([10, 60] * 3, 100, 60),
+        ([60, 61] * 3, 100, 60),
+        ([60, 95] * 9, 100, 60),
+        ([30] * 9 + [60], 100, 30),
+        ([95], 100, 95),  # a run of 5 positions takes as long as one of 32
+        ([30] * 10, 32, 32),  # as long as the whole
+        ([5], 200, 200),  # the graph would take more than one product saves
+    ],
+)
+def test_a_graph_begins_later_where_that_saves_more_than_it_takes(alone: list[int], length: int, start: int) -> None:
+    assert late_start(alone, length) == start
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:probes=10 were too few")
+@pytest.mark.parametrize("options", [{}, {"variant": "gn"}, {"variant": "ls", "layers": 1}, {"tolerance": 0.2}])
+@pytest.mark.parametrize(("name", "build"), zoo.named("bridge-(gpt2|llama|native)|hooked-rotary_gqa"))
+def test_late_tokens_of_a_model_have_the_same_curvature(
+    name: str, build: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build()
+    ids, starts = zoo.prompt(model, 48), list[int]()
+
+    def latest(alone: list[int], _: int) -> int:
+        starts.append(max(alone))
+        return starts[-1]
+
+    monkeypatch.setattr(grouped_probes, "late_start", latest)
+    late = explain(model, ids, TARGET, **options)
+    monkeypatch.setattr(grouped_probes, "late_start", lambda _, length: length)
+    whole = explain(model, ids, TARGET, **options)
+    restarts = name != "bridge-native"  # whose runs cannot continue from keys and values
+    assert bool(starts) == restarts
+    assert (late.diagnostics["backwards"] > whole.diagnostics["backwards"]) == restarts
+    assert relative(late.parts["curvature"], whole.parts["curvature"]) < zoo.tolerance(name)
 
 
 # ----------------------------------------------------------------------------------------------------- as an option

@@ -66,6 +66,19 @@ def test_what_may_stop_early_is_counted_as_if_it_did_not() -> None:
     assert estimate(model, ids, prune=0.1).hvps == 10 * (16 + 1) + rounds
 
 
+def test_a_graph_for_late_tokens_is_counted_whether_it_is_needed_or_not() -> None:
+    model = zoo.bridge("gpt2")
+    graphs = set[int]()
+    for seed in range(6):
+        ids = zoo.prompt(model, 48, seed)
+        expected, found = estimate(model, ids), explain(model, ids).diagnostics
+        assert expected.hvps == found["hvps"]
+        assert expected.forwards - 1 <= found["forwards"] <= expected.forwards
+        graphs.add(found["backwards"])
+    assert graphs <= {1, 2} and 2 in graphs
+    assert estimate(model, ids, interactions=True).forwards == expected.forwards - 1  # which are read at every token
+
+
 def test_one_rule_decides_whether_every_token_has_its_own_products() -> None:
     model = zoo.native_bridge()
     ids = zoo.prompt(model, N)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from helpers.group_oracles import every_deal, pair_energies
-from helpers.hessians import Dense, random_hessian
+from helpers.hessians import from_dense, random_hessian
 from heta_lens.methods.heta.grouped_probes import grouped_products
 from heta_lens.methods.heta.pairs import Pairs, check_separable, pairs_of_groups
 from heta_lens.methods.heta.pairs import _apart as apart
@@ -23,7 +23,7 @@ def uneven_hessian() -> Tensor:
 
 def found(hessian: Tensor, probes: int, seed: int = 0, groups: int = GROUPS) -> Pairs:
     wanted = dict.fromkeys(range(len(hessian)), range(probes))
-    return pairs_of_groups(grouped_products(Dense(hessian), seed, wanted, groups, 64))
+    return pairs_of_groups(grouped_products(from_dense(hessian), seed, wanted, groups, 64))
 
 
 def expected_energies(pairs: Tensor, groups: Groups) -> Tensor:
@@ -55,7 +55,7 @@ def test_a_token_alone_shows_its_pairs_without_the_others() -> None:
 
 def test_with_a_group_a_token_pairs_are_the_mean_of_both_readings() -> None:
     hessian = random_hessian(4, WIDTH)
-    products = grouped_products(Dense(hessian), 0, dict.fromkeys(range(4), range(3)), 4, 64)
+    products = grouped_products(from_dense(hessian), 0, dict.fromkeys(range(4), range(3)), 4, 64)
     squares = products.energies.transpose(1, 2)  # of H_ij r_j, by i and j
     both = (squares + squares.transpose(1, 2)) / 2
     pairs = pairs_of_groups(products)
