@@ -15,8 +15,8 @@ from heta_lens.methods.heta.token_groups import Groups, most_alone, rounds
 
 LEAST_SHARED = 3  # groups: one's own, one that is read, and another that tells what the others in that one add
 
-Sizes: TypeAlias = tuple[Float[Tensor, "*pair"], Float[Tensor, "*pair"] | None]
-"""Of pairs, and their standard errors where there is chance in them."""
+Sizes: TypeAlias = tuple[Float[Tensor, "_"], Float[Tensor, "_"] | None]
+"""Of one token with itself and each later one, and their standard errors where there is chance in them."""
 
 
 class Pairs(NamedTuple):
@@ -26,7 +26,7 @@ class Pairs(NamedTuple):
     standard_errors: Float[Tensor, "pos pos"] | None
 
 
-# ------------------------------------------------------------------------------ of one token with itself and later ones
+# ---------------------------------------------------------------------------------------- where tokens are probed alone
 def entrywise_sizes(products: Float[Tensor, "k later d"]) -> Sizes:
     """``Σ|H_ij|``, from a product with every unit vector."""
     return products.abs().sum((0, 2)), None

@@ -63,7 +63,7 @@ def test_products_on_a_model_are_those_of_its_dense_hessian(name: str) -> None:
         hessian = oracles.dense_hessian(objective, prediction.embeddings.double(), functional=bloom)
     attribution = explain(model, ids, TARGET, probes=3, groups=3, variant="hessian_only")
     readings = of_dense(hessian, probes=3, groups=3)
-    expected = torch.stack(without_cross_talk(readings)).mean(1)
+    expected = torch.stack(without_cross_talk(readings.unbind())).mean(1)
     assert relative(attribution.parts["curvature"], expected) < zoo.tolerance(name)
     assert attribution.diagnostics["hvps"] == 3 * 3 + 1
     assert width * 6 == len(hessian.flatten(2).flatten(0, 1))
@@ -111,7 +111,7 @@ def test_many_probes_come_near_the_expectation_without_the_cross_talk() -> None:
     hessian = decaying_hessian()
     readings = of_dense(hessian, probes=4000, at_once=100)
     exact = oracles.expected_block_l1(hessian)
-    samples = torch.stack(without_cross_talk(readings))
+    samples = torch.stack(without_cross_talk(readings.unbind()))
     assert (samples.mean(1) / exact - 1).abs().max() < 0.1
     assert (readings[2:, 0].mean(1) / exact[2:] - 1).min() > 0.5
 
@@ -148,7 +148,7 @@ def test_a_hessian_of_few_blocks_gives_numbers() -> None:
     hessian = random_hessian(N, WIDTH)
     hessian[3:] = hessian[:, :, 3:] = 0
     hessian[4, :, 8] = hessian[8, :, 4] = torch.eye(WIDTH, dtype=torch.float64)
-    samples = torch.stack(without_cross_talk(of_dense(hessian)))
+    samples = torch.stack(without_cross_talk(of_dense(hessian).unbind()))
     assert samples.isfinite().all() and not samples[[3, 5, 6, 7]].any()
 
 
