@@ -160,7 +160,7 @@ def pair_rows(name: str, prediction: Any) -> Iterator[list[str]]:
 
 
 # ------------------------------------------------------------------------------------------------------ early and late
-SPLIT_COLUMNS = ["model", "way", "products, of the whole context", "L1"]
+SPLIT_COLUMNS = ["model", "way", "whole runs' worth of products", "L1"]
 
 
 def split_rows(name: str, prediction: Any) -> Iterator[list[str]]:
@@ -208,6 +208,8 @@ SECTIONS: dict[str, tuple[str, list[str], int, Callable[[str, Any], Iterable[lis
 
 
 def main(only: Annotated[str, typer.Option(help=f"One of {', '.join(SECTIONS)}; the others stay.")] = "") -> None:
+    if only not in ("", *SECTIONS):
+        raise typer.BadParameter(f"{only!r} is none of {', '.join(SECTIONS)}")
     tables = []
     for key, (title, columns, length, rows_of) in SECTIONS.items():
         rows = list[list[str]]()
@@ -230,9 +232,9 @@ cross-talk is taken out; ΣS is how far the sum of the curvature is off. Interva
 often the 95 % intervals of scores hold the expectation in {REPEATS} seeds, over all tokens and of the worst; the median
 half-width; how much of the curvature that products showed was cross-talk. Pairs, of the errors' prompts: the mean
 relative error of the {LARGEST} largest sizes; how many of these are among the {LARGEST} largest found; the error of
-all, relative to their sum; how often intervals of ± t standard errors hold. Early and late tokens apart: late tokens'
-products need not run what is before them, which was tried: what it saves, fewer groups save as well, with the same
-error (to one-by-one probes with the same signs)."""
+all, relative to their sum; how often ± t standard errors (t of 10 samples) hold. Early and late tokens apart: late
+tokens' products need not run what is before them, which was tried: what it saves, fewer groups save as well, with the
+same error (to one-by-one probes with the same signs)."""
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import torch
 import typer
 
 from benchmarks import stories3m
-from benchmarks.peers.elsewhere import PYTHON, elsewhere
+from benchmarks.peers.elsewhere import PYTHON, elsewhere, versions_elsewhere
 from benchmarks.peers.here import by_captum, by_hand
 from benchmarks.peers.work import COLUMNS, Asked, Work, row
 from benchmarks.report import Table, show, write
@@ -17,6 +17,7 @@ from heta_lens._util.versions import versions
 
 PAGE = Path(__file__).parents[1] / "PEERS.md"
 LENGTH, REPEATS = 67, 5
+HERE = {"captum": captum.__version__}
 LEGEND = """# Peers
 
 Written by `python -m benchmarks.peers`. One prompt, the same model, baseline and target for both. Ours is
@@ -36,11 +37,13 @@ def main(
     tables = list[Table]()
     for name in (["stories3M"] if stories else []) + ["demo"]:
         asked = asked_of(name, length)
-        tables.append(table(f"captum and the naive loop, {name}", asked, by_captum(asked) + by_hand(asked), repeats))
+        works = by_captum(asked) + by_hand(asked)
+        tables.append(table(f"captum and the naive loop, {name}", asked, works, repeats, HERE))
     if stories and PYTHON.exists():
         asked = asked_of("stories3M", length)
         with elsewhere(stories3m.MODEL, asked) as works:
-            tables.append(table("inseq, lxt and context-cite, stories3M", asked, works, repeats))
+            title = "inseq, lxt and context-cite, stories3M"
+            tables.append(table(title, asked, works, repeats, versions_elsewhere()))
     for one in tables:
         show(one.title, one.columns, one.rows)
     if (length, repeats) == (LENGTH, REPEATS):
@@ -52,9 +55,9 @@ def asked_of(name: str, length: int) -> Asked:
     return Asked.of(model, prompt(name, model, length))
 
 
-def table(title: str, asked: Asked, works: list[Work], repeats: int) -> Table:
-    used = {"captum": captum.__version__, **versions()}
-    note = f"{asked.ids.shape[1]} tokens, {torch.get_num_threads()} threads; " + ", ".join(map(" ".join, used.items()))
+def table(title: str, asked: Asked, works: list[Work], repeats: int, peers: dict[str, str]) -> Table:
+    theirs, own = (", ".join(map(" ".join, used.items())) for used in (peers, versions()))
+    note = f"{asked.ids.shape[1]} tokens, {torch.get_num_threads()} threads. Peers: {theirs}. Ours: {own}."
     return Table(title, COLUMNS, [row(asked, work, repeats) for work in works], note=note)
 
 

@@ -1,9 +1,10 @@
 """What inseq, lxt and context-cite do in an environment of their own, which has no heta_lens in it."""
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,6 +24,8 @@ def elsewhere(model: Path, asked: Asked) -> Iterator[list[Work]]:
     """The work of these peers, who have loaded the model of this folder and wait."""
     ids, text = asked.ids[0].tolist(), asked.model.tokenizer.decode(asked.ids[0, 1:])
     spans = sentences(text)
+    if len(spans) < 2:
+        raise ValueError(f"context-cite needs a prompt of two sentences or more, not {text!r}: choose a longer one")
     given = {
         "model": str(model),
         "ids": ids,
@@ -32,7 +35,7 @@ def elsewhere(model: Path, asked: Asked) -> Iterator[list[Work]]:
         "sources": [text[start:stop] for start, stop in spans[:-1]],
         "query": text[spans[-1][0] :],
     }
-    query = (len(ids) - len(asked.model.tokenizer.encode(given["query"], add_special_tokens=False)), len(ids))
+    query = (len(asked.model.tokenizer(text[: spans[-1][0]]).input_ids), len(ids))  # in positions
     with ExitStack() as stack:
 
         def peer(name: str) -> Side:
@@ -72,15 +75,15 @@ def worker(name: str, given: dict[str, Any]) -> Iterator[Side]:
     with TemporaryDirectory() as folder:
         (Path(folder) / "given.json").write_text(json.dumps(given))
         command = [PYTHON, "-W", "ignore", "-m", "benchmarks.peers.elsewhere_worker", name, folder]
-        threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
-        with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env={**threads}
-        ) as process:
+        pipe, threads = subprocess.PIPE, {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+        others = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT, env=others | threads) as process:
 
             def ask(what: str, batch: int) -> dict[str, Any]:
                 assert process.stdin is not None and process.stdout is not None
-                process.stdin.write(json.dumps([what, batch]) + "\n")
-                process.stdin.flush()
+                with suppress(BrokenPipeError):
+                    process.stdin.write(json.dumps([what, batch]) + "\n")
+                    process.stdin.flush()
                 if not (answer := process.stdout.readline()):
                     raise RuntimeError(f"{name} ended without an answer: its message is above")
                 return json.loads(answer)
@@ -93,5 +96,14 @@ def worker(name: str, given: dict[str, Any]) -> Iterator[Side]:
                 return ask("peak", batch)["mib"]
 
             yield Side(run, peak)
-            assert process.stdin is not None
-            process.stdin.close()
+            with suppress(BrokenPipeError):
+                assert process.stdin is not None
+                process.stdin.close()
+
+
+def versions_elsewhere() -> dict[str, str]:
+    """Of the libraries in that environment."""
+    names = ("inseq", "lxt", "context_cite", "transformers", "torch")
+    program = f"from importlib.metadata import version; print(*map(version, {names}))"
+    printed = subprocess.run([PYTHON, "-c", program], check=True, capture_output=True, text=True).stdout
+    return dict(zip(names, printed.split(), strict=True))

@@ -91,22 +91,22 @@ def grouped_s(case: Case, read: Read, piece: Segment | None = None) -> Measured:
     assert shared is not None
     if len(piece.scored_range) <= shared:
         return one_by_one_s(case, read, piece)
-    begun = read()
-    batches = at_once(case, piece, products=True)
-    operator = piece.hessian_from(batches, lambda _: None, 0)
-    built = read()
-    whole = case.plan.groups is None
+    batches, whole = at_once(case, piece, products=True), case.plan.groups is None
     probes = case.plan.probes if whole else 1
-    wanted = dict.fromkeys(piece.scored_range, range(probes))
+    wanted, building = dict.fromkeys(piece.scored_range, range(probes)), list[float]()
 
     def hessian_from(place: int) -> HessianOperator:
-        return piece.hessian_from(batches, lambda _: None, place) if place else operator
+        begun = read()
+        operator = piece.hessian_from(batches, lambda _: None, piece.own.start + place)
+        building.append(read() - begun)
+        return operator
 
+    begun = read()
     products = grouped_products(hessian_from, SEED, wanted, shared, AT_ONCE, late=whole and piece.restarts)
-    each = (read() - built) / (shared * probes + 1)
+    each = (read() - begun - sum(building)) / (shared * probes + 1)
     found = Curvature.of_readings(products.readings()).mean
     curvatures = dict(zip(wanted, found.tolist(), strict=True)) if probes > 1 else {}
-    return Measured(built - begun + each * (shared * case.plan.probes + 1), curvatures)
+    return Measured(sum(building) + each * (shared * case.plan.probes + 1), curvatures)
 
 
 def one_by_one_s(case: Case, read: Read, piece: Segment | None = None) -> Measured:

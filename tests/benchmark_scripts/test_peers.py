@@ -51,7 +51,7 @@ def test_a_peer_is_given_its_best_batch(asked: Asked) -> None:
 
     work = Work("recency", Side(run, lambda batch: float(batch)), "recency", {}, True)
     cells = dict(zip(COLUMNS, row(asked, work, 2), strict=True))
-    assert ran == {4: 1, 64: 1, 16: 1 + 1 + 2}
+    assert ran == {4: 1 + 2, 64: 2, 16: 2 + 1 + 2}
     assert cells["peer, s"] == "1" and cells["peer, MiB"] == "16"
 
 

@@ -41,31 +41,31 @@ class GroupedProducts:
         One of each for every probe in which it has a group.
         """
         both = zip(self.groups, self.energies, strict=True)
-        own, crossed = zip(*(own_and_crossed(*each) for each in both), strict=True)
-        read = torch.stack([self.sizes, torch.stack(own), torch.stack(crossed)])
+        own, elsewhere = map(torch.stack, zip(*(own_and_elsewhere(*each) for each in both), strict=True))
+        share = torch.stack([groups.expected_share() for groups in self.groups]).to(own)
+        read = torch.stack([self.sizes, own, share * elsewhere])
         present = torch.stack([groups.present for groups in self.groups]).to(read.device)
         return [read[:, here, token] for token, here in enumerate(present.T)]
 
 
-def own_and_crossed(
+def own_and_elsewhere(
     groups: Groups, energies: Float[Tensor, "group token"]
 ) -> tuple[Float[Tensor, "token"], Float[Tensor, "token"]]:
-    """What a token's own group shows at it, and what of that must be expected to be cross-talk."""
+    """What a token's own group shows at it, and what all shared groups do that are not its own."""
     own = energies.gather(0, groups.of.clamp(min=0)[None].to(energies.device))[0]
-    elsewhere = energies[groups.alone : groups.count].sum(0) - own
-    return own, groups.expected_share().to(energies) * elsewhere
+    shared = energies[groups.alone : groups.count].sum(0)
+    return own, shared - torch.where(groups.shares.to(own.device), own, 0)
 
 
 class Product(NamedTuple):
-    """A group in a probe, the place of its first token, and whether that is the only one."""
+    """A group in a probe, and the place of its token, if there is only one."""
 
     probe: int
     group: int
-    first: int
-    alone: bool
+    alone: int | None
 
     def is_late(self, start: int) -> bool:
-        return self.alone and self.first >= start
+        return self.alone is not None and self.alone >= start
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,13 +86,12 @@ class Drawn:
 
     @property
     def products(self) -> list[Product]:
-        """One a group, with the place of its first token."""
-        firsts = [
-            (probe, group, int(self.places[own.of == group][0]))
+        """One a group."""
+        return [
+            Product(probe, group, int(self.places[own.of == group]) if group < own.alone else None)
             for probe, own in enumerate(self.groups)
             for group in range(own.count)
         ]
-        return [Product(*each, each[1] < self.groups[each[0]].alone) for each in firsts]
 
 
 def grouped_products(
@@ -109,7 +108,8 @@ def grouped_products(
     most = max(own.count for own in drawn.groups)
     found = GroupedProducts(drawn.groups, like.new_zeros(count, tokens), like.new_zeros(count, most, tokens))
     products = drawn.products
-    start = late_start([each.first for each in products if each.alone], len(like)) if late else len(like)
+    alone = [each.alone for each in products if each.alone is not None]
+    start = late_start(alone, len(like)) if late else len(like)
     _multiply(operator, drawn, [each for each in products if not each.is_late(start)], 0, at_once, found)
     if later := [each for each in products if each.is_late(start)]:
         del operator  # and its graph, before the next is built

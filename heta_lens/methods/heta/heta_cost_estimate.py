@@ -69,7 +69,10 @@ def graphs_of(segment: Segment, products: Products) -> list[Graph]:
 
 
 class Counts(NamedTuple):
-    """What is counted where the model runs, at most, and the positions that these runs are of."""
+    """What is counted where the model runs, and the positions that these runs are of.
+
+    At most, where no option lets tokens stop early, in rounds whose number is only expected.
+    """
 
     forwards: int
     backwards: int

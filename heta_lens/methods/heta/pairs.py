@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from heta_lens.methods.heta.grouped_probes import GroupedProducts, own_and_crossed
+from heta_lens.methods.heta.grouped_probes import GroupedProducts, own_and_elsewhere
 from heta_lens.methods.heta.token_groups import Groups, most_alone, rounds
 
 LEAST_SHARED = 3  # groups: one's own, one that is read, and another that tells what the others in that one add
@@ -99,14 +99,13 @@ def _shown(groups: Groups, energies: Float[Tensor, "group pos"]) -> Float[Tensor
     show there as there are of them. A token alone in its group shows its share itself: where only one of two does, that
     is taken, and else the mean of both.
     """
-    own, crossed = own_and_crossed(groups, energies)
-    everything = energies[groups.alone : groups.count].sum(0) - torch.where(groups.shares, own, 0)
+    own, elsewhere = own_and_elsewhere(groups, energies)
     others = (groups.sizes - 1).to(energies)[:, None] / (groups.elsewhere - 1).clamp(min=1)
-    shown = (energies[groups.of] - others * everything) / (1 - others)  # at the column, of the row's group
+    shown = (energies[groups.of] - others * elsewhere) / (1 - others)  # at the column, of the row's group
     better = (groups.shares[:, None] <= groups.shares).to(shown)  # the row is alone, or neither is, or both are
     taken = shown * better
     mirrored = (taken + taken.T) / (better + better.T)
-    return torch.where(torch.eye(len(own), dtype=torch.bool), own - crossed, mirrored)
+    return torch.where(torch.eye(len(own), dtype=torch.bool), own - groups.expected_share() * elsewhere, mirrored)
 
 
 def _roots(

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 NONE = -1
+DEALS = 1  # so that their random numbers are not those of signs and directions
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +36,9 @@ class Groups:
 
     @property
     def sizes(self) -> Int[Tensor, "token"]:
-        """How many tokens are in a token's group."""
-        return torch.bincount(self.of.clamp(min=0), minlength=self.count)[self.of]
+        """How many tokens are in a token's group; 0 where it has none."""
+        counts = torch.bincount(self.of[self.present], minlength=self.count)
+        return torch.where(self.present, counts[self.of], 0)
 
     @property
     def elsewhere(self) -> Int[Tensor, "token"]:
@@ -75,13 +77,13 @@ def dealt(tokens: int, groups: int, seed: Sequence[int], probe: int) -> Int[Tens
     the sums of that with each other, which are as evenly spread.
     """
     turn, digit = divmod(probe, rounds(tokens, groups))
-    ranks = torch.from_numpy(np.random.default_rng([*seed, turn]).permutation(tokens))
+    ranks = torch.from_numpy(np.random.default_rng([*seed, turn, DEALS]).permutation(tokens))
     return (ranks + (ranks // groups**digit if digit else 0)) % groups
 
 
 def most_alone(groups: int) -> int:
-    """How many groups may be of one token: the others tell of cross-talk, by what they show at each other's tokens."""
-    return groups // 2
+    """How many groups may be of one token: two others, at least, tell of cross-talk, each at the other's tokens."""
+    return min(groups // 2, groups - 2)
 
 
 def rounds(tokens: int, groups: int) -> int:

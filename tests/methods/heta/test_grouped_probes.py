@@ -172,6 +172,18 @@ def test_tokens_may_want_other_probes() -> None:
         assert not mine[2].any()
 
 
+def test_tokens_that_want_more_probes_have_the_same_expectation() -> None:
+    n, more = 24, 600
+    hessian = random_hessian(n, 4)
+    hessian[range(n), :, range(n)] *= 6
+    wanted = {token: range(more) if token % 3 == 0 else range(more // 3) for token in range(n)}
+    readings = grouped_products(from_dense(hessian), 0, wanted, 4, 99).readings()
+    exact = oracles.expected_block_l1(hessian)
+    means = torch.stack([own.mean() for own in without_cross_talk(readings)])
+    assert (means / exact - 1).abs().max() < 0.1
+    assert [own.shape[1] for own in readings] == [more, more // 3, more // 3] * (n // 3)
+
+
 def test_the_readings_of_an_operator_that_begins_later_are_the_same() -> None:
     hessian = decaying_hessian().flip(0, 2)  # the last tokens disturb the others most
     wanted = dict.fromkeys(range(3, N), range(PROBES))

@@ -38,12 +38,32 @@ def test_every_token_is_in_one_group_and_groups_differ_by_one_at_most() -> None:
         ([100.0, 1, 1, 1, 1, 1, 1, 1], 4, 1),  # one token disturbs all others
         ([1.0] * 40, 4, 0),  # all do alike: no group may be wasted
         ([50.0, 40, 30, 20, *[1] * 16], 8, 4),
-        ([9.0, 8, 7, 6, 5], 2, 0),  # at most half may be of one token
+        ([9.0, 8, 7, 6, 5], 2, 0),  # two groups are the least to be shared
+        ([100.0, 1, 1, 1, 1], 2, 0),
+        ([100.0, 1, 1, 1, 1], 3, 1),
+        ([1e6] * 6 + [1.0] * 6, 8, 4),  # at most half may be of one token
         ([0.0] * 5, 4, 0),
     ],
 )
 def test_the_most_disturbing_tokens_get_groups_of_their_own(energies: list[float], groups: int, alone: int) -> None:
     assert count_alone(torch.tensor(energies), groups) == alone
+
+
+def test_two_groups_are_dealt_whatever_a_token_disturbs() -> None:
+    groups = drawn_groups(torch.tensor([1e6, 1, 1, 1, 1]), torch.ones(5, dtype=torch.bool), 2, [0, 0], 0)
+    assert groups.alone == 0 and sorted(torch.bincount(groups.of).tolist()) == [2, 3]
+
+
+def test_tokens_without_a_group_count_nowhere() -> None:
+    present = torch.ones(30, dtype=torch.bool)
+    present[::3] = False
+    some = drawn_groups(torch.ones(30), present, 4, [0, 0], 0)
+    same = drawn_groups(torch.ones(20), torch.ones(20, dtype=torch.bool), 4, [0, 0], 0)
+    assert some.alone == same.alone == 0
+    for of in ("of", "sizes", "elsewhere"):
+        assert torch.equal(getattr(some, of)[present], getattr(same, of))
+    assert torch.equal(some.expected_share()[present], same.expected_share())
+    assert not some.sizes[~present].any() and not some.expected_share()[~present].any()
 
 
 def test_the_number_alone_leaves_the_least_cross_talk() -> None:
