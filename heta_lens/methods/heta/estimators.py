@@ -5,7 +5,7 @@ a row of `variants.VARIANTS`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeAlias
@@ -24,11 +24,10 @@ from heta_lens.methods.heta.curvature import (
 )
 from heta_lens.methods.heta.grouped_probes import grouped_products
 from heta_lens.methods.heta.hessian import HessianFrom, uncounted
-from heta_lens.methods.heta.low_rank import OVERSAMPLING, low_rank, tail_energy
+from heta_lens.methods.heta.low_rank import OVERSAMPLING, low_rank
 from heta_lens.methods.heta.pairs import check_separable, pairs_of_groups
 from heta_lens.methods.heta.random_probes import Signs, gaussian
 from heta_lens.methods.heta.segments import Segment
-from heta_lens.methods.heta.windows import averaged
 from heta_lens.model.batching import Batches, per_product
 from heta_lens.prediction.prediction import Prediction
 
@@ -281,22 +280,6 @@ class SquaredGradient(Estimator):
 
     def cost(self, problem: Problem) -> Products:  # noqa: ARG002
         return Products(0)
-
-
-def estimate_everywhere(
-    estimator: Estimator, problems: Sequence[Problem], length: int
-) -> tuple[Curvature, dict[str, Any]]:
-    """S with all probes, averaged over the segments that score a token; and what low ranks leave out of H."""
-    estimates = [estimator.estimate(problem, every_probe(problem, estimator.draws)) for problem in problems]
-    spans = [problem.segment.scored for problem in problems]
-    samples = Samples.even(averaged([estimate.values for estimate in estimates], spans, length))
-    energies = [estimate.energy for estimate in estimates if estimate.energy is not None]
-    cross_talk = None
-    if any(estimate.cross_talk is not None for estimate in estimates):
-        taken = [torch.zeros_like(own.mean) if own.cross_talk is None else own.cross_talk for own in estimates]
-        cross_talk = averaged(taken, spans, length)
-    pairs = estimates[0].pairs
-    return Curvature(samples.values, samples.counts, pairs, cross_talk=cross_talk), tail_energy(energies)
 
 
 def every_probe(problem: Problem, probes: int) -> Wanted:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -20,18 +21,20 @@ from heta_lens._util.caller_warnings import quietly
 from heta_lens._util.divergence import DIVERGENCES
 from heta_lens._util.options import check_choice, check_names, settings
 from heta_lens._util.progress import working
+from heta_lens._util.sample_statistics import Samples
 from heta_lens._util.work_counting import Work, counting
 from heta_lens.attribution import Attribution
 from heta_lens.methods.base import Method, Scores
 from heta_lens.methods.heta.additivity import whole_drops
 from heta_lens.methods.heta.audit import audited
 from heta_lens.methods.heta.curvature import Curvature
-from heta_lens.methods.heta.estimators import ProbedHessian, Problem, estimate_everywhere
+from heta_lens.methods.heta.estimators import Estimator, ProbedHessian, Problem, every_probe
 from heta_lens.methods.heta.gate_of_variant import gate_of_variant
 from heta_lens.methods.heta.heta_cost_estimate import cheaper_way, longest_run, work_ahead
 from heta_lens.methods.heta.heta_diagnostics import score_facts, warn_of_doubts
 from heta_lens.methods.heta.heta_options import HetaOptions
 from heta_lens.methods.heta.information import Information
+from heta_lens.methods.heta.low_rank import tail_energy
 from heta_lens.methods.heta.score import Parts
 from heta_lens.methods.heta.segments import Segment, masked_information
 from heta_lens.methods.heta.stopping import estimate_until_sure
@@ -249,8 +252,24 @@ def _curvature(method: Heta, gated: Gated, parts: Parts, work: Work) -> tuple[Cu
     if isinstance(estimator, ProbedHessian) and estimator.stops:
         curvature, facts = estimate_until_sure(estimator, problems, parts, method.balance)
     else:
-        curvature, facts = estimate_everywhere(estimator, problems, len(parts.gate))
+        curvature, facts = _estimate_everywhere(estimator, problems, len(parts.gate))
     return curvature, facts | {"cross_talk": curvature.cross_talk}
+
+
+def _estimate_everywhere(
+    estimator: Estimator, problems: Sequence[Problem], length: int
+) -> tuple[Curvature, dict[str, Any]]:
+    """S with all probes, averaged over the segments that score a token; and what low ranks leave out of H."""
+    estimates = [estimator.estimate(problem, every_probe(problem, estimator.draws)) for problem in problems]
+    spans = [problem.segment.scored for problem in problems]
+    samples = Samples.even(averaged([estimate.values for estimate in estimates], spans, length))
+    energies = [estimate.energy for estimate in estimates if estimate.energy is not None]
+    cross_talk = None
+    if any(estimate.cross_talk is not None for estimate in estimates):
+        taken = [torch.zeros_like(own.mean) if own.cross_talk is None else own.cross_talk for own in estimates]
+        cross_talk = averaged(taken, spans, length)
+    pairs = estimates[0].pairs
+    return Curvature(samples.values, samples.counts, pairs, cross_talk=cross_talk), tail_energy(energies)
 
 
 def _explain_fully(method: Heta, prediction: Prediction, work: Work) -> Attribution:
