@@ -29,7 +29,10 @@ MOST_CROSS_TALK = 0.95  # of a token's energy: more is chance
 
 @dataclass(frozen=True, eq=False)
 class GroupedProducts:
-    """What the products of every probe's groups show: y's ‖·‖₁ at their own tokens, and ‖·‖² at all tokens."""
+    """What the products of every probe's groups show: y's ‖·‖₁ at their own tokens, and ‖·‖² at all tokens.
+
+    A token that is alone and late may have been read only from where its graph begins; before that are zeros.
+    """
 
     groups: Sequence[Groups]
     sizes: Float[Tensor, "probe token"]
