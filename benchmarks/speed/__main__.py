@@ -1,7 +1,7 @@
 """What an exact score costs beside the paper's formulas taken literally, and what cheaper ways cost beside that.
 
-`python -m benchmarks.speed` writes RESULTS.md and the table in the README; with `--model`, that model's tables in them;
-with another option it only shows what it finds.
+`python -m benchmarks.speed` writes RESULTS.md and the table in the README; with `--model` or `--length`, that model's
+tables or the rows of that length; with another option it only shows what it finds.
 The literal loop is `benchmarks/reference.py`: one full-length product for each token and probe, one full run for each
 masked token.
 
@@ -37,7 +37,7 @@ def main(
         latest: dict[str, Table] = {}
         for table in measured(name, length or LENGTHS, repeats, probes, console):
             latest[table[0]] = table
-            if (length, repeats, probes) == (None, REPEATS, None):
+            if (repeats, probes) == (REPEATS, None):
                 keep(table)
         for table in latest.values():
             show(*table)

@@ -2,7 +2,7 @@
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from benchmarks.peak_memory import peak
 from benchmarks.report import number
 from benchmarks.speed.cases import Case, Plan
 from benchmarks.speed.flops import counted, floors, forward_flops
-from benchmarks.speed.parts import ALONE, PARTS, ROW, Measured, Read, literal_s, one_by_one_s, row_s
+from benchmarks.speed.parts import ALONE, PARTS, ROW, Measured, Read, one_by_one_s, row_s
 
 
 class Cost(NamedTuple):
@@ -35,30 +35,50 @@ class Cost(NamedTuple):
 
 
 def costs(case: Case, repeats: int) -> dict[str, Cost]:
-    """The first rounds warm up, count FLOPs and watch memory, and are not timed; then both are timed in turn."""
-    floor = floors(case.model.cfg, case.ids.shape[1], case.plan.probes)
-    ways = {**PARTS, ALONE: (literal_s, one_by_one_s), ROW: (literal_s, row_s)}
-    return {part: cost(case, literal, ours, floor[part], repeats) for part, (literal, ours) in ways.items()}
+    """The first rounds warm up, count FLOPs and watch memory, and are not timed; then all are timed in turn."""
+    curvature, information = PARTS["curvature"], PARTS["information"]
+    ours = {"curvature": curvature[1], ALONE: one_by_one_s, ROW: row_s}
+    return {
+        **compared(case, curvature[0], ours, repeats),
+        **compared(case, information[0], {"information": information[1]}, repeats),
+    }
 
 
-def cost(case: Case, literal: Any, ours: Any, floor: float, repeats: int) -> Cost:
-    def running(case: Case, read: Read) -> Measured:
-        gc.collect()  # graphs that nobody asks for any more
-        with case.prediction.running():
-            return ours(case, read)
+def compared(case: Case, literal: Any, ours: dict[str, Any], repeats: int) -> dict[str, Cost]:
+    """Each of our ways to a part of the score, beside the literal loop."""
 
-    both, little = (literal, running), case._replace(plan=Plan(case.plan.probes, 1, 1))
-    seen = [counted(lambda read, one=one: one(case, read)) for one in both]
-    memory = [peak(lambda one=one: one(little, time.perf_counter)) for one in both]
-    seconds = []
-    for _ in range(repeats):
-        first, second = (one(case, time.perf_counter).total for one in both)
-        seconds.append((first, second))
-    expected, actual = (one.found for one in seen)
+    def running(way: str) -> Callable[[Case, Read], Measured]:
+        def run(case: Case, read: Read) -> Measured:
+            gc.collect()  # graphs that nobody asks for any more
+            with case.prediction.running():
+                return ours[way](case, read)
+
+        return run
+
+    probes = case.plan.probes
+    every = {"literal": literal, **{way: running(way) for way in ours}}
+    little = {way: case._replace(plan=Plan(1 if way == "literal" else probes, 1, 1)) for way in every}
+    seen = {way: counted(lambda read, run=run: run(case, read)) for way, run in every.items()}
+    memory = {way: peak(lambda way=way: every[way](little[way], time.perf_counter)) for way in every}
+    seconds = [{way: run(case, time.perf_counter).total for way, run in every.items()} for _ in range(repeats)]
+    floor = floors(case.model.cfg, case.ids.shape[1], probes)
+    return {
+        way: Cost(
+            [(one["literal"], one[way]) for one in seconds],
+            (seen["literal"].total, seen[way].total),
+            (memory["literal"], memory[way]),
+            floor[way],
+            gap(seen["literal"].found, seen[way].found),
+        )
+        for way in ours
+    }
+
+
+def gap(expected: dict[int, float], actual: dict[int, float]) -> float:
+    """The largest difference of what both found, relative to the largest that was expected; NaN for nothing."""
     shared = expected.keys() & actual.keys()
-    gap = max((abs(actual[i] - expected[i]) for i in shared), default=np.nan)
-    gap /= max((abs(expected[i]) for i in shared), default=1)
-    return Cost(seconds, (seen[0].total, seen[1].total), (memory[0], memory[1]), floor, gap)
+    most = max((abs(actual[i] - expected[i]) for i in shared), default=np.nan)
+    return most / max((abs(expected[i]) for i in shared), default=1)
 
 
 COSTS = [

@@ -46,7 +46,7 @@ of scores that sum to 1) are against `groups=None` with the same probes. "What m
 
 
 def keep(table: Table) -> None:
-    """Write a table into its file, in place of the one that has its title."""
+    """Write a table into its file, in place of the one that has its title; rows of other lengths stay."""
     if table[0] == WAIT_TITLE:
         README.write_text(rewritten(README.read_text(), table))
     else:
@@ -54,17 +54,29 @@ def keep(table: Table) -> None:
 
 
 def rewritten(readme: str, table: Table) -> str:
-    before, after = readme.split(MARKS[0])[0], readme.split(MARKS[1])[1]
-    return f"{before}{MARKS[0]}\n{markdown(*table[1:])}\n{MARKS[1]}{after}"
+    before, rest = readme.split(MARKS[0])
+    stood, after = rest.split(MARKS[1])
+    return f"{before}{MARKS[0]}\n{markdown(table[1], joined(stood, table))}\n{MARKS[1]}{after}"
 
 
 def page(before: str, table: Table) -> str:
     """The tables that there were and this one, by model and then by what they tell."""
-    title, columns, rows = table
+    title, columns, _ = table
     where = f"{torch.get_num_threads()} threads, float32 on the CPU; " + ", ".join(map(" ".join, versions().items()))
     sections = dict(section.split("\n\n", 1) for section in before.strip().split("\n## ")[1:])
-    sections[title] = f"{where}.\n\n{markdown(columns, rows)}"
+    sections[title] = f"{where}.\n\n{markdown(columns, joined(sections.get(title, ''), table))}"
     order = [*MODELS]
     titles = sorted(sections, key=lambda title: (order.index(title.split(":")[0]), TELLING.index(title.split(": ")[1])))
     parts = [f"## {title}\n\n{sections[title].strip()}" for title in titles]
     return "\n\n".join(["# Speed", f"Written by `python -m benchmarks.speed`.\n\n{LEGEND}", *parts]) + "\n"
+
+
+def joined(before: str, table: Table) -> list[list[str]]:
+    """Its rows and those that stood for other lengths, under the same columns."""
+    _, columns, rows = table
+    header, _, *stood = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in before.splitlines() if line.startswith("|")
+    ] or [[], []]
+    lengths = {row[0] for row in rows}
+    others = [row for row in stood if row[0] not in lengths] if header == columns else []
+    return sorted([*others, *rows], key=lambda row: int(row[0]))

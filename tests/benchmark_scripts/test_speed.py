@@ -140,6 +140,22 @@ def test_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     assert text.index("| together |") < text.index('| support="row" |')
 
 
+def test_rows_of_other_lengths_stay() -> None:
+    title, columns = "demo: FLOPs by context length", ["N", "of"]
+    text = ""
+    for rows in [["32", "a"], ["512", "b"]], [["128", "c"], ["512", "d"]]:
+        text = page(text, (title, columns, rows))
+    assert [line for line in text.splitlines() if line.startswith("| ")][2:] == [
+        "| 32 | a |",
+        "| 128 | c |",
+        "| 512 | d |",
+    ]
+    text = page(text, (title, ["N", "other"], [["32", "e"]]))
+    assert [line for line in text.splitlines() if line.startswith("| ")][2:] == [
+        "| 32 | e |"
+    ]  # the others are not of it
+
+
 @pytest.mark.slow
 def test_what_is_proposed_for_a_long_context_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long, "MODEL", "demo")
