@@ -22,6 +22,7 @@ import heta_lens
 from benchmarks import stories3m
 from benchmarks.report import Table, write
 from benchmarks.speed.models import MODELS, SIZES, prompt, random_model
+from benchmarks.speed.parts import spread
 from heta_lens._util.caller_warnings import quietly
 from heta_lens._util.sample_statistics import student_t
 from heta_lens._util.versions import versions
@@ -40,6 +41,10 @@ SEEDS, REPEATS = 5, 200  # draws: for errors, and for intervals
 GROUPS, PRODUCTS = (4, 8, 16, 32), (40, 80, 160, 320)
 
 
+NAMES = ("stories3M", "demo", *RANDOM)
+Rows = Callable[[str, Any], Iterable[list[str]]]
+
+
 class Scores(NamedTuple):
     """The score with a curvature, as `Heta` combines it with the other parts."""
 
@@ -51,9 +56,9 @@ class Scores(NamedTuple):
         return score / score.sum()
 
 
-def cases(length: int) -> Iterator[tuple[str, Any]]:
+def cases(length: int, names: Iterable[str] = NAMES) -> Iterator[tuple[str, Any]]:
     """Models by name, each with a prediction."""
-    for name in ("stories3M", "demo", *RANDOM):
+    for name in names:
         if name == "stories3M" and not stories3m.MODEL.is_dir():
             continue
         model = random_model(RANDOM[name]) if name in RANDOM else MODELS[name]()
@@ -199,11 +204,42 @@ def whole(found: Tensor | None) -> Tensor:
     return found
 
 
-SECTIONS: dict[str, tuple[str, list[str], int, Callable[[str, Any], Iterable[list[str]]]]] = {
-    "errors": ("Error at equal numbers of products", ERROR_COLUMNS, LENGTH, error_rows),
-    "intervals": ("Intervals", INTERVAL_COLUMNS, SHORTER, interval_rows),
-    "pairs": ("Pairs of tokens", PAIR_COLUMNS, LENGTH, pair_rows),
-    "split": ("Early and late tokens apart", SPLIT_COLUMNS, LENGTH, split_rows),
+# ---------------------------------------------------------------------------------------------------- longer contexts
+LONGER_COLUMNS = ["model", "tokens", "compared", "L1 to one by one", "L1 of one by one to another seed", "ΣS, %"]
+LONGER, COMPARED = (32, 128, 512), 32  # contexts, and of how many of their tokens each is probed alone
+
+
+def longer_cases() -> Iterator[tuple[str, Any]]:
+    for length in LONGER:
+        yield next(cases(length, ["gpt2-like"]))
+
+
+def longer_rows(name: str, prediction: Any) -> Iterator[list[str]]:
+    """What sharing adds to chance, of tokens evenly over a context too long to probe them all alone."""
+    tokens = spread(range(len(prediction)), COMPARED)
+    gate = found(prediction, variant="transition_only").parts["gate"][tokens]
+    probes = range(heta_lens.Heta().probes)
+    with prediction.running():
+        problem = Problem(whole_segment(prediction), prediction.prompt.batches("auto", len(prediction), products=True))
+
+        def scores(seed: int, groups: int | None) -> Tensor:
+            estimator = replace(heta_lens.Heta(seed=seed).estimator, groups=groups)  # type: ignore[type-var]
+            wanted = range(len(prediction)) if groups else tokens
+            mean = estimator.estimate(problem, dict.fromkeys(wanted, probes)).mean
+            return gate * (mean[tokens] if groups else mean)
+
+        shared, alone, other = scores(0, heta_lens.Heta().groups), scores(0, None), scores(1, None)
+    sizes = [str(len(prediction)), str(len(tokens))]
+    errors = [f"{float((one / one.sum() - alone / alone.sum()).abs().sum()):.4f}" for one in (shared, other)]
+    yield [name, *sizes, *errors, f"{float(shared.sum() / alone.sum() - 1) * 100:+.1f}"]
+
+
+SECTIONS: dict[str, tuple[str, list[str], Callable[[], Iterable[tuple[str, Any]]], Rows]] = {
+    "errors": ("Error at equal numbers of products", ERROR_COLUMNS, partial(cases, LENGTH), error_rows),
+    "intervals": ("Intervals", INTERVAL_COLUMNS, partial(cases, SHORTER), interval_rows),
+    "longer": ("Longer contexts", LONGER_COLUMNS, longer_cases, longer_rows),
+    "pairs": ("Pairs of tokens", PAIR_COLUMNS, partial(cases, LENGTH), pair_rows),
+    "split": ("Early and late tokens apart", SPLIT_COLUMNS, partial(cases, LENGTH), split_rows),
 }
 
 
@@ -211,10 +247,10 @@ def main(only: Annotated[str, typer.Option(help=f"One of {', '.join(SECTIONS)}; 
     if only not in ("", *SECTIONS):
         raise typer.BadParameter(f"{only!r} is none of {', '.join(SECTIONS)}")
     tables = []
-    for key, (title, columns, length, rows_of) in SECTIONS.items():
+    for key, (title, columns, cases_of, rows_of) in SECTIONS.items():
         rows = list[list[str]]()
         if only in ("", key):
-            for name, prediction in track(list(cases(length)), key):
+            for name, prediction in track(list(cases_of()), key):
                 rows += rows_of(name, prediction)
         tables.append(Table(title, columns, rows, missing=int(not rows)))
     measured = ", ".join(map(" ".join, versions().items()))
@@ -232,7 +268,9 @@ cross-talk is taken out; ΣS is how far the sum of the curvature is off. Interva
 often the 95 % intervals of scores hold the expectation in {REPEATS} seeds, over all tokens and of the worst; the median
 half-width; how much of the curvature that products showed was cross-talk. Pairs, of the errors' prompts: the mean
 relative error of the {LARGEST} largest sizes; how many of these are among the {LARGEST} largest found; the error of
-all, relative to their sum; how often ± t standard errors (t of 10 samples) hold. Early and late tokens apart: late
+all, relative to their sum; how often ± t standard errors (t of 10 samples) hold. Longer contexts: gate times
+curvature of {COMPARED} tokens evenly over them, from products that all tokens share, against probing each alone with
+the same signs; beside it, what other signs change. Early and late tokens apart: late
 tokens' products need not run what is before them, which was tried: what it saves, fewer groups save as well, with the
 same error (to one-by-one probes with the same signs)."""
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import heta_lens
-from benchmarks.peak_memory import peak
+from benchmarks.peak_memory import Held
 from benchmarks.report import number
-from benchmarks.speed.cases import Case, Plan
+from benchmarks.speed.cases import Case
 from benchmarks.speed.flops import counted, floors, forward_flops
 from benchmarks.speed.parts import ALONE, PARTS, ROW, Measured, Read, one_by_one_s, row_s
 
@@ -34,10 +34,13 @@ class Cost(NamedTuple):
         return median(seconds for _, seconds in self.seconds)
 
 
-def costs(case: Case, repeats: int) -> dict[str, Cost]:
-    """The first rounds warm up, count FLOPs and watch memory, and are not timed; then all are timed in turn."""
+def costs(case: Case, repeats: int, *, long: bool = False) -> dict[str, Cost]:
+    """The first rounds warm up, count FLOPs and watch memory, and are not timed; then all are timed in turn.
+
+    Of a ``long`` context, only what `Heta` does unless told otherwise.
+    """
     curvature, information = PARTS["curvature"], PARTS["information"]
-    ours = {"curvature": curvature[1], ALONE: one_by_one_s, ROW: row_s}
+    ours = {"curvature": curvature[1]} | ({} if long else {ALONE: one_by_one_s, ROW: row_s})
     return {
         **compared(case, curvature[0], ours, repeats),
         **compared(case, information[0], {"information": information[1]}, repeats),
@@ -57,9 +60,11 @@ def compared(case: Case, literal: Any, ours: dict[str, Any], repeats: int) -> di
 
     probes = case.plan.probes
     every = {"literal": literal, **{way: running(way) for way in ours}}
-    little = {way: case._replace(plan=Plan(1 if way == "literal" else probes, 1, 1)) for way in every}
-    seen = {way: counted(lambda read, run=run: run(case, read)) for way, run in every.items()}
-    memory = {way: peak(lambda way=way: every[way](little[way], time.perf_counter)) for way in every}
+    seen, memory = dict[str, Measured](), dict[str, float]()
+    for way, run in every.items():
+        with Held() as held:
+            seen[way] = counted(lambda read, run=run: run(case, read))
+        memory[way] = held.most / 2**20
     seconds = [{way: run(case, time.perf_counter).total for way, run in every.items()} for _ in range(repeats)]
     floor = floors(case.model.cfg, case.ids.shape[1], probes)
     return {
@@ -98,12 +103,8 @@ def cost_rows(case: Case, part_costs: dict[str, Cost]) -> Iterator[list[str]]:
         sum(p.floor for p in parts),
         max(p.difference for p in parts),
     )
-    for part, one in {
-        **{part: part_costs[part] for part in PARTS},
-        "together": together,
-        ALONE: part_costs[ALONE],
-        ROW: part_costs[ROW],
-    }.items():
+    shown = {**{part: part_costs[part] for part in PARTS}, "together": together}
+    for part, one in (shown | part_costs).items():
         ratios = [literal / ours for literal, ours in one.seconds]
         yield [
             str(case.ids.shape[1]),

@@ -34,8 +34,9 @@ begin together, over whose positions costs are interpolated.
 **floor** is worked out from the model's sizes: a product costs two runs of the token's own suffix (of the whole
 prompt, where tokens share it), a masked run one,
 attention is over all keys, as it is computed, and one position is unembedded. **MiB** are what tensors held at most,
-beyond the model and the prediction. (A product with H costs two runs' worth of multiplying by weights, but six runs'
-worth of attention, which is not linear: narrow models and long contexts stay further above the floor.)
+beyond the model and the prediction (–: not watched). (A product with H costs two runs' worth of multiplying
+by weights, but six runs' worth of attention, which is not linear: narrow models and long contexts stay further above
+the floor.)
 
 FLOPs by context length are of our whole score, after the run that filled the cache. A product costs as much as the
 context is long, and more for attention over it; how many products there are does not depend on the length.

@@ -28,7 +28,7 @@ def measured(name: str, lengths: list[int], repeats: int, probes: int | None, co
             console.print(f"{name}: N = {n} skipped, it reads {model.cfg.n_ctx} tokens")
             continue
         case = Case.of(model, prompt(name, model, n), plan_of(n, parameters, probes))
-        part_costs = costs(case, repeats if n < LONG else 1)
+        part_costs = costs(case, 1, long=True) if n >= LONG else costs(case, repeats)
         rows["costs"] += cost_rows(case, part_costs)
         rows["flops"].append(flop_row(case, part_costs))
         if name == WAITED and n in SHOWN:

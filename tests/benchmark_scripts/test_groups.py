@@ -27,6 +27,21 @@ def test_every_section_has_a_cell_for_every_column(prediction: Any, section: str
     assert all(cell.strip() not in ("", "nan") for row in rows for cell in row)
 
 
+def test_longer_contexts_are_of_the_model_that_speed_is_measured_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "LONGER", (4, 6))
+    monkeypatch.setitem(groups.MODELS, "gpt2-like", zoo.native_bridge)
+    assert [(name, len(prediction)) for name, prediction in groups.longer_cases()] == [
+        ("gpt2-like", 4),
+        ("gpt2-like", 6),
+    ]
+
+
+@pytest.mark.slow
+def test_sharing_changes_less_than_other_signs(prediction: Any) -> None:
+    ((name, tokens, compared, apart, chance, _),) = groups.longer_rows("a model", prediction)
+    assert (name, tokens, compared) == ("a model", "40", "32") and 0 < float(apart) < float(chance)
+
+
 @pytest.mark.slow
 def test_fewer_groups_and_halves_cost_as_much(prediction: Any) -> None:
     products = {row[1]: int(row[2]) for row in groups.split_rows("a model", prediction)}

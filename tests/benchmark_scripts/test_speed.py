@@ -11,7 +11,7 @@ from benchmarks.peak_memory import peak
 from benchmarks.reference import literal_curvature, literal_information
 from benchmarks.speed import cheaper_ways, models, tables
 from benchmarks.speed.cases import Case, Plan
-from benchmarks.speed.costs import FLOP_COLUMNS, costs, flop_row
+from benchmarks.speed.costs import COSTS, FLOP_COLUMNS, cost_rows, costs, flop_row
 from benchmarks.speed.flops import counted, forward_flops, suffix_flops
 from benchmarks.speed.long_contexts import LONG_COLUMNS, long_rows
 from benchmarks.speed.pages import MARKS, README, WAIT_TITLE, page, rewritten
@@ -48,6 +48,16 @@ def test_it_costs_less_than_the_literal_loop_and_more_than_the_floor(case: Case)
         assert cost.difference < 1e-6 or part == ROW  # which is another number
         assert cost.flops[0] > cost.flops[1] > cost.floor > 0
         assert len(cost.seconds) == 2 and min(*cost.seconds[0], *cost.seconds[1], *cost.memory) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+def test_of_a_long_context_only_the_default_is_measured(case: Case) -> None:
+    found = costs(case, 1, long=True)
+    assert found.keys() == PARTS.keys()
+    rows = [dict(zip(COSTS, row, strict=True)) for row in cost_rows(case, found)]
+    assert [row["part"] for row in rows] == ["curvature", "information", "together"]
+    assert float(rows[2]["ours / floor"].lstrip("~")) > 1
 
 
 @pytest.mark.slow
