@@ -92,7 +92,7 @@ clean:  ## remove the environments and all caches
 
 .venv/oracles/ready:
 	$(PYTHON) -m venv .venv/oracles
-	.venv/oracles/bin/python -m pip install --quiet torch==2.13.0 transformers==4.52.4 inseq==0.6.0 datasets pandas
+	.venv/oracles/bin/python -m pip install --quiet torch==2.13.0 transformers==4.52.4 inseq==0.6.0 datasets pandas scikit-learn
 	.venv/oracles/bin/python -m pip install --quiet --no-deps lxt==2.1 context-cite==0.0.4
 	touch $@
 

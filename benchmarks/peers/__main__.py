@@ -1,22 +1,31 @@
 """Writes PEERS.md: `python -m benchmarks.peers`."""
 
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Annotated
 
 import captum
 import torch
 import typer
+from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from benchmarks import stories3m
 from benchmarks.peers.elsewhere import PYTHON, elsewhere, versions_elsewhere
 from benchmarks.peers.here import by_captum, by_hand
 from benchmarks.peers.work import COLUMNS, Asked, Work, row
-from benchmarks.report import Table, show, write
+from benchmarks.report import Table, number, show, write
 from benchmarks.speed.models import MODELS, prompt
 from heta_lens._util.versions import versions
+from heta_lens.model.hook_sites import EMBED
+from heta_lens.model.locking import frozen_parameters
 
 PAGE = Path(__file__).parents[1] / "PEERS.md"
-LENGTH, REPEATS = 67, 5
+LENGTH, REPEATS, COPIES = 67, 3, 16
 HERE = {"captum": captum.__version__}
 LEGEND = """# Peers
 
@@ -26,7 +35,7 @@ is fastest. **peer / ours** is the median of runs that took turns, with the leas
 is relative to the largest score; methods that draw their own samples have none, nor has ContextCite, which tokenizes
 what it keeps of a prompt again where we do not: ρ (the rank correlation) says how near these come. **MiB** are what
 tensors held at most beyond the model and the cache. inseq, lxt and context-cite run in an environment of their own, on
-the Hugging Face model that ours was converted from."""
+the Hugging Face model that ours was converted from; how fast that is by itself is said beside their table."""
 
 
 def main(
@@ -34,20 +43,56 @@ def main(
     repeats: Annotated[int, typer.Option(min=1, help="How often both are timed in turn.")] = REPEATS,
 ) -> None:
     stories = stories3m.MODEL.is_dir()
-    tables = list[Table]()
-    for name in (["stories3M"] if stories else []) + ["demo"]:
-        asked = asked_of(name, length)
-        works = by_captum(asked) + by_hand(asked)
-        tables.append(table(f"captum and the naive loop, {name}", asked, works, repeats, HERE))
+    names = (["stories3M"] if stories else []) + ["demo"]
+    made: dict[str, Callable[[str, int, int], Table]] = {
+        f"captum and the naive loop, {name}": partial(with_captum, name) for name in names
+    }
     if stories and PYTHON.exists():
-        asked = asked_of("stories3M", length)
-        with elsewhere(stories3m.MODEL, asked) as works:
-            title = "inseq, lxt and context-cite, stories3M"
-            tables.append(table(title, asked, works, repeats, versions_elsewhere()))
-    for one in tables:
-        show(one.title, one.columns, one.rows)
-    if (length, repeats) == (LENGTH, REPEATS):
-        write(PAGE, LEGEND, tables)
+        made["inseq, lxt and context-cite, stories3M"] = with_others
+    tables = [Table(title, COLUMNS, [], missing=1) for title in made]
+    for at, (title, table) in enumerate(made.items()):
+        tables[at] = table(title, length, repeats)
+        show(title, tables[at].columns, tables[at].rows)
+        if (length, repeats) == (LENGTH, REPEATS):
+            write(PAGE, LEGEND, tables)
+
+
+def with_captum(name: str, title: str, length: int, repeats: int) -> Table:
+    asked = asked_of(name, length)
+    return table(title, asked, by_captum(asked) + by_hand(asked), repeats, HERE)
+
+
+def with_others(title: str, length: int, repeats: int) -> Table:
+    asked = asked_of("stories3M", length)
+    with elsewhere(stories3m.MODEL, asked) as works:
+        made = table(title, asked, works, repeats, versions_elsewhere())
+    return replace(made, note=f"{made.note} {models_alone(asked)}")
+
+
+def models_alone(asked: Asked) -> str:
+    """How fast the models are that both sides run, whatever is done with them."""
+    theirs, inputs = AutoModelForCausalLM.from_pretrained(stories3m.MODEL).eval(), asked.cache[EMBED]
+    runs = {
+        type(theirs).__name__: lambda states: theirs(inputs_embeds=states).logits,
+        type(asked.model).__name__: lambda states: asked.model.run_with_hooks(
+            asked.ids.expand(len(states), -1), fwd_hooks=[(EMBED, lambda *_, **__: states)]
+        ),
+    }
+    for parameter in theirs.parameters():
+        parameter.requires_grad_(False)
+
+    def seconds(run: Callable[[Tensor], Tensor]) -> float:
+        states = inputs.repeat(COPIES, 1, 1).requires_grad_()
+        begun = time.perf_counter()
+        with frozen_parameters(asked.model):
+            torch.autograd.grad(run(states)[:, -1, asked.target].sum(), states)
+        return time.perf_counter() - begun
+
+    taken = [[seconds(run) for run in runs.values()] for _ in range(1 + 2 * REPEATS)][1:]
+    medians = (
+        f"{number(median(times))} s ({name})" for name, times in zip(runs, zip(*taken, strict=True), strict=True)
+    )
+    return f"A gradient of {COPIES} copies of the prompt, by the models alone: {', '.join(medians)}."
 
 
 def asked_of(name: str, length: int) -> Asked:

@@ -83,8 +83,10 @@ def ours(asked: Asked, work: Work) -> Side:
 def row(asked: Asked, work: Work, repeats: int) -> list[str]:
     """What both took, in runs that took turns."""
     own, peer = ours(asked, work), work.peer
-    peer.run(work.batches[0])  # whose first run is its slowest
-    batch = min(work.batches, key=lambda batch: min(peer.run(batch).seconds for _ in range(TRIED)))
+    batch = work.batches[0]
+    if len(work.batches) > 1:
+        peer.run(batch)  # whose first run is its slowest
+        batch = min(work.batches, key=lambda batch: min(peer.run(batch).seconds for _ in range(TRIED)))
     theirs, mine = peer.run(batch), own.run(batch)
     expected = torch.as_tensor(theirs.scores, dtype=torch.float64)
     found = torch.as_tensor(mine.scores, dtype=torch.float64)

@@ -1,6 +1,7 @@
 """Other libraries do the same work as we do, where they should."""
 
 import gc
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from benchmarks import stories3m
+from benchmarks.peers.__main__ import models_alone
 from benchmarks.peers.elsewhere import PYTHON, elsewhere
 from benchmarks.peers.here import by_captum, by_hand
 from benchmarks.peers.work import COLUMNS, Asked, Ran, Side, Work, ours, row
@@ -55,6 +57,17 @@ def test_a_peer_is_given_its_best_batch(asked: Asked) -> None:
     assert cells["peer, s"] == "1" and cells["peer, MiB"] == "16"
 
 
+def test_a_peer_without_batches_is_not_asked_for_its_best(asked: Asked) -> None:
+    ran = Counter[int]()
+
+    def run(batch: int) -> Ran:
+        ran[batch] += 1
+        return Ran(torch.arange(7.0), 1.0, 1)
+
+    row(asked, Work("recency", Side(run, float), "recency", {}, True, batches=(1,)), 2)
+    assert ran == {1: 1 + 2}
+
+
 @pytest.fixture(scope="module")
 def works() -> Iterator[tuple[Asked, list[Work]]]:
     if not (stories3m.MODEL.is_dir() and PYTHON.exists() and zoo.HAS_HOOKED):
@@ -75,6 +88,13 @@ def test_peers_elsewhere_find_the_same_scores(works: tuple[Asked, list[Work]]) -
     for work in given:
         if work.exact:
             assert relative(ours(asked, work).run(1).scores, work.peer.run(4).scores) < 1e-4, work.title
+
+
+@pytest.mark.slow
+def test_the_models_that_both_run_are_timed(works: tuple[Asked, list[Work]]) -> None:
+    assert re.fullmatch(
+        r".* alone: [\d.]+ s \(LlamaForCausalLM\), [\d.]+ s \(HookedTransformer\)\.", models_alone(works[0])
+    )
 
 
 @pytest.mark.slow
