@@ -13,7 +13,9 @@ A way is on the front if none is both cheaper and nearer. `run` takes hours; an 
     python -m benchmarks.pareto write
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from statistics import mean
@@ -35,6 +37,9 @@ from heta_lens._util.caller_warnings import quietly
 from heta_lens.data.suites import suite
 from heta_lens.diagnostics import agreement
 from heta_lens.evaluation import ask
+from heta_lens.methods.heta.curvature import Curvature
+from heta_lens.methods.heta.estimators import Problem
+from heta_lens.methods.heta.segments import whole_segment
 from heta_lens.metrics.evidence_positions import evidence_positions
 
 HERE = Path(__file__).parent
@@ -141,8 +146,11 @@ def write(folder: Folder = FOLDER) -> None:
 
 def measured(prompt: Prompt, at: int) -> dict[str, Any]:
     """Every way on one prompt; all share the gate and the information, which have no chance in them."""
-    reference = scored(prompt.prediction, REFERENCE)
-    scores = {way: combined(prompt.prediction, reference, options) for way, options in WAYS.items()}
+    prediction, reference = prompt.prediction, scored(prompt.prediction, REFERENCE)
+    curvatures = {way: found for options in families() for way, found in by_probes(prediction, *options)}
+    others = {way: options for way, options in WAYS.items() if way not in curvatures}
+    scores = {way: combined(reference, curvature) for way, curvature in curvatures.items()}
+    scores |= {way: by_itself(prediction, reference, options) for way, options in others.items()}
     return {
         "template": prompt.template,
         "length": len(prompt.prediction),
@@ -155,11 +163,38 @@ def scored(prediction: heta_lens.Prediction, options: Mapping[str, Any]) -> heta
     return quietly(lambda: heta_lens.Heta(progress=False, **options)(prediction))
 
 
-def combined(prediction: heta_lens.Prediction, whole: heta_lens.Attribution, options: Mapping[str, Any]) -> Tensor:
-    """The score of a way; its own curvature with the others' gate and information, unless it stops by the score."""
+def families() -> Iterator[tuple[int | None, dict[str, int]]]:
+    """Ways that differ in how many probes they take alone: their groups, and the probes of each."""
+    usual = heta_lens.Heta()
+    of = defaultdict[int | None, dict[str, int]](dict)
+    for way, options in WAYS.items():
+        if options.keys() <= {"groups", "probes"}:
+            of[options.get("groups", usual.groups)][way] = options.get("probes", usual.probes)
+    yield from of.items()
+
+
+def by_probes(
+    prediction: heta_lens.Prediction, groups: int | None, probes: Mapping[str, int]
+) -> Iterator[tuple[str, Tensor]]:
+    """Each way's curvature, from the products of the one with the most probes: the others' are the first of them."""
+    estimator: Any = heta_lens.Heta().estimator
+    with prediction.running():
+        problem = Problem(whole_segment(prediction), prediction.prompt.batches("auto", len(prediction), products=True))
+        most = dict.fromkeys(range(len(prediction)), range(max(probes.values())))
+        found = replace(estimator, groups=groups).estimate(problem, most)
+    for way, count in probes.items():
+        yield way, Curvature.of_readings([own[:, :count] for own in found.drawn]).mean
+
+
+def by_itself(prediction: heta_lens.Prediction, whole: heta_lens.Attribution, options: Mapping[str, Any]) -> Tensor:
+    """A way's score; its own curvature with the others' gate and information, unless it stops by the score."""
     if "tolerance" in options:
         return scored(prediction, options).scores
-    curvature = scored(prediction, {**options, "gamma": 0.0}).parts["curvature"]
+    return combined(whole, scored(prediction, {**options, "gamma": 0.0}).parts["curvature"])
+
+
+def combined(whole: heta_lens.Attribution, curvature: Tensor) -> Tensor:
+    """The score of a curvature with the gate and information of another."""
     parts, weights = whole.parts, whole.options
     return parts["gate"] * (weights["beta"] * curvature + weights["gamma"] * parts["information"])
 

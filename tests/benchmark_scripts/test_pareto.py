@@ -6,6 +6,8 @@ import pytest
 
 from benchmarks import pareto
 from benchmarks.pareto import Point, front
+from helpers import zoo
+from helpers.asking import predict, relative
 from heta_lens.diagnostics import rank_correlation
 
 
@@ -13,6 +15,24 @@ def test_the_front_has_the_ways_that_none_beats_in_both() -> None:
     placed = {"near": Point(9, 0.1), "cheap": Point(1, 0.9), "beaten": Point(5, 0.95), "between": Point(4, 0.5)}
     assert front(placed) == ["cheap", "between", "near"]
     assert front({**placed, "as cheap": Point(1, 0.2)}) == ["as cheap", "near"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("groups", [None, 4])
+def test_fewer_probes_are_the_first_of_more(groups: int | None) -> None:
+    model = zoo.native_bridge()
+    prediction = predict(model, zoo.prompt(model, 20), 7)
+    found = dict(pareto.by_probes(prediction, groups, {"few": 3, "more": 6}))
+    for way, probes in (("few", 3), ("more", 6)):
+        whole = pareto.scored(prediction, {"groups": groups, "probes": probes})
+        assert relative(found[way], whole.parts["curvature"]) < 1e-6
+    assert relative(found["few"], found["more"]) > 1e-3
+
+
+def test_ways_that_share_products_are_those_of_as_many_groups() -> None:
+    families = dict(pareto.families())
+    assert families[16] == {pareto.DEFAULT: 10, "groups=16, probes=5": 5, "groups=16, probes=20": 20}
+    assert families[None]["one by one, probes=2"] == 2 and "tolerance=0.05" not in families[16]
 
 
 @pytest.mark.slow
