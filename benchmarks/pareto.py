@@ -7,14 +7,14 @@ another story before them, so that they are about twice as long (stories3M). For
     first, mass      how often the highest-scored token is known evidence; the evidence's share of the score
     GFLOP            of the whole score, as torch counts them, on the first prompts
 
-A way is on the front if none is both cheaper and nearer. `run` takes hours; an interrupted run resumes.
+A way is on the front unless a cheaper one is nearer by more than chance. `run` takes hours; an interrupted run resumes.
 
     python -m benchmarks.pareto run [--suite recall] [--limit N]
     python -m benchmarks.pareto write
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -37,6 +37,7 @@ from heta_lens._util.caller_warnings import quietly
 from heta_lens.data.suites import suite
 from heta_lens.diagnostics import agreement
 from heta_lens.evaluation import ask
+from heta_lens.evaluation.intervals import estimate
 from heta_lens.methods.heta.curvature import Curvature
 from heta_lens.methods.heta.estimators import Problem
 from heta_lens.methods.heta.segments import whole_segment
@@ -141,7 +142,10 @@ def write(folder: Folder = FOLDER) -> None:
         report.show(one.title, one.columns, one.rows)
     if folder == FOLDER:
         report.write(PAGE, LEGEND, tables)
-        draw({name: points([*those.values()]) for name, (those, _) in outcomes.items() if those}, PICTURE)
+        whole = {name: [*those.values()] for name, (those, missing) in outcomes.items() if not missing}
+        placed = {name: points(those) for name, those in whole.items()}
+        fronts = {name: front(placed[name], [one["template"] for one in those]) for name, those in whole.items()}
+        draw(placed, fronts, PICTURE)
 
 
 def measured(prompt: Prompt, at: int) -> dict[str, Any]:
@@ -222,36 +226,38 @@ LEGEND = f"""# What nearness costs
 Written by `python -m benchmarks.pareto`. ρ, L1 (0 to 2, of scores that sum to 1) and the ten highest scores in common
 are against the literal formula with every token probed alone, {REFERENCE["probes"]} times, with another seed; **first**
 and **mass** say how often the highest score is that of known evidence, and how much of the score evidence has. GFLOP
-are of the whole score, on {COUNTED} prompts. A way is on the **front** if none is both cheaper and nearer by L1.
+are of the whole score, on {COUNTED} prompts. A way is on the **front** unless a cheaper one is nearer by L1, by more
+than chance (a 95 % interval of paired differences, over templates); in the picture, the others are hollow.
 
 ![error over FLOPs](pareto.svg)"""
 
 
 class Point(NamedTuple):
-    """A way's mean cost and error."""
+    """A way's mean cost, and how far from the expected score it was on each prompt."""
 
     flops: float
-    l1: float
+    l1: list[float]
+    ranks: list[float]
 
 
 def points(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, Point]:
     counted = [outcome for outcome in outcomes if outcome["flops"] is not None]
+    evaluated = {way: [Evaluated(*outcome["ways"][way]) for outcome in outcomes] for way in WAYS}
     return {
-        way: Point(
-            mean(outcome["flops"][way] for outcome in counted),
-            mean(Evaluated(*outcome["ways"][way]).l1 for outcome in outcomes),
-        )
-        for way in WAYS
+        way: Point(mean(one["flops"][way] for one in counted), [one.l1 for one in every], [one.ranks for one in every])
+        for way, every in evaluated.items()
     }
 
 
-def front(placed: Mapping[str, Point]) -> list[str]:
-    """The ways that none is both cheaper and nearer than, from the cheapest on."""
-    kept: list[str] = []
-    for way in sorted(placed, key=lambda way: placed[way]):
-        if not kept or placed[way].l1 < placed[kept[-1]].l1:
-            kept.append(way)
-    return kept
+def front(placed: Mapping[str, Point], templates: Sequence[str]) -> list[str]:
+    """The ways that no cheaper one is nearer than by more than chance, from the cheapest on."""
+    ways = sorted(placed, key=lambda way: placed[way].flops)
+    return [way for way in ways if not any(beats(placed[other], placed[way], templates) for other in ways)]
+
+
+def beats(one: Point, other: Point, templates: Sequence[str]) -> bool:
+    differences = [own - theirs for own, theirs in zip(one.l1, other.l1, strict=True)]
+    return one.flops <= other.flops and estimate(differences, templates).high < 0
 
 
 def table(name: str, outcomes: Sequence[Mapping[str, Any]], missing: int) -> report.Table:
@@ -267,7 +273,7 @@ def table(name: str, outcomes: Sequence[Mapping[str, Any]], missing: int) -> rep
 def rows(
     outcomes: Sequence[Mapping[str, Any]], placed: Mapping[str, Point], templates: Sequence[str]
 ) -> Iterator[list[str]]:
-    best = front(placed)
+    best = front(placed, templates)
     for way, point in sorted(placed.items(), key=lambda item: item[1].flops):
         ranks, l1, top, first, mass = zip(*(Evaluated(*outcome["ways"][way]) for outcome in outcomes), strict=True)
         yield [
@@ -282,19 +288,22 @@ def rows(
         ]
 
 
-def draw(placed: Mapping[str, Mapping[str, Point]], path: Path) -> None:
-    """Error over FLOPs, both on logarithmic scales, with the front as a line."""
+def draw(placed: Mapping[str, Mapping[str, Point]], fronts: Mapping[str, Sequence[str]], path: Path) -> None:
+    """Two kinds of error over FLOPs, on logarithmic scales; ways on the front are filled."""
+    errors: dict[str, Callable[[Point], float]] = {
+        "L1 to the expected score": lambda point: mean(point.l1),
+        "1 - ρ": lambda point: 1 - mean(point.ranks),
+    }
     with plt.rc_context({"svg.hashsalt": "heta_lens", "font.size": 8}):
-        figure, axes = plt.subplots(1, len(placed), figsize=(5 * len(placed), 4), squeeze=False)
-        for (name, ways), axis in zip(placed.items(), axes[0], strict=True):
-            best = [ways[way] for way in front(ways)]
-            axis.plot([point.flops for point in best], [point.l1 for point in best], color="0.7", zorder=1)
-            for way, point in ways.items():
-                axis.scatter(*point, color="C3" if way == DEFAULT else "C0", zorder=2)
-                axis.annotate(way, point, xytext=(3, 3), textcoords="offset points")
-            axis.set(
-                title=name, xscale="log", yscale="log", xlabel="GFLOP of a score", ylabel="L1 to the expected score"
-            )
+        figure, rows = plt.subplots(2, len(placed), figsize=(5 * len(placed), 8), squeeze=False)
+        for (what, error), axes in zip(errors.items(), rows, strict=True):
+            for (name, ways), axis in zip(placed.items(), axes, strict=True):
+                for way, point in ways.items():
+                    colour, at = "C3" if way == DEFAULT else "C0", (point.flops, error(point))
+                    axis.scatter(*at, facecolors=colour if way in fronts[name] else "none", edgecolors=colour)
+                    axis.annotate(way, at, xytext=(4, 4), textcoords="offset points")
+                axis.margins(x=0.2)
+                axis.set(title=name, xscale="log", yscale="log", xlabel="GFLOP of a score", ylabel=what)
         figure.tight_layout()
         figure.savefig(path, metadata={"Date": None})
         plt.close(figure)

@@ -10,10 +10,10 @@ Over prompts, with 95 % intervals:
 A second table asks whether a tolerance is kept: over all tokens, how many scores are within it of their value by many
 more probes, and how many products were saved.
 
-The first row is full HETA with other probes: as near as chance lets two runs come. Every row uses the same seed, mask
-and probes otherwise. Prompts are stories of the copied-word benchmark, three in a row, cut to the same length; without
-the stories3M model they are random ids, read by a random model, and need an `--outcomes` folder of their own. Run
-`make bench`, or
+The first rows are full HETA with other probes, as near as chance lets two runs come, and with every token probed alone.
+Every row uses the same seed, mask and probes otherwise. Prompts are stories of the copied-word benchmark, three in a
+row, cut to the same length; without the stories3M model they are random ids, read by a random model, and need an
+`--outcomes` folder of their own. Run `make bench`, or
 
     python -m benchmarks.variants.table run [--model FOLDER]
     python -m benchmarks.variants.table write
@@ -67,6 +67,8 @@ WINDOWS = {"window": WINDOW}
 PER_WINDOW = {**WINDOWS, "window_gate": "per_window"}
 VARIANTS: dict[str, tuple[dict[str, Any], Predicted | None]] = {
     "full, other probes": ({"seed": 1}, chance),
+    "full, one by one": ({"groups": None}, None),
+    "full, one by one, other probes": ({"groups": None, "seed": 1}, chance),
     "full, support=row": ({"support": "row"}, None),
     "full, tolerance .05": ({"tolerance": TOLERANCE}, None),
     "full, tolerance .05, prune .001": ({"tolerance": TOLERANCE, "prune": PRUNE}, None),
@@ -150,7 +152,7 @@ def tolerances(folder: Path) -> report.Table:
     outcomes, missing = Outcomes("variants_tolerance", folder).of([(at, *way) for at in range(JUDGED) for way in WAYS])
     of = {way: {key[0]: Kept(*one) for key, one in outcomes.items() if key[1:] == way} for way in WAYS}
     rows = [kept_row(*way, some) for way, some in of.items() if some]
-    title = f"Is tolerance={TOLERANCE} kept? {JUDGED} prompts, checked against {MANY} other probes"
+    title = f"Is tolerance={TOLERANCE} kept? {JUDGED} prompts, checked against {MANY} other probes of each alone"
     return report.Table(title, KEPT_COLUMNS, rows, missing, intervals_over(filter(None, of.values()), "prompts"))
 
 
@@ -205,7 +207,7 @@ def kept(model: Any, ids: torch.Tensor) -> Iterator[tuple[tuple[int, float], Kep
     """Whether a tolerance is kept on one prompt, against the mean of many other probes."""
     _, cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)
     prediction = heta_lens.Prediction.from_cache(cache, tokens=ids)
-    truth = explain(prediction, {"probes": MANY, "seed": 1}).scores
+    truth = explain(prediction, {"groups": None, "probes": MANY, "seed": 1}).scores
     for most, prune in WAYS:
         attribution = explain(prediction, {"probes": most, "tolerance": TOLERANCE, "prune": prune})
         near = (attribution.scores - truth).abs() <= TOLERANCE * truth.max()
@@ -218,7 +220,9 @@ def kept_row(most: int, prune: float, outcomes: Mapping[Any, Kept]) -> list[str]
     near = [hit for one in outcomes.values() for hit in one.near]
     prompts = [at for at, one in outcomes.items() for _ in one.near]
     sure, hvps = (sum(column) for column in zip(*((one.sure, one.hvps) for one in outcomes.values()), strict=True))
-    costs = f"{hvps / len(outcomes):.0f}", f"{hvps / PROBES / len(near):.2f}"
+    shared = heta_lens.Heta().groups
+    assert shared is not None and shared < LENGTH, "a context of so many tokens takes as many products as any other"
+    costs = f"{hvps / len(outcomes):.0f}", f"{hvps / len(outcomes) / (shared * PROBES + 1):.2f}"
     return [str(most), f"{prune:g}", proportion(near, prompts, 1), f"{sure / len(near):.1%}", *costs]
 
 

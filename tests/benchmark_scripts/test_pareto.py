@@ -11,10 +11,20 @@ from helpers.asking import predict, relative
 from heta_lens.diagnostics import rank_correlation
 
 
-def test_the_front_has_the_ways_that_none_beats_in_both() -> None:
-    placed = {"near": Point(9, 0.1), "cheap": Point(1, 0.9), "beaten": Point(5, 0.95), "between": Point(4, 0.5)}
-    assert front(placed) == ["cheap", "between", "near"]
-    assert front({**placed, "as cheap": Point(1, 0.2)}) == ["as cheap", "near"]
+def test_a_way_is_on_the_front_unless_a_cheaper_one_is_nearer_by_more_than_chance() -> None:
+    def point(flops: float, *errors: float) -> Point:
+        return Point(flops, list(errors * 5), [])
+
+    templates = [str(prompt) for prompt in range(20)]
+    placed = {
+        "near": point(9, 0.1, 0.11, 0.12, 0.13),
+        "cheap": point(1, 0.9, 0.8, 0.8, 0.9),
+        "beaten": point(5, 0.9, 0.95, 0.95, 0.95),
+        "between": point(4, 0.5, 0.6, 0.5, 0.6),
+        "as near as between": point(4.5, 0.6, 0.51, 0.6, 0.52),
+    }
+    assert front(placed, templates) == ["cheap", "between", "as near as between", "near"]
+    assert front({**placed, "as cheap": point(1, 0.2, 0.3, 0.2, 0.3)}, templates) == ["as cheap", "near"]
 
 
 @pytest.mark.slow
@@ -52,5 +62,5 @@ def test_every_way_is_measured_against_the_same_reference(monkeypatch: pytest.Mo
     assert 0 < outcome["ways"][pareto.DEFAULT].mass < 1
     (row,) = (row for row in pareto.rows([outcome], pareto.points([outcome]), ["one"]) if row[0] == "row")
     assert len(row) == len(pareto.COLUMNS) and row[2] == "yes"
-    pareto.draw({"recall": pareto.points([outcome])}, tmp_path / "picture.svg")
+    pareto.draw({"recall": pareto.points([outcome])}, {"recall": ["row"]}, tmp_path / "picture.svg")
     assert "row" in (tmp_path / "picture.svg").read_text()
