@@ -13,6 +13,7 @@ A way is on the front unless a cheaper one is nearer by more than chance. `run` 
     python -m benchmarks.pareto write
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -227,7 +228,8 @@ Written by `python -m benchmarks.pareto`. ρ, L1 (0 to 2, of scores that sum to 
 are against the literal formula with every token probed alone, {REFERENCE["probes"]} times, with another seed; **first**
 and **mass** say how often the highest score is that of known evidence, and how much of the score evidence has. GFLOP
 are of the whole score, on {COUNTED} prompts. A way is on the **front** unless a cheaper one is nearer by L1, by more
-than chance (a 95 % interval of paired differences, over templates); in the picture, the others are hollow.
+than chance (a 95 % interval of paired differences, over templates). In the picture, ways are named by groups × probes,
+and those that are not on the front are hollow.
 
 ![error over FLOPs](pareto.svg)"""
 
@@ -288,6 +290,14 @@ def rows(
         ]
 
 
+def short(way: str) -> str:
+    """``groups × probes``, where a way has these."""
+    numbers = re.findall(r"(groups|probes)=(\d+)", way)
+    grouped = bool(numbers) and numbers[0][0] == "groups"
+    kind = "" if grouped else way.split(",")[0].split("=")[0].replace("one by one", "alone")
+    return " × ".join(filter(None, [kind, *(number for _, number in numbers)]))
+
+
 def draw(placed: Mapping[str, Mapping[str, Point]], fronts: Mapping[str, Sequence[str]], path: Path) -> None:
     """Two kinds of error over FLOPs, on logarithmic scales; ways on the front are filled."""
     errors: dict[str, Callable[[Point], float]] = {
@@ -301,9 +311,11 @@ def draw(placed: Mapping[str, Mapping[str, Point]], fronts: Mapping[str, Sequenc
                 for way, point in ways.items():
                     colour, at = "C3" if way == DEFAULT else "C0", (point.flops, error(point))
                     axis.scatter(*at, facecolors=colour if way in fronts[name] else "none", edgecolors=colour)
-                    axis.annotate(way, at, xytext=(4, 4), textcoords="offset points")
-                axis.margins(x=0.2)
+                    axis.annotate(short(way), at, xytext=(4, -8 if way == DEFAULT else 4), textcoords="offset points")
+                axis.margins(x=0.15)
                 axis.set(title=name, xscale="log", yscale="log", xlabel="GFLOP of a score", ylabel=what)
+                axis.yaxis.set_major_formatter("{x:g}")
+                axis.yaxis.set_minor_formatter("{x:g}")
         figure.tight_layout()
         figure.savefig(path, metadata={"Date": None})
         plt.close(figure)
