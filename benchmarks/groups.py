@@ -104,7 +104,15 @@ def cross_talk(result: heta_lens.Attribution) -> Float[Tensor, "pos"]:
 
 
 # ---------------------------------------------------------------------------------------------------------- intervals
-INTERVAL_COLUMNS = ["model", "groups", "probes", "held, %", "worst token, %", "half-width / score", "cross-talk / S, %"]
+INTERVAL_COLUMNS = [
+    "model",
+    "groups",
+    "probes",
+    "held, %",
+    "worst token, %",
+    "half-width / score",
+    "cross-talk / read, %",
+]
 
 
 def interval_rows(name: str, prediction: Any) -> Iterator[list[str]]:
@@ -261,10 +269,11 @@ def main(only: Annotated[str, typer.Option(help=f"One of {', '.join(SECTIONS)}; 
 LEGEND = f"""\
 The expectation is the
 mean of {MANY} probes of every token alone ({MORE} for intervals), with another seed. Scores sum to 1, and L1 goes from
-0 to 2.
+0 to 2. There is one prompt a model; the small models have 3 layers of width 48 and random weights.
 
-Errors: prompts of {LENGTH} tokens, means over {SEEDS} seeds; `None` probes every token alone. *Before* is before the
-cross-talk is taken out; ΣS is how far the sum of the curvature is off. Intervals: prompts of {SHORTER} tokens; how
+Errors: {LENGTH} tokens, means over {SEEDS} seeds, the same for every row; `None` probes every token alone. *Before* is
+before the cross-talk is taken out; ΣS is how far the sum of the curvature is off (where `None` is off as well, by
+chance). Taking it out removes most of the bias of ΣS, and adds some noise. Intervals: {SHORTER} tokens; how
 often the 95 % intervals of scores hold the expectation in {REPEATS} seeds, over all tokens and of the worst; the median
 half-width; how much of the curvature that products showed was cross-talk. Pairs, of the errors' prompts: the mean
 relative error of the {LARGEST} largest sizes; how many of these are among the {LARGEST} largest found; the error of

@@ -222,14 +222,18 @@ def flops(prediction: heta_lens.Prediction, options: Mapping[str, Any]) -> float
 
 # ------------------------------------------------------------------------------------------------------------ the page
 COLUMNS = ["way", "GFLOP", "on the front", "ρ", "L1", "top ten", "first", "mass"]
-LEGEND = f"""# What nearness costs
+LEGEND = f"""# Error against cost
 
-Written by `python -m benchmarks.pareto`. ρ, L1 (0 to 2, of scores that sum to 1) and the ten highest scores in common
-are against the literal formula with every token probed alone, {REFERENCE["probes"]} times, with another seed; **first**
-and **mass** say how often the highest score is that of known evidence, and how much of the score evidence has. GFLOP
-are of the whole score, on {COUNTED} prompts. A way is on the **front** unless a cheaper one is nearer by L1, by more
-than chance (a 95 % interval of paired differences, over templates). In the picture, ways are named by groups × probes,
-and those that are not on the front are hollow.
+Written by `python -m benchmarks.pareto`. **recall**: questions about stories, read by the demo model; **copied**:
+stories whose next word is copied, read by stories3M; **long**: the same with another story before them.
+
+ρ, L1 (0 to 2, of scores that sum to 1) and the ten highest scores in common are against `groups=None` with
+{REFERENCE["probes"]} probes and another seed. That is random as well, and no way can come nearer than its own error.
+All ways but `tolerance` share the gate and the information, which are exact. **first**: how often the highest score is
+on known evidence; **mass**: the evidence's share of the score. GFLOP: of the whole score, mean of {COUNTED} prompts.
+
+A way is on the **front** unless a cheaper one has a lower L1, by more than chance (a paired 95 % interval over
+templates). In the picture, ways are named by groups × probes, and those that are not on the front are hollow.
 
 ![error over FLOPs](pareto.svg)"""
 
@@ -301,7 +305,7 @@ def short(way: str) -> str:
 def draw(placed: Mapping[str, Mapping[str, Point]], fronts: Mapping[str, Sequence[str]], path: Path) -> None:
     """Two kinds of error over FLOPs, on logarithmic scales; ways on the front are filled."""
     errors: dict[str, Callable[[Point], float]] = {
-        "L1 to the expected score": lambda point: mean(point.l1),
+        "L1 to groups=None": lambda point: mean(point.l1),
         "1 - ρ": lambda point: 1 - mean(point.ranks),
     }
     with plt.rc_context({"svg.hashsalt": "heta_lens", "font.size": 8}):

@@ -37,8 +37,9 @@ what it keeps of a prompt again where we do not: ρ (the rank correlation) says 
 tensors held at most beyond the model and the cache. inseq, lxt and context-cite run in an environment of their own, on
 the Hugging Face model that ours was converted from; how fast that is by itself is said beside their table.
 
-Where a peer is faster, it is by what only we do, on models so small that it shows: the check of the cache is a run
-more (of two, for AttnLRP), and integrated gradients takes two for what is left of completeness."""
+Where a peer is faster, the models are so small that our checks show: the check of the cache is a run more (of two, for
+AttnLRP), and integrated gradients takes two for what is left of completeness. In the last table, the
+rest is the model."""
 
 
 def main(
@@ -48,7 +49,7 @@ def main(
     stories = stories3m.MODEL.is_dir()
     names = (["stories3M"] if stories else []) + ["demo"]
     made: dict[str, Callable[[str, int, int], Table]] = {
-        f"captum and the naive loop, {name}": partial(with_captum, name) for name in names
+        f"captum, and the literal loop of HETA, {name}": partial(with_captum, name) for name in names
     }
     if stories and PYTHON.exists():
         made["inseq, lxt and context-cite, stories3M"] = with_others

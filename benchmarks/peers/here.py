@@ -1,4 +1,4 @@
-"""What captum does in this process, given the model's embeddings; and the naive implementation of HETA."""
+"""What captum does in this process, given the model's embeddings; and the literal loop of HETA."""
 
 import time
 from collections.abc import Callable
@@ -85,7 +85,7 @@ def _embedded(asked: Asked, explain: Callable[[Embedded, int], Tensor]) -> Side:
 
 
 @dataclass(frozen=True, eq=False)
-class Naive:
+class LiteralLoop:
     """Equation 4 as it is written: a product for every token and probe, a run of the whole prompt for every token."""
 
     asked: Asked
@@ -112,8 +112,8 @@ class Naive:
 def by_hand(asked: Asked) -> list[Work]:
     """The gate is taken from us: it needs no run."""
     gate = heta_lens.attribute(asked.cache, asked.target, tokens=asked.ids, variant="transition_only").scores
-    naive = Naive(asked, gate).side()
+    loop = LiteralLoop(asked, gate).side()
     return [
-        Work("HETA", naive, "heta", {}, False, batches=(1,)),
-        Work("HETA, groups=None", naive, "heta", {"groups": None}, True, batches=(1,)),
+        Work("HETA", loop, "heta", {}, False, batches=(1,)),
+        Work("HETA, groups=None", loop, "heta", {"groups": None}, True, batches=(1,)),
     ]

@@ -13,9 +13,8 @@ from heta_lens.diagnostics import agreement
 RANK = 64
 ALONE = {"groups": None}
 WAYS: dict[str, dict[str, Any]] = {  # 0 stands for half of the layers, and for a quarter of the context
-    "as it is": {},
+    "default": {},
     "groups=8": {"groups": 8},
-    "groups=8, probes=20": {"groups": 8, "probes": 20},
     "groups=32": {"groups": 32},
     'support="row"': {"support": "row"},
     "tolerance=0.05": {"tolerance": 0.05},

@@ -119,7 +119,7 @@ def cost_rows(case: Case, part_costs: dict[str, Cost]) -> Iterator[list[str]]:
         ]
 
 
-WAIT_COLUMNS = ["tokens of context", "probes", "the formulas one by one", "`attribute(cache)`", '`support="row"`']
+WAIT_COLUMNS = ["tokens of context", "probes", "literal loop", "`attribute(cache)`", '`support="row"`']
 
 
 def wait_row(n: int, probes: int, part_costs: dict[str, Cost]) -> list[str]:

@@ -23,12 +23,11 @@ LEGEND = """\
 `Heta()` does: tokens share products in groups, which makes the curvature another estimate of the same expectation;
 with `groups=None`, and for the information, it gives the same numbers (*difference* is the largest, relative to the
 largest entry, in float32). Not counted, once a prompt: the run
-that filled the cache, the one that checks it, and those that keep keys and values. Ratios are of runs that took turns,
-the median with the least and the most (N = 2048 once).
+that filled the cache, the one that checks it, and those that keep keys and values. Ratios are of runs that took turns:
+their median, with the least and the most (N = 2048: one run).
 
-**~** a part of the work was measured and stands for the rest: a few tokens of the literal loop, where all cost the
-same; of products that tokens share those of one probe; of `groups=None` and of the information a few neighbours that
-begin together, over whose positions costs are interpolated.
+**~** extrapolated: from a few tokens of the literal loop, which all cost the same; from one probe, where tokens share
+products; else from a few neighbouring tokens that begin together, interpolated over positions.
 
 **forwards** are FLOPs that torch counted, in units of one clean run of the prompt with every position unembedded. The
 **floor** is worked out from the model's sizes: a product costs two runs of the token's own suffix (of the whole
@@ -38,12 +37,13 @@ beyond the model and the prediction (–: not watched). (A product with H costs 
 by weights, but six runs' worth of attention, which is not linear: narrow models and long contexts stay further above
 the floor.)
 
-FLOPs by context length are of our whole score, after the run that filled the cache. A product costs as much as the
-context is long, and more for attention over it; how many products there are does not depend on the length.
+FLOPs by context length are of our whole score, after the run that filled the cache. The cost of a
+product grows with the context, and attention's with its square; how many there are does not depend on the length.
 
-Cheaper ways are whole scores, each found once, and only where that takes minutes. ρ (rank correlation) and L1 (0 to 2,
-of scores that sum to 1) are against `groups=None` with the same probes. "What memory holds" is written by
-`python -m benchmarks.long`. On a GPU: not measured."""
+Cheaper ways are whole scores, each timed once, in short contexts. ρ (rank correlation) and L1 (0 to 2, of scores that
+sum to 1) are against `groups=None` with the same 10 probes: the error of sharing, not that of chance. "What memory
+holds" is written by `python -m benchmarks.long`. gpt2-like and llama-like have random weights and read random tokens.
+On a GPU: not measured."""
 
 
 def keep(table: Table) -> None:
