@@ -1,0 +1,51 @@
+"""What keeping early and late tokens in groups apart saves, and at what error."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from statistics import mean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import heta_lens
+from benchmarks.groups.asked import SEEDS, Scores, found
+from heta_lens.methods.heta.estimators import Problem
+from heta_lens.methods.heta.segments import whole_segment
+
+TITLE = "Early and late tokens apart"
+NOTE = """\
+The products of late tokens need not run what is before them, if their groups have no early ones. What that saves, fewer
+groups save as well, with the same error (to one-by-one probes with the same signs)."""
+COLUMNS = ["model", "way", "whole runs' worth of products", "L1"]
+
+
+def rows(name: str, prediction: Any) -> Iterator[list[str]]:
+    """Early and late tokens in groups of their own, so that the late ones' products run the later half alone.
+
+    The error is that of sharing alone: to one-by-one probes with the same signs.
+    """
+    n, probes = len(prediction), heta_lens.Heta().probes
+    half = n // 2
+    ways = {
+        "16 groups": (16, [(0, n)], 16.0),
+        "8 early, 8 late": (8, [(0, half), (half, n)], 8 * (1 + (n - half) / n)),
+        "12 groups": (12, [(0, n)], 12.0),
+    }
+    score = Scores(found(prediction, probes=2))
+    with prediction.running():
+        problem = Problem(whole_segment(prediction), prediction.prompt.batches("auto", n, products=True))
+
+        def curvature(groups: int | None, seed: int, begin: int, end: int) -> Tensor:
+            estimator = replace(heta_lens.Heta(seed=seed).estimator, groups=groups)  # type: ignore[type-var]
+            return estimator.estimate(problem, dict.fromkeys(range(begin, end), range(probes))).mean
+
+        alone = [score.of(curvature(None, seed, 0, n)) for seed in range(SEEDS)]
+        for way, (groups, parts, products) in ways.items():
+            errors = [
+                float(
+                    (score.of(torch.cat([curvature(groups, seed, *part) for part in parts])) - alone[seed]).abs().sum()
+                )
+                for seed in range(SEEDS)
+            ]
+            yield [name, way, f"{products * probes:.0f}", f"{mean(errors):.4f}"]

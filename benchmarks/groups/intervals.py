@@ -1,0 +1,50 @@
+"""How often the intervals of scores hold the expectation."""
+
+from collections.abc import Iterator
+from functools import partial
+from statistics import mean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.groups.asked import cases, cross_talk, expectation, found
+
+TITLE = "Intervals"
+SHORTER, MORE, REPEATS = 40, 2000, 200  # tokens of the prompts, probes of the expectation, draws
+NOTE = f"""\
+{SHORTER} tokens; how often the 95 % intervals of scores hold the mean of {MORE} probes of every token alone in
+{REPEATS} seeds, over all tokens and of the worst; the median half-width; how much of the curvature that
+products showed was cross-talk."""
+shorter_cases = partial(cases, SHORTER)
+COLUMNS = [
+    "model",
+    "groups",
+    "probes",
+    "held, %",
+    "worst token, %",
+    "half-width / score",
+    "cross-talk / read, %",
+]
+
+
+def rows(name: str, prediction: Any) -> Iterator[list[str]]:
+    """How often the 95 % intervals of scores hold the expectation."""
+    expected = expectation(prediction, MORE).scores
+    for groups, probes in [(16, 10)]:
+        held, widths, shares = list[Tensor](), list[float](), list[float]()
+        for seed in range(REPEATS):
+            one = found(prediction, groups=groups, probes=probes, seed=seed)
+            low, high = one.interval()
+            held.append((low <= expected) & (expected <= high))
+            widths.append(float(((high - low) / 2 / one.scores).median()))
+            taken, kept = float(cross_talk(one).sum()), float(one.parts["curvature"].sum())
+            shares.append(taken / (taken + kept) * 100)
+        often = torch.stack(held).double().mean(0) * 100
+        shown = [
+            f"{float(often.mean()):.1f}",
+            f"{float(often.min()):.1f}",
+            f"{mean(widths):.2f}",
+            f"{mean(shares):.1f}",
+        ]
+        yield [name, str(groups), str(probes), *shown]
