@@ -15,8 +15,9 @@ from heta_lens.methods.heta.segments import whole_segment
 
 TITLE = "Early and late tokens apart"
 NOTE = """\
-The products of late tokens need not run what is before them, if their groups have no early ones. What that saves, fewer
-groups save as well, with the same error (to one-by-one probes with the same signs)."""
+The products of late tokens need not run what is before them, if their groups have no early ones. Fewer groups save as
+much; their error of sharing (L1 to one-by-one probes with the same signs) is somewhat larger, and smaller than chance's
+in either case (*Error at equal numbers of products*)."""
 COLUMNS = ["model", "way", "whole runs' worth of products", "L1"]
 
 
