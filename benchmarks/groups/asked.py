@@ -9,6 +9,7 @@ from torch import Tensor
 
 import heta_lens
 from benchmarks import stories3m
+from benchmarks.pareto import combined
 from benchmarks.speed.models import MODELS, SIZES, prompt, random_model
 from heta_lens._util.caller_warnings import quietly
 
@@ -29,8 +30,7 @@ class Scores(NamedTuple):
     whole: heta_lens.Attribution
 
     def of(self, curvature: Float[Tensor, "pos"]) -> Float[Tensor, "pos"]:
-        parts, beta, gamma = self.whole.parts, self.whole.options["beta"], self.whole.options["gamma"]
-        score = parts["gate"] * (beta * curvature + gamma * parts["information"])
+        score = combined(self.whole, curvature)
         return score / score.sum()
 
 
