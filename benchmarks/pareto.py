@@ -1,11 +1,11 @@
 """What nearness to the expected score costs: ways to HETA's score by their FLOPs and their error, and the best of them.
 
-On three suites of a hundred prompts: recall stories (demo model), stories whose next word is copied, and the same with
-another story before them, so that they are about twice as long (stories3M). For each way,
+On three suites of prompts: recall stories (demo model), stories whose next word is copied, and the same with another
+story before them, so that they are about twice as long (stories3M). For each way,
 
     ρ, L1, top ten   against one-by-one probes of another seed, twice as many as the default's
     first, mass      how often the highest-scored token is known evidence; the evidence's share of the score
-    GFLOP            of the whole score, as torch counts them, on the first prompts
+    GFLOP            of the whole score, as torch counts them, on the suite's first prompts
 
 A way is on the front unless a cheaper one is nearer by more than chance. `run` takes hours; an interrupted run resumes.
 
@@ -46,7 +46,10 @@ from heta_lens.metrics.evidence_positions import evidence_positions
 
 HERE = Path(__file__).parent
 PAGE, PICTURE = HERE / "PARETO.md", HERE / "pareto.svg"
-PROMPTS, COUNTED, BEFORE = 100, 3, 1  # prompts of a suite; those whose FLOPs are counted; stories before a long one
+BEFORE = 1  # stories before a long one
+ALL = 100  # prompts, of which a suite has all or the first: a long one takes minutes
+PROMPTS = {"recall": ALL, "copied": ALL, "long": 40}
+COUNTED = {"recall": 3, "copied": 3, "long": 1}  # prompts whose FLOPs are counted: ten minutes for a long one
 REFERENCE: dict[str, Any] = {"groups": None, "probes": 20, "seed": 10**6}
 DEFAULT = "default: groups=16, probes=10"
 WAYS: dict[str, dict[str, Any]] = {
@@ -96,7 +99,7 @@ def stories3m() -> Any:
 
 
 def recall(number: int) -> Prompt:
-    instance = suite("recall", limit=PROMPTS)[number]
+    instance = suite("recall", limit=ALL)[number]
     prediction = ask(demo(), instance)
     return Prompt(prediction, evidence_positions(instance, prediction, "gold"), str(instance.template))
 
@@ -104,7 +107,7 @@ def recall(number: int) -> Prompt:
 def copied(number: int, before: int = 0) -> Prompt:
     """A story whose next word is copied, after so many others."""
     stories = [*copied_prompts().values()]
-    chosen = stories[round(number * (len(stories) - 1) / (PROMPTS - 1))]
+    chosen = stories[round(number * (len(stories) - 1) / (ALL - 1))]
     others = [
         stories[(stories.index(chosen) + place * len(stories) // 7) % len(stories)] for place in range(1, before + 1)
     ]
@@ -126,18 +129,23 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def run(
     suite: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(SUITES)}.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=PROMPTS, help="Only the first N prompts.")] = PROMPTS,
+    limit: Annotated[int, typer.Option(min=1, max=ALL, help="Only the first N prompts.")] = ALL,
     folder: Folder = FOLDER,
 ) -> None:
     """Measure every way on every prompt; an interrupted run resumes."""
-    wanted: list[Key] = [(name, at) for name in suite or SUITES for at in range(limit)]
-    Outcomes("pareto", folder).measure(wanted, lambda key: measured(SUITES[str(key[0])](int(key[1])), int(key[1])))
+    wanted: list[Key] = [(name, at) for name in suite or SUITES for at in range(min(limit, PROMPTS[name]))]
+
+    def one(key: Key) -> dict[str, Any]:
+        name, at = str(key[0]), int(key[1])
+        return measured(SUITES[name](at), counted=at < COUNTED[name])
+
+    Outcomes("pareto", folder).measure(wanted, one)
 
 
 @app.command()
 def write(folder: Folder = FOLDER) -> None:
     """Write PARETO.md and its picture from what was measured."""
-    outcomes = {name: Outcomes("pareto", folder).of([(name, at) for at in range(PROMPTS)]) for name in SUITES}
+    outcomes = {name: Outcomes("pareto", folder).of([(name, at) for at in range(PROMPTS[name])]) for name in SUITES}
     tables = [table(name, [*those.values()], missing) for name, (those, missing) in outcomes.items()]
     for one in tables:
         report.show(one.title, one.columns, one.rows)
@@ -149,7 +157,7 @@ def write(folder: Folder = FOLDER) -> None:
         draw(placed, fronts, PICTURE)
 
 
-def measured(prompt: Prompt, at: int) -> dict[str, Any]:
+def measured(prompt: Prompt, *, counted: bool) -> dict[str, Any]:
     """Every way on one prompt; all share the gate and the information, which have no chance in them."""
     prediction, reference = prompt.prediction, scored(prompt.prediction, REFERENCE)
     curvatures = {way: found for options in families() for way, found in by_probes(prediction, *options)}
@@ -160,7 +168,7 @@ def measured(prompt: Prompt, at: int) -> dict[str, Any]:
         "template": prompt.template,
         "length": len(prompt.prediction),
         "ways": {way: evaluated(score, reference, prompt.evidence) for way, score in scores.items()},
-        "flops": {way: flops(prompt.prediction, options) for way, options in WAYS.items()} if at < COUNTED else None,
+        "flops": {way: flops(prompt.prediction, options) for way, options in WAYS.items()} if counted else None,
     }
 
 
@@ -230,7 +238,8 @@ stories whose next word is copied, read by stories3M; **long**: the same with an
 ρ, L1 (0 to 2, of scores that sum to 1) and the ten highest scores in common are against `groups=None` with
 {REFERENCE["probes"]} probes and another seed. That is random as well, and no way can come nearer than its own error.
 All ways but `tolerance` share the gate and the information, which are exact. **first**: how often the highest score is
-on known evidence; **mass**: the evidence's share of the score. GFLOP: of the whole score, mean of {COUNTED} prompts.
+on known evidence; **mass**: the evidence's share of the score. GFLOP: of the whole score, mean of the first
+{COUNTED["recall"]} prompts (long: of the first).
 
 A way is on the **front** unless a cheaper one has a lower L1, by more than chance (a paired 95 % interval over
 templates). In the picture, ways are named by groups × probes, and those that are not on the front are hollow.

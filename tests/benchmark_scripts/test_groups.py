@@ -58,7 +58,7 @@ def test_fewer_groups_and_halves_cost_as_much(prediction: Any) -> None:
 
 
 def test_errors_are_of_the_curvature_without_and_with_the_cross_talk(prediction: Any) -> None:
-    l1, l1_before, error, error_before, total, total_before = correction.corrected(prediction)
-    assert 0 < l1 < 2 and 0 < l1_before < 2 and l1 != l1_before
-    assert total < total_before  # something is taken out of every token that shares its group
-    assert error >= abs(total) - 1e-9 and error_before >= abs(total_before) - 1e-9
+    out, left = correction.with_and_without(prediction)
+    assert 0 < out.l1 < 2 and 0 < left.l1 < 2 and out.l1 != left.l1
+    assert out.total < left.total  # something is taken out of every token that shares its group
+    assert out.curvature >= abs(out.total) - 1e-9 and left.curvature >= abs(left.total) - 1e-9

@@ -58,7 +58,7 @@ def test_every_way_is_measured_against_the_same_reference(monkeypatch: pytest.Mo
     monkeypatch.setattr(pareto, "WAYS", ways)
     monkeypatch.setattr(pareto, "REFERENCE", {"groups": 4, "probes": 2, "seed": 3})
     prompt = pareto.recall(0)
-    outcome = pareto.measured(prompt, 0)
+    outcome = pareto.measured(prompt, counted=True)
     assert outcome["length"] == len(prompt.prediction) and outcome["ways"].keys() == outcome["flops"].keys() == {*ways}
     assert outcome["flops"]["row"] < outcome["flops"][pareto.DEFAULT]
     whole = pareto.scored(prompt.prediction, {"probes": 2})
