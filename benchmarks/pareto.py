@@ -15,7 +15,7 @@ A way is on the front unless a cheaper one is nearer by more than chance. `run` 
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -162,7 +162,7 @@ def measured(prompt: Prompt, *, counted: bool) -> dict[str, Any]:
     prediction, reference = prompt.prediction, scored(prompt.prediction, REFERENCE)
     curvatures = {way: found for options in families() for way, found in by_probes(prediction, *options)}
     others = {way: options for way, options in WAYS.items() if way not in curvatures}
-    scores = {way: combined(reference, curvature) for way, curvature in curvatures.items()}
+    scores = {way: combined(reference, own) for way, own in curvatures.items()}
     scores |= {way: by_itself(prediction, reference, options) for way, options in others.items()}
     return {
         "template": prompt.template,
@@ -190,13 +190,19 @@ def by_probes(
     prediction: heta_lens.Prediction, groups: int | None, probes: Mapping[str, int]
 ) -> Iterator[tuple[str, Tensor]]:
     """Each way's curvature, from the products of the one with the most probes: the others' are the first of them."""
-    estimator: Any = heta_lens.Heta().estimator
-    with prediction.running():
-        problem = Problem(whole_segment(prediction), prediction.prompt.batches("auto", len(prediction), products=True))
-        most = dict.fromkeys(range(len(prediction)), range(max(probes.values())))
-        found = replace(estimator, groups=groups).estimate(problem, most)
+    found = curvature(prediction, range(len(prediction)), groups=groups, probes=max(probes.values()))
     for way, count in probes.items():
         yield way, Curvature.of_readings([own[:, :count] for own in found.drawn]).mean
+
+
+def curvature(
+    prediction: heta_lens.Prediction, tokens: Iterable[int], *, groups: int | None, probes: int, seed: int = 0
+) -> Curvature:
+    """Of some tokens alone, which share products in so many groups (None: in none)."""
+    estimator: Any = heta_lens.Heta(seed=seed).estimator
+    with prediction.running():
+        problem = Problem(whole_segment(prediction), prediction.prompt.batches("auto", len(prediction), products=True))
+        return replace(estimator, groups=groups).estimate(problem, dict.fromkeys(tokens, range(probes)))
 
 
 def by_itself(prediction: heta_lens.Prediction, whole: heta_lens.Attribution, options: Mapping[str, Any]) -> Tensor:

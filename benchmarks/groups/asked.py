@@ -9,9 +9,8 @@ from torch import Tensor
 
 import heta_lens
 from benchmarks import stories3m
-from benchmarks.pareto import combined
+from benchmarks.pareto import combined, scored
 from benchmarks.speed.models import MODELS, SIZES, prompt, random_model
-from heta_lens._util.caller_warnings import quietly
 
 SMALL = {"n_layers": 3, "d_model": 48, "n_heads": 3, "d_head": 16, "d_vocab": 500, "n_ctx": 256}
 RANDOM = {
@@ -46,7 +45,7 @@ def cases(length: int, names: Iterable[str] = NAMES) -> Iterator[tuple[str, Any]
 
 
 def found(prediction: Any, **options: Any) -> heta_lens.Attribution:
-    return quietly(lambda: heta_lens.Heta(progress=False, **options)(prediction))
+    return scored(prediction, options)
 
 
 def expectation(prediction: Any, probes: int = MANY) -> heta_lens.Attribution:

@@ -1,7 +1,6 @@
 """What keeping early and late tokens in groups apart saves, and at what error."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from statistics import mean
 from typing import Any
 
@@ -10,8 +9,7 @@ from torch import Tensor
 
 import heta_lens
 from benchmarks.groups.asked import SEEDS, Scores, found
-from heta_lens.methods.heta.estimators import Problem
-from heta_lens.methods.heta.segments import whole_segment
+from benchmarks.pareto import curvature
 
 TITLE = "Early and late tokens apart"
 NOTE = """\
@@ -34,19 +32,12 @@ def rows(name: str, prediction: Any) -> Iterator[list[str]]:
         "12 groups": (12, [(0, n)], 12.0),
     }
     score = Scores(found(prediction, probes=2))
-    with prediction.running():
-        problem = Problem(whole_segment(prediction), prediction.prompt.batches("auto", n, products=True))
 
-        def curvature(groups: int | None, seed: int, begin: int, end: int) -> Tensor:
-            estimator = replace(heta_lens.Heta(seed=seed).estimator, groups=groups)  # type: ignore[type-var]
-            return estimator.estimate(problem, dict.fromkeys(range(begin, end), range(probes))).mean
+    def of(groups: int | None, seed: int, parts: Sequence[tuple[int, int]]) -> Tensor:
+        own = [curvature(prediction, range(*part), groups=groups, probes=probes, seed=seed).mean for part in parts]
+        return score.of(torch.cat(own))
 
-        alone = [score.of(curvature(None, seed, 0, n)) for seed in range(SEEDS)]
-        for way, (groups, parts, products) in ways.items():
-            errors = [
-                float(
-                    (score.of(torch.cat([curvature(groups, seed, *part) for part in parts])) - alone[seed]).abs().sum()
-                )
-                for seed in range(SEEDS)
-            ]
-            yield [name, way, f"{products * probes:.0f}", f"{mean(errors):.4f}"]
+    alone = [of(None, seed, [(0, n)]) for seed in range(SEEDS)]
+    for way, (groups, parts, products) in ways.items():
+        errors = [float((of(groups, seed, parts) - alone[seed]).abs().sum()) for seed in range(SEEDS)]
+        yield [name, way, f"{products * probes:.0f}", f"{mean(errors):.4f}"]

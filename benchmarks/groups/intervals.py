@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import heta_lens
 from benchmarks.groups.asked import cases, cross_talk, expectation, found
 
 TITLE = "Intervals"
@@ -31,20 +32,20 @@ COLUMNS = [
 def rows(name: str, prediction: Any) -> Iterator[list[str]]:
     """How often the 95 % intervals of scores hold the expectation."""
     expected = expectation(prediction, MORE).scores
-    for groups, probes in [(16, 10)]:
-        held, widths, shares = list[Tensor](), list[float](), list[float]()
-        for seed in range(REPEATS):
-            one = found(prediction, groups=groups, probes=probes, seed=seed)
-            low, high = one.interval()
-            held.append((low <= expected) & (expected <= high))
-            widths.append(float(((high - low) / 2 / one.scores).median()))
-            taken, kept = float(cross_talk(one).sum()), float(one.parts["curvature"].sum())
-            shares.append(taken / (taken + kept) * 100)
-        often = torch.stack(held).double().mean(0) * 100
-        shown = [
-            f"{float(often.mean()):.1f}",
-            f"{float(often.min()):.1f}",
-            f"{mean(widths):.2f}",
-            f"{mean(shares):.1f}",
-        ]
-        yield [name, str(groups), str(probes), *shown]
+    usual = heta_lens.Heta()
+    held, widths, shares = list[Tensor](), list[float](), list[float]()
+    for seed in range(REPEATS):
+        one = found(prediction, seed=seed)
+        low, high = one.interval()
+        held.append((low <= expected) & (expected <= high))
+        widths.append(float(((high - low) / 2 / one.scores).median()))
+        taken, kept = float(cross_talk(one).sum()), float(one.parts["curvature"].sum())
+        shares.append(taken / (taken + kept) * 100)
+    often = torch.stack(held).double().mean(0) * 100
+    shown = [
+        f"{float(often.mean()):.1f}",
+        f"{float(often.min()):.1f}",
+        f"{mean(widths):.2f}",
+        f"{mean(shares):.1f}",
+    ]
+    yield [name, str(usual.groups), str(usual.probes), *shown]

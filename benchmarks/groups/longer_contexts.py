@@ -1,16 +1,14 @@
 """What sharing products adds to chance in longer contexts."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 import heta_lens
 from benchmarks.groups.asked import cases, found
+from benchmarks.pareto import curvature
 from benchmarks.speed.parts import spread
-from heta_lens.methods.heta.estimators import Problem
-from heta_lens.methods.heta.segments import whole_segment
 
 TITLE = "Longer contexts"
 COLUMNS = ["model", "tokens", "compared", "L1 to one by one", "L1 of one by one to another seed", "ΣS, %"]
@@ -29,17 +27,14 @@ def rows(name: str, prediction: Any) -> Iterator[list[str]]:
     """What sharing adds to chance, of tokens evenly over a context too long to probe them all alone."""
     tokens = spread(range(len(prediction)), COMPARED)
     gate = found(prediction, variant="transition_only").parts["gate"][tokens]
-    probes = range(heta_lens.Heta().probes)
-    with prediction.running():
-        problem = Problem(whole_segment(prediction), prediction.prompt.batches("auto", len(prediction), products=True))
+    usual = heta_lens.Heta()
 
-        def scores(seed: int, groups: int | None) -> Tensor:
-            estimator = replace(heta_lens.Heta(seed=seed).estimator, groups=groups)  # type: ignore[type-var]
-            wanted = range(len(prediction)) if groups else tokens
-            mean = estimator.estimate(problem, dict.fromkeys(wanted, probes)).mean
-            return gate * (mean[tokens] if groups else mean)
+    def scores(seed: int, groups: int | None) -> Tensor:
+        wanted = range(len(prediction)) if groups else tokens
+        found = curvature(prediction, wanted, groups=groups, probes=usual.probes, seed=seed).mean
+        return gate * (found[tokens] if groups else found)
 
-        shared, alone, other = scores(0, heta_lens.Heta().groups), scores(0, None), scores(1, None)
+    shared, alone, other = scores(0, usual.groups), scores(0, None), scores(1, None)
     sizes = [str(len(prediction)), str(len(tokens))]
     errors = [f"{float((one / one.sum() - alone / alone.sum()).abs().sum()):.4f}" for one in (shared, other)]
     yield [name, *sizes, *errors, f"{float(shared.sum() / alone.sum() - 1) * 100:+.1f}"]
