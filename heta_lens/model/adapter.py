@@ -20,11 +20,12 @@ from heta_lens._util.short_repr import short_repr
 from heta_lens._util.work_counting import count
 from heta_lens.model.hook_sites import (
     READ,
+    last_steps,
     names_filter,
     stream_name,
 )
-from heta_lens.model.hooking import Hook, Places, check_points, hooked, note, rows, run_hooked, user_hooks
-from heta_lens.model.key_value_reuse import KeyValueReuse, key_value_reuse
+from heta_lens.model.hooking import Hook, Places, PositionHook, check_points, hooked, note, rows, run_hooked, user_hooks
+from heta_lens.model.key_value_reuse import KeyValueReuse, is_hooked_transformer, key_value_reuse
 from heta_lens.model.locking import frozen_parameters, one_at_a_time
 from heta_lens.model.memory_estimates import Sizes, sizes_of
 from heta_lens.model.model_checks import model_of
@@ -108,11 +109,31 @@ class ModelAdapter:
         """
         added = list((hooks or {}).items())
         if not whole:
-            added.append((READ, partial(rows, read)))
+            added.append((self._read_site(added), partial(rows, read)))
         count("forwards", len(ids))
         logits = run_hooked(self.model, self.points, added, ids, **(past or {}))
         logits = rows(read, logits) if whole else logits
         return logits.to(self.device, torch.promote_types(logits.dtype, torch.float32))
+
+    def _read_site(self, added: Sequence[tuple[str, Hook]]) -> str:
+        """Where a run drops the positions that are not read: as soon as none sees another, if no hook tells them apart.
+
+        A bridge's layers add to all that went in, and cannot drop any.
+        """
+        steps = self._last_steps
+        hooks = [(name, hook) for name, hook in added if name in steps]
+        hooks += [(name, handle.user_hook) for name in steps for handle in self.points[name].fwd_hooks]
+        free = bool(steps) and all(isinstance(hook, PositionHook) for _, hook in hooks)
+        return f"blocks.{self.layers - 1}.hook_resid_mid" if free else READ
+
+    @cached_property
+    def _last_steps(self) -> list[str]:
+        """The hook points behind the last attention, where a model has them and one step follows the other."""
+        parallel = getattr(self.model.cfg, "parallel_attn_mlp", False)
+        if parallel or not is_hooked_transformer(self.model):
+            return []
+        steps = last_steps(self.layers - 1, self.points)
+        return steps if f"blocks.{self.layers - 1}.hook_resid_mid" in steps else []
 
     @torch.no_grad()
     def streams(

@@ -21,7 +21,7 @@ SHORT = 32  # positions: a run of fewer takes no less time
 
 # The largest tensor of a run on a CPU, in bytes: of what passes through a graph again and again, part stays in the
 # processor's cache up to the first; freed memory goes back to the system beyond the second, and returns page by page.
-GRAPH_BYTES, FORWARD_BYTES = 2**23, 2**25
+GRAPH_BYTES, FORWARD_BYTES = 2**22, 2**25
 ACCELERATOR_TOKENS = 2**15  # that keep an accelerator busy
 MOST_COPIES_ON_CPU, MOST_COPIES = 32, 256
 

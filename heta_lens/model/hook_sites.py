@@ -1,6 +1,7 @@
 """The names of the hook points heta_lens reads and patches; a HookedTransformer and a TransformerBridge share them."""
 
 import re
+from collections.abc import Iterable
 
 EMBED = "hook_embed"
 READ = "unembed.hook_in"  # what the last layer norm hands to the unembedding
@@ -36,6 +37,16 @@ def queries_keys_names(layer: int) -> tuple[str, str]:
     return f"blocks.{layer}.attn.hook_q", f"blocks.{layer}.attn.hook_k"
 
 
+def rotated_names(layer: int) -> tuple[str, str]:
+    """Queries and keys as a pattern is computed from them, in models that rotate them by position."""
+    return f"blocks.{layer}.attn.hook_rot_q", f"blocks.{layer}.attn.hook_rot_k"
+
+
+def scores_name(layer: int) -> str:
+    """What a pattern is the softmax of."""
+    return f"blocks.{layer}.attn.hook_attn_scores"
+
+
 def attention_inputs(layer: int) -> tuple[str, str, str]:
     """Queries, keys and values, before they are rotated or shared among heads."""
     query, key, value = (f"blocks.{layer}.attn.hook_{kind}" for kind in "qkv")
@@ -50,6 +61,12 @@ def head_outputs_name(layer: int) -> str:
 def added_names(layer: int) -> tuple[str, str]:
     """What a layer's attention and its MLP add to the residual stream."""
     return f"blocks.{layer}.hook_attn_out", f"blocks.{layer}.hook_mlp_out"
+
+
+def last_steps(layer: int, names: Iterable[str]) -> list[str]:
+    """The hook points behind this layer's attention, if it is the last: no position sees another from there on."""
+    own = "|".join(("hook_resid_mid", "hook_mlp_in", r"ln2(_post)?\..*", r"mlp\..*", "hook_mlp_out", "hook_resid_post"))
+    return [name for name in names if re.fullmatch(rf"blocks\.{layer}\.({own})|ln_final\..*|unembed\..*", name)]
 
 
 def stream_name(layer: int, layers: int) -> str:

@@ -22,6 +22,10 @@ class BatchHook(partial[Any]):
     """A hook that stays over many runs, for any number of copies of a prompt at once, each from its first token on."""
 
 
+class PositionHook(partial[Any]):
+    """A hook that treats each position by itself, and all alike: it may see only some of them."""
+
+
 class Added(NamedTuple):
     """A hook function and the hook point it was added to."""
 
@@ -119,7 +123,7 @@ def _recorded(points: Mapping[str, Any], hooks: Sequence[tuple[str, Hook]], fire
     """The same hooks, which record that they ``fired``."""
     added: list[Added] = []
     for name, function in hooks:
-        kind = BatchHook if isinstance(function, BatchHook) else partial
+        kind = type(function) if isinstance(function, BatchHook | PositionHook) else partial
         added.append(Added(points[name], kind(_record, fired, name, function)))
     return added
 

@@ -1,5 +1,6 @@
 """One interface to every kind of model."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from helpers import zoo
 from helpers.asking import cache_of
 from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.hooking import PositionHook
 
 
 @torch.no_grad()
@@ -40,3 +42,35 @@ def test_a_layer_that_is_missing_is_refused() -> None:
 def test_what_is_no_cache_is_refused_by_its_type() -> None:
     with pytest.raises(TypeError, match="expected an ActivationCache, got dict"):
         ModelAdapter.of({})
+
+
+@pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
+@pytest.mark.parametrize(
+    ("name", "kind", "positions"),
+    [
+        ("standard", PositionHook, 2),
+        ("rotary_gqa", PositionHook, 2),
+        ("standard", partial, 5),  # it may tell positions apart
+        ("parallel", PositionHook, 5),  # the MLP adds to what enters the layer, of all positions
+    ],
+)
+def test_the_last_layer_runs_what_is_read_unless_a_hook_may_need_the_rest(name: str, kind: Any, positions: int) -> None:
+    model, seen = zoo.hooked_config(name), []
+    adapter, ids = ModelAdapter(model), zoo.prompt(model, 5)
+    expected = adapter.run(ids, read=[1, 4], whole=True)
+    hook = kind(lambda value: seen.append(value.shape[1]))
+    with adapter.hooked([("blocks.1.mlp.hook_post", hook)]):
+        torch.testing.assert_close(adapter.run(ids, read=[1, 4]), expected)
+    assert seen == [positions]
+    adapter.run(ids, {"blocks.1.mlp.hook_post": hook}, read=[1, 4])
+    assert seen == [positions, positions]
+    adapter.run(ids, {"blocks.1.hook_resid_post": lambda value: seen.append(value.shape[1])}, read=[1, 4])
+    assert seen[2] == 5
+
+
+@pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
+def test_without_mlps_positions_are_dropped_where_the_unembedding_begins() -> None:
+    model = zoo.hooked_config("attn_only")
+    ids = zoo.prompt(model, 5)
+    run = ModelAdapter(model).run
+    torch.testing.assert_close(run(ids, read=[1, 4]), run(ids, read=[1, 4], whole=True))

@@ -1,0 +1,97 @@
+"""Functions whose first and second derivatives are written out, against numerical differences of their values."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+from heta_lens.model.closed_forms import Normalised, Pattern, Pointwise, Rotated, written_out
+
+N, D, HEADS = 4, 6, 2
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).requires_grad_()
+
+
+def normalised(eps: float, x: Tensor) -> Tensor:
+    divided = x / (x.square().mean(-1, keepdim=True) + eps).sqrt().detach()
+    return written_out(Normalised(divided.detach()), divided, [divided])
+
+
+def rotated(x: Tensor) -> Tensor:
+    angles = torch.arange(3 * N, dtype=torch.float64).reshape(N, 1, 3)
+    cos, sin = angles.cos().repeat(1, 1, 2), torch.cat([-angles.sin(), angles.sin()], -1)
+    form = Rotated(cos, sin, lambda own: torch.cat([own[..., 3:], own[..., :3]], -1))
+    return written_out(form, form.turned(x.detach()), [x])
+
+
+def pattern(sink: bool, queries: Tensor, keys: Tensor) -> Tensor:
+    scores = (queries @ keys.mT / 1.7).masked_fill(torch.ones(N, N).triu(1).bool(), -torch.inf)
+    columns = torch.cat([scores, torch.zeros(1, HEADS, N, 1, dtype=torch.float64)], -1) if sink else scores
+    value = columns.softmax(-1)[..., :N].detach()
+    return written_out(Pattern(value, queries.detach(), keys.detach(), 1.7), value, [queries, keys])
+
+
+def gated(before: Tensor, linear: Tensor) -> Tensor:
+    value = torch.nn.functional.silu(before) * linear
+    return written_out(Pointwise.of(value, [before, linear]), value, [before, linear])
+
+
+def activated(function: Callable[[Tensor], Tensor], before: Tensor) -> Tensor:
+    value = function(before)
+    return written_out(Pointwise.of(value, [before]), value, [before])
+
+
+HEAD = (1, HEADS, N, D)
+FUNCTIONS = {
+    "normalised": (partial(normalised, 0.0), [random(1, N, D)]),
+    "normalised with epsilon": (partial(normalised, 0.3), [random(1, N, D)]),
+    "rotated": (rotated, [random(1, N, HEADS, D)]),
+    "pattern": (partial(pattern, False), [random(*HEAD), random(*HEAD, seed=1)]),
+    "pattern with a sink": (partial(pattern, True), [random(*HEAD), random(*HEAD, seed=1)]),
+    "gated": (gated, [random(1, N, D), random(1, N, D, seed=1)]),
+    "gelu": (partial(activated, torch.nn.functional.gelu), [random(1, N, D)]),
+    "relu": (partial(activated, torch.nn.functional.relu), [random(1, N, D)]),
+    "cube": (partial(activated, lambda x: x**3), [random(1, N, D)]),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_derivatives_are_those_of_the_values(name: str) -> None:
+    function, inputs = FUNCTIONS[name]
+    assert gradcheck(function, inputs, check_batched_grad=True)
+    assert gradgradcheck(function, inputs, check_batched_grad=True)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_wrong_second_derivative_would_be_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name in ("rotated", "relu"):
+        pytest.skip("it has none")
+    function, inputs = FUNCTIONS[name]
+    for kind in (Normalised, Pattern, Pointwise):
+        monkeypatch.setattr(kind, "second", first_only(kind.second))
+    assert not gradgradcheck(function, inputs, raise_exception=False)
+
+
+def first_only(second: Callable[..., Any]) -> Callable[..., Any]:
+    """Without what changes with the inputs."""
+    return lambda form, g: lambda *v: (second(form, g)(*v)[0], *map(torch.zeros_like, v))
+
+
+def test_the_value_is_kept_to_the_bit() -> None:
+    x = random(1, N, D)
+    plain = x.detach() / x.detach().square().mean(-1, keepdim=True).sqrt()
+    assert torch.equal(normalised(0.0, x), plain)
+
+
+def test_a_function_without_slopes_that_change_has_no_second_derivative() -> None:
+    x = random(N)
+    value = activated(lambda own: 2 * own, x)
+    (slope,) = torch.autograd.grad(value.sum(), x, create_graph=True)
+    assert torch.equal(slope, torch.full_like(x, 2))
+    assert torch.autograd.grad(slope.sum(), x, allow_unused=True)[0] is None
