@@ -33,7 +33,8 @@ Written by `python -m benchmarks.peers`. One prompt, the same model, baseline an
 `attribute(cache, method=...)` as it is called, with its check of the cache; a peer is given the batch size at which it
 is fastest. **peer / ours** is the median of runs that took turns, with the least and the most. **largest difference**
 is relative to the largest score; methods that draw their own samples have none, nor has ContextCite, which tokenizes
-what it keeps of a prompt again where we do not: ρ (the rank correlation) says how near these come. **MiB** are what
+what it keeps of a prompt again where we do not: ρ (the rank correlation) says how near these come, and ρ of two seeds
+of ours how near samples can come. **MiB** are what
 tensors held at most beyond the model and the cache. inseq, lxt and context-cite run in an environment of their own, on
 the Hugging Face model that ours was converted from; how fast that is by itself is said beside their table.
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from heta_lens._util.caller_warnings import quietly
 from heta_lens.diagnostics import rank_correlation
 
 COLUMNS = ["work", "peer, s", "ours, s", "peer / ours", "peer, forwards", "ours, forwards", "peer, MiB", "ours, MiB",
-           "largest difference", "ρ"]  # fmt: skip
+           "largest difference", "ρ", "ρ of two seeds of ours"]  # fmt: skip
 
 TRIED = 2  # runs of a batch size, of which the faster counts
 
@@ -102,4 +102,14 @@ def row(asked: Asked, work: Work, repeats: int) -> list[str]:
         *(f"{side.peak(batch):.0f}" for side in (peer, own)),
         f"{gap:.0e}" if work.exact else "–",
         f"{rank_correlation(found, expected):.3f}",
+        between_seeds(asked, work, found),
     ]
+
+
+def between_seeds(asked: Asked, work: Work, found: Tensor) -> str:
+    """How near ours is to itself with another seed: nearer, a peer that draws its own samples cannot be expected."""
+    method = heta_lens.METHODS[work.method](**work.options)
+    if not method.random:
+        return "–"
+    other = replace(work, options={**work.options, "seed": vars(method)["seed"] + 1})
+    return f"{rank_correlation(found, ours(asked, other).run(1).scores.double()):.3f}"

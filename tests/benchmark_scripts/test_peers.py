@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 import torch
 
+import heta_lens
 from benchmarks import stories3m
 from benchmarks.peers.__main__ import models_alone
 from benchmarks.peers.elsewhere import PYTHON, elsewhere
 from benchmarks.peers.here import by_captum, by_hand
-from benchmarks.peers.work import COLUMNS, Asked, Ran, Side, Work, ours, row
+from benchmarks.peers.work import COLUMNS, Asked, Ran, Side, Work, between_seeds, ours, row
 from benchmarks.speed.models import MODELS, prompt
 from helpers import zoo
 from helpers.asking import relative
+from heta_lens._util.caller_warnings import quietly
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +68,16 @@ def test_a_peer_without_batches_is_not_asked_for_its_best(asked: Asked) -> None:
 
     row(asked, Work("recency", Side(run, float), "recency", {}, True, batches=(1,)), 2)
     assert ran == {1: 1 + 2}
+
+
+def test_only_methods_that_draw_are_compared_with_themselves(asked: Asked) -> None:
+    side = Side(lambda batch: Ran(torch.arange(7.0), 1.0, batch), float)
+    found = torch.arange(7.0, dtype=torch.float64)
+    assert between_seeds(asked, Work("recency", side, "recency", {}, True), found) == "–"
+    drawn = Work("random", side, "random", {"seed": 3}, False)
+    other = quietly(lambda: heta_lens.attribute(asked.cache, asked.target, method="random", tokens=asked.ids, seed=4))
+    assert between_seeds(asked, drawn, other.scores.double()) == "1.000"
+    assert between_seeds(asked, drawn, -other.scores.double()) == "-1.000"
 
 
 @pytest.fixture(scope="module")
