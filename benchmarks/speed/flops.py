@@ -28,10 +28,14 @@ def forward_flops(case: Case) -> float:
 
 
 def suffix_flops(cfg: Any, q: int, n: int, read: int = 1) -> float:
-    """A run of the last q of n positions by hand: what matrices multiply, attention over all keys as it is computed."""
+    """A run of the last q of n positions by hand: what matrices multiply, attention over all keys as it is computed.
+
+    Behind the last attention, only positions that are read.
+    """
     heads, values = (count * cfg.d_head for count in (cfg.n_heads, getattr(cfg, "n_key_value_heads", 0) or cfg.n_heads))
-    weights = cfg.d_model * (2 * heads + 2 * values + (3 if cfg.gated_mlp else 2) * cfg.d_mlp)
-    return cfg.n_layers * (2 * q * weights + 4 * q * n * heads) + 2 * cfg.d_model * cfg.d_vocab * read
+    attention, mlp = 2 * (heads + values), (3 if cfg.gated_mlp else 2) * cfg.d_mlp
+    columns = cfg.n_layers * q * attention + ((cfg.n_layers - 1) * q + read) * mlp + read * cfg.d_vocab
+    return 2 * cfg.d_model * columns + cfg.n_layers * 4 * q * n * heads
 
 
 def floors(cfg: Any, n: int, probes: int) -> dict[str, float]:

@@ -32,8 +32,8 @@ products; else from a few neighbouring tokens that begin together, interpolated 
 **forwards** are FLOPs that torch counted, in units of one clean run of the prompt with every position unembedded. The
 **floor** is worked out from the model's sizes: a product costs two runs of the token's own suffix (of the whole
 prompt, where tokens share it), a masked run one,
-attention is over all keys, as it is computed, and one position is unembedded. **MiB** are what tensors held at most,
-beyond the model and the prediction (–: not watched). (A product with H costs two runs' worth of multiplying
+attention is over all keys, as it is computed, and behind the last attention one position is run. **MiB** are what
+tensors held at most, beyond the model and the prediction (–: not watched). (A product with H costs two runs' worth of multiplying
 by weights, but six runs' worth of attention, which is not linear: narrow models and long contexts stay further above
 the floor.)
 
