@@ -30,12 +30,11 @@ their median, with the least and the most (N = 2048: one run).
 products; else from a few neighbouring tokens that begin together, interpolated over positions.
 
 **forwards** are FLOPs that torch counted, in units of one clean run of the prompt with every position unembedded. The
-**floor** is worked out from the model's sizes: a product costs two runs of the token's own suffix (of the whole
-prompt, where tokens share it), a masked run one,
-attention is over all keys, as it is computed, and behind the last attention one position is run. **MiB** are what
-tensors held at most, beyond the model and the prediction (–: not watched). (A product with H costs two runs' worth of multiplying
-by weights, but six runs' worth of attention, which is not linear: narrow models and long contexts stay further above
-the floor.)
+**floor** is worked out from the model's sizes: a product costs two runs of the token's own suffix (of the whole prompt,
+where tokens share it), a masked run one, attention is over all keys, as it is computed, and behind the last attention
+one position is run. **MiB** are what tensors held at most, beyond the model and the prediction (–: not watched). (A
+product with H costs two runs' worth of multiplying by weights, but six runs' worth of attention, which is not linear:
+narrow models and long contexts stay further above the floor.)
 
 FLOPs by context length are of our whole score, after the run that filled the cache. The cost of a
 product grows with the context, and attention's with its square; how many there are does not depend on the length.

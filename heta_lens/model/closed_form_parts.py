@@ -34,7 +34,7 @@ def closed_form_hooks(adapter: ModelAdapter) -> list[tuple[str, Hook]]:
     hooks = [*_at_neurons(adapter)]
     if is_hooked_transformer(adapter.model):  # a bridge computes the rest elsewhere, and shows it
         hooks += [*_at_norms(adapter), *_at_attention(adapter)]
-    return [(name, PositionHook(hook)) for name, hook in hooks]
+    return hooks
 
 
 # ------------------------------------------------------------------------------------------------------------- neurons
@@ -47,21 +47,22 @@ def _at_neurons(adapter: ModelAdapter) -> Hooks:
             before = Noted()
             for name in (mlp.before, mlp.gated):
                 if name is not None:
-                    yield name, note(before, name)
-            yield mlp.after, partial(_activated, before)
+                    yield name, PositionHook(note(before, name))
+            yield mlp.after, PositionHook(_activated, before)
 
 
 def _activated(before: Noted, after: Tensor) -> Tensor:
     inputs = [before.pop(name) for name in [*before]]
-    return written_out(Pointwise.of(after, inputs), after, inputs) if after.requires_grad else after
+    form = Pointwise.of(after, inputs) if after.requires_grad and _precise(after) else None
+    return after if form is None else written_out(form, after, inputs)
 
 
 # --------------------------------------------------------------------------------------------------------------- norms
 def _at_norms(adapter: ModelAdapter) -> Hooks:
     for norm in norms(adapter):
         noted = Noted()
-        yield norm.scale, partial(_steady, noted)
-        yield norm.result, partial(_normalised, float(adapter.model.cfg.eps), noted)
+        yield norm.scale, PositionHook(_steady, noted)
+        yield norm.result, PositionHook(_normalised, float(adapter.model.cfg.eps), noted)
 
 
 def _steady(noted: Noted, scale: Tensor) -> Tensor:
@@ -142,14 +143,19 @@ def _pattern(scale: float, noted: Noted, value: Float[Tensor, "batch head query 
     queries, keys = (rearrange(noted.pop(name), "batch pos head d -> batch head pos d") for name in [*noted])
     keys = keys.repeat_interleave(queries.shape[1] // keys.shape[1], 1)
     form = Pattern(value.detach(), queries.detach(), keys.detach(), scale)
-    weighted = form.value > 0  # the others are masked, and stay so
-    if _agree(scores.detach()[weighted], (form.queries @ form.keys.mT / scale)[weighted]):
+    masked = form.value <= 0  # and stays so
+    plain = form.queries @ form.keys.mT / scale
+    if _agree(scores.detach().masked_fill(masked, 0), plain.masked_fill(masked, 0)):
         return written_out(form, value, [queries, keys])
     return value
 
 
 def _agree(value: Tensor, other: Tensor) -> bool:
-    """Within rounding of each other. Half precision rounds too much to tell."""
-    kind = torch.finfo(value.dtype)
-    reach = ROUNDING * kind.eps * value.abs().max()
-    return kind.bits >= 32 and bool((value - other).abs().max() <= reach)
+    """Within rounding of each other."""
+    reach = ROUNDING * torch.finfo(value.dtype).eps * value.abs().max()
+    return _precise(value) and bool((value - other).abs().max() <= reach)
+
+
+def _precise(value: Tensor) -> bool:
+    """Half precision rounds too much to tell functions apart."""
+    return torch.finfo(value.dtype).bits >= 32

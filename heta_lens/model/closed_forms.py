@@ -158,10 +158,13 @@ class Pointwise(ClosedForm):
     bends: Sequence[Sequence[Tensor | None]]
 
     @classmethod
-    def of(cls, value: Tensor, inputs: Sequence[Tensor]) -> "Pointwise":
-        """Of what autograd recorded between these."""
-        slopes = torch.autograd.grad(value.sum(), inputs, create_graph=True)
-        return cls([slope.detach() for slope in slopes], [_slopes(slope, inputs) for slope in slopes])
+    def of(cls, value: Tensor, inputs: Sequence[Tensor]) -> "Pointwise | None":
+        """Of what autograd recorded between these; None, where that is nothing for one of them."""
+        slopes = torch.autograd.grad(value.sum(), inputs, create_graph=True, allow_unused=True)
+        recorded = [slope for slope in slopes if slope is not None]
+        if len(recorded) < len(inputs):
+            return None
+        return cls([slope.detach() for slope in recorded], [_slopes(slope, inputs) for slope in recorded])
 
     def gradients(self, g: Tensor) -> Gradients:
         return tuple(g * slope for slope in self.slopes)

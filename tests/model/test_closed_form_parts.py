@@ -121,7 +121,7 @@ def test_a_norm_that_is_left_alone_keeps_its_derivatives(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("build", zoo.models("gpt2$"))
 def test_half_precision_is_left_alone_where_it_rounds_too_much(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not written(build(torch.bfloat16), monkeypatch).keys() - {"Pointwise", "Normalised"}
+    assert not written(build(torch.bfloat16), monkeypatch).keys() - {"Normalised"}  # which is float32
 
 
 @pytest.mark.parametrize("build", zoo.models("gpt2$"))

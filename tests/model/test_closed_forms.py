@@ -38,13 +38,17 @@ def pattern(sink: bool, queries: Tensor, keys: Tensor) -> Tensor:
 
 
 def gated(before: Tensor, linear: Tensor) -> Tensor:
-    value = torch.nn.functional.silu(before) * linear
-    return written_out(Pointwise.of(value, [before, linear]), value, [before, linear])
+    return pointwise(torch.nn.functional.silu(before) * linear, [before, linear])
 
 
 def activated(function: Callable[[Tensor], Tensor], before: Tensor) -> Tensor:
-    value = function(before)
-    return written_out(Pointwise.of(value, [before]), value, [before])
+    return pointwise(function(before), [before])
+
+
+def pointwise(value: Tensor, inputs: list[Tensor]) -> Tensor:
+    form = Pointwise.of(value, inputs)
+    assert form is not None
+    return written_out(form, value, inputs)
 
 
 HEAD = (1, HEADS, N, D)
@@ -95,3 +99,8 @@ def test_a_function_without_slopes_that_change_has_no_second_derivative() -> Non
     (slope,) = torch.autograd.grad(value.sum(), x, create_graph=True)
     assert torch.equal(slope, torch.full_like(x, 2))
     assert torch.autograd.grad(slope.sum(), x, allow_unused=True)[0] is None
+
+
+def test_what_does_not_depend_on_an_input_has_no_closed_form() -> None:
+    x, other = random(N), random(N, seed=1)
+    assert Pointwise.of(x**2, [x, other]) is None
