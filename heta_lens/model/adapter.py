@@ -20,7 +20,8 @@ from heta_lens._util.short_repr import short_repr
 from heta_lens._util.work_counting import count
 from heta_lens.model.hook_sites import (
     READ,
-    last_steps,
+    after_attention,
+    after_attention_name,
     names_filter,
     stream_name,
 )
@@ -120,20 +121,17 @@ class ModelAdapter:
 
         A bridge's layers add to all that went in, and cannot drop any.
         """
-        steps = self._last_steps
-        hooks = [(name, hook) for name, hook in added if name in steps]
-        hooks += [(name, handle.user_hook) for name in steps for handle in self.points[name].fwd_hooks]
-        free = bool(steps) and all(isinstance(hook, PositionHook) for _, hook in hooks)
-        return f"blocks.{self.layers - 1}.hook_resid_mid" if free else READ
+        hooks = [hook for name, hook in added if name in self._after_attention]
+        hooks += [handle.user_hook for name in self._after_attention for handle in self.points[name].fwd_hooks]
+        free = bool(self._after_attention) and all(isinstance(hook, PositionHook) for hook in hooks)
+        return after_attention_name(self.layers - 1) if free else READ
 
     @cached_property
-    def _last_steps(self) -> list[str]:
-        """The hook points behind the last attention, where a model has them and one step follows the other."""
-        parallel = getattr(self.model.cfg, "parallel_attn_mlp", False)
-        if parallel or not is_hooked_transformer(self.model):
-            return []
-        steps = last_steps(self.layers - 1, self.points)
-        return steps if f"blocks.{self.layers - 1}.hook_resid_mid" in steps else []
+    def _after_attention(self) -> list[str]:
+        """The hook points behind the last attention; none, where positions cannot be dropped there."""
+        first, parallel = after_attention_name(self.layers - 1), getattr(self.model.cfg, "parallel_attn_mlp", False)
+        follows = first in self.points and not parallel and is_hooked_transformer(self.model)
+        return after_attention(self.layers - 1, self.points) if follows else []
 
     @torch.no_grad()
     def streams(

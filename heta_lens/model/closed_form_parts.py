@@ -7,26 +7,21 @@ computed there; whatever else a model has is differentiated as autograd recorded
 import re
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.closed_forms import Normalised, Pattern, Pointwise, Rotated, written_out
+from heta_lens.model.closed_forms import Normalised, Pointwise, Rotated, Softmax, agree, written_out
 from heta_lens.model.hook_sites import pattern_name, queries_keys_names, rotated_names, scores_name
-from heta_lens.model.hooking import Hook, PositionHook, note
+from heta_lens.model.hooking import Hook, PositionHook
 from heta_lens.model.key_value_reuse import is_hooked_transformer
 from heta_lens.model.norms_and_neurons import ACTIVATIONS, neurons, norms
 
 Hooks: TypeAlias = Iterator[tuple[str, Hook]]
-Noted: TypeAlias = dict[str, Tensor]  # values, by what they are
-
-SCORES = "scores"
-ROUNDING = 32  # relative to the largest value, in distances between neighbouring numbers at 1
 
 
 def closed_form_hooks(adapter: ModelAdapter) -> list[tuple[str, Hook]]:
@@ -39,94 +34,102 @@ def closed_form_hooks(adapter: ModelAdapter) -> list[tuple[str, Hook]]:
 
 # ------------------------------------------------------------------------------------------------------------- neurons
 def _at_neurons(adapter: ModelAdapter) -> Hooks:
-    if not re.fullmatch(ACTIVATIONS, str(getattr(adapter.model.cfg, "act_fn", None))):
+    config = adapter.model.cfg
+    mixed, gated = getattr(config, "num_experts", None), bool(getattr(config, "gated_mlp", False))
+    if mixed or not re.fullmatch(ACTIVATIONS, str(getattr(config, "act_fn", None))):
         return
     for layer in range(adapter.layers):
         mlp = neurons(adapter, layer)
-        if mlp is not None and {mlp.before, mlp.after} <= adapter.points.keys():
-            before = Noted()
-            for name in (mlp.before, mlp.gated):
-                if name is not None:
-                    yield name, PositionHook(note(before, name))
-            yield mlp.after, PositionHook(_activated, before)
+        if mlp is None or not {mlp.before, mlp.after} <= adapter.points.keys() or gated != (mlp.gated is not None):
+            continue
+        before = list[Tensor]()
+        for name in (mlp.before, mlp.gated):
+            if name is not None:
+                yield name, PositionHook(before.append)
+        yield mlp.after, PositionHook(_activated, before)
 
 
-def _activated(before: Noted, after: Tensor) -> Tensor:
-    inputs = [before.pop(name) for name in [*before]]
-    form = Pointwise.of(after, inputs) if after.requires_grad and _precise(after) else None
+def _activated(before: list[Tensor], after: Tensor) -> Tensor:
+    inputs = [before.pop() for _ in [*before]]
+    form = Pointwise.of(after, inputs) if after.requires_grad else None
     return after if form is None else written_out(form, after, inputs)
 
 
 # --------------------------------------------------------------------------------------------------------------- norms
+class Normed(NamedTuple):
+    """What a norm gave: as autograd recorded it, and written out."""
+
+    recorded: Tensor
+    written: Tensor
+
+
 def _at_norms(adapter: ModelAdapter) -> Hooks:
     for norm in norms(adapter):
-        noted = Noted()
-        yield norm.scale, PositionHook(_steady, noted)
-        yield norm.result, PositionHook(_normalised, float(adapter.model.cfg.eps), noted)
+        scales, results = list[Tensor](), list[Normed]()
+        yield norm.scale, PositionHook(_steady, scales)
+        yield norm.result, PositionHook(_normalised, float(adapter.model.cfg.eps), scales, results)
 
 
-def _steady(noted: Noted, scale: Tensor) -> Tensor:
+def _steady(scales: list[Tensor], scale: Tensor) -> Tensor:
     """A constant to divide by: how it depends on what it divides is part of the closed form."""
-    noted["scale"] = scale
+    scales.append(scale)
     return scale.detach()
 
 
-def _normalised(eps: float, noted: Noted, value: Tensor) -> Tensor:
-    """What a norm gives; one value where it normalises one tensor again, as for queries, keys and values."""
-    scale, constant = noted.pop("scale"), value.detach()
-    if "value" in noted and _same_source(noted["value"], value) and torch.equal(noted["value"], constant):
-        return noted["written"]
+def _normalised(eps: float, scales: list[Tensor], results: list[Normed], value: Tensor) -> Tensor:
+    """A layer's first norm runs three times, for queries, keys and values: on one tensor, with one result."""
+    scale, constant = scales.pop(), value.detach()
+    if results and _of_same_tensor(results[-1].recorded, value):
+        return results[-1].written
     square = scale.detach().square()
-    if not _agree(square - eps, square * constant.square().mean(-1, keepdim=True)):
-        return value * (scale.detach() / scale)
-    noted["value"], noted["written"] = value, written_out(Normalised(constant), value, [value])
-    return noted["written"]
+    if not agree(square - eps, square * constant.square().mean(-1, keepdim=True)):
+        return value * (scale.detach() / scale)  # which gives back how the scale changes
+    results.append(Normed(value, written_out(Normalised(constant), value, [value])))
+    return results[-1].written
 
 
-def _same_source(one: Tensor, other: Tensor) -> bool:
+def _of_same_tensor(one: Tensor, other: Tensor) -> bool:
+    """Whether a norm gave both for the same tensor: what it divided (and may have centred) is one node of the graph."""
     source = _source(one)
-    return source is not None and source is _source(other)
+    return source is not None and source is _source(other) and torch.equal(one, other)
 
 
 def _source(normalised: Tensor) -> Any:
-    """The node of autograd's graph that gave what was normalised: divided, and centred by some norms before that."""
     node = normalised.grad_fn and normalised.grad_fn.next_functions[0][0]
     return node.next_functions[0][0] if node is not None and node.name() == "SubBackward0" else node
 
 
 # ----------------------------------------------------------------------------------------------------------- attention
 def _at_attention(adapter: ModelAdapter) -> Hooks:
-    if (getattr(adapter.model.cfg, "attn_scores_soft_cap", None) or 0) > 0:
-        return
+    sinks = bool(getattr(adapter.model.cfg, "use_attention_sinks", False))
     for layer in range(adapter.layers):
-        noted, attention = Noted(), adapter.blocks[layer].attn
         for name, rotated in zip(queries_keys_names(layer), rotated_names(layer), strict=True):
-            yield name, note(noted, name)
             if rotated in adapter.points:
-                yield rotated, partial(_rotated, attention, noted, name)
-        yield scores_name(layer), note(noted, SCORES)
-        yield pattern_name(layer), partial(_pattern, float(attention.attn_scale), noted)
+                before = list[Tensor]()
+                yield name, before.append
+                yield rotated, partial(_rotated, adapter.blocks[layer].attn, before)
+        scores = list[Tensor]()
+        yield scores_name(layer), scores.append
+        yield pattern_name(layer), partial(_pattern, sinks, scores)
 
 
-def _rotated(attention: Any, noted: Noted, name: str, value: Float[Tensor, "batch pos head d"]) -> Tensor:
-    """What is noted as queries or keys from here on; those of a run from the first position are written out."""
-    before, noted[name] = noted[name], value
-    rotation = _rotation(attention, value)
-    if before.shape == value.shape and _agree(value.detach(), rotation.turned(before.detach())):
-        noted[name] = written_out(rotation, value, [before])
-    return noted[name]
+def _rotated(attention: Any, noted: list[Tensor], value: Float[Tensor, "batch pos head d"]) -> Tensor:
+    """Queries or keys of a run from the first position on; kept keys are rotated as well, and left as they are."""
+    before, rotation = noted.pop(), _rotation(attention, value)
+    if before.shape == value.shape and agree(value.detach(), rotation.turned(before.detach())):
+        return written_out(rotation, value, [before])
+    return value
 
 
 def _rotation(attention: Any, like: Float[Tensor, "batch pos head d"]) -> Rotated:
     """Of the first positions of a prompt."""
-    _, length, _, width = like.shape
-    angles, adjacent = (attention.rotary_cos, attention.rotary_sin), bool(attention.cfg.rotary_adjacent_pairs)
-    turned = angles[0].shape[1]
-    cos, sin = (rearrange(own[:length].to(like), "pos d -> pos 1 d") for own in angles)
-    first = torch.arange(turned, device=like.device) % 2 == 0 if adjacent else torch.arange(turned) < turned // 2
-    sin = torch.where(first.to(like.device), -sin, sin)
-    more = (0, width - turned)
-    return Rotated(pad(cos, more, value=1.0), pad(sin, more), partial(_partners, turned, adjacent))
+    length, width, turned = like.shape[1], like.shape[3], attention.rotary_cos.shape[1]
+    adjacent, entries = bool(attention.cfg.rotary_adjacent_pairs), torch.arange(turned, device=like.device)
+    first = entries % 2 == 0 if adjacent else entries < turned // 2
+    cos, sin = (own[:length].to(like) for own in (attention.rotary_cos, attention.rotary_sin))
+    sin = torch.where(first, -sin, sin)
+    cos, sin = pad(cos, (0, width - turned), value=1.0), pad(sin, (0, width - turned))
+    return Rotated(cos[:, None], sin[:, None], partial(_partners, turned, adjacent))
 
 
 def _partners(turned: int, adjacent: bool, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
@@ -138,24 +141,8 @@ def _partners(turned: int, adjacent: bool, x: Float[Tensor, "*batch d"]) -> Floa
     return torch.cat([x[..., turned // 2 :], x[..., : turned // 2]], -1)
 
 
-def _pattern(scale: float, noted: Noted, value: Float[Tensor, "batch head query key"]) -> Tensor:
-    scores = noted.pop(SCORES)
-    queries, keys = (rearrange(noted.pop(name), "batch pos head d -> batch head pos d") for name in [*noted])
-    keys = keys.repeat_interleave(queries.shape[1] // keys.shape[1], 1)
-    form = Pattern(value.detach(), queries.detach(), keys.detach(), scale)
-    masked = form.value <= 0  # and stays so
-    plain = form.queries @ form.keys.mT / scale
-    if _agree(scores.detach().masked_fill(masked, 0), plain.masked_fill(masked, 0)):
-        return written_out(form, value, [queries, keys])
-    return value
-
-
-def _agree(value: Tensor, other: Tensor) -> bool:
-    """Within rounding of each other."""
-    reach = ROUNDING * torch.finfo(value.dtype).eps * value.abs().max()
-    return _precise(value) and bool((value - other).abs().max() <= reach)
-
-
-def _precise(value: Tensor) -> bool:
-    """Half precision rounds too much to tell functions apart."""
-    return torch.finfo(value.dtype).bits >= 32
+def _pattern(sinks: bool, noted: list[Tensor], value: Float[Tensor, "batch head query key"]) -> Tensor:
+    scores, constant = noted.pop(), value.detach()
+    total = constant.sum(-1, keepdim=True)
+    plain = scores.detach().softmax(-1).nan_to_num() * (total if sinks else 1)
+    return written_out(Softmax(constant), value, [scores]) if agree(constant, plain) else value

@@ -1,12 +1,12 @@
 """Functions whose first and second derivatives are written out, in fewer operations than autograd records for them.
 
 The Hessian of g is multiplied by passing through all operations of g's gradient, once a product. What a norm or a
-pattern adds to these is several times what its derivatives need. `written_out` gives a value the derivatives of a
-`ClosedForm`:
+softmax adds to these is several times what its derivatives need. `written_out` gives a value the derivatives of a
+`ClosedForm`, the first and the second:
 
     Normalised    u / sqrt(mean(u²) + ε), as it is divided by its own size
     Rotated       a rotation of pairs of entries, by position
-    Pattern       softmax(q kᵀ / scale) over the keys
+    Softmax       over the last dimension
     Pointwise     any function of one or two numbers, entry by entry
 
 A product's directions come as batches (`is_grads_batched`), so only operations that can be batched are used.
@@ -20,8 +20,11 @@ from typing import Any, TypeAlias
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 Gradients: TypeAlias = tuple[Tensor | None, ...]
+
+ROUNDING = 32  # distances between neighbouring numbers
 
 
 class ClosedForm(ABC):
@@ -62,6 +65,7 @@ class _Gradients(torch.autograd.Function):
         return form.gradients(g)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *directions: Tensor) -> Gradients:  # type: ignore[override]
         return None, *ctx.second(*directions)
 
@@ -76,13 +80,13 @@ class Normalised(ClosedForm):
         return (g - self.value * self._along(g),)
 
     def second(self, g: Tensor) -> Callable[[Tensor], Gradients]:
-        along = self._along(g)
-        tripled, shared = 3 * along * self.value - g, g / self.value.shape[-1]
+        along_g = self._along(g)
+        by_along_v, by_both = 3 * along_g * self.value - g, g / self.value.shape[-1]
 
         def differentiated(v: Tensor) -> Gradients:
-            own = self._along(v)
-            both = (v * shared).sum(-1, keepdim=True)
-            return v - self.value * own, tripled * own - self.value * both - v * along
+            # With [ab] = mean(a b): v - u [uv] by g, and (3 [ug] u - g) [uv] - u [vg] - v [ug] by u.
+            along_v, both = self._along(v), (v * by_both).sum(-1, keepdim=True)
+            return v - self.value * along_v, by_along_v * along_v - self.value * both - v * along_g
 
         return differentiated
 
@@ -113,65 +117,74 @@ class Rotated(ClosedForm):
 
 
 @dataclass(frozen=True, eq=False)
-class Pattern(ClosedForm):
-    """``softmax(q kᵀ / scale + anything)``, of which the softmax may be masked or share its mass with a sink."""
+class Softmax(ClosedForm):
+    """A softmax over the last dimension, some of which may go to what is not among its entries (a sink)."""
 
-    value: Float[Tensor, "batch head query key"]
-    queries: Float[Tensor, "batch head query d"]
-    keys: Float[Tensor, "batch head key d"]
-    scale: float
+    value: Float[Tensor, "*batch entry"]
 
     def gradients(self, g: Tensor) -> Gradients:
-        return self._back(self.value * (g - self._mean(g)))
+        return (self.value * (g - self._mean(g)),)
 
-    def second(self, g: Tensor) -> Callable[[Tensor, Tensor], Gradients]:
+    def second(self, g: Tensor) -> Callable[[Tensor], Gradients]:
         centred = g - self._mean(g)
-        by_scores, lost = self.value * centred, self._mean(centred)  # 0 but for a sink
-        queries, keys = self.queries / self.scale, self.keys / self.scale
+        sunk = self._mean(centred)  # 0 without a sink
 
-        def differentiated(v_queries: Tensor, v_keys: Tensor) -> Gradients:
-            change = v_queries @ keys.mT + queries @ v_keys.mT
-            weighted = self.value * change
+        def differentiated(v: Tensor) -> Gradients:
+            # p (v - p·v) by g; and with c = g - p·g, of that times c: its own centred form.
+            weighted = self.value * v
             mean = weighted.sum(-1, keepdim=True)
             by_g = weighted - self.value * mean
-            bent = by_g * centred
-            scores = bent - self.value * (bent.sum(-1, keepdim=True) + mean * lost)
-            by_queries = scores @ keys + by_scores @ (v_keys / self.scale)
-            by_keys = scores.mT @ queries + by_scores.mT @ (v_queries / self.scale)
-            return by_g, by_queries, by_keys
+            changed = by_g * centred
+            return by_g, changed - self.value * (changed.sum(-1, keepdim=True) + mean * sunk)
 
         return differentiated
 
     def _mean(self, of: Tensor) -> Tensor:
         return (self.value * of).sum(-1, keepdim=True)
 
-    def _back(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """To queries and keys, from the scores that their products are."""
-        return scores @ self.keys / self.scale, scores.mT @ self.queries / self.scale
-
 
 @dataclass(frozen=True, eq=False)
 class Pointwise(ClosedForm):
-    """A function of numbers, entry by entry: its slopes by each, and by each pair (None: 0)."""
+    """A function of numbers, entry by entry: its slopes by each, and how these change with each (None: not at all)."""
 
     slopes: Sequence[Tensor]
-    bends: Sequence[Sequence[Tensor | None]]
+    changes: Sequence[Sequence[Tensor | None]]
 
     @classmethod
     def of(cls, value: Tensor, inputs: Sequence[Tensor]) -> "Pointwise | None":
-        """Of what autograd recorded between these; None, where that is nothing for one of them."""
-        slopes = torch.autograd.grad(value.sum(), inputs, create_graph=True, allow_unused=True)
-        recorded = [slope for slope in slopes if slope is not None]
-        if len(recorded) < len(inputs):
+        """Of what autograd recorded between these; None, if an entry depends on others of an input, or on none.
+
+        Where it depends on its own alone, weights of the value's entries are weights of the slopes.
+        """
+        weights = torch.linspace(1, 2, value.numel()).to(value).reshape(value.shape)
+        slopes = [
+            slope
+            for slope, weighted in zip(_slopes(value, inputs), _slopes(weights * value, inputs), strict=True)
+            if slope is not None and weighted is not None and agree(weights * slope.detach(), weighted.detach())
+        ]
+        if len(slopes) < len(inputs):
             return None
-        return cls([slope.detach() for slope in recorded], [_slopes(slope, inputs) for slope in recorded])
+        changes = [[_detached(change) for change in _slopes(slope, inputs)] for slope in slopes]
+        return cls([slope.detach() for slope in slopes], changes)
 
     def gradients(self, g: Tensor) -> Gradients:
         return tuple(g * slope for slope in self.slopes)
 
     def second(self, g: Tensor) -> Callable[..., Gradients]:
-        bent = [[None if bend is None else g * bend for bend in row] for row in self.bends]
-        return lambda *v: (_weighted(v, self.slopes), *(_weighted(v, column) for column in zip(*bent, strict=True)))
+        changes = [[None if change is None else g * change for change in row] for row in self.changes]
+        by_input = [*zip(*changes, strict=True)]
+        return lambda *v: (_weighted(v, self.slopes), *(_weighted(v, column) for column in by_input))
+
+
+def _slopes(value: Tensor, inputs: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    """The sum of the value's entries, differentiated by each input; None by those that it does not depend on."""
+    if not value.requires_grad:
+        return [None] * len(inputs)
+    return torch.autograd.grad(value.sum(), inputs, create_graph=True, allow_unused=True)
+
+
+def _detached(change: Tensor | None) -> Tensor | None:
+    return None if change is None else change.detach()
 
 
 def _weighted(directions: Sequence[Tensor], weights: Sequence[Tensor | None]) -> Tensor | None:
@@ -179,7 +192,7 @@ def _weighted(directions: Sequence[Tensor], weights: Sequence[Tensor | None]) ->
     return sum(terms[1:], terms[0]) if terms else None
 
 
-def _slopes(value: Tensor, inputs: Sequence[Tensor]) -> Sequence[Tensor | None]:
-    if not value.requires_grad:
-        return [None] * len(inputs)
-    return torch.autograd.grad(value.sum(), inputs, retain_graph=True, allow_unused=True)
+def agree(value: Tensor, other: Tensor) -> bool:
+    """Within rounding of each other, relative to the largest. Half precision rounds too much to tell."""
+    kind = torch.finfo(value.dtype)
+    return kind.bits >= 32 and bool((value - other).abs().max() <= ROUNDING * kind.eps * value.abs().max())

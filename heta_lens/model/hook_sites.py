@@ -63,9 +63,14 @@ def added_names(layer: int) -> tuple[str, str]:
     return f"blocks.{layer}.hook_attn_out", f"blocks.{layer}.hook_mlp_out"
 
 
-def last_steps(layer: int, names: Iterable[str]) -> list[str]:
-    """The hook points behind this layer's attention, if it is the last: no position sees another from there on."""
-    own = "|".join(("hook_resid_mid", "hook_mlp_in", r"ln2(_post)?\..*", r"mlp\..*", "hook_mlp_out", "hook_resid_post"))
+def after_attention_name(layer: int) -> str:
+    """The residual stream between a layer's attention and its MLP, where one follows the other."""
+    return f"blocks.{layer}.hook_resid_mid"
+
+
+def after_attention(layer: int, names: Iterable[str]) -> list[str]:
+    """Of these hook points, those that follow the last layer's attention: no position sees another from there on."""
+    own = r"hook_resid_mid|hook_mlp_in|ln2(_post)?\..*|mlp\..*|hook_mlp_out|hook_resid_post"
     return [name for name in names if re.fullmatch(rf"blocks\.{layer}\.({own})|ln_final\..*|unembed\..*", name)]
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from helpers import oracles, zoo
-from helpers.asking import plain_embeddings, plain_log_probs, predict, relative
+from helpers.asking import explain, plain_embeddings, plain_log_probs, predict, relative
 from heta_lens.methods.heta.segments import whole_segment
 from heta_lens.model import closed_form_parts
 from heta_lens.model.adapter import ModelAdapter
@@ -17,22 +17,22 @@ from heta_lens.model.closed_form_parts import closed_form_hooks
 
 N = 6
 ROUNDING = 1e-12  # relative, in float64: of the models that are float64 throughout
-SAME_PARTS = {"Normalised": 5, "Rotated": 4, "Pattern": 2, "Pointwise": 2}  # of two layers
+SAME_PARTS = {"Normalised": 5, "Rotated": 4, "Softmax": 2, "Pointwise": 2}  # of two layers
 PARTS = {
-    "hooked-gpt2": {"Normalised": 5, "Pattern": 2, "Pointwise": 2},
+    "hooked-gpt2": {"Normalised": 5, "Softmax": 2, "Pointwise": 2},
     "hooked-gptj": SAME_PARTS,
     "hooked-llama": SAME_PARTS,
     "hooked-phi3": SAME_PARTS,
     "hooked-qwen2": SAME_PARTS,
-    "hooked-standard": {"Normalised": 5, "Pattern": 2, "Pointwise": 2},
+    "hooked-standard": {"Normalised": 5, "Softmax": 2, "Pointwise": 2},
     "hooked-rotary_gqa": SAME_PARTS,
     "hooked-parallel": SAME_PARTS,
-    "hooked-alibi": {"Normalised": 5, "Pointwise": 2},  # distances are added to its scores
-    "hooked-shortformer": {"Pattern": 2, "Pointwise": 2},
-    "hooked-attn_only": {"Normalised": 3, "Pattern": 2},
-    "hooked-local": {"Normalised": 5, "Pattern": 2, "Pointwise": 2},
+    "hooked-alibi": {"Normalised": 5, "Softmax": 2, "Pointwise": 2},
+    "hooked-shortformer": {"Normalised": 5, "Softmax": 2, "Pointwise": 2},
+    "hooked-attn_only": {"Normalised": 3, "Softmax": 2},
+    "hooked-local": {"Normalised": 5, "Softmax": 2, "Pointwise": 2},
     "hooked-sinks": SAME_PARTS,
-    "hooked-relu": {"Normalised": 5, "Pattern": 2, "Pointwise": 2},
+    "hooked-relu": {"Normalised": 5, "Softmax": 2, "Pointwise": 2},
     "hooked-post_norm": {**SAME_PARTS, "Normalised": 9},
 }
 
@@ -75,6 +75,20 @@ def test_the_hessian_is_that_of_the_model_as_it_is(
     assert relative(found, plain) < (ROUNDING if zoo.tolerance(name) == zoo.EXACT else zoo.FLOAT32_NORMS)
 
 
+@pytest.mark.parametrize(("name", "build"), zoo.named("gpt2|llama|alibi|local|parallel|sinks|gemma2"))
+@pytest.mark.parametrize("options", [{}, {"variant": "win", "window": 12}, {"groups": None, "probes": 2}])
+def test_runs_that_continue_kept_keys_have_the_same_curvature(
+    name: str, build: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, length = build(), 40  # long enough for late tokens to have a graph of their own
+    found = explain(model, zoo.prompt(model, length), 7, gamma=0, **options)
+    assert found.diagnostics["prefix_reuse"] == "on"
+    monkeypatch.setattr("heta_lens.methods.heta.segments.closed_form_hooks", lambda _: [])
+    plain = explain(model, zoo.prompt(model, length), 7, gamma=0, **options)
+    close = ROUNDING if zoo.tolerance(name) == zoo.EXACT else zoo.FLOAT32_NORMS
+    assert relative(found.parts["curvature"], plain.parts["curvature"]) < close
+
+
 @pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
 @pytest.mark.parametrize("name", PARTS)
 def test_which_parts_are_written_out_and_each_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,6 +98,12 @@ def test_which_parts_are_written_out_and_each_once(name: str, monkeypatch: pytes
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bloom"])
 def test_a_bridge_has_its_neurons_written_out(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert written(zoo.bridge(family), monkeypatch) == {"Pointwise": 2}
+
+
+def test_a_mixture_of_experts_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert written(zoo.bridge("gptoss"), monkeypatch) == {}
+    monkeypatch.setattr(zoo.bridge("gptoss").cfg, "num_experts", None)  # even if it does not say that it is one
+    assert written(zoo.bridge("gptoss"), monkeypatch) == {}
 
 
 @pytest.mark.parametrize("build", zoo.models("gpt2|llama"))
@@ -102,10 +122,13 @@ def test_a_part_that_is_not_what_its_hook_points_say_is_left_alone(monkeypatch: 
     model.cfg.eps = 0.5  # not what its norms add
     assert written(model, monkeypatch) == {kind: count for kind, count in plain.items() if kind != "Normalised"}
     for block in model.blocks:
-        block.attn.attn_scale *= 2  # after which the pattern is computed anew, and agrees again
-    assert written(model, monkeypatch)["Pattern"] == 2
-    model.cfg.attn_scores_soft_cap = 1e3  # which is nearly no cap
-    assert "Pattern" not in written(model, monkeypatch)
+        block.mlp.act_fn = lambda x: x * x.softmax(-1)  # not what its configuration says
+    assert "Pointwise" not in written(model, monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            torch.nn.functional, "softmax", lambda scores, dim: scores.exp() / (1 + scores.exp().sum(dim, True))
+        )
+        assert "Softmax" not in written(model, monkeypatch)
 
 
 @pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from heta_lens.model.closed_forms import Normalised, Pattern, Pointwise, Rotated, written_out
+from heta_lens.model.closed_forms import Normalised, Pointwise, Rotated, Softmax, written_out
 
 N, D, HEADS = 4, 6, 2
 
@@ -30,11 +30,11 @@ def rotated(x: Tensor) -> Tensor:
     return written_out(form, form.turned(x.detach()), [x])
 
 
-def pattern(sink: bool, queries: Tensor, keys: Tensor) -> Tensor:
-    scores = (queries @ keys.mT / 1.7).masked_fill(torch.ones(N, N).triu(1).bool(), -torch.inf)
-    columns = torch.cat([scores, torch.zeros(1, HEADS, N, 1, dtype=torch.float64)], -1) if sink else scores
+def softmax(sink: bool, scores: Tensor) -> Tensor:
+    masked = scores.masked_fill(torch.ones(N, N).triu(1).bool(), -torch.inf)
+    columns = torch.cat([masked, torch.zeros(1, HEADS, N, 1, dtype=torch.float64)], -1) if sink else masked
     value = columns.softmax(-1)[..., :N].detach()
-    return written_out(Pattern(value, queries.detach(), keys.detach(), 1.7), value, [queries, keys])
+    return written_out(Softmax(value), value, [scores])
 
 
 def gated(before: Tensor, linear: Tensor) -> Tensor:
@@ -51,13 +51,12 @@ def pointwise(value: Tensor, inputs: list[Tensor]) -> Tensor:
     return written_out(form, value, inputs)
 
 
-HEAD = (1, HEADS, N, D)
 FUNCTIONS = {
     "normalised": (partial(normalised, 0.0), [random(1, N, D)]),
     "normalised with epsilon": (partial(normalised, 0.3), [random(1, N, D)]),
     "rotated": (rotated, [random(1, N, HEADS, D)]),
-    "pattern": (partial(pattern, False), [random(*HEAD), random(*HEAD, seed=1)]),
-    "pattern with a sink": (partial(pattern, True), [random(*HEAD), random(*HEAD, seed=1)]),
+    "softmax": (partial(softmax, False), [random(1, HEADS, N, N)]),
+    "softmax with a sink": (partial(softmax, True), [random(1, HEADS, N, N)]),
     "gated": (gated, [random(1, N, D), random(1, N, D, seed=1)]),
     "gelu": (partial(activated, torch.nn.functional.gelu), [random(1, N, D)]),
     "relu": (partial(activated, torch.nn.functional.relu), [random(1, N, D)]),
@@ -77,7 +76,7 @@ def test_a_wrong_second_derivative_would_be_noticed(name: str, monkeypatch: pyte
     if name in ("rotated", "relu"):
         pytest.skip("it has none")
     function, inputs = FUNCTIONS[name]
-    for kind in (Normalised, Pattern, Pointwise):
+    for kind in (Normalised, Softmax, Pointwise):
         monkeypatch.setattr(kind, "second", first_only(kind.second))
     assert not gradgradcheck(function, inputs, raise_exception=False)
 
@@ -101,6 +100,18 @@ def test_a_function_without_slopes_that_change_has_no_second_derivative() -> Non
     assert torch.autograd.grad(slope.sum(), x, allow_unused=True)[0] is None
 
 
-def test_what_does_not_depend_on_an_input_has_no_closed_form() -> None:
-    x, other = random(N), random(N, seed=1)
+def test_what_does_not_depend_on_an_input_or_mixes_its_entries_is_not_pointwise() -> None:
+    x, other = random(N, D), random(N, D, seed=1)
+    assert Pointwise.of(x**2, [x]) is not None
     assert Pointwise.of(x**2, [x, other]) is None
+    assert Pointwise.of(x**2 * x.softmax(-1), [x]) is None
+    assert Pointwise.of(x**2 + x.mean(0), [x]) is None
+
+
+def test_third_derivatives_are_refused() -> None:
+    x, direction = random(N, D), random(N, D, seed=1)
+    (slope,) = torch.autograd.grad(normalised(0.0, x).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad((slope * direction).sum(), x, create_graph=True)
+    for by in (x, direction):
+        with pytest.raises(RuntimeError, match=r"once_differentiable|not have been used"):
+            torch.autograd.grad(second.sum(), by, retain_graph=True)
