@@ -95,6 +95,7 @@ class ModelAdapter:
         every = torch.tensor([range(self.vocabulary) if ids is None else ids], device=self.device)
         return _embedded(self.model, every, bare=bool(self.user_hooks()))[0]
 
+    @one_at_a_time("self")  # another thread's hooks must not say where positions are dropped
     def run(
         self,
         ids: Int[Tensor, "batch pos"],
