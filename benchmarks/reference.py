@@ -26,7 +26,7 @@ class Graph(NamedTuple):
     gradient: Float[Tensor, "pos d"]
 
 
-def literal_curvature(
+def naive_curvature(
     model: Any, ids: Int[Tensor, "1 pos"], target: int, positions: Sequence[int], probes: int, seed: int
 ) -> Float[Tensor, "part"]:
     graph = gradient_graph(model, ids, target)
@@ -56,7 +56,7 @@ def block_curvature(graph: Graph, position: int, probes: int, seed: int) -> Floa
 
 
 @torch.no_grad()
-def literal_information(model: Any, ids: Int[Tensor, "1 pos"], positions: Sequence[int]) -> Float[Tensor, "part"]:
+def naive_information(model: Any, ids: Int[Tensor, "1 pos"], positions: Sequence[int]) -> Float[Tensor, "part"]:
     """I_i: a run of the whole prompt for every token, with zeros in place of its embedding."""
     clean = log_probs(model, ids, lambda live: live)
     divergences = []

@@ -15,8 +15,8 @@ TITLE = "Early and late tokens apart"
 NOTE = """\
 The products of late tokens need not run what is before them, if their groups have no early ones. Fewer groups save as
 much; their error of sharing (L1 to one-by-one probes with the same signs) is somewhat larger, and smaller than chance's
-in either case (*Error at equal numbers of products*)."""
-COLUMNS = ["model", "way", "whole runs' worth of products", "L1"]
+in either case (*Error at equal numbers of HVPs*)."""
+COLUMNS = ["model", "way", "whole runs' worth of HVPs", "L1"]
 
 
 def rows(name: str, prediction: Any) -> Iterator[list[str]]:

@@ -1,4 +1,4 @@
-"""Error at equal numbers of products: few groups with many probes, or the other way round."""
+"""Error at equal numbers of HVPs: few groups with many probes, or the other way round."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -7,12 +7,12 @@ from typing import Any
 
 from benchmarks.groups.asked import LENGTH, SEEDS, Scores, cross_talk, expectation, found
 
-TITLE = "Error at equal numbers of products"
+TITLE = "Error at equal numbers of HVPs"
 GROUPS, PRODUCTS = (4, 8, 16, 32), (40, 80, 160, 320)
 NOTE = f"""\
 {LENGTH} tokens, means over {SEEDS} seeds, the same for every row; `None` probes every token alone. *Before* is before
 the cross-talk is taken out; ΣS is how far the sum of the curvature is off (where `None` is off as well, by chance)."""
-COLUMNS = ["model", "groups", "probes", "products", "L1", "L1 before", "ΣS, %", "ΣS before, %"]
+COLUMNS = ["model", "groups", "probes", "HVPs", "L1", "L1 before", "ΣS, %", "ΣS before, %"]
 
 
 def rows(name: str, prediction: Any) -> Iterator[list[str]]:

@@ -14,7 +14,7 @@ TITLE = "Pairs of tokens"
 COLUMNS = [
     "model",
     "groups",
-    "products",
+    "HVPs",
     "error of the 20 largest, %",
     "of these found",
     "L1 of all, %",

@@ -50,7 +50,7 @@ def main(
     stories = stories3m.MODEL.is_dir()
     names = (["stories3M"] if stories else []) + ["demo"]
     made: dict[str, Callable[[str, int, int], Table]] = {
-        f"captum, and the literal loop of HETA, {name}": partial(with_captum, name) for name in names
+        f"captum, and the naive implementation of HETA, {name}": partial(with_captum, name) for name in names
     }
     if stories and PYTHON.exists():
         made["inseq, lxt and context-cite, stories3M"] = with_others

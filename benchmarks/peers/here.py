@@ -1,4 +1,4 @@
-"""What captum does in this process, given the model's embeddings; and the literal loop of HETA."""
+"""What captum does in this process, given the model's embeddings; and the naive implementation of HETA."""
 
 import time
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from torch import Tensor
 import heta_lens
 from benchmarks.peak_memory import peak
 from benchmarks.peers.work import Asked, Ran, Side, Work
-from benchmarks.reference import literal_curvature, literal_information
+from benchmarks.reference import naive_curvature, naive_information
 
 
 class Embedded:
@@ -85,7 +85,7 @@ def _embedded(asked: Asked, explain: Callable[[Embedded, int], Tensor]) -> Side:
 
 
 @dataclass(frozen=True, eq=False)
-class LiteralLoop:
+class NaiveImplementation:
     """Equation 4 as it is written: a product for every token and probe, a run of the whole prompt for every token."""
 
     asked: Asked
@@ -95,8 +95,8 @@ class LiteralLoop:
 
     def __call__(self) -> Tensor:
         asked, every = self.asked, range(self.asked.ids.shape[1])
-        curvature = literal_curvature(asked.model, asked.ids, asked.target, every, self.probes, self.seed)
-        return self.gate * (curvature + literal_information(asked.model, asked.ids, every)) / 2
+        curvature = naive_curvature(asked.model, asked.ids, asked.target, every, self.probes, self.seed)
+        return self.gate * (curvature + naive_information(asked.model, asked.ids, every)) / 2
 
     def side(self) -> Side:
         n = self.asked.ids.shape[1]
@@ -112,7 +112,7 @@ class LiteralLoop:
 def by_hand(asked: Asked) -> list[Work]:
     """The gate is taken from us: it needs no run."""
     gate = heta_lens.attribute(asked.cache, asked.target, tokens=asked.ids, variant="transition_only").scores
-    loop = LiteralLoop(asked, gate).side()
+    loop = NaiveImplementation(asked, gate).side()
     return [
         Work("HETA", loop, "heta", {}, False, batches=(1,)),
         Work("HETA, groups=None", loop, "heta", {"groups": None}, True, batches=(1,)),

@@ -1,1 +1,1 @@
-"""How fast scores are found, against the literal loop and against cheaper ways."""
+"""How fast scores are found, against the naive implementation and against cheaper ways."""

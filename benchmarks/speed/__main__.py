@@ -1,9 +1,9 @@
-"""What an exact score costs beside the paper's formulas taken literally, and what cheaper ways cost beside that.
+"""The cost of scores and of cheaper ways to them, beside a naive implementation of the paper's formulas.
 
 `python -m benchmarks.speed` writes RESULTS.md and the table in the README; with `--model` or `--length`, that model's
 tables or the rows of that length; with another option it only shows what it finds.
-The literal loop is `benchmarks/reference.py`: one full-length product for each token and probe, one full run for each
-masked token.
+The naive implementation is `benchmarks/reference.py`: one full-length HVP for each token and probe, one full run for
+each masked token.
 
 Long contexts would take hours, so a part of the work is measured and stands for the rest (see `parts.py`).
 """

@@ -12,13 +12,13 @@ SMALL = 10**7  # parameters; of a larger model, whole scores are asked of the sh
 
 
 class Plan(NamedTuple):
-    """Probes a token, and how many tokens of the literal loop and groups of the exact path are measured; None for all.
+    """Probes per token, and how much is measured: tokens of the naive implementation, groups of ours; None for all.
 
     Of a group, as many tokens are measured as are done at once.
     """
 
     probes: int
-    literal: int | None
+    naive: int | None
     groups: int | None
     batch: int | Literal["auto"] = "auto"
 

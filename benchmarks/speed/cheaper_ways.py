@@ -25,11 +25,11 @@ WAYS: dict[str, dict[str, Any]] = {  # 0 stands for half of the layers, and for 
     'variant="gn"': {"variant": "gn"},
     'variant="win", window N/4': {"variant": "win", "window": 0},
 }
-WAY_COLUMNS = ["N", "way", "s", "literal / this", "one by one / this", "HVPs", "ρ", "L1", "top ten in common"]
+WAY_COLUMNS = ["N", "way", "s", "naive / this", "one by one / this", "HVPs", "ρ", "L1", "top ten in common"]
 
 
-def way_rows(case: Case, literal: float) -> Iterator[list[str]]:
-    """Whole scores, each found once; ``literal`` are the seconds of the literal loop."""
+def way_rows(case: Case, naive: float) -> Iterator[list[str]]:
+    """Whole scores, each found once; ``naive`` are the seconds of the naive implementation."""
     n, drawn = case.ids.shape[1], {"probes": case.plan.probes}
     exact, whole = explained(case, drawn | ALONE)
     for way, options in {"groups=None": ALONE, **WAYS}.items():
@@ -43,7 +43,7 @@ def way_rows(case: Case, literal: float) -> Iterator[list[str]]:
             str(n),
             way,
             number(seconds),
-            number(literal / seconds),
+            number(naive / seconds),
             number(whole / seconds),
             str(attribution.diagnostics["hvps"]),
             f"{agreed['rank_correlation']:.3f}",

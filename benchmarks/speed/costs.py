@@ -1,4 +1,4 @@
-"""The literal loop and ours: seconds, FLOPs, memory, and how far their numbers differ."""
+"""The naive implementation and ours: seconds, FLOPs, memory, and how far their numbers differ."""
 
 import gc
 import time
@@ -17,7 +17,7 @@ from benchmarks.speed.parts import ALONE, PARTS, ROW, Measured, Read, one_by_one
 
 
 class Cost(NamedTuple):
-    """Of one part of the score, literal and ours: seconds of each repeat, FLOPs, MiB; and how far the parts differ."""
+    """Of one part of the score, naive and ours: seconds of each repeat, FLOPs, MiB; and how far the parts differ."""
 
     seconds: list[tuple[float, float]]
     flops: tuple[float, float]
@@ -26,7 +26,7 @@ class Cost(NamedTuple):
     difference: float
 
     @property
-    def literal(self) -> float:
+    def naive(self) -> float:
         return median(seconds for seconds, _ in self.seconds)
 
     @property
@@ -47,8 +47,8 @@ def costs(case: Case, repeats: int, *, long: bool = False) -> dict[str, Cost]:
     }
 
 
-def compared(case: Case, literal: Any, ours: dict[str, Any], repeats: int) -> dict[str, Cost]:
-    """Each of our ways to a part of the score, beside the literal loop."""
+def compared(case: Case, naive: Any, ours: dict[str, Any], repeats: int) -> dict[str, Cost]:
+    """Each of our ways to a part of the score, beside the naive implementation."""
 
     def running(way: str) -> Callable[[Case, Read], Measured]:
         def run(case: Case, read: Read) -> Measured:
@@ -59,7 +59,7 @@ def compared(case: Case, literal: Any, ours: dict[str, Any], repeats: int) -> di
         return run
 
     probes = case.plan.probes
-    every = {"literal": literal, **{way: running(way) for way in ours}}
+    every = {"naive": naive, **{way: running(way) for way in ours}}
     seen, memory = dict[str, Measured](), dict[str, float]()
     for way, run in every.items():
         with Held() as held:
@@ -69,11 +69,11 @@ def compared(case: Case, literal: Any, ours: dict[str, Any], repeats: int) -> di
     floor = floors(case.model.cfg, case.ids.shape[1], probes)
     return {
         way: Cost(
-            [(one["literal"], one[way]) for one in seconds],
-            (seen["literal"].total, seen[way].total),
-            (memory["literal"], memory[way]),
+            [(one["naive"], one[way]) for one in seconds],
+            (seen["naive"].total, seen[way].total),
+            (memory["naive"], memory[way]),
             floor[way],
-            gap(seen["literal"].found, seen[way].found),
+            gap(seen["naive"].found, seen[way].found),
         )
         for way in ours
     }
@@ -87,17 +87,17 @@ def gap(expected: dict[int, float], actual: dict[int, float]) -> float:
 
 
 COSTS = [
-    "N", "probes", "part", "literal, s", "ours, s", "literal / ours", "literal, forwards", "ours, forwards",
-    "ours / floor", "literal, MiB", "ours, MiB", "difference",
+    "N", "probes", "part", "naive, s", "ours, s", "naive / ours", "naive, forwards", "ours, forwards",
+    "ours / floor", "naive, MiB", "ours, MiB", "difference",
 ]  # fmt: skip
 
 
 def cost_rows(case: Case, part_costs: dict[str, Cost]) -> Iterator[list[str]]:
-    forward, about = forward_flops(case), "" if case.plan.literal is None else "~"
+    forward, about = forward_flops(case), "" if case.plan.naive is None else "~"
     parts = [part_costs[part] for part in PARTS]
     taken = zip(*(part.seconds for part in parts), strict=True)
     together = Cost(
-        [(sum(literal), sum(ours)) for literal, ours in (zip(*both, strict=True) for both in taken)],
+        [(sum(naive), sum(ours)) for naive, ours in (zip(*both, strict=True) for both in taken)],
         (sum(p.flops[0] for p in parts), sum(p.flops[1] for p in parts)),
         (max(p.memory[0] for p in parts), max(p.memory[1] for p in parts)),
         sum(p.floor for p in parts),
@@ -105,12 +105,12 @@ def cost_rows(case: Case, part_costs: dict[str, Cost]) -> Iterator[list[str]]:
     )
     shown = {**{part: part_costs[part] for part in PARTS}, "together": together}
     for part, one in (shown | part_costs).items():
-        ratios = [literal / ours for literal, ours in one.seconds]
+        ratios = [naive / ours for naive, ours in one.seconds]
         yield [
             str(case.ids.shape[1]),
             str(case.plan.probes),
             part,
-            *(f"{about}{number(seconds)}" for seconds in (one.literal, one.ours)),
+            *(f"{about}{number(seconds)}" for seconds in (one.naive, one.ours)),
             f"{about}{number(median(ratios))} ({number(min(ratios))}–{number(max(ratios))})",
             *(f"{about}{number(flops / forward)}" for flops in one.flops),
             f"{about}{one.flops[1] / one.floor:.2f}",
@@ -119,19 +119,19 @@ def cost_rows(case: Case, part_costs: dict[str, Cost]) -> Iterator[list[str]]:
         ]
 
 
-WAIT_COLUMNS = ["tokens of context", "probes", "literal loop", "`attribute(cache)`", '`support="row"`']
+WAIT_COLUMNS = ["tokens of context", "probes", "naive implementation", "`attribute(cache)`", '`support="row"`']
 
 
 def wait_row(n: int, probes: int, part_costs: dict[str, Cost]) -> list[str]:
-    literal, ours = (sum(getattr(part_costs[part], of) for part in PARTS) for of in ("literal", "ours"))
+    naive, ours = (sum(getattr(part_costs[part], of) for part in PARTS) for of in ("naive", "ours"))
     row = part_costs[ROW].ours + part_costs["information"].ours
-    said = (f"{number(literal / seconds)} times as fast ({number(seconds)} s)" for seconds in (ours, row))
-    return [str(n), str(probes), f"{number(literal)} s", *said]
+    said = (f"{number(naive / seconds)} times as fast ({number(seconds)} s)" for seconds in (ours, row))
+    return [str(n), str(probes), f"{number(naive)} s", *said]
 
 
 FLOP_COLUMNS = [
     "N",
-    "products with H",
+    "HVPs",
     "masked runs",
     "curvature, GFLOP",
     "information, GFLOP",

@@ -9,7 +9,7 @@ from heta_lens._util.versions import versions
 RESULTS = HERE / "RESULTS.md"
 Table = tuple[str, list[str], list[list[str]]]
 TELLING = (
-    "the literal loop and ours",
+    "the naive implementation and ours",
     "FLOPs by context length",
     "cheaper ways, whole scores",
     "a long context",
@@ -19,15 +19,15 @@ WAIT_TITLE = "What you wait for"
 README = HERE.parent / "README.md"
 MARKS = "<!-- what you wait for -->", "<!-- until here -->"
 LEGEND = """\
-**literal** is [`reference.py`](reference.py): the formulas as they stand, every token probed alone. **ours** is what
-`Heta()` does: tokens share products in groups, which makes the curvature another estimate of the same expectation;
-with `groups=None`, and for the information, it gives the same numbers (*difference* is the largest, relative to the
-largest entry, in float32). Not counted, once a prompt: the run
-that filled the cache, the one that checks it, and those that keep keys and values. Ratios are of runs that took turns:
-their median, with the least and the most (N = 2048: one run).
+**naive** is [`reference.py`](reference.py), a naive implementation: the formulas as they stand, every token probed
+alone. **ours** is what `Heta()` does: tokens share HVPs in groups, which makes the curvature another estimate of the
+same expectation; with `groups=None`, and for the information, it gives the same numbers (*difference* is the largest,
+relative to the largest entry, in float32). Not counted, once per prompt: the run that filled the cache, the one that
+checks it, and those that keep keys and values. Ratios are of runs that took turns: their median, with the least and the
+most (N = 2048: one run, before derivatives had closed forms).
 
-**~** extrapolated: from a few tokens of the literal loop, which all cost the same; from one probe, where tokens share
-products; else from a few neighbouring tokens that begin together, interpolated over positions.
+**~** extrapolated: from a few tokens of the naive implementation, which all cost the same; from one probe, where tokens
+share HVPs; else from a few neighbouring tokens that begin together, interpolated over positions.
 
 **forwards** are FLOPs that torch counted, in units of one clean run of the prompt with every position unembedded. The
 **floor** is worked out from the model's sizes: a product costs two runs of the token's own suffix (of the whole prompt,

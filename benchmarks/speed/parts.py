@@ -1,8 +1,8 @@
-"""What the parts of the score cost: by the literal loop, and as `Heta` finds them.
+"""What the parts of the score cost: by the naive implementation, and as `Heta` finds them.
 
-A part of the work is measured and stands for the rest: the literal loop costs the same for every token; the exact path
-costs a start for each group of neighbours and then as much for each of its tokens, and both are interpolated over how
-many positions a run passes through.
+A part of the work is measured and stands for the rest: the naive implementation costs the same for every token; the
+exact path costs a start for each group of neighbours and then as much for each of its tokens, and both are
+interpolated over how many positions a run passes through.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import heta_lens
-from benchmarks.reference import block_curvature, gradient_graph, literal_information
+from benchmarks.reference import block_curvature, gradient_graph, naive_information
 from benchmarks.speed.cases import Case, Plan
 from benchmarks.speed.models import SEED
 from heta_lens._util.divergence import DIVERGENCES
@@ -65,9 +65,9 @@ def reach(piece: Segment, group: Sequence[int]) -> int:
     return len(piece.states) - group[0]
 
 
-def literal_s(case: Case, read: Read) -> Measured:
+def naive_s(case: Case, read: Read) -> Measured:
     groups = grouped(case.whole, per_product(case.plan.probes), case.plan)[1]
-    tokens = spread([group[0] for group in groups] if case.plan.literal else range(len(case.ids[0])), case.plan.literal)
+    tokens = spread([group[0] for group in groups] if case.plan.naive else range(len(case.ids[0])), case.plan.naive)
     begun = read()
     graph = gradient_graph(case.model, case.ids, case.target)
     built = read()
@@ -75,11 +75,11 @@ def literal_s(case: Case, read: Read) -> Measured:
     return Measured(built - begun + (read() - built) / len(tokens) * case.ids.shape[1], curvatures)
 
 
-def literal_i(case: Case, read: Read) -> Measured:
+def naive_i(case: Case, read: Read) -> Measured:
     groups = grouped(case.whole, MASKED, case.plan)[1]
-    tokens = spread([group[0] for group in groups] if case.plan.literal else range(len(case.ids[0])), case.plan.literal)
+    tokens = spread([group[0] for group in groups] if case.plan.naive else range(len(case.ids[0])), case.plan.naive)
     begun = read()
-    divergences = literal_information(case.model, case.ids, tokens).tolist()
+    divergences = naive_information(case.model, case.ids, tokens).tolist()
     each = (read() - begun) / (1 + len(tokens))
     return Measured(each * (1 + case.ids.shape[1]), dict(zip(tokens, divergences, strict=True)))
 
@@ -183,5 +183,5 @@ def exact_i(case: Case, read: Read, piece: Segment | None = None) -> Measured:
     return Measured(extrapolated(measured, [reach(piece, group) for group in groups], [*map(len, groups)]), divergences)
 
 
-PARTS: dict[str, tuple[Any, Any]] = {"curvature": (literal_s, grouped_s), "information": (literal_i, exact_i)}
+PARTS: dict[str, tuple[Any, Any]] = {"curvature": (naive_s, grouped_s), "information": (naive_i, exact_i)}
 ROW, ALONE = 'curvature, support="row"', "curvature, groups=None"

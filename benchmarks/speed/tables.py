@@ -34,7 +34,7 @@ def measured(name: str, lengths: list[int], repeats: int, probes: int | None, co
         if name == WAITED and n in SHOWN:
             rows["waits"].append(wait_row(n, case.plan.probes, part_costs))
         if n <= (128 if parameters < SMALL else 32):
-            rows["ways"] += way_rows(case, sum(part_costs[part].literal for part in PARTS))
+            rows["ways"] += way_rows(case, sum(part_costs[part].naive for part in PARTS))
         if n >= LONG:
             rows["long"] += long_rows(case, part_costs)
         for telling, of in zip(TELLING, COLUMNS, strict=False):

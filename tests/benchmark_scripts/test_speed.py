@@ -1,4 +1,4 @@
-"""The literal loop that speed is measured against gives the library's numbers, and the table counts what it says."""
+"""The naive implementation that speed is measured against gives the library's numbers, and counts are what they say."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ from rich.console import Console
 
 from benchmarks import long
 from benchmarks.peak_memory import peak
-from benchmarks.reference import literal_curvature, literal_information
+from benchmarks.reference import naive_curvature, naive_information
 from benchmarks.speed import cheaper_ways, models, tables
 from benchmarks.speed.cases import Case, Plan
 from benchmarks.speed.costs import COSTS, FLOP_COLUMNS, cost_rows, costs, flop_row
 from benchmarks.speed.flops import counted, forward_flops, suffix_flops
 from benchmarks.speed.long_contexts import LONG_COLUMNS, long_rows
 from benchmarks.speed.pages import MARKS, README, WAIT_TITLE, page, rewritten
-from benchmarks.speed.parts import PARTS, ROW, extrapolated, grouped_s, literal_s, one_by_one_s
+from benchmarks.speed.parts import PARTS, ROW, extrapolated, grouped_s, naive_s, one_by_one_s
 from helpers import zoo
 from helpers.asking import explain, relative
 from heta_lens.model.batching import Batches
@@ -31,18 +31,18 @@ def case() -> Case:
 
 
 @pytest.mark.parametrize("build", zoo.models(SEVERAL))
-def test_the_literal_loop_finds_the_same_parts(build: Any) -> None:
+def test_the_naive_implementation_finds_the_same_parts(build: Any) -> None:
     model = build()
     ids, some = zoo.prompt(model), [0, 3, 7]
     parts = explain(model, ids, TARGET, probes=PROBES, seed=SEED).parts
-    curvature = literal_curvature(model, ids, TARGET, some, PROBES, SEED)
+    curvature = naive_curvature(model, ids, TARGET, some, PROBES, SEED)
     assert relative(parts["curvature"][some], curvature) < 1e-6
-    assert relative(parts["information"][some], literal_information(model, ids, some)) < 1e-6
+    assert relative(parts["information"][some], naive_information(model, ids, some)) < 1e-6
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("unchecked")
-def test_it_costs_less_than_the_literal_loop_and_more_than_the_floor(case: Case) -> None:
+def test_it_costs_less_than_the_naive_implementation_and_more_than_the_floor(case: Case) -> None:
     found = costs(case, 2)
     for part, cost in found.items():
         assert cost.difference < 1e-6 or part == ROW  # which is another number
@@ -68,14 +68,14 @@ def test_products_are_as_many_whatever_the_length_and_flops_grow_with_it() -> No
         rows.append(dict(zip(FLOP_COLUMNS, flop_row(case, costs(case, 1)), strict=True)))
     short, long = rows
     assert (short["N"], long["N"]) == ("20", "40")
-    assert short["products with H"] == long["products with H"] == str(2 * 16 + 1)
+    assert short["HVPs"] == long["HVPs"] == str(2 * 16 + 1)
     assert [row["masked runs"] for row in rows] == ["21", "41"]
     growth = {column: float(long[column]) / float(short[column]) for column in FLOP_COLUMNS[3:6]}
     assert 1.9 < growth["curvature, GFLOP"] < 4.2  # at most attention's own square
 
 
 @pytest.mark.sample(quick=1)
-@pytest.mark.parametrize("ways", [*PARTS.values(), (literal_s, one_by_one_s)])
+@pytest.mark.parametrize("ways", [*PARTS.values(), (naive_s, one_by_one_s)])
 def test_a_sample_stands_for_all(ways: tuple[Any, Any]) -> None:
     """By the FLOPs that are counted, which chance has no part in; a plan without limits measures every token."""
     model = zoo.native_bridge()
