@@ -118,9 +118,9 @@ class ModelAdapter:
         return logits.to(self.device, torch.promote_types(logits.dtype, torch.float32))
 
     def _read_site(self, added: Sequence[tuple[str, Hook]]) -> str:
-        """Where a run drops the positions that are not read: as soon as none sees another, if no hook tells them apart.
+        """Where a run drops the positions that are not read: after the last attention, if no hook may need the others.
 
-        A bridge's layers add to all that went in, and cannot drop any.
+        A bridge adds the MLP's output to a residual stream of all positions, so it can only drop them at the end.
         """
         hooks = [hook for name, hook in added if name in self._after_attention]
         hooks += [handle.user_hook for name in self._after_attention for handle in self.points[name].fwd_hooks]
@@ -129,7 +129,7 @@ class ModelAdapter:
 
     @cached_property
     def _after_attention(self) -> list[str]:
-        """The hook points behind the last attention; none, where positions cannot be dropped there."""
+        """The hook points after the last attention; none if positions cannot be dropped there."""
         first, parallel = after_attention_name(self.layers - 1), getattr(self.model.cfg, "parallel_attn_mlp", False)
         follows = first in self.points and not parallel and is_hooked_transformer(self.model)
         return after_attention(self.layers - 1, self.points) if follows else []

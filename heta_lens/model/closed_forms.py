@@ -1,15 +1,15 @@
-"""Functions whose first and second derivatives are written out, in fewer operations than autograd records for them.
+"""Functions with first and second derivatives in closed form: fewer operations than autograd records for them.
 
-The Hessian of g is multiplied by passing through all operations of g's gradient, once a product. What a norm or a
-softmax adds to these is several times what its derivatives need. `written_out` gives a value the derivatives of a
-`ClosedForm`, the first and the second:
+A Hessian–vector product (HVP) passes through every operation of g's gradient. Autograd records several times as many
+for a norm or a softmax as its derivatives need. `in_closed_form` gives a value the derivatives of a `ClosedForm`:
 
     Normalised    u / sqrt(mean(u²) + ε), as it is divided by its own size
     Rotated       a rotation of pairs of entries, by position
     Softmax       over the last dimension
     Pointwise     any function of one or two numbers, entry by entry
 
-A product's directions come as batches (`is_grads_batched`), so only operations that can be batched are used.
+The directions of HVPs come in batches (`is_grads_batched`), so only operations that can be batched are used. Third
+derivatives raise an error.
 """
 
 from abc import ABC, abstractmethod
@@ -24,7 +24,7 @@ from torch.autograd.function import once_differentiable
 
 Gradients: TypeAlias = tuple[Tensor | None, ...]
 
-ROUNDING = 32  # distances between neighbouring numbers
+ROUNDING = 32  # machine epsilons, relative to the largest value
 
 
 class ClosedForm(ABC):
@@ -39,7 +39,7 @@ class ClosedForm(ABC):
         """For directions v, one an input: ``Σ v · gradients(g)``, differentiated by g and by each input."""
 
 
-def written_out(form: ClosedForm, value: Tensor, inputs: Sequence[Tensor]) -> Tensor:
+def in_closed_form(form: ClosedForm, value: Tensor, inputs: Sequence[Tensor]) -> Tensor:
     """The same value, whose derivatives by the inputs are the form's."""
     return _Value.apply(form, value.detach(), *inputs)  # type: ignore[no-any-return]
 

@@ -69,7 +69,7 @@ def after_attention_name(layer: int) -> str:
 
 
 def after_attention(layer: int, names: Iterable[str]) -> list[str]:
-    """Of these hook points, those that follow the last layer's attention: no position sees another from there on."""
+    """Those of these hook points that come after this attention, in the last layer: positions no longer interact."""
     own = r"hook_resid_mid|hook_mlp_in|ln2(_post)?\..*|mlp\..*|hook_mlp_out|hook_resid_post"
     return [name for name in names if re.fullmatch(rf"blocks\.{layer}\.({own})|ln_final\..*|unembed\..*", name)]
 

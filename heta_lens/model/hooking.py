@@ -23,7 +23,7 @@ class BatchHook(partial[Any]):
 
 
 class PositionHook(partial[Any]):
-    """A hook that treats each position by itself, and all alike: it may see only some of them."""
+    """A hook that works on each position independently, so it may be given only some of them."""
 
 
 class Added(NamedTuple):

@@ -1,4 +1,4 @@
-"""Functions whose first and second derivatives are written out, against numerical differences of their values."""
+"""First and second derivatives in closed form, against numerical differences of the values."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from heta_lens.model.closed_forms import Normalised, Pointwise, Rotated, Softmax, written_out
+from heta_lens.model.closed_forms import Normalised, Pointwise, Rotated, Softmax, in_closed_form
 
 N, D, HEADS = 4, 6, 2
 
@@ -20,21 +20,21 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 def normalised(eps: float, x: Tensor) -> Tensor:
     divided = x / (x.square().mean(-1, keepdim=True) + eps).sqrt().detach()
-    return written_out(Normalised(divided.detach()), divided, [divided])
+    return in_closed_form(Normalised(divided.detach()), divided, [divided])
 
 
 def rotated(x: Tensor) -> Tensor:
     angles = torch.arange(3 * N, dtype=torch.float64).reshape(N, 1, 3)
     cos, sin = angles.cos().repeat(1, 1, 2), torch.cat([-angles.sin(), angles.sin()], -1)
     form = Rotated(cos, sin, lambda own: torch.cat([own[..., 3:], own[..., :3]], -1))
-    return written_out(form, form.turned(x.detach()), [x])
+    return in_closed_form(form, form.turned(x.detach()), [x])
 
 
 def softmax(sink: bool, scores: Tensor) -> Tensor:
     masked = scores.masked_fill(torch.ones(N, N).triu(1).bool(), -torch.inf)
     columns = torch.cat([masked, torch.zeros(1, HEADS, N, 1, dtype=torch.float64)], -1) if sink else masked
     value = columns.softmax(-1)[..., :N].detach()
-    return written_out(Softmax(value), value, [scores])
+    return in_closed_form(Softmax(value), value, [scores])
 
 
 def gated(before: Tensor, linear: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ def activated(function: Callable[[Tensor], Tensor], before: Tensor) -> Tensor:
 def pointwise(value: Tensor, inputs: list[Tensor]) -> Tensor:
     form = Pointwise.of(value, inputs)
     assert form is not None
-    return written_out(form, value, inputs)
+    return in_closed_form(form, value, inputs)
 
 
 FUNCTIONS = {
@@ -71,10 +71,8 @@ def test_derivatives_are_those_of_the_values(name: str) -> None:
     assert gradgradcheck(function, inputs, check_batched_grad=True)
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", sorted(FUNCTIONS.keys() - {"rotated", "relu"}))  # whose second derivatives are 0
 def test_a_wrong_second_derivative_would_be_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if name in ("rotated", "relu"):
-        pytest.skip("it has none")
     function, inputs = FUNCTIONS[name]
     for kind in (Normalised, Softmax, Pointwise):
         monkeypatch.setattr(kind, "second", first_only(kind.second))

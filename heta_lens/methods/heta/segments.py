@@ -18,7 +18,7 @@ from heta_lens.methods.heta.random_probes import rademacher
 from heta_lens.methods.heta.second_derivative_check import check_twice_differentiable
 from heta_lens.methods.heta.windows import Window, most_central
 from heta_lens.model.batching import MASKED, SHORT, Batches
-from heta_lens.model.closed_form_parts import closed_form_hooks
+from heta_lens.model.closed_form_hooks import closed_form_hooks
 from heta_lens.prediction.masking import Mask
 from heta_lens.prediction.prediction import Prediction
 
@@ -98,17 +98,17 @@ class Segment:
     def hessian_from(self, batches: Batches, done: Done, place: int) -> HessianOperator:
         """The Hessian of g from a place in the window on."""
         objective = self.prediction.objective_from(self.start + place, self.stop, self.layer)
-        with self._written_out():
+        with self._in_closed_form():
             return hessian(objective, self.states[place:], batches, done)
 
     def gauss_newton_from(self, batches: Batches, done: Done, place: int) -> HessianOperator:
         """The same of its Gauss–Newton form."""
         log_probs = self.prediction.log_probs_from(self.start + place, self.stop, self.layer)
-        with self._written_out():
+        with self._in_closed_form():
             return gauss_newton(lambda leaf: log_probs(leaf[None])[0], self.states[place:], batches, done)
 
-    def _written_out(self) -> AbstractContextManager[None]:
-        """Known parts take their derivatives from closed forms, unless hooks of the user's may have changed them."""
+    def _in_closed_form(self) -> AbstractContextManager[None]:
+        """Known parts have derivatives in closed form, unless the user's hooks may have changed them."""
         prediction = self.prediction
         hooks = [] if prediction.prompt.user_hooks else closed_form_hooks(prediction.adapter)
         return prediction.adapter.hooked(hooks, every=False)

@@ -10,10 +10,10 @@ from torch import Tensor
 from helpers import oracles, zoo
 from helpers.asking import explain, plain_embeddings, plain_log_probs, predict, relative
 from heta_lens.methods.heta.segments import whole_segment
-from heta_lens.model import closed_form_parts
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import Batches
-from heta_lens.model.closed_form_parts import closed_form_hooks
+from heta_lens.model.closed_form_hooks import closed_form_hooks
+from heta_lens.model.closed_forms import in_closed_form
 
 N = 6
 ROUNDING = 1e-12  # relative, in float64: of the models that are float64 throughout
@@ -49,17 +49,16 @@ def hessian(model: Any, monkeypatch: pytest.MonkeyPatch, *, plain: bool, place: 
             return operator.matmat(units.reshape(-1, *operator.like.shape))
 
 
-def written(model: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """How many parts of which kind are written out while a graph is built."""
+def parts_in_closed_form(model: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How many parts of which kind get a closed form while a graph is built."""
     counts = Counter[str]()
-    write = closed_form_parts.written_out
 
-    def noted(form: Any, *rest: Any) -> Tensor:
+    def counted(form: Any, *rest: Any) -> Tensor:
         counts[type(form).__name__] += 1
-        return write(form, *rest)
+        return in_closed_form(form, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(closed_form_parts, "written_out", noted)
+        patch.setattr("heta_lens.model.closed_form_hooks.in_closed_form", counted)
         adapter = ModelAdapter(model)
         with torch.enable_grad(), adapter.hooked(closed_form_hooks(adapter), every=False):
             adapter.run(zoo.prompt(model, N))
@@ -91,19 +90,19 @@ def test_runs_that_continue_kept_keys_have_the_same_curvature(
 
 @pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
 @pytest.mark.parametrize("name", PARTS)
-def test_which_parts_are_written_out_and_each_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert written(dict(zoo.KINDS)[name](), monkeypatch) == PARTS[name]
+def test_which_parts_have_a_closed_form(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parts_in_closed_form(dict(zoo.KINDS)[name](), monkeypatch) == PARTS[name]
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bloom"])
-def test_a_bridge_has_its_neurons_written_out(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert written(zoo.bridge(family), monkeypatch) == {"Pointwise": 2}
+def test_on_a_bridge_activations_have_a_closed_form(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parts_in_closed_form(zoo.bridge(family), monkeypatch) == {"Pointwise": 2}
 
 
 def test_a_mixture_of_experts_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert written(zoo.bridge("gptoss"), monkeypatch) == {}
+    assert parts_in_closed_form(zoo.bridge("gptoss"), monkeypatch) == {}
     monkeypatch.setattr(zoo.bridge("gptoss").cfg, "num_experts", None)  # even if it does not say that it is one
-    assert written(zoo.bridge("gptoss"), monkeypatch) == {}
+    assert parts_in_closed_form(zoo.bridge("gptoss"), monkeypatch) == {}
 
 
 @pytest.mark.parametrize("build", zoo.models("gpt2|llama"))
@@ -118,17 +117,19 @@ def test_values_stay_as_they_are(build: Any) -> None:
 @pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
 def test_a_part_that_is_not_what_its_hook_points_say_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     model = zoo.NEW["hooked"]()
-    plain = written(model, monkeypatch)
+    plain = parts_in_closed_form(model, monkeypatch)
     model.cfg.eps = 0.5  # not what its norms add
-    assert written(model, monkeypatch) == {kind: count for kind, count in plain.items() if kind != "Normalised"}
+    assert parts_in_closed_form(model, monkeypatch) == {
+        kind: count for kind, count in plain.items() if kind != "Normalised"
+    }
     for block in model.blocks:
         block.mlp.act_fn = lambda x: x * x.softmax(-1)  # not what its configuration says
-    assert "Pointwise" not in written(model, monkeypatch)
+    assert "Pointwise" not in parts_in_closed_form(model, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(
             torch.nn.functional, "softmax", lambda scores, dim: scores.exp() / (1 + scores.exp().sum(dim, True))
         )
-        assert "Softmax" not in written(model, monkeypatch)
+        assert "Softmax" not in parts_in_closed_form(model, monkeypatch)
 
 
 @pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
@@ -144,7 +145,7 @@ def test_a_norm_that_is_left_alone_keeps_its_derivatives(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("build", zoo.models("gpt2$"))
 def test_half_precision_is_left_alone_where_it_rounds_too_much(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not written(build(torch.bfloat16), monkeypatch).keys() - {"Normalised"}  # which is float32
+    assert not parts_in_closed_form(build(torch.bfloat16), monkeypatch).keys() - {"Normalised"}  # which is float32
 
 
 @pytest.mark.parametrize("build", zoo.models("gpt2$"))

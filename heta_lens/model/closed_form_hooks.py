@@ -1,7 +1,7 @@
-"""Which parts of a model are put in closed form while the graph of a gradient is built, and the hooks that do it.
+"""Hooks that give a model's norms, rotary embeddings, softmaxes and activations their derivatives in closed form.
 
-Values stay as they are. A part is only replaced where the formula, applied to the same inputs, gives what the model
-computed there; whatever else a model has is differentiated as autograd recorded it.
+They are for the time in which the graph of a gradient is built. Values do not change. A part gets its closed form only
+where the formula, applied to the same inputs, gives what the model computed; autograd differentiates everything else.
 """
 
 import re
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.closed_forms import Normalised, Pointwise, Rotated, Softmax, agree, written_out
+from heta_lens.model.closed_forms import Normalised, Pointwise, Rotated, Softmax, agree, in_closed_form
 from heta_lens.model.hook_sites import pattern_name, queries_keys_names, rotated_names, scores_name
 from heta_lens.model.hooking import Hook, PositionHook
 from heta_lens.model.key_value_reuse import is_hooked_transformer
@@ -25,7 +25,7 @@ Hooks: TypeAlias = Iterator[tuple[str, Hook]]
 
 
 def closed_form_hooks(adapter: ModelAdapter) -> list[tuple[str, Hook]]:
-    """Hooks that leave every value as it is, and write out the derivatives of the parts that are known."""
+    """For every part of this model that has a closed form."""
     hooks = [*_at_neurons(adapter)]
     if is_hooked_transformer(adapter.model):  # a bridge computes the rest elsewhere, and shows it
         hooks += [*_at_norms(adapter), *_at_attention(adapter)]
@@ -52,15 +52,15 @@ def _at_neurons(adapter: ModelAdapter) -> Hooks:
 def _activated(before: list[Tensor], after: Tensor) -> Tensor:
     inputs = [before.pop() for _ in [*before]]
     form = Pointwise.of(after, inputs) if after.requires_grad else None
-    return after if form is None else written_out(form, after, inputs)
+    return after if form is None else in_closed_form(form, after, inputs)
 
 
 # --------------------------------------------------------------------------------------------------------------- norms
 class Normed(NamedTuple):
-    """What a norm gave: as autograd recorded it, and written out."""
+    """The output of a norm: as autograd recorded it, and in closed form."""
 
     recorded: Tensor
-    written: Tensor
+    closed: Tensor
 
 
 def _at_norms(adapter: ModelAdapter) -> Hooks:
@@ -80,12 +80,12 @@ def _normalised(eps: float, scales: list[Tensor], results: list[Normed], value: 
     """A layer's first norm runs three times, for queries, keys and values: on one tensor, with one result."""
     scale, constant = scales.pop(), value.detach()
     if results and _of_same_tensor(results[-1].recorded, value):
-        return results[-1].written
+        return results[-1].closed
     square = scale.detach().square()
     if not agree(square - eps, square * constant.square().mean(-1, keepdim=True)):
         return value * (scale.detach() / scale)  # which gives back how the scale changes
-    results.append(Normed(value, written_out(Normalised(constant), value, [value])))
-    return results[-1].written
+    results.append(Normed(value, in_closed_form(Normalised(constant), value, [value])))
+    return results[-1].closed
 
 
 def _of_same_tensor(one: Tensor, other: Tensor) -> bool:
@@ -117,7 +117,7 @@ def _rotated(attention: Any, noted: list[Tensor], value: Float[Tensor, "batch po
     """Queries or keys of a run from the first position on; kept keys are rotated as well, and left as they are."""
     before, rotation = noted.pop(), _rotation(attention, value)
     if before.shape == value.shape and agree(value.detach(), rotation.turned(before.detach())):
-        return written_out(rotation, value, [before])
+        return in_closed_form(rotation, value, [before])
     return value
 
 
@@ -145,4 +145,4 @@ def _pattern(sinks: bool, noted: list[Tensor], value: Float[Tensor, "batch head 
     scores, constant = noted.pop(), value.detach()
     total = constant.sum(-1, keepdim=True)
     plain = scores.detach().softmax(-1).nan_to_num() * (total if sinks else 1)
-    return written_out(Softmax(constant), value, [scores]) if agree(constant, plain) else value
+    return in_closed_form(Softmax(constant), value, [scores]) if agree(constant, plain) else value
