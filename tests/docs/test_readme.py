@@ -73,7 +73,7 @@ def test_commands_run(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert SAYS[command.split()[0]] in done.output
 
 
-@pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)]+)\)", README))
+@pytest.mark.parametrize("link", re.findall(r"\]\((?!http|#)([^)]+)\)", README))
 def test_every_link_leads_somewhere(link: str) -> None:
     assert (ROOT / link).exists()
 
