@@ -8,9 +8,9 @@ from torch import Tensor
 LEAST_TOLERANCE = 1e-5  # some norms compute in float32 even inside a float64 model
 
 
-def tolerance(*tensors: Tensor) -> float:
-    """A relative error of half the digits that the least precise of these tensors' dtypes holds."""
-    return max(LEAST_TOLERANCE, *(torch.finfo(tensor.dtype).eps ** 0.5 for tensor in tensors))
+def tolerance(*dtypes: torch.dtype) -> float:
+    """A relative error of half the digits that the least precise of these dtypes holds."""
+    return max(LEAST_TOLERANCE, *(torch.finfo(dtype).eps ** 0.5 for dtype in dtypes))
 
 
 class Distance(NamedTuple):
@@ -20,10 +20,10 @@ class Distance(NamedTuple):
     allowed: float
 
 
-def distance(now: Tensor, then: Tensor) -> Distance:
-    """Of two tensors of one shape; entries of -inf only equal themselves."""
+def distance(now: Tensor, then: Tensor, least: float = 0.0) -> Distance:
+    """Of two tensors of one shape, at ``least`` so much of it rounding; entries of -inf only equal themselves."""
     here, there = (tensor > -torch.inf for tensor in (now, then))
-    allowed = tolerance(now, then)
+    allowed = max(tolerance(now.dtype, then.dtype), least)
     if not torch.equal(here, there.to(here.device)):
         return Distance(torch.inf, allowed)
     scale = float(then[there].abs().max()) or 1.0

@@ -17,6 +17,7 @@ from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import sink_mass
 from heta_lens.methods.returned_scores import checked_scores
 from heta_lens.model.locking import one_at_a_time
+from heta_lens.prediction.gradient_check import check_gradients
 from heta_lens.prediction.make_attribution import make_attribution
 from heta_lens.prediction.prediction import Prediction
 
@@ -94,7 +95,10 @@ class Method(Options, ABC):
     @one_at_a_time("prediction")
     def __call__(self, prediction: Prediction) -> Attribution:
         self.check(prediction)
-        with prediction.running(), working(self.work(prediction), self.progress) as progress, progress.counting():
+        work = self.work(prediction)
+        if work.get("backwards") or work.get("hvps"):
+            check_gradients(prediction)
+        with prediction.running(), working(work, self.progress) as progress, progress.counting():
             result = self.explain(prediction, progress)
         scores = checked_scores(self.name, result.scores, prediction)
         diagnostics = {**progress.cost(), **common_facts(self, prediction, scores), **result.diagnostics}

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from heta_lens._util.options import from_end, is_whole
 from heta_lens._util.short_repr import short_repr
+from heta_lens._util.tolerance import tolerance
 from heta_lens._util.work_counting import count
 from heta_lens.model.hook_sites import (
     READ,
@@ -32,6 +33,7 @@ from heta_lens.model.memory_estimates import Sizes, sizes_of
 from heta_lens.model.model_checks import model_of
 from heta_lens.model.model_protocol import KeysValues, Model
 from heta_lens.model.tokenizer import TokenizerWrapper
+from heta_lens.model.weight_reading import is_elsewhere, is_readable, output_weights, quantised_modules
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,12 +68,33 @@ class ModelAdapter:
 
     @property
     def token_weights(self) -> Float[Tensor, "vocab d"]:
-        """The raw embedding weights, which show the model's device, dtype and vocabulary."""
-        return cast(Any, self.model).embed.W_E.detach()
+        """The raw embedding weights; of a model that does not show them, what its embedding returns."""
+        return self._embedding.detach() if is_readable(self._embedding) else self.embedding_table()
+
+    @property
+    def _embedding(self) -> Any:
+        return cast(Any, self.model).embed.W_E
 
     @property
     def device(self) -> torch.device:
-        return self.token_weights.device
+        """Where runs begin and results end up: the embedding's device, also of a model split over several."""
+        return torch.device(self.model.cfg.device) if is_elsewhere(self._embedding) else self._embedding.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What activations are in."""
+        dtype = self._embedding.dtype
+        return dtype if dtype.is_floating_point and dtype.itemsize >= 2 else self.model.cfg.dtype
+
+    @cached_property
+    def quantised(self) -> str | None:
+        """The first module whose weights have fewer bits than what it computes with."""
+        return next(quantised_modules(self.model), None)
+
+    @property
+    def rounding(self) -> float:
+        """A relative error that two runs of one prompt may have: quantised weights have kernels that round anew."""
+        return max(tolerance(self.dtype), tolerance(torch.float16) if self.quantised else 0)
 
     @property
     def tokenizer(self) -> TokenizerWrapper:
@@ -79,14 +102,16 @@ class ModelAdapter:
 
     @property
     def vocabulary(self) -> int:
-        return len(self.token_weights)
+        return len(self._embedding)
 
     @cached_property
     def sizes(self) -> Sizes:
-        return sizes_of(self.model.cfg, self.layers, self.vocabulary, self.token_weights.element_size())
+        return sizes_of(self.model.cfg, self.layers, self.vocabulary, self.dtype.itemsize)
 
     def output_weights(self, layer: int) -> Float[Tensor, "head d_head d"]:
-        return self.blocks[layer].attn.W_O.detach()
+        """W_O, also of weights that are quantised or offloaded, which are run instead of read."""
+        config = self.model.cfg
+        return output_weights(self.blocks[layer].attn, int(config.n_heads), int(config.d_head), self.dtype)
 
     @one_at_a_time("self")
     @torch.no_grad()

@@ -81,7 +81,7 @@ Places: TypeAlias = Sequence[int] | Int[Tensor, "batch read"]  # where logits ar
 def rows(read: Places, live: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch read d"]:
     """What a run computes at these positions only."""
     if isinstance(read, Tensor):
-        return live.gather(1, repeat(read, "batch read -> batch read d", d=live.shape[-1]))
+        return live.gather(1, repeat(read.to(live.device), "batch read -> batch read d", d=live.shape[-1]))
     return live[:, list(read)]
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hook_sites import attention_inputs
 from heta_lens.model.model_protocol import wrapped
+from heta_lens.model.weight_reading import is_elsewhere, read_output_weights
 
 ACTIVATIONS = r"(quick_)?gelu(?!_ln)\w*|silu|swish|relu2?"  # of a single neuron each, and 0 at 0
 GATE = r"attn\.hook_(q_)?gate$"
@@ -92,16 +93,27 @@ def _hidden_norms(adapter: ModelAdapter) -> list[str]:
     return [type(module).__name__ for module in modules if "Norm" in type(module).__name__ and id(module) not in shown]
 
 
+def _centred(adapter: ModelAdapter) -> bool | None:
+    """Whether what heads write has mean 0; None where weights cannot be read."""
+    outputs = [read_output_weights(block.attn) for block in adapter.blocks]
+    readable = [output.float() for output in outputs if output is not None]
+    centred = all(bool(output.mean(-1).abs().max() < 1e-4 * output.abs().mean()) for output in readable)
+    return centred if len(readable) == len(outputs) else None
+
+
+def _is_nonzero(bias: Tensor | None) -> bool:
+    return bias is not None and bool(bias.any())
+
+
 def weight_processing(adapter: ModelAdapter) -> dict[str, Any]:
     """How the weights were processed: the gate depends on it, although the logits do not."""
-    outputs = [adapter.output_weights(layer).float() for layer in range(adapter.layers)]
-    centred = all(bool(output.mean(-1).abs().max() < 1e-4 * output.abs().mean()) for output in outputs)
     biases = [getattr(block.attn, "b_V", None) for block in adapter.blocks]
     return {
         "kind": type(adapter.model).__name__,
-        "dtype": str(adapter.token_weights.dtype).removeprefix("torch."),
+        "dtype": str(adapter.dtype).removeprefix("torch."),
         "normalization": getattr(adapter.model.cfg, "normalization_type", None),
         "compatibility_mode": bool(getattr(adapter.model, "compatibility_mode", False)),
-        "writing_weights_centred": centred,
-        "value_biases": any(bias is not None and bool(bias.any()) for bias in biases),
+        "quantised": adapter.quantised is not None,
+        "writing_weights_centred": _centred(adapter),
+        "value_biases": None if any(is_elsewhere(bias) for bias in biases) else any(map(_is_nonzero, biases)),
     }

@@ -91,7 +91,7 @@ class Comparison:
             check_embeddings(self.adapter, self.ids, now, then, self.given)
         patterns = any(other.endswith("pattern") for other in self.cached.tensors)  # they show the prompt is complete
         try:
-            self.distances.append(_check_same(name, now, then, sliced=not patterns))
+            self.distances.append(_check_same(name, now, then, self.adapter.rounding, sliced=not patterns))
         except ValueError as error:
             raise (_padded(self.adapter, name, self.ids) or error) from None
 
@@ -113,14 +113,14 @@ def _padded(adapter: ModelAdapter, name: str, ids: Int[Tensor, "pos"]) -> ValueE
     return None
 
 
-def _check_same(name: str, now: Tensor, then: Tensor, *, sliced: bool) -> float:
+def _check_same(name: str, now: Tensor, then: Tensor, rounding: float, *, sliced: bool) -> float:
     """The largest difference relative to the largest entry, refused above the tolerance."""
     if now.shape != then.shape:
         raise ValueError(
             f"{name} is {tuple(then.shape)} in the cache and {tuple(now.shape)} in a run of the model: take the cache "
             "of the whole prompt, without pos_slice"
         )
-    relative, allowed = distance(now, then)
+    relative, allowed = distance(now, then, rounding)
     if relative > allowed:
         part = ", or it holds only a part of the prompt (pos_slice=)" if sliced else ""
         raise ValueError(

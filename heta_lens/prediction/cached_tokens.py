@@ -94,7 +94,7 @@ def _length_hint(ids: Tensor, cached: int, bos: int | None) -> str:
 
 def check_embeddings(adapter: ModelAdapter, ids: Tensor, now: Tensor, then: Tensor, given: bool) -> None:
     """Wrong tokens change some rows of the embeddings, other weights change all of them."""
-    off = differences(now, then).amax(-1) > tolerance(now, then) * then.abs().max()
+    off = differences(now, then).amax(-1) > max(tolerance(now.dtype, then.dtype), adapter.rounding) * then.abs().max()
     if not off.any():
         return
     first = int(off.nonzero()[0])

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from heta_lens._util.tolerance import tolerance
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hook_sites import EMBED
 from heta_lens.model.hooking import put
@@ -31,6 +30,6 @@ def reusable_prefix(
     except Exception as error:  # whatever a model raises when it is run in a way it does not support
         return None, f"off: this model cannot continue from kept keys and values ({type(error).__name__}: {error})"
     gap = float((resumed.log_softmax(-1) - log_probs).abs()[log_probs > log_probs.max() - 10].max())
-    if gap > 2 * tolerance(adapter.token_weights):
+    if gap > 2 * adapter.rounding:
         return None, f"off: continuing from kept keys and values changes the prediction by {gap:.1e} nats"
     return kept, "on"

@@ -6,10 +6,9 @@ from heta_lens._util.tolerance import LEAST_TOLERANCE, differences, distance, to
 
 
 def test_the_least_precise_tensor_decides() -> None:
-    double, single, half = (torch.ones(1, dtype=dtype) for dtype in (torch.float64, torch.float32, torch.bfloat16))
-    assert tolerance(double) == LEAST_TOLERANCE
-    assert tolerance(double, single) == 2**-11.5
-    assert tolerance(single, half) == 2**-3.5
+    assert tolerance(torch.float64) == LEAST_TOLERANCE
+    assert tolerance(torch.float64, torch.float32) == 2**-11.5
+    assert tolerance(torch.float32, torch.bfloat16) == 2**-3.5
 
 
 def test_differences_are_taken_in_the_more_precise_type() -> None:
@@ -19,7 +18,8 @@ def test_differences_are_taken_in_the_more_precise_type() -> None:
 
 def test_a_distance_is_relative_to_the_largest_entry() -> None:
     now, then = torch.tensor([1.0, 8.0, -torch.inf]), torch.tensor([3.0, 8.0, -torch.inf])
-    assert distance(now, then) == (0.25, tolerance(now))
+    assert distance(now, then) == (0.25, tolerance(torch.float32))
+    assert distance(now, then, least=0.1) == (0.25, 0.1)
     assert distance(torch.zeros(2), torch.zeros(2)).relative == 0
 
 

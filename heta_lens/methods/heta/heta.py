@@ -41,6 +41,7 @@ from heta_lens.methods.heta.stopping import estimate_until_sure
 from heta_lens.methods.heta.variants import PRESETS
 from heta_lens.methods.heta.windows import averaged
 from heta_lens.model.locking import one_at_a_time
+from heta_lens.prediction.gradient_check import check_gradients
 from heta_lens.prediction.make_attribution import make_attribution
 from heta_lens.prediction.prediction import Prediction
 
@@ -198,6 +199,7 @@ def _check_derivatives(method: Heta, segment: Segment) -> dict[str, Counter[str]
     """Refuse a model that cannot be differentiated twice, where that matters; and what it took to find out."""
     if not method.probed:
         return {}
+    check_gradients(segment.prediction)
     _ = segment.states  # which the curvature needs anyway
     with counting(Counter()) as ran:
         segment.check(method.seed, method.batch)

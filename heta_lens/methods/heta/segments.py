@@ -118,8 +118,9 @@ class Segment:
         prediction, place = self.prediction, len(self.prediction) - 1
         last = prediction.states(self.layer)[-1:]
         probe = rademacher(seed, place, 1, last.shape[1]).to(last)
-        # Half precision cannot tell the steps apart; and hooks may stop or change gradients as they like.
-        compare = prediction.adapter.token_weights.dtype.itemsize >= 4 and not prediction.prompt.user_hooks
+        # Half precision and rounded activations cannot tell the steps apart; and hooks may change gradients.
+        adapter = prediction.adapter
+        compare = adapter.dtype.itemsize >= 4 and not adapter.quantised and not prediction.prompt.user_hooks
         log_probs = prediction.log_probs_from(place, layer=self.layer)
         # Against another token: where log p(target) is nearly 0, its gradient is too small to be compared.
         target = prediction.target

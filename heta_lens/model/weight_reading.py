@@ -1,0 +1,67 @@
+"""Weights that may be quantised or offloaded: read where they hold their numbers, and otherwise got by running them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from heta_lens.model.model_protocol import wrapped
+
+PLAIN = (Tensor, nn.Parameter)  # exactly these: classes derived from them pack or scale their numbers
+
+
+def is_readable(weight: Any) -> bool:
+    """Whether it holds the numbers it stands for: neither packed, nor scaled apart from them, nor elsewhere."""
+    plain = type(weight) in PLAIN and weight.is_floating_point() and weight.dtype.itemsize >= 2
+    return plain and not is_elsewhere(weight)
+
+
+def is_elsewhere(weight: Any) -> bool:
+    """Whether it is loaded only when its module runs (offloaded to another memory or to a disk)."""
+    return isinstance(weight, Tensor) and weight.device.type == "meta"
+
+
+def stored(module: Any) -> dict[str, Tensor]:
+    """A module's own tensors; not those that it computes, or takes from another module that it wraps."""
+    return {name: tensor for of in (module._parameters, module._buffers) for name, tensor in of.items()}
+
+
+def quantised_modules(model: Any) -> Iterator[str]:
+    """The names of the modules whose weights are stored with fewer bits than they compute with."""
+    for name, module in wrapped(model).named_modules():
+        weight = stored(module).get("weight")
+        if weight is not None and not is_readable(weight) and not is_elsewhere(weight):
+            yield name.replace("._original_component", "")
+
+
+def read_output_weights(attention: Any) -> Float[Tensor, "head d_head d"] | None:
+    """W_O as it is stored; None if it cannot be read."""
+    weight = stored(attention).get("W_O") if not hasattr(attention, "o") else stored(bare(attention.o)).get("weight")
+    return attention.W_O.detach() if is_readable(weight) else None
+
+
+@torch.no_grad()
+def output_weights(attention: Any, heads: int, d_head: int, dtype: torch.dtype) -> Float[Tensor, "head d_head d"]:
+    """W_O; where it cannot be read, what the output projection makes of every unit vector."""
+    weights = read_output_weights(attention)
+    if weights is not None:
+        return weights
+    if not hasattr(attention, "o"):
+        raise ValueError(
+            f"W_O of a {type(attention).__name__} with quantised weights can be neither read nor run by itself: "
+            "load the model as a TransformerBridge"
+        )
+    projection = bare(attention.o)
+    weight = stored(projection).get("weight")
+    device = torch.device("cpu") if weight is None or is_elsewhere(weight) else weight.device
+    units = torch.cat([torch.eye(heads * d_head), torch.zeros(1, heads * d_head)]).to(device, dtype)
+    images = projection(units)  # all at once, since offloaded weights are loaded anew for each run
+    return rearrange(images[:-1] - images[-1], "(head d_head) d -> head d_head d", head=heads)
+
+
+def bare(module: Any) -> Any:
+    """The module inside a bridge's, which no hook of TransformerLens watches."""
+    return getattr(module, "original_component", module)

@@ -1,0 +1,82 @@
+"""Models split over two devices: every answer is that of the same model on one, and ends up on the first."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import heta_lens
+from helpers import zoo
+from helpers.asking import doubts_allowed
+from helpers.second_device import SECOND, bridge_on_two_devices, second_device
+from heta_lens import causal
+from heta_lens.methods.method_registry import METHODS
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "sea_cot": {"length": 5, "explanations": 1, "entail": lambda *_: 0.5},
+    "lime": {"samples": 20},
+    "kernel_shap": {"samples": 20},
+}
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"groups": None},
+    {"support": "row"},
+    {"interactions": True},
+    {"audit": True},
+    {"tolerance": 0.5},
+    {"variant": "lr"},
+    {"variant": "ls", "layers": 1},
+    {"variant": "gs"},
+    {"variant": "gn"},
+    {"variant": "win", "window": 4, "overlap": 0.5},
+    {"variant": "kl_only"},
+]
+Pair = tuple[Any, Any, torch.Tensor]
+
+
+@pytest.fixture(scope="module", params=["llama", "gpt2"])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """The caches of one model on one device and on two, and the ids."""
+    one = zoo.bridge(request.param, torch.float32, n_layers=3)
+    ids = zoo.prompt(one)
+    with second_device():
+        two = bridge_on_two_devices(request.param)
+        caches = [model.run_with_cache(ids)[1] for model in (one, two)]
+        assert caches[1]["pattern", 0].device != caches[1]["pattern", 2].device == SECOND
+        yield *caches, ids
+
+
+def check_same(pair: Pair, explain: Callable[[Any], torch.Tensor]) -> None:
+    one, two, _ = pair
+    expected, found = explain(one), explain(two)
+    assert found.device == expected.device
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
+
+
+@pytest.mark.sample(quick=1, test=4)
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+def test_heta(pair: Pair, options: dict[str, Any]) -> None:
+    with doubts_allowed():
+        check_same(pair, lambda cache: heta_lens.attribute(cache, tokens=pair[2], **options).scores)
+
+
+@pytest.mark.sample(quick=2, test=8)
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "heta"])
+def test_every_other_method(pair: Pair, method: str) -> None:
+    options = OPTIONS.get(method, {})
+    with doubts_allowed():
+        check_same(pair, lambda cache: heta_lens.attribute(cache, tokens=pair[2], method=method, **options).scores)
+
+
+def test_spans(pair: Pair) -> None:
+    check_same(pair, lambda cache: heta_lens.attribute_span(cache, -2, tokens=pair[2], probes=2).matrix)
+
+
+def test_ids_are_recovered(pair: Pair) -> None:
+    check_same(pair, lambda cache: heta_lens.attribute(cache, method="recency").ids)
+
+
+def test_causal_questions(pair: Pair) -> None:
+    check_same(pair, lambda cache: causal.gate_heads(cache, tokens=pair[2]).shares)
+    check_same(pair, lambda cache: causal.ablate_heads(cache, tokens=pair[2]).values)
