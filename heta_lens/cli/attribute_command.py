@@ -11,6 +11,7 @@ from rich.console import Console
 
 from heta_lens.cli.application import MODELS, Page, command
 from heta_lens.cli.errors_and_messages import errors_in_a_line, say
+from heta_lens.cli.loading_flags import loading_options, with_loading_flags
 
 if TYPE_CHECKING:
     from heta_lens import Attribution, Method
@@ -39,6 +40,7 @@ def demo(
 
 
 @command("attribute")
+@with_loading_flags
 def attribute_text(
     text: Annotated[str, typer.Argument(help="The prompt, up to where the model goes on; - reads it from the input.")],
     target: Annotated[str | None, typer.Option(help="The token to explain (default: the most likely one).")] = None,
@@ -47,13 +49,16 @@ def attribute_text(
     option: Annotated[list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help=OPTIONS)] = None,
     html: Page = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep the attribution (safetensors).")] = None,
+    *,
+    loading: dict[str, Any],
 ) -> None:
     """Explain why a model goes on as it does after a text of your own."""
     with errors_in_a_line(html, save):
         prompt = sys.stdin.read().removesuffix("\n") if text == "-" else text
         if not prompt.strip():
             raise ValueError("the text is empty: give the prompt that the model is to continue")
-        _show(_explained(model, prompt, target, _method(method, _options(option or []))), html, save)
+        how, options = _method(method, _options(option or [])), loading_options(loading)
+        _show(_explained(model, prompt, target, how, **options), html, save)
 
 
 def _options(given: list[str]) -> dict[str, Any]:
@@ -74,7 +79,7 @@ def _method(name: str, options: dict[str, Any]) -> "Method":
     return method_of(name, options)
 
 
-def _explained(model: str, text: str, target: str | None, method: "Method") -> "Attribution":
+def _explained(model: str, text: str, target: str | None, method: "Method", **loading: Any) -> "Attribution":
     import torch
 
     from heta_lens.api import attribute
@@ -82,7 +87,7 @@ def _explained(model: str, text: str, target: str | None, method: "Method") -> "
     from heta_lens.model.loading import load_model
     from heta_lens.model.prompt_encoding import encode
 
-    loaded = load_model(model)
+    loaded = load_model(model, **loading)
     ids = encode(loaded, text)
     with torch.no_grad():
         _, cache = loaded.run_with_cache(ids, names_filter=names_filter)

@@ -10,6 +10,7 @@ import typer
 from heta_lens.cli.application import MODELS, Retry, command
 from heta_lens.cli.comma_lists import listed
 from heta_lens.cli.errors_and_messages import errors_in_a_line, resumable, say
+from heta_lens.cli.loading_flags import loading_options, with_loading_flags
 
 SUITES = ("recall", "curated", "longra", "tellmewhy", "wikibio", "jsonl")
 METHODS = ["heta", "leave_one_out", "input_x_gradient", "attention_rollout", "random"]
@@ -24,6 +25,7 @@ INSTEAD = {
 
 
 @command("evaluate")
+@with_loading_flags
 def evaluate_suite(
     suite: Annotated[str, typer.Argument(help=f"One of {', '.join(SUITES)}.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where results are kept; an interrupted run resumes.")],
@@ -36,6 +38,8 @@ def evaluate_suite(
     seed: Annotated[int, typer.Option(help="Which prompts are drawn.")] = 0,
     option: Annotated[list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help=OF_SUITE)] = None,
     retry_failed: Retry = False,
+    *,
+    loading: dict[str, Any],
 ) -> None:
     """Evaluate methods on the prompts of a suite, and report the results."""
     with resumable(), errors_in_a_line():
@@ -55,7 +59,9 @@ def evaluate_suite(
             limit, split = limit or 100, split or "test"
         facts = {"suite": suite, "suite_options": options, "model": model, "path": path and str(path), "split": split}
         facts |= {"seed": seed, "limit": limit}
-        loaded = load_model(model)
+        how = loading_options(loading)
+        facts |= {"loading": how} if how else {}
+        loaded = load_model(model, **how)
         if suite == "longra":  # which is of what a model answers with the distraction and without
             options = {"says": partial(next_word, loaded), **options}
         instances = suites.suite(suite, path, split=split, limit=limit, seed=seed, **options)

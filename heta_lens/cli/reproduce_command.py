@@ -7,6 +7,7 @@ import typer
 
 from heta_lens.cli.application import Retry, command
 from heta_lens.cli.errors_and_messages import errors_in_a_line, resumable, say
+from heta_lens.cli.loading_flags import loading_options, with_loading_flags
 
 TABLES = (
     *("main", "qwen", "dsa", "components", "beta_gamma", "robustness", "hessian", "long_context", "decoding"),
@@ -18,6 +19,7 @@ REPRODUCED = Path("reproduced")
 
 
 @command("reproduce")
+@with_loading_flags
 def reproduce_table(
     table: Annotated[str, typer.Argument(help=f"One of {', '.join(TABLES)}.")],
     quick: Annotated[bool, typer.Option("--quick", help="The demo model, few prompts: minutes.")] = False,
@@ -30,6 +32,8 @@ def reproduce_table(
     option: Annotated[list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help=OF_HETA)] = None,
     seed: Annotated[int, typer.Option(help="Which prompts are drawn.")] = 0,
     retry_failed: Retry = False,
+    *,
+    loading: dict[str, Any],
 ) -> None:
     """Reproduce a table of the paper: the same rows and columns, the printed figures beside ours."""
     with resumable(), errors_in_a_line():
@@ -38,7 +42,14 @@ def reproduce_table(
 
         paths, options = {name: str(file) for name, file in keywords(path or []).items()}, keywords(option or [])
         _check_distinct_from_pages(paths, out, table)
-        how: dict[str, Any] = {"quick": quick, "model": model, "out": out, "limit": limit, "seed": seed}
+        how: dict[str, Any] = {
+            "load_options": loading_options(loading),
+            "quick": quick,
+            "model": model,
+            "out": out,
+            "limit": limit,
+            "seed": seed,
+        }
         for written in reproduce(table, **how, paths=paths, options=options, retry_failed=retry_failed):
             say(written)
 

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from transformer_lens.model_bridge.sources.transformers import (
     determine_architecture_from_hf_config,
     get_hf_model_class_for_architecture,
 )
+
+from heta_lens.model.weight_reading import is_readable
 
 INDEX = "model.safetensors.index.json"
 WHOLE = "model.safetensors"
@@ -25,14 +28,18 @@ class CheckpointError(ValueError):
     """Weights that do not fit their model, or are not finite."""
 
 
+@dataclass(frozen=True)
 class Checked:
     """Stands in for the class with which TransformerLens loads weights, and refuses weights that do not fit."""
 
-    @staticmethod
-    def from_pretrained(name: str, **options: Any) -> Any:
+    quantise: Any = None  # a quantisation, which TransformerLens has no option for
+
+    def from_pretrained(self, name: str, **options: Any) -> Any:
         kind: Any = get_hf_model_class_for_architecture(determine_architecture_from_hf_config(options["config"]))
         # Pickles can run code; tensors of another shape are listed in the report instead of raised without a name.
-        safe = {"use_safetensors": True, "ignore_mismatched_sizes": True, "output_loading_info": True}
+        safe: dict[str, Any] = {"use_safetensors": True, "ignore_mismatched_sizes": True, "output_loading_info": True}
+        if self.quantise is not None:
+            safe["quantization_config"] = self.quantise
         model, report = kind.from_pretrained(name, **options, **safe)
         check_complete(name, report)
         check_finite_weights(name, model)
@@ -76,16 +83,14 @@ def load_weights(name: str, model: torch.nn.Module, kept: Mapping[str, torch.Ten
 
 
 def check_finite_weights(name: str, model: torch.nn.Module) -> None:
-    bad = [key for key, weight in model.named_parameters() if weight.is_floating_point() and not finite(weight)]
+    bad = [key for key, weight in model.named_parameters() if is_readable(weight) and not finite(weight)]
     if bad:
         raise CheckpointError(f"the checkpoint {name!r} has weights that are not finite: {listed(bad)}; save it again")
 
 
 def finite(weight: torch.Tensor) -> bool:
     """Whether all entries are, by the smallest and the largest, so that no copy of the weight is needed."""
-    if not weight.numel() or weight.dtype.itemsize < 2:  # quantised weights have no infinity to look for
-        return True
-    return bool(torch.stack(weight.detach().aminmax()).isfinite().all())
+    return not weight.numel() or bool(torch.stack(weight.detach().aminmax()).isfinite().all())
 
 
 def check_folder(folder: Path) -> None:

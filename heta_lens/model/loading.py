@@ -1,18 +1,24 @@
 """Loads models: the demo model that ships with the library, and any other by its name or folder."""
 
 import importlib.util
+import logging
+import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from os import PathLike
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from huggingface_hub import constants, get_session
+from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from safetensors.torch import load_file
+from torch import nn
 from transformer_lens.model_bridge import TransformerBridge
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformer_lens.utilities import get_device
+from transformers import AutoConfig, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from heta_lens.model.checkpoints import (
     WHOLE,
@@ -23,6 +29,7 @@ from heta_lens.model.checkpoints import (
     load_weights,
     one_line,
 )
+from heta_lens.model.loading_options import boot_options, default_dtype
 
 Kind: TypeAlias = Literal["hooked", "bridge"]
 
@@ -69,13 +76,52 @@ def _untouched() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def load_model(name: str) -> Any:
-    """A model by name: ``"demo"``, a model of the Hugging Face hub, or the folder of one saved on this machine.
+def load_model(
+    model: Any,
+    *,
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str | None = None,
+    device_map: str | Mapping[str, Any] | None = None,
+    n_devices: int | None = None,
+    max_memory: Mapping[int | str, int | str] | None = None,
+    quantization_config: Any = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    **more: Any,
+) -> Any:
+    """A model ready to be explained: a `TransformerBridge`, or what `load_demo_model` returns.
 
     Weights are read from safetensors only, and refused by name if missing, of another shape or not finite.
+
+    Args:
+        model: ``"demo"``, a name on the Hugging Face hub, a folder, or a transformers model that is already loaded.
+        dtype: ``"bfloat16"``, say. By default the checkpoint's on a GPU, and float32 on a CPU.
+        device: where to load it; by default a GPU if there is one.
+        device_map: how to split it over several devices, as accelerate takes it: ``"auto"``, or a dict.
+        n_devices: over how many GPUs to split it evenly.
+        max_memory: what each device may hold, ``{0: "20GB", "cpu": "60GB"}``.
+        quantization_config: ``"8bit"`` or ``"4bit"`` (bitsandbytes), or any configuration of transformers. A checkpoint
+            that was saved quantised needs none.
+        revision: a branch, tag or commit of the hub.
+        trust_remote_code: run the code that comes with the model.
+        more: whatever else `TransformerBridge.boot_transformers` takes, such as ``tokenizer`` or ``n_ctx``.
     """
+    given = boot_options(
+        {
+            **{"dtype": dtype, "device": device, "device_map": device_map, "n_devices": n_devices},
+            **{"max_memory": max_memory, "quantization_config": quantization_config, "revision": revision},
+            **{"trust_remote_code": trust_remote_code, **more},
+        }
+    )
+    if isinstance(model, nn.Module):
+        return _bridged(model, given)
+    name = os.fspath(model) if isinstance(model, str | PathLike) else model
+    if not isinstance(name, str):
+        raise TypeError(f"model={model!r} must be demo, a name, a folder or a transformers model")
     if name == "demo":
-        return load_demo_model()
+        if not given:
+            return load_demo_model()
+        name = str(DEMO)
     path = Path(name).expanduser()
     if not name or (name.startswith(("/", ".", "~")) and not path.exists()):
         raise ValueError(f"no model {name!r}: give demo, a name of the Hugging Face hub, or a folder that exists")
@@ -85,13 +131,68 @@ def load_model(name: str) -> Any:
     silent = not (local or constants.HF_HUB_OFFLINE or hub_answers())
     try:
         with _offline() if silent else nullcontext():
-            return TransformerBridge.boot_transformers(str(path) if local else name, model_class=Checked).eval()
+            return _booted(str(path) if local else name, given)
     except (CheckpointError, MemoryError):
         raise
     except Exception as error:  # whatever a library raises for files it cannot read
         where = f"{constants.ENDPOINT} did not answer" if silent else "looked for on the Hugging Face hub"
         what = "" if local else f" (not a folder here; {where})"
-        raise ValueError(f"the model {name!r}{what} cannot be loaded: {one_line(error)}") from error
+        raise ValueError(f"the model {name!r}{what} cannot be loaded: {reason(error, name)}") from error
+
+
+def _booted(name: str, given: dict[str, Any]) -> Any:
+    """A bridge of a checkpoint, which is checked while it is loaded."""
+    hub = {key: given[key] for key in ("revision", "trust_remote_code") if key in given}
+    config = AutoConfig.from_pretrained(name, **hub)
+    quantise = given.pop("quantization_config", None)
+    if "dtype" not in given:
+        given["dtype"] = default_dtype(name, given, getattr(config, "dtype", None))
+    quantised = quantise is not None or getattr(config, "quantization_config", None) is not None
+    if quantised and not {"device_map", "n_devices"} & given.keys():  # quantised weights cannot be moved afterwards
+        given["device_map"] = {"": str(given.pop("device", None) or get_device())}
+        logging.getLogger("bitsandbytes.autograd._functions").addFilter(Once())
+    checked: Any = Checked(quantise)
+    return TransformerBridge.boot_transformers(name, model_class=checked, **given).eval()
+
+
+class Once(logging.Filter):
+    """Lets a message through once: some kernels repeat theirs in every layer of every run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        new = record.getMessage() not in self.messages
+        self.messages.add(record.getMessage())
+        return new
+
+
+def _bridged(model: nn.Module, given: dict[str, Any]) -> Any:
+    """A bridge around a transformers model that somebody loaded, with its precision and on its devices."""
+    config: Any = getattr(model, "config", None)
+    if config is None:
+        raise TypeError(f"model is a {type(model).__name__}, not a transformers model: it has no config")
+    for name in given.keys() & {"device_map", "n_devices", "max_memory", "quantization_config", "revision"}:
+        raise ValueError(f"{name}= says how to load weights, which this model has: give it to from_pretrained")
+    place = getattr(model, "hf_device_map", None) or next(model.parameters()).device
+    options = {"dtype": model.dtype, **({} if isinstance(place, dict) else {"device": place}), **given}
+    source = config._name_or_path
+    if not source and "tokenizer" not in options:
+        raise ValueError("this model does not know where its tokenizer is: give tokenizer=")
+    return TransformerBridge.boot_transformers(source or "model", hf_model=model, **options).eval()
+
+
+def reason(error: BaseException, name: str) -> str:
+    """What to do about an error of the hub, or what the library said."""
+    chain = [error]
+    while (earlier := chain[-1].__cause__ or chain[-1].__context__) is not None and earlier not in chain:
+        chain.append(earlier)
+    if any(isinstance(one, GatedRepoError) for one in chain):
+        return f"it is gated; accept its terms at {constants.ENDPOINT}/{name} and log in with `hf auth login`"
+    if any(isinstance(one, RepositoryNotFoundError) for one in chain):
+        return "the hub has no such model, or it is private and you are not logged in (`hf auth login`)"
+    return one_line(error)
 
 
 def hub_answers(seconds: float = ANSWER) -> bool:

@@ -1,17 +1,24 @@
 """The model that ships with the library: it loads offline, the same in both kinds, and does what its card says."""
 
+import json
+import shutil
 import socket
 import subprocess
 import sys
 import time
+from functools import wraps
 from itertools import islice
 from math import sqrt
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
+import httpx
 import pytest
 import torch
+from huggingface_hub.errors import GatedRepoError as Gated
+from huggingface_hub.errors import RepositoryNotFoundError as Missing
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
 import heta_lens
 from helpers import zoo
@@ -111,8 +118,6 @@ def test_both_kinds_give_the_same_log_probabilities() -> None:
 
 def test_it_is_the_model_of_the_library_it_was_trained_with() -> None:
     """The weights file alone, run by transformers, says the same as the loaded model."""
-    from transformers import AutoModelForCausalLM
-
     plain, model = AutoModelForCausalLM.from_pretrained(loading.DEMO), heta_lens.load_demo_model()
     ids = model.to_tokens(told(1)[0].text)
     torch.testing.assert_close(plain(ids).logits.log_softmax(-1), model(ids).log_softmax(-1), atol=1e-4, rtol=0)
@@ -166,3 +171,101 @@ def test_a_folder_of_a_saved_model_loads_by_its_name() -> None:
     ids = prompt_encoding.encode(model, "Mia put the key in the drawer.")
     expected = heta_lens.load_demo_model()(ids).log_softmax(-1)
     torch.testing.assert_close(model(ids).log_softmax(-1), expected, atol=1e-4, rtol=0)
+
+
+# ------------------------------------------------------------------------------------------- precision and devices
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the demo model in bfloat16."""
+    folder = tmp_path_factory.mktemp("half")
+    AutoModelForCausalLM.from_pretrained(loading.DEMO, dtype=torch.bfloat16).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(loading.DEMO).save_pretrained(folder)
+    return folder
+
+
+def test_precision(half: Path) -> None:
+    with pytest.warns(UserWarning, match="saved in bfloat16 and loaded in float32"):
+        single = heta_lens.load_model(half)
+    kept = heta_lens.load_model(str(half), dtype="bfloat16")
+    for model, dtype in ((single, torch.float32), (kept, torch.bfloat16)):
+        assert {parameter.dtype for parameter in model.parameters()} == {dtype}
+        assert not model.training
+
+
+def test_placement(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    @wraps(loading.TransformerBridge.boot_transformers)
+    def boot(_: str, **options: Any) -> Any:
+        given.update(options)
+        return torch.nn.Identity()
+
+    monkeypatch.setattr(loading.TransformerBridge, "boot_transformers", staticmethod(boot))
+    heta_lens.load_model("demo", device_map="auto", max_memory={"cpu": "8GB"}, n_ctx=64)
+    assert (given["device_map"], given["max_memory"], given["n_ctx"]) == ("auto", {"cpu": "8GB"}, 64)
+    heta_lens.load_model("demo", quantization_config="8bit", device="cpu")
+    assert given["device_map"] == {"": "cpu"}, "quantised weights cannot be moved once they are loaded"
+    assert given["model_class"].quantise.load_in_8bit
+
+
+def test_a_model_that_is_already_loaded_keeps_its_precision() -> None:
+    loaded = AutoModelForCausalLM.from_pretrained(loading.DEMO, dtype=torch.bfloat16)
+    model = heta_lens.load_model(loaded)
+    assert model.original_model is loaded
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    with pytest.raises(ValueError, match="revision= says how to load weights, which this model has"):
+        heta_lens.load_model(loaded, revision="main")
+    with pytest.raises(TypeError, match="a Linear, not a transformers model"):
+        heta_lens.load_model(torch.nn.Linear(1, 1))
+    with pytest.raises(TypeError, match="model=3 must be demo, a name, a folder"):
+        heta_lens.load_model(3)
+
+
+@pytest.mark.slow
+def test_quantised_while_loading_and_saved_quantised(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("bitsandbytes")
+    model = heta_lens.load_model("demo", quantization_config="8bit")
+    saved = AutoModelForCausalLM.from_pretrained(
+        loading.DEMO, quantization_config=BitsAndBytesConfig(load_in_8bit=True), device_map="cpu", dtype=torch.float32
+    )
+    saved.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(loading.DEMO).save_pretrained(tmp_path)
+    again = heta_lens.load_model(tmp_path)
+    ids = model.to_tokens(told(1)[0].text)
+    torch.testing.assert_close(model(ids), again(ids))
+    assert torch.int8 in {parameter.dtype for parameter in again.parameters()}
+    assert len([record for record in caplog.records if "MatMul8bitLt" in record.getMessage()]) <= 1
+
+
+ANSWER = httpx.Response(404, request=httpx.Request("GET", "https://huggingface.co"))
+
+
+@pytest.mark.parametrize(
+    ("raised", "sentence"),
+    [
+        (Gated("401", response=ANSWER), "it is gated; accept its terms at https://huggingface.co/a/b and log in"),
+        (Missing("404", response=ANSWER), "the hub has no such model, or it is private"),
+        (OSError("disk on fire"), "cannot be loaded: disk on fire"),
+    ],
+    ids=["gated", "missing", "other"],
+)
+def test_the_hubs_answers(raised: Exception, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        try:
+            raise raised
+        except Exception as error:
+            raise OSError(str(error)) from error  # as transformers does
+
+    monkeypatch.setattr(loading, "hub_answers", lambda: True)
+    monkeypatch.setattr(loading.AutoConfig, "from_pretrained", refuse)
+    with pytest.raises(ValueError, match=r"the model 'a/b' .* cannot be loaded") as refused:
+        heta_lens.load_model("a/b")
+    assert sentence in str(refused.value)
+
+
+def test_an_unknown_architecture_is_named(half: Path, tmp_path: Path) -> None:
+    shutil.copytree(half, tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "xyzzy", "architectures": ["Xyzzy"]}))
+    with pytest.raises(ValueError, match="xyzzy"):
+        heta_lens.load_model(tmp_path)

@@ -1,7 +1,7 @@
 """`reproduce`: from the name of a printed table to its page."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import mean
@@ -44,6 +44,7 @@ def reproduce(
     *,
     quick: bool = False,
     model: str | None = None,
+    load_options: Mapping[str, Any] | None = None,
     out: str | Path,
     limit: int | None = None,
     paths: Mapping[str, str | Path] | None = None,
@@ -58,6 +59,7 @@ def reproduce(
         table: one of `TABLES`.
         quick: on the demo model and stories that it can read, in minutes.
         model: on this model (a name of the Hugging Face hub, or a folder) and the paper's data sets.
+        load_options: how `load_model` loads it, such as ``{"dtype": "bfloat16"}``.
         out: a folder for the two files and the records behind them; interrupted runs resume there.
         limit: how many prompts of each data set; 3 with ``quick``, else 100.
         paths: the files of data sets, by name; those on the hub need none.
@@ -80,8 +82,9 @@ def reproduce(
         check_choice("a name in paths", name, known)
     effort = _effort(QUICK if quick else WHOLE, limit, options or {})
     making = Making(
-        printed()[table], TABLES[table], effort, quick, model or "demo", Path(out), paths or {}, seed, retry_failed
-    )
+        printed()[table], TABLES[table], effort, quick, model or "demo", Path(out), paths or {}, seed, retry_failed,
+        load_options or {},
+    )  # fmt: skip
     reproduced = making.reproduced(progress)
     texts = {f"{table}.md": written(reproduced), f"{table}.csv": tidy(reproduced)}
     Path(out).mkdir(parents=True, exist_ok=True)  # it may be that no data set could be read
@@ -113,6 +116,7 @@ class Making:
     paths: Mapping[str, str | Path]
     seed: int
     retry_failed: bool = False
+    loaded_with: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def entries(self) -> dict[str, Entry]:
@@ -131,7 +135,7 @@ class Making:
         return self.effort.length or self.printed.length
 
     def reproduced(self, progress: bool) -> ReproducedTable:
-        model = loading.load_model(self.model)
+        model = loading.load_model(self.model, **self.loaded_with)
         loaded = fingerprint(model)
         records: dict[str, dict[str, list[Record]]] = {}
         unread: dict[str, str] = {}
@@ -169,7 +173,8 @@ class Making:
             for part in (*_kept(measure.metric), *measure.beside.values())
         ]
         wide = self.effort.smaller.get("window", 512)
-        request = {"model": self.model, "suite": one.label, "texts": digest(prompts), "seed": self.seed}
+        how = {"loading": {name: str(value) for name, value in self.loaded_with.items()}} if self.loaded_with else {}
+        request = {"model": self.model, **how, "suite": one.label, "texts": digest(prompts), "seed": self.seed}
         folder = self.out / "figures" / one.label.replace(" ", ",")
         entries = {entry.label: entry for entry in self.entries.values()}
         full = self.effort.full(**self._extra)

@@ -12,4 +12,4 @@ from heta_lens.model import loading
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reproduce_table, "QUICK", SMALL)
     monkeypatch.setattr("heta_lens.metrics.evaluators.RUNS", 2)
-    monkeypatch.setattr(loading, "load_model", lambda _: demo())
+    monkeypatch.setattr(loading, "load_model", lambda _, **__: demo())

@@ -1,0 +1,57 @@
+"""Flags that say how a model is loaded, the same for every command that loads one."""
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Annotated, Any
+
+import typer
+
+FLAGS: dict[str, Any] = {
+    "dtype": Annotated[str | None, typer.Option(help="bfloat16, float16 or float32; on a CPU by default float32.")],
+    "device": Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …; by default a GPU if there is one.")],
+    "device_map": Annotated[str | None, typer.Option(metavar="MAP", help="Split the model: auto, balanced, or JSON.")],
+    "n_devices": Annotated[int | None, typer.Option(min=1, help="Split it evenly over so many GPUs.")],
+    "max_memory": Annotated[
+        str | None, typer.Option(metavar="LIMITS", help="What each device may hold, as in 0=20GB,cpu=60GB.")
+    ],
+    "quantization_config": Annotated[
+        str | None, typer.Option(metavar="CONFIG", help="8bit or 4bit (bitsandbytes), or JSON as transformers has it.")
+    ],
+    "revision": Annotated[str | None, typer.Option(help="A branch, tag or commit of the hub.")],
+    "trust_remote_code": Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with it.")],
+}
+"""The options of `load_model`."""
+
+
+def with_loading_flags(run: Callable[..., None]) -> Callable[..., None]:
+    """Give a command these flags; it gets those that were used as ``loading``."""
+    own = [parameter for parameter in signature(run, eval_str=True).parameters.values() if parameter.name != "loading"]
+    flags = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=False if name == "trust_remote_code" else None, annotation=kind)
+        for name, kind in FLAGS.items()
+    ]
+
+    @wraps(run)
+    def with_flags(**given: Any) -> None:
+        loading = {name: given.pop(name) for name in FLAGS}
+        run(**given, loading={name: value for name, value in loading.items() if value not in (None, False)})
+
+    keywords = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own]
+    vars(with_flags)["__signature__"] = signature(run).replace(parameters=[*keywords, *flags])
+    with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in (*keywords, *flags)}
+    return with_flags
+
+
+def loading_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags as options of `load_model`, checked before anything is loaded."""
+    if not given:
+        return {}
+    from heta_lens.model.loading_options import boot_options, read_map
+
+    options = {**given, **{name: read_map(given[name]) for name in given.keys() & MAPS}}
+    boot_options(options)
+    return options
+
+
+MAPS = {"device_map", "max_memory", "quantization_config"}

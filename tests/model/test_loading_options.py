@@ -1,0 +1,69 @@
+"""What `load_model` is told, checked before anything is loaded."""
+
+import re
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from transformers import BitsAndBytesConfig
+
+from heta_lens.model.loading_options import boot_options, default_dtype, quantisation, read_map
+
+
+def test_what_is_not_given_is_left_out() -> None:
+    assert boot_options({"dtype": None, "trust_remote_code": False, "n_ctx": 8}) == {"n_ctx": 8}
+    assert boot_options({"dtype": "bfloat16"}) == boot_options({"dtype": torch.bfloat16}) == {"dtype": torch.bfloat16}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"dtype": "fp16"}, "dtype='fp16' is not one of float64, float32, bfloat16, float16"),
+        ({"dtype": torch.int8}, "for fewer bits give quantization_config='8bit'"),
+        ({"device": "gpu"}, "device='gpu' is no device, such as cpu, cuda or cuda:1"),
+        ({"device": "cuda:7"}, "device='cuda:7': this machine has 0 devices of that kind"),
+        ({"device": "cpu", "device_map": "auto"}, "device='cpu' and device_map='auto' both say where: give one"),
+        ({"n_devices": 3}, "n_devices=3: this machine has 0 GPUs"),
+        ({"max_memory": {0: "1GB"}}, "give device_map='auto' with it"),
+        ({"quantization_config": "3bit"}, "quantization_config='3bit' is not 8bit or 4bit"),
+        ({"quantization_config": {"quant_method": "none"}}, "refused by transformers: Unknown quantization type"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused(options: dict[str, Any], sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        boot_options(options)
+
+
+def test_an_option_that_nobody_takes_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"load_model takes no devise_map= \(did you mean device_map=\?\)"):
+        boot_options({"devise_map": "auto"})
+
+
+def test_bits_are_those_of_bitsandbytes() -> None:
+    for bits in ("8bit", "4bit"):
+        config = quantisation(bits)
+        assert isinstance(config, BitsAndBytesConfig)
+        assert (config.load_in_8bit, config.load_in_4bit) == (bits == "8bit", bits == "4bit")
+    ready = BitsAndBytesConfig(load_in_8bit=True)
+    assert quantisation(ready) is ready
+
+
+def test_a_checkpoint_of_half_precision_is_loaded_in_single_precision_on_a_cpu() -> None:
+    with pytest.warns(UserWarning, match=r"'m' is saved in bfloat16 and loaded in float32.*dtype='bfloat16' keeps it"):
+        assert default_dtype("m", {"device": "cpu"}, torch.bfloat16) == torch.float32
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert default_dtype("m", {"device": "cuda:1"}, torch.bfloat16) == torch.bfloat16
+        assert default_dtype("m", {"device": "cpu"}, torch.float64) == torch.float64
+        assert default_dtype("m", {"device": "cpu"}, None) == torch.float32
+
+
+def test_maps_are_read_from_text() -> None:
+    assert read_map("auto") == "auto"
+    assert read_map("0=20GB,cpu=60") == {0: "20GB", "cpu": 60}
+    assert read_map('{"model.layers.0": "cpu", "0": 1}') == {"model.layers.0": "cpu", 0: 1}
+    with pytest.raises(ValueError, match="is not valid JSON"):
+        read_map("{'a': 1}")
