@@ -41,7 +41,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     one = zoo.bridge(request.param, torch.float32, n_layers=3)
     ids = zoo.prompt(one)
     with second_device():
-        two = bridge_on_two_devices(request.param)
+        two = bridge_on_two_devices(zoo.huggingface(request.param, torch.float32, n_layers=3), zoo.tokenizer())
         caches = [model.run_with_cache(ids)[1] for model in (one, two)]
         assert caches[1]["pattern", 0].device != caches[1]["pattern", 2].device == SECOND
         yield *caches, ids

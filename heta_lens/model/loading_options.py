@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.utilities import get_device
-from transformers.quantizers.auto import AutoQuantizationConfig
 
 from heta_lens._util.caller_warnings import warn
 
@@ -82,6 +81,8 @@ def quantisation(config: Any) -> Any:
         )
     if not isinstance(config, Mapping):
         return config
+    from transformers.quantizers.auto import AutoQuantizationConfig  # imports what quantises
+
     try:
         return AutoQuantizationConfig.from_dict(dict(config))
     except (ValueError, TypeError, ImportError) as error:

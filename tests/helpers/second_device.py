@@ -16,8 +16,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 from transformer_lens.model_bridge import TransformerBridge
 
-from helpers import zoo
-
 SECOND = torch.device("lazy")
 MOVING = {torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default}
 INDEXING = {
@@ -125,20 +123,17 @@ def second_device() -> Iterator[None]:
         yield
 
 
-def bridge_on_two_devices(family: str, n_layers: int = 3) -> TransformerBridge:
-    """A zoo model in float32: embedding, first layer and unembedding on the first device, the rest on the second."""
-    model = zoo.huggingface(family, torch.float32, n_layers=n_layers)
-    layers, norm = (
-        (model.transformer.h, model.transformer.ln_f) if family == "gpt2" else (model.model.layers, model.model.norm)
-    )
+def bridge_on_two_devices(model: Any, tokenizer: Any) -> TransformerBridge:
+    """Embedding, first layer and unembedding on the first device, the rest on the second."""
+    gpt2 = model.config.model_type == "gpt2"
+    layers, norm = (model.transformer.h, model.transformer.ln_f) if gpt2 else (model.model.layers, model.model.norm)
     for module in (*layers[1:], norm):
         _move(module)
         add_hook_to_module(module, MovedTo(SECOND))
     add_hook_to_module(model.lm_head, MovedTo(torch.device("cpu")))
     model.hf_device_map = {"": "cpu"}  # as accelerate leaves it: the bridge takes its first device from there
-    return TransformerBridge.boot_transformers(
-        f"zoo/{family}", hf_model=model, tokenizer=zoo.tokenizer(), device="cpu"
-    ).eval()
+    name = model.config._name_or_path or "zoo/split"
+    return TransformerBridge.boot_transformers(name, hf_model=model, tokenizer=tokenizer, device="cpu").eval()
 
 
 def _move(module: nn.Module) -> None:

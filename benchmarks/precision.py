@@ -1,0 +1,157 @@
+"""Every method on the demo model in half precision, with 8-bit weights, and split over two devices.
+
+    PYTHONPATH=tests python -m benchmarks.precision run      measure, with the TransformerLens that is installed
+    PYTHONPATH=tests python -m benchmarks.precision write    write PRECISION.md from what was measured with each
+
+A method's scores are compared with those of the model in single precision on one device (those of bitsandbytes also
+with a model that has the same weights unpacked). What is printed is the sum of the differences, relative to the sum of
+the scores, on average over the stories; or that the method refuses.
+"""
+
+import warnings
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+import typer
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import heta_lens
+from benchmarks import report
+from benchmarks.outcomes import FOLDER, Folder, Key, Outcomes
+from helpers import quantised
+from helpers.second_device import bridge_on_two_devices, second_device
+from heta_lens.data.recall import stories
+from heta_lens.model.loading import DEMO
+
+RESULTS = Path(__file__).with_name("PRECISION.md")
+STORIES = 2
+METHODS: dict[str, dict[str, Any]] = {
+    "heta": {"probes": 2},
+    "heta, one by one": {"groups": None, "probes": 2},
+    "heta, row": {"support": "row", "probes": 4},
+    "heta, kl_only": {"variant": "kl_only"},
+    "heta, transition_only": {"variant": "transition_only"},
+    "heta, lr": {"variant": "lr", "rank": 4},
+    "heta, ls": {"variant": "ls", "layers": 2, "probes": 2},
+    "heta, gs": {"variant": "gs", "probes": 4},
+    "heta, gn": {"variant": "gn", "probes": 4},
+    "heta, win": {"variant": "win", "window": 16, "probes": 2},
+    **{name: {} for name in heta_lens.METHODS if name != "heta"},
+    "sea_cot": {"length": 20, "explanations": 2},
+}
+COMPARED = {
+    "bfloat16": "float32",
+    "8 bits": "float32",
+    "8 bits, unpacked": "same weights",
+    "two devices": "float32",
+}
+COLUMNS = {
+    "bfloat16": "bfloat16",
+    "8 bits": "8 bits (bitsandbytes)",
+    "8 bits, unpacked": "8 bits, to the same weights unpacked",
+    "two devices": "two devices",
+}
+
+app = typer.Typer(add_completion=False)
+
+
+@cache
+def model(setting: str) -> Any:
+    if setting == "same weights":
+        return quantised.bitsandbytes_plain(model("8 bits"))
+    if setting.startswith("8 bits"):
+        return heta_lens.load_model("demo", quantization_config="8bit")
+    if setting == "two devices":
+        whole = AutoModelForCausalLM.from_pretrained(DEMO, dtype=torch.float32, attn_implementation="eager")
+        with second_device():
+            return bridge_on_two_devices(whole, AutoTokenizer.from_pretrained(DEMO))
+    return heta_lens.load_model("demo", dtype=setting)
+
+
+def scores(setting: str, method: str, number: int) -> torch.Tensor:
+    loaded = model(setting)
+    text = next(islice(stories("test", facts=2), number, None)).text
+    devices: AbstractContextManager[Any] = second_device() if setting == "two devices" else nullcontext()
+    with devices, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ids = loaded.to_tokens(text)
+        _, cached = loaded.run_with_cache(ids, names_filter=heta_lens.names_filter)
+        name = method.split(",")[0]
+        return heta_lens.attribute(cached, tokens=ids, method=name, **METHODS[method]).scores.float()
+
+
+def difference(key: Key) -> float | str:
+    """How far a method's scores are from those to compare with; or why there are none."""
+    _, setting, method, number = key
+    expected = scores(COMPARED[str(setting)], str(method), int(number))
+    try:
+        found = scores(str(setting), str(method), int(number))
+    except ValueError as refused:
+        return str(refused)
+    return float((found - expected).abs().sum() / expected.abs().sum())
+
+
+def keys(line: str) -> list[Key]:
+    return [(line, setting, method, number) for setting in COMPARED for method in METHODS for number in range(STORIES)]
+
+
+def line() -> str:
+    return ".".join(version("transformer-lens").split(".")[:2])
+
+
+@app.command()
+def run(folder: Folder = FOLDER) -> None:
+    Outcomes("precision", folder).measure(keys(line()), difference)
+
+
+@app.command()
+def write(folder: Folder = FOLDER) -> None:
+    tables = [table(measured, folder) for measured in ("3.9", "4.3")]
+    report.write(RESULTS, preamble(), tables, level=3)
+
+
+def table(measured: str, folder: Path) -> report.Table:
+    outcomes, missing = Outcomes("precision", folder).of(keys(measured))
+    refusals: list[str] = []
+    rows = [
+        [method, *(cell(outcomes, measured, setting, method, refusals) for setting in COMPARED)] for method in METHODS
+    ]
+    notes = "\n\n".join(f"({place}) {sentence}" for place, sentence in enumerate(refusals, 1))
+    return report.Table(f"TransformerLens {measured}", ["method", *COLUMNS.values()], rows, missing, notes)
+
+
+def cell(outcomes: Mapping[Key, Any], measured: str, setting: str, method: str, refusals: list[str]) -> str:
+    found = [outcomes.get((measured, setting, method, number)) for number in range(STORIES)]
+    refused = [outcome for outcome in found if isinstance(outcome, str)]
+    if refused:
+        refusals += [refused[0]] if refused[0] not in refusals else []
+        return f"refused ({refusals.index(refused[0]) + 1})"
+    numbers = [float(outcome) for outcome in found if outcome is not None]
+    return shown(mean(numbers)) if numbers else "–"
+
+
+def shown(difference: float) -> str:
+    return "0" if difference == 0 else f"{difference:.0e}" if difference < 1e-3 else f"{difference:.2%}"
+
+
+def preamble() -> str:
+    return f"""Written by `python -m benchmarks.precision write`. Every method on {STORIES} stories of the demo model (a bridge of
+6 layers, in float32 on one device), against the same model in bfloat16, with bitsandbytes' 8-bit weights, and split
+over two devices. Differences are the sum of absolute differences of the scores, relative to the sum of the absolute
+scores. bitsandbytes rounds weights and, in every run, activations to 8 bits: the third column has the whole difference,
+the fourth what is left against a model of float32 weights that are rounded in the same way. The second device is
+simulated on a machine that has one: its tensors refuse to meet those of the first.
+
+Methods that draw at random use one seed, so that chance plays no part, unless rounding changes what is drawn or chosen
+(a token of a text that is generated, or the order in which tokens are replaced)."""
+
+
+if __name__ == "__main__":
+    app()
