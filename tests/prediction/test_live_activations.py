@@ -12,7 +12,6 @@ from torch import Tensor
 import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of, hooked
-from helpers.odd_models import bidirectional
 from heta_lens._util.allocation_counting import Allocations
 from heta_lens._util.work_counting import counting
 from heta_lens.methods.heta.gate import gate, norms_by_layer
@@ -169,8 +168,13 @@ def test_values_that_were_not_cached_take_one_run(forwards: Any) -> None:
     assert len(runs) == 1
 
 
-def test_a_model_that_looks_ahead_is_refused_without_its_patterns() -> None:
-    model = bidirectional()
+@pytest.mark.usefixtures("unchecked")
+def test_a_model_that_looks_ahead_is_refused_without_its_patterns_too() -> None:
+    model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, N)
-    with pytest.raises(ValueError, match="is not a decoder-only language model"):
-        heta_lens.attribute(lean(model, ids), tokens=ids, variant="transition_only")
+    ahead = ("blocks.1.attn.hook_pattern", lambda live, hook: live.flip(-1))  # noqa: ARG005
+    with hooked(model, ahead):
+        for names in (heta_lens.names_filter, heta_lens.lean_names_filter):
+            _, cache = model.run_with_cache(ids, names_filter=names)
+            with pytest.raises(ValueError, match="is not a decoder-only language model: its layer 1 attends to later"):
+                heta_lens.attribute(cache, tokens=ids, variant="transition_only")
