@@ -26,7 +26,18 @@ from heta_lens.model.hook_sites import (
     names_filter,
     stream_name,
 )
-from heta_lens.model.hooking import Hook, Places, PositionHook, check_points, hooked, note, rows, run_hooked, user_hooks
+from heta_lens.model.hooking import (
+    Hook,
+    Places,
+    PositionHook,
+    check_points,
+    hooked,
+    note,
+    put,
+    rows,
+    run_hooked,
+    user_hooks,
+)
 from heta_lens.model.key_value_reuse import KeyValueReuse, is_hooked_transformer, key_value_reuse
 from heta_lens.model.locking import frozen_parameters, one_at_a_time
 from heta_lens.model.memory_estimates import Sizes, sizes_of
@@ -97,7 +108,6 @@ class ModelAdapter:
         every = torch.tensor([range(self.vocabulary) if ids is None else ids], device=self.device)
         return _embedded(self.model, every, bare=bool(self.user_hooks()))[0]
 
-    @one_at_a_time("self")  # another thread's hooks must not say where positions are dropped
     def run(
         self,
         ids: Int[Tensor, "batch pos"],
@@ -106,24 +116,46 @@ class ModelAdapter:
         read: Places = (-1,),
         whole: bool = False,
         past: Mapping[str, Any] | None = None,
-        blocks: range | None = None,
+        first: int = 0,
     ) -> Float[Tensor, "batch read vocab"]:
         """Logits at the positions ``read``, in float32 or better; ``hooks`` read activations or replace them.
 
-        Only these positions are unembedded, unless the run must look complete (``whole``) to the user's hooks. Of
-        ``blocks``, only these run, and the others hand on the residual stream; such runs are counted by who asks for
-        them.
+        Only these positions are unembedded, unless the run must look complete (``whole``) to the user's hooks. Blocks
+        below the ``first`` do not run, where hooks replace what enters it.
         """
-        added = list((hooks or {}).items())
+        count("forwards", len(ids))
+        return self._run(ids, hooks or {}, read, whole, past or {}, range(first, self.layers))
+
+    def run_block(
+        self,
+        layer: int,
+        ids: Int[Tensor, "batch pos"],
+        stream: Float[Tensor, "batch pos d"],
+        hooks: Mapping[str, Hook] | None = None,
+        *,
+        read: Places = (-1,),
+        past: Mapping[str, Any] | None = None,
+    ) -> Float[Tensor, "batch read vocab"]:
+        """The same of a single block, of what enters it: logits, if it is the last. Counted by who asks for many."""
+        entering = {self.stream_name(layer): put(stream)}
+        return self._run(ids, {**entering, **(hooks or {})}, read, False, past or {}, range(layer, layer + 1))
+
+    @one_at_a_time("self")  # another thread's hooks must not say where positions are dropped
+    def _run(
+        self,
+        ids: Int[Tensor, "batch pos"],
+        hooks: Mapping[str, Hook],
+        read: Places,
+        whole: bool,
+        past: Mapping[str, Any],
+        blocks: range,
+    ) -> Float[Tensor, "batch read vocab"]:
+        added = list(hooks.items())
         if not whole:
             added.append((self._read_site(added, blocks), partial(rows, read)))
-        if blocks is None:
-            count("forwards", len(ids))
-        else:
-            skipped = {layer: block for layer, block in enumerate(self.blocks) if layer not in blocks}
-            skip(self.model, skipped, self.forms)
+        skip(self.model, {layer: self.blocks[layer] for layer in range(self.layers) if layer not in blocks}, self.forms)
         drop_patterns(self.model, self.blocks)
-        logits = run_hooked(self.model, self.points, added, ids, **(past or {}))
+        logits = run_hooked(self.model, self.points, added, ids, **past)
         logits = rows(read, logits) if whole else logits
         return logits.to(self.device, torch.promote_types(logits.dtype, torch.float32))
 
@@ -132,12 +164,12 @@ class ModelAdapter:
         """What each block returns, which is noted whenever `streams` are read."""
         return {}
 
-    def _read_site(self, added: Sequence[tuple[str, Hook]], blocks: range | None) -> str:
+    def _read_site(self, added: Sequence[tuple[str, Hook]], blocks: range) -> str:
         """Where a run drops the positions that are not read: after the last attention, if no hook may need the others.
 
         A bridge adds the MLP's output to a residual stream of all positions, so it can only drop them at the end.
         """
-        if blocks is not None and self.layers - 1 not in blocks:
+        if self.layers - 1 not in blocks:
             return READ
         hooks = [hook for name, hook in added if name in self._after_attention]
         hooks += [handle.user_hook for name in self._after_attention for handle in self.points[name].fwd_hooks]

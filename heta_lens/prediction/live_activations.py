@@ -16,7 +16,7 @@ from heta_lens._util.work_counting import count
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import out_of_memory
 from heta_lens.model.hook_sites import pattern_name, pattern_names
-from heta_lens.model.hooking import note, put
+from heta_lens.model.hooking import note
 
 logger = logging.getLogger("heta_lens")
 
@@ -102,9 +102,9 @@ class LivePatterns:
             count("forwards", 1)  # for all the blocks that run alone
             self.again = True
         patterns: dict[int, Tensor] = {}
-        hooks = {self.adapter.stream_name(layer): put(first.streams[layer]), pattern_name(layer): note(patterns, layer)}
+        hooks = {pattern_name(layer): note(patterns, layer)}
         try:
-            self.adapter.run(self.ids[None], hooks, blocks=range(layer, layer + 1))
+            self.adapter.run_block(layer, self.ids[None], first.streams[layer], hooks)
             off, allowed = distance(_sum(patterns[layer]), first.sums[layer])
         except Exception as error:  # whatever a model raises when it is run in a way it was not made for
             if isinstance(error, RuntimeError) and out_of_memory(error):

@@ -26,15 +26,12 @@ def test_a_block_that_runs_alone_does_what_it_does_in_the_model(build: Any) -> N
         logits = adapter.run(ids)
         for layer in range(LAYERS):
             left: dict[int, Tensor] = {}
-            site, end = adapter.stream_name(layer), f"blocks.{layer}.hook_resid_post"
-            hooks = (
-                {site: put(streams[layer]), end: note(left, 0)} if layer < LAYERS - 1 else {site: put(streams[layer])}
-            )
-            last = adapter.run(ids, hooks, blocks=range(layer, layer + 1))
-            if layer < LAYERS - 1:
-                assert torch.equal(left[0], streams[layer + 1])
+            end = f"blocks.{layer}.hook_resid_post"
+            hooks = {end: note(left, layer + 1)} if layer < LAYERS - 1 else {}  # where unread positions are dropped
+            last = adapter.run_block(layer, ids, streams[layer], hooks)
+            assert all(torch.equal(left[above], streams[above]) for above in left)
         assert torch.equal(last, logits)
-        above = adapter.run(ids, {adapter.stream_name(2): put(streams[2])}, blocks=range(2, LAYERS))
+        above = adapter.run(ids, {adapter.stream_name(2): put(streams[2])}, first=2)
     assert torch.equal(above, logits)
 
 
@@ -49,9 +46,9 @@ def test_blocks_are_whole_again_after_a_run_and_after_an_error(build: Any) -> No
         raise KeyboardInterrupt
 
     with torch.no_grad():
-        adapter.run(ids, {adapter.stream_name(1): put(streams[1])}, blocks=range(1, 2))
+        adapter.run_block(1, ids, streams[1])
         with pytest.raises(KeyboardInterrupt):
-            adapter.run(ids, {adapter.stream_name(1): fail}, blocks=range(1, 2))
+            adapter.run_block(1, ids, streams[1], {"blocks.1.attn.hook_v": fail})
     for block, attributes in zip(model.blocks, before, strict=True):
         assert vars(block).keys() == attributes.keys()
     assert not adapter.user_hooks()
@@ -66,7 +63,7 @@ def test_a_forward_that_somebody_put_on_a_block_comes_back() -> None:
     vars(block)["forward"] = mine
     streams = adapter.streams(ids, [1])
     with torch.no_grad():
-        adapter.run(ids, {adapter.stream_name(1): put(streams[1])}, blocks=range(1, 2))
+        adapter.run_block(1, ids, streams[1])
     assert vars(block)["forward"] is mine and len(calls) == 1
 
 
@@ -76,6 +73,6 @@ def test_no_graph_is_recorded_of_skipped_blocks(build: Any) -> None:
     adapter, ids = ModelAdapter(model), zoo.prompt(model, 5)
     leaf = entered(adapter, ids)[2].clone().requires_grad_()
     with adapter.undisturbed():
-        logits = adapter.run(ids, {adapter.stream_name(2): put(leaf)}, blocks=range(2, LAYERS))
+        logits = adapter.run(ids, {adapter.stream_name(2): put(leaf)}, first=2)
         (gradient,) = torch.autograd.grad(logits.square().sum(), leaf)
     assert gradient.abs().max() > 0

@@ -12,6 +12,7 @@ from torch import Tensor
 import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of, hooked
+from helpers.blocks import attentions, with_side_channel
 from heta_lens._util.allocation_counting import Allocations
 from heta_lens._util.work_counting import counting
 from heta_lens.methods.heta.gate import gate, norms_by_layer
@@ -29,14 +30,6 @@ def own_patterns(model: Any, ids: Tensor) -> list[Tensor]:
 
 def lean(model: Any, ids: Tensor) -> Any:
     return model.run_with_cache(ids, names_filter=heta_lens.lean_names_filter)[1]
-
-
-def attentions(model: Any) -> list[int]:
-    """Lists the layers whose attention runs, from now on."""
-    ran: list[int] = []
-    for layer, block in enumerate(model.blocks):
-        block.attn.register_forward_pre_hook(lambda *_, layer=layer: ran.append(layer))
-    return ran
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
@@ -84,19 +77,8 @@ def test_hooks_of_the_users_are_seen_by_every_pattern() -> None:
 
 
 def test_a_block_that_does_something_else_alone_is_not_believed(caplog: pytest.LogCaptureFixture) -> None:
-    """As where blocks hand each other more than the residual stream."""
-    model = zoo.NEW["gpt2"]()
-    ids, passed = zoo.prompt(model, N), list[Tensor]()
-    first, second = (block.attn for block in model.blocks)
-    first.register_forward_pre_hook(lambda *_: passed.append(torch.tensor(0.5)))
-
-    def turn(_: Any, args: Any, kwargs: Any) -> Any:
-        scale = passed.pop() if passed else torch.tensor(1.0)
-        return tuple(arg * scale for arg in args), {
-            name: value * scale if name == "hidden_states" else value for name, value in kwargs.items()
-        }
-
-    second.register_forward_pre_hook(turn, with_kwargs=True)
+    model = with_side_channel()
+    ids = zoo.prompt(model, N)
     own = own_patterns(model, ids)
     patterns = LivePatterns(ModelAdapter(model), ids[0], hooked=False)
     with caplog.at_level(logging.INFO, logger="heta_lens"):
@@ -105,17 +87,18 @@ def test_a_block_that_does_something_else_alone_is_not_believed(caplog: pytest.L
     assert patterns.separate and caplog.text.count("block 1 does not run alone as it does in the model") == 1
 
 
+def failing(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fail
+
+
 def test_a_block_that_cannot_run_alone_is_read_in_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     model = zoo.bridge("gpt2", n_layers=LAYERS)
-    ids, run = zoo.prompt(model, N), ModelAdapter.run
+    ids = zoo.prompt(model, N)
     own = own_patterns(model, ids)
-
-    def only_whole(adapter: ModelAdapter, *args: Any, blocks: Any = None, **options: Any) -> Tensor:
-        if blocks is not None:
-            raise KeyError("hidden_states")
-        return run(adapter, *args, **options)
-
-    monkeypatch.setattr(ModelAdapter, "run", only_whole)
+    monkeypatch.setattr(ModelAdapter, "run_block", failing(KeyError("hidden_states")))
     patterns = LivePatterns(ModelAdapter(model), ids[0], hooked=False)
     for layer in ORDERS["down"]:
         assert torch.equal(patterns(layer), own[layer])
@@ -123,15 +106,8 @@ def test_a_block_that_cannot_run_alone_is_read_in_the_model(monkeypatch: pytest.
 
 def test_too_little_memory_is_not_taken_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
     model = zoo.bridge("gpt2")
-    ids, run = zoo.prompt(model, N), ModelAdapter.run
-
-    def short(adapter: ModelAdapter, *args: Any, blocks: Any = None, **options: Any) -> Tensor:
-        if blocks is not None:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return run(adapter, *args, **options)
-
-    monkeypatch.setattr(ModelAdapter, "run", short)
-    patterns = LivePatterns(ModelAdapter(model), ids[0], hooked=False)
+    monkeypatch.setattr(ModelAdapter, "run_block", failing(torch.OutOfMemoryError("CUDA out of memory")))
+    patterns = LivePatterns(ModelAdapter(model), zoo.prompt(model, N)[0], hooked=False)
     patterns(1)
     with pytest.raises(torch.OutOfMemoryError):
         patterns(0)
