@@ -23,11 +23,6 @@ ROOM = 9 * 2**30  # bytes for attribution, of twelve that the whole process may 
 COLUMNS = ["N", "patterns alone, GiB", "proposed for 9 GiB", "s", "foreseen, s", "process at most, GiB"]
 
 
-def lean(name: str) -> bool:
-    """What is needed of a cache, without the patterns: the gate then asks the model for them, a layer at a time."""
-    return heta_lens.names_filter(name) and not name.endswith("hook_pattern")
-
-
 def most() -> float:
     """GiB that this process has held."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
@@ -37,7 +32,7 @@ def measured() -> Table:
     model = MODELS[MODEL]()
     ids = prompt(MODEL, model, LENGTH)
     with torch.no_grad():
-        _, cache = model.run_with_cache(ids, names_filter=lean)
+        _, cache = model.run_with_cache(ids, names_filter=heta_lens.lean_names_filter)
     advice = heta_lens.estimate(cache, tokens=ids, memory=ROOM)
     proposed = next(other for other in advice.cheaper if other.options.get("variant") == "win")
     method = heta_lens.Heta(**proposed.options)

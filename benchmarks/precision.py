@@ -142,12 +142,12 @@ def shown(difference: float) -> str:
 
 
 def preamble() -> str:
-    return f"""Written by `python -m benchmarks.precision write`. Every method on {STORIES} stories of the demo model (a bridge of
-6 layers, in float32 on one device), against the same model in bfloat16, with bitsandbytes' 8-bit weights, and split
-over two devices. Differences are the sum of absolute differences of the scores, relative to the sum of the absolute
-scores. bitsandbytes rounds weights and, in every run, activations to 8 bits: the third column has the whole difference,
-the fourth what is left against a model of float32 weights that are rounded in the same way. The second device is
-simulated on a machine that has one: its tensors refuse to meet those of the first.
+    return f"""Written by `python -m benchmarks.precision write`. Every method on {STORIES} stories of the demo model (a
+bridge of 6 layers, in float32 on one device), against the same model in bfloat16, with bitsandbytes' 8-bit weights, and
+split over two devices. Differences are the sum of absolute differences of the scores, relative to the sum of the
+absolute scores. bitsandbytes rounds weights and, in every run, activations to 8 bits: the third column has the whole
+difference, the fourth what is left against a model of float32 weights that are rounded in the same way. The second
+device is simulated on a machine that has one: its tensors refuse to meet those of the first.
 
 Methods that draw at random use one seed, so that chance plays no part, unless rounding changes what is drawn or chosen
 (a token of a text that is generated, or the order in which tokens are replaced)."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # loaded on first use: `import heta_lens` takes no time
     from heta_lens.methods.heta.fit_weights import fit_weights
     from heta_lens.methods.heta.heta import Heta
     from heta_lens.methods.method_registry import METHODS
-    from heta_lens.model.hook_sites import names_filter
+    from heta_lens.model.hook_sites import lean_names_filter, names_filter
     from heta_lens.model.loading import load_demo_model, load_model
     from heta_lens.prediction.prediction import Prediction
     from heta_lens.span_attribution import SpanAttribution
@@ -34,6 +34,7 @@ __all__ = [
     "estimate",
     "evaluation",
     "fit_weights",
+    "lean_names_filter",
     "load_demo_model",
     "load_model",
     "metrics",
@@ -51,7 +52,7 @@ _MODULES = {
     "Prediction": "prediction.prediction",
     "SpanAttribution": "span_attribution",
     "fit_weights": "methods.heta.fit_weights",
-    "names_filter": "model.adapter",
+    **dict.fromkeys(("lean_names_filter", "names_filter"), "model.hook_sites"),
 }
 _PACKAGES = {"causal", "data", "evaluation", "metrics", "plots"}
 

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import heta_lens
-from benchmarks.peak_memory import Held
 from benchmarks.report import number
 from benchmarks.speed.cases import Case
 from benchmarks.speed.flops import counted, floors, forward_flops
 from benchmarks.speed.parts import ALONE, PARTS, ROW, Measured, Read, one_by_one_s, row_s
+from heta_lens._util.allocation_counting import Allocations
 
 
 class Cost(NamedTuple):
@@ -62,7 +62,7 @@ def compared(case: Case, naive: Any, ours: dict[str, Any], repeats: int) -> dict
     every = {"naive": naive, **{way: running(way) for way in ours}}
     seen, memory = dict[str, Measured](), dict[str, float]()
     for way, run in every.items():
-        with Held() as held:
+        with Allocations() as held:
             seen[way] = counted(lambda read, run=run: run(case, read))
         memory[way] = held.most / 2**20
     seconds = [{way: run(case, time.perf_counter).total for way, run in every.items()} for _ in range(repeats)]

@@ -80,18 +80,15 @@ def _method(name: str, options: dict[str, Any]) -> "Method":
 
 
 def _explained(model: str, text: str, target: str | None, method: "Method", **loading: Any) -> "Attribution":
-    import torch
-
     from heta_lens.api import attribute
-    from heta_lens.model.hook_sites import names_filter
+    from heta_lens.model.adapter import ModelAdapter
+    from heta_lens.model.hook_sites import lean_names_filter
     from heta_lens.model.loading import load_model
     from heta_lens.model.prompt_encoding import encode
 
     loaded = load_model(model, **loading)
     ids = encode(loaded, text)
-    with torch.no_grad():
-        _, cache = loaded.run_with_cache(ids, names_filter=names_filter)
-    return attribute(cache, target, tokens=ids, method=method)
+    return attribute(ModelAdapter(loaded).cache(ids, lean_names_filter), target, tokens=ids, method=method)
 
 
 def _show(

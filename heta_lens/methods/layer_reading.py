@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from heta_lens.model.hook_sites import pattern_name, values_name
 from heta_lens.model.hooking import Hook
 from heta_lens.prediction.prediction import Prediction
 
@@ -25,11 +26,23 @@ def full_ids(prediction: Prediction) -> Int[Tensor, "pos"]:
     return prediction.prompt.ids if prediction.prompt.user_hooks else prediction.ids
 
 
-def runs_to_read(prediction: Prediction, name_of: Callable[[int], str], layers: int) -> int:
-    """How many forwards it takes to read this of so many layers: none, of a cache that has it."""
-    return (
-        0 if any(name_of(layer) in prediction.prompt.cached for layer in range(prediction.adapter.layers)) else layers
-    )
+def pattern_runs(prediction: Prediction, layers: int) -> int:
+    """How many forwards it takes to read the patterns of so many layers: none, of a cache that has them.
+
+    One notes what enters each layer; the others' blocks, run alone, make about one more.
+    """
+    if _cached(prediction, pattern_name):
+        return 0
+    return layers if prediction.prompt.user_hooks else min(layers, 2)
+
+
+def value_runs(prediction: Prediction) -> int:
+    """How many forwards it takes to read values, of however many layers."""
+    return 0 if _cached(prediction, values_name) else 1
+
+
+def _cached(prediction: Prediction, name_of: Callable[[int], str]) -> bool:
+    return any(name_of(layer) in prediction.prompt.cached for layer in range(prediction.adapter.layers))
 
 
 def check_layer(name: str, layer: int | None, prediction: Prediction) -> None:

@@ -4,7 +4,7 @@ A `HookedTransformer` (TransformerLens 3) and a `TransformerBridge` (3 and 4) sh
 a run continues from kept keys and values; that difference is in `key_value_reuse`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -19,6 +19,7 @@ from heta_lens._util.options import from_end, is_whole
 from heta_lens._util.short_repr import short_repr
 from heta_lens._util.tolerance import tolerance
 from heta_lens._util.work_counting import count
+from heta_lens.model.block_skipping import Form, forms_noted, skip
 from heta_lens.model.hook_sites import (
     READ,
     after_attention,
@@ -26,12 +27,24 @@ from heta_lens.model.hook_sites import (
     names_filter,
     stream_name,
 )
-from heta_lens.model.hooking import Hook, Places, PositionHook, check_points, hooked, note, rows, run_hooked, user_hooks
+from heta_lens.model.hooking import (
+    Hook,
+    Places,
+    PositionHook,
+    check_points,
+    hooked,
+    note,
+    put,
+    rows,
+    run_hooked,
+    user_hooks,
+)
 from heta_lens.model.key_value_reuse import KeyValueReuse, is_hooked_transformer, key_value_reuse
 from heta_lens.model.locking import frozen_parameters, one_at_a_time
 from heta_lens.model.memory_estimates import Sizes, sizes_of
 from heta_lens.model.model_checks import model_of
 from heta_lens.model.model_protocol import KeysValues, Model
+from heta_lens.model.stray_patterns import drop_patterns
 from heta_lens.model.tokenizer import TokenizerWrapper
 from heta_lens.model.weight_reading import is_elsewhere, is_readable, output_weights, quantised_modules
 
@@ -120,7 +133,6 @@ class ModelAdapter:
         every = torch.tensor([range(self.vocabulary) if ids is None else ids], device=self.device)
         return _embedded(self.model, every, bare=bool(self.user_hooks()))[0]
 
-    @one_at_a_time("self")  # another thread's hooks must not say where positions are dropped
     def run(
         self,
         ids: Int[Tensor, "batch pos"],
@@ -129,24 +141,61 @@ class ModelAdapter:
         read: Places = (-1,),
         whole: bool = False,
         past: Mapping[str, Any] | None = None,
+        first: int = 0,
     ) -> Float[Tensor, "batch read vocab"]:
         """Logits at the positions ``read``, in float32 or better; ``hooks`` read activations or replace them.
 
-        Only these positions are unembedded, unless the run must look complete (``whole``) to the user's hooks.
+        Only these positions are unembedded, unless the run must look complete (``whole``) to the user's hooks. Blocks
+        below the ``first`` do not run, where hooks replace what enters it.
         """
-        added = list((hooks or {}).items())
-        if not whole:
-            added.append((self._read_site(added), partial(rows, read)))
         count("forwards", len(ids))
-        logits = run_hooked(self.model, self.points, added, ids, **(past or {}))
+        return self._run(ids, hooks or {}, read, whole, past or {}, range(first, self.layers))
+
+    def run_block(
+        self,
+        layer: int,
+        ids: Int[Tensor, "batch pos"],
+        stream: Float[Tensor, "batch pos d"],
+        hooks: Mapping[str, Hook] | None = None,
+        *,
+        read: Places = (-1,),
+        past: Mapping[str, Any] | None = None,
+    ) -> Float[Tensor, "batch read vocab"]:
+        """The same of a single block, of what enters it: logits, if it is the last. Counted by who asks for many."""
+        entering = {self.stream_name(layer): put(stream)}
+        return self._run(ids, {**entering, **(hooks or {})}, read, False, past or {}, range(layer, layer + 1))
+
+    @one_at_a_time("self")  # another thread's hooks must not say where positions are dropped
+    def _run(
+        self,
+        ids: Int[Tensor, "batch pos"],
+        hooks: Mapping[str, Hook],
+        read: Places,
+        whole: bool,
+        past: Mapping[str, Any],
+        blocks: range,
+    ) -> Float[Tensor, "batch read vocab"]:
+        added = list(hooks.items())
+        if not whole:
+            added.append((self._read_site(added, blocks), partial(rows, read)))
+        skip(self.model, {layer: self.blocks[layer] for layer in range(self.layers) if layer not in blocks}, self.forms)
+        drop_patterns(self.model, self.blocks)
+        logits = run_hooked(self.model, self.points, added, ids, **past)
         logits = rows(read, logits) if whole else logits
         return logits.to(self.device, torch.promote_types(logits.dtype, torch.float32))
 
-    def _read_site(self, added: Sequence[tuple[str, Hook]]) -> str:
+    @cached_property
+    def forms(self) -> dict[int, Form]:
+        """What each block returns, which is noted whenever `streams` are read."""
+        return {}
+
+    def _read_site(self, added: Sequence[tuple[str, Hook]], blocks: range) -> str:
         """Where a run drops the positions that are not read: after the last attention, if no hook may need the others.
 
         A bridge adds the MLP's output to a residual stream of all positions, so it can only drop them at the end.
         """
+        if self.layers - 1 not in blocks:
+            return READ
         hooks = [hook for name, hook in added if name in self._after_attention]
         hooks += [handle.user_hook for name in self._after_attention for handle in self.points[name].fwd_hooks]
         free = bool(self._after_attention) and all(isinstance(hook, PositionHook) for hook in hooks)
@@ -171,17 +220,19 @@ class ModelAdapter:
         """The residual stream entering each of these layers, from a single run."""
         streams: dict[int, Tensor] = {}
         noting = {self.stream_name(layer): note(streams, layer) for layer in layers}
-        self.run(ids, {**(hooks or {}), **noting}, whole=whole)
+        with forms_noted(self.model, dict(enumerate(self.blocks)), self.forms):
+            self.run(ids, {**(hooks or {}), **noting}, whole=whole)
         return streams
 
     @one_at_a_time("self")
     @torch.no_grad()
-    def cache(self, ids: Int[Tensor, "1 pos"]) -> Any:
-        """As ``run_with_cache(ids, names_filter=names_filter)``, which leaves its hooks behind when interrupted."""
+    def cache(self, ids: Int[Tensor, "1 pos"], kept: Callable[[str], bool] = names_filter) -> Any:
+        """As ``run_with_cache(ids, names_filter=kept)``, which leaves its hooks behind when interrupted."""
         from transformer_lens import ActivationCache
 
+        drop_patterns(self.model, self.blocks)
         activations: dict[str, Tensor] = {}
-        noting = [(name, note(activations, name)) for name in self.points if names_filter(name)]
+        noting = [(name, note(activations, name)) for name in self.points if kept(name)]
         with self.hooked(noting, every=False):
             self.model(ids)
         return ActivationCache(activations, cast(Any, self.model))

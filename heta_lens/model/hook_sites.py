@@ -16,6 +16,15 @@ def names_filter(name: str) -> bool:
     return name in (EMBED, READ) or re.fullmatch(r"blocks\.\d+\.attn\.hook_(pattern|v)", name) is not None
 
 
+def lean_names_filter(name: str) -> bool:
+    """`names_filter` without the attention patterns, for long prompts: they grow with the square of the length.
+
+    At 4,096 tokens, 32 layers of 32 heads have 34 GB of patterns in bfloat16, and all else that is read has less than
+    one. What needs patterns then makes them on the live model, one layer at a time, in about two forward passes.
+    """
+    return names_filter(name) and not name.endswith("hook_pattern")
+
+
 def pattern_name(layer: int) -> str:
     return f"blocks.{layer}.attn.hook_pattern"
 

@@ -39,13 +39,18 @@ class KeyValueReuse(ABC):
         prefix = [(first(keys), first(values)) for keys, values in keys_values]
         return self.arguments(prefix, start, stop, batch, device)
 
-    def joined(self, before: KeysValues, clean: KeysValues, stop: int) -> KeysValues:
-        """Keys and values ``before``, followed by the ``clean`` ones of the positions up to ``stop``."""
-        join = partial(_join, self.position_axis, stop)
-        return [
+    def joined(self, before: KeysValues, clean: KeysValues, stop: int, first: int = 0) -> KeysValues:
+        """Keys and values ``before``, followed by the ``clean`` ones of the positions up to ``stop``.
+
+        Layers below the ``first`` did not run: theirs are clean.
+        """
+        join, clip = partial(_join, self.position_axis, stop), partial(_first_positions, self.position_axis, stop, 1)
+        lower = [(clip(keys), clip(values)) for keys, values in clean[:first]]
+        upper = [
             (join(keys, clean_keys), join(values, clean_values))
-            for (keys, values), (clean_keys, clean_values) in zip(before, clean, strict=True)
+            for (keys, values), (clean_keys, clean_values) in zip(before[first:], clean[first:], strict=True)
         ]
+        return lower + upper
 
 
 @dataclass(frozen=True, eq=False)

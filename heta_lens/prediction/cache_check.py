@@ -16,6 +16,7 @@ from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hook_sites import EMBED, OUT, pattern_names
 from heta_lens.prediction.cached_activations import Activations
 from heta_lens.prediction.cached_tokens import check_embeddings
+from heta_lens.prediction.live_activations import check_attends_back
 from heta_lens.prediction.padding_checks import check_unpadded
 
 
@@ -28,10 +29,7 @@ class Replay(NamedTuple):
 
 
 def check_causal(adapter: ModelAdapter, cached: Activations) -> None:
-    """Refuse a model whose tokens attend to later ones; not every encoder says in its config that it is one.
-
-    Only the last two tokens are checked: padding before them attends to nothing, which looks like everything.
-    """
+    """Refuse a model whose tokens attend to later ones; not every encoder says in its config that it is one."""
     for layer, name in enumerate(pattern_names(adapter.layers)):
         pattern = cached.tensors.get(name)
         if pattern is None:
@@ -42,11 +40,7 @@ def check_causal(adapter: ModelAdapter, cached: Activations) -> None:
                 f"the cache holds {queries} of the prompt's {keys} positions: it was taken with pos_slice=; "
                 "call run_with_cache without it"
             )
-        if (pattern[:, -2:-1, -1] > 0).any():
-            raise ValueError(
-                f"{type(adapter.model).__name__} is not a decoder-only language model: "
-                f"its layer {layer} attends to later tokens"
-            )
+        check_attends_back(adapter, layer, pattern)
 
 
 @torch.no_grad()

@@ -126,13 +126,14 @@ class Prediction:
     @property
     def patterns(self) -> Sequence[Float[Tensor, "head pos pos"]]:
         """The attention patterns among the context's positions, by layer."""
-        n = len(self)
-        return _by_layer(self, lambda layer: self.prompt.pattern(layer)[:, :n, :n])
+        n, patterns = len(self), self.prompt.patterns
+        return _by_layer(self, lambda layer: patterns(layer)[:, :n, :n])
 
     @property
     def values(self) -> Sequence[Float[Tensor, "pos group d_head"]]:
         """The value vectors, with their bias, of every key/value head, by layer."""
-        return _by_layer(self, lambda layer: self.prompt.values(layer)[: len(self)])
+        values = self.prompt.values
+        return _by_layer(self, lambda layer: values(layer)[: len(self)])
 
     @property
     def output_weights(self) -> Sequence[Float[Tensor, "head d_head d"]]:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -26,6 +26,7 @@ from heta_lens.model.model_protocol import KeysValues
 from heta_lens.prediction.cache_check import check_causal, replay
 from heta_lens.prediction.cached_activations import Activations
 from heta_lens.prediction.cached_tokens import Tokens, Vocabulary, cached_tokens
+from heta_lens.prediction.live_activations import LivePatterns, live
 from heta_lens.prediction.readout import log_softmax
 from heta_lens.prediction.rerun_from_prefix import Part, Runner
 
@@ -100,30 +101,25 @@ class Prompt:
         """What enters a layer at every position; the embeddings, for None."""
         return self.runner.states(layer)
 
-    def pattern(self, layer: int) -> Float[Tensor, "head pos pos"]:
-        """The attention pattern that was cached; if none were, the live model's, one layer at a time."""
-        return self._cached_or_live(self._pattern_names, layer)
+    @property
+    def patterns(self) -> Callable[[int], Float[Tensor, "head pos pos"]]:
+        """Each layer's attention pattern, as it was cached; if none were, the live model's, one layer at a time."""
+        names = pattern_names(self.adapter.layers)
+        if self._has_some(names):
+            return lambda layer: self.cached[names[layer]]
+        return LivePatterns(self.adapter, self.ids, bool(self.user_hooks))
 
-    def values(self, layer: int) -> Float[Tensor, "pos group d_head"]:
-        """The value vectors, with their bias, of every key/value head, read like the patterns."""
-        return self._cached_or_live(self._values_names, layer)
+    @property
+    def values(self) -> Callable[[int], Float[Tensor, "pos group d_head"]]:
+        """Each layer's value vectors, with their bias, of every key/value head; if none were cached, from one run."""
+        names = values_names(self.adapter.layers)
+        if self._has_some(names):
+            return lambda layer: self.cached[names[layer]]
+        read = cache(partial(live, self.adapter, self.ids, names, hooked=bool(self.user_hooks)))
+        return lambda layer: read()[layer]
 
-    @cached_property
-    def _pattern_names(self) -> list[str]:
-        return pattern_names(self.adapter.layers)
-
-    @cached_property
-    def _values_names(self) -> list[str]:
-        return values_names(self.adapter.layers)
-
-    def _cached_or_live(self, names: Sequence[str], layer: int) -> Tensor:
-        name = names[layer]
-        if not self.cached.tensors.keys().isdisjoint(names):
-            return self.cached[name]
-        batches: dict[str, Tensor] = {}
-        with torch.no_grad():
-            self.adapter.run(self.ids[None], {name: note(batches, name)}, whole=bool(self.user_hooks))
-        return batches[name][0]
+    def _has_some(self, names: Sequence[str]) -> bool:
+        return not self.cached.tensors.keys().isdisjoint(names)
 
     def logits_of(self, ids: Int[Tensor, "batch pos"], read: Places = (-1,)) -> Float[Tensor, "batch read vocab"]:
         """Logits after other ids, as many at once; the user's hooks see them one by one."""

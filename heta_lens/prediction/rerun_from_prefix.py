@@ -21,6 +21,7 @@ from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooking import BatchHook, Places, put, put_positions
 from heta_lens.model.locking import one_at_a_time
 from heta_lens.model.model_protocol import KeysValues
+from heta_lens.prediction.block_alone_check import BlocksAlone, blocks_alone
 from heta_lens.prediction.prefix_reuse_check import reusable_prefix
 
 
@@ -85,6 +86,19 @@ class Runner:
                 self.prefix = reusable_prefix(self.adapter, ids, embeddings, log_probs, bool(self.user_hooks))
         return self.prefix
 
+    @cached_property
+    def alone(self) -> BlocksAlone:
+        """Whether blocks can run without the others, which is found out when it is first needed."""
+        if self.user_hooks:
+            return BlocksAlone(False, "hooks on the model may carry something from block to block")
+        with counting(self.checks.setdefault("blocks_alone", Counter())):
+            return blocks_alone(self.adapter, self.ids)
+
+    def first_block(self, part: Part) -> int:
+        """The first that has to run: those below stay as they were, where states are put in above them."""
+        layer = min(part.layer or 0, self.adapter.layers - 1)
+        return layer if layer and self.alone.same else 0
+
     def logits_of(self, ids: Int[Tensor, "batch pos"], read: Places = (-1,)) -> Float[Tensor, "batch read vocab"]:
         """Logits after other ids, as many at once; the user's hooks see them one by one."""
         if not self.one_by_one:
@@ -109,17 +123,18 @@ class Runner:
         past = self.adapter.resume(kept, part.start, part.end, batch)
         suffix = torch.cat([states, self._clean(part.stop, part.end, batch, part.layer)], 1)
         ids, read = self._ids(part.start, part.end, batch), [position - part.start for position in part.read]
-        return self.adapter.run(ids, {part.site: put(suffix)}, read=read, past=past)
+        return self.adapter.run(ids, {part.site: put(suffix)}, read=read, past=past, first=self.first_block(part))
 
     def window_run(self, part: Part, states: Tensor, kept: KeysValues) -> Tensor:
         """Continue the clean prefix to the window's end, and again from the tail on: between them all stays clean."""
-        batch = len(states)
+        batch, first = len(states), self.first_block(part)
         past = self.adapter.resume(kept, part.start, part.stop, batch)
-        self.adapter.run(self._ids(part.start, part.stop, batch), {part.site: put(states)}, past=past)
-        joined = self.adapter.reuse.joined(self.adapter.reuse.grown(past), kept, part.tail)
+        self.adapter.run(self._ids(part.start, part.stop, batch), {part.site: put(states)}, past=past, first=first)
+        joined = self.adapter.reuse.joined(self.adapter.reuse.grown(past), kept, part.tail, first)
         past = self.adapter.resume(joined, part.tail, part.end, batch)
         ids, read = self._ids(part.tail, part.end, batch), [position - part.tail for position in part.read]
-        return self.adapter.run(ids, read=read, past=past)
+        entering = {part.site: put(self._clean(part.tail, part.end, batch, part.layer))} if first else None
+        return self.adapter.run(ids, entering, read=read, past=past, first=first)
 
     def full_run(self, part: Part, states: Tensor) -> Tensor:
         """From the first token; what has to stay clean is put back where it enters each layer."""
@@ -131,7 +146,8 @@ class Runner:
             above = range(1 if part.layer is None else part.layer + 1, self.adapter.layers)
             for layer, clean in self.streams(above).items():
                 hooks[self.adapter.stream_name(layer)] = put_positions(clean, part.stop, part.tail)
-        return self.adapter.run(self._ids(0, last, batch), hooks, read=part.read, whole=self.one_by_one)
+        ids, first = self._ids(0, last, batch), self.first_block(part)
+        return self.adapter.run(ids, hooks, read=part.read, whole=self.one_by_one, first=first)
 
     def _ids(self, start: int, stop: int, batch: int) -> Int[Tensor, "batch pos"]:
         return repeat(self.ids[start:stop], "pos -> batch pos", batch=batch)

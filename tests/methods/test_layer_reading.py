@@ -26,8 +26,8 @@ ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
         (AttentionRollout(start_layer=1), 0, 1),
         (AttentionLast(), 0, 1),
         (AttentionNorm(), 0, 2),
-        (AttentionNorm(reduce="rollout"), 0, 4),
-        (AttentionNorm(reduce="mean", residual=True), 2, 6),
+        (AttentionNorm(reduce="rollout"), 0, 3),
+        (AttentionNorm(reduce="mean", residual=True), 2, 5),
         (ValueZeroing(batch=1), N + 1, N + 1),
     ],
 )

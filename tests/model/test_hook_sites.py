@@ -12,6 +12,7 @@ from heta_lens.model.hook_sites import (
     added_names,
     attention_inputs,
     head_outputs_name,
+    lean_names_filter,
     names_filter,
     pattern_name,
     queries_keys_names,
@@ -33,4 +34,6 @@ def test_every_name_is_a_hook_point_of_the_model(build: Any) -> None:
 
 def test_the_filter_keeps_what_is_read_and_nothing_else() -> None:
     assert all(map(names_filter, [EMBED, READ, pattern_name(0), values_name(11)]))
+    assert all(map(lean_names_filter, [EMBED, READ, values_name(11)])) and not lean_names_filter(pattern_name(0))
+    assert not any(map(lean_names_filter, [OUT, "blocks.0.attn.hook_q"]))
     assert not any(map(names_filter, [OUT, "blocks.0.attn.hook_q", "blocks.0.attn.hook_pattern2", stream_name(0, 1)]))

@@ -15,7 +15,7 @@ def test_a_part_alone_is_a_prompt_of_its_own() -> None:
     prompt = predict(model, ids, 7).prompt
     alone, expected = prompt.alone(2, 5), predict(model, ids[:, 2:5], 7).prompt
     torch.testing.assert_close(alone.log_probs[3], expected.log_probs[3])
-    torch.testing.assert_close(alone.pattern(1), expected.pattern(1))
+    torch.testing.assert_close(alone.patterns(1), expected.patterns(1))
     torch.testing.assert_close(alone.embeddings, expected.embeddings)
 
 

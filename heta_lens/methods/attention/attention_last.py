@@ -5,9 +5,8 @@ from typing import ClassVar
 
 from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Scores
-from heta_lens.methods.layer_reading import chosen_layer, runs_to_read
+from heta_lens.methods.layer_reading import chosen_layer, pattern_runs
 from heta_lens.methods.shared_options import WithLayer
-from heta_lens.model.hook_sites import pattern_name
 from heta_lens.prediction.prediction import Prediction
 
 
@@ -22,7 +21,7 @@ class AttentionLast(WithLayer):
     target_agnostic: ClassVar = True
 
     def work(self, prediction: Prediction) -> dict[str, int]:
-        return {"forwards": runs_to_read(prediction, pattern_name, 1)}
+        return {"forwards": pattern_runs(prediction, 1)}
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
         pattern = prediction.patterns[chosen_layer(self.layer, prediction)]

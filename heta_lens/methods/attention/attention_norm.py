@@ -1,9 +1,9 @@
 """Norm-based attention (Kobayashi 2020): the norms of the vectors that attention moves, not only its weights."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from einops import einsum, rearrange
@@ -13,10 +13,9 @@ from torch import Tensor
 from heta_lens._util.work_counting import Work
 from heta_lens.methods.attention.attention_rollout import shares, walked_down
 from heta_lens.methods.base import Scores
-from heta_lens.methods.layer_reading import chosen_layer, runs_to_read
+from heta_lens.methods.layer_reading import chosen_layer, pattern_runs, value_runs
 from heta_lens.methods.shared_options import WithLayer
 from heta_lens.model.head_outputs import head_outputs
-from heta_lens.model.hook_sites import pattern_name, values_name
 from heta_lens.prediction.prediction import Prediction
 
 
@@ -40,7 +39,7 @@ class AttentionNorm(WithLayer):
 
     name: ClassVar = "attention_norm"
     family: ClassVar = "attention"
-    cost: ClassVar = "nothing, with attention in the cache; else 2L F; L F more with the residual"
+    cost: ClassVar = "nothing, with attention in the cache; else 3 F; L F more with the residual"
     signed: ClassVar = False
     target_agnostic: ClassVar = True
     adapted: ClassVar = "the authors map whole layers; here a token's score is what the last position takes from it"
@@ -51,7 +50,7 @@ class AttentionNorm(WithLayer):
 
     def work(self, prediction: Prediction) -> dict[str, int]:
         layers = 1 if self.reduce == "layer" else prediction.adapter.layers
-        read = sum(runs_to_read(prediction, name, layers) for name in (pattern_name, values_name))
+        read = pattern_runs(prediction, layers) + value_runs(prediction)
         return {"forwards": read + (layers if self.residual else 0)}
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
@@ -60,27 +59,40 @@ class AttentionNorm(WithLayer):
         else:
             of = range(prediction.adapter.layers) if self.reduce == "mean" else [chosen_layer(self.layer, prediction)]
             last = torch.tensor([len(prediction) - 1], device=prediction.embeddings.device)
-            scores = torch.stack([self._norms(prediction, layer, last)[0] for layer in of]).mean(0)
+            moved = Moved.of(prediction)
+            scores = torch.stack([self._norms(moved, layer, last)[0] for layer in of]).mean(0)
         progress.add("forwards", self.work(prediction)["forwards"])
         return Scores(scores)
 
     def _maps(self, prediction: Prediction) -> Iterator[Float[Tensor, "query key"]]:
         """How much each position takes from every other, from the last layer down."""
-        own = torch.eye(len(prediction)).to(prediction.embeddings)
+        own, read = torch.eye(len(prediction)).to(prediction.embeddings), Moved.of(prediction)
         every = torch.arange(len(prediction), device=own.device)
         for layer in reversed(range(prediction.adapter.layers)):
-            moved = shares(self._norms(prediction, layer, every), own)
+            moved = shares(self._norms(read, layer, every), own)
             yield moved if self.residual else (moved + own) / 2
 
-    def _norms(self, prediction: Prediction, layer: int, queries: Int[Tensor, "query"]) -> Float[Tensor, "query key"]:
+    def _norms(self, read: "Moved", layer: int, queries: Int[Tensor, "query"]) -> Float[Tensor, "query key"]:
         """A few queries at a time, since each has a vector for every key."""
-        pattern = prediction.patterns[layer]
-        wrote = head_outputs(prediction.values[layer], prediction.output_weights[layer])
+        prediction, pattern = read.prediction, read.patterns[layer]
+        wrote = head_outputs(read.values[layer], prediction.output_weights[layer])
         if self.residual:
             pattern, wrote = beside_the_residual(pattern, wrote, prediction.states(layer))
         rows = rearrange(pattern[:, queries], "head query key -> query head key")
         moved = partial(moved_norms, wrote=wrote, summed=self.heads == "summed")
         return prediction.prompt.batches("auto", len(prediction)).map(moved, rows, len(prediction))
+
+
+class Moved(NamedTuple):
+    """What attention moves, and how much of it, layer by layer: read by this once, where the cache has neither."""
+
+    prediction: Prediction
+    patterns: Sequence[Float[Tensor, "head pos pos"]]
+    values: Sequence[Float[Tensor, "pos group d_head"]]
+
+    @classmethod
+    def of(cls, prediction: Prediction) -> "Moved":
+        return cls(prediction, prediction.patterns, prediction.values)
 
 
 def beside_the_residual(

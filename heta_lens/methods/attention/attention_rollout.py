@@ -11,8 +11,7 @@ from torch import Tensor
 from heta_lens._util.options import AtLeast
 from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Method, Scores
-from heta_lens.methods.layer_reading import check_layer, runs_to_read
-from heta_lens.model.hook_sites import pattern_name
+from heta_lens.methods.layer_reading import check_layer, pattern_runs
 from heta_lens.prediction.prediction import Prediction
 
 Fusion: TypeAlias = Literal["mean", "max", "min"]
@@ -42,7 +41,7 @@ class AttentionRollout(Method):
 
     name: ClassVar = "attention_rollout"
     family: ClassVar = "attention"
-    cost: ClassVar = "nothing, with attention in the cache; else L F"
+    cost: ClassVar = "nothing, with attention in the cache; else 2 F"
     signed: ClassVar = False
     target_agnostic: ClassVar = True
 
@@ -50,11 +49,12 @@ class AttentionRollout(Method):
         check_layer("start_layer", self.start_layer, prediction)
 
     def work(self, prediction: Prediction) -> dict[str, int]:
-        return {"forwards": runs_to_read(prediction, pattern_name, prediction.adapter.layers - self.start_layer)}
+        return {"forwards": pattern_runs(prediction, prediction.adapter.layers - self.start_layer)}
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        patterns = prediction.patterns
         fused = (
-            FUSIONS[self.head_fusion](prediction.patterns[layer])
+            FUSIONS[self.head_fusion](patterns[layer])
             for layer in reversed(range(self.start_layer, prediction.adapter.layers))
         )
         scores = walked_down(with_residual(pattern) if self.residual else pattern for pattern in fused)

@@ -57,8 +57,10 @@ def _flowing(
 def value_norms(
     values: Float[Tensor, "pos group d_head"], output: Float[Tensor, "head d_head d"], order: int = 1
 ) -> Float[Tensor, "head pos"]:
-    """``‖v_i W_O‖`` for every head."""
-    return torch.linalg.vector_norm(head_outputs(values, output), ord=order, dim=-1)
+    """``‖v_i W_O‖`` for every head; of one at a time, since all heads write as much as a whole layer's MLP holds."""
+    share = len(output) // values.shape[1]
+    wrote = (head_outputs(values[:, [head // share]], output[[head]])[0] for head in range(len(output)))
+    return torch.stack([torch.linalg.vector_norm(own, ord=order, dim=-1) for own in wrote])
 
 
 def norms_by_layer(

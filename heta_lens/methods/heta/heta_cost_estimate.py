@@ -9,9 +9,8 @@ from heta_lens.methods.heta.additivity import SUBSETS
 from heta_lens.methods.heta.estimators import Problem, Products
 from heta_lens.methods.heta.heta_options import HetaOptions
 from heta_lens.methods.heta.segments import Segment
-from heta_lens.methods.layer_reading import runs_to_read
+from heta_lens.methods.layer_reading import pattern_runs, value_runs
 from heta_lens.model.batching import GRAPH, MASKED, PRODUCT, per_product
-from heta_lens.model.hook_sites import pattern_name, values_name
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.prompt import TAIL
 
@@ -129,7 +128,7 @@ def read_and_settled(options: HetaOptions, prediction: Prediction) -> int:
     layers, segments = prediction.adapter.layers, options.segments(prediction)
     alone = sum(segment.alone for segment in segments)
     flows = (1 + alone * (options.window_gate == "per_window")) * (options.recipe.gate == "flow")
-    read = sum(runs_to_read(prediction, name, layers) for name in (pattern_name, values_name))
+    read = pattern_runs(prediction, layers) + value_runs(prediction)
     inner = segments[0].layer is not None
     return flows * read + alone + inner * max(1, alone) + put_back(options, segments)
 

@@ -97,7 +97,7 @@ def test_no_graph_is_built_below_the_last_layers(
     def watched(adapter: ModelAdapter, given: Any, hooks: Any = None, **how: Any) -> Any:
         hooks = dict(hooks or {})
         for layer in graphs:
-            if adapter.stream_name(layer) not in hooks:
+            if layer >= how.get("first", 0) and adapter.stream_name(layer) not in hooks:
                 hooks[adapter.stream_name(layer)] = lambda live, layer=layer: graphs[layer].add(live.requires_grad)
         return run(adapter, given, hooks, **how)
 

@@ -104,17 +104,11 @@ def test_a_cache_without_patterns_has_the_gate_of_one_with_them() -> None:
         for hooks in ([], [double]):
             with model.hooks(fwd_hooks=hooks):
                 whole = cache_of(model, ids)
-                lean = model.run_with_cache(
-                    ids, names_filter=lambda name: heta_lens.names_filter(name) and "pattern" not in name
-                )[1]
+                lean = model.run_with_cache(ids, names_filter=heta_lens.lean_names_filter)[1]
                 for flow in ("suffix", "prefix_head", "direct"):
                     how = {"variant": "transition_only", "flow": flow, "tokens": ids, "position": 7}
                     found, expected = (heta_lens.attribute(cache, **how) for cache in (lean, whole))
                     torch.testing.assert_close(found.scores, expected.scores)
-
-
-def lean_names(name: str) -> bool:
-    return heta_lens.names_filter(name) and "pattern" not in name
 
 
 def test_a_progress_free_run_warns_of_nothing() -> None:
@@ -230,14 +224,14 @@ def test_costs_reported_are_costs_paid(
 
 
 @pytest.mark.usefixtures("unchecked")  # the checker looks at layers that nobody asked for
-def test_a_cache_without_patterns_costs_one_run_a_layer(forwards: Any) -> None:
+def test_a_cache_without_patterns_costs_two_runs(forwards: Any) -> None:
     model = zoo.bridge("gpt2", n_layers=4)
     ids = zoo.prompt(model, 6)
-    lean = model.run_with_cache(ids, names_filter=lean_names)[1]
+    lean = model.run_with_cache(ids, names_filter=heta_lens.lean_names_filter)[1]
     for flow in get_args(Flow):
         runs = forwards(model)
         gate_heads(lean, tokens=ids, flow=flow)
-        assert len(runs) == 1 + 4, flow  # the cache is checked with one
+        assert len(runs) == 1 + 1 + 3, flow  # the check, the first pattern, and of the other three a block each
 
 
 def test_windows_run_alone_are_run_once() -> None:

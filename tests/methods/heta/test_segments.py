@@ -7,8 +7,12 @@ import torch
 
 from helpers import oracles, zoo
 from helpers import variant_oracles as variants
-from helpers.asking import plain_embeddings, plain_log_probs, predict, relative, signs
+from helpers.asking import explain, plain_embeddings, plain_log_probs, predict, relative, signs
+from helpers.blocks import attentions, with_side_channel
 from helpers.windowing import STRIDE_2, D, N, also, dense, frozen, oracle_gate, oracle_information, own_signs, windowed
+from heta_lens._util.allocation_counting import Allocations
+from heta_lens.methods.heta.segments import whole_segment
+from heta_lens.model.batching import Batches
 
 
 @pytest.mark.usefixtures("short_tail")
@@ -94,3 +98,47 @@ def test_chunks_are_prompts_of_their_own(name: str, build: Any, layers: int | No
     assert shared.diagnostics["window_leakage"] == {"largest": 0.0, "total": 0.0}
     largest, total = variants.leakage(whole, expected["gate"])
     assert found.diagnostics["window_leakage"] == pytest.approx({"largest": largest, "total": total}, rel=1e-6)
+
+
+@pytest.mark.parametrize("variant", [{"variant": "ls"}, {"variant": "ls+win", "window": 6, "overlap": 0.0}], ids=str)
+@pytest.mark.parametrize("build", [zoo.NEW["gpt2"], zoo.NEW["native"]], ids=["gpt2", "native"])
+@pytest.mark.usefixtures("short_tail")
+def test_the_curvature_of_the_last_layers_runs_no_block_below_them(build: Any, variant: dict[str, Any]) -> None:
+    """Neither for its graphs, however many there are, nor for their products."""
+    model = build()
+    ids = zoo.prompt(model, 40)
+    ran = attentions(model)
+    lower = {}
+    for probes in (1, 3):
+        ran.clear()
+        explain(model, ids, gamma=0, layers=1, groups=None, probes=probes, **variant)
+        lower[probes] = ran.count(0)
+        assert ran.count(1) > lower[probes]
+    assert lower[1] == lower[3]
+
+
+@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama|native)|hooked-gpt2"))
+def test_the_graph_of_the_last_layers_is_as_large_as_if_there_were_no_others(build: Any) -> None:
+    held = {}
+    for layers in (2, 6):
+        model = build(torch.float32, n_layers=layers)
+        prediction = predict(model, zoo.prompt(model, 30))
+        segment = whole_segment(prediction, layer=layers - 1)
+        with prediction.running():
+            _ = segment.states, prediction.prompt.kept, prediction.prompt.runner.alone
+            with Allocations() as allocations:
+                operator = segment.hessian_from(Batches(1), lambda _: None, 0)
+                held[layers] = allocations.now
+        del operator
+    assert held[2] == held[6]
+
+
+def test_blocks_that_hear_of_others_run_with_them() -> None:
+    """Where blocks cannot run alone, those below the last layers do as well."""
+    model = with_side_channel()
+    prediction = predict(model, zoo.prompt(model, N))
+    states = prediction.states(1)
+    with prediction.running(), torch.no_grad():
+        found = prediction.log_probs_from(0, layer=1)(states[None])[0]
+    torch.testing.assert_close(found, prediction.log_probs)
+    assert not prediction.prompt.runner.alone.same
