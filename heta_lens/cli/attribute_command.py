@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from heta_lens import Attribution, Method
 
 METHOD = "How to explain it: see heta-lens methods."
+TARGET = "The token to explain (default: the most likely one); repeated, any of several: their joint probability."
 OPTIONS = "An option of the method, like probes=20; may be repeated."
 
 
@@ -31,7 +32,7 @@ def demo(
 
         story = next(recall.stories("test", seed=seed, hops=2 if hops == 2 else 1, facts=4))
         marked = {position for stretch in story.evidence for position in stretch.tokens}
-        explained = _explained("demo", story.text, None, _method("heta", {}))
+        explained = _explained("demo", story.text, [], _method("heta", {}))
         right = "as the model says" if explained.target_text == story.answer else "which the model gets wrong"
         evidence = " ".join(story.text[slice(*stretch.characters)] for stretch in story.evidence)
         note = f"Underlined is what tells the answer,{story.answer}, {right}: {evidence}"
@@ -41,7 +42,7 @@ def demo(
 @command("attribute")
 def attribute_text(
     text: Annotated[str, typer.Argument(help="The prompt, up to where the model goes on; - reads it from the input.")],
-    target: Annotated[str | None, typer.Option(help="The token to explain (default: the most likely one).")] = None,
+    target: Annotated[list[str] | None, typer.Option(help=TARGET)] = None,
     model: Annotated[str, typer.Option(help=MODELS)] = "demo",
     method: Annotated[str, typer.Option(help=METHOD)] = "heta",
     option: Annotated[list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help=OPTIONS)] = None,
@@ -53,7 +54,7 @@ def attribute_text(
         prompt = sys.stdin.read().removesuffix("\n") if text == "-" else text
         if not prompt.strip():
             raise ValueError("the text is empty: give the prompt that the model is to continue")
-        _show(_explained(model, prompt, target, _method(method, _options(option or []))), html, save)
+        _show(_explained(model, prompt, target or [], _method(method, _options(option or []))), html, save)
 
 
 def _options(given: list[str]) -> dict[str, Any]:
@@ -74,7 +75,7 @@ def _method(name: str, options: dict[str, Any]) -> "Method":
     return method_of(name, options)
 
 
-def _explained(model: str, text: str, target: str | None, method: "Method") -> "Attribution":
+def _explained(model: str, text: str, targets: Collection[str], method: "Method") -> "Attribution":
     import torch
 
     from heta_lens.api import attribute
@@ -86,7 +87,7 @@ def _explained(model: str, text: str, target: str | None, method: "Method") -> "
     ids = encode(loaded, text)
     with torch.no_grad():
         _, cache = loaded.run_with_cache(ids, names_filter=names_filter)
-    return attribute(cache, target, tokens=ids, method=method)
+    return attribute(cache, {*targets} if targets else None, tokens=ids, method=method)
 
 
 def _show(

@@ -1,8 +1,9 @@
 """One checked question to a live model: which tokens of this prompt made the model predict this one?
 
 `prediction` is the question, `prompt` the tokens, `rerun_from_prefix` the ways to run them again (if
-`prefix_reuse_check` finds that the model can), `make_attribution` the answer. `target`, `cached_activations`,
-`cached_tokens`, `cache_check` and `padding_checks` read and check what was given.
+`prefix_reuse_check` finds that the model can), `make_attribution` the answer. `target`, `target_function`,
+`cached_activations`, `cached_tokens`, `cache_check` and `padding_checks` read and check what was given, and
+`target_reading` says what g is.
 `masking`, `coalitions` (`drawn_coalitions`) and `token_patching` (`patching_checks`) change runs, `readout` and
 `generation` read them.
 `context_text` and `sentence_spans` relate tokens and text; `linear_fits` fits what removing tokens does.
