@@ -43,7 +43,10 @@ def attribute(
 
     ``cache`` is what ``model.run_with_cache(tokens)`` returned for one prompt. ``target`` is the token to explain: its
     id; its text, leading space included (where no token is written just so, the space is toggled); None for the
-    model's most likely next token; or a pair ``(a, b)``, to explain why a rather than b.
+    model's most likely next token; a set ``{a, b}`` of these, for the probability that any of them comes next; or a
+    pair ``(a, b)`` of tokens or sets, to explain why a rather than b. It may also be a function of the logits that
+    predict the next token (``Float[Tensor, "vocab"]``, not normalised, float32 or better), which returns a number as a
+    tensor: that is then what is explained.
     ``position=p`` explains the token at p of the cached prompt from the tokens before it. ``tokens`` are the ids that
     were run; without them they are read off the cached embeddings. ``method`` is a name, whose ``options`` are those
     of its class; a ready one such as ``Heta.preset("released")``; or a function of the `Prediction` that returns a

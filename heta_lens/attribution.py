@@ -15,17 +15,18 @@ from heta_lens._util import tensor_storage, text_spans
 from heta_lens._util.html_view import View
 from heta_lens._util.options import check_at_least, check_choice
 from heta_lens._util.sample_statistics import student_t
+from heta_lens._util.target_kinds import SavedFunction, Target, function_name, sides
 from heta_lens._util.text_spans import Span
 from heta_lens._util.type_checks import check_names
 from heta_lens.diagnostics import Diagnostics
-from heta_lens.saved_attribution_checks import ONE_PER_TOKEN, check_shapes, check_values
+from heta_lens.saved_attribution_checks import FUNCTION, ONE_PER_TOKEN, check_shapes, check_values
 
-Target: TypeAlias = int | tuple[int, int]
 Reduction: TypeAlias = Literal["sum", "mean", "max"]
 Order: TypeAlias = Literal["score", "size"]
 
 REDUCTIONS: dict[Reduction, Callable[[Tensor], Tensor]] = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax}
-FORMAT, VERSION = "heta_lens.attribution", 1
+FORMAT, VERSION = "heta_lens.attribution", 2
+FIRST = 1  # version, which has no other targets than tokens and contrasts of two
 ROWS = ("ids", "positions", "offsets", "special", "scores", "parts", "interactions")  # fields that have one per token
 PER_TOKEN = {"standard_errors", *ONE_PER_TOKEN}  # diagnostics that have
 PAIRS = {"interactions"}  # what has a row and a column per token
@@ -47,6 +48,8 @@ class Attribution:
     ``positions`` are places in the context; they are 0, 1, 2 … unless some tokens were removed for display.
     ``offsets`` are character spans in ``text``, the decoded context. ``parts`` are the factors of the score, for
     methods that have them; ``interactions``, where they were asked for, how strongly each pair of tokens acts together.
+    ``target`` is an id, a frozenset of ids, a pair of these for a contrast, or a function of the logits. Of a function,
+    a file holds only the name.
     """
 
     ids: Int[Tensor, "pos"]
@@ -146,7 +149,7 @@ class Attribution:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a safetensors file: tensors as they are, everything else in its JSON header."""
-        tensor_storage.save(path, FORMAT, VERSION, {entry.name: getattr(self, entry.name) for entry in fields(self)})
+        tensor_storage.save(path, FORMAT, written_version(self.target), stored_fields(self))
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Attribution":
@@ -162,7 +165,9 @@ class Attribution:
     @classmethod
     def _of(cls, fields: Mapping[str, Any]) -> "Attribution":
         check_values({"parts": {}, "diagnostics": {}, **fields})
-        return cls(**{**fields, "diagnostics": Diagnostics.of(fields.get("diagnostics", {}))})
+        target: Any = fields["target"]
+        target = SavedFunction(target[FUNCTION]) if isinstance(target, Mapping) else target
+        return cls(**{**fields, "target": target, "diagnostics": Diagnostics.of(fields.get("diagnostics", {}))})
 
     def __repr__(self) -> str:
         from heta_lens.plots import attribution_text  # which imports this module
@@ -186,6 +191,18 @@ class Attribution:
     @property
     def _spans(self) -> list[Span]:
         return [Span(*offsets) for offsets in self.offsets.tolist()]
+
+
+def stored_fields(attribution: Attribution) -> dict[str, Any]:
+    """What a file holds of it: everything but a function, of which it has the name."""
+    target = attribution.target
+    held = {FUNCTION: function_name(target)} if callable(target) else target
+    return {entry.name: getattr(attribution, entry.name) for entry in fields(attribution)} | {"target": held}
+
+
+def written_version(target: Target) -> int:
+    """Versions of heta_lens that know only tokens and contrasts of two go on reading those."""
+    return FIRST if all(isinstance(part, int) for part in sides(target)) and not callable(target) else VERSION
 
 
 def _scored(attribution: Attribution, rows: list[int], reduce: Reduction) -> Scored:

@@ -43,6 +43,8 @@ class Diagnostics(Mapping[str, Any]):
     target_token: str | tuple[str, ...] | None = None
     target_log_prob: float | tuple[float, ...] | None = None
     target_rank: int | tuple[int, ...] | None = None
+    target_value: float | None = None
+    target_members: Sequence[Mapping[str, Any]] | None = None
     other_spellings: Sequence[Mapping[str, Any]] | None = None
     prefix_reuse: str | None = None
     user_hooks: int | None = None

@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from heta_lens._util.file_reading import brief
+from heta_lens._util.target_kinds import Side, members, sides
 from heta_lens._util.type_checks import check_types
 
+FUNCTION = "function"  # under which a file names a target that has no ids
 TYPES = {
     "tokens": tuple[str, ...],
     "text": str,
-    "target": int | tuple[int, int],
+    "target": Side | tuple[Side, Side] | Mapping[str, str],
     "target_text": str | tuple[str, ...],
     "method": str,
     "parts": Mapping[str, Tensor],
@@ -21,6 +23,7 @@ TYPES = {
     "diagnostics": Mapping[str, Any],
     "signed": bool,
 }
+SPELLED = ("other_spellings", "target_members")
 ONE_PER_TOKEN = ("balanced", "drop", "envelope", "cross_talk", "completeness_gaps")
 KNOWN = {
     "chosen": Mapping[str, Any],
@@ -31,7 +34,8 @@ KNOWN = {
     "target_log_prob": float | tuple[float, float],
     "target_rank": int | tuple[int, int],
     "target_token": str | tuple[str, str],
-    "other_spellings": Sequence[Mapping[str, Any]],
+    **dict.fromkeys(SPELLED, Sequence[Mapping[str, Any]]),
+    "target_value": float,
     **dict.fromkeys(("sink_mass", "completeness_gap", "completeness_due"), float),
     **dict.fromkeys(ONE_PER_TOKEN, Tensor | Mapping[str, Any] | None),
     **dict.fromkeys(("forwards", "backwards", "hvps", "forwards_shared_by"), int),
@@ -57,6 +61,7 @@ def check_shapes(fields: Mapping[str, Any]) -> None:
         _check_tensor(f"parts[{name!r}]", part, REAL, (count,))
     if fields.get("interactions") is not None:
         _check_tensor("interactions", fields["interactions"], REAL, (count, count))
+    _check_target(fields["target"])
     _check_pair(fields)
     _check_diagnostics(fields["diagnostics"], count)
 
@@ -71,6 +76,20 @@ def _check_tensor(name: str, value: Any, kinds: Sequence[torch.dtype], shape: tu
         )
 
 
+def _check_target(target: Any) -> None:
+    """Refuse ids below 0, sets that are no sets, sides of a contrast that share a token, and nameless functions."""
+    if isinstance(target, Mapping):
+        if target.keys() != {FUNCTION}:
+            raise ValueError(f"its target is {brief(target)}, which names no {FUNCTION}")
+        return
+    both = sides(target)
+    ids = [token for side in both for token in members(side)]
+    if any(isinstance(side, frozenset) and len(side) < 2 for side in both) or len({*ids}) < len(ids):
+        raise ValueError(f"its target is {brief(target)}: a set has at least 2 tokens, a contrast none of them twice")
+    if min(ids) < 0:
+        raise ValueError("its target is below 0")
+
+
 def _check_pair(fields: Mapping[str, Any]) -> None:
     """A contrast has two of everything that is stored of a target."""
     paired, diagnostics = isinstance(fields["target"], tuple), fields["diagnostics"]
@@ -81,16 +100,19 @@ def _check_pair(fields: Mapping[str, Any]) -> None:
     }
     if (LIKELY[0] in diagnostics) != (LIKELY[1] in diagnostics):
         raise ValueError(f"its diagnostics have only one of {' and '.join(LIKELY)}")
+    if isinstance(fields["target"], Mapping) and LIKELY[0] in diagnostics:
+        raise ValueError(f"its diagnostics have {' and '.join(LIKELY)}, which a function as the target has not")
     for name, value in names.items():
         if value is not None and (isinstance(value, tuple) != paired or (paired and len(value) != 2)):
             raise ValueError(f"its {name} is {brief(value)}, which does not fit the target {brief(fields['target'])}")
 
 
 def _check_diagnostics(diagnostics: Mapping[str, Any], count: int) -> None:
-    for other in diagnostics.get("other_spellings", ()):
-        if not other.keys() >= SPELLING.keys():
-            raise ValueError(f"its other_spellings hold {brief(other)}, without {', '.join(SPELLING)}")
-        check_types(SPELLING, other)
+    for name in SPELLED:
+        for token in diagnostics.get(name, ()):
+            if not token.keys() >= SPELLING.keys():
+                raise ValueError(f"its {name} hold {brief(token)}, without {', '.join(SPELLING)}")
+            check_types(SPELLING, token)
     if isinstance(diagnostics.get("probes"), Tensor):
         _check_tensor("probes", diagnostics["probes"], WHOLE, (count,))
     errors = diagnostics.get("standard_errors", {})
@@ -129,9 +151,8 @@ def check_values(fields: Mapping[str, Any]) -> None:
 
 
 def _check_places(fields: Mapping[str, Any]) -> None:
-    targets = fields["target"] if isinstance(fields["target"], tuple) else (fields["target"],)
-    if int(fields["ids"].min()) < 0 or min(targets) < 0:
-        raise ValueError("its ids or its target are below 0")
+    if int(fields["ids"].min()) < 0:
+        raise ValueError("its ids are below 0")
     positions = fields["positions"].to(torch.int64)
     if int(positions[0]) < 0 or bool((positions.diff() <= 0).any()):
         raise ValueError(f"its positions are {brief(positions.tolist())}, and must be in ascending order from 0 up")

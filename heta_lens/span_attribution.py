@@ -1,7 +1,7 @@
 """SpanAttribution: which tokens made the model write a whole stretch of tokens, one attribution for each of them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
 
@@ -14,10 +14,10 @@ from heta_lens._util import tensor_storage
 from heta_lens._util.file_reading import brief
 from heta_lens._util.html_view import View
 from heta_lens._util.type_checks import check_names, check_types
-from heta_lens.attribution import Attribution, Order, Reduction, Scored
+from heta_lens.attribution import Attribution, Order, Reduction, Scored, stored_fields, written_version
 from heta_lens.diagnostics import Diagnostics
 
-FORMAT, VERSION = "heta_lens.span", 1
+FORMAT, VERSION = "heta_lens.span", 2
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -41,9 +41,8 @@ class SpanAttribution:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Each step's target as it is written; a contrast as both."""
-        texts = (step.target_text for step in self.steps)
-        return tuple(text if isinstance(text, str) else " / ".join(text) for text in texts)
+        """Each step's target as it is written; a contrast as both sides, a function as its name."""
+        return tuple(map(_written, self.steps))
 
     @property
     def matrix(self) -> Float[Tensor, "target source"]:
@@ -95,8 +94,8 @@ class SpanAttribution:
     # ---------------------------------------------------------------------------------------------------- keeping it
     def save(self, path: str | PathLike[str]) -> None:
         """Write a safetensors file: tensors as they are, everything else in its JSON header."""
-        steps = [{entry.name: getattr(step, entry.name) for entry in fields(step)} for step in self.steps]
-        tensor_storage.save(path, FORMAT, VERSION, {"steps": steps, "tokens": self.tokens})
+        steps, version = list(map(stored_fields, self.steps)), max(written_version(step.target) for step in self.steps)
+        tensor_storage.save(path, FORMAT, version, {"steps": steps, "tokens": self.tokens})
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "SpanAttribution":
@@ -130,21 +129,28 @@ class SpanAttribution:
 
     @property
     def _plain(self) -> bool:
-        """Whether every target is a token, and none a contrast."""
-        return all(isinstance(step.target_text, str) for step in self.steps)
+        """Whether every target is a token."""
+        return all(isinstance(step.target, int) for step in self.steps)
 
     @property
     def _summed(self) -> Attribution:
         """The totals beside the prompt's tokens, to be read like any other scores."""
         first = self.steps[0]
+        texts = self.targets if self._plain else dict.fromkeys(self.targets)  # one function serves many steps
         return replace(
             first,
             scores=self.total,
-            target_text=("" if self._plain else ", ").join(self.targets),
+            target=first.target if self._plain else frozenset(),  # whose text is shown as it is
+            target_text=("" if self._plain else ", ").join(texts),
             parts={},
             diagnostics=Diagnostics(chosen=first.diagnostics.chosen),
             interactions=None,
         )
+
+
+def _written(step: Attribution) -> str:
+    text = step.target_text if isinstance(step.target_text, str) else " / ".join(step.target_text)
+    return f"{text}(logits)" if callable(step.target) else text
 
 
 def _of_step(at: int, make: Callable[[Mapping[str, Any]], Any], step: Mapping[str, Any]) -> Any:

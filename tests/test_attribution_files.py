@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.testing import assert_close
@@ -16,6 +17,8 @@ from torch.testing import assert_close
 from helpers.attributions import SCORES, attribution, double, uncertain
 from heta_lens import Attribution
 from heta_lens._util import tensor_storage
+from heta_lens._util.target_kinds import SavedFunction
+from heta_lens.attribution import VERSION
 
 
 def assert_same(found: Any, expected: Any) -> None:
@@ -45,6 +48,30 @@ def test_what_is_saved_is_loaded_exactly(tmp_path: Path, changes: dict[str, Any]
     loaded = Attribution.load(tmp_path / "a.safetensors")
     for field in fields(Attribution):
         assert_same(getattr(loaded, field.name), getattr(saved, field.name))
+
+
+def margin(logits: Tensor) -> Tensor:
+    return logits[7] - logits[9]
+
+
+@pytest.mark.parametrize(
+    ("changes", "version"),
+    [
+        ({}, "1"),
+        (FULL, "1"),
+        ({"target": frozenset((7, 9))}, "2"),
+        ({**FULL, "target": (frozenset((7, 9)), 3)}, "2"),
+        ({"target": margin, "target_text": "margin"}, "2"),
+    ],
+)
+def test_only_targets_that_older_versions_do_not_know_are_kept_from_them(
+    tmp_path: Path, changes: dict[str, Any], version: str
+):
+    uncertain(**changes).save(tmp_path / "a.safetensors")
+    with safe_open(tmp_path / "a.safetensors", "pt") as file:
+        assert file.metadata()["version"] == version
+    loaded = Attribution.load(tmp_path / "a.safetensors").target
+    assert loaded == (SavedFunction("margin") if changes.get("target") is margin else changes.get("target", 7))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -88,7 +115,9 @@ def test_a_foreign_file_is_refused_before_it_is_read(tmp_path: Path):
 
 
 def test_an_attribution_from_a_newer_heta_lens_is_refused(tmp_path: Path):
-    tensor_storage.save(tmp_path / "a.safetensors", "heta_lens.attribution", 2, {"scores": torch.ones(3), "new": 1})
+    tensor_storage.save(
+        tmp_path / "a.safetensors", "heta_lens.attribution", VERSION + 1, {"scores": torch.ones(3), "new": 1}
+    )
     with pytest.raises(ValueError, match="upgrade"):
         Attribution.load(tmp_path / "a.safetensors")
 

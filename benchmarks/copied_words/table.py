@@ -124,7 +124,7 @@ def gradient_norm(prediction: heta_lens.Prediction) -> Tensor:
 
 def interventions(prediction: heta_lens.Prediction) -> Tensor:
     """How much of the target's log-probability each token's embedding carries, against the context's mean embedding."""
-    mean, clean = prediction.embeddings.mean(0), prediction.objective(prediction.log_probs)
+    mean, clean = prediction.embeddings.mean(0), prediction.value
     with prediction.running(), torch.no_grad():
         masked = [
             prediction.objective(prediction.log_probs_from(0)(masked_copies(prediction.embeddings, positions, mean)))

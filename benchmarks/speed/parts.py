@@ -21,7 +21,7 @@ from heta_lens._util.divergence import DIVERGENCES
 from heta_lens.methods.heta.curvature import AT_ONCE, Curvature, curvature
 from heta_lens.methods.heta.grouped_probes import grouped_products
 from heta_lens.methods.heta.hessian import HessianOperator
-from heta_lens.methods.heta.information import information
+from heta_lens.methods.heta.information import Reference, information
 from heta_lens.methods.heta.random_probes import rademacher
 from heta_lens.methods.heta.segments import Segment
 from heta_lens.model.batching import MASKED, Batches, per_product
@@ -168,11 +168,10 @@ def exact_i(case: Case, read: Read, piece: Segment | None = None) -> Measured:
         some = spread(group, case.plan.groups and batches.of(reach(piece, group)))
         begun = read()
         moved = information(
-            lambda at: prediction.prompt.log_probs_from(piece.start + at, read=[len(prediction) - 1], stop=piece.stop),
+            lambda at: prediction.prompt.logits_from(piece.start + at, read=[len(prediction) - 1], stop=piece.stop),
             prediction.embeddings[piece.start : piece.stop],
             torch.zeros_like(prediction.embeddings[0]),
-            prediction.log_probs[None],
-            [prediction.objective],
+            [Reference(prediction.log_probs, prediction.value, prediction.objective)],
             DIVERGENCES["orig_masked"],
             by_start=[some],
             batches=batches,

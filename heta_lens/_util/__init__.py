@@ -7,5 +7,6 @@ forwards, backwards and products, `progress` shows them with a `progress_bar`. `
 write and read files strictly. `text_spans` finds tokens in text, `printable_text` makes text safe to print,
 `short_repr` shortens a repr, `html_view` is HTML that notebooks show. `token_share` is a share of the tokens,
 `lazy_sequence` computes items when they are accessed, `caller_warnings` point at the user's line, `extras` names what
-to install, `versions` what is installed.
+to install, `versions` what is installed. `target_kinds` tells a token, a set of tokens, a contrast and a function
+apart.
 """

@@ -1,4 +1,4 @@
-"""Text that is safe and clear to print: control characters made visible, targets in quotes."""
+"""Text that is safe and clear to print: control characters made visible."""
 
 import unicodedata
 
@@ -22,8 +22,3 @@ def _symbol(character: str) -> str:
     if character < " ":
         return chr(0x2400 + ord(character))
     return "\N{SYMBOL FOR DELETE}" if character == "\x7f" else character.encode("unicode_escape").decode()
-
-
-def quoted(target: str | tuple[str, ...]) -> str:
-    """A target's text in quotes; for a contrastive pair, one rather than the other."""
-    return " rather than ".join(map(repr, target if isinstance(target, tuple) else (target,)))

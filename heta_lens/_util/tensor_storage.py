@@ -18,7 +18,7 @@ from heta_lens._util.file_reading import brief, parse_json, regular_file
 from heta_lens._util.file_writing import write_atomically
 from heta_lens._util.type_checks import fits
 
-TENSOR, TUPLE, PAIRS = "$tensor", "$tuple", "$pairs"
+TENSOR, TUPLE, PAIRS, SET = "$tensor", "$tuple", "$pairs", "$set"
 LONGEST_HEADER = 100_000_000  # as safetensors has it
 DTYPES = {
     **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "BOOL": torch.bool},
@@ -134,6 +134,8 @@ def _pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, tuple | list):
         items = [_pack(item, f"{name}.{index}", tensors) for index, item in enumerate(value)]
         return {TUPLE: items} if isinstance(value, tuple) else items
+    if isinstance(value, frozenset):
+        return {SET: sorted(value)}
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, np.generic):
@@ -151,6 +153,10 @@ def _unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
             return {key: _unpack(item, tensors) for key, item in value[PAIRS]}
         if value.keys() == {TUPLE}:
             return tuple(_unpack(item, tensors) for item in value[TUPLE])
+        if value.keys() == {SET}:
+            if not fits(value[SET], Sequence[int]):
+                raise ValueError(f"{brief(value[SET])} are not the whole numbers of a set")
+            return frozenset(value[SET])
         return {key: _unpack(item, tensors) for key, item in value.items()}
     if isinstance(value, list):
         return [_unpack(item, tensors) for item in value]

@@ -15,6 +15,7 @@ WORDS = {
     NoneType: "null",
     Mapping: "an object",
     Sequence: "a list",
+    frozenset: "a set",
     tuple: "a list",
 }
 
@@ -62,6 +63,8 @@ def fits(value: Any, kind: Any) -> bool:
         return isinstance(value, Mapping) and all(_all_fit(item, inner or (Any, Any)) for item in value.items())
     if origin in (Sequence, tuple):
         return isinstance(value, tuple if origin is tuple else list | tuple) and _all_fit(value, _spread(value, inner))
+    if origin is frozenset:
+        return isinstance(value, frozenset) and all(fits(item, *inner) for item in value)
     return isinstance(value, origin)
 
 
@@ -81,4 +84,4 @@ def described(kind: Any) -> str:
         return " or ".join(dict.fromkeys(map(described, get_args(kind))))
     outer, inner = get_origin(kind) or kind, [argument for argument in get_args(kind) if argument not in (..., Any)]
     named = WORDS.get(outer, str(getattr(outer, "__name__", outer)))
-    return f"{named} of {described(inner[-1])}" if outer in (Mapping, Sequence, tuple) and inner else named
+    return f"{named} of {described(inner[-1])}" if outer in (Mapping, Sequence, tuple, frozenset) and inner else named

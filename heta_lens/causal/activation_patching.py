@@ -16,7 +16,6 @@ from torch import Tensor
 
 from heta_lens._util.finite_values import check_finite
 from heta_lens._util.options import Batch, check_choice, chosen_positions
-from heta_lens._util.printable_text import quoted
 from heta_lens._util.progress import working
 from heta_lens._util.work_counting import Done
 from heta_lens.causal.grid_result import Grid
@@ -29,6 +28,7 @@ from heta_lens.prediction.patching_checks import check_reading
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.readout import Scale, likelihood
 from heta_lens.prediction.target import TargetLike
+from heta_lens.prediction.target_function import check_scale
 
 ByPosition: TypeAlias = Literal["resid_pre", "attn_out", "mlp_out"]
 ByHead: TypeAlias = Literal["head_out", "head_q", "head_k", "head_v"]
@@ -84,6 +84,7 @@ def patch(
     rows = _chosen_layers(layers, adapter)
     adapter.check_points(site_name(adapter, what, layer) for layer in rows)
     clean, corrupted = predictions_of_both(clean_cache, corrupted_cache, target, tokens, corrupted_tokens)
+    check_scale(clean.target, scale, "log_prob")
     places = chosen_positions("positions", positions, len(corrupted), "of the prompts")
     with clean.running(), corrupted.running(), torch.no_grad():
         runs = Runs.of(clean, corrupted, what, rows, scale)
@@ -92,7 +93,7 @@ def patch(
             done = partial(work.add, "forwards")
             values = torch.stack([runs.patched(layer, columns.members, batch, done) for layer in rows])
     both = float(runs.clean_likelihood), float(runs.corrupted_likelihood)
-    title, cost = f"patching {what}: {quoted(clean.target_text)}", values.numel() + len(both)
+    title, cost = f"patching {what}: {clean.target_words}", values.numel() + len(both)
     return Grid(title, values, columns.labels, *both, cost, tuple(rows), columns.places)
 
 

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from heta_lens._util.finite_values import check_finite
 from heta_lens._util.options import Batch, check_at_least, check_choice, chosen_positions
-from heta_lens._util.printable_text import quoted
 from heta_lens._util.progress import working
 from heta_lens._util.work_counting import Done
 from heta_lens.methods.heta.gate import Flow, by_head, norms_by_layer
@@ -26,6 +25,7 @@ from heta_lens.prediction.patching_checks import check_reading
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.readout import Scale, likelihood
 from heta_lens.prediction.target import TargetLike
+from heta_lens.prediction.target_function import check_scale
 from heta_lens.prediction.token_patching import picked
 
 Fill: TypeAlias = Literal["zero", "mean"]
@@ -159,6 +159,7 @@ def ablate_heads(
     check_choice("fill", fill, get_args(Fill))
     check_reading(scale, batch)
     prediction = Prediction.from_cache(cache, target, position=position, tokens=tokens)
+    check_scale(prediction.target, scale, "log_prob")
     names = [head_outputs_name(layer) for layer in range(prediction.adapter.layers)]
     prediction.adapter.check_points(names)
     places = chosen_positions("positions", positions, len(prediction), "of the context")
@@ -177,7 +178,8 @@ def ablate_heads(
             row = clean - batches.map(partial(run, name, instead), heads, len(prediction))
             check_finite(row, partial("the effect of head {}.{} is {}".format, layer))
             rows.append(row)
-    return Heads(f"without each head: {quoted(prediction.target_text)}", torch.stack(rows).cpu(), f"{scale} lost")
+    notes = "lost" if callable(prediction.target) else f"{scale} lost"
+    return Heads(f"without each head: {prediction.target_words}", torch.stack(rows).cpu(), notes)
 
 
 def _mean(n: int, live: Float[Tensor, "1 pos head d_head"]) -> Float[Tensor, "head d_head"]:

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from heta_lens._util.options import Batch, check_at_least, check_choice, check_count, chosen_positions
-from heta_lens._util.printable_text import quoted
 from heta_lens._util.progress import working
 from heta_lens._util.work_counting import Done
 from heta_lens.causal.grid_result import Grid
@@ -31,6 +30,7 @@ from heta_lens.prediction.patching_checks import check_reading
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.readout import Scale, likelihood
 from heta_lens.prediction.target import TargetLike
+from heta_lens.prediction.target_function import check_scale
 from heta_lens.prediction.token_patching import picked
 
 What: TypeAlias = Literal["resid_post", "mlp_out", "attn_out"]
@@ -80,6 +80,7 @@ def trace(
     names = _names(adapter, what)
     adapter.check_points(names)
     prediction = Prediction.from_cache(cache, target, position=position, tokens=tokens)
+    check_scale(prediction.target, scale, "prob")
     corrupted, cost = _corrupted(prediction, subject), samples * (adapter.layers * len(prediction) + 1) + 2
     with prediction.running(), working({"forwards": cost}, progress) as work, torch.no_grad():
         done = partial(work.add, "forwards")
@@ -94,7 +95,7 @@ def trace(
         prediction.check_finite(f"the target's likelihood with {what} of layer {layer} put back", row)
     together = min(window, adapter.layers)
     put_back = f"{what} of {together} layers" if together > 1 else what
-    title = f"causal tracing, {put_back}: {quoted(prediction.target_text)}"
+    title = f"causal tracing, {put_back}: {prediction.target_words}"
     return Grid(title, values.cpu(), prediction.written, float(clean), float(low), work.done["forwards"])
 
 

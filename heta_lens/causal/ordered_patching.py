@@ -17,6 +17,7 @@ from heta_lens.prediction.patching_checks import check_reading
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.readout import Scale
 from heta_lens.prediction.target import TargetLike
+from heta_lens.prediction.target_function import check_scale
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ def patch_in_order(
     adapter.check_points([site_name(adapter, what, row)])
     explained = attribution.target if target is None else target
     clean, corrupted = predictions_of_both(clean_cache, corrupted_cache, explained, tokens, corrupted_tokens)
+    check_scale(clean.target, scale, "log_prob")
     order = _order(attribution, clean, corrupted)
     with clean.running(), corrupted.running(), torch.no_grad():
         runs = Runs.of(clean, corrupted, what, [row], scale)

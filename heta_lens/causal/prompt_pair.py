@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from heta_lens._util.target_kinds import described
 from heta_lens.attribution import Attribution
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.prediction.cached_tokens import Tokens
@@ -43,8 +44,9 @@ def check_explains(attribution: Attribution, prediction: Prediction, other: Pred
     if not any(_explains(attribution, context) for context in (prediction, other) if context is not None):
         where = "neither prompt" if other else "another prompt than the cache, or of another position="
         of, cached = (shorten(text, 60, placeholder=" …") for text in (attribution.text, prediction.located[0]))
+        target = described(attribution.target, attribution.target_text)
         raise ValueError(
-            f"this attribution is of {where}: it explains {attribution.target_text!r} by {of!r}, and the cache is of "
+            f"this attribution is of {where}: it explains {target} by {of!r}, and the cache is of "
             f"{cached!r}: give the cache that it was made from"
         )
 

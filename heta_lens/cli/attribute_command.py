@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from heta_lens import Attribution, Method
 
 METHOD = "How to explain it: see heta-lens methods."
+TARGET = "The token to explain (default: the most likely one); repeated, any of several: their joint probability."
 OPTIONS = "An option of the method, like probes=20; may be repeated."
 
 
@@ -32,7 +33,7 @@ def demo(
 
         story = next(recall.stories("test", seed=seed, hops=2 if hops == 2 else 1, facts=4))
         marked = {position for stretch in story.evidence for position in stretch.tokens}
-        explained = _explained("demo", story.text, None, _method("heta", {}))
+        explained = _explained("demo", story.text, [], _method("heta", {}))
         right = "as the model says" if explained.target_text == story.answer else "which the model gets wrong"
         evidence = " ".join(story.text[slice(*stretch.characters)] for stretch in story.evidence)
         note = f"Underlined is what tells the answer,{story.answer}, {right}: {evidence}"
@@ -43,7 +44,7 @@ def demo(
 @with_loading_flags
 def attribute_text(
     text: Annotated[str, typer.Argument(help="The prompt, up to where the model goes on; - reads it from the input.")],
-    target: Annotated[str | None, typer.Option(help="The token to explain (default: the most likely one).")] = None,
+    target: Annotated[list[str] | None, typer.Option(help=TARGET)] = None,
     model: Annotated[str, typer.Option(help=MODELS)] = "demo",
     method: Annotated[str, typer.Option(help=METHOD)] = "heta",
     option: Annotated[list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help=OPTIONS)] = None,
@@ -58,7 +59,7 @@ def attribute_text(
         if not prompt.strip():
             raise ValueError("the text is empty: give the prompt that the model is to continue")
         how, options = _method(method, _options(option or [])), loading_options(loading)
-        _show(_explained(model, prompt, target, how, **options), html, save)
+        _show(_explained(model, prompt, target or [], how, **options), html, save)
 
 
 def _options(given: list[str]) -> dict[str, Any]:
@@ -79,7 +80,7 @@ def _method(name: str, options: dict[str, Any]) -> "Method":
     return method_of(name, options)
 
 
-def _explained(model: str, text: str, target: str | None, method: "Method", **loading: Any) -> "Attribution":
+def _explained(model: str, text: str, targets: Collection[str], method: "Method", **loading: Any) -> "Attribution":
     from heta_lens.api import attribute
     from heta_lens.model.adapter import ModelAdapter
     from heta_lens.model.hook_sites import lean_names_filter
@@ -88,6 +89,7 @@ def _explained(model: str, text: str, target: str | None, method: "Method", **lo
 
     loaded = load_model(model, **loading)
     ids = encode(loaded, text)
+    target = {*targets} if targets else None
     return attribute(ModelAdapter(loaded).cache(ids, lean_names_filter), target, tokens=ids, method=method)
 
 

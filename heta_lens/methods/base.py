@@ -12,6 +12,7 @@ from torch import Tensor
 from heta_lens._util.caller_warnings import warn
 from heta_lens._util.options import AtLeast, Options, check_options, chosen, settings
 from heta_lens._util.progress import working
+from heta_lens._util.target_kinds import KINDS, Kind, kind_of
 from heta_lens._util.work_counting import Work
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import sink_mass
@@ -20,16 +21,17 @@ from heta_lens.model.locking import one_at_a_time
 from heta_lens.prediction.gradient_check import check_gradients
 from heta_lens.prediction.make_attribution import make_attribution
 from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.target_function import check_scale
 
 __all__ = [
     "AtLeast",
     "Method",
     "Scores",
-    "refuse_contrast",
     "refuse_hooks",
     "refuse_overlong",
 ]
 
+ALL_KINDS: frozenset[Kind] = frozenset(KINDS)
 UNTITLED = {"batch", "progress", "seed"}  # options that do not make it another score
 
 
@@ -64,9 +66,13 @@ class Method(Options, ABC):
 
     - ``signed = False``: scores are ≥ 0 and have no direction; by default, above 0 speaks for the target
     - ``target_agnostic = True``: the scores do not depend on which target is explained
+    - ``differentiates = True``: it takes gradients of the target, so that a function as the target must have one
+    - ``takes``: the kinds of target that it explains; by default a ``token``, a ``set`` of tokens, a ``contrast`` of
+      two tokens or sets, and a ``function`` of the logits
     - ``adapted``: in which way it differs from what its authors do
     - ``random``, ``directed``, ``title``: properties, where the options decide
-    - ``check(prediction)``: refuse a prediction, with a ``ValueError``, before any work
+    - ``check(prediction)``: refuse a prediction, with a ``ValueError``, before any work; after ``super().check``, which
+      refuses other targets than it takes
     - ``without_effect``: options that do nothing with the others as they are
 
     ``progress``: show a progress bar; None shows it on a terminal or in a notebook.
@@ -79,6 +85,7 @@ class Method(Options, ABC):
     cost: ClassVar[str]
     signed: ClassVar[bool] = True
     target_agnostic: ClassVar[bool] = False
+    differentiates: ClassVar[bool] = False
     adapted: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
@@ -122,6 +129,7 @@ class Method(Options, ABC):
 
     def check(self, prediction: Prediction) -> None:
         """Refuse, before any work, what cannot be done for this prediction."""
+        check_target(self, prediction)
 
     @abstractmethod
     def work(self, prediction: Prediction) -> dict[str, int]:
@@ -141,6 +149,11 @@ class Method(Options, ABC):
         return hasattr(self, "seed")
 
     @property
+    def takes(self) -> frozenset[Kind]:
+        """The kinds of target that it explains with these options."""
+        return ALL_KINDS
+
+    @property
     def directed(self) -> bool:
         """Whether, with these options, a score above 0 speaks for the target."""
         return self.signed
@@ -151,6 +164,12 @@ class Method(Options, ABC):
         return self.name
 
 
+REFUSED: dict[Kind, str] = {
+    "contrast": "explains one token, and cannot contrast it with another",
+    "set": "explains one token, not {0} together: name one of them, or choose a method that takes sets, such as 'heta'",
+    "function": "explains a token, not the function target={0}: name a token, or choose a method that takes functions, "
+    "such as 'heta' or 'leave_one_out'",
+}
 LABELS = {"cost": "Cost", "adapted": "Adapted"}  # of the class attributes that the docstring repeats
 
 
@@ -161,8 +180,9 @@ def common_facts(method: Method, prediction: Prediction, scores: Float[Tensor, "
         "chosen": {name: value for name, value in chosen(method).items() if name not in UNTITLED},
         "unused_options": method.unused_options,
     }
-    if method.target_agnostic and isinstance(prediction.target, tuple):
-        facts["note"] = "these scores are the same for every target, and so for this contrast"
+    kind = kind_of(prediction.target)
+    if method.target_agnostic and kind != "token":
+        facts["note"] = f"these scores are the same for every target, and so for this {kind}"
     return facts | ({"adapted": method.adapted} if method.adapted else {})
 
 
@@ -175,9 +195,15 @@ def with_inherited_options(method: type[Method]) -> str:
     return ("\n" if documented else "\n\n").join([own, "\n".join(lines)]) if lines else own
 
 
-def refuse_contrast(method: Method, prediction: Prediction) -> None:
-    if isinstance(prediction.target, tuple):
-        raise ValueError(f"method={method.name!r} explains one token, and cannot contrast it with another")
+def check_target(method: Method, prediction: Prediction) -> None:
+    """Refuse a target of a kind that the method does not explain, and a function that it cannot differentiate."""
+    kind = kind_of(prediction.target)
+    if kind not in method.takes:
+        raise ValueError(f"method={method.name!r} {REFUSED[kind].format(prediction.target_text)}")
+    if "scale" in method.given:
+        check_scale(prediction.target, method.given["scale"], None)
+    if method.differentiates:
+        prediction.check_differentiable()
 
 
 def refuse_overlong(method: Method, prediction: Prediction, positions: int, way_out: str) -> None:

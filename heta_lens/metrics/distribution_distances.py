@@ -9,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.divergence import kl
-from heta_lens.attribution import Target
+from heta_lens._util.target_kinds import Target, kind_of, sides
+from heta_lens.prediction.readout import joint_logit
 
 Distance: TypeAlias = Literal["root", "hellinger", "hellinger_sq", "target_prob", "kl"]
 Apart: TypeAlias = Callable[[Tensor, Tensor, Target], Tensor]  # of log-probabilities after and before, and the target
@@ -21,9 +22,12 @@ def squared_roots(log_p: Float[Tensor, "run vocab"], log_q: Float[Tensor, "vocab
 
 
 def fallen(log_p: Float[Tensor, "run vocab"], log_q: Float[Tensor, "vocab"], target: Target) -> Float[Tensor, "run"]:
-    if not isinstance(target, int):
-        raise ValueError(f"distance='target_prob' needs one target, not the contrast {target}")
-    return (log_q[target].exp() - log_p[:, target].exp()).clamp(min=0)
+    if (kind := kind_of(target)) in ("contrast", "function"):
+        raise ValueError(
+            f"distance='target_prob' needs a token or a set of tokens, not a {kind}: choose another distance"
+        )
+    (tokens,) = sides(target)
+    return (joint_logit(log_q, tokens).exp() - joint_logit(log_p, tokens).exp()).clamp(min=0)
 
 
 DISTANCES: dict[str, Apart] = {

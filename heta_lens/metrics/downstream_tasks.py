@@ -60,6 +60,8 @@ def exact_match_change(
 
     For one claim -100, 0 or 100; more is better. ``random`` is the same for as many random tokens.
     """
+    if not isinstance(prediction.target, int):
+        raise ValueError(f"exact match needs one token as the target, not {prediction.target_words}")
     if prediction.target not in choices:
         raise ValueError(f"the target {prediction.target} is none of the choices {list(choices)}")
     check_at_least("seed", seed, 0, whole=True)

@@ -25,6 +25,7 @@ from heta_lens.prediction.coalitions import nothing_left, removed
 from heta_lens.prediction.masking import Mask
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.readout import Scale, ablated
+from heta_lens.prediction.target_function import check_scale
 
 Steps: TypeAlias = Sequence[float] | Literal["tokens"]
 Kind: TypeAlias = Literal["value", "drop"]
@@ -71,6 +72,7 @@ def curve(
     """
     check_choice("order", order, ("morf", "lerf"))
     check_choice("ablate", ablate, ("mask", "remove"))
+    check_scale(prediction.target, scale, "prob")
     scores = finite_scores(scores, len(prediction))
     order_of = ranked(scores, ordinary(prediction) if candidates is None else candidates, order)
     shares, counts = counted(steps, len(order_of))

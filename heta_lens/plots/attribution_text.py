@@ -6,13 +6,14 @@ from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 
-from heta_lens._util.printable_text import legible, quoted
+from heta_lens._util.printable_text import legible
+from heta_lens._util.target_kinds import Side, described
 from heta_lens.attribution import Attribution
 
 WIDTH = 30  # of the bars
 SIGNED = "either sign: above 0 speaks for the target"
 UNSIGNED = "≥ 0: how much it matters, no direction"
-SHOWN = 3  # other spellings of the target that are named
+SHOWN = 3  # other spellings of the target, and members of a set, that are named
 
 
 def summary(attribution: Attribution) -> str:
@@ -30,7 +31,7 @@ def summary(attribution: Attribution) -> str:
 def title(attribution: Attribution) -> str:
     """The question that the attribution answers, in one line."""
     chosen = ", ".join(f"{name}={value!r}" for name, value in (attribution.diagnostics.chosen or {}).items())
-    question = f"why {_clip(quoted(attribution.target_text), 50)}?"
+    question = f"why {_clip(described(attribution.target, attribution.target_text), 50)}?"
     return _clip(legible(f"{attribution.method}: {question}" + (f" ({chosen})" if chosen else "")), 80)
 
 
@@ -42,6 +43,7 @@ def notes(attribution: Attribution) -> list[str]:
     sign = SIGNED if attribution.signed else UNSIGNED
     possible = [
         _likelihood(attribution) if known.target_rank is not None else "",
+        "" if known.target_value is None else f"{attribution.target_text}(logits) = {known.target_value:.4g}",
         _spellings(known.other_spellings or ()),
         f"{removed} tokens left out" if removed else "",
         "" if isnan(sink) else f"first token (often an attention sink): {sink:.0%} of the score",
@@ -90,12 +92,17 @@ def _likelihood(attribution: Attribution) -> str:
     names = known.target_token or (("", "") if pair else "")
     facts: Any = attribution.target, names, known.target_log_prob, known.target_rank
     targets = zip(*facts, strict=True) if pair else [facts]
-    likely = " against ".join(_likely(*target) for target in targets)
+    likely = " against ".join(_likely(known.target_members or (), *target) for target in targets)
     return likely + (", under hooks" if known.user_hooks else "")
 
 
-def _likely(token: int, name: str, log_prob: float, rank: int) -> str:
-    named = f"token {token} {name!r}: " if name else ""
+def _likely(known: Sequence[Mapping[str, Any]], tokens: Side, name: str, log_prob: float, rank: int) -> str:
+    if not isinstance(tokens, int):
+        likeliest = sorted((own for own in known if own["id"] in tokens), key=lambda own: -own["log_prob"])[:SHOWN]
+        named = ", ".join(f"token {own['id']} {own['token']!r} {exp(own['log_prob']):.3g}" for own in likeliest)
+        best = f"; {named}" if named else ""
+        return f"any of {len(tokens)} tokens: p = {exp(log_prob):.3g} (best rank {rank}{best})"
+    named = f"token {tokens} {name!r}: " if name else ""
     return f"{named}p = {exp(log_prob):.3g} (rank {rank})"
 
 

@@ -2,8 +2,9 @@
 
 `prediction` is the question, `prompt` the tokens, `rerun_from_prefix` the ways to run them again (if
 `prefix_reuse_check` and `block_alone_check` find that the model can), `live_activations` what the cache left out,
-`make_attribution` the answer. `target`, `cached_activations`, `cached_tokens`, `cache_check` and `padding_checks` read
-and check what was given, `gradient_check` quantised models. `masking`, `coalitions` (`drawn_coalitions`) and
-`token_patching` (`patching_checks`) change runs, `readout` and `generation` read them. `context_text` and
-`sentence_spans` relate tokens and text; `linear_fits` fits what removing tokens does.
+`make_attribution` the answer. `target`, `target_function`, `cached_activations`, `cached_tokens`, `cache_check` and
+`padding_checks` read and check what was given, `gradient_check` quantised models; `target_reading` says what g is.
+`masking`, `coalitions` (`drawn_coalitions`) and `token_patching` (`patching_checks`) change runs, `readout` and
+`generation` read them. `context_text` and `sentence_spans` relate tokens and text; `linear_fits` fits what removing
+tokens does.
 """

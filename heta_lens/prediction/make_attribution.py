@@ -1,17 +1,19 @@
 """Scores become an `Attribution`: put beside the tokens they belong to, with what is known about the prediction."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from heta_lens._util.target_kinds import Side, members, sides
 from heta_lens._util.versions import versions
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import Diagnostics
 from heta_lens.model.norms_and_neurons import weight_processing
 from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.readout import joint_logit
 
 
 def make_attribution(
@@ -48,16 +50,9 @@ def make_attribution(
 
 def _facts(prediction: Prediction, more: Mapping[str, Any]) -> dict[str, Any]:
     """What is known about a prediction beside the scores, and ``more`` of it from the method."""
-    targets, prompt = prediction.targets, prediction.prompt
-    log_probs = [float(prediction.log_probs[token]) for token in targets]
-    ranks = [int((prediction.log_probs > prediction.log_probs[token]).sum()) + 1 for token in targets]
-    names = [prediction.adapter.tokenizer.name(token) for token in targets]
-    single = not isinstance(prediction.target, tuple)
+    prompt = prediction.prompt
     return {
-        "target_token": names[0] if single else tuple(names),
-        "target_log_prob": log_probs[0] if single else tuple(log_probs),
-        "target_rank": ranks[0] if single else tuple(ranks),
-        **({"other_spellings": _other_spellings(prediction)} if prediction.others else {}),
+        **_target_facts(prediction),
         "prefix_reuse": prompt.reuse,
         "user_hooks": len(prompt.user_hooks),
         "cache_mismatch": prompt.mismatch,
@@ -66,7 +61,39 @@ def _facts(prediction: Prediction, more: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _other_spellings(prediction: Prediction) -> list[dict[str, Any]]:
+def _target_facts(prediction: Prediction) -> dict[str, Any]:
+    """How likely the target is, both sides of a contrast, or what a function gives; and what other tokens there are."""
+    if callable(prediction.target):
+        return {"target_value": float(prediction.value)}
+    both = sides(prediction.target)
+    of_each = {
+        "target_token": [_name(prediction, tokens) for tokens in both],
+        "target_log_prob": [float(joint_logit(prediction.log_probs, tokens)) for tokens in both],
+        "target_rank": [_rank(prediction.log_probs, tokens) for tokens in both],
+    }
+    ids = [token for tokens in both for token in members(tokens)]
+    others = [token for token in prediction.others if token not in ids]
+    facts: dict[str, Any] = {
+        name: tuple(values) if isinstance(prediction.target, tuple) else values[0] for name, values in of_each.items()
+    }
+    if prediction.others:
+        facts["other_spellings"] = _spelled(prediction, others)
+    if of_sets := [token for tokens in both if isinstance(tokens, frozenset) for token in members(tokens)]:
+        facts["target_members"] = _spelled(prediction, of_sets)
+    return facts
+
+
+def _name(prediction: Prediction, tokens: Side) -> str:
+    """What the tokenizer calls a token; a set has no such name."""
+    return prediction.adapter.tokenizer.name(tokens) if isinstance(tokens, int) else ""
+
+
+def _rank(log_probs: Float[Tensor, "vocab"], tokens: Side) -> int:
+    """1 for the most likely token; of a set, its best member's."""
+    return int((log_probs > log_probs[members(tokens)].max()).sum()) + 1
+
+
+def _spelled(prediction: Prediction, tokens: Sequence[int]) -> list[dict[str, Any]]:
     tokenizer, ids = prediction.adapter.tokenizer, prediction.ids.tolist()
     return [
         {
@@ -75,8 +102,7 @@ def _other_spellings(prediction: Prediction) -> list[dict[str, Any]]:
             "text": tokenizer.write(token, ids),
             "log_prob": float(prediction.log_probs[token]),
         }
-        for token in prediction.others
-        if token not in prediction.targets
+        for token in tokens
     ]
 
 

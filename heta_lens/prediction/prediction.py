@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, SupportsIndex
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from heta_lens._util.finite_values import check_finite
 from heta_lens._util.lazy_sequence import Lazy
-from heta_lens._util.printable_text import quoted
+from heta_lens._util.target_kinds import Target
 from heta_lens._util.text_spans import Span
-from heta_lens.attribution import Target
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hook_sites import EMBED
 from heta_lens.model.locking import one_at_a_time
@@ -27,13 +27,18 @@ from heta_lens.prediction.cached_tokens import Tokens
 from heta_lens.prediction.context_text import ContextText
 from heta_lens.prediction.masking import Mask, mask_vector
 from heta_lens.prediction.prompt import Prompt
-from heta_lens.prediction.readout import Scale, log_softmax, on_scale
-from heta_lens.prediction.target import TargetLike, check_target, context_length, resolve
+from heta_lens.prediction.readout import log_softmax
+from heta_lens.prediction.target import TargetLike, check_target, context_length, is_function, resolve
+from heta_lens.prediction.target_function import called
+from heta_lens.prediction.target_reading import TargetReading
 
 
 @dataclass(frozen=True, eq=False)
-class Prediction:
-    """The first ``length`` tokens of a prompt, and the target (for a contrast, two) that they are to explain."""
+class Prediction(TargetReading):
+    """The first ``length`` tokens of a prompt, and the target that they are to explain.
+
+    That is a token's id, a frozenset of ids, a pair of these for a contrast, or a function of the logits.
+    """
 
     prompt: Prompt
     length: int
@@ -42,7 +47,7 @@ class Prediction:
 
     def __repr__(self) -> str:
         kind = type(self.adapter.model).__name__
-        return f"Prediction of {quoted(self.target_text)} after {self.length} tokens, by a {kind}"
+        return f"Prediction of {self.target_words} after {self.length} tokens, by a {kind}"
 
     @classmethod
     @one_at_a_time("cache")
@@ -68,10 +73,6 @@ class Prediction:
         return self.prompt.ids[: self.length]
 
     @property
-    def targets(self) -> tuple[int, ...]:
-        return self.target if isinstance(self.target, tuple) else (self.target,)
-
-    @property
     def embeddings(self) -> Float[Tensor, "pos d"]:
         return self.prompt.embeddings[: self.length]
 
@@ -79,6 +80,14 @@ class Prediction:
     def log_probs(self) -> Float[Tensor, "vocab"]:
         """The clean next-token log-probabilities."""
         return self.prompt.log_probs[self.length]
+
+    @property
+    def logits(self) -> Float[Tensor, "vocab"]:
+        """The clean next-token logits, in float32 or better; from a run of the model, where they were not kept."""
+        if self.length in self.prompt.logits:
+            return self.prompt.logits[self.length]
+        with torch.no_grad():
+            return self.logits_from(self.length - 1)(self.embeddings[None, -1:])[0]
 
     def states(self, layer: int | None = None) -> Float[Tensor, "pos d"]:
         """What enters a layer at each position (for ``layer == layers``: what leaves the last); None: embeddings."""
@@ -98,21 +107,12 @@ class Prediction:
         logits = self.prompt.logits_from(start, read=[self.length - 1], stop=stop, layer=layer)
         return lambda states: log_softmax(logits(states)[:, 0])
 
-    def read(self, logits: Float[Tensor, "*batch vocab"], scale: Scale) -> Float[Tensor, "*batch"]:
-        """How likely the target is; for a contrastive pair, how much more likely the first of the two."""
-        first, *second = [on_scale(logits, token, scale) for token in self.targets]
-        return first - second[0] if second else first
-
     def objective_from(
         self, start: int, stop: int | None = None, layer: int | None = None
     ) -> Callable[[Float[Tensor, "pos d"]], Float[Tensor, ""]]:
-        """g: the target's log-probability (a contrastive pair's difference), as a function of the same states."""
-        log_probs = self.log_probs_from(start, stop, layer)
-        return lambda states: self.objective(log_probs(states[None])[0])
-
-    def objective(self, log_probs: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch"]:
-        first, *second = [log_probs[..., token] for token in self.targets]
-        return first - second[0] if second else first
+        """g as a function of the same states."""
+        logits = self.prompt.logits_from(start, read=[self.length - 1], stop=stop, layer=layer)
+        return lambda states: self.objective(logits(states[None])[0, 0])
 
     def mask_vector(self, mask: Mask) -> Float[Tensor, "d"]:
         """The embedding that replaces a masked token's."""
@@ -157,12 +157,6 @@ class Prediction:
         """The tokens that write a passage, which must occur in the context exactly once."""
         return self.text.positions_of(passage)
 
-    @property
-    def target_text(self) -> str | tuple[str, ...]:
-        """The target as it is written after the context; of a contrastive pair, both."""
-        texts = tuple(self.adapter.tokenizer.write(token, self.ids.tolist()) for token in self.targets)
-        return texts if isinstance(self.target, tuple) else texts[0]
-
     def spell(self, text: str) -> list[int]:
         """The tokens that write a text after the context; if there are none, those that differ only in white space."""
         return self.adapter.tokenizer.spell(text, self.ids.tolist(), self.log_probs.tolist())
@@ -204,7 +198,8 @@ def predictions(
     At least ``needed`` ids of the prompt are determined.
     """
     known = [n + (follow and target is None) for n, target in targets.items()]
-    prompt = Prompt.checked(adapter, cached, list(targets), tokens, needed=max(*known, needed))
+    contexts = {n: is_function(target) for n, target in targets.items()}
+    prompt = Prompt.checked(adapter, cached, contexts, tokens, needed=max(*known, needed))
     explained = []
     for n, target in targets.items():
         log_probs = prompt.log_probs[n]
@@ -212,5 +207,7 @@ def predictions(
             target = int(prompt.ids[n] if follow else log_probs.argmax())
         resolved = resolve(adapter, prompt.ids[:n], target, log_probs)
         check_target(adapter, log_probs, resolved.target)
+        if callable(resolved.target):
+            called(resolved.target, prompt.logits[n])
         explained.append(Prediction(prompt, n, *resolved))
     return explained

@@ -53,14 +53,16 @@ class Prompt:
     user_hooks: tuple[Any, ...]
     mismatch: float
     checks: dict[str, Counter[str]] = field(default_factory=dict)  # what each check ran
+    logits: Mapping[int, Float[Tensor, "vocab"]] = field(default_factory=dict)  # clean ones, where they were to be kept
 
     @classmethod
     def checked(
-        cls, adapter: ModelAdapter, cached: Activations, contexts: Sequence[int], tokens: Tokens = None, *, needed: int
+        cls, adapter: ModelAdapter, cached: Activations, contexts: Mapping[int, bool], tokens: Tokens, *, needed: int
     ) -> "Prompt":
         """Determine the tokens, and check with one run that the model still does what was cached.
 
         ``needed`` ids have to be known for certain: those of the contexts, and of targets read from the prompt itself.
+        ``contexts`` say whether their logits are kept, which are as large as log-probabilities.
         """
         check_causal(adapter, cached)
         ids = cached_tokens(adapter, cached[EMBED], tokens, needed)
@@ -71,8 +73,9 @@ class Prompt:
         end = len(ids) if user_hooks else max(needed, *contexts)
         embeddings = replayed.embeddings.to(torch.promote_types(replayed.embeddings.dtype, torch.float32))
         log_probs = dict(zip(contexts, log_softmax(replayed.logits), strict=True))
-        checks = {"cache": counts}
-        return cls(adapter, cached, ids[:end], embeddings[:end], log_probs, user_hooks, replayed.mismatch, checks)
+        logits = {n: row.clone() for n, row in zip(contexts, replayed.logits, strict=True) if contexts[n]}
+        checks, known = {"cache": counts}, (ids[:end], embeddings[:end], log_probs, user_hooks, replayed.mismatch)
+        return cls(adapter, cached, *known, checks, logits)
 
     def alone(self, start: int, stop: int) -> "Prompt":
         """A part of it as a prompt of its own, which begins where the part begins."""
@@ -82,8 +85,9 @@ class Prompt:
             logits = self.adapter.run(self.ids[None, start:stop], {name: note(batches, name) for name in names})[0]
         cached = Activations({name: batch[0] for name, batch in batches.items()})
         embeddings = cached[EMBED].to(self.embeddings)
-        log_probs = {stop - start: log_softmax(logits[-1])}
-        return Prompt(self.adapter, cached, self.ids[start:stop], embeddings, log_probs, (), self.mismatch, self.checks)
+        ids, n, last = self.ids[start:stop], stop - start, logits[-1]
+        known = (ids, embeddings, {n: log_softmax(last)}, (), self.mismatch, self.checks)
+        return Prompt(self.adapter, cached, *known, {n: last})
 
     @contextmanager
     def running(self) -> Iterator[None]:

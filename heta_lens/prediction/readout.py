@@ -9,6 +9,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from heta_lens._util.target_kinds import Side, members
 from heta_lens._util.work_counting import Done, Work, count
 from heta_lens.model.batching import Batches
 
@@ -25,16 +26,21 @@ def _exact(logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab
     return logits if logits.device.type == "mps" else logits.double()
 
 
-def on_scale(logits: Float[Tensor, "*batch vocab"], token: int, scale: Scale) -> Float[Tensor, "*batch"]:
-    """How likely a token is."""
+def on_scale(logits: Float[Tensor, "*batch vocab"], tokens: Side, scale: Scale) -> Float[Tensor, "*batch"]:
+    """How likely a token is, or any token of a set: ``log Σ exp`` of their logits is the logit of the set."""
     if scale == "logit":
-        return logits[..., token]
+        return joint_logit(logits, tokens)
     exact = _exact(logits)  # and no log-probabilities of other tokens, which may be many
+    logit = joint_logit(exact, tokens)
     if scale == "log_odds":  # exact for a certain prediction too, whose 1 - p is lost
-        others = exact.index_fill(-1, torch.tensor([token], device=exact.device), -torch.inf)
-        return (exact[..., token] - others.logsumexp(-1)).to(logits)
-    log_prob = (exact[..., token] - exact.logsumexp(-1)).to(logits)
+        others = exact.index_fill(-1, torch.tensor(members(tokens), device=exact.device), -torch.inf)
+        return (logit - others.logsumexp(-1)).to(logits)
+    log_prob = (logit - exact.logsumexp(-1)).to(logits)
     return log_prob.exp() if scale == "prob" else log_prob
+
+
+def joint_logit(logits: Float[Tensor, "*batch vocab"], tokens: Side) -> Float[Tensor, "*batch"]:
+    return logits[..., tokens] if isinstance(tokens, int) else logits[..., members(tokens)].logsumexp(-1)
 
 
 # ------------------------------------------------------------------------------------------ as a function of the states

@@ -28,6 +28,7 @@ from heta_lens.prediction.patching_checks import (
 )
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.readout import Scale
+from heta_lens.prediction.target_function import check_scale
 
 Patched: TypeAlias = Callable[[Bool[Tensor, "copy pos"]], Float[Tensor, "copy"]]
 
@@ -64,6 +65,7 @@ def effects(
     """
     check_patch(prediction, how, mask, layer, reference, patterns)
     check_reading(scale, batch)
+    check_scale(prediction.target, scale, "log_prob")
     n = len(prediction)
     members = group_members([[position] for position in range(n)] if groups is None else groups, n)
     source = prediction if reference is None else reference

@@ -32,6 +32,7 @@ def stored(path: Path, value: dict[str, Any]) -> dict[str, Any]:
     "value",
     [
         None, True, False, 0, -1, 10**30, 0.1, 1e-300, math.inf, "", "text", "emoji 😀, \"quotes\", \x00, \u2028, é",
+        frozenset(), frozenset((3, 1)), (frozenset((3, 1)), 2),
         (), [], {}, (1,), [1], (1, (2, [None, (True,)])), [(), [()]],
         {"a": {"b": {"c": (None,)}}}, {"": 1, ".": 2, "a.b": 3},
     ],
@@ -95,7 +96,14 @@ def test_names_with_dots_do_not_mix_tensors_up(path: Path, value: dict[str, Any]
 
 @pytest.mark.parametrize(
     "value",
-    [{0: "a", 1: "b"}, {1: torch.tensor(1), "1": torch.tensor(2)}, {"$tensor": "mask"}, {"$tuple": [1]}, {"$tuple": 1}],
+    [
+        {0: "a", 1: "b"},
+        {1: torch.tensor(1), "1": torch.tensor(2)},
+        {"$tensor": "mask"},
+        {"$tuple": [1]},
+        {"$tuple": 1},
+        {"$set": [1]},
+    ],
     ids=repr,
 )
 def test_mappings_with_any_keys_come_back_as_they_were(path: Path, value: dict[Any, Any]):

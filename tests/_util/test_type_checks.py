@@ -20,6 +20,12 @@ class Story:
 GOOD: dict[str, Any] = {"text": "a cat", "spans": [(0, 1)], "share": 1, "about": {"hops": 2}}
 
 
+def test_a_set_is_of_one_kind() -> None:
+    assert fits(frozenset((1, 2)), frozenset[int]) and fits(frozenset(), frozenset[int])
+    assert not fits(frozenset((1, "2")), frozenset[int]) and not fits({1, 2}, frozenset[int])
+    assert described(frozenset[int]) == "a set of a whole number"
+
+
 def test_fields_of_the_annotated_types_pass() -> None:
     check_fields(Story, GOOD)
     check_fields(Story, {"text": "", "spans": []})

@@ -29,7 +29,7 @@ def test_the_version_is_the_installed_one() -> None:
 @pytest.mark.parametrize(
     ("words", "name"),
     [
-        (["attribute", "Tom", "--target", "a", "--target", "b"], "--target"),
+        (["attribute", "Tom", "--model", "a", "--model", "b"], "--model"),
         (["attribute", "Tom", "--html", "a.html", "--html=b.html"], "--html"),
         (["evaluate", "recall", "--out", "a", "--out", "b"], "--out"),
         (["demo", "--seed", "1", "--seed", "1"], "--seed"),

@@ -56,6 +56,21 @@ def test_a_text_of_ones_own(tmp_path: Path) -> None:
     assert attribution.target_text == " box"
 
 
+def test_several_targets_are_one_set(tmp_path: Path) -> None:
+    kept, page = tmp_path / "a.safetensors", tmp_path / "a.html"
+    options = "--method", "input_x_gradient", "--html", str(page), "--save", str(kept)
+    done = run("attribute", TEXT, "--target", " box", "--target", " drawer", "--target", " box", *options)
+    assert done.exit_code == 0, done.output
+    attribution = heta_lens.Attribution.load(kept)
+    words = attribution.target_text
+    assert isinstance(attribution.target, frozenset) and words in (
+        "any of ' box', ' drawer'",
+        "any of ' drawer', ' box'",
+    )
+    assert f"why {words}?" in done.output and "any of 2 tokens: p = " in done.output
+    assert "any of" in page.read_text()
+
+
 @pytest.mark.slow
 def test_the_text_may_come_from_the_input_and_the_model_from_a_folder() -> None:
     done = run("attribute", "-", "--model", str(loading.DEMO), "-o", "probes=2", given=TEXT)
@@ -162,6 +177,6 @@ def test_demo_says_when_the_model_is_wrong(tmp_path: Path, monkeypatch: pytest.M
     page = str(tmp_path / "a.html")
     assert "as the model says" in run("demo", "--html", page).output
     explained = attribute_command._explained
-    wrong = lambda model, text, _, method: explained(model, text, " bag", method)  # noqa: E731
+    wrong = lambda model, text, _, method: explained(model, text, [" bag"], method)  # noqa: E731
     monkeypatch.setattr(attribute_command, "_explained", wrong)
     assert "which the model gets wrong" in run("demo", "--html", page).output

@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
+from torch import Tensor
 
 from helpers.attributions import SCORES, attribution, uncertain
 from heta_lens import Attribution
+from heta_lens._util.target_kinds import SavedFunction
 from heta_lens.diagnostics import Diagnostics
 
 
@@ -55,6 +57,45 @@ def test_a_long_context_says_how_many_tokens_are_not_printed():
 def test_a_contrast_names_both_targets():
     made = attribution(target=(1, 2), target_text=(" Paris", " Rome"))
     assert lines(made)[0] == "heta: why ' Paris' rather than ' Rome'?"
+
+
+def margin(logits: Tensor) -> Tensor:
+    return logits[1] - logits[2]
+
+
+def test_a_set_is_named_with_its_likeliest_members():
+    members = [
+        {"id": token, "token": f"Ġ{token}", "text": f" {token}", "log_prob": -float(token)} for token in (4, 1, 3, 2)
+    ]
+    facts = {"target_log_prob": math.log(0.5), "target_rank": 2, "target_token": "", "target_members": members}
+    made = attribution(
+        target=frozenset((1, 2, 3, 4)), target_text="any of ' 1', ' 2'", diagnostics=Diagnostics.of(facts)
+    )
+    assert lines(made)[0] == "heta: why any of ' 1', ' 2'?"
+    assert lines(made)[-2] == (
+        "any of 4 tokens: p = 0.5 (best rank 2; token 1 'Ġ1' 0.368, token 2 'Ġ2' 0.135, token 3 'Ġ3' 0.0498)"
+    )
+
+
+def test_a_contrast_with_a_set_names_both_sides():
+    member = {"id": 1, "token": "Ġ1", "text": " 1", "log_prob": math.log(0.3)}
+    facts = {
+        "target_log_prob": (math.log(0.5), math.log(0.1)), "target_rank": (1, 3),
+        "target_token": ("", "ĠRome"), "target_members": [member],
+    }  # fmt: skip
+    target, text = (frozenset((1, 2)), 5), ("any of ' 1', ' 2'", " Rome")
+    made = attribution(target=target, target_text=text, diagnostics=Diagnostics.of(facts))
+    assert lines(made)[0] == "heta: why any of ' 1', ' 2' rather than ' Rome'?"
+    assert lines(made)[-2] == (
+        "any of 2 tokens: p = 0.5 (best rank 1; token 1 'Ġ1' 0.3) against token 5 'ĠRome': p = 0.1 (rank 3)"
+    )
+
+
+def test_a_function_is_named_with_its_value():
+    for target in (margin, SavedFunction("margin")):
+        made = attribution(target=target, target_text="margin", diagnostics=Diagnostics(target_value=1.25))
+        assert lines(made)[0] == "heta: why margin(logits)?"
+        assert lines(made)[-2] == "margin(logits) = 1.25"
 
 
 def test_what_was_left_out_is_not_printed():

@@ -35,11 +35,58 @@ pytestmark = [
         ((5, 121), ["121", "0 to 120"]),
         ((5, None), ["None", "token id"]),
         (((1, 2), 3), ["(1, 2)", "token id"]),
+        (set(), ["an empty set"]),
+        ((frozenset(), 5), ["an empty set"]),
+        ({5, 121}, ["target=121", "0 to 120"]),
+        ({" cat!"}, ["' cat!'", "not a single token"]),
+        ({5, 2.5}, ["target=2.5", "token id"]),
+        ({(1, 2), 3}, ["(1, 2)", "token id"]),
+        ({5, frozenset((6, 7))}, ["frozenset", "token id"]),
+        ({5: 0.5}, ["{5: 0.5}", "a set of these"]),
+        ([5, 6], ["[5, 6] is a list", "set {a, b}"]),
+        (set(range(121)), ["all 121 tokens"]),
+        (({5, 6}, 5), ["on both sides"]),
+        (({5, 6}, {6, 7}), ["on both sides"]),
+        (({5}, 5), ["itself"]),
+        (({5, 6}, {6, 5}), ["itself"]),
+        ((len, 5), ["a function in a pair", "return the difference"]),
+        (dict, ["target=dict is a class"]),
+        (torch.nn.Linear, ["target=Linear is a class"]),
     ],
     ids=repr,
 )
 def test_a_target_that_is_no_token_is_named(cache: Any, target: Any, words: list[str]) -> None:
     assert missing(words, refusal(cache, target)) == ""
+
+
+def test_a_set_holds_each_token_once_however_it_is_given(cache: Any) -> None:
+    """As an id or as text, and as another spelling where it is the only one that there is."""
+    cat = attribute(cache, " cat", variant="gs").target
+    for given in ({" cat"}, {" cat", cat}, frozenset((cat,)), {torch.tensor(cat), " cat"}):
+        assert attribute(cache, given, variant="gs").target == cat
+    several = attribute(cache, {" cat", 7, 9}, variant="gs")
+    assert several.target == frozenset((cat, 7, 9))
+    assert attribute(cache, ({" cat"}, {7, 9}), variant="gs").target == (cat, frozenset((7, 9)))
+    assert several.target_text == "any of " + ", ".join(
+        repr(cache.model.tokenizer.decode([token])) for token in sorted((cat, 7, 9))
+    )
+
+
+def test_a_set_that_is_possible_may_have_impossible_members(ids: Tensor) -> None:
+    model = zoo.bridge("gpt2")
+
+    def forbid(logits: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+        return logits.index_fill(-1, torch.tensor([TARGET, TARGET + 1]), -torch.inf)
+
+    with model.hooks(fwd_hooks=[("unembed.hook_out", forbid)]):
+        taken = model.run_with_cache(ids)[1]
+        said = refusal(taken, {TARGET, TARGET + 1})
+        assert missing(["log p", "-inf", " or ", repr(model.tokenizer.decode([TARGET]))], said) == ""
+        found = attribute(taken, {TARGET, TARGET + 2}, method="integrated_gradients", steps=2)
+        assert found.scores.isfinite().all()
+        torch.testing.assert_close(
+            found.scores, attribute(taken, TARGET + 2, method="integrated_gradients", steps=2).scores
+        )
 
 
 def test_a_text_the_tokenizer_does_not_know_is_not_called_one_token(cache: Any) -> None:

@@ -46,6 +46,7 @@ class AttentionRollout(Method):
     target_agnostic: ClassVar = True
 
     def check(self, prediction: Prediction) -> None:
+        super().check(prediction)
         check_layer("start_layer", self.start_layer, prediction)
 
     def work(self, prediction: Prediction) -> dict[str, int]:

@@ -13,8 +13,9 @@ from torch import Tensor
 from heta_lens._util.divergence import kl
 from heta_lens._util.extras import check_extra, extra
 from heta_lens._util.options import COUNT, AtLeast
+from heta_lens._util.target_kinds import Kind
 from heta_lens._util.work_counting import Done, Work
-from heta_lens.methods.base import Scores, refuse_contrast, refuse_hooks, refuse_overlong
+from heta_lens.methods.base import Scores, refuse_hooks, refuse_overlong
 from heta_lens.methods.shared_options import WithBatch, WithMask
 from heta_lens.model.batching import MASKED, Batches
 from heta_lens.prediction.generation import Beams, Writer, beam_search
@@ -64,10 +65,13 @@ class Gilot(WithMask, WithBatch):
             **({} if self.distance == "ot" else {"nucleus": every, "support": every}),
         }
 
+    @property
+    def takes(self) -> frozenset[Kind]:
+        return frozenset(("token",))
+
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
         check_extra("ot", f"method={self.name!r}")
-        refuse_contrast(self, prediction)
         if self.length > 1:
             refuse_hooks(self, prediction, "writes after the context")
             refuse_overlong(self, prediction, len(prediction) + self.length - 1, f"make length={self.length} smaller")

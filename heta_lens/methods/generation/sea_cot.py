@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from heta_lens._util.options import COUNT, AtLeast
+from heta_lens._util.target_kinds import Kind
 from heta_lens._util.text_spans import words
 from heta_lens._util.work_counting import Done, Work
-from heta_lens.methods.base import Scores, refuse_contrast, refuse_hooks, refuse_overlong
+from heta_lens.methods.base import Scores, refuse_hooks, refuse_overlong
 from heta_lens.methods.shared_options import WithBatch, WithSeed
 from heta_lens.model.batching import Batches
 from heta_lens.model.tokenizer import locate
@@ -109,8 +110,12 @@ class SeaCot(WithSeed, WithBatch):
     def title(self) -> str:
         return "sea_cot_adapted"
 
+    @property
+    def takes(self) -> frozenset[Kind]:
+        return frozenset(("token",))
+
     def check(self, prediction: Prediction) -> None:
-        refuse_contrast(self, prediction)
+        super().check(prediction)
         refuse_hooks(self, prediction, "writes after the context")
         if prediction.adapter.tokenizer.wrapped is None:
             raise ValueError("method='sea_cot' reads and writes text, and the model has no tokenizer")

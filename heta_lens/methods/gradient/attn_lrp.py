@@ -29,10 +29,11 @@ TINY = 1e-10  # added to divisors
 class AttnLrp(Method):
     """``a_i = Σ_c E_ic G_ic``: above 0 speaks for the target.
 
-    G is the gradient of the target's logit (of a contrast, of the difference) under modified rules that conserve
-    relevance: norms divide by a constant, an activation uses ``f(x) / x`` in place of its slope, and each factor of a
-    product gets a share. ``diagnostics["absorbed"]`` is the part of the logit that no token received: it goes to
-    biases, positions and (with ``attn_lrp``) softmax. Where weights were processed so that logits are centred, the
+    G is the gradient of the target's logit (of a contrast, of the difference; of a set, of ``log Σ exp`` of the logits;
+    of a function, of its value) under modified rules that conserve relevance: norms divide by a constant, an activation
+    uses ``f(x) / x`` in place of its slope, and each factor of a product gets a share. ``diagnostics["absorbed"]`` is
+    the part of the logit that no token received: it goes to biases, positions and (with ``attn_lrp``) softmax; of a set
+    or a function, also to what in it is not linear. Where weights were processed so that logits are centred, the
     centred logit is explained; a contrast is the same either way.
 
     - ``rule``: ``attn_lrp`` halves what flows through a product: values get a half, queries and keys a quarter each, a
@@ -44,9 +45,11 @@ class AttnLrp(Method):
 
     name: ClassVar = "attn_lrp"
     family: ClassVar = "gradient"
+    differentiates: ClassVar = True
     cost: ClassVar = "F + B, changed"
 
     def check(self, prediction: Prediction) -> None:
+        super().check(prediction)
         unusual = irregularity(prediction.adapter)
         if unusual:
             raise ValueError(f"method={self.name!r} has no rule for a model that {unusual}: choose another method")

@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from heta_lens._util.options import COUNT, AtLeast
+from heta_lens._util.target_kinds import Kind, Side, members, sides
 from heta_lens._util.work_counting import Work, count
-from heta_lens.methods.base import Scores, refuse_contrast
+from heta_lens.methods.base import Scores
 from heta_lens.methods.gradient.integrated_gradients import path_start
 from heta_lens.methods.shared_options import WithBos, WithMask
 from heta_lens.prediction.masking import Masking
@@ -44,13 +45,14 @@ class Faml(WithMask, WithBos):
 
     name: ClassVar = "faml"
     family: ClassVar = "gradient"
+    differentiates: ClassVar = True
     cost: ClassVar = "2 steps · (F + B)"
     signed: ClassVar = False
     adapted: ClassVar = "the mask is learned for one prediction, where its authors first train a network on a task"
 
-    def check(self, prediction: Prediction) -> None:
-        super().check(prediction)
-        refuse_contrast(self, prediction)
+    @property
+    def takes(self) -> frozenset[Kind]:
+        return frozenset(("token", "set"))
 
     def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
         return {"forwards": 2 * self.steps, "backwards": 2 * self.steps}
@@ -74,17 +76,19 @@ class Faml(WithMask, WithBos):
     def loss(
         self, prediction: Prediction, reference: Float[Tensor, "pos d"], theta: Float[Tensor, "pos"]
     ) -> Float[Tensor, ""]:
-        assert isinstance(prediction.target, int)  # no contrast
+        (target,) = sides(prediction.target)
         kept = rearrange(theta.sigmoid(), "pos -> pos 1")
         change = prediction.embeddings - reference
         both = torch.stack([reference + kept * change, prediction.embeddings - kept * change])
         like, unlike = prediction.log_probs_from(0)(both)
         entropy = -(prediction.log_probs.exp() * like).sum()
         kept_size = softplus(theta) if self.penalty == "bce" else theta.sigmoid()
-        still_predicted = -log_others(unlike, prediction.target)
+        still_predicted = -log_others(unlike, target)
         return self.fidelity * entropy + self.sparsity * kept_size.mean() + self.complement * still_predicted
 
 
-def log_others(log_probs: Float[Tensor, "vocab"], token: int) -> Float[Tensor, ""]:
+def log_others(log_probs: Float[Tensor, "vocab"], tokens: Side) -> Float[Tensor, ""]:
     """``log(1 - p)``, without loss of precision where p is nearly 1."""
-    return torch.cat([log_probs[:token], log_probs[token + 1 :]]).logsumexp(0)
+    others = torch.ones_like(log_probs, dtype=torch.bool)
+    others[members(tokens)] = False
+    return log_probs[others].logsumexp(0)

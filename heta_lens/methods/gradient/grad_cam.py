@@ -29,6 +29,7 @@ class GradCam(WithLayer, WithScale):
 
     name: ClassVar = "grad_cam"
     family: ClassVar = "gradient"
+    differentiates: ClassVar = True
     cost: ClassVar = "2 F + B"
     signed: ClassVar = False
     adapted: ClassVar = "made for the feature maps of images: tokens stand for places, the residual stream for features"

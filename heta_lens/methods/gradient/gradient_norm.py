@@ -21,6 +21,7 @@ class GradientNorm(WithScale):
 
     name: ClassVar = "gradient_norm"
     family: ClassVar = "gradient"
+    differentiates: ClassVar = True
     cost: ClassVar = "F + B"
     signed: ClassVar = False
 

@@ -18,6 +18,7 @@ class InputXGradient(WithScale):
 
     name: ClassVar = "input_x_gradient"
     family: ClassVar = "gradient"
+    differentiates: ClassVar = True
     cost: ClassVar = "F + B"
 
     def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002

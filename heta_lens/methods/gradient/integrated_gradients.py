@@ -46,6 +46,7 @@ class IntegratedGradients(PathIntegral):
 
     name: ClassVar = "integrated_gradients"
     family: ClassVar = "gradient"
+    differentiates: ClassVar = True
     cost: ClassVar = "steps · (F + B)"
 
     def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002

@@ -35,6 +35,7 @@ class SequentialIntegratedGradients(PathIntegral):
 
     name: ClassVar = "sequential_integrated_gradients"
     family: ClassVar = "gradient"
+    differentiates: ClassVar = True
     cost: ClassVar = "N · (steps · (F + B) + F), each from the moved token on"
 
     def work(self, prediction: Prediction) -> dict[str, int]:

@@ -37,7 +37,7 @@ def drops(
     """``g(X) - g(X with these tokens masked)``, for each set of them."""
     batches = prediction.prompt.batches(batch, len(prediction))
     left = ablated(prediction, ~members, prediction.mask_vector(mask), "log_prob", batches, done)
-    return prediction.objective(prediction.log_probs) - left
+    return prediction.value - left
 
 
 @torch.no_grad()
@@ -47,13 +47,10 @@ def whole_drops(targets: Sequence[Prediction], mask: Mask, done: Done) -> list[f
     One run for all of them: they are of one prompt, the longest context last, and share the mask.
     """
     longest = targets[-1]
-    log_probs = longest.prompt.log_probs_from(0, read=[len(target) - 1 for target in targets])
-    masked = log_probs(repeat(longest.mask_vector(mask), "d -> 1 pos d", pos=len(longest)))[0]
+    logits = longest.prompt.logits_from(0, read=[len(target) - 1 for target in targets])
+    masked = logits(repeat(longest.mask_vector(mask), "d -> 1 pos d", pos=len(longest)))[0]
     done(1)
-    clean = [target.objective(target.log_probs) for target in targets]
-    return [
-        float(before - target.objective(after)) for target, before, after in zip(targets, clean, masked, strict=True)
-    ]
+    return [float(target.value - target.objective(after)) for target, after in zip(targets, masked, strict=True)]
 
 
 def faithfulness(dropped: Float[Tensor, "subset"], sums: Float[Tensor, "subset"], seed: int) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import torch
 
 from heta_lens._util.sample_statistics import Samples
+from heta_lens._util.target_kinds import kind_of
 from heta_lens._util.work_counting import Done
 from heta_lens.methods.heta.curvature import (
     Curvature,
@@ -226,6 +227,8 @@ class ProbedGaussNewton(ProbedHessian):
     def check(self, prediction: Prediction, length: int) -> None:
         if isinstance(prediction.target, tuple):
             raise ValueError("variant='gn' cannot contrast: log p(a) - log p(b) is affine in the logits; use 'full'")
+        if (kind := kind_of(prediction.target)) != "token":
+            raise ValueError(f"variant='gn' is the curvature of log p of one token, not of a {kind}; use 'full'")
         super().check(prediction, length)
 
     def hessian_from(self, problem: Problem) -> HessianFrom:

@@ -35,7 +35,9 @@ from heta_lens.methods.heta.heta_diagnostics import score_facts, warn_of_doubts
 from heta_lens.methods.heta.heta_options import HetaOptions
 from heta_lens.methods.heta.information import Information
 from heta_lens.methods.heta.low_rank import tail_energy
+from heta_lens.methods.heta.random_probes import rademacher
 from heta_lens.methods.heta.score import Parts
+from heta_lens.methods.heta.second_derivative_check import check_function
 from heta_lens.methods.heta.segments import Segment, masked_information
 from heta_lens.methods.heta.stopping import estimate_until_sure
 from heta_lens.methods.heta.variants import PRESETS
@@ -123,6 +125,7 @@ class Heta(HetaOptions, Method):
 
     def check(self, prediction: Prediction) -> None:
         """Refuse, before any work, what cannot be done for this prediction."""
+        super().check(prediction)
         if self.estimator is not None:
             self.estimator.check(prediction, len(self.segments(prediction)[0].window_range))
         if self.recipe.windowed and self.window_mode == "chunk" and prediction.prompt.user_hooks:
@@ -133,6 +136,11 @@ class Heta(HetaOptions, Method):
         if self.audit and self.recipe.cheaper:
             self.full.check(prediction)
         prediction.mask_vector(self.mask)
+        if callable(prediction.target) and self.estimator is not None:
+            prediction.check_differentiable()
+            if self.probed:
+                logits = prediction.logits
+                check_function(prediction.target, logits, rademacher(self.seed, 0, 1, len(logits))[0].to(logits))
 
     def work(self, prediction: Prediction) -> dict[str, int]:
         """How many forwards and products with H lie ahead, at most."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from heta_lens._util.caller_warnings import warn
+from heta_lens._util.target_kinds import kind_of
 from heta_lens.attribution import Attribution
 from heta_lens.methods.heta.additivity import envelope
 from heta_lens.methods.heta.heta_options import HetaOptions
@@ -42,8 +43,8 @@ def _masking_facts(
     facts: dict[str, Any] = {"drop": information.drop, "envelope": parts.envelope(options.balance, gain)}
     if options.kl == "orig_masked":
         facts["envelope_share"] = share
-    if isinstance(prediction.target, tuple):
-        facts["note"] = "information is about the whole next-token distribution, not about the contrast"
+    if (kind := kind_of(prediction.target)) != "token":
+        facts["note"] = f"information is about the whole next-token distribution, not about the {kind}"
     return facts
 
 

@@ -14,9 +14,11 @@ from heta_lens._util.divergence import Divergence
 from heta_lens._util.work_counting import Done
 from heta_lens.model.batching import Batches
 from heta_lens.prediction.masking import masked_copies
+from heta_lens.prediction.readout import log_softmax
 
-LogProbs = Callable[[Float[Tensor, "copy pos d"]], Float[Tensor, "copy target vocab"]]
-Objective = Callable[[Float[Tensor, "*copy vocab"]], Float[Tensor, "*copy"]]
+Logits = Callable[[Float[Tensor, "copy pos d"]], Float[Tensor, "copy target vocab"]]
+Objective = Callable[[Float[Tensor, "copy vocab"], Float[Tensor, "copy vocab"]], Float[Tensor, "copy"]]
+"""g, of logits and the log-probabilities that they make."""
 
 
 class Information(NamedTuple):
@@ -26,36 +28,44 @@ class Information(NamedTuple):
     drop: Float[Tensor, "target pos"]
 
 
+class Reference(NamedTuple):
+    """What is predicted of a target with nothing masked: the distribution, and the value of its g."""
+
+    log_probs: Float[Tensor, "vocab"]
+    value: Float[Tensor, ""]
+    objective: Objective
+
+
 @dataclass(frozen=True, eq=False)
 class Clean:
     """What is predicted of each target with nothing masked, and how a masked prediction is compared with it."""
 
-    log_probs: Float[Tensor, "target vocab"]
-    objectives: Sequence[Objective]
+    references: Sequence[Reference]
     divergence: Divergence
     lengths: Sequence[int]
 
     def compared(
         self, masked: Float[Tensor, "copy reached vocab"], positions: Int[Tensor, "copy"]
     ) -> Float[Tensor, "copy kind target"]:
-        """Divergence and drop of each copy, with the token at one of these positions masked; ``masked`` is of the last
-        targets, whose contexts reach the first of them."""
-        rows = self.log_probs.new_zeros(len(Information._fields), len(self.log_probs), len(positions))
-        first = len(self.log_probs) - masked.shape[1]
-        for target, moved in enumerate(masked.unbind(1), first):
-            clean, objective = self.log_probs[target], self.objectives[target]
+        """Divergence and drop of each copy, with the token at one of these positions masked; ``masked`` are logits of
+        the last targets, whose contexts reach the first of them."""
+        rows = masked.new_zeros(len(Information._fields), len(self.references), len(positions))
+        first = len(self.references) - masked.shape[1]
+        for target, (logits, moved) in enumerate(
+            zip(masked.unbind(1), log_softmax(masked).unbind(1), strict=True), first
+        ):
+            log_probs, value, objective = self.references[target]
             reached = int((positions < self.lengths[target]).sum())  # the first ones: positions ascend
-            rows[0, target, :reached] = self.divergence(clean, moved[:reached])
-            rows[1, target, :reached] = objective(clean) - objective(moved[:reached])
+            rows[0, target, :reached] = self.divergence(log_probs, moved[:reached])
+            rows[1, target, :reached] = value - objective(logits[:reached], moved[:reached])
         return rearrange(rows, "kind target copy -> copy kind target")
 
 
 def information(
-    log_probs_from: Callable[[int], LogProbs],
+    logits_from: Callable[[int], Logits],
     embeddings: Float[Tensor, "pos d"],
     mask: Float[Tensor, "d"],
-    clean: Float[Tensor, "target vocab"],
-    objectives: Sequence[Objective],
+    clean: Sequence[Reference],
     divergence: Divergence,
     *,
     lengths: Sequence[int] | None = None,
@@ -66,24 +76,24 @@ def information(
     """``I[t, i] = D(P_t, P_t with token i masked)`` of tokens that are listed by the start which their runs share.
 
     One set of masked forwards serves every target. Targets have contexts of these ``lengths`` (ascending; all of it, if
-    not given), and what lies after a target's context does not change it: ``log_probs_from(start)`` answers for those
+    not given), and what lies after a target's context does not change it: ``logits_from(start)`` answers for those
     targets whose context reaches ``start``. A token whose embedding is the mask already changes nothing, and is not
     run; that, like a token in no list, is 0.
     """
-    reference = Clean(clean, objectives, divergence, lengths or [len(embeddings)] * len(clean))
-    moved = clean.new_zeros(len(Information._fields), len(clean), len(embeddings))
+    reference = Clean(clean, divergence, lengths or [len(embeddings)] * len(clean))
+    moved = clean[0].log_probs.new_zeros(len(Information._fields), len(clean), len(embeddings))
     changed = (embeddings != mask).any(-1).tolist()
     for group in ([i for i in group if changed[i]] for group in by_start):
         if group:
             start = group[0]
-            run = partial(_masked_one_by_one, log_probs_from(start), embeddings, mask, start, reference, done)
+            run = partial(_masked_one_by_one, logits_from(start), embeddings, mask, start, reference, done)
             rows = batches.map(run, torch.tensor(group), len(embeddings) - start)
             moved[..., group] = rearrange(rows, "copy kind target -> kind target copy")
     return Information(*moved)
 
 
 def _masked_one_by_one(
-    log_probs: LogProbs,
+    logits: Logits,
     embeddings: Float[Tensor, "pos d"],
     mask: Float[Tensor, "d"],
     start: int,
@@ -92,6 +102,6 @@ def _masked_one_by_one(
     positions: Int[Tensor, "copy"],
 ) -> Float[Tensor, "copy kind target"]:
     """A copy of the context from ``start`` on for each of these positions, which is masked there."""
-    rows = clean.compared(log_probs(masked_copies(embeddings[start:], positions - start, mask)), positions)
+    rows = clean.compared(logits(masked_copies(embeddings[start:], positions - start, mask)), positions)
     done(len(positions))
     return rows

@@ -9,13 +9,16 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
+from heta_lens._util.target_kinds import TargetFunction, function_name
 from heta_lens._util.work_counting import count
 from heta_lens.methods.heta.hessian import differentiate
 from heta_lens.model.batching import Batches
+from heta_lens.prediction.target_function import values_of
 
 CopiesObjective: TypeAlias = Callable[[Float[Tensor, "copy pos d"]], Float[Tensor, "copy"]]
 
 ONCE = "this model cannot be differentiated twice with respect to its embeddings, which the curvature needs"
+FUNCTION = "the function target={} cannot be differentiated twice with respect to the logits, which the curvature needs"
 WAY_OUT = "load it unquantised, with attn_implementation='eager', or use variant='kl_only'"
 
 
@@ -25,6 +28,9 @@ def check_twice_differentiable(
     direction: Float[Tensor, "pos d"],
     compare: bool,
     batches: Batches,
+    *,
+    refusal: str = ONCE,
+    way_out: str = WAY_OUT,
 ) -> None:
     """Try one probe, and refuse a model whose second derivatives are missing, with or without an error.
 
@@ -40,14 +46,27 @@ def check_twice_differentiable(
             (product,) = torch.autograd.grad(gradient, leaf, direction, materialize_grads=True)
             count("hvps", 1)
         except (RuntimeError, NotImplementedError) as error:
-            raise ValueError(f"{ONCE} ({str(error).splitlines()[0]}); {WAY_OUT}") from error
+            raise ValueError(f"{refusal} ({str(error).splitlines()[0]}); {way_out}") from error
     if not compare:
         return
     step = max(torch.finfo(embeddings.dtype).eps ** (1 / 3), 1e-4) * embeddings.square().mean().sqrt()
     near, far = _finite_differences(objective, embeddings, direction, torch.stack([step, 2 * step]), batches)
     miss, doubt = (near - product).norm(), (near - far).norm()
     if miss > 0.05 * torch.maximum(near.norm(), product.norm()) and miss > 10 * doubt:
-        raise ValueError(f"{ONCE} (its gradient changes with them, but not as autograd says); {WAY_OUT}")
+        raise ValueError(f"{refusal} (its gradient changes with them, but not as autograd says); {way_out}")
+
+
+def check_function(function: TargetFunction, logits: Float[Tensor, "vocab"], direction: Float[Tensor, "vocab"]) -> None:
+    """The same of a function of the logits, at these."""
+    check_twice_differentiable(
+        lambda copies: values_of(function, copies[:, 0]),
+        logits[None],
+        direction[None],
+        compare=True,
+        batches=Batches(4),
+        refusal=FUNCTION.format(function_name(function)),
+        way_out="use operations of torch that can be, or variant='gs', which takes one gradient",
+    )
 
 
 def _check_graph(gradient: Tensor) -> None:

@@ -11,9 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.divergence import Divergence
+from heta_lens._util.target_kinds import members, sides
 from heta_lens._util.work_counting import Done
 from heta_lens.methods.heta.hessian import HessianOperator, differentiate, gauss_newton, hessian
-from heta_lens.methods.heta.information import Information, LogProbs, information
+from heta_lens.methods.heta.information import Information, Logits, Reference, information
 from heta_lens.methods.heta.random_probes import rademacher
 from heta_lens.methods.heta.second_derivative_check import check_twice_differentiable
 from heta_lens.methods.heta.windows import Window, most_central
@@ -123,8 +124,7 @@ class Segment:
         compare = adapter.dtype.itemsize >= 4 and not adapter.quantised and not prediction.prompt.user_hooks
         log_probs = prediction.log_probs_from(place, layer=self.layer)
         # Against another token: where log p(target) is nearly 0, its gradient is too small to be compared.
-        target = prediction.target
-        first, second = target if isinstance(target, tuple) else (target, rival(prediction))
+        first, second = opposed(prediction)
 
         def objective(copies: Float[Tensor, "copy 1 d"]) -> Float[Tensor, "copy"]:
             values = log_probs(copies)
@@ -159,10 +159,23 @@ def whole_segment(prediction: Prediction, layer: int | None = None) -> Segment:
     return Segment(prediction, whole, whole, alone=False, layer=layer)
 
 
+def opposed(prediction: Prediction) -> tuple[int, int]:
+    """The likeliest token of the target, and of what it is contrasted with; of a function, the likeliest two."""
+    if callable(prediction.target):
+        first, second = prediction.log_probs.topk(2).indices.tolist()
+        return first, second
+    first, *second = [
+        max(members(tokens), key=lambda token: float(prediction.log_probs[token]))
+        for tokens in sides(prediction.target)
+    ]
+    return first, second[0] if second else rival(prediction)
+
+
 def rival(prediction: Prediction) -> int:
-    """The most likely token that is not the target."""
-    first, second = prediction.log_probs.topk(2).indices.tolist()
-    return second if prediction.target == first else first
+    """The most likely token that is not the target, or not in it."""
+    own = [token for tokens in sides(prediction.target) for token in members(tokens)]
+    likeliest = prediction.log_probs.topk(len(own) + 1).indices.tolist()
+    return next(token for token in likeliest if token not in own)
 
 
 @torch.no_grad()
@@ -183,11 +196,10 @@ def masked_information(
     targets = targets if len(targets) > 1 else [prediction]
     lengths = [len(target) for target in targets]
     moved = information(
-        partial(_log_probs_from, segment, lengths),
+        partial(_logits_from, segment, lengths),
         prediction.embeddings[segment.start : segment.stop],
         prediction.mask_vector(mask),
-        torch.stack([target.log_probs for target in targets]),
-        [target.objective for target in targets],
+        [Reference(target.log_probs, target.value, target.objective) for target in targets],
         divergence,
         lengths=[length - segment.start for length in lengths],
         by_start=segment.by_start(segment.scored_range, MASKED),
@@ -197,8 +209,8 @@ def masked_information(
     return Information(*(part[:, segment.own] for part in moved))
 
 
-def _log_probs_from(segment: Segment, lengths: Sequence[int], place: int) -> LogProbs:
+def _logits_from(segment: Segment, lengths: Sequence[int], place: int) -> Logits:
     """What is predicted after contexts of these lengths, if they reach a place, by the states from there on."""
     start = segment.start + place
     read = [length - 1 for length in lengths if length > start]
-    return segment.prediction.prompt.log_probs_from(start, read=read, stop=segment.stop)
+    return segment.prediction.prompt.logits_from(start, read=read, stop=segment.stop)

@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from heta_lens._util.options import AtLeast
+from heta_lens._util.target_kinds import Kind
 from heta_lens._util.work_counting import Work
-from heta_lens.methods.base import Scores, refuse_contrast, refuse_overlong
+from heta_lens.methods.base import ALL_KINDS, Scores, refuse_overlong
 from heta_lens.methods.layer_reading import full_ids, streams
 from heta_lens.methods.shared_options import WithLayer
 from heta_lens.prediction.prediction import Prediction
@@ -38,11 +39,14 @@ class Peering(WithLayer):
     signed: ClassVar = False
     adapted: ClassVar = "the authors rank spans, with a tuned layer and threshold; here each token has a score"
 
+    @property
+    def takes(self) -> frozenset[Kind]:
+        return frozenset(("token",)) if self.query == "target" else ALL_KINDS
+
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
         if self.query == "predictor":
             return
-        refuse_contrast(self, prediction)
         refuse_overlong(self, prediction, len(prediction) + 1, "query='predictor' needs no more than the context")
 
     def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002

@@ -9,12 +9,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from heta_lens._util.target_kinds import Kind, Side, members, sides
 from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Scores, refuse_hooks, refuse_overlong
 from heta_lens.methods.heta.segments import rival
 from heta_lens.methods.shared_options import WithBatch
 from heta_lens.prediction.coalitions import led_by, read_alone
 from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.readout import joint_logit
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -28,7 +30,7 @@ class Tdd(WithBatch):
       lets the context grow the other way, from its last token to all of it, each part run alone; ``bidirectional`` is
       the mean of both
     - ``foil``: ``rival``, the model's most likely other token, or ``none``, where d is the target's probability. In a
-      contrast (a, b), b is the foil.
+      contrast (a, b), b is the foil. The logit of a set is ``log Σ exp`` of its members'.
     - ``add_bos``: let parts that are run alone begin with the beginning-of-text token
     """
 
@@ -45,7 +47,12 @@ class Tdd(WithBatch):
     def without_effect(self) -> Mapping[str, str]:
         return {"add_bos": "direction='forward' (which runs no part alone)"} if self.direction == "forward" else {}
 
+    @property
+    def takes(self) -> frozenset[Kind]:
+        return frozenset(("token", "set", "contrast"))
+
     def check(self, prediction: Prediction) -> None:
+        super().check(prediction)
         if isinstance(prediction.target, tuple) and self.foil == "none":
             raise ValueError(f"target={prediction.target} has a foil, and foil='none' asks for none: leave out one")
         if self.direction != "forward":
@@ -62,9 +69,8 @@ class Tdd(WithBatch):
         return 1 if self.direction == "backward" else len(prediction)
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        target, foil = (
-            prediction.target if isinstance(prediction.target, tuple) else (prediction.target, rival(prediction))
-        )
+        target, *foils = sides(prediction.target)
+        foil = foils[0] if foils else rival(prediction)
         against = None if self.foil == "none" else foil
         scores = []
         if self.direction != "forward":
@@ -96,11 +102,11 @@ def suffixes(prediction: Prediction, add_bos: bool) -> tuple[Int[Tensor, "pos"],
     return led_by(bos, ids, present, ids.flip(0) != bos) if add_bos and bos is not None else (ids, present)
 
 
-def choices(logits: Float[Tensor, "part vocab"], target: int, foil: int | None) -> Float[Tensor, "part"]:
+def choices(logits: Float[Tensor, "part vocab"], target: Side, foil: Side | None) -> Float[Tensor, "part"]:
     """d: from -1, surely the foil, to 1, surely the target; without a foil, the target's probability."""
     if foil is None:
-        return logits.softmax(-1)[:, target]
-    return ((logits[:, target] - logits[:, foil]) / 2).tanh()
+        return logits.softmax(-1)[:, members(target)].sum(-1)
+    return ((joint_logit(logits, target) - joint_logit(logits, foil)) / 2).tanh()
 
 
 def steps(values: Float[Tensor, "part"]) -> Float[Tensor, "part"]:

@@ -5,6 +5,7 @@ from functools import partial
 from typing import ClassVar, Literal
 
 from heta_lens._util.divergence import DIVERGENCES
+from heta_lens._util.target_kinds import kind_of
 from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Scores
 from heta_lens.methods.heta.segments import masked_information, whole_segment
@@ -16,7 +17,7 @@ from heta_lens.prediction.prediction import Prediction
 class LeaveOneOut(WithMask, WithBatch):
     """``a_i = KL(P ‖ P with token i masked)``, or ``g(X) - g(X with i masked)``, above 0 where i speaks for the target.
 
-    - ``effect``: ``kl``, on the whole distribution, or the drop of the target's ``log_prob``
+    - ``effect``: ``kl``, on the whole distribution, or the drop of the target's ``log_prob`` (of a function's value)
     """
 
     effect: Literal["kl", "log_prob"] = "kl"
@@ -44,5 +45,6 @@ class LeaveOneOut(WithMask, WithBatch):
         )
         if self.effect == "log_prob":
             return Scores(information.drop[0])
-        note = "the divergence is about the whole next-token distribution, not about the contrast"
-        return Scores(information.divergence[0], {"note": note} if isinstance(prediction.target, tuple) else {})
+        kind = kind_of(prediction.target)
+        note = f"the divergence is about the whole next-token distribution, not about the {kind}"
+        return Scores(information.divergence[0], {} if kind == "token" else {"note": note})

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -13,8 +13,9 @@ from torch import Tensor
 
 from heta_lens._util.caller_warnings import warn
 from heta_lens._util.options import COUNT, AtLeast
+from heta_lens._util.target_kinds import Kind
 from heta_lens._util.work_counting import Done, Work
-from heta_lens.methods.base import Scores, refuse_contrast, refuse_hooks
+from heta_lens.methods.base import Scores, refuse_hooks
 from heta_lens.methods.perturbation.token_replacement import REPLACERS, Replacer, check_replacer, replaced
 from heta_lens.methods.shared_options import WithBatch, WithSeed
 from heta_lens.prediction.prediction import Prediction
@@ -63,8 +64,12 @@ class Reagent(WithSeed, WithBatch):
         "by default, tokens are replaced by any of their kind, not by the predictions of a masked language model"
     )
 
+    @property
+    def takes(self) -> frozenset[Kind]:
+        return frozenset(("token",))
+
     def check(self, prediction: Prediction) -> None:
-        refuse_contrast(self, prediction)
+        super().check(prediction)
         refuse_hooks(self, prediction, "runs other tokens")
 
     def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
@@ -76,7 +81,7 @@ class Reagent(WithSeed, WithBatch):
         probes = [Probe.new(self.seed, number, len(prediction)) for number in range(self.probes)]
         batches = prediction.prompt.batches(self.batch, len(prediction))
         chances_of = partial(chances, prediction, batches.map, partial(progress.add, "forwards"))
-        clean = prediction.log_probs[prediction.target].exp().cpu().double()
+        clean = prediction.log_probs[cast(int, prediction.target)].exp().cpu().double()
         for _ in range(self.max_steps):
             going = [probe for probe in probes if not probe.stopped]
             if not going:
@@ -131,7 +136,7 @@ def chances(
 
     def read(rows: Int[Tensor, "part pos"]) -> Float[Tensor, "part 2"]:
         log_probs = log_softmax(prediction.prompt.logits_of(rows)[:, 0])
-        own = log_probs[:, [prediction.target]]
+        own = log_probs[:, [cast(int, prediction.target)]]
         above = (log_probs > own).sum(-1, keepdim=True)
         done(len(rows))
         return torch.cat([own.cpu().double().exp(), above.cpu().double()], 1)

@@ -157,13 +157,26 @@ def attribution(count: int = 4) -> Attribution:
     )  # fmt: skip
 
 
+MEMBER = {"id": 7, "token": "x", "text": " x", "log_prob": -1.0}
+TARGETS: list[dict[str, Any]] = [
+    {},
+    {"target": frozenset((7, 9)), "target_text": "any of ' x', ' y'",
+     "diagnostics": Diagnostics.of({"target_log_prob": -1.0, "target_rank": 1, "target_members": [MEMBER]})},
+    {"target": (frozenset((7, 9)), 3), "target_text": ("any of ' x', ' y'", " z"), "diagnostics": Diagnostics()},
+    {"target": {"function": "margin"}, "target_text": "margin", "diagnostics": Diagnostics(target_value=0.5)},
+]  # fmt: skip
+
+
 def stored(kind: str, span: bool) -> Make:
     """A safetensors file, of which the fields or the bytes are changed."""
 
     def made(draw: random.Random, folder: Path) -> Path:
         path = folder / "a.safetensors"
         torch.manual_seed(draw.randrange(2**31))
-        steps = [{one.name: getattr(step, one.name) for one in fields(step)} for step in map(attribution, (3, 4))]
+        steps = [
+            {one.name: getattr(step, one.name) for one in fields(step)} | draw.choice(TARGETS)
+            for step in map(attribution, (3, 4))
+        ]
         value = {"steps": steps, "tokens": tuple("abcde")} if span else steps[1]
         try:
             tensor_storage.save(path, kind, 1, mutated(draw, value) if draw.random() < 0.6 else value)
@@ -182,6 +195,9 @@ TENSORS = [torch.ones(3), torch.ones(0), torch.ones(4, 4), torch.tensor(1.0), to
            torch.full((4,), -1), torch.full((4, 2), 99), torch.ones(4, dtype=torch.bool)]  # fmt: skip
 
 
+SETS: list[Any] = [frozenset(), frozenset((1,)), frozenset((1, 2)), (frozenset((1, 2)), 2), {"function": "f"}]
+
+
 def mutated(draw: random.Random, value: Any) -> Any:
     """A field, anywhere, of another type or shape."""
     if isinstance(value, dict) and value and draw.random() < 0.9:
@@ -192,7 +208,7 @@ def mutated(draw: random.Random, value: Any) -> Any:
     if isinstance(value, list | tuple) and value and draw.random() < 0.7:
         at = draw.randrange(len(value))
         return type(value)([*value[:at], mutated(draw, value[at]), *value[at + 1 :]])
-    return draw.choice([*TENSORS, *mutate.ODD, ("a",), (1, 2), ("a", "b")])
+    return draw.choice([*TENSORS, *mutate.ODD, *SETS, ("a",), (1, 2), ("a", "b")])
 
 
 def use_attribution(path: Path) -> None:

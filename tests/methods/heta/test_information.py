@@ -11,7 +11,7 @@ from helpers import oracles, zoo
 from helpers.asking import explain, plain_embeddings, plain_log_probs, predict, relative
 from helpers.information import random_log_probs
 from heta_lens._util.divergence import Direction, kl
-from heta_lens.methods.heta.information import information
+from heta_lens.methods.heta.information import Reference, information
 from heta_lens.model.batching import Batches
 from heta_lens.prediction.masking import masked_copies
 
@@ -84,15 +84,15 @@ def test_one_set_of_masked_forwards_serves_many_targets(build: Any) -> None:
     model = build()
     ids = zoo.prompt(model, 6)
     prediction = predict(model, ids)
-    cleans = torch.stack([prediction.log_probs, random_log_probs(1, model.cfg.d_vocab)[0]])
+    cleans = [prediction.log_probs, random_log_probs(1, model.cfg.d_vocab)[0]]
+    references = [Reference(clean, clean[0], prediction.objective) for clean in cleans]
     batches: list[int] = []
     with torch.no_grad():
         both = information(
             lambda start: lambda copies: prediction.log_probs_from(start)(copies)[:, None].expand(-1, 2, -1),
             prediction.embeddings,
             torch.zeros_like(prediction.embeddings[0]),
-            cleans,
-            [prediction.objective] * 2,
+            references,
             kl,
             by_start=[[0, 1, 2, 3], [4, 5]],
             batches=Batches(4),
@@ -118,9 +118,9 @@ def test_a_chunk_runs_from_its_first_masked_token_and_only_whole_masks_are_left_
 
     clean = embeddings.sum(0, keepdim=True).log_softmax(-1)
     counted: list[int] = []
-    second = [lambda log_probs: log_probs[..., 1]]
+    reference = [Reference(clean[0], clean[0, 1], lambda logits, log_probs: log_probs[..., 1])]  # noqa: ARG005
     how: Any = {"by_start": [[0, 1, 2, 3], [4]], "batches": Batches(9), "done": counted.append}
-    found = information(log_probs_from, embeddings, torch.zeros(2), clean, second, kl, **how)
+    found = information(log_probs_from, embeddings, torch.zeros(2), reference, kl, **how)
     masked = (embeddings.sum(0) - embeddings).log_softmax(-1)
     torch.testing.assert_close(found.divergence[0], kl(clean, masked))
     torch.testing.assert_close(found.drop[0], (clean - masked)[:, 1])

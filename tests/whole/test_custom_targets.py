@@ -1,0 +1,378 @@
+"""Sets of tokens and functions of the logits as targets: every method, both kinds of model, and the slow oracles.
+
+A set of one token is that token; a function that computes what a method reads of a token explains the same.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import heta_lens
+from helpers import oracles, zoo
+from helpers.asking import cache_of, explain, plain_embeddings, plain_log_probs, predict, relative, signs
+from heta_lens import METHODS, Attribution, Heta, causal
+from heta_lens._util.target_kinds import KINDS, SavedFunction
+from heta_lens.methods.heta import segments
+from heta_lens.metrics import Drops, curve, soft
+
+N, TARGET, OTHER = 7, 7, 9
+SET = frozenset((TARGET, OTHER))
+
+QUICK: dict[str, dict[str, Any]] = {
+    "heta": {"probes": 2},
+    "integrated_gradients": {"steps": 3},
+    "sequential_integrated_gradients": {"steps": 2},
+    "discretized_integrated_gradients": {"steps": 2, "neighbours": 20},
+    "faml": {"steps": 3},
+    "causal_tracing": {"samples": 1, "layers": 2},
+    "lime": {"samples": 30},
+    "kernel_shap": {"samples": 20},
+    "context_cite": {"source": "token", "ablate": "mask", "samples": 20, "held_out": 2},
+    "progressive_inference": {"passes": "multi", "samples": 4},
+    "reagent": {"probes": 2, "max_steps": 2},
+    "sea_cot": {
+        **{"explanations": 2, "length": 2, "think": ".", "conclude": " is"},
+        "entail": "{explanation}{claim}",
+    },
+}
+"""Options with which a method is done soon."""
+
+ONE_EACH = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
+METHOD = pytest.mark.parametrize("method", METHODS)
+
+
+def on_scale(logits: Tensor, tokens: Iterable[int], scale: str) -> Tensor:
+    """What a method reads of any of these tokens, from the definition: of one, or of their joint probability."""
+    p = logits.softmax(-1)[[*tokens]].sum()
+    logit = logits[[*tokens]].exp().sum().log()
+    return {"log_prob": p.log(), "prob": p, "logit": logit, "log_odds": p.log() - (1 - p).log()}[scale]
+
+
+def as_read(method: str, tokens: Iterable[int]) -> Callable[[Tensor], Tensor]:
+    """The function that this method would read of these tokens."""
+    scale = "logit" if method == "attn_lrp" else getattr(METHODS[method](), "scale", "log_prob")
+    return lambda logits: on_scale(logits, tokens, scale)
+
+
+def asked(model: Any, method: str, target: Any, **changes: Any) -> Attribution:
+    return explain(model, zoo.prompt(model, N), target, method=method, **QUICK.get(method, {}) | changes)
+
+
+# ---------------------------------------------------------------------------------------------------- every method
+@METHOD
+@ONE_EACH
+@pytest.mark.sample(quick=6)
+def test_a_set_of_one_token_is_that_token(build: Callable[..., Any], method: str) -> None:
+    model = build()
+    one, other = asked(model, method, TARGET), asked(model, method, {TARGET})
+    assert torch.equal(one.scores, other.scores)
+    assert (one.target, one.target_text, repr(one)) == (other.target, other.target_text, repr(other))
+
+
+@METHOD
+@ONE_EACH
+@pytest.mark.sample(quick=10)
+def test_a_function_that_computes_what_is_read_explains_the_same(build: Callable[..., Any], method: str) -> None:
+    model = build()
+    function = as_read(method, [TARGET])
+    if "function" not in METHODS[method](**QUICK.get(method, {})).takes:
+        with pytest.raises(
+            ValueError, match=rf"method='{method}' explains a token, not the function target=<lambda>: "
+        ):
+            asked(model, method, function)
+        return
+    expected, found = asked(model, method, TARGET), asked(model, method, function)
+    assert relative(found.scores, expected.scores) < 1e-9
+    for name, part in expected.parts.items():
+        assert relative(found.parts[name], part) < 1e-9, name
+    assert (found.target, found.target_text) == (function, "<lambda>")
+    assert "<lambda>(logits)" in repr(found)
+
+
+@METHOD
+@ONE_EACH
+@pytest.mark.sample(quick=10)
+def test_a_set_is_its_joint_probability(build: Callable[..., Any], method: str) -> None:
+    model, takes = build(), METHODS[method](**QUICK.get(method, {})).takes
+    if "set" not in takes:
+        with pytest.raises(ValueError, match=rf"method='{method}' explains one token, not any of .* together: "):
+            asked(model, method, SET)
+        return
+    found = asked(model, method, SET)
+    assert found.scores.isfinite().all()
+    assert found.target == SET
+    if "function" in takes:
+        assert relative(found.scores, asked(model, method, as_read(method, SET)).scores) < 1e-9
+    if "contrast" in takes:
+        both = asked(model, method, (SET, 20))
+        assert both.target == (SET, 20)
+        if "function" in takes:
+            first, second = as_read(method, SET), as_read(method, [20])
+            difference = asked(model, method, lambda logits: first(logits) - second(logits))
+            assert relative(both.scores, difference.scores) < 1e-9
+
+
+@METHOD
+def test_a_method_says_of_every_kind_whether_it_takes_it(method: str) -> None:
+    model = zoo.bridge("gpt2")
+    targets = {"token": TARGET, "set": SET, "contrast": (TARGET, OTHER), "function": as_read(method, [TARGET])}
+    prediction = {kind: predict(model, zoo.prompt(model, N), target) for kind, target in targets.items()}
+    made = METHODS[method](**QUICK.get(method, {}))
+    for kind in KINDS:
+        if kind in made.takes:
+            made.check(prediction[kind])
+        else:
+            with pytest.raises(ValueError, match=f"method='{method}' explains"):
+                made.check(prediction[kind])
+
+
+def test_peering_from_the_last_token_takes_any_target() -> None:
+    model = zoo.bridge("gpt2")
+    scores = asked(model, "peering", TARGET, query="predictor").scores
+    for target in (SET, (TARGET, OTHER), as_read("peering", SET)):
+        assert torch.equal(asked(model, "peering", target, query="predictor").scores, scores)
+
+
+# ------------------------------------------------------------------------------------------------------ HETA's oracle
+def lopsided(logits: Tensor) -> Tensor:
+    """Neither a log-probability nor linear: curved in the logits by itself."""
+    return (logits[3] * logits[5]).tanh() + 0.3 * logits.square().mean() - logits.log_softmax(-1)[8]
+
+
+def curved(log_probs: Tensor) -> Tensor:
+    return -(log_probs.exp() * log_probs).sum()
+
+
+ORACLE: dict[str, tuple[Any, Callable[[Tensor], Tensor]]] = {
+    "set": (SET, lambda logits: on_scale(logits, SET, "log_prob")),
+    "contrast of sets": (
+        (SET, frozenset((20, 30))),
+        lambda logits: on_scale(logits, SET, "log_prob") - on_scale(logits, [20, 30], "log_prob"),
+    ),
+    "function": (lopsided, lopsided),
+    "entropy": (lambda logits: curved(logits.log_softmax(-1)), lambda logits: curved(logits.log_softmax(-1))),
+    "raw logit": (lambda logits: logits[TARGET], lambda logits: logits[TARGET]),
+}
+
+
+def plain_logits(model: Any, ids: Tensor) -> Callable[[Tensor], Tensor]:
+    def logits(embeddings: Tensor) -> Tensor:
+        replace = [("hook_embed", lambda live, hook: embeddings[None].to(live.dtype))]  # noqa: ARG005
+        return model.run_with_hooks(ids, fwd_hooks=replace)[0, -1]
+
+    return logits
+
+
+@pytest.mark.parametrize("name", ORACLE)
+@pytest.mark.parametrize("kind", [name for name, _ in zoo.KINDS if re.search("-(gpt2|llama|gptj|native|sinks)$", name)])
+@pytest.mark.sample(quick=4)
+def test_heta_equals_the_oracle(kind: str, name: str) -> None:
+    model, (target, g) = dict(zoo.KINDS)[kind](), ORACLE[name]
+    ids, probes = zoo.prompt(model, 5), 3
+    attribution = explain(model, ids, target, probes=probes)
+    _, cache = model.run_with_cache(ids)
+    layers = range(model.cfg.n_layers)
+    gate = oracles.gate_by_paths(
+        [cache["pattern", layer][0].double() for layer in layers],
+        [cache["v", layer][0].double() for layer in layers],
+        [model.blocks[layer].attn.W_O.detach().double() for layer in layers],
+        p=1,
+        flow="suffix",
+    )
+    embeddings, logits = plain_embeddings(model, ids).double(), plain_logits(model, ids)
+    hessian = oracles.dense_hessian(lambda e: g(logits(e)), embeddings, functional=True)
+    curvature = oracles.block_l1(hessian, signs(0, probes, *embeddings.shape)).mean(0)
+    with torch.no_grad():
+        zero = torch.zeros_like(embeddings[0])
+        information = oracles.information(plain_log_probs(model, ids), embeddings, zero, "orig_masked")
+        drops = [g(logits(embeddings)) - g(logits(oracles._masked(embeddings, i, zero))) for i in range(5)]
+    close = max(zoo.tolerance(kind), 1e-7)
+    assert relative(attribution.parts["curvature"], curvature) < close
+    assert relative(attribution.parts["information"], information) < close
+    assert relative(attribution.scores, oracles.eq4(gate, curvature, information, 0.5, 0.5)) < close
+    assert relative(attribution.diagnostics["drop"], torch.stack(drops)) < close
+    note = {"function": "function", "entropy": "function", "raw logit": "function", "set": "set"}.get(name, "contrast")
+    assert attribution.diagnostics.note == (
+        f"information is about the whole next-token distribution, not about the {note}"
+    )
+
+
+@pytest.mark.parametrize("build", zoo.models("hooked-(gpt2|llama|gptj|sinks)|bridge-(gpt2|llama)"))
+@pytest.mark.sample(quick=1)
+def test_closed_forms_change_nothing_but_speed(build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    expected = {}
+    for name, (target, _) in ORACLE.items():
+        expected[name] = explain(model, ids, target, probes=2).scores
+    fired = []
+    real = segments.closed_form_hooks
+    monkeypatch.setattr(segments, "closed_form_hooks", lambda adapter: fired.append(len(real(adapter))) or [])
+    for name, (target, _) in ORACLE.items():
+        assert relative(explain(model, ids, target, probes=2).scores, expected[name]) < 1e-6, name
+    assert fired and all(fired)  # there were some to leave out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"variant": "lr", "rank": 200},
+        {"variant": "ls", "layers": 2},
+        {"variant": "win", "window": 20},
+        {"support": "row"},
+        {"norm": "entrywise"},
+        {"groups": 4},
+        {"interactions": True},
+    ],
+    ids=str,
+)
+@pytest.mark.sample(quick=2)
+def test_variants_treat_a_function_as_the_token_it_computes(options: dict[str, Any]) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    expected, found = (explain(model, ids, target, **options) for target in (TARGET, as_read("heta", [TARGET])))
+    assert relative(found.scores, expected.scores) < 1e-8
+
+
+def test_windows_run_as_prompts_of_their_own_have_their_own_logits() -> None:
+    model = zoo.bridge("llama")
+    ids, options = zoo.prompt(model, 11), {"variant": "win", "window": 6, "window_mode": "chunk", "probes": 2}
+    expected, found = (explain(model, ids, target, **options) for target in (TARGET, as_read("heta", [TARGET])))
+    assert relative(found.scores, expected.scores) < 1e-8
+    raw = explain(model, ids, lambda logits: logits[TARGET], **options)
+    assert relative(raw.scores, expected.scores) > 1e-3
+
+
+def test_gauss_newton_is_of_a_token_only() -> None:
+    model = zoo.bridge("gpt2")
+    for target, kind in ((SET, "set"), (lopsided, "function")):
+        with pytest.raises(
+            ValueError, match=f"variant='gn' is the curvature of log p of one token, not of a {kind}; use"
+        ):
+            asked(model, "heta", target, variant="gn")
+
+
+def test_an_audit_and_fitted_weights_take_any_target() -> None:
+    model = zoo.bridge("gpt2")
+    function = as_read("heta", [TARGET])
+    one, other = (asked(model, "heta", target, audit=True).diagnostics for target in (TARGET, function))
+    assert one["faithfulness"]["raw"] == pytest.approx(other["faithfulness"]["raw"], rel=1e-9)
+    assert one["additivity_gap"] == pytest.approx(other["additivity_gap"], rel=1e-9)
+    ids = zoo.prompt(model, N)
+    fits = [
+        heta_lens.fit_weights([predict(model, ids, target)], Heta(probes=2), folds=2) for target in (TARGET, function)
+    ]
+    assert fits[0].beta == pytest.approx(fits[1].beta, rel=1e-6)
+    assert heta_lens.fit_weights([predict(model, ids, SET)], Heta(probes=2), folds=2).beta >= 0
+
+
+# ------------------------------------------------------------------------------------------------- spans and batches
+@pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
+def test_spans_and_batches_explain_each_as_if_it_were_alone(build: Callable[..., Any]) -> None:
+    model = build()
+    ids = zoo.prompt(model, 8)
+    cache, targets = cache_of(model, ids), [SET, lopsided, (SET, 20)]
+    span = heta_lens.attribute_span(cache, 5, targets=targets, tokens=ids, probes=2)
+    for step, place, target in zip(span.steps, (5, 6, 7), targets, strict=True):
+        alone = heta_lens.attribute(cache, target, position=place, tokens=ids, probes=2)
+        assert relative(step.scores, alone.scores) < 1e-8
+        assert relative(step.diagnostics["drop"], alone.diagnostics["drop"]) < 1e-8
+        assert step.target == target
+    assert span.targets[1] == "lopsided(logits)"
+    assert all(words in repr(span) for words in ("any of", "lopsided(logits)"))
+    everywhere = heta_lens.attribute_span(cache, 6, targets=lopsided, tokens=ids, probes=2)
+    assert everywhere.targets == ("lopsided(logits)",) * 2
+    assert everywhere.title.count("lopsided") == 1
+    batch = torch.cat([ids, zoo.prompt(model, 8, seed=1)])
+    both = heta_lens.attribute_batch(cache_of(model, batch), [SET, lopsided], tokens=batch, probes=2)
+    for row, target, found in zip(batch, (SET, lopsided), both, strict=True):
+        assert relative(found.scores, explain(model, row[None], target, probes=2).scores) < 1e-8
+    for all_alike in (SET, lopsided):
+        found = heta_lens.attribute_batch(cache_of(model, batch), all_alike, tokens=batch, variant="gs", gamma=0)
+        assert [one.target for one in found] == [all_alike] * 2
+
+
+def test_a_span_goes_through_a_file(tmp_path: Path) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 8)
+    span = heta_lens.attribute_span(cache_of(model, ids), 6, targets=[SET, lopsided], tokens=ids, variant="gs")
+    span.save(tmp_path / "span")
+    again = heta_lens.SpanAttribution.load(tmp_path / "span")
+    assert [step.target for step in again.steps] == [SET, SavedFunction("lopsided")]
+    assert (repr(again), again.targets) == (repr(span), span.targets)
+
+
+# --------------------------------------------------------------------------------------------------------- files
+def test_an_attribution_of_a_set_goes_through_a_file_and_is_repeated(tmp_path: Path) -> None:
+    model = zoo.bridge("gpt2")
+    for target in (SET, (SET, 20), (20, SET)):
+        saved = asked(model, "heta", target)
+        saved.save(tmp_path / "a")
+        loaded = Attribution.load(tmp_path / "a")
+        assert (loaded.target, loaded.target_text, repr(loaded)) == (target, saved.target_text, repr(saved))
+        assert torch.equal(asked(model, "heta", loaded.target).scores, saved.scores)
+
+
+def test_of_a_function_a_file_holds_the_name(tmp_path: Path) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    saved = asked(model, "heta", lopsided)
+    for path in (tmp_path / "a", tmp_path / "b"):
+        saved.save(path)
+        loaded = Attribution.load(path)
+        assert (loaded.target, loaded.target_text) == (SavedFunction("lopsided"), "lopsided")
+        assert repr(loaded) == repr(saved) and "lopsided(logits) = " in repr(loaded)
+        saved = loaded  # which can be saved again
+    with pytest.raises(ValueError, match=r"target is the function lopsided, of which a file holds only the name"):
+        causal.validate(cache_of(model, ids), loaded, tokens=ids)
+    with pytest.raises(ValueError, match="lopsided, of which a file holds only the name"):
+        explain(model, ids, loaded.target)
+
+
+# ---------------------------------------------------------------------------------------------------- interventions
+def test_interventions_and_metrics_take_any_target() -> None:
+    model = zoo.bridge("gpt2")
+    ids, other = zoo.prompt(model, N), zoo.prompt(model, N, seed=1)
+    cache, corrupted = cache_of(model, ids), cache_of(model, other)
+
+    def as_token(call: Callable[[Any], Any], scale: str) -> None:
+        reads = {
+            kind: (lambda logits, s=set_: on_scale(logits, s, scale))
+            for kind, set_ in (("one", [TARGET]), ("any", SET))
+        }
+        for target, function in ((TARGET, reads["one"]), (SET, reads["any"])):
+            expected, found = call(target), call(function)
+            assert relative(found, expected) < 1e-9
+
+    as_token(lambda target: causal.effects(predict(model, ids, target)), "log_prob")
+    as_token(lambda target: causal.patch(cache, corrupted, target).values, "log_prob")
+    as_token(lambda target: causal.trace(cache, target, samples=1).values, "prob")
+    as_token(lambda target: causal.ablate_heads(cache, target).values, "log_prob")
+    scores = torch.linspace(1, 2, N)
+    as_token(lambda target: torch.tensor(curve(predict(model, ids, target), scores).values), "prob")
+    as_token(lambda target: Drops.of(predict(model, ids, target)).each, "log_prob")
+    explained = explain(model, ids, lopsided)
+    assert causal.validate(cache, explained, tokens=ids).effects.isfinite().all()
+    assert "lopsided(logits)" in causal.patch(cache, corrupted, lopsided).title
+    assert causal.patch_in_order(cache, corrupted, explained).positions
+    for call in (
+        lambda: causal.effects(predict(model, ids, lopsided), scale="logit"),
+        lambda: causal.patch(cache, corrupted, lopsided, scale="logit"),
+        lambda: causal.patch_in_order(cache, corrupted, explained, scale="logit"),
+        lambda: causal.trace(cache, lopsided, samples=1, scale="logit"),
+        lambda: causal.ablate_heads(cache, lopsided, scale="logit"),
+        lambda: curve(predict(model, ids, lopsided), scores, scale="logit"),
+    ):
+        with pytest.raises(ValueError, match="scale='logit' has no effect with the function target=lopsided"):
+            call()
+    distance: Any = {"distance": "target_prob"}
+    one, any_of = (soft(predict(model, ids, target), scores, **distance) for target in (TARGET, SET))
+    assert one.nothing != any_of.nothing
+    for target, kind in (((TARGET, OTHER), "contrast"), (lopsided, "function")):
+        with pytest.raises(ValueError, match=f"distance='target_prob' needs a token or a set of tokens, not a {kind}"):
+            soft(predict(model, ids, target), scores, **distance)
