@@ -25,7 +25,7 @@ class Toy(Prediction):
         embeddings = torch.tensor(rows, dtype=torch.float64)
         clean = logits(embeddings[None])[0].log_softmax(-1)
         prompt = SimpleNamespace(embeddings=embeddings, ids=torch.arange(len(rows)), log_probs={len(rows): clean})
-        for name, value in {"prompt": prompt, "length": len(rows), "target": target, "logits": logits}.items():
+        for name, value in {"prompt": prompt, "length": len(rows), "target": target, "function": logits}.items():
             object.__setattr__(self, name, value)
 
     @property
@@ -33,7 +33,7 @@ class Toy(Prediction):
         return SimpleNamespace(embedding_table=list, vocabulary=0, tokenizer=SimpleNamespace(bos=None, filler=None))
 
     def log_probs_from(self, start: int = 0, stop: int | None = None, layer: int | None = None) -> Any:  # noqa: ARG002
-        return lambda states: self.logits(states).log_softmax(-1)
+        return lambda states: self.function(states).log_softmax(-1)
 
 
 def slow(model: Any, ids: Tensor, method: Faml, reference: Tensor, target: int = TARGET) -> tuple[Tensor, list[float]]:
