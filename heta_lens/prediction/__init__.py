@@ -5,5 +5,5 @@
 `cached_tokens`, `cache_check` and `padding_checks` read and check what was given.
 `masking`, `coalitions` (`drawn_coalitions`) and `token_patching` (`patching_checks`) change runs, `readout` and
 `generation` read them.
-`context_text` and `sentence_spans` relate tokens and text; `linear_fits` fits what removing tokens does.
+`context_text` relates tokens and text; `linear_fits` fits what removing tokens does.
 """
