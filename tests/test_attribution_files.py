@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.testing import assert_close
 
-from helpers.attributions import SCORES, attribution, double, uncertain
+from helpers.attributions import SCORES, attribution, double, of_chat, uncertain
 from heta_lens import Attribution
 from heta_lens._util import tensor_storage
 
@@ -45,6 +45,24 @@ def test_what_is_saved_is_loaded_exactly(tmp_path: Path, changes: dict[str, Any]
     loaded = Attribution.load(tmp_path / "a.safetensors")
     for field in fields(Attribution):
         assert_same(getattr(loaded, field.name), getattr(saved, field.name))
+
+
+@pytest.mark.parametrize(
+    "changed", [lambda made: made, lambda made: made.without(template=True)], ids=["whole", "part"]
+)
+def test_messages_are_saved_too(tmp_path: Path, changed: Any):
+    saved = changed(of_chat())
+    saved.save(tmp_path / "a.safetensors")
+    loaded = Attribution.load(tmp_path / "a.safetensors")
+    assert_same(vars(loaded.messages), vars(saved.messages))
+    assert (loaded.by_message(), repr(loaded)) == (saved.by_message(), repr(saved))
+
+
+def test_a_file_from_before_there_were_messages_is_loaded(tmp_path: Path):
+    made = attribution()
+    stored = {entry.name: getattr(made, entry.name) for entry in fields(made) if entry.name != "messages"}
+    tensor_storage.save(tmp_path / "a.safetensors", "heta_lens.attribution", 1, stored)
+    assert Attribution.load(tmp_path / "a.safetensors").messages is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

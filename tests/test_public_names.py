@@ -12,6 +12,7 @@ import heta_lens
 def test_nothing_but_the_public_names_is_exported() -> None:
     assert set(heta_lens.__all__) == {
         *("METHODS", "Attribution", "Heta", "Method", "Prediction", "SpanAttribution", "names_filter", "__version__"),
+        *("ChatPrompt", "chat"),
         *("attribute", "attribute_batch", "attribute_span", "estimate", "fit_weights", "load_demo_model", "load_model"),
         *("causal", "data", "evaluation", "metrics", "plots"),
     }

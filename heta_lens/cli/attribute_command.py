@@ -11,11 +11,14 @@ from rich.console import Console
 
 from heta_lens.cli.application import MODELS, Page, command
 from heta_lens.cli.errors_and_messages import errors_in_a_line, say
+from heta_lens.cli.prompt_arguments import Prompt, prompt_of
 
 if TYPE_CHECKING:
     from heta_lens import Attribution, Method
 
 METHOD = "How to explain it: see heta-lens methods."
+TEXT = "The prompt, up to where the model goes on; - reads it from the input."
+CHAT = "Instead of the text: a JSON list of messages with role and content; - reads it from the input."
 OPTIONS = "An option of the method, like probes=20; may be repeated."
 
 
@@ -40,7 +43,12 @@ def demo(
 
 @command("attribute")
 def attribute_text(
-    text: Annotated[str, typer.Argument(help="The prompt, up to where the model goes on; - reads it from the input.")],
+    text: Annotated[str | None, typer.Argument(help=TEXT)] = None,
+    chat: Annotated[Path | None, typer.Option("--chat", metavar="FILE", help=CHAT)] = None,
+    system: Annotated[str | None, typer.Option(help="The system prompt of a chat; goes with --user.")] = None,
+    user: Annotated[
+        str | None, typer.Option(help="Instead of the text: the message that a chat model answers.")
+    ] = None,
     target: Annotated[str | None, typer.Option(help="The token to explain (default: the most likely one).")] = None,
     model: Annotated[str, typer.Option(help=MODELS)] = "demo",
     method: Annotated[str, typer.Option(help=METHOD)] = "heta",
@@ -48,11 +56,9 @@ def attribute_text(
     html: Page = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep the attribution (safetensors).")] = None,
 ) -> None:
-    """Explain why a model goes on as it does after a text of your own."""
+    """Explain why a model goes on as it does after a text of your own, or answers a chat as it does."""
     with errors_in_a_line(html, save):
-        prompt = sys.stdin.read().removesuffix("\n") if text == "-" else text
-        if not prompt.strip():
-            raise ValueError("the text is empty: give the prompt that the model is to continue")
+        prompt = prompt_of(text, chat, system, user)
         _show(_explained(model, prompt, target, _method(method, _options(option or []))), html, save)
 
 
@@ -74,19 +80,25 @@ def _method(name: str, options: dict[str, Any]) -> "Method":
     return method_of(name, options)
 
 
-def _explained(model: str, text: str, target: str | None, method: "Method") -> "Attribution":
+def _explained(model: str, prompt: Prompt, target: str | None, method: "Method") -> "Attribution":
     import torch
 
     from heta_lens.api import attribute
     from heta_lens.model.hook_sites import names_filter
     from heta_lens.model.loading import load_model
-    from heta_lens.model.prompt_encoding import encode
+    from heta_lens.model.prompt_encoding import encode, refuse_unknown
+    from heta_lens.prediction.chat_prompt import chat
 
     loaded = load_model(model)
-    ids = encode(loaded, text)
+    if isinstance(prompt, str):
+        tokens = ids = encode(loaded, prompt)
+    else:
+        tokens = chat(loaded, prompt)
+        refuse_unknown(loaded, tokens.text)
+        ids = tokens.tokens
     with torch.no_grad():
         _, cache = loaded.run_with_cache(ids, names_filter=names_filter)
-    return attribute(cache, target, tokens=ids, method=method)
+    return attribute(cache, target, tokens=tokens, method=method)
 
 
 def _show(

@@ -4,7 +4,7 @@
 hook points, `hooking` adds hooks, `norms_and_neurons` lists those that change how gradients flow, `head_outputs` is
 what heads write. `closed_forms` has derivatives that take fewer operations than autograd's, and `closed_form_hooks` the
 hooks that put them into a model. `model_protocol` says what is needed of a model, `model_checks` refuses others,
-`fingerprint` tells models apart. `tokenizer` and `token_matching` relate tokens and text, `prompt_encoding` encodes it.
-`loading` and `checkpoints` load models, `memory_estimates` and `batching` decide how much runs at once, `locking` lets
-one call at a time have a model.
+`fingerprint` tells models apart. `tokenizer` and `token_matching` relate tokens and text, `prompt_encoding` encodes it,
+`chat_template` writes messages as text. `loading` and `checkpoints` load models, `memory_estimates` and `batching`
+decide how much runs at once, `locking` lets one call at a time have a model.
 """

@@ -5,5 +5,6 @@
 `cached_tokens`, `cache_check` and `padding_checks` read and check what was given.
 `masking`, `coalitions` (`drawn_coalitions`) and `token_patching` (`patching_checks`) change runs, `readout` and
 `generation` read them.
-`context_text` relates tokens and text; `linear_fits` fits what removing tokens does.
+`context_text` relates tokens and text, `chat_prompt` tokens and the messages of a chat, which `message_places` locates;
+`linear_fits` fits what removing tokens does.
 """

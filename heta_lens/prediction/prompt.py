@@ -26,6 +26,7 @@ from heta_lens.model.model_protocol import KeysValues
 from heta_lens.prediction.cache_check import check_causal, replay
 from heta_lens.prediction.cached_activations import Activations
 from heta_lens.prediction.cached_tokens import Tokens, Vocabulary, cached_tokens
+from heta_lens.prediction.chat_prompt import ChatPrompt
 from heta_lens.prediction.readout import log_softmax
 from heta_lens.prediction.rerun_from_prefix import Part, Runner
 
@@ -52,6 +53,7 @@ class Prompt:
     user_hooks: tuple[Any, ...]
     mismatch: float
     checks: dict[str, Counter[str]] = field(default_factory=dict)  # what each check ran
+    chat: ChatPrompt | None = None  # which it begins with, if it is one
 
     @classmethod
     def checked(
@@ -70,8 +72,8 @@ class Prompt:
         end = len(ids) if user_hooks else max(needed, *contexts)
         embeddings = replayed.embeddings.to(torch.promote_types(replayed.embeddings.dtype, torch.float32))
         log_probs = dict(zip(contexts, log_softmax(replayed.logits), strict=True))
-        checks = {"cache": counts}
-        return cls(adapter, cached, ids[:end], embeddings[:end], log_probs, user_hooks, replayed.mismatch, checks)
+        checks, chat = {"cache": counts}, tokens if isinstance(tokens, ChatPrompt) else None
+        return cls(adapter, cached, ids[:end], embeddings[:end], log_probs, user_hooks, replayed.mismatch, checks, chat)
 
     def alone(self, start: int, stop: int) -> "Prompt":
         """A part of it as a prompt of its own, which begins where the part begins."""
