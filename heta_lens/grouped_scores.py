@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from operator import index
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ class ScoredMessage(NamedTuple):
     role: str
 
 
+@runtime_checkable
 class ScoredText(Protocol):
     """Tokens of a text, each with a score."""
 

@@ -68,10 +68,7 @@ def check_shapes(fields: Mapping[str, Any]) -> None:
 def _check_texts(fields: Mapping[str, Any]) -> None:
     """Half of a surrogate pair is no text of a table."""
     target = fields["target_text"]
-    for name, texts in {
-        "tokens": fields["tokens"],
-        "target_text": (target,) if isinstance(target, str) else target,
-    }.items():
+    for name, texts in ("tokens", fields["tokens"]), ("target_text", (target,) if isinstance(target, str) else target):
         for at, text in enumerate(texts):
             check_utf8(f"its {name}[{at}]", text)
 

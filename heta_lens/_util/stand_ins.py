@@ -7,7 +7,7 @@ not enough. What is rendered around a stand-in must be rendered around the value
 import json
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from itertools import chain, count
+from itertools import count
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from heta_lens._util.text_spans import Span
@@ -149,7 +149,7 @@ def _forms(value: Value) -> list[str]:
     """How templates write a value: as it is, or without the white space around it; what is not text, as JSON."""
     if not isinstance(value, str):
         return [_json(value)]
-    return [*dict.fromkeys(chain([value], (strip(value) for strip in (str.strip, str.lstrip, str.rstrip))))]
+    return [*dict.fromkeys((value, value.strip()))]
 
 
 def _json(value: Any) -> str:

@@ -36,7 +36,7 @@ def _text(text: str | None) -> str:
 def _messages(path: Path) -> list[Mapping[str, Any]]:
     """The messages in a JSON file, or in the input for ``-``; what is wrong is named with its place."""
     from heta_lens._util.file_reading import NotJSON, decoded, parse_json, read_text
-    from heta_lens.prediction.chat_prompt import checked_messages
+    from heta_lens.model.chat_template import checked_messages
 
     stdin = str(path) == "-"
     name = "the input" if stdin else str(path)

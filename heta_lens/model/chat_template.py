@@ -7,6 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from heta_lens._util.file_reading import brief, check_utf8
 from heta_lens._util.text_spans import Span
 from heta_lens.model.tokenizer import TokenizerWrapper, locate
 
@@ -88,3 +89,29 @@ def _offsets(tokenizer: Any, text: str, ids: Sequence[int]) -> list[Span] | None
         return None
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     return [Span(*pair) for pair in encoded["offset_mapping"]] if encoded["input_ids"] == list(ids) else None
+
+
+def checked_messages(messages: Any) -> list[Message]:
+    """The messages, refused where they are not those of one chat in text."""
+    if not isinstance(messages, list | tuple):
+        raise TypeError(f"messages={brief(messages)} must be a list of dicts with role and content")
+    if not messages:
+        raise ValueError("messages=[] is empty: a chat has at least one message")
+    for number, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise TypeError(f"messages[{number}] is {brief(message)}, and must be a dict with role and content")
+        _check_message(f"messages[{number}]", message)
+    return list(messages)
+
+
+def _check_message(name: str, message: Message) -> None:
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str):
+        raise TypeError(f"{name} has {brief(role)} as its role, and must have a text, such as 'user'")
+    if isinstance(content, list | tuple):
+        raise TypeError(f"{name} has a list as its content, as multimodal messages do, and must have a text")
+    if not isinstance(calls := message.get("tool_calls"), list | tuple | None):
+        raise TypeError(f"{name} has {brief(calls)} as its tool_calls, and must have a list of dicts")
+    if not isinstance(content, str) and not (content is None and calls):
+        raise TypeError(f"{name} has {brief(content)} as its content, and must have a text")
+    check_utf8(f"the content of {name}", content or "")

@@ -1,6 +1,6 @@
 """A chat as a prompt: messages in the model's own chat template, and which message each token belongs to."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ from heta_lens._util.file_reading import brief
 from heta_lens._util.text_spans import Span, joined, owners, visible
 from heta_lens.messages import TEMPLATE, Messages
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.chat_template import Message, chat_template
+from heta_lens.model.chat_template import Message, chat_template, checked_messages
 from heta_lens.model.tokenizer import TokenizerWrapper, locate
 from heta_lens.prediction.message_places import REPLY, Place, message_places
 
@@ -149,6 +149,8 @@ def chat(
     template = chat_template(adapter.tokenizer, options if tools is None else {**options, "tools": tools})
     text = template.render(checked)
     ids, spans = template.encode(checked, text)
+    if not ids:
+        raise ValueError("this model's chat template writes nothing at all for these messages")
     if len(ids) > model.cfg.n_ctx:
         raise ValueError(f"the chat is {len(ids)} tokens long, and this model reads {model.cfg.n_ctx} at most")
     begins = spans[0].stop if ids[0] == adapter.tokenizer.bos else 0
@@ -165,33 +167,10 @@ def chat(
 
 
 # -------------------------------------------------------------------------------------------------------- refusals
-def checked_messages(messages: Any) -> list[Message]:
-    """The messages, refused where they are not those of one chat in text."""
-    if not isinstance(messages, list | tuple):
-        raise TypeError(f"messages={brief(messages)} must be a list of dicts with role and content")
-    if not messages:
-        raise ValueError("messages=[] is empty: a chat has at least one message")
-    for number, message in enumerate(messages):
-        if not isinstance(message, Mapping):
-            raise TypeError(f"messages[{number}] is {brief(message)}, and must be a dict with role and content")
-        _check_message(f"messages[{number}]", message)
-    return list(messages)
-
-
-def _check_message(name: str, message: Message) -> None:
-    role, content = message.get("role"), message.get("content")
-    if not isinstance(role, str):
-        raise TypeError(f"{name} has {brief(role)} as its role, and must have a text, such as 'user'")
-    if isinstance(content, list | tuple):
-        raise TypeError(f"{name} has a list as its content, as multimodal messages do, and must have a text")
-    if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
-        raise TypeError(f"{name} has {brief(content)} as its content, and must have a text")
-
-
 def _warn_of_dropped(messages: Sequence[Message], places: Sequence[Place]) -> None:
     """Say which messages a template leaves out, as some do with system messages and roles that they do not know."""
     for number, (message, place) in enumerate(zip(messages, places, strict=True)):
-        if not place.contents and (message.get("content") or "").strip():
+        if not place.contents and ((message.get("content") or "").strip() or message.get("tool_calls")):
             warn(
                 f"messages[{number}] ({message['role']}) is not read by the model: its chat template leaves it out of "
                 "this chat"
@@ -224,21 +203,26 @@ def _messages(
     begins = [Span(span.start, span.start + 1) for span in spans]
     around = owners(text, begins, [[place.whole] for place in places])
     whole = [own if own >= 0 else other for own, other in zip(owned, around, strict=True)]
+    positions, whole_positions = (_positions(found, len(places)) for found in (owned, whole))
     return tuple(
         ChatMessage(
             role=role,
             content=_said(text, place.contents),
             characters=place.contents,
-            positions=_rows(owned, number),
+            positions=positions[number],
             whole=place.whole,
-            whole_positions=_rows(whole, number),
+            whole_positions=whole_positions[number],
         )
         for number, (role, place) in enumerate(zip(roles, places, strict=True))
     )
 
 
-def _rows(found: Sequence[int], number: int) -> tuple[int, ...]:
-    return tuple(position for position, owner in enumerate(found) if owner == number)
+def _positions(found: Sequence[int], count: int) -> list[tuple[int, ...]]:
+    """The positions that belong to each of so many owners."""
+    positions: list[list[int]] = [[] for _ in range(count + 1)]
+    for position, owner in enumerate(found):
+        positions[owner].append(position)  # of no owner, -1: in the last list
+    return [tuple(own) for own in positions[:count]]
 
 
 def _continued(chat: ChatPrompt, ids: Sequence[int]) -> tuple[str, tuple[Span, ...], int]:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import AddedToken
+from tokenizers.normalizers import NFKC, Lowercase, StripAccents
 
 from helpers import chats, zoo
 from heta_lens import ChatPrompt, chat
@@ -131,6 +133,23 @@ def test_the_offsets_are_those_of_the_librarys_own_decoding() -> None:
     made = chat(chats.bridge("llama3"), chats.CHAT)
     decoded = locate(chats.tokenizer("llama3").decode, made.tokens[0].tolist())
     assert (made.text, made.offsets) == (decoded[0], tuple(decoded[1]))
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "read"),
+    [(NFKC(), "éA fine 😀"), (Lowercase(), "e\u0301a ﬁne 😀"), (StripAccents(), "eA ﬁne 😀")],
+    ids=str,
+)
+def test_messages_are_found_where_the_tokenizer_changes_them(normalizer: Any, read: str) -> None:
+    made = chats.byte_level()
+    made.normalizer = normalizer
+    made.add_special_tokens([AddedToken(token, normalized=False) for token in chats.FAMILIES["qwen2.5"].added])
+    model = chats.with_template(None)
+    model.tokenizer = zoo.on_disk(made, chats.FAMILIES["qwen2.5"].special, chats.template("qwen2.5"))
+    found = chat(model, [{"role": "user", "content": "e\u0301A ﬁne 😀"}, *chats.CHAT[1:]])
+    text, spans = locate(found.tokenizer.decode, found.tokens[0].tolist())
+    assert found.messages[0].content == "e\u0301A ﬁne 😀" and found.of_context(text, spans).content(0, text) == read
+    assert found.tokenizer.decode(found.tokens[0, list(found.messages[0].positions)].tolist()) == read
 
 
 def test_a_token_of_header_and_content_is_content_if_that_shows() -> None:
@@ -268,8 +287,10 @@ def test_the_beginning_of_a_chat_has_the_messages_that_it_begins(name: str) -> N
         ([chats.CHAT], r"messages\[0\] is \[.*\], and must be a dict"),
         ([chats.CHAT[0], {"content": "Hello"}], r"messages\[1\] has None as its role, and must have a text"),
         ([{"role": "user", "content": 5}], r"messages\[0\] has 5 as its content, and must have a text"),
+        ([{"role": "user", "tool_calls": 5}], r"messages\[0\] has 5 as its tool_calls, and must have a list of dicts"),
         ([{"role": "user"}], r"messages\[0\] has None as its content, and must have a text"),
         ([{"role": "user", "content": [{"type": "image"}]}], r"messages\[0\] has a list as its content, as multimodal"),
+        ([{"role": "user", "content": "\ud83d"}], r"the content of messages\[0\] is not valid UTF-8 at character 0"),
     ],
     ids=str,
 )
@@ -290,6 +311,8 @@ def test_models_that_read_no_chats_are_refused() -> None:
         chat(chats.tokenizer("qwen2.5"), chats.CHAT)
     with pytest.raises(ValueError, match=r"the chat is \d+ tokens long, and this model reads 8192 at most"):
         chat(chats.bridge(), [{"role": "user", "content": "cat " * 9000}])
+    with pytest.raises(ValueError, match="chat template writes nothing at all for these messages"):
+        chat(chats.with_template("{{ '' }}"), chats.CHAT)
     without = chats.with_template(None)
     without.tokenizer = None
     with pytest.raises(ValueError, match="this model has no tokenizer"):
@@ -298,9 +321,8 @@ def test_models_that_read_no_chats_are_refused() -> None:
 
 def test_a_message_that_the_template_leaves_out_is_warned_of() -> None:
     messages = [chats.CHAT[0], {"role": "critic", "content": "Hm."}]
-    with pytest.warns(
-        UserWarning, match=r"messages\[1\] \(critic\) is not read by the model: its chat template"
-    ) as noted:
+    with pytest.warns(UserWarning, match=r"messages\[1\] \(critic\) is not read by the model: its chat template"):
         made = chat(chats.bridge("phi3"), messages)
-    assert noted[0].filename == __file__
     assert made.messages[1].positions == () and "Hm." not in made.text
+    with pytest.warns(UserWarning, match=r"messages\[1\] \(assistant\) is not read by the model"):
+        chat(chats.bridge("llama3"), [chats.CHAT[0], {"role": "assistant", "content": "", "tool_calls": [chats.CALL]}])
