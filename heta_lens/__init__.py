@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # loaded on first use: `import heta_lens` takes no time
     from heta_lens.methods.method_registry import METHODS
     from heta_lens.model.hook_sites import lean_names_filter, names_filter
     from heta_lens.model.loading import load_demo_model, load_model
+    from heta_lens.prediction.chat_prompt import ChatPrompt, chat
     from heta_lens.prediction.prediction import Prediction
     from heta_lens.span_attribution import SpanAttribution
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # loaded on first use: `import heta_lens` takes no time
 __all__ = [
     "METHODS",
     "Attribution",
+    "ChatPrompt",
     "Heta",
     "Method",
     "Prediction",
@@ -30,6 +32,7 @@ __all__ = [
     "attribute_batch",
     "attribute_span",
     "causal",
+    "chat",
     "data",
     "estimate",
     "evaluation",
@@ -45,6 +48,7 @@ __all__ = [
 _MODULES = {
     **dict.fromkeys(("attribute", "attribute_batch", "attribute_span", "estimate"), "api"),
     **dict.fromkeys(("load_demo_model", "load_model"), "model.loading"),
+    **dict.fromkeys(("ChatPrompt", "chat"), "prediction.chat_prompt"),
     "METHODS": "methods.method_registry",
     "Method": "methods.base",
     "Attribution": "attribution",

@@ -48,9 +48,9 @@ def attribute(
     predict the next token (``Float[Tensor, "vocab"]``, not normalised, float32 or better), which returns a number as a
     tensor: that is then what is explained.
     ``position=p`` explains the token at p of the cached prompt from the tokens before it. ``tokens`` are the ids that
-    were run; without them they are read off the cached embeddings. ``method`` is a name, whose ``options`` are those
-    of its class; a ready one such as ``Heta.preset("released")``; or a function of the `Prediction` that returns a
-    score for each context token.
+    were run, or the `chat` that was; without them they are read off the cached embeddings. ``method`` is a name, whose
+    ``options`` are those of its class; a ready one such as ``Heta.preset("released")``; or a function of the
+    `Prediction` that returns a score for each context token.
 
         logits, cache = model.run_with_cache(tokens)
         attribution = heta_lens.attribute(cache, target=" Paris", tokens=tokens)
@@ -94,7 +94,8 @@ def attribute_span(
     """Which tokens made the model write the ones at ``start:stop`` of the cached prompt (by default, to its end)?
 
     Each is explained from all tokens before it, written ones included; they share one set of masked forwards. After
-    generating, ``attribute_span(cache, prompt_length)`` explains the answer. ``targets``, a list with an entry for
+    generating, ``attribute_span(cache, prompt_length)`` explains the answer; of a `chat`, ``tokens`` may be
+    ``chat.followed_by(answer)``. ``targets``, a list with an entry for
     each position, ask for other tokens than those that stand there, each as in `attribute`; None keeps the token.
     """
     explain = method_of(method, options)

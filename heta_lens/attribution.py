@@ -1,48 +1,39 @@
 """Attribution: the frozen answer to "which context tokens made the model predict this token?"."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from operator import index
 from os import PathLike
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from heta_lens._util import tensor_storage, text_spans
+from heta_lens._util import tensor_storage
 from heta_lens._util.html_view import View
 from heta_lens._util.options import check_at_least, check_choice
 from heta_lens._util.sample_statistics import student_t
 from heta_lens._util.target_kinds import SavedFunction, Target, function_name, sides
-from heta_lens._util.text_spans import Span
 from heta_lens._util.type_checks import check_names
-from heta_lens.diagnostics import Diagnostics
+from heta_lens.diagnostics import Diagnostics, share_of
+from heta_lens.grouped_scores import GroupedScores, Scored, ScoredText
+from heta_lens.messages import Messages
 from heta_lens.saved_attribution_checks import FUNCTION, ONE_PER_TOKEN, check_shapes, check_values
 
-Reduction: TypeAlias = Literal["sum", "mean", "max"]
 Order: TypeAlias = Literal["score", "size"]
 
-REDUCTIONS: dict[Reduction, Callable[[Tensor], Tensor]] = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax}
 FORMAT, VERSION = "heta_lens.attribution", 2
-FIRST = 1  # version, which has no other targets than tokens and contrasts of two
+FIRST = 1  # version, which has no messages and no other targets than tokens and contrasts of two
 ROWS = ("ids", "positions", "offsets", "special", "scores", "parts", "interactions")  # fields that have one per token
 PER_TOKEN = {"standard_errors", *ONE_PER_TOKEN}  # diagnostics that have
 PAIRS = {"interactions"}  # what has a row and a column per token
 PER_COLUMN = {"effects"}  # diagnostics that have a column per token
 
 
-class Scored(NamedTuple):
-    """A stretch of text with its score, and the positions of the tokens that make it up."""
-
-    text: str
-    score: float
-    positions: tuple[int, ...]
-
-
 @dataclass(frozen=True, eq=False, repr=False)
-class Attribution:
+class Attribution(GroupedScores):
     """One score per context token, and all that is needed to read, check and repeat it.
 
     ``positions`` are places in the context; they are 0, 1, 2 … unless some tokens were removed for display.
@@ -50,6 +41,7 @@ class Attribution:
     methods that have them; ``interactions``, where they were asked for, how strongly each pair of tokens acts together.
     ``target`` is an id, a frozenset of ids, a pair of these for a contrast, or a function of the logits. Of a function,
     a file holds only the name.
+    ``messages``, of a chat, are whose each token is.
     """
 
     ids: Int[Tensor, "pos"]
@@ -67,6 +59,7 @@ class Attribution:
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
     signed: bool = False
     interactions: Float[Tensor, "pos pos"] | None = None
+    messages: Messages | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.diagnostics, Diagnostics):
@@ -89,23 +82,16 @@ class Attribution:
         order = values.argsort(descending=True, stable=True)[:k].tolist()
         return [Scored(self.tokens[row], float(self.scores[row]), (int(self.positions[row]),)) for row in order]
 
-    def by_word(self, reduce: Reduction = "sum") -> list[Scored]:
-        """Scores of whitespace-separated words. Special and blank tokens stand alone; every token counts once."""
-        return [_scored(self, rows, reduce) for rows in text_spans.words(self.text, self._spans, self.special.tolist())]
+    @property
+    def template(self) -> Bool[Tensor, "pos"]:
+        """Which tokens a chat template wrote: BOS, headers, end markers; none, if this is not a chat."""
+        return torch.zeros_like(self.special) if self.messages is None else self.messages.template
 
-    def by_spans(self, spans: Iterable[tuple[int, int]], reduce: Reduction = "sum") -> list[Scored]:
-        """Scores of stretches ``attribution.text[start:stop]``.
+    def without(self, positions: Iterable[int] = (), *, special: bool = False, template: bool = False) -> "Attribution":
+        """The same attribution with some tokens left out: for display, since the remaining scores do not change.
 
-        A token counts if any visible character of it lies inside. The text begins with what the model read first, a
-        special token perhaps, so look for places in it and not in your own prompt: ``attribution.text.index(...)``.
+        ``special`` leaves out special tokens, and ``template`` all that a chat template wrote.
         """
-        wanted = _spans_in(self.text, spans)
-        rows = [text_spans.tokens_in(self.text, self._spans, span) for span in wanted]
-        scored = [_scored(self, own, reduce) for own in rows]
-        return [score._replace(text=self.text[slice(*span)]) for score, span in zip(scored, wanted, strict=True)]
-
-    def without(self, positions: Iterable[int] = (), *, special: bool = False) -> "Attribution":
-        """The same attribution with some tokens left out: for display, since the remaining scores do not change."""
         try:
             wanted = torch.tensor([index(position) for position in positions], dtype=self.positions.dtype)
         except TypeError:
@@ -113,11 +99,13 @@ class Attribution:
         unknown = wanted[~torch.isin(wanted, self.positions)].tolist()
         if unknown:
             raise ValueError(f"positions={unknown} are not in this attribution")
-        removed = torch.isin(self.positions, wanted)
-        keep = ~(removed | self.special) if special else ~removed
-        if not keep.any():
-            raise ValueError("nothing would be left: every token is special or listed in positions")
-        return _kept(self, keep)
+        if template and self.messages is None:
+            raise ValueError("template=True needs a chat: give attribute tokens=heta_lens.chat(model, messages)")
+        removed = torch.isin(self.positions, wanted) | (self.special & special) | (self.template & template)
+        if removed.all():
+            raise ValueError("nothing would be left: every token is special, of the template or listed in positions")
+        mass = {"template_mass": share_of(self.scores, self.template)} if template and self.template.any() else {}
+        return _kept(self, ~removed, mass)
 
     # --------------------------------------------------------------------------------------------- how sure it is
     @property
@@ -149,7 +137,7 @@ class Attribution:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a safetensors file: tensors as they are, everything else in its JSON header."""
-        tensor_storage.save(path, FORMAT, written_version(self.target), stored_fields(self))
+        tensor_storage.save(path, FORMAT, written_version(self), stored_fields(self))
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Attribution":
@@ -167,7 +155,8 @@ class Attribution:
         check_values({"parts": {}, "diagnostics": {}, **fields})
         target: Any = fields["target"]
         target = SavedFunction(target[FUNCTION]) if isinstance(target, Mapping) else target
-        return cls(**{**fields, "target": target, "diagnostics": Diagnostics.of(fields.get("diagnostics", {}))})
+        diagnostics, messages = Diagnostics.of(fields.get("diagnostics", {})), Messages.of(fields.get("messages"))
+        return cls(**{**fields, "target": target, "diagnostics": diagnostics, "messages": messages})
 
     def __repr__(self) -> str:
         from heta_lens.plots import attribution_text  # which imports this module
@@ -189,31 +178,23 @@ class Attribution:
         return attribution_text.notes(self)
 
     @property
-    def _spans(self) -> list[Span]:
-        return [Span(*offsets) for offsets in self.offsets.tolist()]
+    def _scored_text(self) -> ScoredText:
+        return self
 
 
 def stored_fields(attribution: Attribution) -> dict[str, Any]:
-    """What a file holds of it: everything but a function, of which it has the name."""
+    """What a file holds of it: all fields that it has, but of a function as the target only the name."""
+    held: dict[str, Any] = {entry.name: getattr(attribution, entry.name) for entry in fields(attribution)}
+    target, messages = attribution.target, held.pop("messages")
+    held["target"] = {FUNCTION: function_name(target)} if callable(target) else target
+    return held if messages is None else held | {"messages": vars(messages)}
+
+
+def written_version(attribution: Attribution) -> int:
+    """Older versions of heta_lens can read what has no messages, and a token or a contrast of two as the target."""
     target = attribution.target
-    held = {FUNCTION: function_name(target)} if callable(target) else target
-    return {entry.name: getattr(attribution, entry.name) for entry in fields(attribution)} | {"target": held}
-
-
-def written_version(target: Target) -> int:
-    """Versions of heta_lens that know only tokens and contrasts of two go on reading those."""
-    return FIRST if all(isinstance(part, int) for part in sides(target)) and not callable(target) else VERSION
-
-
-def _scored(attribution: Attribution, rows: list[int], reduce: Reduction) -> Scored:
-    if reduce not in REDUCTIONS:
-        raise ValueError(f"reduce={reduce!r} is not one of {', '.join(REDUCTIONS)}")
-    if not rows:
-        return Scored("", 0.0, ())
-    start, stop = int(attribution.offsets[rows[0], 0]), int(attribution.offsets[rows[-1], 1])
-    shown = attribution.text[start:stop]
-    score = float(REDUCTIONS[reduce](attribution.scores[rows]))
-    return Scored(shown.strip() or shown, score, tuple(attribution.positions[rows].tolist()))
+    plain = not callable(target) and all(isinstance(part, int) for part in sides(target))
+    return FIRST if plain and attribution.messages is None else VERSION
 
 
 def _check_finite(attribution: Attribution) -> None:
@@ -224,18 +205,6 @@ def _check_finite(attribution: Attribution) -> None:
             place = (~values.isfinite()).nonzero()[0].tolist()
             where = f"position {int(attribution.positions[place[0]])}, token {attribution.tokens[place[0]]!r}"
             raise ValueError(f"{name} is {float(values[tuple(place)])} at {where}: scores must be finite numbers")
-
-
-def _spans_in(text: str, spans: Iterable[tuple[int, int]]) -> list[Span]:
-    """The spans as numbers, refused where they are not inside the text."""
-    try:
-        wanted = [Span(index(start), index(stop)) for start, stop in spans]
-    except (TypeError, ValueError):
-        raise TypeError(f"spans={spans!r} must be pairs (start, stop) of places in attribution.text") from None
-    for start, stop in wanted:
-        if not 0 <= start < stop <= len(text):
-            raise ValueError(f"span ({start}, {stop}) is not inside the context's {len(text)} characters")
-    return wanted
 
 
 def _own_probes(attribution: Attribution) -> Int[Tensor, "pos"] | None:
@@ -258,11 +227,14 @@ def _columns(attribution: Attribution) -> dict[str, Any]:
     if (probes := _own_probes(attribution)) is not None:
         columns["probes"] = probes.tolist()
     columns |= {"id": attribution.ids.tolist(), "special": attribution.special.tolist()}
+    if attribution.messages is not None:
+        owners = pd.Series(attribution.messages.owners.tolist(), dtype="Int64")
+        columns |= {"role": attribution.messages.names, "message": owners.mask(owners < 0)}
     return columns | dict(zip(("start", "stop"), attribution.offsets.T.tolist(), strict=True))
 
 
-def _kept(attribution: Attribution, keep: Bool[Tensor, "pos"]) -> Attribution:
-    """The attribution of these tokens alone."""
+def _kept(attribution: Attribution, keep: Bool[Tensor, "pos"], more: Mapping[str, float]) -> Attribution:
+    """The attribution of these tokens alone, and ``more`` of what is known then."""
     known = attribution.diagnostics
     per_token = {name: known[name] for name in PER_TOKEN & known.keys()}
     if (probes := _own_probes(attribution)) is not None:
@@ -272,7 +244,8 @@ def _kept(attribution: Attribution, keep: Bool[Tensor, "pos"]) -> Attribution:
     return replace(
         attribution,
         tokens=tuple(token for token, kept in zip(attribution.tokens, keep.tolist(), strict=True) if kept),
-        diagnostics=Diagnostics.of({**known, **_rows(per_token, keep), **per_column, "left_out": left_out}),
+        diagnostics=Diagnostics.of({**known, **_rows(per_token, keep), **per_column, "left_out": left_out, **more}),
+        messages=None if attribution.messages is None else attribution.messages.kept(keep),
         **_rows({name: getattr(attribution, name) for name in ROWS}, keep),
     )
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy.stats import spearmanr
 from torch import Tensor
 
@@ -59,6 +59,7 @@ class Diagnostics(Mapping[str, Any]):
     # The scores
     sink_mass: float | None = None
     left_out: int | None = None
+    template_mass: float | None = None
     share: Mapping[str, float] | None = None
     weak_parts: Sequence[str] | None = None
     balanced: Float[Tensor, "pos"] | None = None
@@ -137,8 +138,13 @@ def shares(terms: Mapping[str, Float[Tensor, "pos"]]) -> dict[str, float]:
 
 def sink_mass(scores: Float[Tensor, "pos"]) -> float:
     """The share of the score on the first token, which is often an attention sink."""
+    return share_of(scores, torch.arange(len(scores), device=scores.device) == 0)
+
+
+def share_of(scores: Float[Tensor, "pos"], tokens: Bool[Tensor, "pos"]) -> float:
+    """How much of the whole score these tokens have."""
     whole = float(scores.abs().sum())
-    return float(scores[0].abs()) / whole if whole else math.nan
+    return float(scores[tokens].abs().sum()) / whole if whole else math.nan
 
 
 def agreement(scores: Float[Tensor, "pos"], others: Float[Tensor, "pos"]) -> dict[str, float]:

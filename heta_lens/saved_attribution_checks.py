@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heta_lens._util.file_reading import brief
+from heta_lens._util.file_reading import brief, check_utf8
 from heta_lens._util.target_kinds import Side, members, sides
-from heta_lens._util.type_checks import check_types
+from heta_lens._util.type_checks import check_types, fits
 
 FUNCTION = "function"  # under which a file names a target that has no ids
 TYPES = {
@@ -22,8 +22,10 @@ TYPES = {
     "options": Mapping[str, Any],
     "diagnostics": Mapping[str, Any],
     "signed": bool,
+    "messages": Mapping[str, Any] | None,
 }
 SPELLED = ("other_spellings", "target_members")
+OF_MESSAGES = ("roles", "places", "owners")
 ONE_PER_TOKEN = ("balanced", "drop", "envelope", "cross_talk", "completeness_gaps")
 KNOWN = {
     "chosen": Mapping[str, Any],
@@ -36,7 +38,7 @@ KNOWN = {
     "target_token": str | tuple[str, str],
     **dict.fromkeys(SPELLED, Sequence[Mapping[str, Any]]),
     "target_value": float,
-    **dict.fromkeys(("sink_mass", "completeness_gap", "completeness_due"), float),
+    **dict.fromkeys(("sink_mass", "template_mass", "completeness_gap", "completeness_due"), float),
     **dict.fromkeys(ONE_PER_TOKEN, Tensor | Mapping[str, Any] | None),
     **dict.fromkeys(("forwards", "backwards", "hvps", "forwards_shared_by"), int),
 }
@@ -54,6 +56,7 @@ def check_shapes(fields: Mapping[str, Any]) -> None:
     count = len(fields["tokens"])
     if not count:
         raise ValueError("it has no tokens")
+    _check_texts(fields)
     for name, kinds in {"ids": WHOLE, "positions": WHOLE, "special": (torch.bool,), "scores": REAL}.items():
         _check_tensor(name, fields[name], kinds, (count,))
     _check_tensor("offsets", fields["offsets"], WHOLE, (count, 2))
@@ -63,7 +66,16 @@ def check_shapes(fields: Mapping[str, Any]) -> None:
         _check_tensor("interactions", fields["interactions"], REAL, (count, count))
     _check_target(fields["target"])
     _check_pair(fields)
+    _check_messages(fields.get("messages"), count)
     _check_diagnostics(fields["diagnostics"], count)
+
+
+def _check_texts(fields: Mapping[str, Any]) -> None:
+    """Half of a surrogate pair is no text of a table."""
+    target = fields["target_text"]
+    for name, texts in ("tokens", fields["tokens"]), ("target_text", (target,) if isinstance(target, str) else target):
+        for at, text in enumerate(texts):
+            check_utf8(f"its {name}[{at}]", text)
 
 
 def _check_tensor(name: str, value: Any, kinds: Sequence[torch.dtype], shape: tuple[int, ...]) -> None:
@@ -107,6 +119,22 @@ def _check_pair(fields: Mapping[str, Any]) -> None:
             raise ValueError(f"its {name} is {brief(value)}, which does not fit the target {brief(fields['target'])}")
 
 
+def _check_messages(messages: Mapping[str, Any] | None, count: int) -> None:
+    """A chat has a message, or the template, for each token, and places for what messages say."""
+    if messages is None:
+        return
+    if messages.keys() != {*OF_MESSAGES}:
+        raise ValueError(f"its messages have {brief([*messages])}, and must have {', '.join(OF_MESSAGES)}")
+    if not fits(messages["roles"], tuple[str, ...]):
+        raise TypeError(f"its messages have the roles {brief(messages['roles'])}, and must have a list of text")
+    for role in messages["roles"]:
+        check_utf8("a role of its messages", role)
+    _check_tensor("messages' owners", messages["owners"], WHOLE, (count,))
+    places = messages["places"]
+    rows = len(places) if isinstance(places, Tensor) and places.ndim else 0
+    _check_tensor("messages' places", places, WHOLE, (rows, 3))
+
+
 def _check_diagnostics(diagnostics: Mapping[str, Any], count: int) -> None:
     for name in SPELLED:
         for token in diagnostics.get(name, ()):
@@ -147,6 +175,7 @@ def check_values(fields: Mapping[str, Any]) -> None:
             at = (~values.isfinite()).nonzero()[0].tolist()
             raise ValueError(f"its {name} at {at} is {float(values[tuple(at)])}, and must be finite")
     _check_places(fields)
+    _check_message_values(fields.get("messages"), len(fields["text"]))
     _check_probabilities(fields["diagnostics"])
 
 
@@ -163,6 +192,22 @@ def _check_places(fields: Mapping[str, Any]) -> None:
         raise ValueError(
             f"its offsets[{at}] are ({int(start[at])}, {int(stop[at])}), which is not a place in its text of "
             f"{len(fields['text'])} characters"
+        )
+
+
+def _check_message_values(messages: Mapping[str, Any] | None, length: int) -> None:
+    if messages is None:
+        return
+    owners, count = messages["owners"].to(torch.int64), len(messages["roles"])
+    if bool(((owners < -1) | (owners >= count)).any()):
+        raise ValueError(
+            f"its messages' owners are {brief(owners.tolist())}, and must be -1 or one of {count} messages"
+        )
+    number, start, stop = messages["places"].to(torch.int64).unbind(1)
+    if bool(((number < 0) | (number >= count) | (start < 0) | (stop < start) | (stop > length)).any()):
+        raise ValueError(
+            f"its messages' places are {brief(messages['places'].tolist())}, and must be of {count} messages and in "
+            f"its text of {length} characters"
         )
 
 

@@ -1,6 +1,6 @@
 """SpanAttribution: which tokens made the model write a whole stretch of tokens, one attribution for each of them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
@@ -14,18 +14,19 @@ from heta_lens._util import tensor_storage
 from heta_lens._util.file_reading import brief
 from heta_lens._util.html_view import View
 from heta_lens._util.type_checks import check_names, check_types
-from heta_lens.attribution import Attribution, Order, Reduction, Scored, stored_fields, written_version
+from heta_lens.attribution import Attribution, Order, stored_fields, written_version
 from heta_lens.diagnostics import Diagnostics
+from heta_lens.grouped_scores import GroupedScores, Scored, ScoredText
 
 FORMAT, VERSION = "heta_lens.span", 2
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SpanAttribution:
+class SpanAttribution(GroupedScores):
     """``steps`` explain the targets one by one, each from all tokens before it; ``tokens`` end with the last target.
 
     Scores of different targets are added as the paper adds them, although nothing makes their units the same: see
-    ``balance``, or look at the steps.
+    ``balance``, or look at the steps. What is read by word, sentence, span of the text, message or role are these sums.
     """
 
     steps: tuple[Attribution, ...]
@@ -69,14 +70,6 @@ class SpanAttribution:
         """The k prompt tokens with the highest totals, highest first, as in `Attribution.top`."""
         return self._summed.top(k, by)
 
-    def by_word(self, reduce: Reduction = "sum") -> list[Scored]:
-        """Totals of the prompt's words, as in `Attribution.by_word`."""
-        return self._summed.by_word(reduce)
-
-    def by_spans(self, spans: Iterable[tuple[int, int]], reduce: Reduction = "sum") -> list[Scored]:
-        """Totals of stretches of the prompt's text, as in `Attribution.by_spans`."""
-        return self._summed.by_spans(spans, reduce)
-
     def to_frame(self) -> pd.DataFrame:
         """One row a pair of a target and a token before it: those of `Attribution.to_frame`, and whose they are."""
         frames = [
@@ -94,7 +87,7 @@ class SpanAttribution:
     # ---------------------------------------------------------------------------------------------------- keeping it
     def save(self, path: str | PathLike[str]) -> None:
         """Write a safetensors file: tensors as they are, everything else in its JSON header."""
-        steps, version = list(map(stored_fields, self.steps)), max(written_version(step.target) for step in self.steps)
+        steps, version = list(map(stored_fields, self.steps)), max(map(written_version, self.steps))
         tensor_storage.save(path, FORMAT, version, {"steps": steps, "tokens": self.tokens})
 
     @classmethod
@@ -131,6 +124,10 @@ class SpanAttribution:
     def _plain(self) -> bool:
         """Whether every target is a token."""
         return all(isinstance(step.target, int) for step in self.steps)
+
+    @property
+    def _scored_text(self) -> ScoredText:
+        return self._summed
 
     @property
     def _summed(self) -> Attribution:

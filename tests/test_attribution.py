@@ -13,7 +13,7 @@ from torch.testing import assert_close
 import heta_lens
 from helpers import zoo
 from helpers.asking import explain
-from helpers.attributions import SCORES, TOKENS, attribution, double, uncertain
+from helpers.attributions import SCORES, TOKENS, attribution, double, of_chat, uncertain
 from heta_lens import Attribution
 from heta_lens.diagnostics import Diagnostics
 
@@ -195,6 +195,36 @@ def test_leaving_out_everything_is_refused():
         attribution().without(range(1, 6), special=True)
 
 
+def test_what_a_chat_template_wrote_can_be_left_out():
+    shown = of_chat().without(template=True)
+    assert shown.tokens == ("The", " cat", "sat")
+    assert shown.template.tolist() == [False] * 3 and of_chat().template.tolist() == [
+        True,
+        False,
+        False,
+        True,
+        False,
+        True,
+    ]
+    assert [(message.text, message.score) for message in shown.by_message()] == [
+        ("The cat", 3.5),
+        ("sat", 2.0),
+        ("", 0),
+    ]
+    assert shown.diagnostics.template_mass == pytest.approx(7.25 / 12.75)
+    assert shown.without([1]).diagnostics.template_mass == shown.without(template=True).diagnostics.template_mass
+    assert shown.without([1]).messages.owners.tolist() == [0, 1]
+    assert of_chat().without([0, 3, 5]).diagnostics.template_mass is None
+
+
+def test_only_a_chat_has_a_template():
+    assert not attribution().template.any()
+    with pytest.raises(ValueError, match=r"template=True needs a chat: give attribute tokens=heta_lens.chat\("):
+        attribution().without(template=True)
+    with pytest.raises(ValueError, match="nothing would be left: every token is special, of the template or listed"):
+        of_chat().without([1, 2, 4], template=True)
+
+
 @pytest.mark.parametrize("position", [6, 99, -7])
 def test_leaving_out_a_position_that_is_not_there_is_refused(position: int):
     with pytest.raises(ValueError, match=str(position)):
@@ -254,6 +284,16 @@ def test_the_table_has_parts_and_the_standard_errors_there_are():
 def test_a_part_and_its_standard_error_go_by_one_name():
     errors = {"standard_errors": {"heads": double(SCORES)}}
     assert "heads_se" in attribution(parts={"heads": double(SCORES)}, diagnostics=Diagnostics.of(errors)).to_frame()
+
+
+def test_the_table_of_a_chat_says_whose_each_token_is():
+    table = of_chat().to_frame()
+    assert table["role"].tolist() == ["template", "user", "user", "template", "assistant", "template"]
+    assert table["message"].isna().tolist() == [True, False, False, True, False, True]
+    assert table["message"].dropna().tolist() == [0, 0, 1]
+    by_role = table.groupby("role").score.sum()
+    assert {one.text: one.score for one in of_chat().by_role()} == by_role.to_dict()
+    assert not {"role", "message"} & {*attribution().to_frame()}
 
 
 def test_the_table_has_only_the_tokens_that_were_kept():

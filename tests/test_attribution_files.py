@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.testing import assert_close
 
-from helpers.attributions import SCORES, attribution, double, uncertain
+from helpers.attributions import SCORES, attribution, double, of_chat, uncertain
 from heta_lens import Attribution
 from heta_lens._util import tensor_storage
 from heta_lens._util.target_kinds import SavedFunction
@@ -72,6 +72,25 @@ def test_only_targets_that_older_versions_do_not_know_are_kept_from_them(
         assert file.metadata()["version"] == version
     loaded = Attribution.load(tmp_path / "a.safetensors").target
     assert loaded == (SavedFunction("margin") if changes.get("target") is margin else changes.get("target", 7))
+
+
+@pytest.mark.parametrize(
+    "changed", [lambda made: made, lambda made: made.without(template=True)], ids=["whole", "part"]
+)
+def test_messages_are_saved_too(tmp_path: Path, changed: Any):
+    saved = changed(of_chat())
+    saved.save(tmp_path / "a.safetensors")
+    loaded = Attribution.load(tmp_path / "a.safetensors")
+    assert_same(vars(loaded.messages), vars(saved.messages))
+    assert (loaded.by_message(), repr(loaded)) == (saved.by_message(), repr(saved))
+
+
+@pytest.mark.parametrize(("made", "version"), [(attribution(), "1"), (of_chat(), "2")])
+def test_only_chats_are_kept_from_versions_that_know_no_messages(tmp_path: Path, made: Attribution, version: str):
+    made.save(tmp_path / "a.safetensors")
+    with safe_open(tmp_path / "a.safetensors", "pt") as file:
+        assert file.metadata()["version"] == version
+    assert (Attribution.load(tmp_path / "a.safetensors").messages is None) == (version == "1")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

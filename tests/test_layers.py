@@ -12,7 +12,8 @@ PACKAGE = Path(heta_lens.__file__).parent
 FLOORS = [
     {"_util"},
     {"model"},
-    {"saved_attribution_checks", "diagnostics"},
+    {"saved_attribution_checks", "diagnostics", "messages"},
+    {"grouped_scores"},
     {"attribution"},
     {"span_attribution"},
     {"prediction"},

@@ -12,7 +12,7 @@ import heta_lens
 def test_nothing_but_the_public_names_is_exported() -> None:
     assert set(heta_lens.__all__) == {
         *("METHODS", "Attribution", "Heta", "Method", "Prediction", "SpanAttribution", "__version__"),
-        *("lean_names_filter", "names_filter"),
+        *("ChatPrompt", "chat", "lean_names_filter", "names_filter"),
         *("attribute", "attribute_batch", "attribute_span", "estimate", "fit_weights", "load_demo_model", "load_model"),
         *("causal", "data", "evaluation", "metrics", "plots"),
     }

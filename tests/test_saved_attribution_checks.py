@@ -23,6 +23,12 @@ def saved_fields(path: Path, **changes: Any) -> Path:
     return path
 
 
+def of_messages(**changes: Any) -> dict[str, Any]:
+    """One message of a chat, in which something is changed."""
+    places, owners = torch.tensor([[0, 0, 5]]), torch.tensor([0, -1, 0, 0, 0, 0])
+    return {"messages": {"roles": ("user",), "places": places, "owners": owners, **changes}}
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("changes", "message"),
@@ -31,6 +37,7 @@ def saved_fields(path: Path, **changes: Any) -> Path:
         ({"tokens": ()}, "it has no tokens"),
         ({"tokens": [*TOKENS]}, "its tokens is .* and must be a list of text"),
         ({"tokens": (*TOKENS[:5], 5)}, "its tokens is"),
+        ({"tokens": (*TOKENS[:5], "\ud83d")}, r"its tokens\[5\] is not valid UTF-8 at character 0"),
         ({"ids": None}, "its ids is None, and must be a tensor"),
         ({"ids": torch.ones(6)}, "its ids has shape .* torch.float32"),
         ({"scores": torch.ones(6, dtype=torch.int64)}, "its scores has shape .* torch.int64"),
@@ -70,12 +77,40 @@ def saved_fields(path: Path, **changes: Any) -> Path:
         ({"diagnostics": {"standard_errors": {"scores": torch.ones(5)}}}, r"standard_errors\['scores'\] has shape"),
         ({"diagnostics": {"balanced": torch.ones(5)}}, r"its balanced is or has shape \(5,\)"),
         ({"weather": "fine"}, "it has an unknown field 'weather'"),
+        ({"messages": 5}, "its messages is 5, and must be an object of text or null"),
+        ({"messages": {"roles": ("user",)}}, r"its messages have \['roles'\], and must have roles, places, owners"),
+        (of_messages(roles=("user", 5)), "its messages have the roles .* and must have a list of text"),
+        (of_messages(roles=("\ud83d",)), "a role of its messages is not valid UTF-8 at character 0"),
+        (of_messages(roles=()), r"its messages' owners are \[0, -1, 0, 0, 0, 0\], and must be -1 or one of 0 messages"),
+        (of_messages(owners=torch.zeros(5, dtype=torch.int64)), r"its messages' owners has shape \(5,\)"),
+        (
+            of_messages(owners=torch.full((6,), -2)),
+            r"its messages' owners are \[-2, .* must be -1 or one of 1 messages",
+        ),
+        (of_messages(owners=None), "its messages' owners is None, and must be a tensor"),
+        (of_messages(places=torch.zeros(2, 2, dtype=torch.int64)), r"its messages' places has shape \(2, 2\)"),
+        (of_messages(places=torch.tensor(3)), r"its messages' places has shape \(\)"),
+        (of_messages(places=torch.ones(2, 3)), "its messages' places has shape .* torch.float32"),
+        (
+            of_messages(places=torch.tensor([[0, 0, 99]])),
+            r"its messages' places are \[\[0, 0, 99\]\], and must be of 1",
+        ),
+        (of_messages(places=torch.tensor([[1, 0, 2]])), r"its messages' places are \[\[1, 0, 2\]\], and must be of 1"),
+        (of_messages(places=torch.tensor([[0, 2, 1]])), r"its messages' places are \[\[0, 2, 1\]\]"),
+        ({"diagnostics": {"template_mass": "much"}}, "its template_mass is 'much', and must be a number"),
     ],
 )
 def test_a_file_that_is_no_attribution_is_refused(tmp_path: Path, changes: dict[str, Any], message: str):
     path = saved_fields(tmp_path / "a.safetensors", **changes)
     with pytest.raises(ValueError, match=rf"a.safetensors is a damaged {FORMAT} file: .*{message}"):
         Attribution.load(path)
+
+
+def test_a_file_with_messages_is_loaded(tmp_path: Path):
+    loaded = Attribution.load(saved_fields(tmp_path / "a.safetensors", **of_messages()))
+    assert [message.text for message in loaded.by_message()] == ["<bos>", ""]
+    none = of_messages(roles=(), places=torch.zeros(0, 3, dtype=torch.int64), owners=torch.full((6,), -1))
+    assert len(Attribution.load(saved_fields(tmp_path / "a.safetensors", **none)).by_message()) == 1
 
 
 def test_a_file_that_is_one_is_loaded(tmp_path: Path):

@@ -2,7 +2,8 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 
@@ -36,6 +37,39 @@ def tokens_in(text: str, spans: Sequence[Span], wanted: Span) -> list[int]:
     """Indices of the tokens with at least one visible character inside ``wanted``."""
     shared = [text[max(span.start, wanted.start) : min(span.stop, wanted.stop)] for span in spans]
     return [index for index, characters in enumerate(shared) if characters.strip()]
+
+
+def owners(text: str, spans: Sequence[Span], passages: Sequence[Sequence[Span]]) -> list[int]:
+    """The passage that each token writes, by its index; -1 for those that write none.
+
+    A passage is one or several spans, and none overlap. A token belongs to the first one that it shows a visible
+    character of, or that it lies in, as white space may.
+    """
+    parts = sorted((part, index) for index, own in enumerate(passages) for part in own if part.start < part.stop)
+    stops = [part.stop for part, _ in parts]
+    return [_owner(text, span, islice(parts, bisect_right(stops, span.start), None)) for span in spans]
+
+
+def _owner(text: str, span: Span, parts: Iterable[tuple[Span, int]]) -> int:
+    """The first of these parts that a token belongs to."""
+    for part, index in parts:
+        if part.start >= span.stop:
+            break
+        within = part.start <= span.start and span.stop <= part.stop
+        if within or text[max(part.start, span.start) : min(part.stop, span.stop)].strip():
+            return index
+    return -1
+
+
+def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """The spans in their order, those that touch or overlap as one, and none that is empty."""
+    found: list[Span] = []
+    for span in spans:
+        if found and span.start <= found[-1].stop:
+            found[-1] = Span(found[-1].start, max(found[-1].stop, span.stop))
+        elif span.start < span.stop:
+            found.append(span)
+    return tuple(found)
 
 
 def visible(text: str, span: Span) -> Span:

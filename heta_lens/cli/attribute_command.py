@@ -12,12 +12,15 @@ from rich.console import Console
 from heta_lens.cli.application import MODELS, Page, command
 from heta_lens.cli.errors_and_messages import errors_in_a_line, say
 from heta_lens.cli.loading_flags import loading_options, with_loading_flags
+from heta_lens.cli.prompt_arguments import Prompt, prompt_of
 
 if TYPE_CHECKING:
     from heta_lens import Attribution, Method
 
 METHOD = "How to explain it: see heta-lens methods."
 TARGET = "The token to explain (default: the most likely one); repeated, any of several: their joint probability."
+TEXT = "The prompt, up to where the model goes on; - reads it from the input."
+CHAT = "Instead of the text: a JSON list of messages with role and content; - reads it from the input."
 OPTIONS = "An option of the method, like probes=20; may be repeated."
 
 
@@ -43,7 +46,12 @@ def demo(
 @command("attribute")
 @with_loading_flags
 def attribute_text(
-    text: Annotated[str, typer.Argument(help="The prompt, up to where the model goes on; - reads it from the input.")],
+    text: Annotated[str | None, typer.Argument(help=TEXT)] = None,
+    chat: Annotated[Path | None, typer.Option("--chat", metavar="FILE", help=CHAT)] = None,
+    system: Annotated[str | None, typer.Option(help="The system prompt of a chat; goes with --user.")] = None,
+    user: Annotated[
+        str | None, typer.Option(help="Instead of the text: the message that a chat model answers.")
+    ] = None,
     target: Annotated[list[str] | None, typer.Option(help=TARGET)] = None,
     model: Annotated[str, typer.Option(help=MODELS)] = "demo",
     method: Annotated[str, typer.Option(help=METHOD)] = "heta",
@@ -53,11 +61,9 @@ def attribute_text(
     *,
     loading: dict[str, Any],
 ) -> None:
-    """Explain why a model goes on as it does after a text of your own."""
+    """Explain why a model goes on as it does after a text of your own, or answers a chat as it does."""
     with errors_in_a_line(html, save):
-        prompt = sys.stdin.read().removesuffix("\n") if text == "-" else text
-        if not prompt.strip():
-            raise ValueError("the text is empty: give the prompt that the model is to continue")
+        prompt = prompt_of(text, chat, system, user)
         how, options = _method(method, _options(option or [])), loading_options(loading)
         _show(_explained(model, prompt, target or [], how, **options), html, save)
 
@@ -80,17 +86,23 @@ def _method(name: str, options: dict[str, Any]) -> "Method":
     return method_of(name, options)
 
 
-def _explained(model: str, text: str, targets: Collection[str], method: "Method", **loading: Any) -> "Attribution":
+def _explained(model: str, prompt: Prompt, targets: Collection[str], method: "Method", **loading: Any) -> "Attribution":
     from heta_lens.api import attribute
     from heta_lens.model.adapter import ModelAdapter
     from heta_lens.model.hook_sites import lean_names_filter
     from heta_lens.model.loading import load_model
-    from heta_lens.model.prompt_encoding import encode
+    from heta_lens.model.prompt_encoding import encode, refuse_unknown
+    from heta_lens.prediction.chat_prompt import chat
 
     loaded = load_model(model, **loading)
-    ids = encode(loaded, text)
+    if isinstance(prompt, str):
+        tokens = ids = encode(loaded, prompt)
+    else:
+        tokens = chat(loaded, prompt)
+        refuse_unknown(loaded, tokens.text)
+        ids = tokens.tokens
     target = {*targets} if targets else None
-    return attribute(ModelAdapter(loaded).cache(ids, lean_names_filter), target, tokens=ids, method=method)
+    return attribute(ModelAdapter(loaded).cache(ids, lean_names_filter), target, tokens=tokens, method=method)
 
 
 def _show(

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+from heta_lens._util.sentence_spans import sentences
 from heta_lens._util.text_spans import Span, visible
 from heta_lens.data.instance import Instance
-from heta_lens.prediction.sentence_spans import sentences
 
 WORD = re.compile(r"\w+(?:['’\-]\w+)*")
 ABBREVIATIONS = "Mr Mrs Ms Dr St Jr Sr Prof Rev Col Capt Gen Lt Sgt vs etc [A-Z]".split()  # noqa: SIM905

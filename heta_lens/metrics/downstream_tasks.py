@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.options import check_at_least
+from heta_lens._util.sentence_spans import sentences
 from heta_lens._util.token_share import token_count
 from heta_lens.metrics.candidate_tokens import Positions, rows_of
 from heta_lens.metrics.hard_nc_ns import without
@@ -17,7 +18,6 @@ from heta_lens.metrics.score_checks import finite_scores, positions_in
 from heta_lens.metrics.score_normalisation import normalised
 from heta_lens.metrics.score_ranking import ranked, reaching
 from heta_lens.prediction.prediction import Prediction
-from heta_lens.prediction.sentence_spans import sentences
 
 MARK = re.compile(r"[.!?]")  # of a snippet: where tokens are missing, no white space may follow
 Tool: TypeAlias = Callable[[str, str, Sequence[str]], str]  # of the kept text, the question and the choices

@@ -19,11 +19,16 @@ def encode(model: Any, text: str) -> Int[Tensor, "1 pos"]:
     longest = model.cfg.n_ctx
     if ids.shape[1] > longest:
         raise ValueError(f"the text is {ids.shape[1]} tokens long, and this model reads {longest} at most")
+    refuse_unknown(model, text)
+    return ids
+
+
+def refuse_unknown(model: Any, text: str) -> None:
+    """Refuse words that the tokenizer has no token for, by name."""
     if unknown := _unknown(model.tokenizer, text):
         known = f"it knows {len(model.tokenizer)}, each a word after a blank, or a mark like '.'"
         named = ", ".join(map(repr, unknown))
         raise ValueError(f"this model has no token for {named}: {known}; a model of another name or folder reads more")
-    return ids
 
 
 @torch.no_grad()

@@ -115,6 +115,12 @@ class TokenizerWrapper:
         names = ("pad_token_id", "eos_token_id", "unk_token_id")
         return next((token for name in names if (token := getattr(self.wrapped, name, None)) is not None), None)
 
+    def controls(self, ids: Iterable[int]) -> list[bool]:
+        """Which ids are special tokens, those included that were added without a name, such as Gemma's end of turn."""
+        added = getattr(self.wrapped, "added_tokens_decoder", {})
+        special = {*getattr(self.wrapped, "all_special_ids", ()), *(key for key, one in added.items() if one.special)}
+        return [token in special for token in ids]
+
     def special(self, ids: Iterable[int]) -> list[bool]:
         special = set(getattr(self.wrapped, "all_special_ids", ()))
         return [token in special for token in ids]

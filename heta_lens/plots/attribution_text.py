@@ -9,6 +9,7 @@ from rich.cells import cell_len, set_cell_size
 from heta_lens._util.printable_text import legible
 from heta_lens._util.target_kinds import Side, described
 from heta_lens.attribution import Attribution
+from heta_lens.diagnostics import share_of
 
 WIDTH = 30  # of the bars
 SIGNED = "either sign: above 0 speaks for the target"
@@ -46,6 +47,7 @@ def notes(attribution: Attribution) -> list[str]:
         "" if known.target_value is None else f"{attribution.target_text}(logits) = {known.target_value:.4g}",
         _spellings(known.other_spellings or ()),
         f"{removed} tokens left out" if removed else "",
+        _template(attribution),
         "" if isnan(sink) else f"first token (often an attention sink): {sink:.0%} of the score",
         _shares(known.share or {}, known.weak_parts or ()),
         _unfinished(attribution),
@@ -53,6 +55,15 @@ def notes(attribution: Attribution) -> list[str]:
         f"scores {sign}",
     ]
     return [note for note in possible if note]
+
+
+def _template(attribution: Attribution) -> str:
+    """How much of the score a chat template's own tokens hold, or held before they were left out."""
+    known = attribution.diagnostics
+    held, verb = known.template_mass, "held"
+    if held is None and attribution.messages is not None and not known.left_out:
+        held, verb = share_of(attribution.scores, attribution.template), "hold"
+    return "" if held is None or isnan(held) else f"tokens of the chat template {verb} {percent(held)} of the score"
 
 
 def _most_against(attribution: Attribution) -> str:
@@ -69,11 +80,11 @@ def _shares(share: Mapping[str, float], weak: Sequence[str]) -> str:
     """How much of the score comes from each part, and what to do about one that hardly counts."""
     if len(share) < 2 or any(isnan(part) for part in share.values()):
         return ""
-    parts = ", ".join(f"{_percent(part)} {name}" for name, part in share.items())
+    parts = ", ".join(f"{percent(part)} {name}" for name, part in share.items())
     return f"the score is {parts}" + ("; balance='sum' weighs both alike" if weak else "")
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
     """With one digit after the point, but never as none or all of it where it is not."""
     if 0 < share < 0.001:
         return "<0.1%"

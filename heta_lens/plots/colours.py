@@ -1,5 +1,6 @@
 """Scores as colours: white at 0, deeper with size, blue above and orange below."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from jaxtyping import Float
@@ -18,12 +19,25 @@ class Shade(NamedTuple):
         return f"rgb({self.red},{self.green},{self.blue})"
 
 
+class Coloured(NamedTuple):
+    """A token with its value, and the colour of that."""
+
+    text: str
+    position: int
+    value: float
+    shade: Shade
+
+
 WHITE, BLUE, ORANGE = Shade(255, 255, 255), Shade(33, 113, 217), Shade(225, 105, 20)
 
 
 def shades(values: Float[Tensor, "pos"]) -> list[Shade]:
     depths = (values / deepest(values)).clamp(-1, 1).tolist()
     return [_between(WHITE, BLUE if depth > 0 else ORANGE, abs(depth)) for depth in depths]
+
+
+def coloured(tokens: Sequence[str], positions: Sequence[int], values: Float[Tensor, "pos"]) -> list[Coloured]:
+    return [Coloured(*row) for row in zip(tokens, positions, values.tolist(), shades(values), strict=True)]
 
 
 def _between(start: Shade, stop: Shade, share: float) -> Shade:

@@ -1,14 +1,11 @@
 """An attribution as a page that needs nothing else: no script, no network."""
 
 from collections.abc import Collection
-from typing import NamedTuple
-
-from jaxtyping import Float
-from torch import Tensor
 
 from heta_lens._util.html_view import View, html_from
 from heta_lens.attribution import Attribution
-from heta_lens.plots.colours import Shade, shades, strips
+from heta_lens.plots.colours import coloured, strips
+from heta_lens.plots.message_shares import message_shares
 
 WHAT = {
     "score": "how much each token mattered",
@@ -18,31 +15,20 @@ WHAT = {
 }
 
 
-class Coloured(NamedTuple):
-    """A token with its value, and the colour of that."""
-
-    text: str
-    position: int
-    value: float
-    shade: Shade
-
-
 def page(attribution: Attribution, *, marked: Collection[int] = (), note: str = "") -> View:
     """All of an attribution to look at: a notebook shows it, and ``.save("page.html")`` keeps it.
 
+    Of a chat, it begins with each message's share of the score.
     ``marked`` positions are underlined, and ``note`` may say why.
     """
+    positions = attribution.positions.tolist()
     fragment = html_from(
         "plots/html_page.html",
         title=attribution.title,
         notes=[*attribution.notes, *([note] if note else [])],
-        views={name: _coloured(attribution, values) for name, values in strips(attribution).items()},
+        messages=message_shares(attribution) if attribution.messages is not None else [],
+        views={name: coloured(attribution.tokens, positions, values) for name, values in strips(attribution).items()},
         what=WHAT,
         marked=marked,
     )
     return View(attribution.title, fragment)
-
-
-def _coloured(attribution: Attribution, values: Float[Tensor, "pos"]) -> list[Coloured]:
-    rows = zip(attribution.tokens, attribution.positions.tolist(), values.tolist(), shades(values), strict=True)
-    return [Coloured(*row) for row in rows]

@@ -12,6 +12,7 @@ from torch import Tensor
 from heta_lens._util.printable_text import legible
 from heta_lens.attribution import Attribution
 from heta_lens.plots.colours import shades, strips
+from heta_lens.plots.message_shares import message_shares
 
 WIDE = 40  # the most cells of a column
 
@@ -19,8 +20,8 @@ WIDE = 40  # the most cells of a column
 def terminal(attribution: Attribution, *, marked: Collection[int] = (), top: int = 8, coloured: bool = True) -> Group:
     """Something for `rich` to print: ``rich.print(terminal(attribution))``.
 
-    ``marked`` positions are underlined; the ``top`` highest scores are listed, in the order of
-    `Attribution.top`. Where there are no colours, only the list says something: ``coloured=False``.
+    ``marked`` positions are underlined; the ``top`` highest scores are listed, in the order of `Attribution.top`, and
+    the messages of a chat. Where there are no colours, only the lists say something: ``coloured=False``.
     """
     views = [
         part
@@ -33,6 +34,7 @@ def terminal(attribution: Attribution, *, marked: Collection[int] = (), top: int
         Text(),
         *views,
         _table(attribution, top),
+        *([] if attribution.messages is None else [Text(), _messages(attribution)]),
     )
 
 
@@ -58,6 +60,23 @@ def _table(attribution: Attribution, top: int) -> Text:
             for name, values in parts.items()
         ),
     ]
+    return _lines(columns)
+
+
+def _messages(attribution: Attribution) -> Text:
+    """Every message with its score, and how much of the whole score it holds."""
+    shares = message_shares(attribution)
+    columns = [
+        _column("message", ["" if message.template else str(number) for number, message in enumerate(shares)]),
+        _column("role", [message.role for message in shares]),
+        _column("share", [message.percent for message in shares], right=True),
+        _column("score", [f"{message.score:.4g}" for message in shares], right=True),
+        _column("text", ["" if message.template else repr(message.text) for message in shares]),
+    ]
+    return _lines(columns)
+
+
+def _lines(columns: Sequence[Sequence[str]]) -> Text:
     # One text of lines: for every cell of a table of its own, `rich` takes a millisecond.
     head, *lines = ("  ".join(cells) for cells in zip(*columns, strict=True))
     return Text("\n", no_wrap=True, overflow="ellipsis").join([Text(head, style="bold"), *map(Text, lines)])

@@ -5,6 +5,6 @@
 `make_attribution` the answer. `target`, `target_function`, `cached_activations`, `cached_tokens`, `cache_check` and
 `padding_checks` read and check what was given, `gradient_check` quantised models; `target_reading` says what g is.
 `masking`, `coalitions` (`drawn_coalitions`) and `token_patching` (`patching_checks`) change runs, `readout` and
-`generation` read them. `context_text` and `sentence_spans` relate tokens and text; `linear_fits` fits what removing
-tokens does.
+`generation` read them. `context_text` relates tokens and text, `chat_prompt` tokens and the messages of a chat, which
+`message_places` locates; `linear_fits` fits what removing tokens does.
 """

@@ -13,8 +13,9 @@ from heta_lens._util.options import check_tokens
 from heta_lens._util.tolerance import differences, tolerance
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hook_sites import EMBED
+from heta_lens.prediction.chat_prompt import ChatPrompt
 
-Tokens: TypeAlias = "Tensor | Sequence[int] | Vocabulary | None"
+Tokens: TypeAlias = "Tensor | Sequence[int] | ChatPrompt | Vocabulary | None"
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +67,9 @@ def cached_tokens(
         tokens = Vocabulary.of(adapter, [embeddings])
     if isinstance(tokens, Vocabulary):
         return torch.tensor(tokens.tokens(embeddings, needed), device=adapter.device)
+    if isinstance(tokens, ChatPrompt):
+        _check_whole(tokens, len(embeddings))
+        tokens = tokens.tokens
     try:
         ids = torch.as_tensor(tokens, device=adapter.device)  # type: ignore[arg-type]
     except (TypeError, ValueError, RuntimeError):
@@ -78,6 +82,19 @@ def cached_tokens(
         )
     check_tokens("tokens", ids.tolist(), adapter.vocabulary)
     return ids.long().clone()
+
+
+def _check_whole(chat: ChatPrompt, cached: int) -> None:
+    """Refuse a chat of another length than the cached prompt, which may end with what the model wrote."""
+    if len(chat) < cached:
+        raise ValueError(
+            f"tokens= is a chat of {len(chat)} tokens, and the cached prompt has {cached}: pass "
+            "tokens=chat.followed_by(ids), with the ids that were run after it"
+        )
+    if len(chat) > cached:
+        raise ValueError(
+            f"tokens= is a chat of {len(chat)} tokens, and the cached prompt has only {cached}: run chat.tokens whole"
+        )
 
 
 def _length_hint(ids: Tensor, cached: int, bos: int | None) -> str:

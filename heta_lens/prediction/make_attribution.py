@@ -29,6 +29,7 @@ def make_attribution(
 ) -> Attribution:
     """The scores of a method, beside the tokens they belong to."""
     text, spans = prediction.located
+    chat = prediction.prompt.chat
     return Attribution(
         ids=prediction.ids.cpu(),
         tokens=prediction.written,
@@ -45,6 +46,7 @@ def make_attribution(
         diagnostics=Diagnostics.of(_detached(_facts(prediction, diagnostics))),
         signed=signed,
         interactions=_detached(interactions),
+        messages=None if chat is None else chat.of_context(text, spans),
     )
 
 

@@ -26,6 +26,7 @@ from heta_lens.model.model_protocol import KeysValues
 from heta_lens.prediction.cache_check import check_causal, replay
 from heta_lens.prediction.cached_activations import Activations
 from heta_lens.prediction.cached_tokens import Tokens, Vocabulary, cached_tokens
+from heta_lens.prediction.chat_prompt import ChatPrompt
 from heta_lens.prediction.live_activations import LivePatterns, live
 from heta_lens.prediction.readout import log_softmax
 from heta_lens.prediction.rerun_from_prefix import Part, Runner
@@ -54,6 +55,7 @@ class Prompt:
     mismatch: float
     checks: dict[str, Counter[str]] = field(default_factory=dict)  # what each check ran
     logits: Mapping[int, Float[Tensor, "vocab"]] = field(default_factory=dict)  # clean ones, where they were to be kept
+    chat: ChatPrompt | None = None  # which it begins with, if it is one
 
     @classmethod
     def checked(
@@ -75,7 +77,7 @@ class Prompt:
         log_probs = dict(zip(contexts, log_softmax(replayed.logits), strict=True))
         logits = {n: row.clone() for n, row in zip(contexts, replayed.logits, strict=True) if contexts[n]}
         checks, known = {"cache": counts}, (ids[:end], embeddings[:end], log_probs, user_hooks, replayed.mismatch)
-        return cls(adapter, cached, *known, checks, logits)
+        return cls(adapter, cached, *known, checks, logits, tokens if isinstance(tokens, ChatPrompt) else None)
 
     def alone(self, start: int, stop: int) -> "Prompt":
         """A part of it as a prompt of its own, which begins where the part begins."""

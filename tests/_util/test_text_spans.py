@@ -7,7 +7,7 @@ from itertools import chain
 import pytest
 
 from helpers.decoders import PIECES, SMILE, concatenating
-from heta_lens._util.text_spans import Span, tokens_in, visible, words
+from heta_lens._util.text_spans import Span, joined, owners, tokens_in, visible, words
 from heta_lens.model.tokenizer import locate
 
 
@@ -76,3 +76,43 @@ def test_a_token_is_in_a_stretch_if_a_visible_character_of_it_is(wanted: tuple[i
 def test_the_space_inside_a_token_is_no_visible_character_of_it():
     text, spans = locate(concatenating(["New York", "!"]), range(2))
     assert tokens_in(text, spans, Span(3, 4)) == []
+
+
+# --------------------------------------------------------------------------------------------------------- passages
+@pytest.mark.parametrize(
+    ("pieces", "passages", "expected"),
+    [
+        (["a", "b", "c"], [[(0, 1)], [(1, 3)]], [0, 1, 1]),
+        (["a", "b", "c"], [[(2, 3)], [(0, 1)]], [1, -1, 0]),
+        (["a", "b", "c"], [[(0, 1), (2, 3)]], [0, -1, 0]),
+        (["a:b"], [[(2, 3)]], [0]),  # a letter of it
+        (["a\n", "\n", "b"], [[(2, 4)]], [-1, 0, 0]),
+        (["a\n\n", "b"], [[(2, 4)]], [-1, 0]),  # nothing of it that can be seen
+        (["a\n\nb"], [[(2, 4)]], [0]),
+        ([" ", "\n"], [[(0, 2)]], [0, 0]),  # all of it is white space
+        (["ab", "c"], [[(0, 1)], [(1, 2)]], [0, -1]),  # of both: the first has it
+        (["x", SMILE[:2], SMILE[2:], "y"], [[(1, 2)]], [-1, 0, 0, -1]),
+        (["a", "", "b", "", "c"], [[(1, 2)]], [-1, -1, 0, -1, -1]),  # empty tokens at its ends
+        (["a", "b", "", "c"], [[(0, 3)]], [0, 0, 0, 0]),
+        (["a", "b"], [[(1, 1)], []], [-1, -1]),
+        ([], [[(0, 1)]], []),
+    ],
+)
+def test_a_token_writes_one_passage_at_most(pieces: list, passages: list, expected: list[int]):
+    text, spans = locate(concatenating(pieces), range(len(pieces)))
+    assert owners(text, spans, [[Span(*span) for span in own] for own in passages]) == expected
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        ([(0, 1), (1, 2)], [(0, 2)]),
+        ([(0, 2), (1, 3), (4, 5)], [(0, 3), (4, 5)]),
+        ([(0, 2), (0, 2)], [(0, 2)]),
+        ([(3, 3)], []),
+        ([(0, 1), (1, 1), (2, 2)], [(0, 1)]),
+        ([], []),
+    ],
+)
+def test_spans_that_touch_are_joined(spans: list, expected: list):
+    assert joined(Span(*span) for span in spans) == tuple(expected)

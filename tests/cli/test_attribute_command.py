@@ -1,6 +1,8 @@
 """``heta-lens demo`` and ``heta-lens attribute``, as a user types them."""
 
+import json
 import re
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import heta_lens
 from heta_lens import plots
 from heta_lens.cli import app, attribute_command
 from heta_lens.model import loading
+from heta_lens.plots.message_shares import message_shares
 
 TEXT = "Mia put the key in the drawer. Leo put the key in the box. Question: Where did Mia put the key? Answer: in the"
 
@@ -78,6 +81,84 @@ def test_the_text_may_come_from_the_input_and_the_model_from_a_folder() -> None:
     assert "why ' drawer'?" in done.output
 
 
+# ------------------------------------------------------------------------------------------------------------- chats
+ROLES = {"system": "Mia put the key in the drawer.", "user": "Question: Where did Mia put the key?"}
+SAID = "{% for message in messages %}{{ message.content }} {% endfor %}"
+CHAT_TEMPLATE = SAID + "{% if add_generation_prompt %}Answer: in the{% endif %}"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The demo model, with a chat template."""
+    shutil.copytree(loading.DEMO, tmp_path / "model")
+    (tmp_path / "model" / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    return tmp_path / "model"
+
+
+def test_a_question_is_asked_in_the_models_own_chat_template(folder: Path, tmp_path: Path) -> None:
+    kept, page = tmp_path / "a.safetensors", tmp_path / "a.html"
+    words = "--model", str(folder), "-o", "probes=2", "--save", str(kept), "--html", str(page)
+    done = run("attribute", "--system", ROLES["system"], "--user", ROLES["user"], *words)
+    assert done.exit_code == 0, done.output
+    assert "why ' drawer'?" in done.output and "tokens of the chat template hold" in done.output
+    found = heta_lens.Attribution.load(kept)
+    assert [(message.role, message.text) for message in found.by_message()][:2] == [*ROLES.items()]
+    for message in message_shares(found):
+        assert re.search(rf"{message.role} +{message.percent} +{re.escape(f'{message.score:.4g}')} ", done.output)
+    assert "<h2>messages</h2>" in page.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stdin", [False, True])
+def test_a_chat_may_be_in_a_file_or_in_the_input(folder: Path, tmp_path: Path, stdin: bool) -> None:
+    chat = [{"role": role, "content": content} for role, content in ROLES.items()]
+    (tmp_path / "chat.json").write_text(json.dumps(chat))
+    file, given = ("-", json.dumps(chat)) if stdin else (str(tmp_path / "chat.json"), None)
+    done = run("attribute", "--chat", file, "--model", str(folder), "--method", "recency", given=given)
+    assert done.exit_code == 0, done.output
+    assert re.search(r"^0 +system .*'Mia put", done.output, re.MULTILINE)
+    assert re.search(r"^ +template ", done.output, re.MULTILINE)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--user", "elephant"], "this model has no token for 'elephant'"),
+        (["--user", "Where", "--target", " elephant"], "' elephant'"),
+    ],
+    ids=str,
+)
+def test_what_a_chat_model_does_not_know_is_refused(folder: Path, words: list[str], message: str) -> None:
+    done = run("attribute", *words, "--model", str(folder))
+    assert done.exit_code == 2 and message in done.stderr and "Traceback" not in done.output
+
+
+def test_a_model_without_a_chat_template_says_so() -> None:
+    done = run("attribute", "--user", "Where")
+    assert done.exit_code == 2 and "this model's tokenizer has no chat template" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "there is no prompt"),
+        ([TEXT, "--user", "Where"], "TEXT and --user are 2 prompts"),
+        (["--chat", "a.json", "--user", "Where"], "--chat and --user are 2 prompts"),
+        (["--system", "Where"], "--system goes with --user"),
+        (["--chat", "/nowhere.json"], "--chat /nowhere.json: there is no such file"),
+    ],
+    ids=str,
+)
+def test_a_prompt_that_is_none_is_refused_before_a_model_is_loaded(
+    words: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "load_model", lambda _: pytest.fail("a model was loaded"))
+    done = run("attribute", *words)
+    assert done.exit_code == 2 and message in done.stderr
+
+
+# ---------------------------------------------------------------------------------------------------------- mistakes
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("words", "message"),

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from heta_lens import Attribution
 from heta_lens.diagnostics import Diagnostics
+from heta_lens.messages import Messages
 
 TOKENS = ("<bos>", "The", " cat", " s", "at", "\n")
 SCORES = (6.0, 0.5, 3.0, 1.0, 2.0, 0.25)
@@ -42,3 +43,16 @@ def uncertain(**changes: Any) -> Attribution:
     parts = {"curvature": double(SCORES) * 2, "information": double(SCORES) * 3}
     diagnostics = {"standard_errors": errors, "probes": 3, "sink_mass": 0.47, "balanced": double(SCORES) / 7}
     return attribution(parts=parts, **{"diagnostics": Diagnostics.of(diagnostics), **changes})
+
+
+CHAT_TOKENS = ("<s>", "The", " cat", "</s>", "sat", "\n")
+
+
+def of_chat(scores: Sequence[float] = SCORES, **changes: Any) -> Attribution:
+    """A chat by hand: the user's "The cat", the assistant's "sat" and an empty message, in a template."""
+    messages = Messages(
+        roles=("user", "assistant", "user"),
+        places=torch.tensor([[0, 3, 10], [1, 14, 17]]),
+        owners=torch.tensor([-1, 0, 0, -1, 1, -1]),
+    )
+    return attribution(CHAT_TOKENS, scores, **{"messages": messages, **changes})

@@ -11,7 +11,7 @@ import re
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -56,11 +56,14 @@ def tokenizer() -> PreTrainedTokenizerBase:
     return on_disk(bpe)
 
 
-def on_disk(tokenizer: Tokenizer) -> PreTrainedTokenizerBase:
+def on_disk(
+    tokenizer: Tokenizer, special: Mapping[str, str] = SPECIAL, template: str | None = None
+) -> PreTrainedTokenizerBase:
     """TransformerLens re-reads a tokenizer from its folder, so one that lives in memory only is not enough."""
     folder = tempfile.mkdtemp(prefix="zoo-tokenizer-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **SPECIAL)
+    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **special)
+    made.chat_template = template
     made.save_pretrained(folder)
     return AutoTokenizer.from_pretrained(folder)
 

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
-from helpers import paths, zoo
+from helpers import chats, paths, zoo
 from helpers.decoders import byte_fallback, concatenating, counting, joining, stripping
 from heta_lens.model.token_matching import TAIL, Decode
 from heta_lens.model.tokenizer import TokenizerWrapper
@@ -229,3 +229,11 @@ def test_an_answer_is_spelled_as_it_goes_on_after_the_context():
     assert wrapper.decode([*context, *spell(" red rings")]) == "the red red rings"
     with pytest.raises(ValueError, match="' xyz' cannot be written by this model's tokenizer, which turns it into"):
         spell(" xyz")
+
+
+def test_control_tokens_are_special_whether_they_have_a_name_or_not() -> None:
+    tokenizer = chats.tokenizer("gemma2")
+    ids = tokenizer.convert_tokens_to_ids(["<bos>", "<end_of_turn>", "cat", "<0x0A>"])
+    assert TokenizerWrapper(tokenizer).controls(ids) == [True, True, False, False]
+    assert TokenizerWrapper(tokenizer).special(ids) == [True, False, False, False]
+    assert TokenizerWrapper(None).controls([0, 1]) == [False, False]

@@ -7,7 +7,7 @@ import pytest
 from rich.cells import cell_len
 from torch import Tensor
 
-from helpers.attributions import SCORES, attribution, uncertain
+from helpers.attributions import SCORES, attribution, of_chat, uncertain
 from heta_lens import Attribution
 from heta_lens._util.target_kinds import SavedFunction
 from heta_lens.diagnostics import Diagnostics
@@ -151,6 +151,15 @@ def test_it_says_how_likely_the_target_was_and_what_was_chosen():
 def test_it_says_when_an_integral_is_far_from_what_it_should_be(gap: float, due: float, said: bool):
     notes = attribution(diagnostics=Diagnostics.of({"completeness_gap": gap, "completeness_due": due})).notes
     assert (f"the integral misses {gap:.3g} of {due:.3g}: more steps come nearer" in notes) == said
+
+
+def test_it_says_what_the_tokens_of_a_chat_template_hold():
+    assert "tokens of the chat template hold 56.9% of the score" in of_chat().notes
+    left = of_chat().without(template=True)
+    assert "3 tokens left out" in left.notes and "tokens of the chat template held 56.9% of the score" in left.notes
+    for made in (attribution(), of_chat().without([1]), of_chat([0.0] * 6)):
+        assert not any("template" in note for note in made.notes)
+    assert "tokens of the chat template hold 0.0% of the score" in of_chat([0.0, 1, 1, 0, 1, 0]).notes
 
 
 def test_it_says_how_many_tokens_were_left_out_and_no_more_of_the_sink():

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from html import unescape
 
+from helpers.attributions import of_chat
 from helpers.printing import printed
 from heta_lens import plots
 from heta_lens.attribution import Attribution
@@ -21,6 +22,12 @@ def test_a_page_holds_all_of_it_and_needs_nothing(attribution: Attribution) -> N
             assert f'title="{position}: {value:.4g}"' in page
     strips = re.findall(r'<div class="tokens">(.*?)</div>', page, re.DOTALL)
     assert [unescape(re.sub("<.*?>", "", strip)) for strip in strips] == ["".join(attribution.tokens)] * 4
+
+
+def test_a_page_of_a_chat_begins_with_its_messages(attribution: Attribution) -> None:
+    page = plots.page(of_chat()).fragment
+    assert page.index("<h2>messages</h2>") < page.index("<h2>score</h2>") and page.count('class="message') == 4
+    assert "<h2>messages</h2>" not in plots.page(attribution).fragment
 
 
 def test_what_tokens_say_cannot_break_a_page(attribution: Attribution) -> None:

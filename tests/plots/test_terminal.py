@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import torch
 
+from helpers.attributions import attribution as made_by_hand
+from helpers.attributions import of_chat
 from helpers.printing import printed
 from heta_lens import plots
 from heta_lens.attribution import Attribution
@@ -17,6 +19,27 @@ def test_a_terminal_shows_every_part_once_and_the_highest_scores(attribution: At
     rows = plain[plain.index("position") :].splitlines()[1:]
     listed = [int(row.split()[0]) for row in rows if row.strip()]
     assert listed == [position for one in attribution.top(3) for position in one.positions]
+
+
+def test_a_chat_has_a_table_of_its_messages() -> None:
+    _, plain = printed(of_chat(signed=True))
+    rows = [row.split() for row in plain[plain.index("message  role") :].splitlines()]
+    assert rows == [
+        ["message", "role", "share", "score", "text"],
+        ["0", "user", "27.5%", "3.5", "'The", "cat'"],
+        ["1", "assistant", "15.7%", "2", "'sat'"],
+        ["2", "user", "0.0%", "0", "''"],
+        ["template", "56.9%", "7.25"],
+    ]
+    assert "message  role" not in printed(made_by_hand())[1]
+
+
+def test_a_message_cannot_steer_a_terminal() -> None:
+    text = "<s>\x1b[2J\u202e\n]] [red]sat\n"
+    made = replace(of_chat(), text=text, messages=replace(of_chat().messages, roles=("\x1b[1m", "[bold]", "c")))
+    _, plain = printed(made, top=0)
+    assert not set(plain) & set("\x1b\u202e")
+    assert "␛[1m" in plain and "[bold]" in plain and r"'\x1b[2J\u202e\n]'" in plain
 
 
 def test_the_deepest_blue_is_on_the_highest_score(attribution: Attribution) -> None:

@@ -12,15 +12,7 @@ from torch import Tensor
 
 from heta_lens._util.extras import check_extra
 from heta_lens._util.options import MOST, AtLeast
-from heta_lens._util.work_counting import Work
-from heta_lens.methods.base import Scores, refuse_hooks
-from heta_lens.methods.shared_options import WithBatch, WithMask, WithSeed
-from heta_lens.model.tokenizer import locate
-from heta_lens.prediction.coalitions import nothing_left, placed, removed, with_only, worths
-from heta_lens.prediction.linear_fits import Linear, explained, lasso
-from heta_lens.prediction.prediction import Prediction
-from heta_lens.prediction.readout import Scale
-from heta_lens.prediction.sentence_spans import (
+from heta_lens._util.sentence_spans import (
     Splitter,
     check_ranges,
     check_splitter,
@@ -29,6 +21,14 @@ from heta_lens.prediction.sentence_spans import (
     split,
     wording,
 )
+from heta_lens._util.work_counting import Work
+from heta_lens.methods.base import Scores, refuse_hooks
+from heta_lens.methods.shared_options import WithBatch, WithMask, WithSeed
+from heta_lens.model.tokenizer import locate
+from heta_lens.prediction.coalitions import nothing_left, placed, removed, with_only, worths
+from heta_lens.prediction.linear_fits import Linear, explained, lasso
+from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.readout import Scale
 
 OFFICIAL = 64  # ablations
 

@@ -17,6 +17,7 @@ from helpers.fuzz import mutate
 from heta_lens import Attribution, SpanAttribution, plots
 from heta_lens._util import tensor_storage
 from heta_lens._util.option_text import keywords
+from heta_lens.cli.prompt_arguments import prompt_of
 from heta_lens.data.annotation_protocol import annotated, answer_words
 from heta_lens.data.dataset_files import read
 from heta_lens.data.instance import read_jsonl
@@ -55,6 +56,7 @@ CURATED = {"id": "q1", "sciq_id": "s1", "input_text": "A man ran. The sun is hot
 SCIQ = {"question": "What is hot?", "correct_answer": "the sun", "support": "We see the sun.", "distractor1": "ice",
         "distractor2": "", "distractor3": None}  # fmt: skip
 STORY = {"document": {"summary": {"text": "Once there was a very old man who lived alone. He died."}}}
+CHAT = {"role": "user", "content": "Hello.", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]}
 RUN = {"suite": "recall", "model": "demo", "instances": 2, "texts": "0", "versions": {"torch": "2"}, "seed": 0,
        "methods": {"heta": {"method": "heta", "options": {"beta": 1.0}}, "random": {"method": "random", "options": {}}},
        "metrics": {"f1": {"title": "F1", "better": "more", "low": 0.0, "high": 1.0, "aggregate": "mean"},
@@ -165,18 +167,23 @@ TARGETS: list[dict[str, Any]] = [
     {"target": (frozenset((7, 9)), 3), "target_text": ("any of ' x', ' y'", " z"), "diagnostics": Diagnostics()},
     {"target": {"function": "margin"}, "target_text": "margin", "diagnostics": Diagnostics(target_value=0.5)},
 ]  # fmt: skip
+MESSAGES = {"roles": ("user", "tool"), "places": torch.tensor([[0, 1, 2], [1, 2, 3]])}
 
 
-def stored(kind: str, span: bool) -> Make:
+def fields_of(made: Attribution, chat: bool) -> dict[str, Any]:
+    """What a file holds; of what is no chat, as it was before there were messages."""
+    messages = {**MESSAGES, "owners": (torch.arange(len(made)) - 1).clamp(max=1)} if chat else None
+    stored = {one.name: getattr(made, one.name) for one in fields(made) if one.name != "messages"}
+    return {**stored, "messages": messages} if chat else stored
+
+
+def stored(kind: str, span: bool, chat: bool = False) -> Make:
     """A safetensors file, of which the fields or the bytes are changed."""
 
     def made(draw: random.Random, folder: Path) -> Path:
         path = folder / "a.safetensors"
         torch.manual_seed(draw.randrange(2**31))
-        steps = [
-            {one.name: getattr(step, one.name) for one in fields(step)} | draw.choice(TARGETS)
-            for step in map(attribution, (3, 4))
-        ]
+        steps = [fields_of(step, chat) | draw.choice(TARGETS) for step in map(attribution, (3, 4))]
         value = {"steps": steps, "tokens": tuple("abcde")} if span else steps[1]
         try:
             tensor_storage.save(path, kind, 1, mutated(draw, value) if draw.random() < 0.6 else value)
@@ -218,6 +225,7 @@ def use_attribution(path: Path) -> None:
     Console(file=StringIO()).print(plots.terminal(found))
     if found.standard_errors.get("scores") is not None:
         found.interval()
+    use_groups(found)
     found.save(path.with_name("again.safetensors"))
     Attribution.load(path.with_name("again.safetensors"))
 
@@ -225,8 +233,15 @@ def use_attribution(path: Path) -> None:
 def use_span(path: Path) -> None:
     found = SpanAttribution.load(path)
     _ = found.top(3), repr(found), found.to_frame(), found.plot(), found.total, found.matrix, found.by_word()
+    use_groups(found)
     found.save(path.with_name("again.safetensors"))
     SpanAttribution.load(path.with_name("again.safetensors"))
+
+
+def use_groups(found: Attribution | SpanAttribution) -> None:
+    found.by_sentence()
+    if (found if isinstance(found, Attribution) else found.steps[0]).messages is not None:
+        _ = found.by_message(), found.by_role(), plots.messages(found)
 
 
 def use_run(folder: Path) -> None:
@@ -302,5 +317,8 @@ READERS = {
     "records.jsonl": Reader(run_folder("records.jsonl"), use_run),
     "attribution": Reader(stored("heta_lens.attribution", span=False), use_attribution),
     "span": Reader(stored("heta_lens.span", span=True), use_span),
+    "chat attribution": Reader(stored("heta_lens.attribution", span=False, chat=True), use_attribution),
+    "chat span": Reader(stored("heta_lens.span", span=True, chat=True), use_span),
+    "chat.json": Reader(file("a.json", lines([CHAT, CHAT])), lambda path: prompt_of(None, path, None, None)),
     "options": Reader(option, use_options, names_file=False),
 }

@@ -1,0 +1,59 @@
+"""Which message of a chat mattered: each with its share of the score and its tokens coloured; no script, no network."""
+
+from typing import NamedTuple
+
+from heta_lens._util.html_view import View, html_from
+from heta_lens.attribution import Attribution
+from heta_lens.messages import TEMPLATE
+from heta_lens.plots.attribution_text import percent
+from heta_lens.plots.colours import BLUE, ORANGE, Coloured, Shade, coloured
+from heta_lens.span_attribution import SpanAttribution
+
+
+class MessageShare(NamedTuple):
+    """A message with its score, how much of the whole score (sign aside) its tokens hold, and these."""
+
+    role: str
+    text: str
+    score: float
+    share: float
+    shade: Shade
+    tokens: list[Coloured]
+    template: bool
+
+    @property
+    def percent(self) -> str:
+        return percent(self.share)
+
+
+def messages(attribution: Attribution | SpanAttribution) -> View:
+    """The messages of a chat to look at, each with its share of the score; of a span, of all its targets together.
+
+    A notebook shows it, and ``.save("page.html")`` keeps it. What the chat template wrote comes last, folded.
+    """
+    shown = message_shares(attribution)
+    notes = attribution.notes if isinstance(attribution, Attribution) else []
+    fragment = html_from("plots/message_shares.html", heading=attribution.title, notes=notes, messages=shown)
+    return View(attribution.title, fragment)
+
+
+def message_shares(attribution: Attribution | SpanAttribution) -> list[MessageShare]:
+    """Every message, and last the template's own tokens."""
+    if isinstance(attribution, Attribution):
+        tokens, positions, scores = attribution.tokens, attribution.positions.tolist(), attribution.scores
+    else:
+        tokens, positions, scores = (
+            attribution.tokens[: attribution.start],
+            [*range(attribution.start)],
+            attribution.total,
+        )
+    shown = dict(zip(positions, coloured(tokens, positions, scores), strict=True))
+    whole = float(scores.abs().sum())
+    found = []
+    for text, score, own, role in attribution.by_message():
+        part = [shown[position] for position in own]
+        share = sum(abs(token.value) for token in part) / whole if whole else 0.0
+        found.append(
+            MessageShare(role, text, score, share, ORANGE if score < 0 else BLUE, part, template=role == TEMPLATE)
+        )
+    return found

@@ -1,0 +1,86 @@
+"""Which prompt a command is given."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heta_lens.cli.prompt_arguments import prompt_of
+
+CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Ünd? 😀"}]
+
+
+def given(monkeypatch: pytest.MonkeyPatch, raw: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8"))
+
+
+def test_a_text_is_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert prompt_of("The cat", None, None, None) == "The cat"
+    given(monkeypatch, b"The cat\n")
+    assert prompt_of("-", None, None, None) == "The cat"
+
+
+def test_a_question_is_a_chat() -> None:
+    assert prompt_of(None, None, None, "Why?") == [{"role": "user", "content": "Why?"}]
+    assert prompt_of(None, None, "Be brief.", "Ünd? 😀") == CHAT
+    assert prompt_of(None, None, "", "") == [{"role": "system", "content": ""}, {"role": "user", "content": ""}]
+
+
+@pytest.mark.parametrize("encode", [str.encode, lambda text: b"\xef\xbb\xbf" + text.encode()], ids=["plain", "bom"])
+def test_a_file_holds_the_messages_of_a_chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encode: Any) -> None:
+    raw = encode(json.dumps(CHAT, ensure_ascii=False))
+    (tmp_path / "chat.json").write_bytes(raw)
+    assert prompt_of(None, tmp_path / "chat.json", None, None) == CHAT
+    given(monkeypatch, raw)
+    assert prompt_of(None, Path("-"), None, None) == CHAT
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((None, None, None, None), "there is no prompt: give a TEXT, or --user for a chat, or --chat with a file"),
+        (("a", Path("b"), None, None), "TEXT and --chat are 2 prompts: give one of them"),
+        (("a", None, None, "c"), "TEXT and --user are 2 prompts"),
+        (("-", Path("-"), None, None), "TEXT and --chat are 2 prompts"),
+        (("a", Path("b"), None, "c"), "TEXT and --chat and --user are 3 prompts"),
+        ((None, Path("b"), "s", None), "--system goes with --user"),
+        (("a", None, "s", None), "--system goes with --user"),
+        ((None, None, "s", None), "--system goes with --user"),
+        ((" \n", None, None, None), "the text is empty"),
+        ((None, Path("/nowhere.json"), None, None), "--chat /nowhere.json: there is no such file"),
+        ((None, Path("/tmp"), None, None), "/tmp is a folder"),
+    ],
+    ids=str,
+)
+def test_contradictions_are_refused(arguments: Any, message: str) -> None:
+    with pytest.raises((ValueError, OSError), match=message):
+        prompt_of(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b'[{"role": "user",\n "content": }]', r"line 2, is not valid JSON: Expecting value at character 13"),
+        (b"", "line 1, is not valid JSON: Expecting value at character 1"),
+        (b"\xff[]", "line 1, is not UTF-8"),
+        (b'{"role": "user"}', r"messages=\{'role': 'user'\} must be a list of dicts with role and content"),
+        (b"[]", "is empty: a chat has at least one message"),
+        (b'[{"role": "user", "content": "a"}, {"role": "user", "content": 5}]', r"messages\[1\] has 5 as its content"),
+        (b'[{"role": "user", "content": "a", "role": "b"}]', "the key 'role' is there twice"),
+        (b"[NaN]", "NaN is not a number of JSON"),
+        (b"[" * 200 + b"]" * 200, "it nests more than 64 levels deep"),
+    ],
+    ids=str,
+)
+def test_a_file_of_anything_else_is_refused_by_its_place(
+    raw: bytes, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "chat.json").write_bytes(raw)
+    with pytest.raises(ValueError, match=rf"chat.json(, |: ).*{message}|chat.json, {message}"):
+        prompt_of(None, tmp_path / "chat.json", None, None)
+    given(monkeypatch, raw)
+    with pytest.raises(ValueError, match=rf"the input(, |: ).*{message}|the input, {message}"):
+        prompt_of(None, Path("-"), None, None)
