@@ -15,7 +15,10 @@ from heta_lens.metrics.robustness import Explain, again
 from heta_lens.metrics.score_checks import finite_scores
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.locking import changing, one_at_a_time
+from heta_lens.model.weight_reading import is_elsewhere
 from heta_lens.prediction.prediction import Prediction
+
+NO_NUMBERS = "weights that are quantised or offloaded cannot be shuffled"
 
 
 @one_at_a_time("prediction")
@@ -50,6 +53,8 @@ def shuffled(adapter: ModelAdapter, depth: int, seed: int = 0) -> Iterator[None]
     if not 1 <= depth <= adapter.layers:
         raise ValueError(f"{depth} layers cannot be shuffled: the model has {adapter.layers}")
     weights = [weight for layer in list(adapter.blocks)[adapter.layers - depth :] for weight in layer.parameters()]
+    if not has_numbers(adapter):
+        raise ValueError(f"{NO_NUMBERS}: explain the same model loaded in 16 or 32 bits")
     before: list[tuple[Any, Tensor]] = [(weight, weight.detach().clone()) for weight in unique(weights)]
     generator = torch.Generator().manual_seed(seed)
     with changing(adapter.model, partial(_put_back, before)):
@@ -64,6 +69,11 @@ def shuffled(adapter: ModelAdapter, depth: int, seed: int = 0) -> Iterator[None]
 def _put_back(before: Sequence[tuple[Any, Tensor]]) -> None:
     for weight, old in before:
         weight.copy_(old)
+
+
+def has_numbers(adapter: ModelAdapter) -> bool:
+    """Whether all weights are at hand as the numbers that they stand for."""
+    return not adapter.quantised and not any(map(is_elsewhere, adapter.model.parameters()))
 
 
 def unique(weights: list[Any]) -> list[Any]:

@@ -44,7 +44,7 @@ from heta_lens.model.locking import frozen_parameters, one_at_a_time
 from heta_lens.model.memory_estimates import Sizes, sizes_of
 from heta_lens.model.model_checks import model_of
 from heta_lens.model.model_protocol import KeysValues, Model
-from heta_lens.model.stray_patterns import drop_patterns
+from heta_lens.model.pattern_dropping import drop_patterns
 from heta_lens.model.tokenizer import TokenizerWrapper
 from heta_lens.model.weight_reading import is_elsewhere, is_readable, output_weights, quantised_modules
 

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,14 @@ from transformer_lens.model_bridge.sources.transformers import (
     get_hf_model_class_for_architecture,
 )
 
-from heta_lens.model.weight_reading import is_readable
+from heta_lens.model.weight_reading import is_readable, quantised_modules
 
 INDEX = "model.safetensors.index.json"
 WHOLE = "model.safetensors"
 BENIGN = re.compile(r"(\.|_)(inv_freq|masked_bias|position_ids|cos_cached|sin_cached)$")
 """Buffers that older versions of transformers saved with the weights, and that a model computes itself."""
+FUSED = re.compile(r"(qkv|qkv_proj|query_key_value|c_attn|w_pack)$", re.IGNORECASE)
+"""What architectures call queries, keys and values in one matrix."""
 LONGEST = 300  # characters of another library's message that are shown
 
 
@@ -33,6 +35,7 @@ class Checked:
     """Stands in for the class with which TransformerLens loads weights, and refuses weights that do not fit."""
 
     quantise: Any = None  # a quantisation, which TransformerLens has no option for
+    fused: list[str] = field(default_factory=list)  # quantised modules that are queries, keys and values in one
 
     def from_pretrained(self, name: str, **options: Any) -> Any:
         kind: Any = get_hf_model_class_for_architecture(determine_architecture_from_hf_config(options["config"]))
@@ -43,6 +46,7 @@ class Checked:
         model, report = kind.from_pretrained(name, **options, **safe)
         check_complete(name, report)
         check_finite_weights(name, model)
+        self.fused.extend(filter(FUSED.search, quantised_modules(model)))
         return model
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from heta_lens.model.model_protocol import wrapped
+from heta_lens.model.weight_reading import stored_tensors
 
 CHUNK = 2**18  # weights summed at once
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -27,11 +28,11 @@ NO_DIFFERENCE = {  # settings that predictions do not depend on, or that show in
 def fingerprint(model: Any) -> dict[str, str]:
     """Digests of a model's ``weights``, ``config`` and ``tokenizer``: equal for one model, wherever it is loaded.
 
-    Every weight counts, to its last bit: a change of any single one, in value, place or dtype, changes the digest (a
-    change of many does except with a probability of about 2⁻⁶⁴). These do not count: the path a model was loaded from,
-    its device, hooks, and tables computed from the configuration. Weights that are not in memory (on the meta device)
-    count by their shapes. A model whose weights were processed during loading may differ in last bits on another
-    machine.
+    Every weight counts to its last bit, and of quantised ones their scales too: a change of any single one, in value,
+    place or dtype, changes the digest (a change of many does except with a probability of about 2⁻⁶⁴). These do not
+    count: the path a model was loaded from, its device, hooks, and tables computed from the configuration. Weights that
+    are not in memory (on the meta device) count by their shapes. A model whose weights were processed during loading
+    may differ in last bits on another machine.
     """
     return {
         "weights": _digest([_summary(name, tensor) for name, tensor in sorted(_weights(model)) if _counts(tensor)]),
@@ -47,7 +48,7 @@ def _weights(model: Any) -> Iterator[tuple[str, Tensor]]:
     for module in (wrapped(model), model):
         if not isinstance(module, nn.Module):
             continue
-        for name, tensor in (*nn.Module.named_parameters(module), *nn.Module.named_buffers(module)):
+        for name, tensor in stored_tensors(module):
             place = (tensor.data_ptr(), tensor.shape, tensor.stride()) if tensor.device.type != "meta" else name
             if place not in yielded and not name.endswith(COMPUTED):
                 yielded.add(place)

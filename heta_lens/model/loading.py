@@ -91,7 +91,8 @@ def load_model(
 ) -> Any:
     """A model ready to be explained: a `TransformerBridge`, or what `load_demo_model` returns.
 
-    Weights are read from safetensors only, and refused by name if missing, of another shape or not finite.
+    Weights are read from safetensors only, and refused by name if missing, of another shape or not finite. A model that
+    is already loaded keeps its precision and its devices.
 
     Args:
         model: ``"demo"``, a name on the Hugging Face hub, a folder, or a transformers model that is already loaded.
@@ -115,13 +116,16 @@ def load_model(
     )
     if isinstance(model, nn.Module):
         return _bridged(model, given)
-    name = os.fspath(model) if isinstance(model, str | PathLike) else model
-    if not isinstance(name, str):
+    if not isinstance(model, str | PathLike):
         raise TypeError(f"model={model!r} must be demo, a name, a folder or a transformers model")
-    if name == "demo":
-        if not given:
-            return load_demo_model()
-        name = str(DEMO)
+    name = os.fspath(model)
+    if name == "demo" and not given:
+        return load_demo_model()
+    return _from_folder_or_hub(str(DEMO) if name == "demo" else name, given)
+
+
+def _from_folder_or_hub(name: str, given: dict[str, Any]) -> Any:
+    """A bridge of a checkpoint; whatever goes wrong is said in one sentence, and no hub is waited for."""
     path = Path(name).expanduser()
     if not name or (name.startswith(("/", ".", "~")) and not path.exists()):
         raise ValueError(f"no model {name!r}: give demo, a name of the Hugging Face hub, or a folder that exists")
@@ -150,9 +154,18 @@ def _booted(name: str, given: dict[str, Any]) -> Any:
     quantised = quantise is not None or getattr(config, "quantization_config", None) is not None
     if quantised and not {"device_map", "n_devices"} & given.keys():  # quantised weights cannot be moved afterwards
         given["device_map"] = {"": str(given.pop("device", None) or get_device())}
-        logging.getLogger("bitsandbytes.autograd._functions").addFilter(Once())
     checked: Any = Checked(quantise)
-    return TransformerBridge.boot_transformers(name, model_class=checked, **given).eval()
+    logging.getLogger("bitsandbytes.autograd._functions").addFilter(once)  # the same filter again changes nothing
+    try:
+        return TransformerBridge.boot_transformers(name, model_class=checked, **given).eval()
+    except Exception as error:  # TransformerLens raises whatever the first tensor operation on packed weights does
+        if not checked.fused:
+            raise
+        raise CheckpointError(
+            f"the model {name!r} cannot be loaded: its queries, keys and values are one quantised matrix "
+            f"({checked.fused[0]}), which TransformerLens cannot split; load it without quantisation, and with "
+            "dtype='bfloat16' in half the memory"
+        ) from error
 
 
 class Once(logging.Filter):
@@ -168,19 +181,25 @@ class Once(logging.Filter):
         return new
 
 
+once = Once()
+
+
 def _bridged(model: nn.Module, given: dict[str, Any]) -> Any:
-    """A bridge around a transformers model that somebody loaded, with its precision and on its devices."""
+    """A bridge around a transformers model that somebody loaded, in its precision and on its devices."""
     config: Any = getattr(model, "config", None)
     if config is None:
         raise TypeError(f"model is a {type(model).__name__}, not a transformers model: it has no config")
-    for name in given.keys() & {"device_map", "n_devices", "max_memory", "quantization_config", "revision"}:
-        raise ValueError(f"{name}= says how to load weights, which this model has: give it to from_pretrained")
+    for name in given.keys() - {"tokenizer", "trust_remote_code"}:
+        way_out = (
+            f"call model.to({given[name]!r}) first" if name in ("dtype", "device") else "give it to from_pretrained"
+        )
+        raise ValueError(f"{name}= says how to load weights, which this model has: {way_out}")
     place = getattr(model, "hf_device_map", None) or next(model.parameters()).device
-    options = {"dtype": model.dtype, **({} if isinstance(place, dict) else {"device": place}), **given}
+    own: dict[str, Any] = {"dtype": model.dtype} if isinstance(place, dict) else {"dtype": model.dtype, "device": place}
     source = config._name_or_path
-    if not source and "tokenizer" not in options:
+    if not source and "tokenizer" not in given:
         raise ValueError("this model does not know where its tokenizer is: give tokenizer=")
-    return TransformerBridge.boot_transformers(source or "model", hf_model=model, **options).eval()
+    return TransformerBridge.boot_transformers(source or "model", hf_model=model, **given, **own).eval()
 
 
 def reason(error: BaseException, name: str) -> str:

@@ -91,14 +91,24 @@ def quantisation(config: Any) -> Any:
 
 def default_dtype(name: str, given: Mapping[str, Any], saved: torch.dtype | None) -> torch.dtype:
     """That of the checkpoint on a GPU, and float32 on a CPU, where half precision is slow."""
-    place = str(given.get("device") or ("cuda" if torch.cuda.is_available() else get_device()))
     if saved is None or saved.itemsize >= 4:
         return saved or torch.float32
     half = str(saved).removeprefix("torch.")
-    if torch.device(place).type != "cpu":
+    if not on_processor(given):
         return saved
     warn(f"the model {name!r} is saved in {half} and loaded in float32, as is best on a CPU: dtype={half!r} keeps it")
     return torch.float32
+
+
+def on_processor(given: Mapping[str, Any]) -> bool:
+    """Whether the model will run on the CPU alone."""
+    places = given.get("device_map")
+    if isinstance(places, Mapping):
+        return {str(place) for place in places.values()} <= {"cpu", "disk"}
+    if "n_devices" in given:
+        return False
+    place = given.get("device") or (places if places == "cpu" else get_device())
+    return torch.device(place).type == "cpu"
 
 
 def read_map(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""Weights that may be quantised or offloaded: read where they hold their numbers, and otherwise got by running them."""
+"""Weights that may be quantised or offloaded: read where they hold their numbers, and run where not."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -35,6 +35,30 @@ def quantised_modules(model: Any) -> Iterator[str]:
         weight = stored(module).get("weight")
         if weight is not None and not is_readable(weight) and not is_elsewhere(weight):
             yield name.replace("._original_component", "")
+
+
+def stored_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor that a model keeps, by name; packed weights as what they are packed into, scales included."""
+    for place, module in nn.Module.named_modules(model):
+        for name, tensor in stored(module).items():
+            if tensor is not None:
+                yield from _unpacked(f"{place}.{name}" if place else name, tensor, module)
+
+
+def _unpacked(name: str, tensor: Any, module: Any) -> Iterator[tuple[str, Tensor]]:
+    """What a tensor of bitsandbytes, or of a class that wraps others, consists of."""
+    if hasattr(tensor, "__tensor_flatten__"):
+        for part in tensor.__tensor_flatten__()[0]:
+            yield from _unpacked(f"{name}.{part}", getattr(tensor, part), module)
+        return
+    yield name, tensor
+    state = getattr(tensor, "quant_state", None)
+    scales = {} if state is None else state.as_dict()
+    if hasattr(tensor, "SCB"):  # which moves to the module's state in its first run
+        scales["SCB"] = module.state.SCB if tensor.SCB is None else tensor.SCB
+    for part, scale in scales.items():
+        if isinstance(scale, Tensor):
+            yield f"{name}.{part}", scale
 
 
 def read_output_weights(attention: Any) -> Float[Tensor, "head d_head d"] | None:

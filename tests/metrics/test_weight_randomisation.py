@@ -6,12 +6,13 @@ import pytest
 import torch
 
 import heta_lens
-from helpers import zoo
+from helpers import quantised, zoo
 from helpers.asking import relative
 from helpers.metric_inputs import MODEL, prediction_of
 from heta_lens.methods.perturbation.leave_one_out import LeaveOneOut
 from heta_lens.metrics import cascade
 from heta_lens.metrics.weight_randomisation import shuffled
+from heta_lens.model.adapter import ModelAdapter
 
 
 @MODEL
@@ -25,6 +26,15 @@ def test_a_method_that_reads_the_model_changes_with_its_weights(build: Any) -> N
     blind = heta_lens.METHODS["recency"]()
     assert cascade(asked, blind, blind(asked).scores) == pytest.approx({1: 1.0, 2: 1.0})
     assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
+
+
+def test_weights_that_are_quantised_are_not_shuffled() -> None:
+    packed, _ = quantised.pair()
+    with (
+        pytest.raises(ValueError, match="quantised or offloaded cannot be shuffled: explain the same model loaded in"),
+        shuffled(ModelAdapter(packed), 1),
+    ):
+        pass
 
 
 def test_weights_come_back_whatever_happens() -> None:

@@ -40,6 +40,50 @@ def test_a_model_that_is_loaded_twice_has_one_fingerprint() -> None:
     assert first == second
 
 
+@pytest.mark.slow
+def test_the_scales_of_quantised_weights_count_before_and_after_a_run() -> None:
+    pytest.importorskip("bitsandbytes")
+    model = heta_lens.load_model("demo", quantization_config="8bit")
+    weight = model.original_model.model.layers[1].mlp.down_proj.weight
+    before = fingerprint(model)
+    weight.SCB[3] *= 1.001
+    other = fingerprint(model)
+    assert other["weights"] != before["weights"]
+    model(torch.tensor([[1, 2, 3]]))
+    assert weight.SCB is None and fingerprint(model) == other
+
+
+class Wrapped(Tensor):
+    """As torchao keeps weights: the numbers, and their scales beside them."""
+
+    @staticmethod
+    def __new__(cls, numbers: Tensor, scale: Tensor) -> "Wrapped":
+        return Tensor._make_wrapper_subclass(cls, numbers.shape, dtype=scale.dtype)
+
+    def __init__(self, numbers: Tensor, scale: Tensor) -> None:
+        self.numbers, self.scale = numbers, scale
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["numbers", "scale"], None
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, *_: Any) -> Any:
+        raise NotImplementedError(func)
+
+
+def test_what_a_packed_weight_consists_of_counts() -> None:
+    numbers, scale = torch.arange(6, dtype=torch.int8).reshape(2, 3), torch.ones(2, 1)
+
+    def of(numbers: Tensor, scale: Tensor) -> str:
+        found: Any = nn.Module()
+        found.register_buffer("w", Wrapped(numbers, scale))
+        found.cfg, found.tokenizer = SimpleNamespace(), None
+        return fingerprint(found)["weights"]
+
+    assert of(numbers, scale) == of(numbers.clone(), scale.clone())
+    assert len({of(numbers, scale), of(numbers, scale * 2), of(numbers + 1, scale)}) == 3
+
+
 @pytest.mark.parametrize("build", zoo.models())
 def test_every_parameter_counts_and_comes_back(build: Callable[[], Any]) -> None:
     model = build()

@@ -213,12 +213,28 @@ def test_a_model_that_is_already_loaded_keeps_its_precision() -> None:
     model = heta_lens.load_model(loaded)
     assert model.original_model is loaded
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
-    with pytest.raises(ValueError, match="revision= says how to load weights, which this model has"):
-        heta_lens.load_model(loaded, revision="main")
+    for name, value in {"revision": "main", "n_ctx": 8, "device_map": "auto"}.items():
+        with pytest.raises(ValueError, match=f"{name}= says how to load weights, .* give it to from_pretrained"):
+            heta_lens.load_model(loaded, **{name: value})
+    with pytest.raises(ValueError, match=r"dtype= says how .*: call model.to\(torch.float16\) first"):
+        heta_lens.load_model(loaded, dtype="float16")
     with pytest.raises(TypeError, match="a Linear, not a transformers model"):
         heta_lens.load_model(torch.nn.Linear(1, 1))
     with pytest.raises(TypeError, match="model=3 must be demo, a name, a folder"):
         heta_lens.load_model(3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["gpt2", "neox", "phi3"])
+def test_fused_queries_keys_and_values_that_are_quantised_are_refused(family: str, tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    zoo.huggingface(family).save_pretrained(tmp_path)
+    zoo.tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"keys and values are one quantised matrix \(\S*0\S*\), which TransformerLens"
+    ):
+        heta_lens.load_model(tmp_path, quantization_config="8bit", dtype="float32")
+    assert heta_lens.load_model(tmp_path, dtype="float32").cfg.n_layers == 2
 
 
 @pytest.mark.slow

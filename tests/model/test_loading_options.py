@@ -8,7 +8,8 @@ import pytest
 import torch
 from transformers import BitsAndBytesConfig
 
-from heta_lens.model.loading_options import boot_options, default_dtype, quantisation, read_map
+from heta_lens.model import loading_options
+from heta_lens.model.loading_options import boot_options, default_dtype, on_processor, quantisation, read_map
 
 
 def test_what_is_not_given_is_left_out() -> None:
@@ -59,6 +60,27 @@ def test_a_checkpoint_of_half_precision_is_loaded_in_single_precision_on_a_cpu()
         assert default_dtype("m", {"device": "cuda:1"}, torch.bfloat16) == torch.bfloat16
         assert default_dtype("m", {"device": "cpu"}, torch.float64) == torch.float64
         assert default_dtype("m", {"device": "cpu"}, None) == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("given", "cpu"),
+    [
+        ({}, False),
+        ({"device": "cpu"}, True),
+        ({"device_map": "cpu"}, True),
+        ({"device_map": "auto"}, False),
+        ({"device_map": {"": "cpu"}}, True),
+        ({"device_map": {"model.embed": torch.device("cpu"), "model.layers": "disk"}}, True),
+        ({"device_map": {"model.embed": "cpu", "model.layers": 0}}, False),
+        ({"n_devices": 2}, False),
+    ],
+    ids=str,
+)
+def test_where_a_model_will_run_on_a_machine_with_a_gpu(
+    given: dict[str, Any], cpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading_options, "get_device", lambda: "cuda")
+    assert on_processor(given) == cpu
 
 
 def test_maps_are_read_from_text() -> None:
