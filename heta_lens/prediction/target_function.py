@@ -1,4 +1,4 @@
-"""A function of the logits as the target: called for one prediction at a time, and refused where it is no g.
+"""A function of the logits as the target: called for one prediction at a time; refused if it returns no scalar tensor.
 
 The logits are those that predict the next token, not normalised, in float32 or the model's own type if that is wider.
 """
