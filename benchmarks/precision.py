@@ -75,6 +75,7 @@ def model(setting: str) -> Any:
     return heta_lens.load_model("demo", dtype=setting)
 
 
+@cache  # each is compared with several
 def scores(setting: str, method: str, number: int) -> torch.Tensor:
     loaded = model(setting)
     text = next(islice(stories("test", facts=2), number, None)).text
