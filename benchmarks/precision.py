@@ -32,6 +32,14 @@ from heta_lens.model.loading import DEMO
 
 RESULTS = Path(__file__).with_name("PRECISION.md")
 STORIES = 2
+
+
+def words_shared(explanation: str, claim: str) -> float:
+    """The part of a claim's words that an explanation has: the demo model cannot say whether it entails it."""
+    words = set(claim.split())
+    return len(words & {*explanation.split()}) / max(len(words), 1)
+
+
 METHODS: dict[str, dict[str, Any]] = {
     "heta": {"probes": 2},
     "heta, one by one": {"groups": None, "probes": 2},
@@ -44,7 +52,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "heta, gn": {"variant": "gn", "probes": 4},
     "heta, win": {"variant": "win", "window": 16, "probes": 2},
     **{name: {} for name in heta_lens.METHODS if name != "heta"},
-    "sea_cot": {"length": 20, "explanations": 2},
+    "sea_cot": {"length": 20, "explanations": 2, "entail": words_shared},
 }
 COMPARED = {
     "bfloat16": "float32",

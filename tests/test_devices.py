@@ -1,10 +1,12 @@
-"""Models split over two devices: every answer is that of the same model on one, and ends up on the first."""
+"""Models split over two devices, or partly on a disk: every answer is that of the same model on one."""
 
 from collections.abc import Callable, Iterator
+from inspect import signature
 from typing import Any
 
 import pytest
 import torch
+from transformer_lens.model_bridge import TransformerBridge
 
 import heta_lens
 from helpers import zoo
@@ -73,6 +75,13 @@ def test_spans(pair: Pair) -> None:
     check_same(pair, lambda cache: heta_lens.attribute_span(cache, -2, tokens=pair[2], probes=2).matrix)
 
 
+@pytest.mark.parametrize("options", [{}, {"variant": "ls", "layers": 1}], ids=str)
+def test_patterns_that_were_not_cached(pair: Pair, options: dict[str, Any]) -> None:
+    one, two, ids = pair
+    lean = [cache.model.run_with_cache(ids, names_filter=heta_lens.lean_names_filter)[1] for cache in (one, two)]
+    check_same((*lean, ids), lambda cache: heta_lens.attribute(cache, tokens=ids, probes=2, **options).scores)
+
+
 def test_ids_are_recovered(pair: Pair) -> None:
     check_same(pair, lambda cache: heta_lens.attribute(cache, method="recency").ids)
 
@@ -80,3 +89,33 @@ def test_ids_are_recovered(pair: Pair) -> None:
 def test_causal_questions(pair: Pair) -> None:
     check_same(pair, lambda cache: causal.gate_heads(cache, tokens=pair[2]).shares)
     check_same(pair, lambda cache: causal.ablate_heads(cache, tokens=pair[2]).values)
+
+
+OFFLOADS = "offload_folder" in signature(TransformerBridge.boot_transformers).parameters
+
+
+@pytest.fixture(scope="module")
+def offloaded(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """The caches of a model in memory and of one with a layer on the disk, and the ids."""
+    folder, disk = tmp_path_factory.mktemp("model"), tmp_path_factory.mktemp("disk")
+    zoo.huggingface("llama", torch.float32, n_layers=3).save_pretrained(folder)
+    zoo.tokenizer().save_pretrained(folder)
+    rest = ("model.embed_tokens", "model.layers.0", "model.layers.1", "model.norm", "model.rotary_emb", "lm_head")
+    places = {**dict.fromkeys(rest, "cpu"), "model.layers.2": "disk"}
+    both = [heta_lens.load_model(folder, dtype="float32"),
+            heta_lens.load_model(folder, dtype="float32", device_map=places, offload_folder=str(disk))]  # fmt: skip
+    assert "meta" in {parameter.device.type for parameter in both[1].blocks[2].parameters()}
+    ids = zoo.prompt(both[0])
+    one, two = (model.run_with_cache(ids)[1] for model in both)
+    return one, two, ids
+
+
+@pytest.mark.skipif(not OFFLOADS, reason="TransformerLens 3 offloads nothing to a disk")
+@pytest.mark.sample(quick=1, test=6)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_with_a_layer_on_the_disk(offloaded: Pair, method: str) -> None:
+    options = OPTIONS.get(method, {})
+    with doubts_allowed():
+        check_same(
+            offloaded, lambda cache: heta_lens.attribute(cache, tokens=offloaded[2], method=method, **options).scores
+        )
