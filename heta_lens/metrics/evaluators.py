@@ -22,7 +22,7 @@ from heta_lens.metrics.robustness import again, paraphrase_consistency, sensitiv
 from heta_lens.metrics.score_normalisation import Norm, normalised
 from heta_lens.metrics.score_ranking import highest
 from heta_lens.metrics.soft_nc_ns import soft, soft_area
-from heta_lens.metrics.weight_randomisation import NO_NUMBERS, cascade, has_numbers
+from heta_lens.metrics.weight_randomisation import UNREADABLE, can_be_shuffled, cascade
 from heta_lens.prediction.cached_activations import Activations
 from heta_lens.prediction.prediction import predictions
 from heta_lens.prediction.token_patching import effects, values_put
@@ -222,8 +222,8 @@ def evaluate_tool(case: ExplainedPrompt) -> dict[str, Value]:
 
 # -------------------------------------------------------------------------------------------------------------- sanity
 def evaluate_weight_randomisation(case: ExplainedPrompt) -> dict[str, Value]:
-    if not has_numbers(case.prediction.adapter):
-        return {"weight_randomisation": NO_NUMBERS}
+    if not can_be_shuffled(case.prediction.adapter):
+        return {"weight_randomisation": UNREADABLE}
     layers = case.prediction.adapter.layers
     by_depth = cascade(case.prediction, case.explain, case.scores, layers=[layers], candidates=case.candidates)
     reason = "the scores of one of the models are all equal"

@@ -18,7 +18,7 @@ from heta_lens.model.locking import changing, one_at_a_time
 from heta_lens.model.weight_reading import is_elsewhere
 from heta_lens.prediction.prediction import Prediction
 
-NO_NUMBERS = "weights that are quantised or offloaded cannot be shuffled"
+UNREADABLE = "weights that are quantised or offloaded cannot be shuffled"
 
 
 @one_at_a_time("prediction")
@@ -52,9 +52,9 @@ def shuffled(adapter: ModelAdapter, depth: int, seed: int = 0) -> Iterator[None]
     """Shuffle the entries of each weight of the last layers until the block ends."""
     if not 1 <= depth <= adapter.layers:
         raise ValueError(f"{depth} layers cannot be shuffled: the model has {adapter.layers}")
+    if not can_be_shuffled(adapter):
+        raise ValueError(f"{UNREADABLE}: load the model in 16 or 32 bits, in memory")
     weights = [weight for layer in list(adapter.blocks)[adapter.layers - depth :] for weight in layer.parameters()]
-    if not has_numbers(adapter):
-        raise ValueError(f"{NO_NUMBERS}: explain the same model loaded in 16 or 32 bits")
     before: list[tuple[Any, Tensor]] = [(weight, weight.detach().clone()) for weight in unique(weights)]
     generator = torch.Generator().manual_seed(seed)
     with changing(adapter.model, partial(_put_back, before)):
@@ -71,8 +71,8 @@ def _put_back(before: Sequence[tuple[Any, Tensor]]) -> None:
         weight.copy_(old)
 
 
-def has_numbers(adapter: ModelAdapter) -> bool:
-    """Whether all weights are at hand as the numbers that they stand for."""
+def can_be_shuffled(adapter: ModelAdapter) -> bool:
+    """Whether all weights are in memory, each entry as the number that it stands for."""
     return not adapter.quantised and not any(map(is_elsewhere, adapter.model.parameters()))
 
 

@@ -56,7 +56,7 @@ class ChatTemplate:
 
 
 def chat_template(tokenizer: TokenizerWrapper, options: Mapping[str, Any]) -> ChatTemplate:
-    """The chat template of a tokenizer; refused if there is none, or if an option means nothing to it."""
+    """The chat template of a tokenizer; refused if there is none, or if it does not read one of the options."""
     wrapped = tokenizer.wrapped
     if wrapped is None:
         raise ValueError("this model has no tokenizer, and so no chat template: set model.tokenizer to one that has")

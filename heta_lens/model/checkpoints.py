@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,6 @@ class Checked:
     """Stands in for the class with which TransformerLens loads weights, and refuses weights that do not fit."""
 
     quantise: Any = None  # a quantisation, which TransformerLens has no option for
-    fused: list[str] = field(default_factory=list)  # quantised modules that are queries, keys and values in one
 
     def from_pretrained(self, name: str, **options: Any) -> Any:
         kind: Any = get_hf_model_class_for_architecture(determine_architecture_from_hf_config(options["config"]))
@@ -46,7 +45,7 @@ class Checked:
         model, report = kind.from_pretrained(name, **options, **safe)
         check_complete(name, report)
         check_finite_weights(name, model)
-        self.fused.extend(filter(FUSED.search, quantised_modules(model)))
+        check_separable(name, model)
         return model
 
 
@@ -84,6 +83,16 @@ def load_weights(name: str, model: torch.nn.Module, kept: Mapping[str, torch.Ten
     check_complete(name, report)
     model.load_state_dict(dict(kept), strict=False)  # buffers are computed
     check_finite_weights(name, model)
+
+
+def check_separable(name: str, model: torch.nn.Module) -> None:
+    """Refuse queries, keys and values in one quantised matrix: TransformerLens fails on them in many ways."""
+    for fused in filter(FUSED.search, quantised_modules(model)):
+        raise CheckpointError(
+            f"the model {name!r} cannot be loaded: its queries, keys and values are one quantised matrix ({fused}), "
+            "which TransformerLens cannot split; load it without quantisation, and with dtype='bfloat16' in half the "
+            "memory"
+        )
 
 
 def check_finite_weights(name: str, model: torch.nn.Module) -> None:

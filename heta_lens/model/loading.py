@@ -155,33 +155,19 @@ def _booted(name: str, given: dict[str, Any]) -> Any:
     if quantised and not {"device_map", "n_devices"} & given.keys():  # quantised weights cannot be moved afterwards
         given["device_map"] = {"": str(given.pop("device", None) or get_device())}
     checked: Any = Checked(quantise)
-    logging.getLogger("bitsandbytes.autograd._functions").addFilter(once)  # the same filter again changes nothing
-    try:
-        return TransformerBridge.boot_transformers(name, model_class=checked, **given).eval()
-    except Exception as error:  # TransformerLens raises whatever the first tensor operation on packed weights does
-        if not checked.fused:
-            raise
-        raise CheckpointError(
-            f"the model {name!r} cannot be loaded: its queries, keys and values are one quantised matrix "
-            f"({checked.fused[0]}), which TransformerLens cannot split; load it without quantisation, and with "
-            "dtype='bfloat16' in half the memory"
-        ) from error
+    logging.getLogger("bitsandbytes.autograd._functions").addFilter(_once)  # the same filter again changes nothing
+    return TransformerBridge.boot_transformers(name, model_class=checked, **given).eval()
 
 
-class Once(logging.Filter):
-    """Lets a message through once: some kernels repeat theirs in every layer of every run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.messages: set[str] = set()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        new = record.getMessage() not in self.messages
-        self.messages.add(record.getMessage())
-        return new
+_logged: set[str] = set()
 
 
-once = Once()
+def _once(record: logging.LogRecord) -> bool:
+    """Let a message through once: some kernels repeat theirs in every layer of every run."""
+    message = record.getMessage()
+    new = message not in _logged
+    _logged.add(message)
+    return new
 
 
 def _bridged(model: nn.Module, given: dict[str, Any]) -> Any:
@@ -189,10 +175,9 @@ def _bridged(model: nn.Module, given: dict[str, Any]) -> Any:
     config: Any = getattr(model, "config", None)
     if config is None:
         raise TypeError(f"model is a {type(model).__name__}, not a transformers model: it has no config")
-    for name in given.keys() - {"tokenizer", "trust_remote_code"}:
-        way_out = (
-            f"call model.to({given[name]!r}) first" if name in ("dtype", "device") else "give it to from_pretrained"
-        )
+    for name in sorted(given.keys() - {"tokenizer", "trust_remote_code"}):
+        movable = name in ("dtype", "device")
+        way_out = f"call model.to({given[name]!r}) first" if movable else "give it to from_pretrained"
         raise ValueError(f"{name}= says how to load weights, which this model has: {way_out}")
     place = getattr(model, "hf_device_map", None) or next(model.parameters()).device
     own: dict[str, Any] = {"dtype": model.dtype} if isinstance(place, dict) else {"dtype": model.dtype, "device": place}

@@ -1,4 +1,4 @@
-"""Weights that may be quantised or offloaded: read where they hold their numbers, and run where not."""
+"""Weights that may be quantised or offloaded: read where they hold their numbers, and otherwise run."""
 
 from collections.abc import Iterator
 from typing import Any

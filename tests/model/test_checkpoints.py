@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from helpers import zoo
+from helpers.quantised import QuantisedLinear
 from heta_lens.cli import app
 from heta_lens.model import loading
-from heta_lens.model.checkpoints import CheckpointError
+from heta_lens.model.checkpoints import CheckpointError, check_separable
 from heta_lens.model.loading import hub_answers, load_model
 
 Damage = Callable[[Path], Any]
@@ -227,3 +229,15 @@ def test_the_command_says_what_is_wrong_in_one_line(saved: dict[str, Path], tmp_
     assert done.exit_code == 2
     assert f"lacks {WEIGHT}" in done.stderr
     assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("name", "refused"), [("qkv_proj", True), ("c_attn", True), ("W_pack", True), ("q_proj", False)]
+)
+def test_only_fused_matrices_that_are_quantised_are_refused(name: str, refused: bool) -> None:
+    model = torch.nn.Module()
+    model.add_module(name, torch.nn.Linear(2, 6))
+    check_separable("m", model)
+    model.add_module(name, QuantisedLinear(torch.nn.Linear(2, 6)))
+    with pytest.raises(CheckpointError, match=rf"one quantised matrix \({name}\)") if refused else nullcontext():
+        check_separable("m", model)
