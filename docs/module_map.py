@@ -12,7 +12,7 @@ PAGE = Path(__file__).with_name("modules.md")
 FLOORS = [
     *("__main__", "cli", "evaluation", "api", "causal", "metrics", "methods", "data", "plots"),
     *("prediction", "span_attribution", "attribution", "grouped_scores"),
-    *("messages", "diagnostics", "saved_attribution_checks", "model", "_util"),
+    *("diagnostics", "model", "_util"),
 ]
 """From the top down; a module imports only from below itself (tests/test_layers.py)."""
 HEAD = """# Module map

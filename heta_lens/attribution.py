@@ -12,15 +12,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heta_lens._util import tensor_storage
+from heta_lens._util.chat_messages import Messages
 from heta_lens._util.html_view import View
 from heta_lens._util.options import check_at_least, check_choice
 from heta_lens._util.sample_statistics import student_t
+from heta_lens._util.saved_attribution_checks import FUNCTION, ONE_PER_TOKEN, check_shapes, check_values
 from heta_lens._util.target_kinds import SavedFunction, Target, function_name, sides
 from heta_lens._util.type_checks import check_names
 from heta_lens.diagnostics import Diagnostics, share_of
 from heta_lens.grouped_scores import GroupedScores, Scored, ScoredText
-from heta_lens.messages import Messages
-from heta_lens.saved_attribution_checks import FUNCTION, ONE_PER_TOKEN, check_shapes, check_values
 
 Order: TypeAlias = Literal["score", "size"]
 

@@ -11,9 +11,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heta_lens._util import text_spans
+from heta_lens._util.chat_messages import TEMPLATE, Messages
 from heta_lens._util.sentence_spans import members, sentences
 from heta_lens._util.text_spans import Span
-from heta_lens.messages import TEMPLATE, Messages
 
 Reduction: TypeAlias = Literal["sum", "mean", "max"]
 

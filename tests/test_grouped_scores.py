@@ -12,8 +12,8 @@ from helpers import chats
 from helpers.asking import cache_of
 from helpers.attributions import SCORES, attribution, of_chat
 from heta_lens import Attribution, attribute, chat
+from heta_lens._util.chat_messages import Messages
 from heta_lens.grouped_scores import GroupedScores
-from heta_lens.messages import Messages
 
 REDUCED = pytest.mark.parametrize(
     ("reduce", "user", "template"), [("sum", 3.5, 7.25), ("mean", 1.75, 7.25 / 3), ("max", 3.0, 6.0)]

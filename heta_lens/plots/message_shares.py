@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
+from heta_lens._util.chat_messages import TEMPLATE
 from heta_lens._util.html_view import View, html_from
 from heta_lens.attribution import Attribution
-from heta_lens.messages import TEMPLATE
 from heta_lens.plots.attribution_text import percent
 from heta_lens.plots.colours import BLUE, ORANGE, Coloured, Shade, coloured
 from heta_lens.span_attribution import SpanAttribution

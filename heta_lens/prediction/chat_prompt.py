@@ -10,9 +10,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from heta_lens._util.caller_warnings import warn
+from heta_lens._util.chat_messages import TEMPLATE, Messages
 from heta_lens._util.file_reading import brief
 from heta_lens._util.text_spans import Span, joined, owners, visible
-from heta_lens.messages import TEMPLATE, Messages
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.chat_template import Message, chat_template, checked_messages
 from heta_lens.model.tokenizer import TokenizerWrapper, locate

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from heta_lens import Attribution
+from heta_lens._util.chat_messages import Messages
 from heta_lens.diagnostics import Diagnostics
-from heta_lens.messages import Messages
 
 TOKENS = ("<bos>", "The", " cat", " s", "at", "\n")
 SCORES = (6.0, 0.5, 3.0, 1.0, 2.0, 0.25)

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 import heta_lens
 from helpers import chats
+from heta_lens._util.chat_messages import TEMPLATE
 from heta_lens.cli import app
-from heta_lens.messages import TEMPLATE
 
 MESSAGES = [
     {"role": "system", "content": "Answer in one word."},

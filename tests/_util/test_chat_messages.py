@@ -3,7 +3,7 @@
 import torch
 
 from helpers.attributions import of_chat
-from heta_lens.messages import Messages
+from heta_lens._util.chat_messages import Messages
 
 
 def test_tokens_belong_to_messages_or_to_the_template() -> None:
