@@ -100,9 +100,9 @@ def attribute_span(
     each position, ask for other tokens than those that stand there, each as in `attribute`; None keeps the token.
 
     ``through=(a, b)``: the model wrote its reasoning at ``a:b``, before the answer. Its tokens are explained as well,
-    and each passes what the answer owes to it on to the tokens before it, in proportion to its own scores, from the last
-    to the first: `SpanAttribution.through` is then what the answer owes to the prompt, `SpanAttribution.hops` on which
-    ways. Tokens between the reasoning and the answer were given, and keep their scores.
+    and from the last to the first, each passes its score on to the tokens before it, in proportion to its own scores
+    of them. `SpanAttribution.through` is then what the answer owes to the prompt, and `SpanAttribution.hops` splits it
+    by the number of reasoning tokens in between. Tokens between the reasoning and the answer keep their scores.
     """
     explain = method_of(method, options)
     adapter = ModelAdapter.of(cache)
