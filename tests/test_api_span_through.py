@@ -8,11 +8,11 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from helpers import zoo
+from helpers import chats, zoo
 from helpers.asking import cache_of, relative
 from helpers.nested import same
 from helpers.views import data, seen
-from heta_lens import SpanAttribution, attribute, attribute_span
+from heta_lens import SpanAttribution, attribute, attribute_span, chat
 from heta_lens._util import tensor_storage
 from heta_lens.span_attribution import FORMAT, VERSION
 
@@ -133,6 +133,19 @@ def test_scores_of_nothing_have_no_shares(cache: Any, ids: Tensor) -> None:
     found = attribute_span(cache, START, through=(A, B), tokens=ids, method=lambda prediction: 0 * prediction.ids)
     assert found.through.tolist() == [0] * START and found.hop_shares.tolist() == [0]
     assert "0% of the score came straight" in repr(found)
+
+
+def test_messages_of_a_chat_have_what_came_to_them(tmp_path: Path) -> None:
+    model = chats.bridge("llama3")
+    made = chat(model, chats.CHAT)
+    answer = model.generate(made.tokens, max_new_tokens=6, stop_at_eos=False, do_sample=False, verbose=False)
+    cache, whole = cache_of(model, answer), made.followed_by(answer[:, len(made) :])
+    found = attribute_span(cache, -2, through=(len(made), -2), tokens=whole, method="attention_rollout")
+    roles = {role.text: role.score for role in found.by_role()}
+    assert sum(roles.values()) == pytest.approx(float(found.total.sum()), rel=1e-6)
+    assert roles["user"] > {role.text: role.score for role in found.direct.by_role()}["user"]
+    found.save(tmp_path / "span")
+    assert SpanAttribution.load(tmp_path / "span").by_role() == found.by_role()
 
 
 # -------------------------------------------------------------------------------------------------------- refusals
