@@ -58,6 +58,7 @@ demo: .venv/tl3/ready  ## explain a story in the terminal and on an HTML page
 
 model: .venv/tl3/ready  ## train the demo model (about an hour; interrupted runs resume)
 	$(TL3)/python -m benchmarks.demo_model.train
+	$(TL3)/python -m benchmarks.reasoning train
 
 bench: .venv/tl3/ready .venv/oracles/ready  ## write the tables of benchmarks/ (copied_words needs the stories3M model)
 	$(TL3)/python -m benchmarks.speed
@@ -71,6 +72,8 @@ bench: .venv/tl3/ready .venv/oracles/ready  ## write the tables of benchmarks/ (
 	$(TL3)/python -m benchmarks.pareto write
 	$(TL3)/python -m benchmarks.peers
 	$(TL3)/python -m benchmarks.coverage
+	$(TL3)/python -m benchmarks.reasoning run
+	$(TL3)/python -m benchmarks.reasoning write
 	$(TL3)/python -m benchmarks.results run
 	$(TL3)/python -m benchmarks.results write
 	$(TL3)/python -m benchmarks.variants.table run

@@ -87,6 +87,7 @@ def attribute_span(
     stop: SupportsIndex | None = None,
     *,
     targets: TargetLike | list[TargetLike] = None,
+    through: Sequence[SupportsIndex] | None = None,
     tokens: Tokens = None,
     method: MethodLike = "heta",
     **options: Any,
@@ -97,18 +98,25 @@ def attribute_span(
     generating, ``attribute_span(cache, prompt_length)`` explains the answer; of a `chat`, ``tokens`` may be
     ``chat.followed_by(answer)``. ``targets``, a list with an entry for
     each position, ask for other tokens than those that stand there, each as in `attribute`; None keeps the token.
+
+    ``through=(a, b)``: the model wrote its reasoning at ``a:b``, before the answer. Its tokens are explained as well,
+    and from the last to the first, each passes its score on to the tokens before it, in proportion to its own scores
+    of them. `SpanAttribution.through` is then what the answer owes to the prompt, and `SpanAttribution.hops` splits it
+    by the number of reasoning tokens in between. Tokens between the reasoning and the answer keep their scores.
     """
     explain = method_of(method, options)
     adapter = ModelAdapter.of(cache)
     with adapter.undisturbed():
         cached = Activations.of(cache)
         first, last = span_of(len(cached[EMBED]), start, stop)
+        reasoning = range(0) if through is None else reasoning_of(len(cached[EMBED]), through, first)
         each_target = one_each("targets", targets, last - first, "position")
-        by_position = dict(zip(range(first, last), each_target, strict=True))
+        by_position = dict.fromkeys(reasoning) | dict(zip(range(first, last), each_target, strict=True))
         prepared = predictions(adapter, cached, by_position, tokens=tokens, follow=True, needed=last)
     steps = explain.each(prepared)
-    ids = prepared[-1].prompt.ids[:last].tolist()
-    return SpanAttribution(tuple(steps), (*steps[-1].tokens, adapter.tokenizer.write(ids[-1], ids[:-1])))
+    ids, count = prepared[-1].prompt.ids[:last].tolist(), len(reasoning)
+    tokens_of_all = (*steps[-1].tokens, adapter.tokenizer.write(ids[-1], ids[:-1]))
+    return SpanAttribution(tuple(steps[count:]), tokens_of_all, tuple(steps[:count]))
 
 
 @one_at_a_time("cache")
@@ -193,6 +201,21 @@ def span_of(cached: int, start: Any, stop: Any) -> tuple[int, int]:
     if first == 0:
         raise ValueError("the span begins with the first token, which has no context: nothing comes before it")
     return first, last
+
+
+def reasoning_of(cached: int, through: Any, answer: int) -> range:
+    """The positions of the reasoning, counted from the front, which end where the answer begins or before."""
+    if not (isinstance(through, tuple | list) and len(through) == 2 and all(map(is_whole, through))):
+        raise TypeError(f"through={brief(through)} must be a pair (a, b): the reasoning is at a:b of the cached prompt")
+    start, stop = (index(place) + cached if index(place) < 0 else index(place) for place in through)
+    where = f"through=({through[0]}, {through[1]})"
+    if start >= stop:
+        raise ValueError(f"{where} is empty: it has no token to follow the answer through")
+    if start == 0:
+        raise ValueError(f"{where} begins with the first token, which has no context: nothing comes before it")
+    if start < 0 or stop > answer:
+        raise ValueError(f"{where} must lie before the answer, which begins at {answer}, and after the first token")
+    return range(start, stop)
 
 
 def batch_tokens(tokens: Any, shape: tuple[int, int]) -> list[list[int]]:

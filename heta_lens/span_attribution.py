@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from os import PathLike
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from heta_lens._util import tensor_storage
 from heta_lens._util.file_reading import brief
 from heta_lens._util.html_view import View
+from heta_lens._util.score_hops import Hops, hops
 from heta_lens._util.type_checks import check_names, check_types
 from heta_lens.attribution import Attribution, Order, stored_fields, written_version
 from heta_lens.diagnostics import Diagnostics
@@ -27,10 +29,14 @@ class SpanAttribution(GroupedScores):
 
     Scores of different targets are added as the paper adds them, although nothing makes their units the same: see
     ``balance``, or look at the steps. What is read by word, sentence, span of the text, message or role are these sums.
+
+    ``reasoning`` explains the tokens of the model's own reasoning in the same way, where the span was followed through
+    it. Then ``through`` is what is read, by token, word, sentence and so on; ``direct`` reads ``total``.
     """
 
     steps: tuple[Attribution, ...]
     tokens: tuple[str, ...]
+    reasoning: tuple[Attribution, ...] = ()
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -53,22 +59,52 @@ class SpanAttribution(GroupedScores):
 
     @property
     def total(self) -> Float[Tensor, "pos"]:
-        """The paper's span attribution: each prompt token's scores, summed over the targets."""
+        """The paper's span attribution: the scores of each token before the span, summed over the targets."""
         return self.matrix[:, : self.start].sum(0)
+
+    @property
+    def through(self) -> Float[Tensor, "pos"]:
+        """``total`` after every token of the reasoning has passed on what it had, which leaves 0 there.
+
+        (One that has no scores of its own to go by keeps it.) Nothing is lost: with scores ≥ 0, the sum is that of
+        ``total``. With signs it is the sum of sizes, of what speaks for the targets plus what speaks against them.
+        """
+        return self.hops.sum(0)
+
+    @property
+    def hops(self) -> Float[Tensor, "hop pos"]:
+        """The rows that ``through`` is the sum of: straight from the answer, then by way of 1, 2, … such tokens."""
+        return self._hops.values
+
+    @property
+    def hop_shares(self) -> Float[Tensor, "hop"]:
+        """How much of ``through`` came in each row of ``hops``, by size."""
+        sizes = self._hops.sizes.sum(1)
+        return sizes / (sizes.sum() or 1)
+
+    @property
+    def direct(self) -> "SpanAttribution":
+        """The same without having been followed through the reasoning."""
+        return replace(self, reasoning=())
+
+    @property
+    def summed(self) -> Attribution:
+        """All targets together as one attribution: ``through`` where there is a reasoning, or else ``total``."""
+        return _summed(self)
 
     @property
     def cost(self) -> dict[str, int]:
         """What all steps took together: forwards (those that steps share once), backwards, Hessian–vector products."""
-        costs = [step.diagnostics.cost for step in self.steps]
+        costs = [step.diagnostics.cost for step in (*self.reasoning, *self.steps)]
         total = {kind: sum(getattr(cost, kind) or 0 for cost in costs) for kind in ("forwards", "backwards", "hvps")}
-        if (costs[0].forwards_shared_by or 1) == len(self):
-            total["forwards"] -= (len(self) - 1) * (costs[0].forwards_shared or 0)
+        if (costs[0].forwards_shared_by or 1) == len(costs):
+            total["forwards"] -= (len(costs) - 1) * (costs[0].forwards_shared or 0)
         return total
 
     # ------------------------------------------------------------------------------------------------ reading it
     def top(self, k: int = 10, by: Order = "score") -> list[Scored]:
-        """The k prompt tokens with the highest totals, highest first, as in `Attribution.top`."""
-        return self._summed.top(k, by)
+        """The k tokens before the span with the highest totals, highest first, as in `Attribution.top`."""
+        return self.summed.top(k, by)
 
     def to_frame(self) -> pd.DataFrame:
         """One row a pair of a target and a token before it: those of `Attribution.to_frame`, and whose they are."""
@@ -87,8 +123,11 @@ class SpanAttribution(GroupedScores):
     # ---------------------------------------------------------------------------------------------------- keeping it
     def save(self, path: str | PathLike[str]) -> None:
         """Write a safetensors file: tensors as they are, everything else in its JSON header."""
-        steps, version = list(map(stored_fields, self.steps)), max(map(written_version, self.steps))
-        tensor_storage.save(path, FORMAT, version, {"steps": steps, "tokens": self.tokens})
+        value: dict[str, Any] = {"steps": list(map(stored_fields, self.steps)), "tokens": self.tokens}
+        version = max(map(written_version, self.steps))
+        if self.reasoning:
+            value, version = value | {"reasoning": list(map(stored_fields, self.reasoning))}, VERSION
+        tensor_storage.save(path, FORMAT, version, value)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "SpanAttribution":
@@ -99,50 +138,50 @@ class SpanAttribution(GroupedScores):
     def _check(cls, value: Mapping[str, Any]) -> None:
         """Refuse what is not a span, by the types and lengths of its fields."""
         check_names(cls, value)
-        check_types({"steps": Sequence[Mapping[str, Any]], "tokens": tuple[str, ...]}, value)
-        if not value["steps"]:
-            raise ValueError("it has no steps")
-        for at, step in enumerate(value["steps"]):
-            _of_step(at, Attribution._check, step)
-        counts, tokens = [len(step["tokens"]) for step in value["steps"]], len(value["tokens"])
-        if counts != [*range(tokens - len(counts), tokens)]:
-            raise ValueError(f"its steps have {brief(counts)} tokens, and must each have one more, up to {tokens - 1}")
+        _check_steps(value)
 
     @classmethod
     def _of(cls, value: Mapping[str, Any]) -> "SpanAttribution":
-        steps = [_of_step(at, Attribution._of, step) for at, step in enumerate(value["steps"])]
-        return cls(tuple(steps), value["tokens"])
+        steps, reasoning = (
+            tuple(_of_step(name, at, Attribution._of, step) for at, step in enumerate(value.get(name, ())))
+            for name in ("steps", "reasoning")
+        )
+        return cls(steps, value["tokens"], reasoning)
 
     def __repr__(self) -> str:
-        return repr(self._summed)
+        return "\n".join([repr(self.summed), *(_ways(self.hop_shares) if self.reasoning else [])])
 
     @property
     def title(self) -> str:
-        return self._summed.title
+        return self.summed.title
 
-    @property
-    def _plain(self) -> bool:
-        """Whether every target is a token."""
-        return all(isinstance(step.target, int) for step in self.steps)
+    @cached_property
+    def _hops(self) -> Hops:
+        if not self.reasoning:
+            raise ValueError("this span was not followed through a reasoning: give attribute_span through=(a, b)")
+        return hops(self.total, [step.scores for step in self.reasoning])
 
     @property
     def _scored_text(self) -> ScoredText:
-        return self._summed
+        return self.summed
 
-    @property
-    def _summed(self) -> Attribution:
-        """The totals beside the prompt's tokens, to be read like any other scores."""
-        first = self.steps[0]
-        texts = self.targets if self._plain else dict.fromkeys(self.targets)  # one function serves many steps
-        return replace(
-            first,
-            scores=self.total,
-            target=first.target if self._plain else frozenset(),  # whose text is shown as it is
-            target_text=("" if self._plain else ", ").join(texts),
-            parts={},
-            diagnostics=Diagnostics(chosen=first.diagnostics.chosen),
-            interactions=None,
-        )
+
+def _summed(span: SpanAttribution) -> Attribution:
+    """What is read of the tokens before the span, as other scores are."""
+    plain = all(isinstance(step.target, int) for step in span.steps)
+    texts = span.targets if plain else dict.fromkeys(span.targets)  # one function serves many steps
+    chosen, first = {**(span.steps[0].diagnostics.chosen or {})}, span.steps[0]
+    if span.reasoning:
+        chosen["through"] = len(span.reasoning[0]), len(span.reasoning[0]) + len(span.reasoning)
+    return replace(
+        first,
+        scores=span.through if span.reasoning else span.total,
+        target=first.target if plain else frozenset(),  # whose text is shown as it is
+        target_text=("" if plain else ", ").join(texts),
+        parts={},
+        diagnostics=Diagnostics(chosen=chosen),
+        interactions=None,
+    )
 
 
 def _written(step: Attribution) -> str:
@@ -150,9 +189,41 @@ def _written(step: Attribution) -> str:
     return f"{text}(logits)" if callable(step.target) else text
 
 
-def _of_step(at: int, make: Callable[[Mapping[str, Any]], Any], step: Mapping[str, Any]) -> Any:
-    """What is made of a step; one that is wrong is named."""
+def _ways(hop_shares: Float[Tensor, "hop"]) -> list[str]:
+    """On which ways the score came."""
+    straight, once, twice, *more = [*hop_shares.tolist(), 0.0, 0.0]
+    by_way = {"one": once, "two": twice, "more": sum(more)}
+    return [
+        f"{straight:.0%} of the score came straight from the answer, {sum(by_way.values()):.0%} through the reasoning",
+        "by way of so many of its tokens: " + ", ".join(f"{share:.0%} {name}" for name, share in by_way.items()),
+    ]
+
+
+def _check_steps(value: Mapping[str, Any]) -> None:
+    """Refuse steps that are no attributions, each of a token more than the one before it."""
+    many = Sequence[Mapping[str, Any]]
+    check_types({"steps": many, "tokens": tuple[str, ...], "reasoning": many}, value)
+    if not value["steps"]:
+        raise ValueError("it has no steps")
+    counts = {
+        name: [len(_of_step(name, at, Attribution._check, step)["tokens"]) for at, step in enumerate(value[name])]
+        for name in ("steps", "reasoning")
+        if name in value
+    }
+    _check_counts("steps", counts["steps"], len(value["tokens"]))
+    if counts.get("reasoning"):
+        _check_counts("reasoning", counts["reasoning"], min(counts["steps"][0], counts["reasoning"][-1] + 1))
+
+
+def _of_step(name: str, at: int, make: Callable[[Mapping[str, Any]], Any], step: Mapping[str, Any]) -> Any:
+    """What is made of a step, if anything; one that is wrong is named."""
     try:
-        return make(step)
+        return make(step) or step
     except (ValueError, TypeError) as error:
-        raise ValueError(f"step {at}: {error}") from None
+        raise ValueError(f"{'step' if name == 'steps' else name} {at}: {error}") from None
+
+
+def _check_counts(name: str, counts: Sequence[int], end: int) -> None:
+    """Refuse steps that do not each have one token more, up to the last before ``end``."""
+    if list(counts) != [*range(end - len(counts), end)]:
+        raise ValueError(f"its {name} have {brief(counts)} tokens, and must each have one more, up to {end - 1}")

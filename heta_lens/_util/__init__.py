@@ -9,5 +9,6 @@ says which message of a chat wrote each token. `text_spans` and `sentence_spans`
 where a template put a value, `printable_text` makes text safe to print. `short_repr` shortens a repr, `html_view` is
 HTML that notebooks show. `token_share` is a share of the tokens, `lazy_sequence` computes items when they are accessed,
 `caller_warnings` point at the user's line, `extras` names what to install, `versions` what is installed. `target_kinds`
-tells whether a target is a token, a set of tokens, a contrast or a function.
+tells whether a target is a token, a set of tokens, a contrast or a function. `score_hops` passes scores on from tokens
+to tokens before them.
 """

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from heta_lens._util.html_view import View
 from heta_lens.attribution import Attribution
@@ -18,15 +19,20 @@ from heta_lens.span_attribution import SpanAttribution
 def circuitsvis(attribution: Attribution | SpanAttribution) -> View:
     """Circuitsvis coloured tokens: shown by a notebook, or ``.save("page.html")``; needs no network.
 
-    A span is coloured by all of its targets together, or by the one that is pointed at.
+    A span is coloured by all of its targets together, or by the one that is pointed at; one that was followed through
+    a reasoning, by what came of that, and by the reasoning's tokens too.
     """
     if isinstance(attribution, Attribution):
         return coloured_tokens(attribution.title, attribution.tokens, attribution.scores, "; ".join(attribution.notes))
-    total = torch.nn.functional.pad(attribution.total, (0, len(attribution.tokens) - attribution.start))
-    values = torch.cat([total[None], attribution.matrix])
+    rows = [attribution.total, *(step.scores for step in attribution.steps)]
+    names = ["all targets", *attribution.targets]
+    if reasoning := attribution.reasoning:
+        rows = [attribution.through, *rows, *(step.scores for step in reasoning)]
+        written = (attribution.tokens[len(step)] for step in reasoning)
+        names = ["through the reasoning", *names, *(f"reasoning: {token}" for token in written)]
+    values = torch.stack([pad(row, (0, len(attribution.tokens) - len(row))) for row in rows])
     notes = "point at a target, or at a token; each target has its own scale"
-    targets = ["all targets", *attribution.targets]
-    return tokens_by_target(attribution.title, attribution.tokens, targets, values, notes)
+    return tokens_by_target(attribution.title, attribution.tokens, names, values, notes)
 
 
 def coloured_tokens(title: str, tokens: Sequence[str], values: Float[Tensor, "pos"], notes: str = "") -> View:

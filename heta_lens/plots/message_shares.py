@@ -39,18 +39,12 @@ def messages(attribution: Attribution | SpanAttribution) -> View:
 
 def message_shares(attribution: Attribution | SpanAttribution) -> list[MessageShare]:
     """Every message, and last the template's own tokens."""
-    if isinstance(attribution, Attribution):
-        tokens, positions, scores = attribution.tokens, attribution.positions.tolist(), attribution.scores
-    else:
-        tokens, positions, scores = (
-            attribution.tokens[: attribution.start],
-            [*range(attribution.start)],
-            attribution.total,
-        )
-    shown = dict(zip(positions, coloured(tokens, positions, scores), strict=True))
-    whole = float(scores.abs().sum())
+    scored = attribution if isinstance(attribution, Attribution) else attribution.summed
+    positions = scored.positions.tolist()
+    shown = dict(zip(positions, coloured(scored.tokens, positions, scored.scores), strict=True))
+    whole = float(scored.scores.abs().sum())
     found = []
-    for text, score, own, role in attribution.by_message():
+    for text, score, own, role in scored.by_message():
         part = [shown[position] for position in own]
         share = sum(abs(token.value) for token in part) / whole if whole else 0.0
         found.append(

@@ -65,6 +65,18 @@ def test_a_span_is_shown_by_all_of_its_targets() -> None:
     assert plots.messages(span).title == span.title
 
 
+def test_a_span_that_was_followed_through_a_reasoning_is_shown_by_what_came_of_it() -> None:
+    made = chat(chats.bridge(), chats.CHAT)
+    longer = made.followed_by(chats.tokenizer("qwen2.5").encode("On the cat", add_special_tokens=False))
+    answer, cache = len(longer) - 1, cache_of(chats.bridge(), longer.tokens)
+    span = attribute_span(cache, answer, through=(len(made), answer), tokens=longer, method="recency")
+    shares = message_shares(span)
+    assert [one.score for one in shares] == pytest.approx([sum(token.value for token in one.tokens) for one in shares])
+    assert sum(one.share for one in shares) == pytest.approx(1)
+    written = [token.value for one in shares for token in one.tokens if token.position >= len(made)]
+    assert len(written) == answer - len(made) and not any(written), "the reasoning has passed on all that it had"
+
+
 def test_what_is_no_chat_is_refused() -> None:
     with pytest.raises(ValueError, match="knows no messages"):
         plots.messages(attribution())

@@ -183,8 +183,10 @@ def stored(kind: str, span: bool, chat: bool = False) -> Make:
     def made(draw: random.Random, folder: Path) -> Path:
         path = folder / "a.safetensors"
         torch.manual_seed(draw.randrange(2**31))
-        steps = [fields_of(step, chat) | draw.choice(TARGETS) for step in map(attribution, (3, 4))]
-        value = {"steps": steps, "tokens": tuple("abcde")} if span else steps[1]
+        steps = [fields_of(step, chat) | draw.choice(TARGETS) for step in map(attribution, (1, 2, 3, 4))]
+        value = {"steps": steps[2:], "tokens": tuple("abcde")} if span else steps[3]
+        if span and draw.random() < 0.5:
+            value["reasoning"] = steps[:2]
         try:
             tensor_storage.save(path, kind, 1, mutated(draw, value) if draw.random() < 0.6 else value)
         except (TypeError, ValueError):
@@ -234,6 +236,7 @@ def use_span(path: Path) -> None:
     found = SpanAttribution.load(path)
     _ = found.top(3), repr(found), found.to_frame(), found.plot(), found.total, found.matrix, found.by_word()
     use_groups(found)
+    _ = found.direct, (found.through, found.hop_shares) if found.reasoning else found.cost
     found.save(path.with_name("again.safetensors"))
     SpanAttribution.load(path.with_name("again.safetensors"))
 

@@ -1,0 +1,251 @@
+"""Spans followed through the model's own reasoning: the same answers, passed on to the prompt."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from helpers import chats, zoo
+from helpers.asking import cache_of, relative
+from helpers.nested import same
+from helpers.views import data, seen
+from heta_lens import SpanAttribution, attribute, attribute_span, chat
+from heta_lens._util import tensor_storage
+from heta_lens.span_attribution import FORMAT, VERSION
+
+pytestmark = [pytest.mark.both_lines, pytest.mark.filterwarnings("ignore:.*has no effect with:UserWarning")]
+N, A, B, START = 13, 5, 8, 10
+PAIR, SET = (7, 9), frozenset((7, 9))
+WAYS: dict[str, dict[str, Any]] = {
+    "heta": {"probes": 2},
+    "row": {"support": "row", "probes": 2},
+    "windows": {"variant": "win", "window": 6, "probes": 2},
+    "mean": {"mask": "mean", "probes": 2},
+    "signed": {"method": "input_x_gradient"},
+    "lrp": {"method": "attn_lrp"},
+    "left out": {"method": "leave_one_out"},
+}
+
+
+@pytest.fixture
+def ids(model: Any) -> Tensor:
+    return zoo.prompt(model, N)
+
+
+@pytest.fixture
+def span(cache: Any, ids: Tensor) -> SpanAttribution:
+    return attribute_span(cache, START, through=(A, B), tokens=ids, probes=2)
+
+
+def one_after_the_other(total: Tensor, written: list[Tensor]) -> Tensor:
+    """As the documentation has it: from the last token of the reasoning to the first, each hands all it has on."""
+    mass = total.double().tolist()
+    for place in reversed(range(A, B)):
+        own, given = written[place - A].double().tolist(), mass[place]
+        mass[place] = 0.0
+        for source, score in enumerate(own):
+            mass[source] += given * score / sum(map(abs, own))
+    return torch.tensor(mass).to(total)
+
+
+# ------------------------------------------------------------------------------------------------------- what it is
+@pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.sample(quick=4)
+def test_every_token_is_explained_as_if_it_were_alone_and_hands_on_by_that(build: Any, way: str) -> None:
+    model, options = build(), WAYS[way]
+    ids = zoo.prompt(model, N)
+    cache = cache_of(model, ids)
+    found = attribute_span(cache, START, 12, through=(A, B), tokens=ids, targets=[PAIR, None], **options)
+    plain = attribute_span(cache, START, 12, tokens=ids, targets=[PAIR, None], **options)
+    assert relative(found.total, plain.total) < 1e-6
+    assert relative(found.matrix, plain.matrix) < 1e-6
+    assert (found.tokens, found.targets, found.start, len(found)) == (plain.tokens, plain.targets, START, 2)
+    written = [attribute(cache, position=place, tokens=ids, **options) for place in range(A, B)]
+    for step, alone in zip(found.reasoning, written, strict=True):
+        assert step.target == int(ids[0, len(step)])
+        assert relative(step.scores, alone.scores) < 1e-6
+    assert relative(found.through, one_after_the_other(plain.total, [step.scores for step in written])) < 1e-6
+    torch.testing.assert_close(found.through, found.hops.sum(0))
+    assert found.through.shape == (START,)
+    assert (found.through[A:B] == 0).all()
+    torch.testing.assert_close(found.through[B:], found.total[B:])  # given, between reasoning and answer
+    if not found.steps[0].signed:
+        torch.testing.assert_close(found.through.sum(), found.total.sum(), rtol=1e-6, atol=0)
+        torch.testing.assert_close(found.hop_shares, found.hops.sum(1) / found.total.sum())
+    assert float(found.hop_shares.sum()) == pytest.approx(1)
+
+
+def test_the_first_row_of_hops_is_what_came_straight(span: SpanAttribution) -> None:
+    assert torch.equal(span.hops[0, :A], span.total[:A])
+    assert torch.equal(span.hops[0, B:], span.total[B:])
+    assert len(span.hops) == B - A + 1
+    once = sum(
+        float(span.total[len(step)]) * step.scores[:A] / step.scores.sum() for step in span.reasoning
+    )  # by way of one token
+    torch.testing.assert_close(span.hops[1, :A], once)
+
+
+def test_all_masked_forwards_are_shared(model: Any, cache: Any, ids: Tensor, forwards: Any) -> None:
+    runs = forwards(model)
+    found = attribute_span(cache, START, through=(A, B), tokens=ids, variant="kl_only")
+    together = len(runs)
+    runs = forwards(model)
+    attribute_span(cache, START, tokens=ids, variant="kl_only")
+    assert together == len(runs)
+    shared = {step.diagnostics.cost.forwards_shared_by for step in (*found.reasoning, *found.steps)}
+    assert shared == {B - A + N - START}
+    assert found.cost["forwards"] == N  # each of the 12 tokens before the last target, and all at once
+    probed = attribute_span(cache, START, through=(A, B), tokens=ids, support="row", probes=2)
+    assert probed.cost["hvps"] == 2 * (B - A + N - START)
+
+
+def test_reasoning_may_begin_after_the_first_token_and_end_at_the_answer(cache: Any, ids: Tensor) -> None:
+    found = attribute_span(cache, -1, through=(1, -1), tokens=ids, method="attention_rollout")
+    assert found.through[0] == pytest.approx(float(found.total.sum()), rel=1e-6)
+    assert (found.through[1:] == 0).all()
+    one = attribute_span(cache, START, through=(B - 1, B), tokens=ids, method="attention_rollout")
+    assert len(one.reasoning) == 1 and len(one.hops) == 2
+
+
+def test_places_count_from_the_end_too(cache: Any, ids: Tensor) -> None:
+    given = [
+        attribute_span(cache, START, through=through, tokens=ids, method="recency")
+        for through in ((A, B), [A - N, B - N], (torch.tensor(A), B))
+    ]
+    assert all(torch.equal(one.through, given[0].through) for one in given)
+
+
+def test_a_target_of_any_kind_is_followed(cache: Any, ids: Tensor) -> None:
+    def margin(logits: Tensor) -> Tensor:
+        return logits[7] - logits[9]
+
+    for target in (SET, (SET, 20), margin):
+        found = attribute_span(cache, N - 1, targets=target, through=(A, B), tokens=ids, probes=2)
+        torch.testing.assert_close(found.through.sum(), found.total.sum())
+        assert [step.target for step in found.reasoning] == ids[0, A:B].tolist()
+
+
+def test_scores_of_nothing_have_no_shares(cache: Any, ids: Tensor) -> None:
+    found = attribute_span(cache, START, through=(A, B), tokens=ids, method=lambda prediction: 0 * prediction.ids)
+    assert found.through.tolist() == [0] * START and found.hop_shares.tolist() == [0]
+    assert "0% of the score came straight" in repr(found)
+
+
+def test_messages_of_a_chat_have_what_came_to_them(tmp_path: Path) -> None:
+    model = chats.bridge("llama3")
+    made = chat(model, chats.CHAT)
+    answer = model.generate(made.tokens, max_new_tokens=6, stop_at_eos=False, do_sample=False, verbose=False)
+    cache, whole = cache_of(model, answer), made.followed_by(answer[:, len(made) :])
+    found = attribute_span(cache, -2, through=(len(made), -2), tokens=whole, method="attention_rollout")
+    roles = {role.text: role.score for role in found.by_role()}
+    assert sum(roles.values()) == pytest.approx(float(found.total.sum()), rel=1e-6)
+    assert roles["user"] > {role.text: role.score for role in found.direct.by_role()}["user"]
+    found.save(tmp_path / "span")
+    assert SpanAttribution.load(tmp_path / "span").by_role() == found.by_role()
+
+
+# -------------------------------------------------------------------------------------------------------- refusals
+@pytest.mark.parametrize(
+    ("through", "error", "words"),
+    [
+        ((A, A), ValueError, [f"through=({A}, {A})", "is empty"]),
+        ((B, A), ValueError, [f"through=({B}, {A})", "is empty"]),
+        ((0, B), ValueError, [f"through=(0, {B})", "first token", "nothing comes before"]),
+        ((-N, B), ValueError, ["first token", "nothing comes before"]),
+        ((A, START + 1), ValueError, [f"through=({A}, {START + 1})", "before the answer", f"begins at {START}"]),
+        ((-N - 2, B), ValueError, ["before the answer"]),
+        ((A, 99), ValueError, ["before the answer"]),
+        (A, TypeError, [f"through={A}", "pair (a, b)"]),
+        ((A,), TypeError, ["pair (a, b)"]),
+        ((A, B, START), TypeError, ["pair (a, b)"]),
+        ((A, None), TypeError, ["pair (a, b)"]),
+        ((A, 7.5), TypeError, ["pair (a, b)"]),
+        ((True, B), TypeError, ["pair (a, b)"]),
+        ("58", TypeError, ["through='58'", "pair (a, b)"]),
+    ],
+    ids=repr,
+)
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_no_reasoning_is_refused_before_any_run(
+    model: Any, cache: Any, through: Any, error: type[Exception], words: list[str], forwards: Any
+) -> None:
+    runs = forwards(model)
+    with pytest.raises(error) as refused:
+        attribute_span(cache, START, through=through)
+    assert all(word in str(refused.value) for word in words), refused.value
+    assert runs == []
+
+
+def test_a_span_that_was_not_followed_says_how_to(cache: Any, ids: Tensor) -> None:
+    found = attribute_span(cache, START, tokens=ids, method="recency")
+    for name in ("through", "hops", "hop_shares"):
+        with pytest.raises(ValueError, match=r"give attribute_span through=\(a, b\)"):
+            getattr(found, name)
+    assert found.reasoning == ()
+
+
+# ------------------------------------------------------------------------------------------------------- reading it
+def test_what_is_read_is_about_what_was_followed(span: SpanAttribution) -> None:
+    lines, best = repr(span).splitlines(), span.top(1)[0]
+    assert f"through=({A}, {B})" in lines[0] and span.title == lines[0]
+    assert best.score == float(span.through.max()) and f"{best.score:.4g}" in lines[1]
+    assert lines[-2].startswith(f"{float(span.hop_shares[0]):.0%} of the score came straight from the answer, ")
+    assert lines[-1].startswith("by way of so many of its tokens: ")
+    assert all(len(line) <= 80 for line in lines)
+    text = "".join(span.tokens[:START])
+    for words in (span.by_word(), span.by_spans([(0, len(text))])):
+        assert sum(word.score for word in words) == pytest.approx(float(span.through.sum()))
+    assert span.direct.top(1)[0].score == float(span.total.max())
+    assert repr(span.direct).count("\n") == repr(span).count("\n") - 2
+    assert len(span.to_frame()) == sum(map(len, span.steps))
+
+
+def test_a_view_has_a_row_for_what_was_followed_and_for_the_reasoning(span: SpanAttribution) -> None:
+    drawn = data(span.plot())
+    written = [f"reasoning: {token}" for token in span.tokens[A:B]]
+    assert [seen(label) for label in drawn["labels"]] == [
+        "through the reasoning", "all targets", *span.targets, *written
+    ]  # fmt: skip
+    values = torch.tensor(drawn["values"])
+    assert values.shape == (len(span.tokens), 2 + len(span.targets) + len(written))
+    assert int(values[:, 0].argmax()) == int(span.through.argmax())
+    assert values[A:B, 0].tolist() == [0] * (B - A)
+
+
+# ------------------------------------------------------------------------------------------------------------ files
+def test_it_goes_through_a_file(span: SpanAttribution, tmp_path: Path) -> None:
+    path = tmp_path / "span"
+    span.save(path)
+    loaded = SpanAttribution.load(path)
+    assert torch.equal(loaded.through, span.through) and torch.equal(loaded.hops, span.hops)
+    assert (repr(loaded), loaded.cost, repr(loaded.direct)) == (repr(span), span.cost, repr(span.direct))
+    assert [same(one.scores, other.scores) for one, other in zip(loaded.reasoning, span.reasoning, strict=True)]
+    for saved, version in ((span, "2"), (span.direct, "1")):  # which older versions go on reading
+        saved.save(path)
+        with safe_open(path, "pt") as file:
+            assert file.metadata()["version"] == version
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_file_with_another_reasoning_is_refused(span: SpanAttribution, tmp_path: Path) -> None:
+    path, kept = tmp_path / "span", {}
+    span.save(path)
+    tensor_storage.load(path, FORMAT, VERSION, kept.update)
+    steps, reasoning = kept["steps"], kept["reasoning"]
+    for wrong, message in (
+        (reasoning[::-1], "its reasoning have"),
+        (reasoning[::2], "its reasoning have"),
+        ([*reasoning, *steps], "its reasoning have"),
+        ([reasoning[0] | {"target": "x"}], "reasoning 0: its target is 'x'"),
+        ("none", "its reasoning is 'none'"),
+        ([5], "its reasoning is"),
+    ):
+        tensor_storage.save(path, FORMAT, VERSION, kept | {"reasoning": wrong})
+        with pytest.raises(ValueError, match=rf"span is a damaged {FORMAT} file: .*{message}"):
+            SpanAttribution.load(path)
+    tensor_storage.save(path, FORMAT, VERSION, kept | {"reasoning": []})
+    assert SpanAttribution.load(path).reasoning == ()
