@@ -4,13 +4,13 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from heta_lens.model.model_protocol import KeysValues, Model
+from heta_lens.model.model_protocol import KeysValues, Model, bare, wrapped
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,10 +66,21 @@ class BridgeReuse(KeyValueReuse):
         cache = DynamicCache()
         for layer, (keys, values) in enumerate(prefix if start else []):
             cache.update(keys, values, layer)
-        return {"past_key_values": cache}
+        return dict.fromkeys(self._names, cache) | {"use_cache": True}  # which TransformerLens turns off otherwise
 
     def grown(self, arguments: Mapping[str, Any]) -> KeysValues:
-        return [(layer.keys, layer.values) for layer in arguments["past_key_values"].layers]
+        return [(layer.keys, layer.values) for layer in arguments[self._names[0]].layers]
+
+    @cached_property
+    def _names(self) -> list[str]:
+        """What the cache is called, by the model and, where transformers gives it another name, by TransformerLens.
+
+        Since transformers 5.24 it is ``cache``, which the attention of TransformerLens 4.3 does not know.
+        """
+        if "cache" not in _parameters(wrapped(self.model)):
+            return ["past_key_values"]
+        block = bare(cast(Any, self.model).blocks[0])
+        return ["cache", "layer_past"] if "cache" in _parameters(block) else ["cache"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +110,11 @@ def key_value_reuse(model: Model) -> KeyValueReuse:
 
 
 def is_hooked_transformer(model: Model) -> bool:
-    return "past_kv_cache" in inspect.signature(cast(nn.Module, model).forward).parameters
+    return "past_kv_cache" in _parameters(cast(nn.Module, model))
+
+
+def _parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(module.forward).parameters
 
 
 def _first_positions(axis: int, count: int, batch: int, kept: Tensor) -> Tensor:

@@ -30,3 +30,8 @@ class Model(Protocol):
 def wrapped(model: Any) -> Any:
     """The Hugging Face model inside a bridge, whose root is not one of the bridge's modules; else the model itself."""
     return getattr(model, "original_model", model)
+
+
+def bare(module: Any) -> Any:
+    """The Hugging Face module inside a module of a bridge, which no hook of TransformerLens watches; else itself."""
+    return getattr(module, "original_component", module)

@@ -8,7 +8,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from heta_lens.model.model_protocol import wrapped
+from heta_lens.model.model_protocol import bare, wrapped
 
 PLAIN = (Tensor, nn.Parameter)  # exactly these: classes derived from them pack or scale their numbers
 
@@ -84,8 +84,3 @@ def output_weights(attention: Any, heads: int, d_head: int, dtype: torch.dtype) 
     units = torch.cat([torch.eye(heads * d_head), torch.zeros(1, heads * d_head)]).to(device, dtype)
     images = projection(units)  # all at once, since offloaded weights are loaded anew for each run
     return rearrange(images[:-1] - images[-1], "(head d_head) d -> head d_head d", head=heads)
-
-
-def bare(module: Any) -> Any:
-    """The module inside a bridge's, which no hook of TransformerLens watches."""
-    return getattr(module, "original_component", module)

@@ -1,12 +1,17 @@
 """Whether runs continue from kept keys and values is tried, and the reason is given where they do not."""
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from helpers import zoo
 from helpers.asking import predict
+from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.model_protocol import KeysValues
 from heta_lens.prediction.prefix_reuse_check import reusable_prefix
 
 
@@ -34,8 +39,45 @@ def test_a_run_that_predicts_something_else_is_noticed(build: Any) -> None:
 
 @pytest.mark.parametrize("build", zoo.models("bridge-native"))
 def test_a_model_that_keeps_nothing_is_run_in_full(build: Any) -> None:
-    kept, why = tried(build)
-    assert kept is None and why.startswith("off: ")
+    assert tried(build) == (None, "off: only 0 of this model's 2 layers keep keys and values")
+
+
+@pytest.fixture
+def certain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every model predicts token 7 with a probability of one, to rounding, whatever came before."""
+    run = ModelAdapter.run
+
+    def surely(self: ModelAdapter, *args: Any, **options: Any) -> Tensor:
+        return run(self, *args, **options) + 60 * torch.nn.functional.one_hot(torch.tensor(7), self.vocabulary)
+
+    monkeypatch.setattr(ModelAdapter, "run", surely)
+
+
+@pytest.mark.usefixtures("certain")
+@pytest.mark.parametrize("build", zoo.models("bridge-gpt2|hooked-llama"))
+def test_a_certain_prediction_does_not_hide_that_the_prefix_is_ignored(
+    build: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tried(build)[1] == "on"
+    resume = ModelAdapter.resume
+
+    def without_prefix(self: ModelAdapter, kept: KeysValues, start: int, stop: int, batch: int) -> dict[str, Any]:
+        return resume(self, kept, 0, stop - start, batch)
+
+    def of_something_else(factor: float) -> Callable[..., dict[str, Any]]:
+        return lambda self, kept, *rest: resume(self, [(factor * keys, values) for keys, values in kept], *rest)
+
+    monkeypatch.setattr(ModelAdapter, "resume", without_prefix)
+    assert "changes those of layer 0 (from shape" in tried(build)[1]
+    for factor in (2, math.nan):
+        monkeypatch.setattr(ModelAdapter, "resume", of_something_else(factor))
+        assert "changes those of layer 0 (off by" in tried(build)[1]
+
+
+@pytest.mark.usefixtures("certain")
+@pytest.mark.parametrize("build", zoo.models("bridge-gpt2"))
+def test_a_certain_prediction_does_not_hide_what_becomes_of_the_other_tokens(build: Any) -> None:
+    assert "changes the prediction of unlikely tokens (off by" in tried(build, wrong=0.1)[1]
 
 
 @pytest.mark.parametrize("build", zoo.models("bridge-gpt2"))
