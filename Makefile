@@ -2,9 +2,11 @@
 PYTHON ?= python3
 TL3 := .venv/tl3/bin
 TL4 := .venv/tl4/bin
+# TransformerLens 4.3 passes the cache to transformers 5.24 by its former name.
+RENAMED := -W "ignore:\`past_key_values\` is deprecated:FutureWarning"
 DEFAULT := not every_model and not thorough and not nightly
 
-.PHONY: help quick test test-all nightly fuzz test-tl3 test-tl4 lint types docs format notebooks oracles demo model bench hooks clean
+.PHONY: help quick test test-all nightly newest fuzz test-tl3 test-tl4 lint types docs format notebooks oracles demo model bench hooks clean
 
 help:  ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,6 +30,9 @@ test-all: lint types docs .venv/tl3/ready .venv/tl4/ready  ## every kind of mode
 nightly: .venv/tl3/ready  ## thousands of cases each (intervals, interrupts, damaged files), and types checked at run time
 	$(TL3)/python -m pytest -n auto -m nightly
 	$(TL3)/python -m pytest -n auto --jaxtyping-packages=heta_lens,beartype.beartype
+
+newest: .venv/newest/ready  ## the tests that touch what differs between the lines, with the newest versions of everything
+	.venv/newest/bin/python -m pytest -n auto -m "$(DEFAULT) and both_lines" $(RENAMED)
 
 fuzz: .venv/tl3/ready  ## feed 10,000 damaged files to every reader (SEED=0)
 	PYTHONPATH=tests $(TL3)/python -m helpers.fuzz --seed $(or $(SEED),0)
@@ -91,6 +96,11 @@ clean:  ## remove the environments and all caches
 	$(PYTHON) -m venv .venv/$*
 	.venv/$*/bin/python -m pip install --quiet --constraint $< torch
 	.venv/$*/bin/python -m pip install --quiet --constraint $< --editable '.[dev]'
+	touch $@
+
+.venv/newest/ready: pyproject.toml
+	$(PYTHON) -m venv .venv/newest
+	.venv/newest/bin/python -m pip install --quiet --upgrade --editable '.[dev]'
 	touch $@
 
 .venv/oracles/ready:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:  # loaded on first use: `import heta_lens` takes no time
     from heta_lens.methods.base import Method
     from heta_lens.methods.heta.fit_weights import fit_weights
     from heta_lens.methods.heta.heta import Heta
+    from heta_lens.methods.memory_by_dry_run import estimate_memory
     from heta_lens.methods.method_registry import METHODS
     from heta_lens.model.hook_sites import lean_names_filter, names_filter
     from heta_lens.model.loading import load_demo_model, load_model
@@ -35,6 +36,7 @@ __all__ = [
     "chat",
     "data",
     "estimate",
+    "estimate_memory",
     "evaluation",
     "fit_weights",
     "lean_names_filter",
@@ -55,6 +57,7 @@ _MODULES = {
     "Heta": "methods.heta.heta",
     "Prediction": "prediction.prediction",
     "SpanAttribution": "span_attribution",
+    "estimate_memory": "methods.memory_by_dry_run",
     "fit_weights": "methods.heta.fit_weights",
     **dict.fromkeys(("lean_names_filter", "names_filter"), "model.hook_sites"),
 }

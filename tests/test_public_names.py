@@ -13,7 +13,16 @@ def test_nothing_but_the_public_names_is_exported() -> None:
     assert set(heta_lens.__all__) == {
         *("METHODS", "Attribution", "Heta", "Method", "Prediction", "SpanAttribution", "__version__"),
         *("ChatPrompt", "chat", "lean_names_filter", "names_filter"),
-        *("attribute", "attribute_batch", "attribute_span", "estimate", "fit_weights", "load_demo_model", "load_model"),
+        *(
+            "attribute",
+            "attribute_batch",
+            "attribute_span",
+            "estimate",
+            "estimate_memory",
+            "fit_weights",
+            "load_demo_model",
+            "load_model",
+        ),
         *("causal", "data", "evaluation", "metrics", "plots"),
     }
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from math import nan
+from math import ceil, nan
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from heta_lens._util.token_share import token_count
 from heta_lens.methods.base import Method
 from heta_lens.methods.heta.hessian import HessianOperator, hessian
 from heta_lens.methods.heta.heta import Heta
-from heta_lens.methods.heta.heta_cost_estimate import Positions, cheaper_options, counts, longest_run
+from heta_lens.methods.heta.heta_cost_estimate import Positions, cheaper_options, counts, longest_run, product_batches
 from heta_lens.model.batching import Batches
 from heta_lens.model.locking import one_at_a_time
 from heta_lens.model.memory_estimates import available
@@ -154,11 +154,13 @@ def _heta_cost(method: Heta, prediction: Prediction, speed: Speed, free: int) ->
     full = _heta_cost(method.full, prediction, speed, free) if method.audit and method.recipe.cheaper else None
     room = _memory(method, prediction, own.hvps, free)
     n = len(prediction)
+    again = 2 * ceil(own.hvps / room.batch) if method.checkpoint else 0  # runs of every block
+    own.ran.graphs += again * n
     return Estimate(
         options=method.chosen,
         tokens=n,
-        forwards=own.forwards + (full.forwards if full else 0),
-        backwards=own.backwards + (full.backwards if full else 0),
+        forwards=own.forwards + again + (full.forwards if full else 0),
+        backwards=own.backwards + again + (full.backwards if full else 0),
         hvps=own.hvps,
         runs=own.ran.runs / n + (full.runs if full else 0),
         seconds=speed.of(own.ran) + CHECKS * n * speed.forward + (full.seconds if full else 0),
@@ -177,14 +179,15 @@ class Memory(NamedTuple):
 
 def _memory(method: Heta, prediction: Prediction, hvps: int, free: int) -> Memory:
     prompt, sizes, n = prediction.prompt, prediction.adapter.sizes, len(prediction)
-    longest, bytes_held = longest_run(method, method.segments(prediction)), sizes.forward(n, n)
+    segments = method.segments(prediction)
+    longest, bytes_held = longest_run(method, segments), sizes.forward(n, n)
     batch, room = 1, int(free / HELD)
     if method.weights[1]:
         batch = prompt.batches(method.batch, longest, free=room).of(longest)
         bytes_held = max(bytes_held, batch * sizes.forward(longest, n))
     if hvps:
-        batch = min(hvps, prompt.batches(method.batch, longest, products=True, free=room).of(longest))
-        bytes_held = max(bytes_held, sizes.graph(longest, n) + batch * sizes.product(longest, n))
+        batch, how = min(hvps, product_batches(method, segments, room).of(longest)), {"checkpoint": method.checkpoint}
+        bytes_held = max(bytes_held, sizes.graph(longest, n, **how) + batch * sizes.product(longest, n, **how))
     return Memory(round(HELD * bytes_held), batch)
 
 

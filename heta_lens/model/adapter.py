@@ -160,9 +160,13 @@ class ModelAdapter:
         *,
         read: Places = (-1,),
         past: Mapping[str, Any] | None = None,
+        site: str | None = None,
     ) -> Float[Tensor, "batch read vocab"]:
-        """The same of a single block, of what enters it: logits, if it is the last. Counted by who asks for many."""
-        entering = {self.stream_name(layer): put(stream)}
+        """The same of a single block, of what enters it: logits, if it is the last. Counted by who asks for many.
+
+        With a ``site``, of what is put in there, before the block.
+        """
+        entering = {site or self.stream_name(layer): put(stream)}
         return self._run(ids, {**entering, **(hooks or {})}, read, False, past or {}, range(layer, layer + 1))
 
     @one_at_a_time("self")  # another thread's hooks must not say where positions are dropped

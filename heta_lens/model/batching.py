@@ -99,6 +99,7 @@ def choose_batches(
     keys: int,
     *,
     products: bool,
+    checkpoint: bool = False,
     read: int,
     free: int | None = None,
 ) -> Batches:
@@ -110,20 +111,17 @@ def choose_batches(
     if wanted != "auto":
         batches = Batches(int(wanted))
     else:
-        copies = _fitting(
-            sizes, device, queries, keys, products, read, available(device) // 2 if free is None else free
-        )
+        room = available(device) // 2 if free is None else free
+        if products:
+            room -= sizes.graph(queries, keys, checkpoint=checkpoint)
+            copy = sizes.product(queries, keys, checkpoint=checkpoint)
+        else:
+            copy = sizes.forward(queries, keys, read)
+        most = MOST_COPIES_ON_CPU if device.type == "cpu" else MOST_COPIES
+        copies = max(1, min(most, room // copy))
         batches = Batches(copies, _pace(sizes, device, keys, products))
     logger.debug("at most %d copies of %d positions at once, on %s", batches.of(queries), queries, device)
     return batches
-
-
-def _fitting(sizes: Sizes, device: torch.device, queries: int, keys: int, products: bool, read: int, free: int) -> int:
-    """How many copies fit into memory, within a limit."""
-    copy = sizes.product(queries, keys) if products else sizes.forward(queries, keys, read)
-    room = free - (sizes.graph(queries, keys) if products else 0)
-    most = MOST_COPIES_ON_CPU if device.type == "cpu" else MOST_COPIES
-    return max(1, min(most, room // copy))
 
 
 def _pace(sizes: Sizes, device: torch.device, keys: int, products: bool) -> Pace:

@@ -25,15 +25,20 @@ class Sizes(NamedTuple):
         layer = queries * (6 * self.d_model + 4 * self.d_mlp + 4 * self.heads * keys)
         return self.itemsize * (layer + 2 * self.layers * keys * self.d_model + 4 * read * self.vocabulary)
 
-    def graph(self, queries: int, keys: int) -> int:
-        """Bytes of the graph of g's gradient."""
-        layer = queries * (20 * self.d_model + 10 * self.d_mlp + 6 * self.heads * keys)
-        return self.itemsize * self.layers * layer
+    def graph(self, queries: int, keys: int, *, checkpoint: bool = False) -> int:
+        """Bytes of the graph of g's gradient; with ``checkpoint``, of one layer's, and what enters and leaves each."""
+        layer = self.itemsize * queries * (20 * self.d_model + 10 * self.d_mlp + 6 * self.heads * keys)
+        return layer + 2 * self._streams(queries) if checkpoint else self.layers * layer
 
-    def product(self, queries: int, keys: int) -> int:
+    def product(self, queries: int, keys: int, *, checkpoint: bool = False) -> int:
         """Bytes of a Hessian-vector product beside its graph: it passes through the layers up, and down again."""
-        layer = queries * (8 * self.d_model + 3 * self.d_mlp + 4 * self.heads * keys)
-        return self.itemsize * self.layers * layer
+        layer = self.itemsize * queries * (8 * self.d_model + 3 * self.d_mlp + 4 * self.heads * keys)
+        within = self.itemsize * queries * (14 * self.d_model + 7 * self.d_mlp + 16 * self.heads * keys)  # of a block
+        return within + self._streams(queries) if checkpoint else self.layers * layer
+
+    def _streams(self, queries: int) -> int:
+        """Bytes of what enters every layer, in float32."""
+        return 4 * self.layers * queries * self.d_model
 
 
 def sizes_of(config: Any, layers: int, vocabulary: int, itemsize: int) -> Sizes:

@@ -26,7 +26,7 @@ def check_attends_back(adapter: ModelAdapter, layer: int, pattern: Float[Tensor,
 
     Only the last two tokens are checked: padding before them attends to nothing, which looks like everything.
     """
-    if (pattern[:, -2:-1, -1] > 0).any():
+    if not (pattern[:, -2:-1, -1] > 0).logical_not().all():
         raise ValueError(
             f"{type(adapter.model).__name__} is not a decoder-only language model: "
             f"its layer {layer} attends to later tokens"

@@ -151,6 +151,13 @@ class Prompt:
         logits = self.logits_from(start, read=read, stop=stop, layer=layer)
         return lambda states: log_softmax(logits(states))
 
+    def through_block(
+        self, layer: int | None, start: int, end: int, states: Float[Tensor, "pos d"]
+    ) -> Float[Tensor, "pos d"]:
+        """What leaves a block at ``start:end``, by what enters it there; for None, the first, by embeddings."""
+        site = EMBED if layer is None else self.adapter.stream_name(layer)
+        return self.runner.through_block(layer or 0, start, end, states, site)
+
     def by_start(self, positions: Sequence[int], stop: int, start_cost: float | int) -> list[list[int]]:
         """Which tokens' runs should start together: all of them, where a later start saves nothing."""
         if not positions:
@@ -163,12 +170,14 @@ class Prompt:
         queries: int,
         *,
         products: bool = False,
+        checkpoint: bool = False,
         read: int = 1,
         free: int | None = None,
     ) -> Batches:
         """How many copies of runs of so many positions to run at once; the user's hooks only ever see one prompt."""
         wanted, sizes, device = 1 if self.one_by_one else wanted, self.adapter.sizes, self.adapter.device
-        return choose_batches(wanted, sizes, device, queries, len(self.ids), products=products, read=read, free=free)
+        kind = {"products": products, "checkpoint": checkpoint, "read": read}
+        return choose_batches(wanted, sizes, device, queries, len(self.ids), **kind, free=free)
 
     @property
     def one_by_one(self) -> bool:

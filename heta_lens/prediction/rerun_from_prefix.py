@@ -18,7 +18,8 @@ from torch import Tensor
 
 from heta_lens._util.work_counting import counting
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.hooking import BatchHook, Places, put, put_positions
+from heta_lens.model.hook_sites import EMBED, stream_name
+from heta_lens.model.hooking import BatchHook, Places, note, put, put_positions
 from heta_lens.model.locking import one_at_a_time
 from heta_lens.model.model_protocol import KeysValues
 from heta_lens.prediction.block_alone_check import BlocksAlone, blocks_alone
@@ -148,6 +149,20 @@ class Runner:
                 hooks[self.adapter.stream_name(layer)] = put_positions(clean, part.stop, part.tail)
         ids, first = self._ids(0, last, batch), self.first_block(part)
         return self.adapter.run(ids, hooks, read=part.read, whole=self.one_by_one, first=first)
+
+    def through_block(
+        self, layer: int, start: int, end: int, states: Float[Tensor, "pos d"], site: str
+    ) -> Float[Tensor, "pos d"]:
+        """What leaves a block at ``start:end``, if these states are put in there before it; the rest stays clean."""
+        kept = self.kept if start else None
+        begin = start if kept else 0
+        clean = self._clean(begin, start, 1, None if site == EMBED else layer)
+        past = self.adapter.resume(kept, start, end, 1) if kept else None
+        left = dict[int, Tensor]()
+        hooks = {stream_name(layer + 1, layer + 1): note(left, layer)}
+        entering = torch.cat([clean, states[None]], 1)
+        self.adapter.run_block(layer, self._ids(begin, end, 1), entering, hooks, past=past, site=site)
+        return left[layer][0, start - begin :].to(states)
 
     def _ids(self, start: int, stop: int, batch: int) -> Int[Tensor, "batch pos"]:
         return repeat(self.ids[start:stop], "pos -> batch pos", batch=batch)

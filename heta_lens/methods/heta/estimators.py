@@ -114,6 +114,7 @@ class Probed(Estimator):
     support: Support
     norm: Norm
     interactions: bool
+    checkpoint: bool
 
     @property
     def draws(self) -> int:
@@ -186,7 +187,7 @@ class ProbedHessian(Probed):
         return replace(self, support="row", interactions=False).estimate(problem, every_probe(problem, self.probes))
 
     def hessian_from(self, problem: Problem) -> HessianFrom:
-        return partial(problem.segment.hessian_from, problem.batches, problem.done)
+        return partial(problem.segment.hessian_from, problem.batches, problem.done, checkpoint=self.checkpoint)
 
     def cost(self, problem: Problem) -> Products:
         scored, bound = len(problem.segment.scored_range), self.stops and bool(self.prune)
@@ -250,7 +251,8 @@ class LowRankHessian(Probed):
         probes, tokens = signs(segment, self.seed, wanted), [position - segment.window.start for position in wanted]
         every = torch.stack(probes(range(len(segment.states))), 1)
         tests = partial(gaussian, self.seed, segment.window.start)
-        low = low_rank(segment.hessian_from(problem.batches, problem.done, 0), self.rank, tests, every)
+        operator = segment.hessian_from(problem.batches, problem.done, 0, checkpoint=self.checkpoint)
+        low = low_rank(operator, self.rank, tests, every)
         own = self.support == "block" and not self.interactions  # a token's own block is all that is looked at
         samples = curvature(
             partial(low.part, length=1 if own else None),

@@ -21,19 +21,20 @@ def gate_of_variant(
     if options.recipe.gate != "flow":
         ones = torch.ones_like(prediction.embeddings[:, 0])
         return (ones / len(ones) if options.recipe.gate == "uniform" else ones), {}
-    whole, total = _flow(options, prediction)
+    whole, total = flow_gate(options, prediction)
     if not options.recipe.windowed:
         return whole, {"gate_total": total}
     spans, windowed = options.windows_over(prediction), whole
     if options.window_gate == "per_window":
         if options.window_mode == "chunk":
-            parts = [_flow(options, segment.prediction)[0] for segment in segments]
+            parts = [flow_gate(options, segment.prediction)[0] for segment in segments]
         else:
             parts = [whole[slice(*span)] for span in spans]
         windowed = window_gate(parts, spans, len(whole))
     return windowed, {"gate_total": total, "windows": len(spans), "window_leakage": leakage(whole, windowed)}
 
 
-def _flow(options: HetaOptions, prediction: Prediction) -> tuple[Float[Tensor, "pos"], float]:
+def flow_gate(options: HetaOptions, prediction: Prediction) -> tuple[Float[Tensor, "pos"], float]:
+    """M of the whole context, and its normaliser."""
     norms = norms_by_layer(prediction.values, prediction.output_weights, options.value_norm)
     return gate(prediction.patterns, norms, options.flow)

@@ -150,13 +150,13 @@ def pulled_back(
 
 
 def _backward(outputs: Tensor, inputs: Tensor, done: Done, directions: Tensor) -> Tensor:
-    products = _in_one_backward(outputs, inputs, directions)
+    products = in_one_backward(outputs, inputs, directions)
     done(len(directions))
     return products
 
 
-def _in_one_backward(outputs: Tensor, inputs: Tensor, directions: Tensor) -> Tensor:
-    """All in one backward pass where it can be batched, else one by one."""
+def in_one_backward(outputs: Tensor, inputs: Tensor, directions: Tensor) -> Tensor:
+    """Each direction's product with the transposed Jacobian: all in one backward pass if it can be batched."""
     if not outputs.requires_grad:  # they are constant
         return inputs.new_zeros(len(directions), *inputs.shape)
     backward = partial(torch.autograd.grad, outputs, inputs, retain_graph=True, allow_unused=True)

@@ -30,7 +30,7 @@ from heta_lens.methods.heta.audit import audited
 from heta_lens.methods.heta.curvature import Curvature
 from heta_lens.methods.heta.estimators import Estimator, ProbedHessian, Problem, every_probe
 from heta_lens.methods.heta.gate_of_variant import gate_of_variant
-from heta_lens.methods.heta.heta_cost_estimate import cheaper_way, longest_run, work_ahead
+from heta_lens.methods.heta.heta_cost_estimate import cheaper_way, longest_run, product_batches, work_ahead
 from heta_lens.methods.heta.heta_diagnostics import score_facts, warn_of_doubts
 from heta_lens.methods.heta.heta_options import HetaOptions
 from heta_lens.methods.heta.information import Information
@@ -83,6 +83,8 @@ class Heta(HetaOptions, Method):
       score; ``probes`` is then the most it gets
     - ``prune``: do not probe tokens whose curvature will not add more than this share of the largest score, by the 95 %
       end of the row form (``probes`` more products, a window), which is never below the block's; they keep an S of 0
+    - ``checkpoint``: hold the gradient graph of one block at a time instead of all blocks'; in return, every batch of
+      products runs the blocks twice more, so that a large ``batch`` saves time
     - ``batch``: copies of the context alive at once; a smaller one needs less memory and changes nothing else
     - ``progress``: show a progress bar; None shows it on a terminal or in a notebook
     """
@@ -133,6 +135,8 @@ class Heta(HetaOptions, Method):
                 "window_mode='chunk' runs parts of the prompt alone, where hooks on the model would find other "
                 "positions: use 'frozen' or 'restrict'"
             )
+        if self.checkpoint and self.probed and not (alone := prediction.prompt.runner.alone).same:
+            raise ValueError(f"checkpoint=True runs blocks one at a time, but {alone.why}: leave it out")
         if self.audit and self.recipe.cheaper:
             self.full.check(prediction)
         prediction.mask_vector(self.mask)
@@ -254,10 +258,10 @@ def _scored(method: Heta, gated: Gated, masked: Masked, work: Work) -> Attributi
 
 def _curvature(method: Heta, gated: Gated, parts: Parts, work: Work) -> tuple[Curvature | None, dict[str, Any]]:
     """Step 3: S, and how sure it is."""
-    estimator, prediction = method.estimator, gated.prediction
+    estimator = method.estimator
     if estimator is None:
         return None, {}
-    batches = prediction.prompt.batches(method.batch, longest_run(method, gated.segments), products=True)
+    batches = product_batches(method, gated.segments)
     problems = [Problem(segment, batches, partial(work.add, "hvps")) for segment in gated.segments]
     if isinstance(estimator, ProbedHessian) and estimator.stops:
         curvature, facts = estimate_until_sure(estimator, problems, parts, method.balance)

@@ -10,7 +10,7 @@ from heta_lens.methods.heta.estimators import Problem, Products
 from heta_lens.methods.heta.heta_options import HetaOptions
 from heta_lens.methods.heta.segments import Segment
 from heta_lens.methods.layer_reading import pattern_runs, value_runs
-from heta_lens.model.batching import GRAPH, MASKED, PRODUCT, per_product
+from heta_lens.model.batching import GRAPH, MASKED, PRODUCT, Batches, per_product
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.prompt import TAIL
 
@@ -112,6 +112,12 @@ def longest_run(options: HetaOptions, segments: Sequence[Segment]) -> int:
     return len(prediction) if prediction.prompt.kept is None else min(span + TAIL, len(prediction))
 
 
+def product_batches(options: HetaOptions, segments: Sequence[Segment], free: int | None = None) -> Batches:
+    """How many products to take at once."""
+    prompt, longest = segments[0].whole.prompt, longest_run(options, segments)
+    return prompt.batches(options.batch, longest, products=True, checkpoint=options.checkpoint, free=free)
+
+
 def held_between(options: HetaOptions, segment: Segment) -> bool:
     """Whether positions between this window and the tail keep what they had."""
     frozen = options.recipe.windowed and options.window_mode == "frozen"
@@ -155,6 +161,9 @@ def cheaper_options(method: Cheaper, prediction: Prediction) -> Iterator[Cheaper
     unwanted |= method.without_effect.keys()
     kept: dict[str, Any] = {name: value for name, value in method.chosen.items() if name not in unwanted}
     with_options = type(method)
+    if not method.checkpoint:
+        own = {name: value for name, value in method.chosen.items() if name not in method.without_effect}
+        yield with_options(**own, checkpoint=True)
     if method.support == "block":
         yield from (with_options(**kept, groups=few) for few in GROUPS if few < (method.groups or len(prediction)))
         yield with_options(**kept, support="row")

@@ -56,6 +56,7 @@ class HetaOptions(Options):
     audit: bool = False
     tolerance: Annotated[float | int | None, AtLeast(0)] = None
     prune: Annotated[float | int, AtLeast(0)] = 0.0
+    checkpoint: bool = False
     seed: Seed = 0
     batch: Batch = "auto"
 
@@ -232,6 +233,17 @@ CONTRADICTIONS = [
     Contradiction(
         lambda o: o.interactions and (o.support, o.norm) == ("row", "hutchinson"),
         "interactions=True does not go with support='row', whose probes do not separate tokens",
+    ),
+    Contradiction(
+        lambda o: o.variant == "gn",
+        "checkpoint=True does not go with variant='gn', whose products pass through all blocks at once",
+        "checkpoint",
+    ),
+    Contradiction(
+        lambda o: o.recipe.windowed and o.window_mode == "frozen",
+        "checkpoint=True does not go with window_mode='frozen', whose windows are run in two parts; "
+        "smaller windows need less memory",
+        "checkpoint",
     ),
     *_early_stopping("prune"),
     Contradiction(

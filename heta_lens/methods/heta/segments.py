@@ -13,7 +13,8 @@ from torch import Tensor
 from heta_lens._util.divergence import Divergence
 from heta_lens._util.target_kinds import members, sides
 from heta_lens._util.work_counting import Done
-from heta_lens.methods.heta.hessian import HessianOperator, differentiate, gauss_newton, hessian
+from heta_lens.methods.heta.blockwise_hessian import BlockwiseHessian
+from heta_lens.methods.heta.hessian import HessianOperator, differentiate, gauss_newton, hessian, uncounted
 from heta_lens.methods.heta.information import Information, Logits, Reference, information
 from heta_lens.methods.heta.random_probes import rademacher
 from heta_lens.methods.heta.second_derivative_check import check_twice_differentiable
@@ -96,11 +97,37 @@ class Segment:
         """The same, as far as it can be known without setting anything up."""
         return self.whole.prompt.kept is not None and len(self.window_range) > SHORT
 
-    def hessian_from(self, batches: Batches, done: Done, place: int) -> HessianOperator:
-        """The Hessian of g from a place in the window on."""
+    def hessian_from(self, batches: Batches, done: Done, place: int, *, checkpoint: bool = False) -> HessianOperator:
+        """The Hessian of g from a place in the window on; with ``checkpoint``, of one block's graph at a time."""
+        if checkpoint and self._first_block < self.prediction.adapter.layers - 1:
+            return self._blockwise_from(batches, done, place)
         objective = self.prediction.objective_from(self.start + place, self.stop, self.layer)
         with self._in_closed_form():
             return hessian(objective, self.states[place:], batches, done)
+
+    @property
+    def _first_block(self) -> int:
+        return self.layer or 0
+
+    def _blockwise_from(self, batches: Batches, done: Done, place: int) -> BlockwiseHessian:
+        prediction, start, last = self.prediction, self.start + place, self.prediction.adapter.layers - 1
+        own = [self.layer, *range(self._first_block + 1, last + 1)]  # where each block is entered, and the top
+        entering = [prediction.states(layer)[start:] for layer in own]
+        top = prediction.objective_from(start, layer=last)
+
+        def block(layer: int | None, states: Float[Tensor, "pos d"]) -> Float[Tensor, "pos d"]:
+            with self._in_closed_form():
+                return prediction.prompt.through_block(layer, start, len(prediction), states)
+
+        def top_hessian() -> HessianOperator:
+            with self._in_closed_form():
+                return hessian(top, entering[-1], batches, uncounted)
+
+        def top_gradient() -> Float[Tensor, "pos d"]:
+            return differentiate(top, entering[-1], again=False)[1]
+
+        blocks = [partial(block, layer) for layer in own[:-1]]
+        return BlockwiseHessian(blocks, entering, top_hessian, top_gradient, batches, done)
 
     def gauss_newton_from(self, batches: Batches, done: Done, place: int) -> HessianOperator:
         """The same of its Gauss–Newton form."""

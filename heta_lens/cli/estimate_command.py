@@ -1,0 +1,66 @@
+"""``heta-lens estimate``: how much memory HETA takes on a model that is not there, and what takes less."""
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from heta_lens.cli.application import command
+from heta_lens.cli.errors_and_messages import errors_in_a_line, say
+
+if TYPE_CHECKING:
+    from heta_lens.methods.memory_by_dry_run import MemoryEstimate
+
+CONFIG = "A folder with a config.json, or a name on the Hugging Face hub. Weights are neither needed nor read."
+MEMORY = "How much memory the GPUs have, all together, such as 80GB or 640GiB."
+OPTIONS = "An option of HETA, such as variant=win; may be repeated."
+UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+@command()
+def estimate(
+    config: Annotated[str, typer.Option(help=CONFIG)],
+    tokens: Annotated[int, typer.Option(help="How long the prompt is.")],
+    gpu_memory: Annotated[str, typer.Option(metavar="SIZE", help=MEMORY)],
+    dtype: Annotated[str | None, typer.Option(help="bfloat16, float16 or float32; by default the model's own.")] = None,
+    option: Annotated[list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help=OPTIONS)] = None,
+) -> None:
+    """Predict how much memory HETA takes on a model, without the model; and what takes less, if it is too much."""
+    with errors_in_a_line():
+        size = bytes_of(gpu_memory)
+        from heta_lens import estimate_memory
+        from heta_lens._util.option_text import keywords
+
+        with Console(stderr=True).status("running every step on tensors without data …"):
+            predicted = estimate_memory(config, tokens, memory=size, dtype=dtype, **keywords(option or []))
+        say(f"{predicted.model}, {tokens:,} tokens, {gpu_memory}: predicted")
+        Console().print(_table(predicted))
+
+
+def bytes_of(size: str) -> int:
+    """``"80GB"`` in bytes."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MGT]i?B)", size, re.IGNORECASE)
+    units = {name.lower(): factor for name, factor in UNITS.items()}
+    if match is None:
+        raise ValueError(f"--gpu-memory {size}: give a number and a unit, one of {', '.join(UNITS)}")
+    return int(float(match[1]) * units[match[2].lower()])
+
+
+def _table(predicted: "MemoryEstimate") -> Table:
+    """A row for each choice of options, in GiB; a step's copies of the prompt behind its size."""
+    steps = list(dict.fromkeys(step for each in (predicted, *predicted.smaller) for step in each.steps))
+    numbers = [Column(name, justify="right") for name in ("GiB in all", "weights", "cache", *steps)]
+    table = Table(Column("options", no_wrap=True), *numbers, "fits", box=None, padding=(0, 2, 0, 0))
+    for each in (predicted, *predicted.smaller):
+        sizes = [each.needed, each.weights, each.cache]
+        by_step = [_size(each.steps[step], each.batches.get(step)) if step in each.steps else "" for step in steps]
+        cells = [each.name, *map(_size, sizes), *by_step, "yes" if each.fits else "no"]
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _size(size: int, copies: int | None = None) -> str:
+    return f"{size / 2**30:,.1f}" + (f" (×{copies})" if copies else "")

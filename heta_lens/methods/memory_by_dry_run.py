@@ -1,0 +1,231 @@
+"""How much memory HETA takes on a model that is not there: every step runs once, on tensors without data."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from einops import repeat
+
+from heta_lens._util.dry_run import DryRun
+from heta_lens._util.options import check_at_least
+from heta_lens.methods.heta.gate_of_variant import flow_gate
+from heta_lens.methods.heta.hessian import uncounted
+from heta_lens.methods.heta.heta import Heta
+from heta_lens.methods.heta.heta_cost_estimate import counts, longest_run, product_batches
+from heta_lens.methods.heta.low_rank import OVERSAMPLING
+from heta_lens.methods.heta.segments import Segment
+from heta_lens.model.absent_model import absent_model, weights
+from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.batching import Batches
+from heta_lens.model.hook_sites import EMBED, lean_names_filter
+from heta_lens.model.model_protocol import wrapped
+from heta_lens.prediction.cached_activations import Activations
+from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.prompt import Prompt
+
+GIB = 2**30
+LOW_RANKS = 2  # times the rank: the directions that a low rank is found with, and their products
+FEW = 3  # copies that are run; more add as much each
+PARTS, WINDOWS = 4, (512, 128)  # that are proposed: the last quarter of the layers, and windows
+SHARED = ("flow", "value_norm", "mask", "kl", "batch")  # options that every variant has
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes that HETA's tensors take at once, on all devices together; what the allocator wastes comes on top.
+
+    ``steps`` are the most that each of them holds beside the ``weights`` and the ``cache``, with ``batches`` copies of
+    the prompt at once.
+    """
+
+    model: str
+    options: dict[str, Any]
+    tokens: int
+    weights: int
+    cache: int
+    steps: Mapping[str, int]
+    batches: Mapping[str, int]
+    forwards: int
+    hvps: int
+    memory: int
+    smaller: tuple["MemoryEstimate", ...] = ()
+
+    @property
+    def needed(self) -> int:
+        return self.weights + self.cache + max(self.steps.values())
+
+    @property
+    def fits(self) -> bool:
+        return self.needed <= self.memory
+
+    @property
+    def name(self) -> str:
+        return ", ".join(f"{name}={value!r}" for name, value in self.options.items()) or "HETA as it is"
+
+    def __repr__(self) -> str:
+        lines = [
+            f"{self.model}, {self.tokens:,} tokens, {self.memory / GIB:.0f} GiB (predicted)",
+            f"weights {_gib(self.weights)}, cache {_gib(self.cache)}",
+            *(each._line for each in (self, *self.smaller)),
+        ]
+        return "\n".join(lines)
+
+    @property
+    def _line(self) -> str:
+        steps = ", ".join(f"{name} {_gib(size)}" for name, size in self.steps.items())
+        return f"  {self.name}: {_gib(self.needed)}{'' if self.fits else ', too much'} ({steps})"
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f} GiB"
+
+
+def estimate_memory(
+    config: Any, tokens: int, *, memory: float | int, dtype: torch.dtype | str | None = None, **options: Any
+) -> MemoryEstimate:
+    """How much memory would HETA take, on a model of which only the configuration is there, and what takes less?
+
+    Nothing is loaded, and no device is needed: the program itself runs on tensors that have no numbers.
+
+    Args:
+        config: a folder with a config.json, a name on the Hugging Face hub, or a configuration of transformers.
+        tokens: the length of the prompt.
+        memory: how many bytes the devices have, all together.
+        dtype: of weights and activations; by default what the configuration says.
+        options: those of `Heta`.
+    """
+    check_at_least("tokens", tokens, 2, whole=True)
+    check_at_least("memory", memory, 1)
+    method = Heta(**options)
+    adapter = ModelAdapter(absent_model(config, dtype))
+    with DryRun() as held:
+        prediction = prediction_without_data(adapter, tokens)
+        known = Known(held, adapter, held.now, int(memory), {"caching": held.peak() - held.now})
+        with prediction.running():
+            own = known.estimated(method, prediction)
+            if own.fits:
+                return own
+            others = [known.estimated(other, prediction) for other in _smaller(method, prediction)]
+    smaller = [other for other in others if other.needed < own.needed]
+    return replace(own, smaller=tuple(sorted(smaller, key=lambda other: -other.needed)))
+
+
+def prediction_without_data(adapter: ModelAdapter, tokens: int) -> Prediction:
+    """Of a lean cache of a prompt of so many tokens."""
+    ids = torch.zeros(1, tokens, dtype=torch.long, device=adapter.device)
+    with torch.no_grad():
+        cache = adapter.cache(ids, lean_names_filter)
+    cached = Activations({name: activation[0] for name, activation in cache.items()})
+    embeddings = cached[EMBED].float()
+    log_probs = torch.zeros(adapter.vocabulary, device=adapter.device)
+    return Prediction(Prompt(adapter, cached, ids[0], embeddings, {tokens: log_probs}, (), 0.0), tokens, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What holds for every method: what is held ``now``, the model's size, and the steps that are the same."""
+
+    held: DryRun
+    adapter: ModelAdapter
+    cache: int
+    memory: int
+    steps: dict[str, int]
+
+    @cached_property
+    def weights(self) -> int:
+        return sum(tensor.untyped_storage().nbytes() for tensor in weights(self.adapter.model))
+
+    @property
+    def model(self) -> str:
+        inner = wrapped(self.adapter.model)
+        count = sum(parameter.numel() for parameter in inner.parameters()) / 1e9
+        return f"{type(inner).__name__} of {count:.2f} billion parameters in {str(self.adapter.dtype).split('.')[-1]}"
+
+    def estimated(self, method: Heta, prediction: Prediction) -> MemoryEstimate:
+        prediction = replace(prediction, prompt=replace(prediction.prompt))  # which has nothing of former runs
+        free = max(1, (self.memory - self.weights - self.cache) // 2)  # as `attribute` leaves the other half alone
+        segments, work = method.segments(prediction), counts(method, prediction)
+        longest = longest_run(method, segments)
+        steps, batches = {"caching": self.steps["caching"]}, dict[str, int]()
+        if method.recipe.gate == "flow":
+            steps["gate"] = self._gate(method, prediction)
+        if method.weights[1]:
+            fitting = prediction.prompt.batches(method.batch, longest, free=free).of(longest)
+            batches["information"] = copies = min(fitting, len(prediction))
+            steps["information"] = self._most(_mask, segments, copies)
+        if method.estimator is not None:
+            fitting = product_batches(method, segments, free).of(longest)
+            batches["curvature"] = copies = max(1, min(fitting, work.hvps))
+            steps["curvature"] = self._most(partial(_bend, method), segments, copies)
+        return MemoryEstimate(
+            model=self.model,
+            options=method.chosen,
+            tokens=len(prediction),
+            weights=self.weights,
+            cache=self.cache,
+            steps=steps,
+            batches=batches,
+            forwards=work.forwards,
+            hvps=work.hvps,
+            memory=self.memory,
+        )
+
+    def _gate(self, method: Heta, prediction: Prediction) -> int:
+        """Of the whole context, which windows only add sums to."""
+        if "gate" not in self.steps:
+            self.held.peak()
+            flow_gate(method, prediction)
+            self.steps["gate"] = self.held.peak() - self.cache
+        return self.steps["gate"]
+
+    def _most(self, run: Callable[[Segment, int], object], segments: Sequence[Segment], copies: int) -> int:
+        """The most that any segment's run holds; of many copies, by what the third adds to two."""
+        different = [segments[place] for place in sorted({0, len(segments) // 2, len(segments) - 1})]
+
+        def most(few: int) -> int:
+            self.held.peak()
+            for segment in different:
+                run(segment, few)
+            return self.held.peak() - self.cache
+
+        if copies <= FEW:
+            return most(copies)
+        third = most(FEW)
+        return third + (copies - FEW) * (third - most(FEW - 1))
+
+
+@torch.no_grad()
+def _mask(segment: Segment, copies: int) -> None:
+    """So many masked copies at once."""
+    log_probs = segment.prediction.log_probs_from(segment.start, segment.stop)
+    states = segment.prediction.embeddings[segment.start : segment.stop]
+    log_probs(repeat(states, "pos d -> copy pos d", copy=copies))
+
+
+def _bend(method: Heta, segment: Segment, copies: int) -> None:
+    """A gradient graph, and so many products through it at once; or the gradient alone."""
+    if not method.probed:
+        segment.gradient()
+        return
+    if method.variant == "gn":
+        operator = segment.gauss_newton_from(Batches(copies), uncounted, 0)
+    else:
+        operator = segment.hessian_from(Batches(copies), uncounted, 0, checkpoint=method.checkpoint)
+    kept = LOW_RANKS * (method.rank + OVERSAMPLING) if "rank" in method.recipe.reads() else 0
+    _subspace = operator.like.new_empty(kept, *operator.like.shape)
+    operator.matmat(operator.like.new_zeros(copies, *operator.like.shape))
+
+
+def _smaller(method: Heta, prediction: Prediction) -> Iterator[Heta]:
+    """Options that take less memory, for the method as it is."""
+    if method.variant != "full" or not method.weights[0] or method.interactions:
+        return
+    shared = {name: value for name, value in method.chosen.items() if name in SHARED}
+    if not method.checkpoint:
+        yield Heta(checkpoint=True, **{name: method.chosen[name] for name in method.effective})
+    yield Heta(variant="ls", layers=max(1, prediction.adapter.layers // PARTS), **shared)
+    yield from (Heta(variant="win", window=window, **shared) for window in WINDOWS if window <= len(prediction) // 2)
+    yield Heta(variant="gs", **shared)
+    yield Heta(variant="kl_only", **shared)

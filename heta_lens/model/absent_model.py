@@ -1,0 +1,64 @@
+"""A model that is not there: built from its configuration, on the ``meta`` device, where weights have no numbers."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformer_lens.model_bridge import TransformerBridge
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
+
+from heta_lens.model.checkpoints import one_line
+from heta_lens.model.loading import DEMO
+from heta_lens.model.loading_options import dtype_named
+from heta_lens.model.model_protocol import Model, wrapped
+
+
+def absent_model(config: Any, dtype: torch.dtype | str | None = None) -> Any:
+    """A `TransformerBridge` of a configuration, its folder or its name on the hub; by default in its own precision.
+
+    Its tokenizer is only a placeholder. TransformerLens refuses architectures whose queries, keys and values are one
+    matrix (GPT-2, GPT-NeoX, Phi-3), which it can only take apart with their weights.
+    """
+    read = config if isinstance(config, PretrainedConfig) else read_config(config)
+    if getattr(read, "quantization_config", None) is not None:
+        raise ValueError(
+            f"this {read.model_type} model is saved quantised, whose memory depends on its kernels: estimate it "
+            "without quantization_config, and subtract what its weights save"
+        )
+    kind = dtype_named(dtype or read.dtype or torch.float32)
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(read, dtype=kind, attn_implementation="eager")
+        tokenizer = AutoTokenizer.from_pretrained(DEMO)
+        return TransformerBridge.boot_transformers(
+            read.model_type, hf_model=model, tokenizer=tokenizer, device="meta", dtype=kind
+        ).eval()
+    except Exception as error:  # whatever the libraries raise for architectures that they do not know
+        what = f"a {read.model_type} model cannot be built without its weights"
+        raise ValueError(f"{what}: {one_line(error)}") from error
+
+
+def read_config(config: Any) -> PretrainedConfig:
+    if not isinstance(config, str | os.PathLike):
+        raise TypeError(f"config={config!r} must be a folder, its config.json, a name on the hub or a PretrainedConfig")
+    path = Path(config).expanduser()
+    where = path.parent if path.name == "config.json" else path
+    try:
+        return AutoConfig.from_pretrained(str(where) if path.exists() else os.fspath(config))
+    except Exception as error:  # whatever a library raises for files it cannot read
+        raise ValueError(f"no configuration {str(config)!r} could be read: {one_line(error)}") from error
+
+
+def weights(model: Model) -> Iterator[Tensor]:
+    """Every tensor of a model, each once: a bridge may hold copies of parts of the weights that it wraps."""
+    seen = set[int]()
+    for root in (wrapped(model), model):
+        module = cast(nn.Module, root)
+        for tensor in (*module.parameters(), *module.buffers()):
+            key = tensor.untyped_storage()._cdata
+            if key not in seen:
+                seen.add(key)
+                yield tensor

@@ -1,0 +1,54 @@
+"""``heta-lens estimate`` prints a table of memory, and refuses in one line what it cannot read."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import LlamaConfig
+from typer.testing import CliRunner
+
+from heta_lens.cli import app
+from heta_lens.cli.estimate_command import bytes_of
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(app, ["estimate", *words], env={"COLUMNS": "120", "NO_COLOR": "1"})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    LlamaConfig(
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        vocab_size=50,
+        dtype="bfloat16",
+    ).save_pretrained(tmp_path)
+    return str(tmp_path)
+
+
+def test_it_says_what_fits(folder: str) -> None:
+    said = run("--config", folder, "--tokens", "20", "--gpu-memory", "8GB", "-o", "batch=2")
+    assert said.exit_code == 0 and "bfloat16, 20 tokens, 8GB: predicted" in said.output
+    assert said.output.splitlines()[-1].split()[-1] == "yes" and "(×2)" in said.output
+
+
+def test_it_proposes_what_takes_less(folder: str) -> None:
+    said = run("--config", folder, "--tokens", "20", "--gpu-memory", "0.01MB")
+    assert said.exit_code == 0 and "variant='kl_only'" in said.output and " no" in said.output
+
+
+def test_what_is_wrong_is_said_in_a_line(folder: str) -> None:
+    for words, message in (
+        (("--config", folder, "--tokens", "20", "--gpu-memory", "80"), "give a number and a unit"),
+        (("--config", folder, "--tokens", "1", "--gpu-memory", "8GB"), "tokens=1 must be at least 2"),
+        (("--config", folder + "/no", "--tokens", "9", "--gpu-memory", "8GB"), "could be read"),
+        (("--config", folder, "--tokens", "9", "--gpu-memory", "8GB", "-o", "variant=windy"), "variant='windy'"),
+    ):
+        said = run(*words)
+        assert said.exit_code == 2 and message in said.output and "Traceback" not in said.output
+
+
+def test_sizes_have_units() -> None:
+    assert [bytes_of(size) for size in ("80GB", "1.5 GiB", "2mb")] == [80 * 10**9, 3 * 2**29, 2 * 10**6]

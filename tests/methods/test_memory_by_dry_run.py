@@ -1,0 +1,96 @@
+"""The predicted memory is within 20 % of what is measured on a model that is there, for every kind of variant."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
+
+import heta_lens
+from helpers import zoo
+from heta_lens import Heta, estimate_memory
+from heta_lens._util.allocation_counting import Allocations
+from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.hook_sites import lean_names_filter
+
+LLAMA = LlamaConfig(
+    hidden_size=32,
+    intermediate_size=80,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    vocab_size=90,
+)
+QWEN2 = Qwen2Config(
+    hidden_size=32,
+    intermediate_size=64,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    vocab_size=90,
+)
+POINTS: list[tuple[Any, str, int, dict[str, Any]]] = [
+    (LLAMA, "float32", 48, {}),
+    (LLAMA, "bfloat16", 48, {}),
+    (QWEN2, "float32", 96, {}),
+    (QWEN2, "bfloat16", 48, {"checkpoint": True}),
+    (LLAMA, "float32", 96, {"checkpoint": True}),
+    (LLAMA, "float32", 96, {"variant": "ls", "layers": 1}),
+    (QWEN2, "float32", 48, {"variant": "lr", "rank": 4}),
+    (LLAMA, "float32", 48, {"variant": "gn"}),
+    (QWEN2, "bfloat16", 96, {"variant": "kl_only"}),
+    (LLAMA, "float32", 96, {"variant": "gs"}),
+    (QWEN2, "float32", 96, {"variant": "win", "window": 32}),
+]
+
+
+def measured(config: Any, dtype: str, tokens: int, method: Heta) -> int:
+    """The most bytes held while a cache is taken and explained, beside the model."""
+    torch.manual_seed(0)
+    there = AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(getattr(torch, dtype))
+    model = TransformerBridge.boot_transformers(
+        "there", hf_model=there, tokenizer=zoo.tokenizer(), device="cpu", dtype=there.dtype
+    ).eval()
+    ids = torch.randint(5, 90, (1, tokens))
+    with Allocations() as held:
+        cache = ModelAdapter(model).cache(ids, lean_names_filter)
+        heta_lens.attribute(cache, 7, tokens=ids, method=method)
+    return held.most
+
+
+@pytest.mark.slow
+@pytest.mark.both_lines
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("config", "dtype", "tokens", "options"), POINTS)
+def test_the_prediction_is_near_what_is_measured(config: Any, dtype: str, tokens: int, options: dict[str, Any]) -> None:
+    options = {**options, "batch": 4}
+    predicted = estimate_memory(config, tokens, memory=2**40, dtype=dtype, **options)
+    expected = measured(config, dtype, tokens, Heta(**options))
+    assert predicted.needed - predicted.weights == pytest.approx(expected, rel=0.2)
+
+
+def test_what_takes_less_is_proposed_where_it_is_too_much() -> None:
+    enough = estimate_memory(LLAMA, 64, memory=2**40, batch=1)
+    assert enough.fits and enough.smaller == () and "HETA as it is" not in repr(enough)
+    tight = estimate_memory(LLAMA, 64, memory=enough.needed - 1, batch=1)
+    assert not tight.fits and "too much" in repr(tight)
+    sizes = [other.needed for other in tight.smaller]
+    assert sizes == sorted(sizes, reverse=True) and max(sizes) < tight.needed
+    assert {"checkpoint": True, "batch": 1} in [other.options for other in tight.smaller]
+
+
+def test_larger_models_and_longer_prompts_take_more() -> None:
+    sizes = [estimate_memory(LLAMA, tokens, memory=2**40, batch=1).steps["curvature"] for tokens in (16, 32, 64)]
+    assert sizes[1] > 2 * sizes[0] and sizes[2] > 2 * sizes[1]
+
+
+def test_bad_arguments_are_refused_before_any_work() -> None:
+    for given, message in (
+        ({"tokens": 1, "memory": 1e9}, "tokens=1 must be at least 2"),
+        ({"tokens": 5, "memory": 0}, "memory=0"),
+        ({"tokens": 5, "memory": 1e9, "variant": "windy"}, "variant='windy'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            estimate_memory(object(), **given)

@@ -1,0 +1,55 @@
+"""A model is built from its configuration alone, without weights."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
+
+from helpers import zoo
+from heta_lens.model.absent_model import absent_model, weights
+
+CONFIG = LlamaConfig(
+    hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, vocab_size=50, dtype="bfloat16"
+)
+
+
+def test_a_folder_its_file_and_a_configuration_give_the_same(tmp_path: Path) -> None:
+    CONFIG.save_pretrained(tmp_path)
+    for given in (CONFIG, tmp_path, str(tmp_path), tmp_path / "config.json"):
+        model = absent_model(given)
+        assert {tensor.device.type for tensor in weights(model)} == {"meta"}
+        assert (model.cfg.n_layers, model.embed.W_E.dtype) == (2, torch.bfloat16)
+    assert absent_model(CONFIG, "float32").embed.W_E.dtype == torch.float32
+
+
+def test_its_weights_take_as_much_as_those_of_a_model_that_is_there() -> None:
+    there = AutoModelForCausalLM.from_config(CONFIG, attn_implementation="eager").float()
+    bridge = TransformerBridge.boot_transformers("there", hf_model=there, tokenizer=zoo.tokenizer(), device="cpu")
+    absent = absent_model(CONFIG, "float32")
+    sizes = [sum(one.untyped_storage().nbytes() for one in weights(model)) for model in (absent, bridge)]
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
+
+
+def test_matrices_that_only_weights_can_take_apart_are_refused() -> None:
+    with pytest.raises(ValueError, match="a gpt2 model cannot be built without its weights: "):
+        absent_model(GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=50))
+
+
+def test_what_is_no_configuration_is_said_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="config=3 must be a folder"):
+        absent_model(3)
+    with pytest.raises(ValueError, match=r"no configuration .*nowhere.* could be read: "):
+        absent_model(tmp_path / "nowhere")
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match="could be read: "):
+        absent_model(tmp_path)
+    with pytest.raises(ValueError, match="dtype='int3' is not one of"):
+        absent_model(CONFIG, "int3")
+
+
+def test_quantised_weights_are_refused() -> None:
+    quantised = LlamaConfig(**CONFIG.to_dict() | {"quantization_config": {"quant_method": "bitsandbytes"}})
+    with pytest.raises(ValueError, match="is saved quantised"):
+        absent_model(quantised)
