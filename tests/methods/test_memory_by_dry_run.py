@@ -60,7 +60,6 @@ def measured(config: Any, dtype: str, tokens: int, method: Heta) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.both_lines
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("config", "dtype", "tokens", "options"), POINTS)
