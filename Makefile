@@ -27,9 +27,10 @@ test-all: lint types docs .venv/tl3/ready .venv/tl4/ready  ## every kind of mode
 	$(TL4)/python -m pytest -n auto -m "not nightly"
 	$(MAKE) nightly
 
-nightly: .venv/tl3/ready  ## thousands of cases each (intervals, interrupts, damaged files), and types checked at run time
+nightly: .venv/tl3/ready  ## thousands of cases each (intervals, interrupts, damaged files), types checked at run time, newest
 	$(TL3)/python -m pytest -n auto -m nightly
 	$(TL3)/python -m pytest -n auto --jaxtyping-packages=heta_lens,beartype.beartype
+	$(MAKE) newest
 
 newest: .venv/newest/ready  ## the tests that touch what differs between the lines, with the newest versions of everything
 	.venv/newest/bin/python -m pytest -n auto -m "$(DEFAULT) and both_lines" $(RENAMED)

@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from benchmarks.demo_model.tokenizer import vocabulary
-from benchmarks.demo_model.train import ANSWERS, FOUND_BY, optimizers_of
+from benchmarks.demo_model.train import ANSWERS, FOUND_BY, optimizers_of, visible
 from heta_lens.data.portable_random import Draw
 from heta_lens.data.recall import MOST_ROOMS
 from heta_lens.data.recall_facts import Fact, drawn_facts
@@ -55,9 +55,7 @@ class Batch(NamedTuple):
 
     @property
     def mask(self) -> Bool[Tensor, "page 1 pos pos"]:
-        """A question sees the story and itself."""
-        seen = (self.part[:, None, :] == 0) | (self.part[:, :, None] == self.part[:, None, :])
-        return (seen & torch.ones(seen.shape[1:], dtype=torch.bool).tril())[:, None]
+        return visible(self.part)
 
 
 def train(path: Path = WEIGHTS, steps: int = STEPS, seed: int = 0) -> None:

@@ -49,9 +49,13 @@ class Batch(NamedTuple):
 
     @property
     def mask(self) -> Bool[Tensor, "page 1 pos pos"]:
-        """What sees what: a question the story and itself."""
-        seen = (self.part[:, None, :] == 0) | (self.part[:, :, None] == self.part[:, None, :])
-        return (seen & torch.ones(seen.shape[1:], dtype=torch.bool).tril())[:, None]
+        return visible(self.part)
+
+
+def visible(part: Int[Tensor, "page pos"]) -> Bool[Tensor, "page 1 pos pos"]:
+    """What sees what: a question (1, 2 …) the story (0) and itself."""
+    seen = (part[:, None, :] == 0) | (part[:, :, None] == part[:, None, :])
+    return (seen & torch.ones(seen.shape[1:], dtype=torch.bool).tril())[:, None]
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Helpers that know no model.
 
-`options` checks a method's options, `option_text` reads them as written on the command line. `work_counting` counts
+`options` checks a method's options, `option_text` reads and writes them as text. `work_counting` counts
 forwards, backwards and products, `progress` shows them with a `progress_bar`. `allocation_counting` counts bytes, in a
 `dry_run` of tensors without data. `divergence` compares distributions, `tolerance` says how far rounding goes,
 `finite_values` refuses NaNs, `sample_statistics` is for what was drawn at random. `file_writing`, `file_reading`,

@@ -2,7 +2,7 @@
 
 import warnings
 from ast import literal_eval
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from heta_lens._util.file_reading import brief, check_utf8
@@ -28,3 +28,9 @@ def _read(written: str) -> Any:
             return literal_eval(written)
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return written
+
+
+def written(options: Mapping[str, Any], method: str = "") -> str:
+    """Options as a call has them; without a method, HETA's."""
+    given = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    return f"{method}({given})" if method else given or "HETA as it is"

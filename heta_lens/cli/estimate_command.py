@@ -50,17 +50,8 @@ def bytes_of(size: str) -> int:
 
 
 def _table(predicted: "MemoryEstimate") -> Table:
-    """A row for each choice of options, in GiB; a step's copies of the prompt behind its size."""
-    steps = list(dict.fromkeys(step for each in (predicted, *predicted.smaller) for step in each.steps))
-    numbers = [Column(name, justify="right") for name in ("GiB in all", "weights", "cache", *steps)]
-    table = Table(Column("options", no_wrap=True), *numbers, "fits", box=None, padding=(0, 2, 0, 0))
+    """A row for each choice of options."""
+    table = Table("options", Column("GiB", justify="right"), "fits", "made of", box=None, padding=(0, 2, 0, 0))
     for each in (predicted, *predicted.smaller):
-        sizes = [each.needed, each.weights, each.cache]
-        by_step = [_size(each.steps[step], each.batches.get(step)) if step in each.steps else "" for step in steps]
-        cells = [each.name, *map(_size, sizes), *by_step, "yes" if each.fits else "no"]
-        table.add_row(*map(Text, cells))
+        table.add_row(*map(Text, (each.name, f"{each.needed / 2**30:,.1f}", "yes" if each.fits else "no", each.sum)))
     return table
-
-
-def _size(size: int, copies: int | None = None) -> str:
-    return f"{size / 2**30:,.1f}" + (f" (×{copies})" if copies else "")

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from einops import repeat
 
+from heta_lens._util.option_text import written
 from heta_lens._util.options import check_at_least, chosen
 from heta_lens._util.token_share import token_count
 from heta_lens.methods.base import Method
@@ -55,10 +56,7 @@ class Estimate:
     @property
     def _name(self) -> str:
         """The method and its options; HETA by its options alone."""
-        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
-        if self.method == "heta":
-            return options or "HETA as it is"
-        return f"{self.method}({options})"
+        return written(self.options, "" if self.method == "heta" else self.method)
 
     @property
     def _size(self) -> str:

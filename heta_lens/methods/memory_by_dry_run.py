@@ -9,6 +9,7 @@ import torch
 from einops import repeat
 
 from heta_lens._util.dry_run import DryRun
+from heta_lens._util.option_text import written
 from heta_lens._util.options import check_at_least
 from heta_lens.methods.heta.gate_of_variant import flow_gate
 from heta_lens.methods.heta.hessian import uncounted
@@ -47,14 +48,17 @@ class MemoryEstimate:
     cache: int
     steps: Mapping[str, int]
     batches: Mapping[str, int]
-    forwards: int
-    hvps: int
     memory: int
     smaller: tuple["MemoryEstimate", ...] = ()
 
     @property
+    def largest(self) -> str:
+        """The step that holds the most."""
+        return max(self.steps, key=self.steps.__getitem__)
+
+    @property
     def needed(self) -> int:
-        return self.weights + self.cache + max(self.steps.values())
+        return self.weights + self.cache + self.steps[self.largest]
 
     @property
     def fits(self) -> bool:
@@ -62,24 +66,23 @@ class MemoryEstimate:
 
     @property
     def name(self) -> str:
-        return ", ".join(f"{name}={value!r}" for name, value in self.options.items()) or "HETA as it is"
-
-    def __repr__(self) -> str:
-        lines = [
-            f"{self.model}, {self.tokens:,} tokens, {self.memory / GIB:.0f} GiB (predicted)",
-            f"weights {_gib(self.weights)}, cache {_gib(self.cache)}",
-            *(each._line for each in (self, *self.smaller)),
-        ]
-        return "\n".join(lines)
+        return written(self.options)
 
     @property
-    def _line(self) -> str:
-        steps = ", ".join(f"{name} {_gib(size)}" for name, size in self.steps.items())
-        return f"  {self.name}: {_gib(self.needed)}{'' if self.fits else ', too much'} ({steps})"
+    def sum(self) -> str:
+        """What ``needed`` is made of."""
+        copies = self.batches.get(self.largest)
+        at_once = f" ({copies} at once)" if copies else ""
+        parts = {"weights": self.weights, "cache": self.cache, self.largest: self.steps[self.largest]}
+        return " + ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items()) + at_once
 
-
-def _gib(size: int) -> str:
-    return f"{size / GIB:.1f} GiB"
+    def __repr__(self) -> str:
+        rows = [
+            f"  {each.name}: {each.needed / GIB:.1f}{'' if each.fits else ', too much'} = {each.sum}"
+            for each in (self, *self.smaller)
+        ]
+        title = f"{self.model}, {self.tokens:,} tokens; GiB of {self.memory / GIB:.1f}, predicted"
+        return "\n".join([title, *rows])
 
 
 def estimate_memory(
@@ -102,14 +105,17 @@ def estimate_memory(
     adapter = ModelAdapter(absent_model(config, dtype))
     with DryRun() as held:
         prediction = prediction_without_data(adapter, tokens)
-        known = Known(held, adapter, held.now, int(memory), {"caching": held.peak() - held.now})
+        cache = held.now
+        shared = {"caching": held.peak() - cache}
         with prediction.running():
-            own = known.estimated(method, prediction)
-            if own.fits:
-                return own
-            others = [known.estimated(other, prediction) for other in _smaller(method, prediction)]
-    smaller = [other for other in others if other.needed < own.needed]
-    return replace(own, smaller=tuple(sorted(smaller, key=lambda other: -other.needed)))
+            if method.recipe.gate == "flow":
+                flow_gate(method, prediction)
+                shared["gate"] = held.peak() - cache
+            dry = DryMethod(held, prediction, cache, shared, int(memory))
+            own = dry.estimated(method)
+            others = [] if own.fits else [dry.estimated(other) for other in _smaller(method, prediction)]
+    smaller = sorted((other for other in others if other.needed < own.needed), key=lambda other: -other.needed)
+    return replace(own, smaller=tuple(smaller))
 
 
 def prediction_without_data(adapter: ModelAdapter, tokens: int) -> Prediction:
@@ -124,41 +130,38 @@ def prediction_without_data(adapter: ModelAdapter, tokens: int) -> Prediction:
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
-    """What holds for every method: what is held ``now``, the model's size, and the steps that are the same."""
+class DryMethod:
+    """Runs steps of HETA on a prediction without data; what the ``cache`` and the ``shared`` steps hold is known."""
 
     held: DryRun
-    adapter: ModelAdapter
+    prediction: Prediction
     cache: int
+    shared: Mapping[str, int]
     memory: int
-    steps: dict[str, int]
 
     @cached_property
     def weights(self) -> int:
-        return sum(tensor.untyped_storage().nbytes() for tensor in weights(self.adapter.model))
+        return sum(tensor.untyped_storage().nbytes() for tensor in weights(self.prediction.adapter.model))
 
-    @property
+    @cached_property
     def model(self) -> str:
-        inner = wrapped(self.adapter.model)
+        adapter = self.prediction.adapter
+        inner = wrapped(adapter.model)
         count = sum(parameter.numel() for parameter in inner.parameters()) / 1e9
-        return f"{type(inner).__name__} of {count:.2f} billion parameters in {str(self.adapter.dtype).split('.')[-1]}"
+        return f"{type(inner).__name__} of {count:.2f} billion parameters in {str(adapter.dtype).split('.')[-1]}"
 
-    def estimated(self, method: Heta, prediction: Prediction) -> MemoryEstimate:
-        prediction = replace(prediction, prompt=replace(prediction.prompt))  # which has nothing of former runs
+    def estimated(self, method: Heta) -> MemoryEstimate:
+        prediction = replace(self.prediction, prompt=replace(self.prediction.prompt))  # without what was run before
+        segments, prompt = method.segments(prediction), prediction.prompt
         free = max(1, (self.memory - self.weights - self.cache) // 2)  # as `attribute` leaves the other half alone
-        segments, work = method.segments(prediction), counts(method, prediction)
-        longest = longest_run(method, segments)
-        steps, batches = {"caching": self.steps["caching"]}, dict[str, int]()
-        if method.recipe.gate == "flow":
-            steps["gate"] = self._gate(method, prediction)
+        longest, steps, batches = longest_run(method, segments), dict(self.shared), dict[str, int]()
         if method.weights[1]:
-            fitting = prediction.prompt.batches(method.batch, longest, free=free).of(longest)
-            batches["information"] = copies = min(fitting, len(prediction))
-            steps["information"] = self._most(_mask, segments, copies)
+            batches["information"] = min(prompt.batches(method.batch, longest, free=free).of(longest), len(prediction))
+            steps["information"] = self._most(_mask, segments, batches["information"])
         if method.estimator is not None:
-            fitting = product_batches(method, segments, free).of(longest)
-            batches["curvature"] = copies = max(1, min(fitting, work.hvps))
-            steps["curvature"] = self._most(partial(_bend, method), segments, copies)
+            products = max(1, counts(method, prediction).hvps)
+            batches["curvature"] = min(product_batches(method, segments, free).of(longest), products)
+            steps["curvature"] = self._most(partial(_bend, method), segments, batches["curvature"])
         return MemoryEstimate(
             model=self.model,
             options=method.chosen,
@@ -167,18 +170,8 @@ class Known:
             cache=self.cache,
             steps=steps,
             batches=batches,
-            forwards=work.forwards,
-            hvps=work.hvps,
             memory=self.memory,
         )
-
-    def _gate(self, method: Heta, prediction: Prediction) -> int:
-        """Of the whole context, which windows only add sums to."""
-        if "gate" not in self.steps:
-            self.held.peak()
-            flow_gate(method, prediction)
-            self.steps["gate"] = self.held.peak() - self.cache
-        return self.steps["gate"]
 
     def _most(self, run: Callable[[Segment, int], object], segments: Sequence[Segment], copies: int) -> int:
         """The most that any segment's run holds; of many copies, by what the third adds to two."""

@@ -4,10 +4,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.utilities import quantization
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 
 from heta_lens.model.checkpoints import one_line
@@ -19,8 +21,7 @@ from heta_lens.model.model_protocol import Model, wrapped
 def absent_model(config: Any, dtype: torch.dtype | str | None = None) -> Any:
     """A `TransformerBridge` of a configuration, its folder or its name on the hub; by default in its own precision.
 
-    Its tokenizer is only a placeholder. TransformerLens refuses architectures whose queries, keys and values are one
-    matrix (GPT-2, GPT-NeoX, Phi-3), which it can only take apart with their weights.
+    Its tokenizer is only a placeholder.
     """
     read = config if isinstance(config, PretrainedConfig) else read_config(config)
     if getattr(read, "quantization_config", None) is not None:
@@ -32,10 +33,13 @@ def absent_model(config: Any, dtype: torch.dtype | str | None = None) -> Any:
     try:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(read, dtype=kind, attn_implementation="eager")
+        model.config.architectures = [type(model).__name__]
         tokenizer = AutoTokenizer.from_pretrained(DEMO)
-        return TransformerBridge.boot_transformers(
-            read.model_type, hf_model=model, tokenizer=tokenizer, device="meta", dtype=kind
-        ).eval()
+        # TransformerLens takes matrices apart only if it can read them, but here there is nothing to misread.
+        with torch.device("meta"), patch.object(quantization, "unreadable_weight_reason", return_value=None):
+            return TransformerBridge.boot_transformers(
+                read.model_type, hf_model=model, tokenizer=tokenizer, device="meta", dtype=kind
+            ).eval()
     except Exception as error:  # whatever the libraries raise for architectures that they do not know
         what = f"a {read.model_type} model cannot be built without its weights"
         raise ValueError(f"{what}: {one_line(error)}") from error

@@ -22,7 +22,8 @@ class Sizes(NamedTuple):
 
     def forward(self, queries: int, keys: int, read: int = 1) -> int:
         """Bytes of a forward run, without its graph: one layer's activations, all layers' keys and values."""
-        layer = queries * (6 * self.d_model + 4 * self.d_mlp + 4 * self.heads * keys)
+        patterns = 4 if self.itemsize >= 4 else 6  # half precision has softmaxes in float32
+        layer = queries * (6 * self.d_model + 4 * self.d_mlp + patterns * self.heads * keys)
         return self.itemsize * (layer + 2 * self.layers * keys * self.d_model + 4 * read * self.vocabulary)
 
     def graph(self, queries: int, keys: int, *, checkpoint: bool = False) -> int:

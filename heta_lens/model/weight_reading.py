@@ -80,7 +80,8 @@ def output_weights(attention: Any, heads: int, d_head: int, dtype: torch.dtype) 
         )
     projection = bare(attention.o)
     weight = stored(projection).get("weight")
-    device = torch.device("cpu") if weight is None or is_elsewhere(weight) else weight.device
+    offloaded = hasattr(projection, "_hf_hook") and is_elsewhere(weight)  # accelerate loads it when it runs
+    device = torch.device("cpu") if weight is None or offloaded else weight.device
     units = torch.cat([torch.eye(heads * d_head), torch.zeros(1, heads * d_head)]).to(device, dtype)
     images = projection(units)  # all at once, since offloaded weights are loaded anew for each run
     return rearrange(images[:-1] - images[-1], "(head d_head) d -> head d_head d", head=heads)

@@ -24,7 +24,8 @@ logger = logging.getLogger("heta_lens")
 def check_attends_back(adapter: ModelAdapter, layer: int, pattern: Float[Tensor, "head query key"]) -> None:
     """Refuse a model whose tokens attend to later ones.
 
-    Only the last two tokens are checked: padding before them attends to nothing, which looks like everything.
+    Only the last two tokens are checked: padding before them attends to nothing, which looks like everything. In a dry
+    run every condition holds, so it is one that holds for models that are right.
     """
     if not (pattern[:, -2:-1, -1] > 0).logical_not().all():
         raise ValueError(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from heta_lens._util.option_text import keywords
+from heta_lens._util.option_text import keywords, written
 
 
 def test_values_are_of_the_kind_they_are_written_as() -> None:
@@ -34,3 +34,12 @@ def test_what_reads_as_no_value_is_text(value: str) -> None:
 def test_an_option_that_no_file_can_hold_is_refused() -> None:
     with pytest.raises(ValueError, match="option 'x' is not valid UTF-8 at character 1"):
         keywords(["x=a\udcff"])
+
+
+def test_options_are_written_as_a_call_has_them() -> None:
+    assert written({"variant": "ls", "layers": 2}) == "variant='ls', layers=2"
+    assert (written({}), written({}, "lime"), written({"seed": 1}, "lime")) == (
+        "HETA as it is",
+        "lime()",
+        "lime(seed=1)",
+    )

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Phi3Config, Qwen2Config
 
 import heta_lens
 from helpers import zoo
@@ -14,34 +14,25 @@ from heta_lens._util.allocation_counting import Allocations
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hook_sites import lean_names_filter
 
-LLAMA = LlamaConfig(
-    hidden_size=32,
-    intermediate_size=80,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    vocab_size=90,
-)
-QWEN2 = Qwen2Config(
-    hidden_size=32,
-    intermediate_size=64,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    vocab_size=90,
-)
+SIZES: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4}
+LLAMA = LlamaConfig(**SIZES, num_key_value_heads=2, vocab_size=90)
+QWEN2 = Qwen2Config(**SIZES, num_key_value_heads=2, vocab_size=90)
+PHI3 = Phi3Config(**SIZES, vocab_size=90, pad_token_id=0)
+GPT2 = GPT2Config(n_embd=32, n_layer=3, n_head=4, vocab_size=90)
 POINTS: list[tuple[Any, str, int, dict[str, Any]]] = [
     (LLAMA, "float32", 48, {}),
     (LLAMA, "bfloat16", 48, {}),
-    (QWEN2, "float32", 96, {}),
-    (QWEN2, "bfloat16", 48, {"checkpoint": True}),
+    (GPT2, "float32", 96, {}),
+    (PHI3, "bfloat16", 96, {}),
+    (GPT2, "bfloat16", 48, {"checkpoint": True}),
     (LLAMA, "float32", 96, {"checkpoint": True}),
     (LLAMA, "float32", 96, {"variant": "ls", "layers": 1}),
     (QWEN2, "float32", 48, {"variant": "lr", "rank": 4}),
     (LLAMA, "float32", 48, {"variant": "gn"}),
-    (QWEN2, "bfloat16", 96, {"variant": "kl_only"}),
+    (PHI3, "bfloat16", 96, {"variant": "kl_only"}),
     (LLAMA, "float32", 96, {"variant": "gs"}),
     (QWEN2, "float32", 96, {"variant": "win", "window": 32}),
+    (QWEN2, "float32", 96, {"variant": "ls+win", "layers": 2, "window": 32}),
 ]
 
 
@@ -72,7 +63,7 @@ def test_the_prediction_is_near_what_is_measured(config: Any, dtype: str, tokens
 
 def test_what_takes_less_is_proposed_where_it_is_too_much() -> None:
     enough = estimate_memory(LLAMA, 64, memory=2**40, batch=1)
-    assert enough.fits and enough.smaller == () and "HETA as it is" not in repr(enough)
+    assert enough.fits and enough.smaller == () and "too much" not in repr(enough)
     tight = estimate_memory(LLAMA, 64, memory=enough.needed - 1, batch=1)
     assert not tight.fits and "too much" in repr(tight)
     sizes = [other.needed for other in tight.smaller]

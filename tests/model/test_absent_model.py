@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
+from transformers import AutoModelForCausalLM, CTRLConfig, GPT2Config, LlamaConfig, PretrainedConfig
 
 from helpers import zoo
 from heta_lens.model.absent_model import absent_model, weights
@@ -24,17 +24,20 @@ def test_a_folder_its_file_and_a_configuration_give_the_same(tmp_path: Path) -> 
     assert absent_model(CONFIG, "float32").embed.W_E.dtype == torch.float32
 
 
-def test_its_weights_take_as_much_as_those_of_a_model_that_is_there() -> None:
-    there = AutoModelForCausalLM.from_config(CONFIG, attn_implementation="eager").float()
+@pytest.mark.parametrize(
+    "config", [CONFIG, GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=50)], ids=["llama", "gpt2"]
+)
+def test_its_weights_take_as_much_as_those_of_a_model_that_is_there(config: PretrainedConfig) -> None:
+    there = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float()
     bridge = TransformerBridge.boot_transformers("there", hf_model=there, tokenizer=zoo.tokenizer(), device="cpu")
-    absent = absent_model(CONFIG, "float32")
+    absent = absent_model(config, "float32")
     sizes = [sum(one.untyped_storage().nbytes() for one in weights(model)) for model in (absent, bridge)]
     assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
 
 
-def test_matrices_that_only_weights_can_take_apart_are_refused() -> None:
-    with pytest.raises(ValueError, match="a gpt2 model cannot be built without its weights: "):
-        absent_model(GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=50))
+def test_what_transformer_lens_does_not_know_is_refused() -> None:
+    with pytest.raises(ValueError, match="a ctrl model cannot be built without its weights: "):
+        absent_model(CTRLConfig(n_embd=16, n_layer=2, n_head=2, vocab_size=50))
 
 
 def test_what_is_no_configuration_is_said_in_a_sentence(tmp_path: Path) -> None:
