@@ -36,7 +36,7 @@ def estimate(
 
         with Console(stderr=True).status("running every step on tensors without data …"):
             predicted = estimate_memory(config, tokens, memory=size, dtype=dtype, **keywords(option or []))
-        say(f"{predicted.model}, {tokens:,} tokens, {gpu_memory}: predicted")
+        say(f"{predicted.model}, {tokens:,} tokens; {gpu_memory} is {size / 2**30:.1f} GiB. Predicted:")
         Console().print(_table(predicted))
 
 

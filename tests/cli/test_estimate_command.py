@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> str:
 
 def test_it_says_what_fits(folder: str) -> None:
     said = run("--config", folder, "--tokens", "20", "--gpu-memory", "8GB", "-o", "batch=2")
-    assert said.exit_code == 0 and "bfloat16, 20 tokens, 8GB: predicted" in said.output
+    assert said.exit_code == 0 and "bfloat16, 20 tokens; 8GB is 7.5 GiB. Predicted:" in said.output
     assert " yes " in said.output and "(2 at once)" in said.output
 
 

@@ -1,0 +1,104 @@
+"""How much memory a model of 1.1 billion parameters takes, loaded and explained, against what was predicted.
+
+`python -m benchmarks.memory` writes MEMORY.md. The model is Llama-shaped, with random weights. Each way of loading and
+explaining it is a process of its own, whose highest resident size is measured, beyond what imports take.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformer_lens.model_bridge import TransformerBridge
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+import heta_lens
+import heta_lens.api
+from benchmarks.report import markdown
+from heta_lens.model.loading import DEMO
+
+PAGE = Path(__file__).with_name("MEMORY.md")
+TOKENS = 48
+OPTIONS: dict[str, Any] = {"probes": 1, "groups": 4, "batch": 2}
+CONFIG = LlamaConfig(
+    hidden_size=2048,
+    intermediate_size=5632,
+    num_hidden_layers=22,
+    num_attention_heads=32,
+    num_key_value_heads=4,
+    vocab_size=32_000,
+    dtype="bfloat16",
+)
+COLUMNS = ["how", "cache", "predicted, GiB", "measured, GiB", "predicted / measured"]
+GIB = 2**30
+
+
+def in_half(folder: str) -> Any:
+    return heta_lens.load_model(folder, dtype="bfloat16")
+
+
+def as_usual(folder: str) -> Any:
+    return TransformerBridge.boot_transformers(folder).eval()
+
+
+WAYS: dict[str, tuple[Callable[[str], Any], bool, dict[str, Any]]] = {
+    "load_model(dtype='bfloat16')": (in_half, True, {}),
+    "load_model(dtype='bfloat16'), checkpoint=True": (in_half, True, {"checkpoint": True}),
+    "boot_transformers(folder)": (as_usual, False, {}),
+}
+"""How the model is loaded, whether the cache leaves out all that is not needed, and more options."""
+
+
+def measure(name: str, folder: str) -> None:
+    """Print how many bytes this process came to hold at most, beyond its imports."""
+    load, lean, more = WAYS[name]
+    before = _most()
+    model = load(folder)
+    ids = torch.randint(5, 300, (1, TOKENS), generator=torch.Generator().manual_seed(0))
+    _, cache = model.run_with_cache(ids, names_filter=heta_lens.lean_names_filter if lean else None)
+    heta_lens.attribute(cache, 7, tokens=ids, **OPTIONS, **more)
+    print(json.dumps(_most() - before))  # noqa: T201
+
+
+def _most() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def save_model(folder: str) -> None:
+    torch.manual_seed(0)
+    LlamaForCausalLM(CONFIG).to(torch.bfloat16).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(DEMO).save_pretrained(folder)
+
+
+def compared(measured: int, more: dict[str, Any] | None) -> list[str]:
+    """What was predicted, for these options, and measured; nothing is predicted for a cache of everything."""
+    if more is None:
+        return ["–", f"{measured / GIB:.2f}", "–"]
+    predicted = heta_lens.estimate_memory(CONFIG, TOKENS, memory=2**40, **OPTIONS, **more).needed
+    return [f"{predicted / GIB:.2f}", f"{measured / GIB:.2f}", f"{predicted / measured:.2f}"]
+
+
+def main() -> None:
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(folder)
+        for name, (_, lean, more) in WAYS.items():
+            command = [sys.executable, "-m", "benchmarks.memory", name, folder]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+            measured = int(done.stdout.splitlines()[-1])
+            rows.append([f"`{name}`", "lean" if lean else "all", *compared(measured, more if lean else None)])
+    given = ", ".join(f"{key}={value}" for key, value in OPTIONS.items())
+    said = f"A Llama-shaped model of 1.1 billion random parameters, {TOKENS} tokens, HETA with {given}, on a CPU.\n"
+    PAGE.write_text(f"{said}\n{markdown(COLUMNS, rows)}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        measure(*sys.argv[1:])
+    else:
+        main()
