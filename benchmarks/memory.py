@@ -71,7 +71,8 @@ def _most() -> int:
 
 def save_model(folder: str) -> None:
     torch.manual_seed(0)
-    LlamaForCausalLM(CONFIG).to(torch.bfloat16).save_pretrained(folder)
+    model: Any = LlamaForCausalLM(CONFIG)
+    model.bfloat16().save_pretrained(folder)
     AutoTokenizer.from_pretrained(DEMO).save_pretrained(folder)
 
 
