@@ -111,9 +111,9 @@ def estimate_memory(
             if method.recipe.gate == "flow":
                 flow_gate(method, prediction)
                 shared["gate"] = held.peak() - cache
-            dry = DryMethod(held, prediction, cache, shared, int(memory))
-            own = dry.estimated(method)
-            others = [] if own.fits else [dry.estimated(other) for other in _smaller(method, prediction)]
+            meter = MemoryMeter(held, prediction, cache, shared, int(memory))
+            own = meter.estimated(method)
+            others = [] if own.fits else [meter.estimated(other) for other in _smaller(method, prediction)]
     smaller = sorted((other for other in others if other.needed < own.needed), key=lambda other: -other.needed)
     return replace(own, smaller=tuple(smaller))
 
@@ -130,7 +130,7 @@ def prediction_without_data(adapter: ModelAdapter, tokens: int) -> Prediction:
 
 
 @dataclass(frozen=True, eq=False)
-class DryMethod:
+class MemoryMeter:
     """Runs steps of HETA on a prediction without data; what the ``cache`` and the ``shared`` steps hold is known."""
 
     held: DryRun
@@ -157,11 +157,11 @@ class DryMethod:
         longest, steps, batches = longest_run(method, segments), dict(self.shared), dict[str, int]()
         if method.weights[1]:
             batches["information"] = min(prompt.batches(method.batch, longest, free=free).of(longest), len(prediction))
-            steps["information"] = self._most(_mask, segments, batches["information"])
+            steps["information"] = self._most(_run_masked, segments, batches["information"])
         if method.estimator is not None:
             products = max(1, counts(method, prediction).hvps)
             batches["curvature"] = min(product_batches(method, segments, free).of(longest), products)
-            steps["curvature"] = self._most(partial(_bend, method), segments, batches["curvature"])
+            steps["curvature"] = self._most(partial(_take_products, method), segments, batches["curvature"])
         return MemoryEstimate(
             model=self.model,
             options=method.chosen,
@@ -190,14 +190,14 @@ class DryMethod:
 
 
 @torch.no_grad()
-def _mask(segment: Segment, copies: int) -> None:
+def _run_masked(segment: Segment, copies: int) -> None:
     """So many masked copies at once."""
     log_probs = segment.prediction.log_probs_from(segment.start, segment.stop)
     states = segment.prediction.embeddings[segment.start : segment.stop]
     log_probs(repeat(states, "pos d -> copy pos d", copy=copies))
 
 
-def _bend(method: Heta, segment: Segment, copies: int) -> None:
+def _take_products(method: Heta, segment: Segment, copies: int) -> None:
     """A gradient graph, and so many products through it at once; or the gradient alone."""
     if not method.probed:
         segment.gradient()
