@@ -69,6 +69,7 @@ model: .venv/tl3/ready  ## train the demo model (about an hour; interrupted runs
 bench: .venv/tl3/ready .venv/oracles/ready  ## write the tables of benchmarks/ (copied_words needs the stories3M model)
 	$(TL3)/python -m benchmarks.speed
 	$(TL3)/python -m benchmarks.long
+	$(TL3)/python -m benchmarks.memory
 	$(TL3)/python -m benchmarks.demo_model.measure run
 	$(TL3)/python -m benchmarks.demo_model.measure write
 	$(TL3)/python -m benchmarks.methods run
