@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markdown.extensions.toc import slugify
 from transformer_lens.model_bridge import TransformerBridge
 from typer.testing import CliRunner
 
@@ -73,9 +74,13 @@ def test_commands_run(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert SAYS[command.split()[0]] in done.output
 
 
-@pytest.mark.parametrize("link", re.findall(r"\]\((?!http|#)([^)]+)\)", README))
+@pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)]+)\)", README))
 def test_every_link_leads_somewhere(link: str) -> None:
-    assert (ROOT / link).exists()
+    page, _, anchor = link.partition("#")
+    path = ROOT / (page or "README.md")
+    assert path.exists()
+    headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE) if anchor else []
+    assert not anchor or anchor in {slugify(heading, "-") for heading in headings}
 
 
 @pytest.mark.parametrize("name", re.findall(r"`(\w+)=", README))
