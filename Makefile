@@ -9,7 +9,7 @@ DEFAULT := not every_model and not thorough and not nightly
 .PHONY: help quick test test-all nightly newest fuzz test-tl3 test-tl4 lint types docs format notebooks oracles demo model bench hooks clean
 
 help:  ## show this list
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 quick: .venv/tl3/ready  ## the inner loop, under two minutes: one line of TransformerLens, nothing slow
 	$(TL3)/python -m pytest -n auto -m "$(DEFAULT) and not slow"
@@ -32,8 +32,10 @@ nightly: .venv/tl3/ready  ## thousands of cases each (intervals, interrupts, dam
 	$(TL3)/python -m pytest -n auto --jaxtyping-packages=heta_lens,beartype.beartype
 	$(MAKE) newest
 
-newest: .venv/newest/ready  ## the tests that touch what differs between the lines, with the newest versions of everything
-	.venv/newest/bin/python -m pytest -n auto -m "$(DEFAULT) and both_lines" $(RENAMED)
+newest: newest-$(PYTHON)  ## the tests that touch what differs between the lines, with the newest versions of everything
+
+newest-%: .venv/newest-%/ready  ## the same with another Python, such as newest-python3.13
+	.venv/newest-$*/bin/python -m pytest -n auto -m "$(DEFAULT) and both_lines" $(RENAMED)
 
 fuzz: .venv/tl3/ready  ## feed 10,000 damaged files to every reader (SEED=0)
 	PYTHONPATH=tests $(TL3)/python -m helpers.fuzz --seed $(or $(SEED),0)
@@ -100,9 +102,10 @@ clean:  ## remove the environments and all caches
 	.venv/$*/bin/python -m pip install --quiet --constraint $< --editable '.[dev]'
 	touch $@
 
-.venv/newest/ready: pyproject.toml
-	$(PYTHON) -m venv .venv/newest
-	.venv/newest/bin/python -m pip install --quiet --upgrade --editable '.[dev]'
+.PRECIOUS: .venv/newest-%/ready
+.venv/newest-%/ready: pyproject.toml
+	$* -m venv .venv/newest-$*
+	.venv/newest-$*/bin/python -m pip install --quiet --upgrade --editable '.[dev]'
 	touch $@
 
 .venv/oracles/ready:

@@ -24,7 +24,8 @@ class Sizes(NamedTuple):
         """Bytes of a forward run, without its graph: one layer's activations, all layers' keys and values."""
         patterns = 4 if self.itemsize >= 4 else 6  # half precision has softmaxes in float32
         layer = queries * (6 * self.d_model + 4 * self.d_mlp + patterns * self.heads * keys)
-        return self.itemsize * (layer + 2 * self.layers * keys * self.d_model + 4 * read * self.vocabulary)
+        times = 2 if queries < keys else 1  # a window's keys and values are joined with those kept
+        return self.itemsize * (layer + 2 * times * self.layers * keys * self.d_model + 4 * read * self.vocabulary)
 
     def graph(self, queries: int, keys: int, *, checkpoint: bool = False) -> int:
         """Bytes of the graph of g's gradient; with ``checkpoint``, of one layer's, and what enters and leaves each."""

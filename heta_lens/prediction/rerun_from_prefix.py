@@ -129,13 +129,17 @@ class Runner:
     def window_run(self, part: Part, states: Tensor, kept: KeysValues) -> Tensor:
         """Continue the clean prefix to the window's end, and again from the tail on: between them all stays clean."""
         batch, first = len(states), self.first_block(part)
-        past = self.adapter.resume(kept, part.start, part.stop, batch)
-        self.adapter.run(self._ids(part.start, part.stop, batch), {part.site: put(states)}, past=past, first=first)
-        joined = self.adapter.reuse.joined(self.adapter.reuse.grown(past), kept, part.tail, first)
-        past = self.adapter.resume(joined, part.tail, part.end, batch)
+        past = self.adapter.resume(self._before_tail(part, states, kept), part.tail, part.end, batch)
         ids, read = self._ids(part.tail, part.end, batch), [position - part.tail for position in part.read]
         entering = {part.site: put(self._clean(part.tail, part.end, batch, part.layer))} if first else None
         return self.adapter.run(ids, entering, read=read, past=past, first=first)
+
+    def _before_tail(self, part: Part, states: Tensor, kept: KeysValues) -> KeysValues:
+        """Keys and values up to the tail: in the window as these states give them, else clean."""
+        batch, first = len(states), self.first_block(part)
+        past = self.adapter.resume(kept, part.start, part.stop, batch)
+        self.adapter.run(self._ids(part.start, part.stop, batch), {part.site: put(states)}, past=past, first=first)
+        return self.adapter.reuse.joined(self.adapter.reuse.grown(past), kept, part.tail, first)
 
     def full_run(self, part: Part, states: Tensor) -> Tensor:
         """From the first token; what has to stay clean is put back where it enters each layer."""

@@ -1,0 +1,101 @@
+"""How much memory the paper's four models would take, with the options that its tables name: predicted, not measured.
+
+`python -m benchmarks.recipes` writes RECIPES.md. No weights are needed, but the largest model takes minutes a row.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from transformers import GPTJConfig, LlamaConfig, Phi3Config, PretrainedConfig, Qwen2Config
+
+from benchmarks.report import markdown
+from heta_lens import estimate_memory
+from heta_lens._util.option_text import written
+from heta_lens.methods.memory_by_dry_run import MemoryEstimate
+
+PAGE = Path(__file__).with_name("RECIPES.md")
+GIB = 2**30
+A100 = 80 * GIB
+COLUMNS = ["model", "tokens", "options", "weights", "gate", "masked copies", "curvature", "at once", "in all", "fits"]
+
+MODELS: dict[str, tuple[PretrainedConfig, int, int]] = {
+    "Qwen2.5 3B": (
+        Qwen2Config(
+            hidden_size=2048,
+            intermediate_size=11_008,
+            num_hidden_layers=36,
+            num_attention_heads=16,
+            num_key_value_heads=2,
+            vocab_size=151_936,
+            tie_word_embeddings=True,
+        ),
+        1024,
+        4,
+    ),
+    "GPT-J 6B": (GPTJConfig(), 1024, 4),
+    "Phi-3 14B": (
+        Phi3Config(
+            hidden_size=5120,
+            intermediate_size=17_920,
+            num_hidden_layers=40,
+            num_attention_heads=40,
+            num_key_value_heads=10,
+            vocab_size=32_064,
+            pad_token_id=None,
+        ),
+        1024,
+        4,
+    ),
+    "Llama-3.1 70B": (
+        LlamaConfig(
+            hidden_size=8192,
+            intermediate_size=28_672,
+            num_hidden_layers=80,
+            num_attention_heads=64,
+            num_key_value_heads=8,
+            vocab_size=128_256,
+        ),
+        2048,
+        6,
+    ),
+}
+"""The shape of each, the length of the prompt, and how many of its last layers the paper's cheaper variants take."""
+
+
+def recipes(layers: int) -> list[dict[str, Any]]:
+    """The rows of the paper's tables, and ours that take less."""
+    return [
+        {},
+        {"variant": "lr", "rank": 64},
+        {"variant": "ls", "layers": layers},
+        {"variant": "win", "window": 512},
+        {"variant": "lr+win", "rank": 64, "window": 512},
+        {"variant": "ls+win", "layers": layers, "window": 512},
+        {"checkpoint": True},
+    ]
+
+
+def row(model: str, options: dict[str, Any], predicted: MemoryEstimate) -> list[str]:
+    named = f"`{written(options)}`" if options else "as it is"
+    sizes = [predicted.weights, *(predicted.steps.get(step, 0) for step in ("gate", "information", "curvature"))]
+    in_gib = [f"{size / GIB:.1f}" for size in sizes]
+    copies = str(predicted.batches["curvature"])
+    fits = "yes" if predicted.fits else "no"
+    return [model, f"{predicted.tokens:,}", named, *in_gib, copies, f"{predicted.needed / GIB:.1f}", fits]
+
+
+def main(*names: str) -> None:
+    rows = []
+    for name in names or MODELS:
+        config, tokens, layers = MODELS[name]
+        for options in recipes(layers):
+            predicted = estimate_memory(config, tokens, memory=A100, dtype="bfloat16", **options)
+            rows.append(row(name, options, predicted))
+            print(rows[-1], flush=True)  # noqa: T201
+    said = "Predicted GiB in bfloat16, for one card of 80 GiB, with the batches that `attribute` would choose there.\n"
+    PAGE.write_text(f"{said}\n{markdown(COLUMNS, rows)}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
