@@ -2,8 +2,8 @@
 PYTHON ?= python3
 TL3 := .venv/tl3/bin
 TL4 := .venv/tl4/bin
-# TransformerLens 4.3 passes the cache to transformers 5.24 by its former name.
-RENAMED := -W "ignore:\`past_key_values\` is deprecated:FutureWarning"
+# TransformerLens 4.3 passes the cache to transformers 5.24 by its former name; torch is slower on Python 3.13.0.
+NEW := -W "ignore:\`past_key_values\` is deprecated:FutureWarning" -W "ignore:Guards may run slower:RuntimeWarning"
 DEFAULT := not every_model and not thorough and not nightly
 
 .PHONY: help quick test test-all nightly newest fuzz test-tl3 test-tl4 lint types docs format notebooks oracles demo model bench hooks clean
@@ -35,7 +35,7 @@ nightly: .venv/tl3/ready  ## thousands of cases each (intervals, interrupts, dam
 newest: newest-$(PYTHON)  ## the tests that touch what differs between the lines, with the newest versions of everything
 
 newest-%: .venv/newest-%/ready  ## the same with another Python, such as newest-python3.13
-	.venv/newest-$*/bin/python -m pytest -n auto -m "$(DEFAULT) and both_lines" $(RENAMED)
+	.venv/newest-$*/bin/python -m pytest -n auto -m "$(DEFAULT) and both_lines" $(NEW)
 
 fuzz: .venv/tl3/ready  ## feed 10,000 damaged files to every reader (SEED=0)
 	PYTHONPATH=tests $(TL3)/python -m helpers.fuzz --seed $(or $(SEED),0)
@@ -72,6 +72,7 @@ bench: .venv/tl3/ready .venv/oracles/ready  ## write the tables of benchmarks/ (
 	$(TL3)/python -m benchmarks.speed
 	$(TL3)/python -m benchmarks.long
 	$(TL3)/python -m benchmarks.memory
+	$(TL3)/python -m benchmarks.recipes
 	$(TL3)/python -m benchmarks.demo_model.measure run
 	$(TL3)/python -m benchmarks.demo_model.measure write
 	$(TL3)/python -m benchmarks.methods run
