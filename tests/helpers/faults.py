@@ -166,6 +166,11 @@ def tracer(each: Callable[[FrameType], None]) -> Callable[..., Any]:
     return entered
 
 
+def trace(each: Callable[[FrameType], None]) -> None:
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 has no opcodes unless a frame wants them before it begins
+    sys.settrace(tracer(each))
+
+
 def moments(act: Callable[[], Any]) -> Moments:
     """Those of a call that is left to finish."""
     numbers, marked = count(), []
@@ -176,7 +181,7 @@ def moments(act: Callable[[], Any]) -> Moments:
             marked.append(number)
 
     before = sys.gettrace()
-    sys.settrace(tracer(each))
+    trace(each)
     try:
         act()
     finally:
@@ -217,7 +222,7 @@ def broken_off(
     before = sys.gettrace()
     try:
         try:
-            sys.settrace(tracer(each))
+            trace(each)
             act()
         finally:
             sys.settrace(None)
