@@ -173,7 +173,10 @@ def test_equal_messages_may_change_what_the_template_writes() -> None:
             "{% for message in messages %}{{ message.content | upper }}{% endfor %}",
             r"messages\[0\] \(user\): its content",
         ),
-        ("{% for message in messages[::-1] %}{{ message.content | length }}{% endfor %}", r"messages\[0\] \(user\)"),
+        (
+            "{% for message in messages[::-1] %}{{ (message.content or '') | length }}{% endfor %}",
+            r"messages\[0\] \(user\)",
+        ),
         (
             "{% set city = messages[1].tool_calls[0].function.arguments.keys() | first %}"
             "{{ city }}: {{ messages[0].content }} {{ city }}.",
