@@ -17,7 +17,18 @@ from heta_lens.methods.memory_by_dry_run import MemoryEstimate
 PAGE = Path(__file__).with_name("RECIPES.md")
 GIB = 2**30
 A100 = 80 * GIB
-COLUMNS = ["model", "tokens", "options", "weights", "gate", "masked copies", "curvature", "at once", "in all", "fits"]
+COLUMNS = [
+    "model",
+    "tokens",
+    "options",
+    "weights",
+    "gate",
+    "masked copies",
+    "curvature",
+    "products at once",
+    "in all",
+    "fits",
+]
 
 MODELS: dict[str, tuple[PretrainedConfig, int, int]] = {
     "Qwen2.5 3B": (
