@@ -50,6 +50,7 @@ def test_products_equal_those_of_the_whole_graph(build: Any, layer: int | None, 
     ],
     ids=str,
 )
+@pytest.mark.filterwarnings("ignore:probes=10 were too few:UserWarning")
 def test_scores_are_the_same(build: Any, options: dict[str, Any]) -> None:
     model = build()
     prediction = predict(model, zoo.prompt(model, 9), 7)

@@ -2,6 +2,7 @@
 
 import functools
 import warnings
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -120,7 +121,10 @@ def test_a_progress_free_run_warns_of_nothing() -> None:
 
 @dataclass
 class Meter:
-    """What a model really does: rows of its calls, and passes of autograd that reach its logits."""
+    """What a model really does: rows of its calls, and passes of autograd that reach its logits.
+
+    Blocks that run alone are a forward together, until one of them runs again.
+    """
 
     forwards: int = 0
     backwards: int = 0
@@ -128,6 +132,16 @@ class Meter:
 
     def watch(self, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         forward, grad, passes = type(model).forward, torch.autograd.grad, []
+        run_block, alone = ModelAdapter.run_block, defaultdict[torch.Size, set[int]](set)
+
+        @functools.wraps(run_block)
+        def run_alone(own: ModelAdapter, layer: int, ids: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            blocks = alone[ids.shape]
+            if layer in blocks:
+                blocks.clear()
+            self.forwards -= bool(blocks)  # `run` counts each
+            blocks.add(layer)
+            return run_block(own, layer, ids, *args, **kwargs)
 
         @functools.wraps(forward)
         def run(own: Any, ids: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -149,6 +163,7 @@ class Meter:
             return found
 
         monkeypatch.setattr(type(model), "forward", run)
+        monkeypatch.setattr(ModelAdapter, "run_block", run_alone)
         monkeypatch.setattr(torch.autograd, "grad", pull)
 
 
