@@ -7,6 +7,8 @@ if TYPE_CHECKING:  # loaded on first use: `import heta_lens` takes no time
     from heta_lens import causal, data, evaluation, metrics, plots
     from heta_lens.api import attribute, attribute_batch, attribute_span, estimate
     from heta_lens.attribution import Attribution
+    from heta_lens.evaluation.dataset_attribution import attribute_dataset
+    from heta_lens.evaluation.kept_scores import KeptScores, load_scores
     from heta_lens.methods.base import Method
     from heta_lens.methods.heta.fit_weights import fit_weights
     from heta_lens.methods.heta.heta import Heta
@@ -25,12 +27,14 @@ __all__ = [
     "Attribution",
     "ChatPrompt",
     "Heta",
+    "KeptScores",
     "Method",
     "Prediction",
     "SpanAttribution",
     "__version__",
     "attribute",
     "attribute_batch",
+    "attribute_dataset",
     "attribute_span",
     "causal",
     "chat",
@@ -42,6 +46,7 @@ __all__ = [
     "lean_names_filter",
     "load_demo_model",
     "load_model",
+    "load_scores",
     "metrics",
     "names_filter",
     "plots",
@@ -57,6 +62,8 @@ _MODULES = {
     "Heta": "methods.heta.heta",
     "Prediction": "prediction.prediction",
     "SpanAttribution": "span_attribution",
+    "attribute_dataset": "evaluation.dataset_attribution",
+    **dict.fromkeys(("KeptScores", "load_scores"), "evaluation.kept_scores"),
     "estimate_memory": "methods.memory_by_dry_run",
     "fit_weights": "methods.heta.fit_weights",
     **dict.fromkeys(("lean_names_filter", "names_filter"), "model.hook_sites"),

@@ -145,6 +145,12 @@ class Attribution(GroupedScores):
         return tensor_storage.load(path, FORMAT, VERSION, cls._of, cls._check)
 
     @classmethod
+    def of_fields(cls, fields: Mapping[str, Any]) -> "Attribution":
+        """From `stored_fields`, refused where they do not fit together."""
+        cls._check(fields)
+        return cls._of(fields)
+
+    @classmethod
     def _check(cls, fields: Mapping[str, Any]) -> None:
         """Refuse what is no attribution by the types, lengths and dtypes of its fields."""
         check_names(cls, fields)

@@ -11,17 +11,19 @@ import heta_lens
 
 def test_nothing_but_the_public_names_is_exported() -> None:
     assert set(heta_lens.__all__) == {
-        *("METHODS", "Attribution", "Heta", "Method", "Prediction", "SpanAttribution", "__version__"),
+        *("METHODS", "Attribution", "Heta", "KeptScores", "Method", "Prediction", "SpanAttribution", "__version__"),
         *("ChatPrompt", "chat", "lean_names_filter", "names_filter"),
         *(
             "attribute",
             "attribute_batch",
+            "attribute_dataset",
             "attribute_span",
             "estimate",
             "estimate_memory",
             "fit_weights",
             "load_demo_model",
             "load_model",
+            "load_scores",
         ),
         *("causal", "data", "evaluation", "metrics", "plots"),
     }

@@ -8,7 +8,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
@@ -16,9 +15,9 @@ from torch import Tensor
 
 from heta_lens._util.file_reading import brief, parse_json, regular_file
 from heta_lens._util.file_writing import write_atomically
+from heta_lens._util.nested_tensors import pack, tensor_names, unpack
 from heta_lens._util.type_checks import fits
 
-TENSOR, TUPLE, PAIRS, SET = "$tensor", "$tuple", "$pairs", "$set"
 LONGEST_HEADER = 100_000_000  # as safetensors has it
 DTYPES = {
     **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "BOOL": torch.bool},
@@ -29,7 +28,7 @@ DTYPES = {
 def save(path: str | PathLike[str], kind: str, version: int, value: Mapping[str, Any]) -> None:
     """Write ``value`` as a file of this kind and version."""
     tensors: dict[str, Tensor] = {}
-    header = json.dumps(_pack(value, "", tensors))
+    header = json.dumps(pack(value, tensors))
     if not Path(path).parent.is_dir():
         raise FileNotFoundError(f"there is no folder {Path(path).parent} to save {Path(path).name} in")
     write_atomically(path, to_bytes(tensors, {"format": kind, "version": str(version), "value": header}))
@@ -60,12 +59,12 @@ def load(
             raise ValueError(f"its version is {brief(written)}, and must be a number")
         value = parse_json(header["value"], numbers=False, halves=True)
         with safe_open(path, framework="pt") as file:
-            names = sorted(_tensor_names(value))
+            names = sorted(tensor_names(value))
             if names != sorted(file.keys()):
                 raise ValueError("its header names other tensors than it holds")
-            check(_unpack(value, {name: _empty(file, name) for name in names}))
+            check(unpack(value, {name: _empty(file, name) for name in names}))
             tensors = {name: file.get_tensor(name).clone() for name in names}  # not a map of the file
-        return make(_unpack(value, tensors))
+        return make(unpack(value, tensors))
     except (KeyError, IndexError, TypeError, ValueError, SafetensorError, OSError) as error:
         reason = f"its header has no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(f"{path} is a damaged {kind} file: {reason}") from None
@@ -107,57 +106,7 @@ def _is_entry(entry: Any) -> bool:
     return fits(offsets, Sequence[int]) and len(offsets) == 2
 
 
-def _tensor_names(value: Any) -> list[str]:
-    """The names of the tensors that belong into a value."""
-    if isinstance(value, dict) and value.keys() == {TENSOR}:
-        return [value[TENSOR]] if isinstance(value[TENSOR], str) else []
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [name for item in inner for name in _tensor_names(item)]
-
-
 def _empty(file: Any, name: str) -> Tensor:
     """A tensor of the shape and dtype that the file says, without contents."""
     stored = file.get_slice(name)
     return torch.empty(stored.get_shape(), dtype=DTYPES.get(stored.get_dtype(), torch.uint8), device="meta")
-
-
-def _pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """JSON for ``value``; its tensors go to ``tensors``, numbered and named by the path that leads to them."""
-    if isinstance(value, Tensor):
-        name = f"{len(tensors)}{name}"
-        tensors[name] = value.detach().cpu().clone().contiguous()
-        return {TENSOR: name}
-    if isinstance(value, Mapping):
-        if all(isinstance(key, str) and not key.startswith("$") for key in value):
-            return {key: _pack(item, f"{name}.{key}", tensors) for key, item in value.items()}
-        return {PAIRS: [[key, _pack(item, f"{name}.{key}", tensors)] for key, item in value.items()]}
-    if isinstance(value, tuple | list):
-        items = [_pack(item, f"{name}.{index}", tensors) for index, item in enumerate(value)]
-        return {TUPLE: items} if isinstance(value, tuple) else items
-    if isinstance(value, frozenset):
-        return {SET: sorted(value)}
-    if value is None or isinstance(value, str | int | float):
-        return value
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"{name.removeprefix('.')} is a {type(value).__name__}, which cannot be saved")
-
-
-def _unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    if isinstance(value, dict):
-        if value.keys() == {TENSOR}:
-            return tensors[value[TENSOR]]
-        if value.keys() == {PAIRS}:
-            if not all(isinstance(pair, list) and len(pair) == 2 for pair in value[PAIRS]):
-                raise ValueError(f"{brief(value[PAIRS])} are not pairs")
-            return {key: _unpack(item, tensors) for key, item in value[PAIRS]}
-        if value.keys() == {TUPLE}:
-            return tuple(_unpack(item, tensors) for item in value[TUPLE])
-        if value.keys() == {SET}:
-            if not fits(value[SET], Sequence[int]):
-                raise ValueError(f"{brief(value[SET])} are not the whole numbers of a set")
-            return frozenset(value[SET])
-        return {key: _unpack(item, tensors) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_unpack(item, tensors) for item in value]
-    return value

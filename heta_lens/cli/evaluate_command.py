@@ -1,6 +1,5 @@
 """``heta-lens evaluate`` and ``heta-lens report``: methods side by side on a suite."""
 
-from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,18 +9,14 @@ import typer
 from heta_lens.cli.application import MODELS, Retry, command
 from heta_lens.cli.comma_lists import listed
 from heta_lens.cli.errors_and_messages import errors_in_a_line, resumable, say
+from heta_lens.cli.failed_prompts import print_failures
 from heta_lens.cli.loading_flags import loading_options, with_loading_flags
+from heta_lens.cli.suite_arguments import OF_SUITE, suite_options
 
 SUITES = ("recall", "curated", "longra", "tellmewhy", "wikibio", "jsonl")
 METHODS = ["heta", "leave_one_out", "input_x_gradient", "attention_rollout", "random"]
 ENTRIES = f"With its options, as in 'lime samples=200'; may be repeated, or with commas ({', '.join(METHODS)})."
 METRICS = "See heta-lens metrics; may be repeated, or with commas (all that run a method only once)."
-OF_SUITE = "An option of the suite, like hops=2; may be repeated."
-INSTEAD = {
-    "name": "the suite is the first argument",
-    **{name: f"use --{name}" for name in ("path", "split", "limit", "seed")},
-    "says": "it is what the model of --model answers",
-}
 
 
 @command("evaluate")
@@ -54,7 +49,7 @@ def evaluate_suite(
         _check_distinct_from_results(path, out)
         entries = [Entry.read(entry) for entry in listed(methods, METHODS)]
         names = listed(metrics, default_metrics())
-        options = _suite_options(option or [])
+        options = suite_options(option or [])
         if suite == "recall":
             limit, split = limit or 100, split or "test"
         facts = {"suite": suite, "suite_options": options, "model": model, "path": path and str(path), "split": split}
@@ -67,7 +62,7 @@ def evaluate_suite(
         instances = suites.suite(suite, path, split=split, limit=limit, seed=seed, **options)
         evaluate(loaded, instances, entries, names, out, facts=facts, retry_failed=retry_failed)
         _write_report(out)
-    _print_failures(out)
+    print_failures(out)
 
 
 @command("report")
@@ -88,35 +83,9 @@ def _check_distinct_from_results(path: Path | None, out: Path) -> None:
     check_distinct({"--path": path, **{f"{name} of --out": out / name for name in (RUN, RECORDS, *FILES)}})
 
 
-def _suite_options(given: list[str]) -> dict[str, Any]:
-    """``["hops=2"]`` as keywords; what the command has an option of its own for is refused."""
-    from heta_lens._util.option_text import keywords
-
-    options = keywords(given)
-    for name, value in options.items():
-        if name in INSTEAD:
-            raise ValueError(f"-o {name}={value} is not an option of a suite: {INSTEAD[name]}")
-    return options
-
-
 def _write_report(folder: Path, against: str | None = None) -> None:
     from heta_lens.evaluation import write_report
 
     for path in write_report(folder, against):
         if path.parent == folder:
             say(path)
-
-
-def _print_failures(folder: Path) -> None:
-    """Nobody should have to open a report to see that there is nothing in it."""
-    from heta_lens.evaluation.run_records import read_records
-
-    records = read_records(folder)
-    failed = Counter(record.failed for record in records if record.failed)
-    empty = not any(value is not None for record in records for value in record.values.values())
-    for reason, count in failed.most_common(1):
-        say(f"{failed.total()} of {len(records)} failed, most often ({count}) by: {reason}", err=True)
-    if empty:
-        why = "" if failed else f": {next((why for record in records for why in record.reasons.values()), '')}"
-        say(f"no metric has a value of any prompt{why}", err=True)
-        raise typer.Exit(1)

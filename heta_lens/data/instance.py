@@ -11,6 +11,7 @@ from heta_lens._util.file_reading import NotJSON, brief, check_utf8, numbered_li
 from heta_lens._util.file_writing import write_atomically
 from heta_lens._util.options import check_choice, hint, is_whole
 from heta_lens._util.text_spans import Span, visible
+from heta_lens.model.chat_template import checked_messages
 
 SPANS = ("support", "gold", "distractor", "question")
 OTHERS = ("counterfactual", "paraphrase")
@@ -41,8 +42,11 @@ class Instance:
     """As many tokens, with other gold words that tell another answer."""
     paraphrase: "Instance | None" = None
     """The same content in other words."""
+    messages: tuple[Mapping[str, Any], ...] = ()
+    """Of a chat: what the model's own template makes the prompt of. ``text`` is then only to be read by people."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "messages", self._messages())
         _check_text("the id of an instance", self.id)
         _check_text(f"the text of instance {brief(self.id)}", self.text)
         if self.answer is not None:
@@ -90,6 +94,20 @@ class Instance:
             )
         return span
 
+    def _messages(self) -> tuple[Mapping[str, Any], ...]:
+        if not self.messages:
+            return ()
+        try:
+            messages = tuple(checked_messages(self.messages))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"instance {brief(self.id)}: {error}") from None
+        if known := [name for name in (*SPANS, *OTHERS) if getattr(self, name)]:
+            raise ValueError(
+                f"instance {brief(self.id)} has messages and {', '.join(known)}: where the characters of a chat are "
+                "depends on its template, so that only texts can have them"
+            )
+        return messages
+
     def _choices(self) -> tuple[str, ...]:
         if isinstance(self.choices, str) or not isinstance(self.choices, Iterable):
             raise TypeError(f"instance {brief(self.id)}: choices={brief(self.choices)} must be several texts")
@@ -128,8 +146,7 @@ def instance_of(record: Mapping[str, Any]) -> Instance:
     }
     given |= {name: spans_of(given[name]) for name in SPANS if name in given}
     given |= {name: instance_of(given[name]) for name in OTHERS if name in given}
-    if isinstance(given.get("choices"), list):
-        given["choices"] = tuple(given["choices"])
+    given |= {name: tuple(given[name]) for name in ("choices", "messages") if isinstance(given.get(name), list)}
     return Instance(**given)
 
 

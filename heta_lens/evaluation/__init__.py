@@ -1,9 +1,10 @@
 """Suites × methods × metrics: run, resumed, and reported with confidence intervals.
 
 `runner` evaluates every method on every prompt: each a `method_with_options`, by the `metric_values` of its
-explanation. `resumable_run_folder` and `run_records` are the results on disk, `failure_descriptions` how an error is
-recorded. The statistics: `aggregates`, `intervals` (`cluster_bootstrap`, `gaffke_bound`), `difference_tests`, with
-`random_draws` that can be repeated. `report/` writes tables, figures and a page; `reproduce/` the paper's tables.
+explanation; `dataset_attribution` only explains them. `resumable_run_folder` and `run_records` are the results on disk,
+`kept_scores` the scores of every token, by `score_rows`; `failure_descriptions` is how an error is recorded. The
+statistics: `aggregates`, `intervals` (`cluster_bootstrap`, `gaffke_bound`), `difference_tests`, with `random_draws`
+that can be repeated. `report/` writes tables, figures and a page; `reproduce/` the paper's tables.
 """
 
 from heta_lens.evaluation.method_with_options import Entry

@@ -1,6 +1,7 @@
 """The folder of a running evaluation: written by one process, for one model and one set of prompts and metrics.
 
 ``run.json`` has the request and the model's fingerprint. It is written once, and again only when methods are added.
+``scores.jsonl`` has the scores of every method on every prompt, and ``records.jsonl`` what came of them.
 Every record names its evaluation, so that a folder whose ``run.json`` was lost can be resumed too.
 """
 
@@ -20,7 +21,9 @@ from filelock import FileLock, Timeout
 
 from heta_lens._util.file_writing import write_atomically
 from heta_lens._util.versions import versions
+from heta_lens.evaluation.kept_scores import score_lines
 from heta_lens.evaluation.run_records import RUN, Record, append, read_records, read_run, repair
+from heta_lens.evaluation.score_rows import ScoreRow
 
 LOCK, HOLDER = ".lock", ".lock-holder"
 FINGERPRINT = "fingerprint"
@@ -42,23 +45,26 @@ class RunFolder:
     retry_failed: bool = False
 
     def left(self, instance: str, metrics: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """The metrics still to be computed for an instance, by the labels of methods."""
+        """The metrics still to be computed for an instance, by the labels of methods that are not finished."""
         left = {
             label: self._left(self.records.get((instance, label)), stamp, metrics)
             for label, stamp in self.stamps.items()
         }
-        return {label: names for label, names in left.items() if names}
+        return {label: names for label, names in left.items() if names is not None}
 
-    def _left(self, record: Record | None, stamp: str, metrics: Sequence[str]) -> tuple[str, ...]:
+    def _left(self, record: Record | None, stamp: str, metrics: Sequence[str]) -> tuple[str, ...] | None:
+        """None, if nothing is; no metrics, where only the scores are wanted."""
         if record is None or record.evaluation not in ("", stamp):
             return tuple(metrics)
         if record.failed:
-            return tuple(metrics) if self.retry_failed else ()
+            return tuple(metrics) if self.retry_failed else None
         again = record.errors if self.retry_failed else ()
-        return tuple(name for name in metrics if name not in record.values or name in again)
+        return tuple(name for name in metrics if name not in record.values or name in again) or None
 
-    def append(self, record: Record, metrics: Sequence[str]) -> None:
-        """Keep the values of these metrics, beside those of others that the record already has."""
+    def append(self, record: Record, metrics: Sequence[str], scores: ScoreRow | None = None) -> None:
+        """Keep the values of these metrics, beside those of others that the record already has, and the scores."""
+        if scores is not None:
+            score_lines(self.path).append(replace(scores, evaluation=self.stamps[record.method]).flat())
         before = self.records.get(record.key)
         if before is not None and not before.failed:
             record = joined(before, record, metrics)
@@ -121,6 +127,7 @@ def opened(
         if json.dumps(run) != json.dumps(before):  # in which the order of methods counts
             write_atomically(folder / RUN, json.dumps(run, ensure_ascii=False, indent=1) + "\n")
         repair(folder)
+        score_lines(folder).repair()
         yield RunFolder(folder, stamps, {record.key: record for record in records}, retry_failed)
 
 

@@ -6,17 +6,16 @@ to ``records.rejected.jsonl`` and their work is done again; a last line that was
 another name when a folder was written are read under today's, and their reasons in today's words.
 """
 
-import json
 import os
-import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
-from heta_lens._util.file_reading import brief, parse_json, read_bytes, read_text
-from heta_lens._util.file_writing import append_whole, write_atomically
+from heta_lens._util.file_reading import brief, parse_json, read_text
+from heta_lens._util.json_lines_file import JsonLinesFile
 from heta_lens._util.type_checks import check_fields, check_types
 from heta_lens.evaluation.aggregates import AGGREGATES
 from heta_lens.metrics.former_names import redescribed, renamed, renamed_all, reworded
@@ -24,7 +23,7 @@ from heta_lens.metrics.former_names import redescribed, renamed, renamed_all, re
 Value: TypeAlias = float | int | Sequence[float | int] | None
 Metrics: TypeAlias = Mapping[str, Mapping[str, Any]]
 
-RUN, RECORDS, REJECTED = "run.json", "records.jsonl", "records.rejected.jsonl"
+RUN, RECORDS = "run.json", "records.jsonl"
 ROUNDING = 1e-4  # how far beyond a metric's bounds a value of single precision may come
 RUN_TYPES = {
     "methods": Mapping[str, Mapping[str, Any]],
@@ -95,14 +94,6 @@ def terms(value: Value) -> tuple[float, ...]:
     return tuple(value) if isinstance(value, Sequence) else (value,)
 
 
-class Rejected(NamedTuple):
-    """A line of ``records.jsonl`` that is not a record, and why."""
-
-    number: int
-    line: bytes
-    reason: str
-
-
 def read_run(folder: Path) -> dict[str, Any]:
     """The request that ``run.json`` keeps."""
     path = folder / RUN
@@ -144,41 +135,13 @@ def read_records(folder: Path) -> list[Record]:
     Of two for one instance and method, the later counts. Lines that are not records are skipped, with a warning that
     says how many there are and what is wrong with the first.
     """
-    records, rejected = _scanned(folder)
-    if rejected:
-        _warn(folder, len(records), rejected, "skipped: evaluate again into this folder to redo them")
-    latest = {record.key: record for record in records}
+    latest = {record.key: record for record in _records(folder).read()}
     return [latest[key] for key in sorted(latest)]
 
 
-def _warn(folder: Path, kept: int, rejected: Sequence[Rejected], outcome: str) -> None:
-    first = rejected[0]
-    warnings.warn(
-        f"{len(rejected)} of {len(rejected) + kept} lines of {folder / RECORDS} are not records (line {first.number}: "
-        f"{first.reason}) and are {outcome}",
-        stacklevel=3,
-    )
-
-
-def _scanned(folder: Path) -> tuple[list[Record], list[Rejected]]:
-    """The records, and the lines that are not records. A last line without an end is neither."""
-    path, metrics = folder / RECORDS, _metrics(folder)
-    good: list[Record] = []
-    bad: list[Rejected] = []
-    written = read_bytes(path) if os.path.lexists(path) else b""
-    for number, line in enumerate(_whole(written).split(b"\n"), 1):
-        if line.strip():
-            try:
-                good.append(_record(line, metrics))
-            except (ValueError, TypeError) as error:
-                bad.append(Rejected(number, line, str(error)))
-    return good, bad
-
-
 def append(folder: Path, record: Record) -> None:
-    """Append a line durably: it is on the disk when this returns, whole or not at all."""
-    line = json.dumps(asdict(record), ensure_ascii=False, allow_nan=False) + "\n"
-    append_whole(folder / RECORDS, line.encode(errors="replace"))  # a message may quote half of a surrogate pair
+    """Append a record durably: it is on the disk when this returns, whole or not at all."""
+    _records(folder).append(asdict(record))
 
 
 def repair(folder: Path) -> int:
@@ -186,39 +149,15 @@ def repair(folder: Path) -> int:
 
     Returns the number of bytes removed.
     """
-    path = folder / RECORDS
-    if not os.path.lexists(path):
-        return 0
-    good, bad = _scanned(folder)
-    written = read_bytes(path)
-    kept = _without(_whole(written), {line.number for line in bad})
-    if bad:
-        append_whole(folder / REJECTED, b"".join(rejected.line + b"\n" for rejected in bad))
-        write_atomically(path, kept)
-        _warn(folder, len(good), bad, f"moved to {REJECTED}: their work is done again")
-    elif len(kept) < len(written):
-        write_atomically(path, kept)
-    return len(written) - len(kept)
+    return _records(folder).repair()
 
 
-def _without(written: bytes, numbers: Collection[int]) -> bytes:
-    lines = written.split(b"\n")
-    return b"\n".join(line for number, line in enumerate(lines, 1) if number not in numbers)
+def _records(folder: Path) -> JsonLinesFile[Record]:
+    return JsonLinesFile(folder / RECORDS, partial(_record, _metrics(folder)))
 
 
-def _whole(written: bytes) -> bytes:
-    """Without a last line that has no end: it was cut short, or is being written."""
-    return written[: written.rfind(b"\n") + 1]
-
-
-def _record(line: bytes, metrics: Metrics) -> Record:
+def _record(metrics: Metrics, values: Mapping[str, Any]) -> Record:
     """The record of a line, its values within the bounds that ``run.json`` has for their metrics."""
-    try:
-        values = parse_json(line.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 at byte {error.start + 1}") from None
-    if not isinstance(values, Mapping):
-        raise TypeError(f"it is {brief(values)}, and must be an object")
     fields = _current(values)
     check_fields(Record, fields)
     record = Record(**fields)

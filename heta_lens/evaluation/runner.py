@@ -5,7 +5,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -22,6 +22,7 @@ from heta_lens.evaluation.method_with_options import Entry
 from heta_lens.evaluation.metric_values import metric_values, record_of
 from heta_lens.evaluation.resumable_run_folder import opened
 from heta_lens.evaluation.run_records import Record
+from heta_lens.evaluation.score_rows import ScoreRow, row_of
 from heta_lens.metrics import METRICS, ExplainedPrompt
 from heta_lens.metrics.robustness import Explain
 from heta_lens.metrics.shared_measurements import SharedMeasurements
@@ -29,6 +30,7 @@ from heta_lens.model import prompt_encoding
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.fingerprint import fingerprint
 from heta_lens.model.locking import one_at_a_time
+from heta_lens.prediction.chat_prompt import ChatPrompt, chat
 from heta_lens.prediction.prediction import Prediction
 
 Prepared = TypeVar("Prepared")
@@ -49,9 +51,9 @@ def evaluate(
 ) -> None:
     """Explain every instance by every method, evaluate that by every metric, and keep the results in a folder.
 
-    A folder that has some of them already gets the others, of added methods too. One that holds another evaluation is
-    refused: of other prompts or metrics, or of another model, by its `fingerprint` (unless all that is there failed).
-    So is one that another evaluation is writing into.
+    The scores are kept too: `load_scores` reads them. A folder that has some of the results already gets the others,
+    of added methods too. One that holds another evaluation is refused: of other prompts or metrics, or of another
+    model, by its `fingerprint` (unless all that is there failed). So is one that another evaluation is writing into.
 
     Args:
         model: which predictions are explained.
@@ -63,36 +65,55 @@ def evaluate(
         progress: show a progress bar.
         retry_failed: repeat what raised an error or was not finite, instead of leaving it failed.
     """
+    if not metrics:
+        raise ValueError("there are no metrics to evaluate")
+    run_all(model, instances, entries, metrics, folder, facts=facts, progress=progress, retry_failed=retry_failed)
+
+
+def run_all(
+    model: Any,
+    instances: Sequence[Instance],
+    entries: Sequence[Entry],
+    metrics: Sequence[str],
+    folder: Path,
+    *,
+    facts: Mapping[str, Any] | None,
+    progress: bool,
+    retry_failed: bool,
+) -> None:
+    """The work of `evaluate`, which without metrics keeps only the scores."""
     check_request(instances, entries, metrics)
     request = {**(facts or {}), **_request(instances, entries, metrics)}
     named = {entry.label: entry for entry in entries}
     with (
-        opened(folder, request, request["methods"], fingerprint(model), retry_failed=retry_failed) as run,
+        opened(folder, request, request["methods"], fingerprint(model), retry_failed=retry_failed) as results,
         _progress_bar(len(instances) * len(entries), progress) as advance,
     ):
         for instance in instances:
-            pending = run.left(instance.id, metrics)
+            pending = results.left(instance.id, metrics)
             advance(len(named) - len(pending))
             evaluation = InstanceEvaluation(model, instance, named, pending)
             for record in records_of(instance, [*pending], evaluation.measurements, evaluation.record):
-                run.append(record, pending[record.method])
+                results.append(record, pending[record.method], evaluation.scores.get(record.method))
                 advance(1)
 
 
 @dataclass(frozen=True, eq=False)
 class InstanceEvaluation:
-    """One instance of an evaluation: the prediction that all methods explain, and the record of each."""
+    """One instance of an evaluation: the prediction that all methods explain, and the record and scores of each."""
 
     model: Any
     instance: Instance
     entries: Mapping[str, Entry]
     pending: Pending
+    scores: dict[str, ScoreRow] = field(default_factory=dict)
 
     def measurements(self) -> SharedMeasurements:
         return SharedMeasurements(ask(self.model, self.instance))
 
     def record(self, measurements: SharedMeasurements, label: str) -> Record:
         case = explained(self.model, self.instance, measurements, self.entries[label].ready)
+        self.scores[label] = row_of(self.instance.id, label, case.attribution)
         return record_of(case, label, metric_values(case, self.pending[label]))
 
 
@@ -120,7 +141,7 @@ def _formerly(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_request(instances: Sequence[Instance], entries: Sequence[Entry], metrics: Sequence[str]) -> None:
-    """Refuse, before any work, an unknown metric, an empty list and a repeated name."""
+    """Refuse, before any work, an unknown metric, an empty list of prompts or methods, and a repeated name."""
     for name in metrics:
         check_choice("metric", name, METRICS)
     for what, names in (
@@ -128,7 +149,7 @@ def check_request(instances: Sequence[Instance], entries: Sequence[Entry], metri
         ("methods", [entry.label for entry in entries]),
         ("metrics", [*metrics]),
     ):
-        if not names:
+        if not names and what != "metrics":
             raise ValueError(f"there are no {what} to evaluate")
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"{what} {', '.join(repeated)} are there more than once")
@@ -168,12 +189,12 @@ def ask(model: Any, instance: Instance) -> Prediction:
 
     Keys and values that runs continue from are computed here, so that no method's seconds include them.
     """
-    ids = prompt_encoding.encode(model, instance.text)
-    cache = ModelAdapter(model).cache(ids)
-    prediction = Prediction.from_cache(cache, tokens=ids)
+    prompt = chat(model, instance.messages) if instance.messages else prompt_encoding.encode(model, instance.text)
+    cache = ModelAdapter(model).cache(prompt.tokens if isinstance(prompt, ChatPrompt) else prompt)
+    prediction = Prediction.from_cache(cache, tokens=prompt)
     if instance.answer is not None:
         first, *_ = prediction.spell(instance.answer)
-        prediction = Prediction.from_cache(cache, first, tokens=ids)
+        prediction = Prediction.from_cache(cache, first, tokens=prompt)
     _ = prediction.prompt.kept
     return prediction
 

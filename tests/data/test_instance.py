@@ -28,7 +28,7 @@ def test_a_record_holds_only_what_is_known() -> None:
     assert swapped and record["counterfactual"] == {"id": swapped.id, "text": swapped.text, "answer": " trunk"}
     assert record["paraphrase"].keys() == {"id", "text", "answer"} and record["paraphrase"]["answer"] is None
     assert record["gold"] == [[0, 4], [24, 30]]
-    assert list(record) == list(Instance.__dataclass_fields__)
+    assert [*record, "messages"] == list(Instance.__dataclass_fields__)
     assert json.loads(json.dumps(record)) == record
 
 

@@ -21,6 +21,7 @@ import heta_lens
 from heta_lens.cli import app
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry, evaluate, write_report
+from heta_lens.evaluation.kept_scores import SCORES, load_scores
 from heta_lens.evaluation.resumable_run_folder import FINGERPRINT, HOLDER, LOCK, joined, locked
 from heta_lens.evaluation.run_records import RECORDS, RUN, Record, append, read_records, read_run
 
@@ -97,10 +98,11 @@ def test_a_full_disk_loses_nothing_when_an_evaluation_is_resumed(
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_full_in_the_middle_of_a_record_keeps_those_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("room", range(10_000, 20_000, 2_500))
+def test_a_disk_that_is_full_in_the_middle_of_a_line_keeps_those_before(
+    room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, room = os.write, 3000
+    write = os.write
 
     def until_full(descriptor: int, data: Any) -> int:
         nonlocal room
@@ -111,21 +113,24 @@ def test_a_disk_that_is_full_in_the_middle_of_a_record_keeps_those_before(
 
     with monkeypatch.context() as broken:
         broken.setattr(os, "write", until_full)
-        with pytest.raises(OSError, match=r"cannot write .*records.jsonl: No space left"):
+        with pytest.raises(OSError, match=r"cannot write .*(scores|records).jsonl: No space left"):
             run(tmp_path, limit=5)
     kept = lines(tmp_path)
     assert 0 < len(kept) < 5 and all(map(json.loads, kept)) and (tmp_path / RECORDS).read_bytes().endswith(b"\n")
+    scores = load_scores(tmp_path).keys
+    assert len(kept) <= len(scores) <= len(kept) + 1 and (tmp_path / SCORES).read_bytes().endswith(b"\n")
     assert len(run(tmp_path, limit=5)) == 5 and lines(tmp_path)[: len(kept)] == kept
+    assert len(load_scores(tmp_path)) == 5
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such limit")
 def test_a_limit_on_files_ends_the_command_with_a_sentence_and_nothing_lost(tmp_path: Path) -> None:
     words = ["evaluate", "recall", "--limit", "8", "-m", "recency", "--metrics", "f1", "--out", str(tmp_path / "run")]
-    program = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000)); {COMMAND}"
+    program = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); {COMMAND}"
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True)
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert f"heta-lens: [Errno 27] cannot write {tmp_path / 'run' / RECORDS}: File too large" in done.stderr
+    assert f"heta-lens: [Errno 27] cannot write {tmp_path / 'run' / SCORES}: File too large" in done.stderr
     kept = lines(tmp_path / "run")
     assert 0 < len(kept) < 8 and all(map(json.loads, kept))
     assert CliRunner().invoke(app, words).exit_code == 0

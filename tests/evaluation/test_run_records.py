@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from heta_lens.evaluation.run_records import RECORDS, REJECTED, RUN, Record, append, read_records, read_run, repair
+from heta_lens.evaluation.run_records import RECORDS, RUN, Record, append, read_records, read_run, repair
 
+REJECTED = "records.rejected.jsonl"
 FULL = Record(
     "story-1",
     "lime samples=80",

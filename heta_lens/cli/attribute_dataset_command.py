@@ -1,0 +1,69 @@
+"""``heta-lens attribute-dataset``: the scores of many prompts by several methods, kept in a folder."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from heta_lens.cli.application import MODELS, Retry, command
+from heta_lens.cli.comma_lists import listed
+from heta_lens.cli.errors_and_messages import errors_in_a_line, resumable, say
+from heta_lens.cli.failed_prompts import print_failures
+from heta_lens.cli.loading_flags import loading_options, with_loading_flags
+from heta_lens.cli.suite_arguments import OF_SUITE, suite_options
+
+SOURCE = "A .jsonl, .json, .csv or .parquet file, hf:NAME of a data set, or a suite, such as recall."
+METHODS = "With its options, as in 'lime samples=200'; may be repeated, or with commas (heta)."
+FIELD = "Which column is which field, as in text=question; may be repeated."
+SAVE = "Also write all scores to a .parquet, .jsonl or .csv file; may be repeated."
+
+
+@command("attribute-dataset")
+@with_loading_flags
+def attribute_prompts(
+    source: Annotated[str, typer.Argument(help=SOURCE)],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where scores are kept; an interrupted run resumes.")],
+    model: Annotated[str, typer.Option(help=MODELS)] = "demo",
+    methods: Annotated[list[str] | None, typer.Option("--methods", "-m", metavar="METHOD", help=METHODS)] = None,
+    field: Annotated[list[str] | None, typer.Option("--field", metavar="FIELD=COLUMN", help=FIELD)] = None,
+    split: Annotated[str | None, typer.Option(help="Which part of a suite or data set.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="How many prompts (recall, which has no end: 100).")] = None,
+    seed: Annotated[int, typer.Option(help="Which prompts of a suite are drawn.")] = 0,
+    option: Annotated[list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help=OF_SUITE)] = None,
+    save: Annotated[list[Path] | None, typer.Option("--save", metavar="FILE", help=SAVE)] = None,
+    retry_failed: Retry = False,
+    *,
+    loading: dict[str, Any],
+) -> None:
+    """Explain every prompt of a file, a data set or a suite, and keep the scores of every token."""
+    with resumable(), errors_in_a_line(*(save or [])):
+        from heta_lens._util.options import check_choice
+        from heta_lens.data.prompt_sources import prompts
+        from heta_lens.evaluation.dataset_attribution import attribute_dataset
+        from heta_lens.evaluation.kept_scores import SCORES, WRITERS
+        from heta_lens.evaluation.method_with_options import Entry
+        from heta_lens.model.loading import load_model
+
+        for path in save or []:
+            check_choice(f"the suffix of --save {path}", path.suffix, [*WRITERS])
+        names = listed(methods, ["heta"])
+        _ = [Entry.read(name) for name in names]  # refuses a wrong one before a model is loaded
+        options, how = suite_options(option or []), loading_options(loading)
+        limit = limit or (100 if source == "recall" else None)
+        instances = prompts(source, fields=_fields(field or []), split=split, limit=limit, seed=seed, **options)
+        facts = {"source": source, "model": model, **({"loading": how} if how else {})}
+        loaded = load_model(model, **how)
+        scores = attribute_dataset(loaded, instances, names, out=out, facts=facts, retry_failed=retry_failed)
+        say(f"{len(scores)} attributions of {len(scores.prompts)} prompts: {out / SCORES}")
+        for path in save or []:
+            scores.save(path)
+            say(path)
+    print_failures(out, "no prompt was explained")
+
+
+def _fields(given: list[str]) -> dict[str, str]:
+    """``["text=question"]`` as a mapping."""
+    for pair in given:
+        if "=" not in pair:
+            raise ValueError(f"--field {pair} names no column: write FIELD=COLUMN, as in text=question")
+    return dict(pair.split("=", 1) for pair in given)

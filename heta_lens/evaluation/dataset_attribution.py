@@ -1,0 +1,57 @@
+"""The scores of many prompts by several methods, kept in a folder as they are computed."""
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from heta_lens.data.prompt_sources import Source, prompts
+from heta_lens.evaluation.kept_scores import SCORES, KeptScores, load_scores
+from heta_lens.evaluation.method_with_options import Entry
+from heta_lens.evaluation.runner import run_all
+
+
+def attribute_dataset(
+    model: Any,
+    source: Source,
+    methods: str | Sequence[str] = "heta",
+    *,
+    out: str | PathLike[str],
+    fields: Mapping[str, str] | None = None,
+    split: str | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    retry_failed: bool = False,
+    progress: bool = True,
+    facts: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> KeptScores:
+    """Explain every prompt by every method; one forward per prompt serves all methods.
+
+    The scores go to ``scores.jsonl`` in the folder ``out``, each as soon as it is finished; what failed is recorded in
+    ``records.jsonl`` and stops nothing. Interrupted runs resume. What is explained of a prompt is the first token of
+    its answer, or without one the model's own next token.
+
+    Args:
+        model: a TransformerLens model.
+        source: a suite, a file, ``hf:NAME`` or prompts; see `data.prompts`.
+        methods: their names, with options as in ``"lime samples=200"``.
+        out: the folder where scores are kept; it is made if it does not exist.
+        fields: which column is which field, as in ``{"text": "question"}``.
+        split: which split of a suite or data set.
+        limit: how many prompts at most.
+        seed: which prompts of a suite are drawn.
+        retry_failed: repeat what raised an error, instead of leaving it failed.
+        progress: show a progress bar.
+        facts: what else to keep about this run, such as the name of the model.
+        options: those of the suite.
+
+    Example:
+        scores = heta_lens.attribute_dataset(model, "prompts.csv", ["heta", "leave_one_out"], out="scores")
+        scores["prompts-0", "heta"].plot()
+    """
+    entries = [Entry.read(method) for method in ([methods] if isinstance(methods, str) else methods)]
+    instances = prompts(source, fields=fields, split=split, limit=limit, seed=seed, **options)
+    folder = Path(out).expanduser()
+    run_all(model, instances, entries, (), folder, facts=facts, progress=progress, retry_failed=retry_failed)
+    return load_scores(folder) if (folder / SCORES).exists() else KeptScores(())

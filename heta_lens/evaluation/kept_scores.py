@@ -1,0 +1,168 @@
+"""Scores of many prompts on disk: read again as attributions, and written as JSON lines, Parquet or CSV."""
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from io import StringIO
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pandas as pd
+
+from heta_lens._util.extras import extra
+from heta_lens._util.file_reading import regular_file
+from heta_lens._util.file_writing import write_atomically
+from heta_lens._util.json_lines_file import JsonLinesFile
+from heta_lens._util.options import check_choice, hint
+from heta_lens.attribution import Attribution
+from heta_lens.data import dataset_files
+from heta_lens.evaluation.score_rows import ScoreRow
+
+SCORES = "scores.jsonl"
+NESTED = ("options", "versions", "dtypes", "rest", "target_text")  # fields that Parquet has as JSON
+Key: TypeAlias = tuple[str, str]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class KeptScores(Sequence[Attribution]):
+    """Attributions of many prompts, as a folder or file has them: ``scores[0]``, or ``scores["story-1", "heta"]``.
+
+    Rows are kept, and each attribution is made when it is accessed.
+    """
+
+    rows: tuple[ScoreRow, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Attribution]:
+        return (row.attribution() for row in self.rows)
+
+    def __getitem__(self, place: Any) -> Any:
+        """An attribution by its number or by the names of its prompt and method; a slice has the scores of some."""
+        if isinstance(place, slice):
+            return KeptScores(self.rows[place])
+        if isinstance(place, tuple):
+            return self._row(place).attribution()
+        return self.rows[place].attribution()
+
+    def _row(self, key: Key) -> ScoreRow:
+        for row in self.rows:
+            if row.key == key:
+                return row
+        prompt, method = key
+        names, methods = self.prompts, self.methods
+        near = hint(prompt, names) if prompt not in names else hint(method, methods)
+        raise KeyError(f"there are no scores of {method!r} on {prompt!r}{near}; methods: {', '.join(methods)}")
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """Prompt and method of each."""
+        return tuple(row.key for row in self.rows)
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(row.prompt for row in self.rows))
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(row.method for row in self.rows))
+
+    def of(self, *, prompt: str | None = None, method: str | None = None) -> "KeptScores":
+        """Only those of a prompt, or of a method."""
+        if prompt is not None:
+            check_choice("prompt", prompt, self.prompts)
+        if method is not None:
+            check_choice("method", method, self.methods)
+        return KeptScores(
+            tuple(row for row in self.rows if prompt in (None, row.prompt) and method in (None, row.method))
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row per token, with the names of prompt and method."""
+        frames = [pd.DataFrame({"prompt": row.prompt, "method": row.method, **row.columns}) for row in self.rows]
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a .jsonl or .parquet file of a row per attribution, or a .csv file of a row per token."""
+        check_choice("the suffix of path", Path(path).suffix, [*WRITERS])
+        write_atomically(path, WRITERS[Path(path).suffix](self))
+
+    def __repr__(self) -> str:
+        return f"KeptScores({len(self.prompts)} prompts, methods: {', '.join(self.methods)})"
+
+
+def load_scores(path: str | PathLike[str]) -> KeptScores:
+    """The attributions that `attribute_dataset` and `evaluate` kept in a folder, or a file that was saved of them.
+
+    Of two for one prompt and method, the later counts.
+    """
+    where = Path(path).expanduser()
+    where = where / SCORES if where.is_dir() else where
+    regular_file(where, f"{path} has no scores: heta-lens attribute-dataset … --out {path} makes them")
+    check_choice("the suffix of path", where.suffix, [*READERS])
+    latest = {row.key: row for row in READERS[where.suffix](where)}
+    return KeptScores(tuple(latest[key] for key in sorted(latest)))
+
+
+def score_lines(folder: Path) -> JsonLinesFile[ScoreRow]:
+    """The file of scores that a run appends to."""
+    return _lines(folder / SCORES)
+
+
+def _lines(path: Path) -> JsonLinesFile[ScoreRow]:
+    return JsonLinesFile(path, ScoreRow.of, "scores of a prompt", "run again into this folder to redo them")
+
+
+def _read_parquet(path: Path) -> list[ScoreRow]:
+    rows = dataset_files.read(path, "scores")
+    try:
+        return [ScoreRow.of(_nested(json.loads, row)) for row in rows]
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} holds no scores: {error}") from None
+
+
+def _nested(convert: Callable[[Any], Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of Parquet, without columns that only other rows have."""
+    return {name: convert(value) if name in NESTED else value for name, value in row.items() if value is not None}
+
+
+def _to_parquet(scores: KeptScores) -> bytes:
+    extra("datasets", "Parquet")  # which pyarrow comes with
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = [_nested(partial(json.dumps, ensure_ascii=False), row.flat()) for row in scores.rows]
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(_alike(rows)), sink)
+    return sink.getvalue().to_pybytes()
+
+
+def _alike(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with the columns of all of them: the first decides which a table has."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [{name: row.get(name) for name in names} for row in rows]
+
+
+def _to_jsonl(scores: KeptScores) -> str:
+    return "".join(json.dumps(row.flat(), ensure_ascii=False, allow_nan=False) + "\n" for row in scores.rows)
+
+
+def _to_csv(scores: KeptScores) -> str:
+    out = StringIO()
+    scores.to_frame().to_csv(out, index=False, quoting=csv.QUOTE_MINIMAL)
+    return out.getvalue()
+
+
+READERS: dict[str, Callable[[Path], list[ScoreRow]]] = {
+    ".jsonl": lambda path: _lines(path).read(),
+    ".parquet": _read_parquet,
+}
+WRITERS: dict[str, Callable[[KeptScores], bytes | str]] = {
+    ".jsonl": _to_jsonl,
+    ".parquet": _to_parquet,
+    ".csv": _to_csv,
+}

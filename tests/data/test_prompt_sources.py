@@ -1,0 +1,109 @@
+"""Prompts come from suites, files, data sets and Python; what is none is refused with the way out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from heta_lens.data.instance import Instance
+from heta_lens.data.prompt_sources import prompts
+
+ROWS = [{"id": "a", "text": "One two", "answer": " three"}, {"id": "b", "text": "Four", "answer": None}]
+CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+
+
+def written(folder: Path, suffix: str) -> Path:
+    path, frame = folder / f"rows{suffix}", pd.DataFrame(ROWS)
+    if suffix == ".csv":
+        frame.to_csv(path, index=False)
+    elif suffix == ".parquet":
+        frame.to_parquet(path)
+    elif suffix == ".json":
+        path.write_text(json.dumps(ROWS))
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".json", ".jsonl"])
+@pytest.mark.parametrize("kind", [str, Path])
+def test_every_format_gives_the_same_prompts(kind: Any, suffix: str, tmp_path: Path) -> None:
+    assert prompts(kind(written(tmp_path, suffix))) == [Instance("a", "One two", " three"), Instance("b", "Four", None)]
+
+
+def test_columns_with_other_names(tmp_path: Path) -> None:
+    path = tmp_path / "questions.csv"
+    path.write_text("question,label,other\nWhere is it?, here,1\nWho?,,2\n")
+    expected = [Instance("questions-0", "Where is it?", " here"), Instance("questions-1", "Who?", None)]
+    assert prompts(path, fields={"text": "question", "answer": "label"}) == expected
+    assert prompts(path, fields={"text": "question"}, limit=1) == [Instance("questions-0", "Where is it?", None)]
+
+
+def test_evidence_is_read_where_it_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text(json.dumps({"text": "One two", "answer": " x", "gold": [[0, 3]], "split": "dev"}) + "\n")
+    (instance,) = prompts(path)
+    assert instance.words("gold") == ["One"]
+
+
+def test_prompts_of_python() -> None:
+    given = ["A text", CHAT, {"messages": CHAT, "answer": " Hello"}, Instance("mine", "x", None)]
+    text, chat, answered, mine = prompts(given)
+    assert (text.id, text.text) == ("prompt-0", "A text")
+    assert chat.messages == tuple(CHAT) and chat.text == "Be brief.\nHi"
+    assert answered.messages == tuple(CHAT) and answered.answer == " Hello"
+    assert mine is given[-1]
+
+
+def test_a_suite_by_its_name() -> None:
+    assert len(prompts("recall", limit=3, seed=1, hops=2)) == 3
+
+
+def test_a_data_set_in_a_folder_is_streamed(tmp_path: Path) -> None:
+    written(tmp_path, ".jsonl")
+    assert [instance.id for instance in prompts(f"hf:{tmp_path}", limit=1)] == ["a"]
+    assert [instance.id for instance in prompts(f"hf:{tmp_path}", split="train")] == ["a", "b"]
+
+
+def test_a_data_set_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    written(tmp_path, ".jsonl")
+    with pytest.raises(OSError, match=r"the dev split of .* could not be read \(.*\): give a file, or another split"):
+        prompts(f"hf:{tmp_path}", split="dev")
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        ("recal", {}, r"'recal' is no source of prompts \(did you mean 'recall'\?\): give one of recall, "),
+        ("p.txt", {}, r"'p.txt' is no source of prompts: give one of .*a file that ends in .jsonl"),
+        ("p.csv", {}, "source='p.csv' is not a file"),
+        ([], {}, "there are no prompts in prompt"),
+        ([3], {}, "the prompt 3 is neither a text, nor a chat, nor a record with a text"),
+        ([{"question": "x"}], {}, r"it has no text, but 'question': say which of them is, as by fields=\{'text': …\}"),
+        (
+            [{"question": "x"}],
+            {"fields": {"text": "qestion"}},
+            r"no column 'qestion' for .*did you mean 'question'",
+        ),
+        (["x"], {"fields": {"txt": "x"}}, r"the field='txt' is not one of .*did you mean 'text'"),
+        (["x"], {"hops": 2}, "hops=2 is an option of a suite, and prompt is none"),
+        (["x"], {"split": "dev"}, "split='dev' has no effect: prompt has no parts"),
+        (["x"], {"limit": 0}, "limit=0 must be at least 1"),
+        ("recall", {"fields": {"text": "x"}}, "fields=.* has no effect: the suite is read by its own fields"),
+        ([{"messages": [{"role": "user"}]}], {}, r"messages\[0\] has None as its content, and must have a text"),
+        ([{"messages": CHAT, "gold": [[0, 2]]}], {}, "has messages and gold: where the characters of a chat are"),
+    ],
+)
+def test_what_is_no_source_is_refused(source: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError, OSError), match=message):
+        prompts(source, **options)
+
+
+def test_the_line_of_a_wrong_prompt_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"text": "x"}\n{"txt": "y"}\n{"txt": "z"}\n')
+    message = r"p\.jsonl, line 2: it has no text, but 'txt'.* \(1 of those after it are wrong too\)"
+    with pytest.raises(ValueError, match=message):
+        prompts(path)
