@@ -8,7 +8,8 @@ from functools import partial
 from io import StringIO
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
+from zlib import compress, decompress
 
 import pandas as pd
 
@@ -16,6 +17,7 @@ from heta_lens._util.extras import extra
 from heta_lens._util.file_reading import regular_file
 from heta_lens._util.file_writing import write_atomically
 from heta_lens._util.json_lines_file import JsonLinesFile
+from heta_lens._util.lazy_sequence import Lazy
 from heta_lens._util.options import check_choice, hint
 from heta_lens.attribution import Attribution
 from heta_lens.data import dataset_files
@@ -23,20 +25,34 @@ from heta_lens.evaluation.score_rows import ScoreRow
 
 SCORES = "scores.jsonl"
 NESTED = ("options", "versions", "dtypes", "rest", "target_text")  # fields that Parquet has as JSON
-Key: TypeAlias = tuple[str, str]
+
+
+class Packed(NamedTuple):
+    """A row, checked and in little memory."""
+
+    prompt: str
+    method: str
+    data: bytes
+
+    @classmethod
+    def of(cls, row: ScoreRow) -> "Packed":
+        return cls(*row.key, compress(json.dumps(row.flat(), ensure_ascii=False).encode(errors="replace")))
+
+    def row(self) -> ScoreRow:
+        return ScoreRow.of(json.loads(decompress(self.data)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KeptScores(Sequence[Attribution]):
     """Attributions of many prompts, as a folder or file has them: ``scores[0]``, or ``scores["story-1", "heta"]``.
 
-    Rows are kept, and each attribution is made when it is accessed.
+    Each is made when it is accessed.
     """
 
-    rows: tuple[ScoreRow, ...]
+    packed: tuple[Packed, ...]
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.packed)
 
     def __iter__(self) -> Iterator[Attribution]:
         return (row.attribution() for row in self.rows)
@@ -44,32 +60,32 @@ class KeptScores(Sequence[Attribution]):
     def __getitem__(self, place: Any) -> Any:
         """An attribution by its number or by the names of its prompt and method; a slice has the scores of some."""
         if isinstance(place, slice):
-            return KeptScores(self.rows[place])
-        if isinstance(place, tuple):
-            return self._row(place).attribution()
-        return self.rows[place].attribution()
+            return KeptScores(self.packed[place])
+        number = self._number(*place) if isinstance(place, tuple) else place
+        return self.rows[number].attribution()
 
-    def _row(self, key: Key) -> ScoreRow:
-        for row in self.rows:
-            if row.key == key:
-                return row
-        prompt, method = key
-        names, methods = self.prompts, self.methods
-        near = hint(prompt, names) if prompt not in names else hint(method, methods)
-        raise KeyError(f"there are no scores of {method!r} on {prompt!r}{near}; methods: {', '.join(methods)}")
+    def _number(self, prompt: str, method: str) -> int:
+        if (prompt, method) in self.names:
+            return self.names.index((prompt, method))
+        near = hint(prompt, self.prompts) if prompt not in self.prompts else hint(method, self.methods)
+        raise KeyError(f"there are no scores of {method!r} on {prompt!r}{near}; methods: {', '.join(self.methods)}")
 
     @property
-    def keys(self) -> tuple[Key, ...]:
-        """Prompt and method of each."""
-        return tuple(row.key for row in self.rows)
+    def rows(self) -> Sequence[ScoreRow]:
+        return Lazy(len(self), lambda number: self.packed[number].row())
+
+    @property
+    def names(self) -> tuple[tuple[str, str], ...]:
+        """Of each, prompt and method."""
+        return tuple((each.prompt, each.method) for each in self.packed)
 
     @property
     def prompts(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(row.prompt for row in self.rows))
+        return tuple(dict.fromkeys(each.prompt for each in self.packed))
 
     @property
     def methods(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(row.method for row in self.rows))
+        return tuple(dict.fromkeys(each.method for each in self.packed))
 
     def of(self, *, prompt: str | None = None, method: str | None = None) -> "KeptScores":
         """Only those of a prompt, or of a method."""
@@ -77,9 +93,8 @@ class KeptScores(Sequence[Attribution]):
             check_choice("prompt", prompt, self.prompts)
         if method is not None:
             check_choice("method", method, self.methods)
-        return KeptScores(
-            tuple(row for row in self.rows if prompt in (None, row.prompt) and method in (None, row.method))
-        )
+        chosen = [each for each in self.packed if prompt in (None, each.prompt) and method in (None, each.method)]
+        return KeptScores(tuple(chosen))
 
     def to_frame(self) -> pd.DataFrame:
         """A row per token, with the names of prompt and method."""
@@ -104,23 +119,26 @@ def load_scores(path: str | PathLike[str]) -> KeptScores:
     where = where / SCORES if where.is_dir() else where
     regular_file(where, f"{path} has no scores: heta-lens attribute-dataset … --out {path} makes them")
     check_choice("the suffix of path", where.suffix, [*READERS])
-    latest = {row.key: row for row in READERS[where.suffix](where)}
+    latest = {packed[:2]: packed for packed in READERS[where.suffix](where)}
     return KeptScores(tuple(latest[key] for key in sorted(latest)))
 
 
-def score_lines(folder: Path) -> JsonLinesFile[ScoreRow]:
+def score_lines(folder: Path) -> JsonLinesFile[Packed]:
     """The file of scores that a run appends to."""
     return _lines(folder / SCORES)
 
 
-def _lines(path: Path) -> JsonLinesFile[ScoreRow]:
-    return JsonLinesFile(path, ScoreRow.of, "scores of a prompt", "run again into this folder to redo them")
+def _lines(path: Path) -> JsonLinesFile[Packed]:
+    def packed(values: Mapping[str, Any]) -> Packed:
+        return Packed.of(ScoreRow.of(values))
+
+    return JsonLinesFile(path, packed, "scores of a prompt", "run again into this folder to redo them")
 
 
-def _read_parquet(path: Path) -> list[ScoreRow]:
+def _read_parquet(path: Path) -> list[Packed]:
     rows = dataset_files.read(path, "scores")
     try:
-        return [ScoreRow.of(_nested(json.loads, row)) for row in rows]
+        return [Packed.of(ScoreRow.of(_nested(json.loads, row))) for row in rows]
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} holds no scores: {error}") from None
 
@@ -157,7 +175,7 @@ def _to_csv(scores: KeptScores) -> str:
     return out.getvalue()
 
 
-READERS: dict[str, Callable[[Path], list[ScoreRow]]] = {
+READERS: dict[str, Callable[[Path], list[Packed]]] = {
     ".jsonl": lambda path: _lines(path).read(),
     ".parquet": _read_parquet,
 }

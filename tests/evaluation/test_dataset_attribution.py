@@ -59,7 +59,7 @@ def test_an_interrupted_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len((tmp_path / "cut" / SCORES).read_text().splitlines()) == 3
     resumed = explained(tmp_path / "cut", 3)
     assert len((tmp_path / "cut" / SCORES).read_text().splitlines()) == 6
-    assert resumed.keys == whole.keys
+    assert resumed.names == whole.names
     assert all(torch.equal(one.scores, other.scores) for one, other in zip(resumed, whole, strict=True))
 
 
@@ -105,4 +105,4 @@ def test_an_evaluation_keeps_its_scores(tmp_path: Path) -> None:
     instances = suites.suite("recall", limit=2)
     entries = [heta_lens.evaluation.Entry.read("leave_one_out")]
     heta_lens.evaluation.evaluate(demo(), instances, entries, ["dsa"], tmp_path, progress=False)
-    assert [*heta_lens.load_scores(tmp_path).keys] == [(each.id, "leave_one_out") for each in instances]
+    assert [*heta_lens.load_scores(tmp_path).names] == [(each.id, "leave_one_out") for each in instances]

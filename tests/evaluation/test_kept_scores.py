@@ -8,29 +8,29 @@ import pytest
 import torch
 
 from helpers.attributions import TOKENS, attribution, of_chat, uncertain
-from heta_lens.evaluation.kept_scores import SCORES, KeptScores, load_scores, score_lines
+from heta_lens.evaluation.kept_scores import SCORES, KeptScores, Packed, load_scores, score_lines
 from heta_lens.evaluation.score_rows import row_of
 
 
 def kept() -> KeptScores:
     """Two prompts by two methods, whose rows have different columns."""
     made = {("a", "heta"): uncertain(), ("a", "lime"): attribution(signed=True), ("b", "heta"): of_chat()}
-    return KeptScores(tuple(row_of(*key, one) for key, one in made.items()))
+    return KeptScores(tuple(Packed.of(row_of(*key, one)) for key, one in made.items()))
 
 
 def test_attributions_by_number_and_by_name() -> None:
     scores = kept()
-    assert len(scores) == 3 and scores.keys == (("a", "heta"), ("a", "lime"), ("b", "heta"))
+    assert len(scores) == 3 and scores.names == (("a", "heta"), ("a", "lime"), ("b", "heta"))
     assert scores.prompts == ("a", "b") and scores.methods == ("heta", "lime")
     assert scores["a", "lime"].signed and not scores[0].signed
     assert [len(each) for each in scores] == [6, 6, 6]
-    assert scores[1:].keys == scores.keys[1:]
+    assert scores[1:].names == scores.names[1:]
     assert repr(scores) == "KeptScores(2 prompts, methods: heta, lime)"
 
 
 def test_some_of_them() -> None:
     assert kept().of(method="heta").prompts == ("a", "b")
-    assert kept().of(prompt="a", method="lime").keys == (("a", "lime"),)
+    assert kept().of(prompt="a", method="lime").names == (("a", "lime"),)
     with pytest.raises(ValueError, match=r"method='heat' is not one of 'heta', 'lime' \(did you mean 'heta'\?\)"):
         kept().of(method="heat")
 
@@ -52,7 +52,7 @@ def test_what_is_not_there_is_refused(key: tuple[str, str], message: str) -> Non
 def test_what_was_saved_is_loaded(suffix: str, tmp_path: Path) -> None:
     kept().save(tmp_path / f"all{suffix}")
     back = load_scores(tmp_path / f"all{suffix}")
-    assert back.keys == kept().keys
+    assert back.names == kept().names
     for one, other in zip(kept(), back, strict=True):
         assert torch.equal(one.scores, other.scores) and one.tokens == other.tokens
         assert one.parts.keys() == other.parts.keys() and (one.messages is None) == (other.messages is None)

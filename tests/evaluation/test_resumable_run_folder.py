@@ -117,7 +117,7 @@ def test_a_disk_that_is_full_in_the_middle_of_a_line_keeps_those_before(
             run(tmp_path, limit=5)
     kept = lines(tmp_path)
     assert 0 < len(kept) < 5 and all(map(json.loads, kept)) and (tmp_path / RECORDS).read_bytes().endswith(b"\n")
-    scores = load_scores(tmp_path).keys
+    scores = load_scores(tmp_path).names
     assert len(kept) <= len(scores) <= len(kept) + 1 and (tmp_path / SCORES).read_bytes().endswith(b"\n")
     assert len(run(tmp_path, limit=5)) == 5 and lines(tmp_path)[: len(kept)] == kept
     assert len(load_scores(tmp_path)) == 5
