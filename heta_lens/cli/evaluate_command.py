@@ -16,6 +16,7 @@ from heta_lens.cli.suite_arguments import OF_SUITE, suite_options
 SUITES = ("recall", "curated", "longra", "tellmewhy", "wikibio", "jsonl")
 METHODS = ["heta", "leave_one_out", "input_x_gradient", "attention_rollout", "random"]
 ENTRIES = f"With its options, as in 'lime samples=200'; may be repeated, or with commas ({', '.join(METHODS)})."
+SCORES = "Also evaluate the scores in a file: ours, inseq's, or tokens and scores; may be repeated."
 METRICS = "See heta-lens metrics; may be repeated, or with commas (all that run a method only once)."
 
 
@@ -27,6 +28,7 @@ def evaluate_suite(
     model: Annotated[str, typer.Option(help=MODELS)] = "demo",
     methods: Annotated[list[str] | None, typer.Option("--methods", "-m", metavar="METHOD", help=ENTRIES)] = None,
     metrics: Annotated[list[str] | None, typer.Option("--metrics", metavar="NAME", help=METRICS)] = None,
+    scores: Annotated[list[Path] | None, typer.Option("--scores", metavar="FILE", help=SCORES)] = None,
     path: Annotated[Path | None, typer.Option(help="The file that the suite is read from.")] = None,
     split: Annotated[str | None, typer.Option(help="Which part of it, where it has parts (test).")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="How many prompts (recall, which has no end: 100).")] = None,
@@ -41,6 +43,7 @@ def evaluate_suite(
         from heta_lens._util.extras import check_extra
         from heta_lens.data import suites
         from heta_lens.evaluation import Entry, evaluate
+        from heta_lens.evaluation.given_scores import given_methods
         from heta_lens.metrics.metric_registry import default_metrics
         from heta_lens.model.loading import load_model
         from heta_lens.model.prompt_encoding import next_word
@@ -48,6 +51,7 @@ def evaluate_suite(
         check_extra("matplotlib", "the report of an evaluation")
         _check_distinct_from_results(path, out)
         entries = [Entry.read(entry) for entry in listed(methods, METHODS)]
+        given = [method for file in scores or [] for method in given_methods(file)]
         names = listed(metrics, default_metrics())
         options = suite_options(option or [])
         if suite == "recall":
@@ -60,7 +64,7 @@ def evaluate_suite(
         if suite == "longra":  # which is of what a model answers with the distraction and without
             options = {"says": partial(next_word, loaded), **options}
         instances = suites.suite(suite, path, split=split, limit=limit, seed=seed, **options)
-        evaluate(loaded, instances, entries, names, out, facts=facts, retry_failed=retry_failed)
+        evaluate(loaded, instances, [*entries, *given], names, out, facts=facts, retry_failed=retry_failed)
         _write_report(out)
     print_failures(out)
 

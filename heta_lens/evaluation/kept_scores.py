@@ -24,7 +24,7 @@ from heta_lens.data import dataset_files
 from heta_lens.evaluation.score_rows import ScoreRow
 
 SCORES = "scores.jsonl"
-NESTED = ("options", "versions", "dtypes", "rest", "target_text")  # fields that Parquet has as JSON
+NESTED = ("options", "versions", "dtypes", "rest")  # fields that Parquet has as JSON
 
 
 class Packed(NamedTuple):

@@ -18,6 +18,7 @@ from heta_lens._util.options import check_choice
 from heta_lens.data.instance import OTHERS, Instance
 from heta_lens.data.instance import record_of as as_json
 from heta_lens.evaluation.failure_descriptions import description, raised_at
+from heta_lens.evaluation.given_scores import GivenMethod
 from heta_lens.evaluation.method_with_options import Entry
 from heta_lens.evaluation.metric_values import metric_values, record_of
 from heta_lens.evaluation.resumable_run_folder import opened
@@ -35,13 +36,14 @@ from heta_lens.prediction.prediction import Prediction
 
 Prepared = TypeVar("Prepared")
 Ready: TypeAlias = Callable[[Instance, Prediction], Explain]
+Explainer: TypeAlias = Entry | GivenMethod
 Pending: TypeAlias = Mapping[str, Sequence[str]]  # metrics still to be computed, by the labels of methods
 
 
 def evaluate(
     model: Any,
     instances: Sequence[Instance],
-    entries: Sequence[Entry],
+    entries: Sequence[Explainer],
     metrics: Sequence[str],
     folder: Path,
     *,
@@ -73,7 +75,7 @@ def evaluate(
 def run_all(
     model: Any,
     instances: Sequence[Instance],
-    entries: Sequence[Entry],
+    entries: Sequence[Explainer],
     metrics: Sequence[str],
     folder: Path,
     *,
@@ -104,7 +106,7 @@ class InstanceEvaluation:
 
     model: Any
     instance: Instance
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, Explainer]
     pending: Pending
     scores: dict[str, ScoreRow] = field(default_factory=dict)
 
@@ -117,7 +119,7 @@ class InstanceEvaluation:
         return record_of(case, label, metric_values(case, self.pending[label]))
 
 
-def _request(instances: Sequence[Instance], entries: Sequence[Entry], metrics: Sequence[str]) -> dict[str, Any]:
+def _request(instances: Sequence[Instance], entries: Sequence[Explainer], metrics: Sequence[str]) -> dict[str, Any]:
     return {
         "instances": len(instances),
         "texts": digest(instances),
@@ -140,7 +142,7 @@ def _formerly(record: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name not in OTHERS} | others
 
 
-def check_request(instances: Sequence[Instance], entries: Sequence[Entry], metrics: Sequence[str]) -> None:
+def check_request(instances: Sequence[Instance], entries: Sequence[Explainer], metrics: Sequence[str]) -> None:
     """Refuse, before any work, an unknown metric, an empty list of prompts or methods, and a repeated name."""
     for name in metrics:
         check_choice("metric", name, METRICS)

@@ -34,7 +34,7 @@ class ScoreRow:
     prompt: str
     method: str
     text: str
-    target_text: str | Sequence[str]
+    target_text: str
     columns: Mapping[str, Sequence[Any]]
     parts: Sequence[str] = ()
     dtypes: Mapping[str, str] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class ScoreRow:
 
 def row_of(prompt: str, method: str, attribution: Attribution) -> ScoreRow:
     """The scores of a prompt by a method, under these names."""
-    frame, cost = attribution.to_frame(), attribution.diagnostics.cost
+    frame, cost, target = attribution.to_frame(), attribution.diagnostics.cost, attribution.target_text
     numbers = {"score": attribution.scores, **attribution.parts}
     columns: dict[str, list[Any]] = {str(name): _plain(column) for name, column in frame.items()}
     columns |= {name: shortest(values) for name, values in numbers.items()}
@@ -115,7 +115,7 @@ def row_of(prompt: str, method: str, attribution: Attribution) -> ScoreRow:
         prompt=prompt,
         method=method,
         text=attribution.text,
-        target_text=attribution.target_text,
+        target_text=target if isinstance(target, str) else " rather than ".join(target),
         columns=columns,
         parts=tuple(attribution.parts),
         dtypes={name: str(values.dtype).removeprefix("torch.") for name, values in numbers.items()},

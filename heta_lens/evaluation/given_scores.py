@@ -1,0 +1,176 @@
+"""Scores that others made, evaluated beside our methods: matched by prompt, aligned by the characters of the text.
+
+A file has a record per prompt and method. It has ``scores`` (or ``score``), and what they are of: ``tokens`` (or
+``token``) in a ``text``, if possible with ``start`` and ``stop``, lists of where each token is in it; or the ``ids`` of
+the model's own tokens. It may have ``prompt`` (the id of the instance; else the text is compared, or the ids),
+``method`` (or else the file's name counts) and ``target`` (what is explained, which is then compared). What
+`load_scores` reads is such a file.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from heta_lens._util.file_reading import brief, read_bytes
+from heta_lens._util.span_alignment import located_tokens, shared_out
+from heta_lens._util.text_spans import Span
+from heta_lens._util.type_checks import check_types
+from heta_lens.attribution import Attribution
+from heta_lens.data.dataset_files import each, read
+from heta_lens.data.instance import Instance
+from heta_lens.evaluation.score_converters import from_inseq, is_inseq
+from heta_lens.metrics.robustness import Explain
+from heta_lens.prediction.make_attribution import make_attribution
+from heta_lens.prediction.prediction import Prediction
+
+ALSO = {"score": "scores", "token": "tokens", "id": "ids", "target_text": "target"}  # as `load_scores` has them
+TYPES = {
+    **dict.fromkeys(("text", "prompt", "method", "target"), str),
+    **dict.fromkeys(("ids", "start", "stop"), Sequence[int]),
+    "tokens": Sequence[str],
+    "scores": Sequence[float],
+}
+
+
+@dataclass(frozen=True)
+class GivenScores:
+    """Scores of the tokens of one prompt, however they were made."""
+
+    scores: Sequence[float]
+    text: str = ""
+    tokens: Sequence[str] = ()
+    ids: Sequence[int] = ()
+    start: Sequence[int] = ()
+    stop: Sequence[int] = ()
+    prompt: str = ""
+    method: str = ""
+    target: str = ""
+
+    def __post_init__(self) -> None:
+        check_types(TYPES, vars(self))
+        if not self.tokens and not self.ids:
+            raise ValueError("it has neither tokens nor ids")
+        if not self.text and not self.ids:
+            raise ValueError("it has tokens, but no text that they are of")
+        for name in ("tokens", "ids", "start", "stop"):
+            values = getattr(self, name)
+            if values and len(values) != len(self.scores):
+                raise ValueError(f"it has {len(self.scores)} scores, and {len(values)} {name}")
+        for number, score in enumerate(self.scores):
+            if not isfinite(score):
+                raise ValueError(f"its score {number} is {score}, and must be a finite number")
+        _ = self.spans if self.text and self.tokens else ()
+
+    @cached_property
+    def spans(self) -> list[Span]:
+        """Where the tokens are in the text."""
+        if self.start or self.stop:
+            spans = [Span(*ends) for ends in zip(self.start, self.stop, strict=True)]
+            for span in spans:
+                if not 0 <= span.start <= span.stop <= len(self.text):
+                    raise ValueError(f"{tuple(span)} is no place in its text of {len(self.text)} characters")
+            return spans
+        return located_tokens(self.tokens, self.text)
+
+    def on(self, prediction: Prediction) -> list[float]:
+        """The scores on the tokens of a prediction: the same tokens', or shared out by characters."""
+        if [*self.ids] == prediction.ids.tolist():
+            return [*self.scores]
+        if not self.text:
+            raise ValueError(f"the {len(self.ids)} ids are not the prompt's {len(prediction)}, and there is no text")
+        text, places = prediction.located
+        shift = text.rfind(self.text.strip()) - (len(self.text) - len(self.text.lstrip()))
+        if self.text.strip() not in text:
+            raise ValueError(f"its text, {brief(self.text)}, is not the prompt's, {brief(text)}")
+        moved = [Span(max(0, start + shift), max(0, stop + shift)) for start, stop in self.spans]
+        return shared_out(self.scores, moved, [Span(*place) for place in places])
+
+
+@dataclass(frozen=True)
+class GivenMethod:
+    """A method of which only scores are there: it is evaluated like one, as far as it need not run again."""
+
+    label: str
+    file: str
+    digest: str
+    rows: tuple[GivenScores, ...] = field(repr=False)
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        return {"method": self.label, "options": {"scores": self.file, "digest": self.digest}}
+
+    @cached_property
+    def _by_prompt(self) -> Mapping[str, GivenScores]:
+        return {row.prompt: row for row in self.rows if row.prompt}
+
+    @cached_property
+    def _others(self) -> Mapping[Any, GivenScores]:
+        """Those that name no prompt, by their texts and ids."""
+        others = [row for row in self.rows if not row.prompt]
+        return {tuple(row.ids): row for row in others if row.ids} | {
+            row.text.strip(): row for row in others if row.text
+        }
+
+    def _of(self, instance: Instance, prediction: Prediction) -> GivenScores:
+        keys = instance.text.strip(), tuple(prediction.ids.tolist())
+        row = self._by_prompt.get(instance.id) or next((self._others[key] for key in keys if key in self._others), None)
+        if row is None:
+            raise ValueError(f"{self.file} has no scores of {self.label} on {instance.id!r}")
+        return row
+
+    def ready(self, instance: Instance, prediction: Prediction) -> Explain:
+        """Gives the scores of this prompt, and of no other."""
+        row = self._of(instance, prediction)
+        if row.target and row.target.strip() != str(prediction.target_text).strip():
+            explained = f"{self.file} explains {row.target!r} of {instance.id!r}"
+            raise ValueError(f"{explained}, and the prediction is {prediction.target_text!r}")
+
+        def explain(asked: Prediction) -> Attribution:
+            if asked.ids.tolist() != prediction.ids.tolist() or asked.target != prediction.target:
+                raise ValueError(f"{self.label} is there as scores only: it cannot be run on another prompt")
+            return make_attribution(
+                asked,
+                self.label,
+                torch.tensor(row.on(asked), dtype=torch.float64),
+                {},
+                {"scores": self.file},
+                {},
+                signed=min(row.scores) < 0,
+            )
+
+        return explain
+
+
+def given_methods(path: str | Path) -> list[GivenMethod]:
+    """The methods whose scores are in a file: ours, inseq's JSON, or records as this module says."""
+    path = Path(path).expanduser()
+    raw = read_bytes(path, f"there is no file of scores {path}")
+    records = from_inseq(path) if is_inseq(raw) else read(path, "scores", option="scores")
+    rows = [*each(records, lambda _, record: _row(record, path.stem))]
+    digest = sha256(raw).hexdigest()[:16]
+    return [
+        GivenMethod(label, path.name, digest, tuple(row for row in rows if row.method == label))
+        for label in dict.fromkeys(row.method for row in rows)
+    ]
+
+
+def _row(record: Mapping[str, Any], otherwise: str) -> GivenScores:
+    named = {name: value for name, value in record.items() if value is not None and name not in ALSO}
+    named = {ALSO[name]: value for name, value in record.items() if name in ALSO and value is not None} | named
+    if "scores" not in named:
+        raise ValueError(f"it has no scores, but {', '.join(map(brief, record))}")
+    if not isinstance(named.get("target", ""), str):
+        del named["target"]  # of a contrast, which a prediction of an answer is not compared with
+    known = {name: value for name, value in named.items() if name in GivenScores.__dataclass_fields__}
+    return GivenScores(**{"method": otherwise, **known})
+
+
+def as_record(scores: GivenScores) -> dict[str, Any]:
+    """A record of a file, without what is not known."""
+    return {name: value for name, value in asdict(scores).items() if value}

@@ -1,0 +1,124 @@
+"""Scores that others made are evaluated beside our methods, on the same prompts by the same metrics."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import heta_lens
+from helpers.evaluating import demo, run
+from helpers.saved_by_others import INSEQ, PROMPT
+from heta_lens.data.instance import Instance, write_jsonl
+from heta_lens.evaluation import from_captum, write_scores
+from heta_lens.evaluation.given_scores import GivenScores, as_record, given_methods
+from heta_lens.evaluation.run_records import read_records
+from heta_lens.evaluation.runner import ask
+from heta_lens.model.loading import DEMO
+
+STORY = Instance("story", PROMPT, " cooker", gold=((69, 73), (88, 94)))
+
+
+def written(folder: Path, *records: dict[str, Any], name: str = "given.jsonl") -> Path:
+    (folder / name).write_text("".join(json.dumps(record) + "\n" for record in records))
+    return folder / name
+
+
+def scores_on(path: Path, instance: Instance = STORY) -> Any:
+    prediction = ask(demo(), instance)
+    (method,) = given_methods(path)
+    return method.ready(instance, prediction)(prediction)
+
+
+def test_the_same_tokens_have_the_same_scores(tmp_path: Path) -> None:
+    ids = ask(demo(), STORY).ids.tolist()
+    given = [number / 7 for number in range(len(ids))]
+    made = scores_on(written(tmp_path, {"ids": ids, "scores": given, "prompt": "story"}))
+    assert made.scores.tolist() == given and made.method == "given" and not made.signed
+
+
+def test_words_are_shared_out_on_the_tokens_they_consist_of(tmp_path: Path) -> None:
+    words = PROMPT.split()
+    made = scores_on(written(tmp_path, {"text": PROMPT, "tokens": words, "scores": [1.0] * len(words), "method": "me"}))
+    assert made.method == "me" and float(made.scores.sum()) == pytest.approx(len(words))
+    (row,) = [row for row, token in enumerate(made.tokens) if token == " cradle"]
+    assert float(made.scores[row : row + 2].sum()) == pytest.approx(1)  # the word, and the full stop after it
+
+
+def test_our_own_scores_are_such_a_file(tmp_path: Path) -> None:
+    scores = heta_lens.attribute_dataset(demo(), [STORY], "leave_one_out", out=tmp_path / "run", progress=False)
+    scores.save(tmp_path / "all.parquet")
+    for path in (tmp_path / "run" / "scores.jsonl", tmp_path / "all.parquet"):
+        made = scores_on(path)
+        assert torch.equal(made.scores.float(), scores[0].scores) and made.method == "leave_one_out"
+
+
+def test_others_prompts_and_targets_are_refused(tmp_path: Path) -> None:
+    record = {"text": PROMPT, "tokens": PROMPT.split(), "scores": [1.0] * len(PROMPT.split())}
+    other = Instance("other", "The whistle of Tom was placed in the", None)
+    with pytest.raises(ValueError, match=r"given\.jsonl has no scores of given on 'other'"):
+        scores_on(written(tmp_path, record), other)
+    with pytest.raises(ValueError, match="explains ' jar' of 'story', and the prediction is ' cooker'"):
+        scores_on(written(tmp_path, {**record, "target": " jar"}))
+    with pytest.raises(ValueError, match=r"its text, .* is not the prompt's"):
+        scores_on(written(tmp_path, {**record, "prompt": "other"}), other)
+    (method,), prediction = given_methods(written(tmp_path, record)), ask(demo(), STORY)
+    with pytest.raises(ValueError, match="given is there as scores only: it cannot be run on another prompt"):
+        method.ready(STORY, prediction)(ask(demo(), other))
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"text": "a b"}, "line 1: it has no scores, but 'text'"),
+        ({"scores": [1.0]}, "it has neither tokens nor ids"),
+        ({"scores": [1.0], "tokens": ["a"]}, "it has tokens, but no text that they are of"),
+        ({"scores": [1.0], "tokens": ["a", "b"], "text": "a b"}, "it has 1 scores, and 2 tokens"),
+        ({"scores": ["x"], "tokens": ["a"], "text": "a"}, r"its scores is \['x'\], and must be a list"),
+        ({"scores": [1.0], "tokens": ["c"], "text": "a b"}, "its token 0, 'c', is not what the text goes on with"),
+        (
+            {"scores": [1.0], "tokens": ["a"], "text": "a", "start": [0], "stop": [5]},
+            r"\(0, 5\) is no place in its text",
+        ),
+    ],
+)
+def test_what_is_no_record_of_scores_is_refused(record: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        given_methods(written(tmp_path, record))
+    with pytest.raises(FileNotFoundError, match="there is no file of scores"):
+        given_methods(tmp_path / "none.jsonl")
+
+
+def test_a_record_is_written_as_it_is_read(tmp_path: Path) -> None:
+    given = GivenScores([1.0, 2.0], text="a b", tokens=["a", " b"], method="mine", prompt="p")
+    (method,) = given_methods(written(tmp_path, as_record(given)))
+    assert method.rows == (given,) and method.label == "mine"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+def test_inseq_and_captum_are_evaluated_beside_ours_from_one_command(tmp_path: Path) -> None:
+    from captum.attr import FeatureAblation, LLMAttribution, TextTokenInput
+
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(DEMO), AutoTokenizer.from_pretrained(DEMO)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        explainer = LLMAttribution(FeatureAblation(model), tokenizer)
+        words = TextTokenInput(PROMPT, tokenizer, skip_tokens=[tokenizer.bos_token_id])
+        result = explainer.attribute(words, target=" cooker")
+    write_scores(tmp_path / "captum.jsonl", [from_captum(result, PROMPT, method="captum ablation")])
+    write_jsonl(tmp_path / "stories.jsonl", [STORY])
+    files = ["--scores", str(INSEQ), "--scores", str(tmp_path / "captum.jsonl")]
+    options = ["-m", "leave_one_out", "--metrics", "f1,aopc_del,soft_nc", "--out", str(tmp_path / "out")]
+    done = run("evaluate", "jsonl", "--path", str(tmp_path / "stories.jsonl"), *files, *options)
+    assert done.exit_code == 0, done.output
+    records = {record.method: record for record in read_records(tmp_path / "out")}
+    assert [*records] == ["captum ablation", "inseq input_x_gradient", "leave_one_out"]
+    assert [record.reasons or record.failed for record in records.values()] == ["", "", ""]
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert all(name in report for name in records)
+    scores = heta_lens.load_scores(tmp_path / "out")["story", "captum ablation"].scores
+    assert float(scores.sum()) == pytest.approx(float(result.seq_attr.sum()), rel=1e-5)
