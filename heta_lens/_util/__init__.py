@@ -9,7 +9,7 @@ values with tensors in them, `saved_attribution_checks` says whether what was re
 says which message of a chat wrote each token. `text_spans` and `sentence_spans` find tokens in text, `span_alignment`
 moves scores to other tokens, `stand_ins` finds where a template put a value, `printable_text` makes text safe to print.
 `short_repr` shortens a repr, `html_view` is HTML that notebooks show. `token_share` is a share of the tokens,
-`lazy_sequence` computes items when they are accessed, `caller_warnings` point at the user's line, `extras` names what
-to install, `versions` what is installed. `target_kinds` tells whether a target is a token, a set of tokens, a contrast
-or a function. `score_hops` passes scores on from tokens to tokens before them.
+`lazy_sequence` computes items when they are accessed, `caller_warnings` point at the user's line, `named_objects` are
+somebody's own code, `extras` names what to install, `versions` what is installed. `target_kinds` tells whether a target
+is a token, a set of tokens, a contrast or a function. `score_hops` passes scores on from tokens to tokens before them.
 """

@@ -6,6 +6,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 
 from heta_lens._util.caller_warnings import warn
+from heta_lens._util.named_objects import is_object_name, named_object
 from heta_lens.methods.base import Method
 from heta_lens.methods.function_method import as_method
 
@@ -47,6 +48,7 @@ class MethodRegistry(Mapping[str, type[Method]]):
 
     Other packages register a `Method` class, or a function ``f(prediction) -> scores``, as an entry point of the group
     ``heta_lens.methods``. One that cannot be imported, or takes a name that is taken, is left out with a warning.
+    Any other can be named as ``module:object``.
     """
 
     def __init__(self) -> None:
@@ -57,6 +59,8 @@ class MethodRegistry(Mapping[str, type[Method]]):
             if name in BUILT_IN:
                 file, _, kind = BUILT_IN[name].partition(":")
                 self._loaded[name] = getattr(import_module(f"heta_lens.methods.{file}"), kind)
+            elif is_object_name(name):
+                self._loaded[name] = as_method(named_object(name))
             else:
                 self._load_entry_point(name)
         return self._loaded[name]
@@ -71,7 +75,7 @@ class MethodRegistry(Mapping[str, type[Method]]):
         """Whether there is a method of this name; one of another package must also load."""
         if name in self._entry_points and name not in self._loaded:
             self._load_entry_point(str(name), missing_ok=True)
-        return name in BUILT_IN or name in self._entry_points
+        return name in BUILT_IN or name in self._entry_points or is_object_name(name)
 
     def items(self) -> ItemsView[str, type[Method]]:
         """All that load, by name."""
@@ -86,6 +90,8 @@ class MethodRegistry(Mapping[str, type[Method]]):
 
     def origin(self, name: str) -> str:
         """The package that a method comes from."""
+        if is_object_name(name):
+            return name.partition(":")[0]
         return "heta_lens" if name in BUILT_IN else _package(self._entry_points[name])
 
     @cached_property

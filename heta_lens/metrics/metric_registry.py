@@ -6,6 +6,8 @@ function from an `ExplainedPrompt` to a number with the attribute ``better`` (an
     def longest(case):
         return float(case.scores.argmax())
     longest.better = "less"
+
+Without an entry point, such a function is named as ``module:function``.
 """
 
 import warnings
@@ -15,6 +17,7 @@ from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_args
 
+from heta_lens._util.named_objects import is_object_name, named_object
 from heta_lens.metrics import built_in_metrics
 from heta_lens.metrics.metric import Better, Metric
 
@@ -29,7 +32,7 @@ BUILT_INS: Mapping[str, Metric] = {
 
 
 class MetricRegistry(Mapping[str, Metric]):
-    """The built-in metrics and, loaded when they are first needed, those of other packages."""
+    """The built-in metrics and, loaded when they are first needed, those of other packages, and of other modules."""
 
     @cached_property
     def plugins(self) -> dict[str, Metric]:
@@ -45,6 +48,8 @@ class MetricRegistry(Mapping[str, Metric]):
         return metrics
 
     def __getitem__(self, name: str) -> Metric:
+        if is_object_name(name) and name not in self.plugins:
+            self.plugins[name] = _named(name)
         return BUILT_INS[name] if name in BUILT_INS else self.plugins[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -61,11 +66,22 @@ def default_metrics() -> list[str]:
 
 def loaded(entry_point: EntryPoint) -> Metric:
     """The metric of another package, with its origin."""
-    value = entry_point.load()
-    metric = value if isinstance(value, Metric) else metric_of(entry_point.name, value)
+    return checked(entry_point.name, entry_point.load(), origin(entry_point))
+
+
+def _named(name: str) -> Metric:
+    try:
+        return checked(name, named_object(name), name.partition(":")[0])
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"metric {name}: {error}") from None
+
+
+def checked(name: str, value: Any, origin: str) -> Metric:
+    """A metric, or a function that is one."""
+    metric = value if isinstance(value, Metric) else metric_of(name, value)
     if metric.better not in get_args(Better):
         raise ValueError(f"better={metric.better!r} is not one of {', '.join(get_args(Better))}")
-    return replace(metric, origin=origin(entry_point))
+    return replace(metric, origin=origin)
 
 
 def metric_of(name: str, function: Any) -> Metric:
