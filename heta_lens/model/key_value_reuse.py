@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from heta_lens.model.model_protocol import KeysValues, Model, bare, wrapped
 
+NOTHING = torch.empty(0)  # the keys of a layer that did not run
+
 
 @dataclass(frozen=True, eq=False)
 class KeyValueReuse(ABC):
@@ -69,7 +71,8 @@ class BridgeReuse(KeyValueReuse):
         return dict.fromkeys(self._names, cache) | {"use_cache": True}  # which TransformerLens turns off otherwise
 
     def grown(self, arguments: Mapping[str, Any]) -> KeysValues:
-        return [(layer.keys, layer.values) for layer in arguments[self._names[0]].layers]
+        layers = arguments[self._names[0]].layers
+        return [(NOTHING, NOTHING) if layer.keys is None else (layer.keys, layer.values) for layer in layers]
 
     @cached_property
     def _names(self) -> list[str]:

@@ -39,6 +39,7 @@ def test_it_proposes_what_takes_less(folder: str) -> None:
     assert said.exit_code == 0 and "variant='kl_only'" in said.output and " no" in said.output
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_what_is_wrong_is_said_in_a_line(folder: str) -> None:
     for words, message in (
         (("--config", folder, "--tokens", "20", "--gpu-memory", "80"), "give a number and a unit"),

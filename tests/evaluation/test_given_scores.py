@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import heta_lens
 from helpers.evaluating import demo, run
 from helpers.saved_by_others import INSEQ, PROMPT
+from heta_lens._util.text_spans import Span
 from heta_lens.data.instance import Instance, write_jsonl
 from heta_lens.evaluation import from_captum, write_scores
 from heta_lens.evaluation.given_scores import GivenScores, as_record, given_methods
@@ -19,7 +20,7 @@ from heta_lens.evaluation.run_records import read_records
 from heta_lens.evaluation.runner import ask
 from heta_lens.model.loading import DEMO
 
-STORY = Instance("story", PROMPT, " cooker", gold=((69, 73), (88, 94)))
+STORY = Instance("story", PROMPT, " cooker", gold=(Span(69, 73), Span(88, 94)))
 
 
 def written(folder: Path, *records: dict[str, Any], name: str = "given.jsonl") -> Path:

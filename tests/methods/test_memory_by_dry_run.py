@@ -76,6 +76,7 @@ def test_larger_models_and_longer_prompts_take_more() -> None:
     assert sizes[1] > 2 * sizes[0] and sizes[2] > 2 * sizes[1]
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_bad_arguments_are_refused_before_any_work() -> None:
     for given, message in (
         ({"tokens": 1, "memory": 1e9}, "tokens=1 must be at least 2"),
