@@ -36,7 +36,8 @@ def attribute_prompts(
     loading: dict[str, Any],
 ) -> None:
     """Explain every prompt of a file, a data set or a suite, and keep the scores of every token."""
-    with resumable(), errors_in_a_line(*(save or [])):
+    out = out.expanduser()
+    with resumable(), errors_in_a_line(*(save or []), names=()):
         from heta_lens._util.options import check_choice
         from heta_lens.data.prompt_sources import prompts
         from heta_lens.evaluation.dataset_attribution import attribute_dataset

@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,13 @@ def resumable() -> Iterator[None]:
 
 
 @contextmanager
-def errors_in_a_line(*written: Path | None) -> Iterator[None]:
-    """Say what was wrong in a line, not in a traceback; files that cannot be written before any long work."""
+def errors_in_a_line(*written: Path | None, names: Sequence[str] = ("--html", "--save")) -> Iterator[None]:
+    """Say what was wrong in a line, not in a traceback; files that cannot be written before any long work.
+
+    Files of different options, by their ``names``, must not be one.
+    """
     try:
-        _check_writable(*written)
+        _check_writable(names, *written)
         with warnings.catch_warnings():
             warnings.showwarning = _warn
             yield
@@ -47,7 +50,7 @@ def errors_in_a_line(*written: Path | None) -> Iterator[None]:
         raise typer.Exit(2) from None
 
 
-def _check_writable(*written: Path | None) -> None:
+def _check_writable(names: Sequence[str], *written: Path | None) -> None:
     paths = [path for path in written if path is not None]
     for path in paths:
         if path.is_dir() or not os.access(path.parent, os.W_OK):
@@ -55,7 +58,7 @@ def _check_writable(*written: Path | None) -> None:
     if paths:
         from heta_lens._util.file_writing import check_distinct
 
-        check_distinct(dict(zip(("--html", "--save"), written, strict=False)))
+        check_distinct(dict(zip(names, written, strict=False)))
 
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:

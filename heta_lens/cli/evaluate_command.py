@@ -51,7 +51,8 @@ def evaluate_suite(
         check_extra("matplotlib", "the report of an evaluation")
         _check_distinct_from_results(path, out)
         entries = [Entry.read(entry) for entry in listed(methods, METHODS)]
-        given = [method for file in scores or [] for method in given_methods(file)]
+        labels = {entry.label for entry in entries}
+        given = [method.apart_from(labels) for file in scores or [] for method in given_methods(file)]
         names = listed(metrics, default_metrics())
         options = suite_options(option or [])
         if suite == "recall":

@@ -6,6 +6,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import pandas as pd
+
 from heta_lens._util.extras import extra
 from heta_lens._util.file_reading import brief
 from heta_lens._util.options import check_at_least, check_choice, hint
@@ -49,7 +51,7 @@ def prompts(
         check_at_least("limit", limit, 1, whole=True)
     for name in fields or {}:
         check_choice("the field", name, FIELDS)
-    if isinstance(source, str) and source in SUITES and not Path(source).exists():
+    if isinstance(source, str) and source in SUITES:
         _refuse(fields, "the suite is read by its own fields", "fields")
         return suite(source, split=split, limit=limit, seed=seed, **options)
     for name in options:
@@ -58,7 +60,7 @@ def prompts(
         records: Iterable[Any] = _streamed(source.removeprefix(HUB), split or "train")
     else:
         _refuse(split, f"{_named(source)} has no parts", "split")
-        records = _read(source) if isinstance(source, str | Path) else source
+        records = _read(source) if isinstance(source, str | Path) else _listed(source)
     name = _named(source)
     made = each([*islice(records, limit)], lambda number, item: _instance(item, fields or {}, f"{name}-{number}"))
     instances = [*made]
@@ -75,6 +77,16 @@ def _read(source: str | Path) -> Iterable[Record]:
             f"{str(source)!r} is no source of prompts{hint(str(source), SUITES)}: give one of {', '.join(known)}"
         )
     return read(path, "prompts", option="source")
+
+
+def _listed(source: Any) -> Iterable[Any]:
+    """Prompts of Python; a table's rows."""
+    if isinstance(source, pd.DataFrame):
+        return source.astype(object).where(source.notna(), None).to_dict("records")
+    chat = isinstance(source, list | tuple) and source and isinstance(source[0], Mapping) and "role" in source[0]
+    if chat or isinstance(source, Mapping | Instance):
+        raise TypeError(f"{brief(source)} is one prompt: put it into a list")
+    return source
 
 
 def _streamed(name: str, split: str) -> Iterator[Record]:

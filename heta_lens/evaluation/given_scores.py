@@ -7,8 +7,9 @@ the model's own tokens. It may have ``prompt`` (the id of the instance; else the
 `load_scores` reads is such a file.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from math import isfinite
@@ -24,6 +25,7 @@ from heta_lens._util.type_checks import check_types
 from heta_lens.attribution import Attribution
 from heta_lens.data.dataset_files import each, read
 from heta_lens.data.instance import Instance
+from heta_lens.evaluation.kept_scores import SCORES
 from heta_lens.evaluation.score_converters import from_inseq, is_inseq
 from heta_lens.metrics.robustness import Explain
 from heta_lens.prediction.make_attribution import make_attribution
@@ -101,6 +103,10 @@ class GivenMethod:
     digest: str
     rows: tuple[GivenScores, ...] = field(repr=False)
 
+    def apart_from(self, labels: Collection[str]) -> "GivenMethod":
+        """The same under a label that none of these is."""
+        return replace(self, label=f"{self.label} (scores)") if self.label in labels else self
+
     @property
     def recipe(self) -> dict[str, Any]:
         return {"method": self.label, "options": {"scores": self.file, "digest": self.digest}}
@@ -113,12 +119,13 @@ class GivenMethod:
     def _others(self) -> Mapping[Any, GivenScores]:
         """Those that name no prompt, by their texts and ids."""
         others = [row for row in self.rows if not row.prompt]
-        return {tuple(row.ids): row for row in others if row.ids} | {
-            row.text.strip(): row for row in others if row.text
-        }
+        by_ids = {tuple(row.ids): row for row in others if row.ids}
+        by_text = {row.text: row for row in others if row.text}
+        bare = Counter(text.strip() for text in by_text)
+        return {text.strip(): row for text, row in by_text.items() if bare[text.strip()] == 1} | by_text | by_ids
 
     def _of(self, instance: Instance, prediction: Prediction) -> GivenScores:
-        keys = instance.text.strip(), tuple(prediction.ids.tolist())
+        keys = tuple(prediction.ids.tolist()), instance.text, instance.text.strip()
         row = self._by_prompt.get(instance.id) or next((self._others[key] for key in keys if key in self._others), None)
         if row is None:
             raise ValueError(f"{self.file} has no scores of {self.label} on {instance.id!r}")
@@ -127,7 +134,7 @@ class GivenMethod:
     def ready(self, instance: Instance, prediction: Prediction) -> Explain:
         """Gives the scores of this prompt, and of no other."""
         row = self._of(instance, prediction)
-        if row.target and row.target.strip() != str(prediction.target_text).strip():
+        if row.target and not _same_start(row.target.strip(), str(prediction.target_text).strip()):
             explained = f"{self.file} explains {row.target!r} of {instance.id!r}"
             raise ValueError(f"{explained}, and the prediction is {prediction.target_text!r}")
 
@@ -147,9 +154,15 @@ class GivenMethod:
         return explain
 
 
+def _same_start(one: str, other: str) -> bool:
+    """Whether a token may be the beginning of what another tokenizer has as one."""
+    return one.startswith(other) or other.startswith(one)
+
+
 def given_methods(path: str | Path) -> list[GivenMethod]:
     """The methods whose scores are in a file: ours, inseq's JSON, or records as this module says."""
     path = Path(path).expanduser()
+    path = path / SCORES if path.is_dir() else path
     raw = read_bytes(path, f"there is no file of scores {path}")
     records = from_inseq(path) if is_inseq(raw) else read(path, "scores", option="scores")
     rows = [*each(records, lambda _, record: _row(record, path.stem))]
@@ -162,6 +175,8 @@ def given_methods(path: str | Path) -> list[GivenMethod]:
 
 def _row(record: Mapping[str, Any], otherwise: str) -> GivenScores:
     named = {name: value for name, value in record.items() if value is not None and name not in ALSO}
+    if isinstance(record.get("id"), str):
+        record = {"prompt": record["id"], **{name: value for name, value in record.items() if name != "id"}}
     named = {ALSO[name]: value for name, value in record.items() if name in ALSO and value is not None} | named
     if "scores" not in named:
         raise ValueError(f"it has no scores, but {', '.join(map(brief, record))}")

@@ -113,14 +113,17 @@ class KeptScores(Sequence[Attribution]):
 def load_scores(path: str | PathLike[str]) -> KeptScores:
     """The attributions that `attribute_dataset` and `evaluate` kept in a folder, or a file that was saved of them.
 
-    Of two for one prompt and method, the later counts.
+    In the order in which prompts and methods were first run. Of two for one prompt and method, the later counts.
     """
     where = Path(path).expanduser()
     where = where / SCORES if where.is_dir() else where
     regular_file(where, f"{path} has no scores: heta-lens attribute-dataset … --out {path} makes them")
     check_choice("the suffix of path", where.suffix, [*READERS])
     latest = {packed[:2]: packed for packed in READERS[where.suffix](where)}
-    return KeptScores(tuple(latest[key] for key in sorted(latest)))
+    prompts, methods = (list(dict.fromkeys(names)) for names in zip(*latest, strict=True)) if latest else ([], [])
+    return KeptScores(
+        tuple(latest[prompt, method] for prompt in prompts for method in methods if (prompt, method) in latest)
+    )
 
 
 def score_lines(folder: Path) -> JsonLinesFile[Packed]:

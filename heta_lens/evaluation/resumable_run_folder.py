@@ -43,6 +43,8 @@ class RunFolder:
     stamps: Mapping[str, str]
     records: dict[tuple[str, str], Record]
     retry_failed: bool = False
+    scored: Collection[tuple[str, str]] = ()
+    """Of which instances and methods the folder has scores, where these are all that is wanted."""
 
     def left(self, instance: str, metrics: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """The metrics still to be computed for an instance, by the labels of methods that are not finished."""
@@ -58,6 +60,8 @@ class RunFolder:
             return tuple(metrics)
         if record.failed:
             return tuple(metrics) if self.retry_failed else None
+        if not metrics and record.key not in self.scored:
+            return ()
         again = record.errors if self.retry_failed else ()
         return tuple(name for name in metrics if name not in record.values or name in again) or None
 
@@ -128,7 +132,8 @@ def opened(
             write_atomically(folder / RUN, json.dumps(run, ensure_ascii=False, indent=1) + "\n")
         repair(folder)
         score_lines(folder).repair()
-        yield RunFolder(folder, stamps, {record.key: record for record in records}, retry_failed)
+        scored = {row[:2] for row in score_lines(folder).read()} if not request.get("metrics") else set()
+        yield RunFolder(folder, stamps, {record.key: record for record in records}, retry_failed, scored)
 
 
 def _records(folder: Path) -> list[Record]:
@@ -256,7 +261,8 @@ def _refusal(folder: Path, before: Mapping[str, Any], request: Mapping[str, Any]
 
 
 def _measured(record: Record) -> bool:
-    return any(value is not None for value in record.values.values())
+    """Whether there is something to lose: a value, or, without metrics, scores."""
+    return any(value is not None for value in record.values.values()) or not (record.values or record.failed)
 
 
 def _check_stamps(folder: Path, stamps: Mapping[str, str], records: Sequence[Record]) -> None:

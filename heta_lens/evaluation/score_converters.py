@@ -54,6 +54,7 @@ def _steps(sequence: Mapping[str, Any], text: str, method: str) -> list[dict[str
             "start": [span.start for span in spans[:place]],
             "stop": [span.stop for span in spans[:place]],
             "scores": scores[:place, step].astype(float).tolist(),
+            "target": text[slice(*spans[place])],
         }
         for step, place in enumerate(range(sequence["attr_pos_start"], sequence["attr_pos_end"]))
     ]
@@ -69,7 +70,8 @@ def from_captum(result: Any, text: str, *, method: str = "captum", step: int | N
         step: which generated token; by default the sum over all of them, ``seq_attr``.
     """
     chosen = result.seq_attr if step is None else result.token_attr[step]
-    return {"method": method, "text": text, "tokens": [*result.input_tokens], "scores": chosen.flatten().tolist()}
+    record = {"method": method, "text": text, "tokens": [*result.input_tokens], "scores": chosen.flatten().tolist()}
+    return record if step is None else {**record, "target": result.output_tokens[step]}
 
 
 def write_scores(path: str | Path, records: Iterable[Mapping[str, Any]]) -> None:

@@ -57,7 +57,13 @@ def test_prompts_of_python() -> None:
     assert mine is given[-1]
 
 
-def test_a_suite_by_its_name() -> None:
+def test_rows_of_a_table_are_prompts() -> None:
+    assert [instance.id for instance in prompts(pd.DataFrame(ROWS))] == ["a", "b"]
+
+
+def test_a_suite_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recall").mkdir()
     assert len(prompts("recall", limit=3, seed=1, hops=2)) == 3
 
 
@@ -90,6 +96,9 @@ def test_a_data_set_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         (["x"], {"fields": {"txt": "x"}}, r"the field='txt' is not one of .*did you mean 'text'"),
         (["x"], {"hops": 2}, "hops=2 is an option of a suite, and prompt is none"),
         (["x"], {"split": "dev"}, "split='dev' has no effect: prompt has no parts"),
+        (CHAT, {}, "is one prompt: put it into a list"),
+        ({"text": "x"}, {}, "is one prompt: put it into a list"),
+        (Instance("a", "x", None), {}, "is one prompt: put it into a list"),
         (["x"], {"limit": 0}, "limit=0 must be at least 1"),
         ("recall", {"fields": {"text": "x"}}, "fields=.* has no effect: the suite is read by its own fields"),
         ([{"messages": [{"role": "user"}]}], {}, r"messages\[0\] has None as its content, and must have a text"),

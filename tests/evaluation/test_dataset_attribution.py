@@ -8,9 +8,10 @@ import pytest
 import torch
 
 import heta_lens
-from helpers import chats
+from helpers import chats, zoo
 from helpers.evaluating import demo
 from heta_lens.data import suites
+from heta_lens.data.instance import Instance
 from heta_lens.evaluation.kept_scores import SCORES
 from heta_lens.evaluation.run_records import read_records
 from heta_lens.model.adapter import ModelAdapter
@@ -106,3 +107,28 @@ def test_an_evaluation_keeps_its_scores(tmp_path: Path) -> None:
     entries = [heta_lens.evaluation.Entry.read("leave_one_out")]
     heta_lens.evaluation.evaluate(demo(), instances, entries, ["dsa"], tmp_path, progress=False)
     assert [*heta_lens.load_scores(tmp_path).names] == [(each.id, "leave_one_out") for each in instances]
+
+
+def test_another_model_is_refused(tmp_path: Path) -> None:
+    instances = [Instance("a", "The whistle of Tom was placed in the", None)]
+    heta_lens.attribute_dataset(demo(), instances, "recency", out=tmp_path, progress=False)
+    with pytest.raises(ValueError, match=r"holds an evaluation with other .*model"):
+        heta_lens.attribute_dataset(zoo.bridge("gpt2"), instances, "recency", out=tmp_path, progress=False)
+
+
+def test_lost_scores_are_computed_again(tmp_path: Path) -> None:
+    whole = explained(tmp_path)
+    (tmp_path / SCORES).unlink()
+    again = explained(tmp_path)
+    assert {*again.names} == {*whole.names}
+    assert torch.equal(again[whole.names[0]].scores, whole[0].scores)
+
+
+def test_scores_come_in_the_order_of_the_prompts(tmp_path: Path) -> None:
+    texts = [f"The whistle of {name} was placed in the" for name in ["Tom", "Enzo"] * 6]
+    scores = heta_lens.attribute_dataset(demo(), texts, ["recency", "random"], out=tmp_path, progress=False)
+    assert scores.prompts == tuple(f"prompt-{number}" for number in range(12))
+    assert scores.methods == ("recency", "random") and scores.names[:2] == (
+        ("prompt-0", "recency"),
+        ("prompt-0", "random"),
+    )

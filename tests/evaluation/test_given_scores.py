@@ -52,7 +52,7 @@ def test_words_are_shared_out_on_the_tokens_they_consist_of(tmp_path: Path) -> N
 def test_our_own_scores_are_such_a_file(tmp_path: Path) -> None:
     scores = heta_lens.attribute_dataset(demo(), [STORY], "leave_one_out", out=tmp_path / "run", progress=False)
     scores.save(tmp_path / "all.parquet")
-    for path in (tmp_path / "run" / "scores.jsonl", tmp_path / "all.parquet"):
+    for path in (tmp_path / "run", tmp_path / "run" / "scores.jsonl", tmp_path / "all.parquet"):
         made = scores_on(path)
         assert torch.equal(made.scores.float(), scores[0].scores) and made.method == "leave_one_out"
 
@@ -86,6 +86,7 @@ def test_others_prompts_and_targets_are_refused(tmp_path: Path) -> None:
         ),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_what_is_no_record_of_scores_is_refused(record: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         given_methods(written(tmp_path, record))
@@ -97,6 +98,19 @@ def test_a_record_is_written_as_it_is_read(tmp_path: Path) -> None:
     given = GivenScores([1.0, 2.0], text="a b", tokens=["a", " b"], method="mine", prompt="p")
     (method,) = given_methods(written(tmp_path, as_record(given)))
     assert method.rows == (given,) and method.label == "mine"
+
+
+def test_texts_that_differ_in_white_space_are_told_apart(tmp_path: Path) -> None:
+    tokens = PROMPT.split()
+    here = {"text": PROMPT, "tokens": tokens, "scores": [1.0] * len(tokens)}
+    later = {**here, "text": f"{PROMPT}\n", "scores": [9.0] * len(tokens)}
+    assert float(scores_on(written(tmp_path, here, later)).scores.max()) == pytest.approx(1)
+
+
+def test_an_id_of_text_is_that_of_the_prompt(tmp_path: Path) -> None:
+    tokens = PROMPT.split()
+    record = {"id": "story", "text": PROMPT, "tokens": tokens, "scores": [1.0] * len(tokens)}
+    assert float(scores_on(written(tmp_path, record)).scores.sum()) == pytest.approx(len(tokens))
 
 
 @pytest.mark.slow

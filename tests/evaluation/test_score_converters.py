@@ -53,11 +53,12 @@ def test_inseqs_files_are_recognised() -> None:
 def test_captums_result_is_a_record(tmp_path: Path) -> None:
     result = SimpleNamespace(
         input_tokens=[" a", " b"],
+        output_tokens=[" c", " d"],
         seq_attr=torch.tensor([[0.5, 1.0]]),
         token_attr=torch.tensor([[0.1, 0.2], [0.4, 0.8]]),
     )
     whole, last = from_captum(result, "a b"), from_captum(result, "a b", method="fa", step=1)
     assert whole == {"method": "captum", "text": "a b", "tokens": [" a", " b"], "scores": [0.5, 1.0]}
-    assert last["method"] == "fa" and last["scores"] == pytest.approx([0.4, 0.8])
+    assert (last["method"], last["target"]) == ("fa", " d") and last["scores"] == pytest.approx([0.4, 0.8])
     write_scores(tmp_path / "s.jsonl", [whole, last])
     assert [json.loads(line) for line in (tmp_path / "s.jsonl").read_text().splitlines()] == [whole, last]
