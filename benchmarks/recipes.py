@@ -5,7 +5,7 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformers import GPTJConfig, LlamaConfig, Phi3Config, PretrainedConfig, Qwen2Config
 
@@ -30,48 +30,29 @@ COLUMNS = [
     "fits",
 ]
 
-MODELS: dict[str, tuple[PretrainedConfig, int, int]] = {
-    "Qwen2.5 3B": (
-        Qwen2Config(
-            hidden_size=2048,
-            intermediate_size=11_008,
-            num_hidden_layers=36,
-            num_attention_heads=16,
-            num_key_value_heads=2,
-            vocab_size=151_936,
-            tie_word_embeddings=True,
-        ),
-        1024,
-        4,
-    ),
-    "GPT-J 6B": (GPTJConfig(), 1024, 4),
-    "Phi-3 14B": (
-        Phi3Config(
-            hidden_size=5120,
-            intermediate_size=17_920,
-            num_hidden_layers=40,
-            num_attention_heads=40,
-            num_key_value_heads=10,
-            vocab_size=32_064,
-            pad_token_id=None,
-        ),
-        1024,
-        4,
-    ),
-    "Llama-3.1 70B": (
-        LlamaConfig(
-            hidden_size=8192,
-            intermediate_size=28_672,
-            num_hidden_layers=80,
-            num_attention_heads=64,
-            num_key_value_heads=8,
-            vocab_size=128_256,
-        ),
-        2048,
-        6,
-    ),
+
+class Shape(NamedTuple):
+    """A model, the length of the prompt, and how many of its last layers the paper's cheaper variants take."""
+
+    config: PretrainedConfig
+    tokens: int
+    layers: int
+
+
+def sized(kind: type[PretrainedConfig], width: int, mlp: int, layers: int, heads: int, **more: Any) -> PretrainedConfig:
+    sizes = {"hidden_size": width, "intermediate_size": mlp, "num_hidden_layers": layers, "num_attention_heads": heads}
+    return kind(**sizes, **more)
+
+
+QWEN = sized(Qwen2Config, 2048, 11_008, 36, 16, num_key_value_heads=2, vocab_size=151_936, tie_word_embeddings=True)
+PHI = sized(Phi3Config, 5120, 17_920, 40, 40, num_key_value_heads=10, vocab_size=32_064, pad_token_id=None)
+LLAMA = sized(LlamaConfig, 8192, 28_672, 80, 64, num_key_value_heads=8, vocab_size=128_256)
+MODELS = {
+    "Qwen2.5 3B": Shape(QWEN, 1024, 4),
+    "GPT-J 6B": Shape(GPTJConfig(), 1024, 4),
+    "Phi-3 14B": Shape(PHI, 1024, 4),
+    "Llama-3.1 70B": Shape(LLAMA, 2048, 6),
 }
-"""The shape of each, the length of the prompt, and how many of its last layers the paper's cheaper variants take."""
 
 
 def recipes(layers: int) -> list[dict[str, Any]]:
@@ -99,9 +80,9 @@ def row(model: str, options: dict[str, Any], predicted: MemoryEstimate) -> list[
 def main(*names: str) -> None:
     rows = []
     for name in names or MODELS:
-        config, tokens, layers = MODELS[name]
-        for options in recipes(layers):
-            predicted = estimate_memory(config, tokens, memory=A100, dtype="bfloat16", **options)
+        shape = MODELS[name]
+        for options in recipes(shape.layers):
+            predicted = estimate_memory(shape.config, shape.tokens, memory=A100, dtype="bfloat16", **options)
             rows.append(row(name, options, predicted))
             print(rows[-1], flush=True)  # noqa: T201
     said = "Predicted GiB in bfloat16, for one card of 80 GiB, with the batches that `attribute` would choose there.\n"

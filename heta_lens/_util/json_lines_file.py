@@ -4,7 +4,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -33,7 +33,7 @@ class JsonLinesFile(Generic[Item]):
     path: Path
     parse: Callable[[Mapping[str, Any]], Item]
     what: str = "records"
-    again: str = field(default="evaluate again into this folder to redo them")
+    again: str = "evaluate again into this folder to redo them"
 
     @property
     def rejected(self) -> Path:

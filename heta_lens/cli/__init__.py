@@ -2,7 +2,7 @@
 
 `application` is the command itself and the options that commands share, `loading_flags` those that say how a model is
 loaded, `comma_lists` how options of several values are read, `prompt_arguments` which text or chat is the prompt,
-`suite_arguments` what a suite is told. `errors_and_messages` prints lines, warnings, errors and what an interrupt
+`suite_arguments` the options of a suite. `errors_and_messages` prints lines, warnings, errors and what an interrupt
 leaves, `failed_prompts` how many failed and why. `attribute_command` has ``demo`` and ``attribute``,
 `attribute_dataset_command` ``attribute-dataset``, `estimate_command` ``estimate``, `evaluate_command` ``evaluate`` and
 ``report``, `reproduce_command` ``reproduce``, `list_command` ``methods`` and ``metrics``.

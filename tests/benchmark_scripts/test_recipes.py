@@ -16,14 +16,14 @@ TINY = LlamaConfig(hidden_size=16, intermediate_size=32, num_hidden_layers=3, nu
 )
 def test_models_are_as_large_as_their_names(name: str, billions: float) -> None:
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(recipes.MODELS[name][0])
+        model = AutoModelForCausalLM.from_config(recipes.MODELS[name].config)
     assert sum(parameter.numel() for parameter in model.parameters()) / 1e9 == pytest.approx(billions, abs=0.005)
 
 
 @pytest.mark.slow
 def test_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(recipes, "PAGE", tmp_path / "RECIPES.md")
-    monkeypatch.setattr(recipes, "MODELS", {"tiny": (TINY, 600, 2)})
+    monkeypatch.setattr(recipes, "MODELS", {"tiny": recipes.Shape(TINY, 600, 2)})
     recipes.main()
     rows = recipes.PAGE.read_text().splitlines()[4:]
     assert len(rows) == len(recipes.recipes(2))
