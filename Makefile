@@ -32,7 +32,7 @@ nightly: .venv/tl3/ready  ## thousands of cases each (intervals, interrupts, dam
 	$(TL3)/python -m pytest -n auto --jaxtyping-packages=heta_lens,beartype.beartype
 	$(MAKE) newest
 
-newest: newest-$(PYTHON)  ## the tests that touch what differs between the lines, with the newest versions of everything
+newest: newest-$(notdir $(PYTHON))  ## the tests that touch what differs between the lines, with the newest versions of everything
 
 newest-%: .venv/newest-%/ready  ## the same with another Python, such as newest-python3.13
 	.venv/newest-$*/bin/python -m pytest -n auto -m "$(DEFAULT) and both_lines" $(NEW)

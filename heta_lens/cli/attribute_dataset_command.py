@@ -26,6 +26,7 @@ def attribute_prompts(
     model: Annotated[str, typer.Option(help=MODELS)] = "demo",
     methods: Annotated[list[str] | None, typer.Option("--methods", "-m", metavar="METHOD", help=METHODS)] = None,
     field: Annotated[list[str] | None, typer.Option("--field", metavar="FIELD=COLUMN", help=FIELD)] = None,
+    path: Annotated[Path | None, typer.Option(help="The file that a suite is read from.")] = None,
     split: Annotated[str | None, typer.Option(help="Which part of a suite or data set.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="How many prompts (recall, which has no end: 100).")] = None,
     seed: Annotated[int, typer.Option(help="Which prompts of a suite are drawn.")] = 0,
@@ -40,25 +41,27 @@ def attribute_prompts(
     with resumable(), errors_in_a_line(*(save or []), names=()):
         from heta_lens._util.options import check_choice
         from heta_lens.data.prompt_sources import prompts
-        from heta_lens.evaluation.dataset_attribution import attribute_dataset
+        from heta_lens.evaluation.dataset_attribution import NEEDS_MODEL, attribute_dataset
         from heta_lens.evaluation.kept_scores import SCORES, WRITERS
         from heta_lens.evaluation.method_with_options import Entry
         from heta_lens.model.loading import load_model
 
-        for path in save or []:
-            check_choice(f"the suffix of --save {path}", path.suffix, [*WRITERS])
+        for file in save or []:
+            check_choice(f"the suffix of --save {file}", file.suffix, [*WRITERS])
         names = listed(methods, ["heta"])
         _ = [Entry.read(name) for name in names]  # refuses a wrong one before a model is loaded
         options, how = suite_options(option or []), loading_options(loading)
         limit = limit or (100 if source == "recall" else None)
-        instances = prompts(source, fields=_fields(field or []), split=split, limit=limit, seed=seed, **options)
+        which = {"fields": _fields(field or []), "path": path, "split": split, "limit": limit, "seed": seed, **options}
+        instances = source if source == NEEDS_MODEL else prompts(source, **which)
         facts = {"source": source, "model": model, **({"loading": how} if how else {})}
         loaded = load_model(model, **how)
-        scores = attribute_dataset(loaded, instances, names, out=out, facts=facts, retry_failed=retry_failed)
+        kept = {"out": out, "facts": facts, "retry_failed": retry_failed}
+        scores = attribute_dataset(loaded, instances, names, **kept, **(which if source == NEEDS_MODEL else {}))
         say(f"{len(scores)} attributions of {len(scores.prompts)} prompts: {out / SCORES}")
-        for path in save or []:
-            scores.save(path)
-            say(path)
+        for file in save or []:
+            scores.save(file)
+            say(file)
     print_failures(out, "no prompt was explained")
 
 

@@ -43,6 +43,7 @@ def evaluate_suite(
         from heta_lens._util.extras import check_extra
         from heta_lens.data import suites
         from heta_lens.evaluation import Entry, evaluate
+        from heta_lens.evaluation.dataset_attribution import NEEDS_MODEL
         from heta_lens.evaluation.given_scores import given_methods
         from heta_lens.metrics.metric_registry import default_metrics
         from heta_lens.model.loading import load_model
@@ -62,7 +63,7 @@ def evaluate_suite(
         how = loading_options(loading)
         facts |= {"loading": how} if how else {}
         loaded = load_model(model, **how)
-        if suite == "longra":  # which is of what a model answers with the distraction and without
+        if suite == NEEDS_MODEL:
             options = {"says": partial(next_word, loaded), **options}
         instances = suites.suite(suite, path, split=split, limit=limit, seed=seed, **options)
         evaluate(loaded, instances, [*entries, *given], names, out, facts=facts, retry_failed=retry_failed)

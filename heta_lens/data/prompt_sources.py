@@ -11,7 +11,7 @@ import pandas as pd
 from heta_lens._util.extras import extra
 from heta_lens._util.file_reading import brief
 from heta_lens._util.options import check_at_least, check_choice, hint
-from heta_lens.data.dataset_files import each, read
+from heta_lens.data.dataset_files import each, place_of, read
 from heta_lens.data.instance import FORMER_FIELDS, Instance, instance_of
 from heta_lens.data.suites import SUITES, suite
 
@@ -31,6 +31,7 @@ def prompts(
     split: str | None = None,
     limit: int | None = None,
     seed: int = 0,
+    path: str | Path | None = None,
     **options: Any,
 ) -> list[Instance]:
     """The prompts of a suite, a file or a data set, or those given: texts, chats, records or instances.
@@ -39,12 +40,13 @@ def prompts(
     ``template`` and the spans of evidence), and others left alone.
 
     Args:
-        source: the name of a suite; a .jsonl, .json, .csv or .parquet file; ``hf:NAME``, a data set of the hub or a
-            local copy of one; or prompts.
+        source: the name of a suite; a .jsonl, .json, .csv or .parquet file; ``hf:NAME`` (or ``hf:NAME:CONFIG``), a data
+            set of the hub or a local copy of one; or prompts.
         fields: which column is which field, as in ``{"text": "question"}``, where they have other names.
         split: which split, of suites and data sets that have some (of a data set: train).
         limit: how many at most: of a suite drawn by ``seed``, of others the first.
         seed: which prompts of a suite are drawn.
+        path: the file that a suite is read from.
         options: those of the suite.
     """
     if limit is not None:
@@ -53,17 +55,23 @@ def prompts(
         check_choice("the field", name, FIELDS)
     if isinstance(source, str) and source in SUITES:
         _refuse(fields, "the suite is read by its own fields", "fields")
-        return suite(source, split=split, limit=limit, seed=seed, **options)
-    for name in options:
-        raise TypeError(f"{name}={options[name]!r} is an option of a suite, and {_named(source)} is none")
+        return suite(source, path, split=split, limit=limit, seed=seed, **options)
+    for name, value in {**options, **({} if path is None else {"path": path})}.items():
+        raise TypeError(f"{name}={value!r} is an option of a suite, and {_named(source)} is none")
     if isinstance(source, str) and source.startswith(HUB):
         records: Iterable[Any] = _streamed(source.removeprefix(HUB), split or "train")
     else:
         _refuse(split, f"{_named(source)} has no parts", "split")
         records = _read(source) if isinstance(source, str | Path) else _listed(source)
     name = _named(source)
-    made = each([*islice(records, limit)], lambda number, item: _instance(item, fields or {}, f"{name}-{number}"))
-    instances = [*made]
+
+    def made(number: int, item: Any) -> Instance:
+        try:
+            return _instance(item, fields or {}, f"{name}-{number}")
+        except (ValueError, TypeError) as error:
+            raise type(error)(f"{place_of(item, f'number {number} of {name}')}: {error}") from None
+
+    instances = [*each([*islice(records, limit)], made)]
     if not instances:
         raise ValueError(f"there are no prompts in {name}")
     return instances
@@ -92,11 +100,12 @@ def _listed(source: Any) -> Iterable[Any]:
 def _streamed(name: str, split: str) -> Iterator[Record]:
     """The records of a data set, as they are needed."""
     load_dataset = extra("datasets", "a data set of the Hugging Face hub").load_dataset
+    folder, _, config = name.partition(":")
     try:
-        yield from load_dataset(name, split=split, streaming=True)
+        yield from load_dataset(folder, config or None, split=split, streaming=True)
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).strip().split("\n")[0].rstrip(".")
-        way = "give a file, or another split"
+        way = f"give a file, another split, or {HUB}NAME:CONFIG"
         raise OSError(f"the {split} split of {name} could not be read ({reason}): {way}") from error
 
 
@@ -120,8 +129,11 @@ def _of_record(record: Record, fields: Mapping[str, str], otherwise: str) -> Ins
     if "messages" in given:
         given.setdefault("text", said(given["messages"]))
     if "text" not in given:
+        if "text" in values:
+            raise ValueError("its text is empty")
         columns = ", ".join(map(brief, record))
-        raise ValueError(f"it has no text, but {columns}: say which of them is, as by fields={{'text': …}}")
+        way = "fields={'text': …} or --field text=…"
+        raise ValueError(f"it has no text, but {columns}: say which of them is, by {way}")
     return instance_of({"answer": None, **given, "id": str(given.get("id", otherwise))})
 
 

@@ -1,6 +1,7 @@
 """The scores of many prompts by several methods, kept in a folder as they are computed."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ from heta_lens.data.prompt_sources import Source, prompts
 from heta_lens.evaluation.kept_scores import SCORES, KeptScores, load_scores
 from heta_lens.evaluation.method_with_options import Entry
 from heta_lens.evaluation.runner import run_all
+from heta_lens.model.prompt_encoding import next_word
+
+NEEDS_MODEL = "longra"  # the suite of what a model answers with the distraction and without
 
 
 def attribute_dataset(
@@ -44,13 +48,15 @@ def attribute_dataset(
         retry_failed: repeat what raised an error, instead of leaving it failed.
         progress: show a progress bar.
         facts: what else to keep about this run, such as the name of the model.
-        options: those of the suite.
+        options: those of the suite, and ``path``, the file that it is read from.
 
     Example:
         scores = heta_lens.attribute_dataset(model, "prompts.csv", ["heta", "leave_one_out"], out="scores")
         scores["prompts-0", "heta"].plot()
     """
     entries = [Entry.read(method) for method in ([methods] if isinstance(methods, str) else methods)]
+    if source == NEEDS_MODEL:
+        options = {"says": partial(next_word, model), **options}
     instances = prompts(source, fields=fields, split=split, limit=limit, seed=seed, **options)
     folder = Path(out).expanduser()
     run_all(model, instances, entries, (), folder, facts=facts, progress=progress, retry_failed=retry_failed)

@@ -67,6 +67,8 @@ class GivenScores:
         for number, score in enumerate(self.scores):
             if not isfinite(score):
                 raise ValueError(f"its score {number} is {score}, and must be a finite number")
+        if bool(self.start) != bool(self.stop):
+            raise ValueError("it has only one of start and stop")
         _ = self.spans if self.text and self.tokens else ()
 
     @cached_property
@@ -84,14 +86,16 @@ class GivenScores:
         """The scores on the tokens of a prediction: the same tokens', or shared out by characters."""
         if [*self.ids] == prediction.ids.tolist():
             return [*self.scores]
-        if not self.text:
-            raise ValueError(f"the {len(self.ids)} ids are not the prompt's {len(prediction)}, and there is no text")
-        text, places = prediction.located
-        shift = text.rfind(self.text.strip()) - (len(self.text) - len(self.text.lstrip()))
-        if self.text.strip() not in text:
+        if not self.text or not (self.tokens or self.start):
+            raise ValueError("its ids are not those of the prompt: give the text and its tokens beside them")
+        text, places = prediction.located[0], [Span(*place) for place in prediction.located[1]]
+        begin = text.rfind(self.text.strip())
+        whole = Span(begin, begin + len(self.text.strip()))
+        if begin < 0 or _left_out(prediction, places, whole):
             raise ValueError(f"its text, {brief(self.text)}, is not the prompt's, {brief(text)}")
+        shift = begin - (len(self.text) - len(self.text.lstrip()))
         moved = [Span(max(0, start + shift), max(0, stop + shift)) for start, stop in self.spans]
-        return shared_out(self.scores, moved, [Span(*place) for place in places])
+        return shared_out(self.scores, moved, places)
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,18 @@ class GivenMethod:
         return explain
 
 
+def _left_out(prediction: Prediction, places: Sequence[Span], whole: Span) -> bool:
+    """Whether a text lacks more of the prompt than special tokens, or what a chat template wrote around it."""
+    if prediction.prompt.chat is not None:
+        return False
+    special = prediction.adapter.tokenizer.special(prediction.ids.tolist())
+    text = prediction.located[0]
+    return any(
+        not is_special and text[slice(*place)].strip() and not (whole.start < place.stop and place.start < whole.stop)
+        for place, is_special in zip(places, special, strict=True)
+    )
+
+
 def _same_start(one: str, other: str) -> bool:
     """Whether a token may be the beginning of what another tokenizer has as one."""
     return one.startswith(other) or other.startswith(one)
@@ -174,10 +190,9 @@ def given_methods(path: str | Path) -> list[GivenMethod]:
 
 
 def _row(record: Mapping[str, Any], otherwise: str) -> GivenScores:
-    named = {name: value for name, value in record.items() if value is not None and name not in ALSO}
-    if isinstance(record.get("id"), str):
+    if isinstance(record.get("id"), str):  # as prompts have it
         record = {"prompt": record["id"], **{name: value for name, value in record.items() if name != "id"}}
-    named = {ALSO[name]: value for name, value in record.items() if name in ALSO and value is not None} | named
+    named = {ALSO.get(name, name): value for name, value in record.items() if value is not None}
     if "scores" not in named:
         raise ValueError(f"it has no scores, but {', '.join(map(brief, record))}")
     if not isinstance(named.get("target", ""), str):

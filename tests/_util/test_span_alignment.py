@@ -54,6 +54,20 @@ def test_tokens_are_found_as_vocabularies_write_them(tokens: list[str]) -> None:
     assert all(one.stop <= other.start for one, other in pairwise(spans))
 
 
+@pytest.mark.parametrize(
+    ("tokens", "starts"),
+    [
+        (["a", "Ġâ", "Ģ", "ľ", "b"], [0, 1, 2, 2, 3]),
+        (["a", "▁", "<0xE2>", "<0x80>", "<0x9C>", "b"], [0, 1, 2, 2, 2, 3]),
+    ],
+    ids=["bytes", "sentencepiece"],
+)
+def test_parts_of_a_character_have_all_of_it(tokens: list[str], starts: list[int]) -> None:
+    spans = located_tokens(tokens, "a \N{LEFT DOUBLE QUOTATION MARK}b")
+    assert [span.start for span in spans] == starts and spans[-2].stop == 3
+    assert sum(shared_out([1.0] * len(tokens), spans, [Span(0, 1), Span(1, 3), Span(3, 4)])) == len(tokens)
+
+
 def test_a_token_that_is_not_there_is_named() -> None:
     with pytest.raises(ValueError, match=r"its token 1, ' lost', is not what the text goes on with after 3 characters"):
         located_tokens(["Tom", " lost"], TEXT)

@@ -75,7 +75,9 @@ def test_a_data_set_in_a_folder_is_streamed(tmp_path: Path) -> None:
 
 def test_a_data_set_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     written(tmp_path, ".jsonl")
-    with pytest.raises(OSError, match=r"the dev split of .* could not be read \(.*\): give a file, or another split"):
+    with pytest.raises(
+        OSError, match=r"the dev split of .* could not be read \(.*\): give a file, another split, or hf:NAME:CONFIG"
+    ):
         prompts(f"hf:{tmp_path}", split="dev")
 
 
@@ -87,7 +89,8 @@ def test_a_data_set_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         ("p.csv", {}, "source='p.csv' is not a file"),
         ([], {}, "there are no prompts in prompt"),
         ([3], {}, "the prompt 3 is neither a text, nor a chat, nor a record with a text"),
-        ([{"question": "x"}], {}, r"it has no text, but 'question': say which of them is, as by fields=\{'text': …\}"),
+        (["x", {"question": "x"}], {}, "number 1 of prompt: it has no text, but 'question': say which of them is, by"),
+        ([{"text": ""}], {}, "its text is empty"),
         (
             [{"question": "x"}],
             {"fields": {"text": "qestion"}},
@@ -95,6 +98,7 @@ def test_a_data_set_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         ),
         (["x"], {"fields": {"txt": "x"}}, r"the field='txt' is not one of .*did you mean 'text'"),
         (["x"], {"hops": 2}, "hops=2 is an option of a suite, and prompt is none"),
+        (["x"], {"path": "x"}, "path='x' is an option of a suite, and prompt is none"),
         (["x"], {"split": "dev"}, "split='dev' has no effect: prompt has no parts"),
         (CHAT, {}, "is one prompt: put it into a list"),
         ({"text": "x"}, {}, "is one prompt: put it into a list"),

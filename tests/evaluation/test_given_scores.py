@@ -79,6 +79,7 @@ def test_others_prompts_and_targets_are_refused(tmp_path: Path) -> None:
         ({"scores": [1.0], "tokens": ["a"]}, "it has tokens, but no text that they are of"),
         ({"scores": [1.0], "tokens": ["a", "b"], "text": "a b"}, "it has 1 scores, and 2 tokens"),
         ({"scores": ["x"], "tokens": ["a"], "text": "a"}, r"its scores is \['x'\], and must be a list"),
+        ({"scores": [1.0], "tokens": ["a"], "text": "a", "start": [0]}, "it has only one of start and stop"),
         ({"scores": [1.0], "tokens": ["c"], "text": "a b"}, "its token 0, 'c', is not what the text goes on with"),
         (
             {"scores": [1.0], "tokens": ["a"], "text": "a", "start": [0], "stop": [5]},
@@ -110,7 +111,17 @@ def test_texts_that_differ_in_white_space_are_told_apart(tmp_path: Path) -> None
 def test_an_id_of_text_is_that_of_the_prompt(tmp_path: Path) -> None:
     tokens = PROMPT.split()
     record = {"id": "story", "text": PROMPT, "tokens": tokens, "scores": [1.0] * len(tokens)}
-    assert float(scores_on(written(tmp_path, record)).scores.sum()) == pytest.approx(len(tokens))
+    assert given_methods(written(tmp_path, record))[0].rows[0].prompt == "story"
+    with pytest.raises(ValueError, match="has no scores of given on 'story'"):
+        scores_on(written(tmp_path, {**record, "id": "another"}))
+
+
+def test_a_part_of_the_prompt_is_not_the_prompt(tmp_path: Path) -> None:
+    record = {"prompt": "story", "text": "the", "tokens": ["the"], "scores": [1.0]}
+    with pytest.raises(ValueError, match="its text, 'the', is not the prompt's"):
+        scores_on(written(tmp_path, record))
+    with pytest.raises(ValueError, match="its ids are not those of the prompt: give the text and its tokens"):
+        scores_on(written(tmp_path, {"prompt": "story", "text": PROMPT, "ids": [3], "scores": [1.0]}))
 
 
 @pytest.mark.slow
