@@ -57,7 +57,8 @@ def _by_evaluator(
     """The metrics that can be computed, by their evaluators; of the others the reason goes into ``results``."""
     names: dict[Evaluator, list[str]] = {}
     for name in metrics:
-        check_choice("metric", name, {**METRICS, **others})
+        if name not in METRICS and name not in others:
+            check_choice("metric", name, {**METRICS, **others})
         needs = METRICS[name].needs if name in METRICS else ()
         if unknown := [need for need in needs if not getattr(case.instance, need)]:
             results[name] = f"no {', '.join(unknown)} known of this prompt"

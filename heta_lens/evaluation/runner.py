@@ -145,7 +145,8 @@ def _formerly(record: dict[str, Any]) -> dict[str, Any]:
 def check_request(instances: Sequence[Instance], entries: Sequence[Explainer], metrics: Sequence[str]) -> None:
     """Refuse, before any work, an unknown metric, an empty list of prompts or methods, and a repeated name."""
     for name in metrics:
-        check_choice("metric", name, METRICS if name not in METRICS else [name])
+        if name not in METRICS:
+            check_choice("metric", name, METRICS)
     for what, names in (
         ("instances", [instance.id for instance in instances]),
         ("methods", [entry.label for entry in entries]),

@@ -32,7 +32,13 @@ BUILT_INS: Mapping[str, Metric] = {
 
 
 class MetricRegistry(Mapping[str, Metric]):
-    """The built-in metrics and, loaded when they are first needed, those of other packages, and of other modules."""
+    """The built-in metrics and, loaded when they are first needed, those of other packages.
+
+    Any other can be named as ``module:object``; it is not among those listed.
+    """
+
+    def __init__(self) -> None:
+        self._named: dict[str, Metric] = {}
 
     @cached_property
     def plugins(self) -> dict[str, Metric]:
@@ -48,9 +54,13 @@ class MetricRegistry(Mapping[str, Metric]):
         return metrics
 
     def __getitem__(self, name: str) -> Metric:
-        if is_object_name(name) and name not in self.plugins:
-            self.plugins[name] = _named(name)
-        return BUILT_INS[name] if name in BUILT_INS else self.plugins[name]
+        if name in BUILT_INS:
+            return BUILT_INS[name]
+        if name not in self.plugins and is_object_name(name):
+            if name not in self._named:
+                self._named[name] = _named(name)
+            return self._named[name]
+        return self.plugins[name]
 
     def __iter__(self) -> Iterator[str]:
         yield from (*BUILT_INS, *self.plugins)

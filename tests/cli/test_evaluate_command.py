@@ -7,6 +7,7 @@ import pytest
 from helpers.evaluating import run
 from heta_lens.cli.evaluate_command import SUITES
 from heta_lens.data import suites
+from heta_lens.metrics import METRICS
 
 
 def test_the_help_names_every_suite() -> None:
@@ -25,6 +26,7 @@ def test_methods_and_metrics_of_ones_own(tmp_path: Path, monkeypatch: pytest.Mon
     done = run(*two, "-m", "of_my_own:length", "--metrics", "of_my_own:longest", "--out", "o")
     assert done.exit_code == 0, done.output
     assert "of_my_own:longest (less is better, n = 2)" in (tmp_path / "o" / "report.md").read_text()
+    assert "of_my_own:longest" not in [*METRICS]  # a run with one's own adds nothing to what everybody is shown
     for words, message in (
         (["-m", "of_my_own:lenght"], "of_my_own:lenght cannot be loaded: AttributeError"),
         (["-m", "recency", "--metrics", "of_my_own:aimless"], "metric of_my_own:aimless: it declares no direction"),
