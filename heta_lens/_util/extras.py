@@ -9,6 +9,7 @@ EXTRAS = {
     "sklearn": ("scikit-learn", "baselines"),  # and evaluation
     "datasets": ("datasets", "evaluation"),
     "matplotlib": ("matplotlib", "plots"),
+    "ray": ("ray", "ray"),
 }
 """By the name they are imported under: what they are called on PyPI, and which extra has them."""
 

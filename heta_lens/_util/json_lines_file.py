@@ -3,7 +3,7 @@
 import json
 import os
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -49,8 +49,11 @@ class JsonLinesFile(Generic[Item]):
 
     def append(self, value: Mapping[str, Any]) -> None:
         """Append a line durably: it is on the disk when this returns, whole or not at all."""
-        line = json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n"
-        append_whole(self.path, line.encode(errors="replace"))  # a text may have half of a surrogate pair
+        append_whole(self.path, _line(value))
+
+    def replace(self, values: Iterable[Mapping[str, Any]]) -> None:
+        """Write these lines in place of all others, at once."""
+        write_atomically(self.path, b"".join(map(_line, values)))
 
     def repair(self) -> int:
         """Move lines that cannot be read to ``rejected``, and drop a last one that was cut short.
@@ -90,6 +93,11 @@ class JsonLinesFile(Generic[Item]):
             f"{first.reason}) and are {outcome}",
             stacklevel=4,
         )
+
+
+def _line(value: Mapping[str, Any]) -> bytes:
+    line = json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n"
+    return line.encode(errors="replace")  # a text may have half of a surrogate pair
 
 
 def _object(line: bytes) -> Mapping[str, Any]:

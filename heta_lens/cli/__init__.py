@@ -1,11 +1,12 @@
 """The command ``heta-lens``, one file per group of commands; each imports what it needs when it is called.
 
-`application` is the command itself and the options that commands share, `loading_flags` those that say how a model is
-loaded, `comma_lists` how options of several values are read, `prompt_arguments` which text or chat is the prompt,
-`suite_arguments` the options of a suite. `errors_and_messages` prints lines, warnings, errors and what an interrupt
-leaves, `failed_prompts` how many failed and why. `attribute_command` has ``demo`` and ``attribute``,
-`attribute_dataset_command` ``attribute-dataset``, `estimate_command` ``estimate``, `evaluate_command` ``evaluate`` and
-``report``, `reproduce_command` ``reproduce``, `list_command` ``methods`` and ``metrics``.
+`application` is the command itself and the options that commands share; of `flag_groups`, `loading_flags` say how a
+model is loaded, and `worker_flags` who does the work. `comma_lists` is how options of several values are read,
+`prompt_arguments` which text or chat is the prompt, `suite_arguments` the options of a suite. `errors_and_messages`
+prints lines, warnings, errors and what an interrupt leaves, `failed_prompts` how many failed and why.
+`attribute_command` has ``demo`` and ``attribute``, `attribute_dataset_command` ``attribute-dataset``,
+`estimate_command` ``estimate``, `evaluate_command` ``evaluate`` and ``report``, `merge_command` ``merge``,
+`reproduce_command` ``reproduce``, `list_command` ``methods`` and ``metrics``.
 """
 
 from heta_lens.cli import (
@@ -14,6 +15,7 @@ from heta_lens.cli import (
     estimate_command,
     evaluate_command,
     list_command,
+    merge_command,
     reproduce_command,
 )
 from heta_lens.cli.application import app
@@ -25,5 +27,6 @@ __all__ = [
     "estimate_command",
     "evaluate_command",
     "list_command",
+    "merge_command",
     "reproduce_command",
 ]

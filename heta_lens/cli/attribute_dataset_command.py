@@ -1,5 +1,6 @@
 """``heta-lens attribute-dataset``: the scores of many prompts by several methods, kept in a folder."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from heta_lens.cli.errors_and_messages import errors_in_a_line, resumable, say
 from heta_lens.cli.failed_prompts import print_failures
 from heta_lens.cli.loading_flags import loading_options, with_loading_flags
 from heta_lens.cli.suite_arguments import OF_SUITE, suite_options
+from heta_lens.cli.worker_flags import distribution_options, results_folder, with_worker_flags
 
 SOURCE = "A .jsonl, .json, .csv or .parquet file, hf:NAME of a data set, or a suite, such as recall."
 METHODS = "With its options, as in 'lime samples=200'; may be repeated, or with commas (heta)."
@@ -19,6 +21,7 @@ SAVE = "Also write all scores to a .parquet, .jsonl or .csv file; may be repeate
 
 
 @command("attribute-dataset")
+@with_worker_flags
 @with_loading_flags
 def attribute_prompts(
     source: Annotated[str, typer.Argument(help=SOURCE)],
@@ -35,6 +38,7 @@ def attribute_prompts(
     retry_failed: Retry = False,
     *,
     loading: dict[str, Any],
+    distribution: dict[str, Any],
 ) -> None:
     """Explain every prompt of a file, a data set or a suite, and keep the scores of every token."""
     out = out.expanduser()
@@ -55,9 +59,12 @@ def attribute_prompts(
         which = {"fields": _fields(field or []), "path": path, "split": split, "limit": limit, "seed": seed, **options}
         instances = source if source == NEEDS_MODEL else prompts(source, **which)
         facts = {"source": source, "model": model, **({"loading": how} if how else {})}
-        loaded = load_model(model, **how)
-        kept = {"out": out, "facts": facts, "retry_failed": retry_failed}
-        scores = attribute_dataset(loaded, instances, names, **kept, **(which if source == NEEDS_MODEL else {}))
+        where = distribution_options(distribution)
+        kept = {"out": out, "facts": facts, "retry_failed": retry_failed, **where}
+        out = results_folder(out, where["shard"])
+        loading_model = partial(load_model, model, **how)
+        more = which if source == NEEDS_MODEL else {}
+        scores = attribute_dataset(loading_model, instances, names, **kept, **more)
         say(f"{len(scores)} attributions of {len(scores.prompts)} prompts: {out / SCORES}")
         for file in save or []:
             scores.save(file)

@@ -12,6 +12,7 @@ from heta_lens.cli.errors_and_messages import errors_in_a_line, resumable, say
 from heta_lens.cli.failed_prompts import print_failures
 from heta_lens.cli.loading_flags import loading_options, with_loading_flags
 from heta_lens.cli.suite_arguments import OF_SUITE, suite_options
+from heta_lens.cli.worker_flags import distribution_options, results_folder, with_worker_flags
 
 SUITES = ("recall", "curated", "longra", "tellmewhy", "wikibio", "jsonl")
 METHODS = ["heta", "leave_one_out", "input_x_gradient", "attention_rollout", "random"]
@@ -21,6 +22,7 @@ METRICS = "See heta-lens metrics; may be repeated, or with commas (all that run 
 
 
 @command("evaluate")
+@with_worker_flags
 @with_loading_flags
 def evaluate_suite(
     suite: Annotated[str, typer.Argument(help=f"One of {', '.join(SUITES)}.")],
@@ -37,6 +39,7 @@ def evaluate_suite(
     retry_failed: Retry = False,
     *,
     loading: dict[str, Any],
+    distribution: dict[str, Any],
 ) -> None:
     """Evaluate methods on the prompts of a suite, and report the results."""
     with resumable(), errors_in_a_line():
@@ -62,11 +65,15 @@ def evaluate_suite(
         facts |= {"seed": seed, "limit": limit}
         how = loading_options(loading)
         facts |= {"loading": how} if how else {}
-        loaded = load_model(model, **how)
+        where = distribution_options(distribution)
+        loading_model = partial(load_model, model, **how)
         if suite == NEEDS_MODEL:
-            options = {"says": partial(next_word, loaded), **options}
+            options = {"says": partial(next_word, loading_model()), **options}
         instances = suites.suite(suite, path, split=split, limit=limit, seed=seed, **options)
-        evaluate(loaded, instances, [*entries, *given], names, out, facts=facts, retry_failed=retry_failed)
+        evaluate(
+            loading_model, instances, [*entries, *given], names, out, facts=facts, retry_failed=retry_failed, **where
+        )
+        out = results_folder(out, where["shard"])
         _write_report(out)
     print_failures(out)
 

@@ -1,11 +1,11 @@
 """Flags that say how a model is loaded, the same for every command that loads one."""
 
-from collections.abc import Callable, Mapping
-from functools import wraps
-from inspect import Parameter, signature
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
+
+from heta_lens.cli.flag_groups import with_flags
 
 FLAGS: dict[str, Any] = {
     "dtype": Annotated[str | None, typer.Option(help="bfloat16, float16 or float32; on a CPU by default float32.")],
@@ -24,23 +24,8 @@ FLAGS: dict[str, Any] = {
 """The options of `load_model`."""
 
 
-def with_loading_flags(run: Callable[..., None]) -> Callable[..., None]:
-    """Give a command these flags; it gets those that were used as ``loading``."""
-    own = [parameter for parameter in signature(run, eval_str=True).parameters.values() if parameter.name != "loading"]
-    flags = [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=False if name == "trust_remote_code" else None, annotation=kind)
-        for name, kind in FLAGS.items()
-    ]
-
-    @wraps(run)
-    def with_flags(**given: Any) -> None:
-        loading = {name: given.pop(name) for name in FLAGS}
-        run(**given, loading={name: value for name, value in loading.items() if value not in (None, False)})
-
-    keywords = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own]
-    vars(with_flags)["__signature__"] = signature(run).replace(parameters=[*keywords, *flags])
-    with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in (*keywords, *flags)}
-    return with_flags
+with_loading_flags = with_flags(FLAGS, "loading")
+"""Gives a command these flags; it gets those that were used as ``loading``."""
 
 
 def loading_options(given: Mapping[str, Any]) -> dict[str, Any]:

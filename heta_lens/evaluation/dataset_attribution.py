@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from heta_lens.data.prompt_sources import Source, prompts
+from heta_lens.evaluation.engines.worker_setup import loaded
+from heta_lens.evaluation.engines.workers import Workers
 from heta_lens.evaluation.kept_scores import SCORES, KeptScores, load_scores
 from heta_lens.evaluation.method_with_options import Entry
-from heta_lens.evaluation.runner import run_all
+from heta_lens.evaluation.runner import HERE, evaluate
+from heta_lens.evaluation.shards import Shard
 from heta_lens.model.prompt_encoding import next_word
 
 NEEDS_MODEL = "longra"  # the suite of what a model answers with the distraction and without
@@ -28,6 +31,8 @@ def attribute_dataset(
     retry_failed: bool = False,
     progress: bool = True,
     facts: Mapping[str, Any] | None = None,
+    workers: Workers = HERE,
+    shard: Shard | None = None,
     **options: Any,
 ) -> KeptScores:
     """Explain every prompt by every method; one forward per prompt serves all methods.
@@ -37,7 +42,8 @@ def attribute_dataset(
     its answer, or without one the model's own next token.
 
     Args:
-        model: a TransformerLens model.
+        model: a TransformerLens model, the name of one, a folder, or a function that loads it. Of several workers
+            each loads its own, so that they cannot be given a model.
         source: a suite, a file, ``hf:NAME`` or prompts; see `data.prompts`.
         methods: their names, with options as in ``"lime samples=200"``.
         out: the folder where scores are kept; it is made if it does not exist.
@@ -48,6 +54,8 @@ def attribute_dataset(
         retry_failed: repeat what raised an error, instead of leaving it failed.
         progress: show a progress bar.
         facts: what else to keep about this run, such as the name of the model.
+        workers: how many share the work, and where; by default it is done here.
+        shard: do only the prompts of this shard, into a folder of its own inside ``out``. `merge` joins them.
         options: those of the suite, and ``path``, the file that it is read from.
 
     Example:
@@ -56,8 +64,10 @@ def attribute_dataset(
     """
     entries = [Entry.read(method) for method in ([methods] if isinstance(methods, str) else methods)]
     if source == NEEDS_MODEL:
-        options = {"says": partial(next_word, model), **options}
+        options = {"says": partial(next_word, loaded(model)), **options}
     instances = prompts(source, fields=fields, split=split, limit=limit, seed=seed, **options)
     folder = Path(out).expanduser()
-    run_all(model, instances, entries, (), folder, facts=facts, progress=progress, retry_failed=retry_failed)
+    how = {"facts": facts, "progress": progress, "retry_failed": retry_failed, "workers": workers, "shard": shard}
+    evaluate(model, instances, entries, (), folder, **how)
+    folder = folder / shard.folder if shard else folder
     return load_scores(folder) if (folder / SCORES).exists() else KeptScores(())

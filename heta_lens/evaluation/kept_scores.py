@@ -32,11 +32,12 @@ class Packed(NamedTuple):
 
     prompt: str
     method: str
+    number: int
     data: bytes
 
     @classmethod
     def of(cls, row: ScoreRow) -> "Packed":
-        return cls(*row.key, compress(json.dumps(row.flat(), ensure_ascii=False).encode(errors="replace")))
+        return cls(*row.key, row.number, compress(json.dumps(row.flat(), ensure_ascii=False).encode(errors="replace")))
 
     def row(self) -> ScoreRow:
         return ScoreRow.of(json.loads(decompress(self.data)))
@@ -113,13 +114,14 @@ class KeptScores(Sequence[Attribution]):
 def load_scores(path: str | PathLike[str]) -> KeptScores:
     """The attributions that `attribute_dataset` and `evaluate` kept in a folder, or a file that was saved of them.
 
-    In the order in which prompts and methods were first run. Of two for one prompt and method, the later counts.
+    In the order of prompts, and in which methods were first run. Of two for one prompt and method, the later counts.
     """
     where = Path(path).expanduser()
     where = where / SCORES if where.is_dir() else where
     regular_file(where, f"{path} has no scores: heta-lens attribute-dataset … --out {path} makes them")
     check_choice("the suffix of path", where.suffix, [*READERS])
-    latest = {packed[:2]: packed for packed in READERS[where.suffix](where)}
+    read = sorted(READERS[where.suffix](where), key=lambda packed: packed.number)
+    latest = {packed[:2]: packed for packed in read}
     prompts, methods = (list(dict.fromkeys(names)) for names in zip(*latest, strict=True)) if latest else ([], [])
     return KeptScores(
         tuple(latest[prompt, method] for prompt in prompts for method in methods if (prompt, method) in latest)

@@ -29,7 +29,7 @@ LOCK, HOLDER = ".lock", ".lock-holder"
 FINGERPRINT = "fingerprint"
 NO_LOCKS = {ENOLCK, ENOTSUP, ENOSYS}  # of file systems that have none
 OF_MODEL = {"model", FINGERPRINT, "versions"}
-APART = {"methods", "model"}  # what may differ between records of one evaluation: methods are added, a folder renamed
+APART = {"methods", "model", "shard"}  # what may differ between records of one evaluation
 
 
 @dataclass(frozen=True)
@@ -129,11 +129,15 @@ def opened(
             before, records = None, []
         run = _agreed(folder, before, request, stamps, records)
         if json.dumps(run) != json.dumps(before):  # in which the order of methods counts
-            write_atomically(folder / RUN, json.dumps(run, ensure_ascii=False, indent=1) + "\n")
+            write_run(folder, run)
         repair(folder)
         score_lines(folder).repair()
         scored = {row[:2] for row in score_lines(folder).read()} if not request.get("metrics") else set()
         yield RunFolder(folder, stamps, {record.key: record for record in records}, retry_failed, scored)
+
+
+def write_run(folder: Path, run: Mapping[str, Any]) -> None:
+    write_atomically(folder / RUN, json.dumps(run, ensure_ascii=False, indent=1) + "\n")
 
 
 def _records(folder: Path) -> list[Record]:

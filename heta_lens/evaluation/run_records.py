@@ -18,6 +18,7 @@ from heta_lens._util.file_reading import brief, parse_json, read_text
 from heta_lens._util.json_lines_file import JsonLinesFile
 from heta_lens._util.type_checks import check_fields, check_types
 from heta_lens.evaluation.aggregates import AGGREGATES
+from heta_lens.evaluation.shards import FOLDERS
 from heta_lens.metrics.former_names import redescribed, renamed, renamed_all, reworded
 
 Value: TypeAlias = float | int | Sequence[float | int] | None
@@ -33,6 +34,7 @@ RUN_TYPES = {
     "versions": Mapping[str, Any] | None,
     "suite_options": Mapping[str, Any] | None,
     "fingerprint": Mapping[str, str] | None,
+    "shard": str | None,
 }
 FORMER_FIELDS = {"doubts": "degenerate"}  # of a record
 METHOD_TYPES = {"method": str, "options": Mapping[str, Any] | None}
@@ -98,6 +100,8 @@ def read_run(folder: Path) -> dict[str, Any]:
     """The request that ``run.json`` keeps."""
     path = folder / RUN
     if not os.path.lexists(path):
+        if any(folder.glob(FOLDERS)):
+            raise ValueError(f"{folder} holds shards of an evaluation: heta-lens merge {folder} makes one of them")
         raise ValueError(f"{folder} holds no evaluation: heta-lens evaluate … --out {folder} makes one")
     try:
         return _run(read_text(path))
@@ -150,6 +154,11 @@ def repair(folder: Path) -> int:
     Returns the number of bytes removed.
     """
     return _records(folder).repair()
+
+
+def replace_records(folder: Path, records: Sequence[Record]) -> None:
+    """Write these, and no others, at once."""
+    _records(folder).replace(map(asdict, records))
 
 
 def _records(folder: Path) -> JsonLinesFile[Record]:

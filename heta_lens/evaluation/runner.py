@@ -2,14 +2,11 @@
 
 import json
 import re
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -17,27 +14,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from heta_lens._util.options import check_choice
 from heta_lens.data.instance import OTHERS, Instance
 from heta_lens.data.instance import record_of as as_json
-from heta_lens.evaluation.failure_descriptions import description, raised_at
-from heta_lens.evaluation.given_scores import GivenMethod
-from heta_lens.evaluation.method_with_options import Entry
-from heta_lens.evaluation.metric_values import metric_values, record_of
-from heta_lens.evaluation.resumable_run_folder import opened
-from heta_lens.evaluation.run_records import Record
-from heta_lens.evaluation.score_rows import ScoreRow, row_of
-from heta_lens.metrics import METRICS, ExplainedPrompt
-from heta_lens.metrics.robustness import Explain
-from heta_lens.metrics.shared_measurements import SharedMeasurements
-from heta_lens.model import prompt_encoding
-from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.fingerprint import fingerprint
-from heta_lens.model.locking import one_at_a_time
-from heta_lens.prediction.chat_prompt import ChatPrompt, chat
-from heta_lens.prediction.prediction import Prediction
+from heta_lens.evaluation.engines.workers import Workers, working
+from heta_lens.evaluation.prompt_evaluation import Explainer, Task
+from heta_lens.evaluation.resumable_run_folder import RunFolder, opened
+from heta_lens.evaluation.shards import Shard
+from heta_lens.metrics import METRICS
 
-Prepared = TypeVar("Prepared")
-Ready: TypeAlias = Callable[[Instance, Prediction], Explain]
-Explainer: TypeAlias = Entry | GivenMethod
-Pending: TypeAlias = Mapping[str, Sequence[str]]  # metrics still to be computed, by the labels of methods
+HERE = Workers()
 
 
 def evaluate(
@@ -50,6 +33,8 @@ def evaluate(
     facts: Mapping[str, Any] | None = None,
     progress: bool = True,
     retry_failed: bool = False,
+    workers: Workers = HERE,
+    shard: Shard | None = None,
 ) -> None:
     """Explain every instance by every method, evaluate that by every metric, and keep the results in a folder.
 
@@ -58,65 +43,41 @@ def evaluate(
     model, by its `fingerprint` (unless all that is there failed). So is one that another evaluation is writing into.
 
     Args:
-        model: which predictions are explained.
+        model: which predictions are explained: a model, its name, a folder, or a function that loads it. Of several
+            workers each loads its own, so that they cannot be given a model.
         instances: the prompts.
         entries: the methods.
-        metrics: the names of the metrics.
+        metrics: the names of the metrics; without any, only the scores are kept.
         folder: where the results are kept.
         facts: what else to keep about this evaluation, such as the names of the suite and of the model.
         progress: show a progress bar.
         retry_failed: repeat what raised an error or was not finite, instead of leaving it failed.
+        workers: how many share the work, and where; by default it is done here.
+        shard: do only the prompts of this shard, into a folder of its own inside ``folder``. `merge` joins them.
     """
-    if not metrics:
-        raise ValueError("there are no metrics to evaluate")
-    run_all(model, instances, entries, metrics, folder, facts=facts, progress=progress, retry_failed=retry_failed)
-
-
-def run_all(
-    model: Any,
-    instances: Sequence[Instance],
-    entries: Sequence[Explainer],
-    metrics: Sequence[str],
-    folder: Path,
-    *,
-    facts: Mapping[str, Any] | None,
-    progress: bool,
-    retry_failed: bool,
-) -> None:
-    """The work of `evaluate`, which without metrics keeps only the scores."""
     check_request(instances, entries, metrics)
     request = {**(facts or {}), **_request(instances, entries, metrics)}
     named = {entry.label: entry for entry in entries}
+    mine = [*enumerate(instances)]
+    if shard is not None:
+        mine, folder, request = shard.of(mine), folder / shard.folder, {**request, "shard": str(shard)}
     with (
-        opened(folder, request, request["methods"], fingerprint(model), retry_failed=retry_failed) as results,
-        _progress_bar(len(instances) * len(entries), progress) as advance,
+        working(model, named, workers, len(mine)) as work,
+        opened(folder, request, request["methods"], work.identity.fingerprint, retry_failed=retry_failed) as results,
+        _progress_bar(len(mine) * len(entries), progress) as advance,
     ):
-        for instance in instances:
-            pending = results.left(instance.id, metrics)
-            advance(len(named) - len(pending))
-            evaluation = InstanceEvaluation(model, instance, named, pending)
-            for record in records_of(instance, [*pending], evaluation.measurements, evaluation.record):
-                results.append(record, pending[record.method], evaluation.scores.get(record.method))
-                advance(1)
+        tasks = tasks_left(results, mine, metrics)
+        pending = {task.instance.id: task.pending for task in tasks}
+        advance(len(mine) * len(entries) - sum(map(len, pending.values())))
+        for record, scores in work.outcomes(tasks):
+            results.append(record, pending[record.instance][record.method], scores)
+            advance(1)
 
 
-@dataclass(frozen=True, eq=False)
-class InstanceEvaluation:
-    """One instance of an evaluation: the prediction that all methods explain, and the record and scores of each."""
-
-    model: Any
-    instance: Instance
-    entries: Mapping[str, Explainer]
-    pending: Pending
-    scores: dict[str, ScoreRow] = field(default_factory=dict)
-
-    def measurements(self) -> SharedMeasurements:
-        return SharedMeasurements(ask(self.model, self.instance))
-
-    def record(self, measurements: SharedMeasurements, label: str) -> Record:
-        case = explained(self.model, self.instance, measurements, self.entries[label].ready)
-        self.scores[label] = row_of(self.instance.id, label, case.attribution)
-        return record_of(case, label, metric_values(case, self.pending[label]))
+def tasks_left(results: RunFolder, prompts: Iterable[tuple[int, Instance]], metrics: Sequence[str]) -> list[Task]:
+    """What a folder has no results of."""
+    tasks = [Task(number, prompt, results.left(prompt.id, metrics)) for number, prompt in prompts]
+    return [task for task in tasks if task.pending]
 
 
 def _request(instances: Sequence[Instance], entries: Sequence[Explainer], metrics: Sequence[str]) -> dict[str, Any]:
@@ -156,57 +117,6 @@ def check_request(instances: Sequence[Instance], entries: Sequence[Explainer], m
             raise ValueError(f"there are no {what} to evaluate")
         if repeated := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"{what} {', '.join(repeated)} are there more than once")
-
-
-def records_of(
-    instance: Instance,
-    labels: Sequence[str],
-    prepare: Callable[[], Prepared],
-    record: Callable[[Prepared, str], Record],
-) -> Iterator[Record]:
-    """A record for each method, by its label, of what is prepared for all. What fails is recorded and stops nothing."""
-    if not labels:
-        return
-    try:
-        prepared = prepare()
-    except Exception as error:
-        yield from (_failed(instance, label, error) for label in labels)
-        return
-    for label in labels:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # a method's doubts about its scores: these are evaluated
-                finished = record(prepared, label)
-        except Exception as error:
-            finished = _failed(instance, label, error)
-        yield finished
-
-
-def _failed(instance: Instance, label: str, error: Exception) -> Record:
-    return Record(instance.id, label, instance.template, failed=description(error), failed_at=raised_at(error))
-
-
-@one_at_a_time("model")
-def ask(model: Any, instance: Instance) -> Prediction:
-    """The prediction that an instance is about: of the first token of its answer, or of the model's own next token.
-
-    Keys and values that runs continue from are computed here, so that no method's seconds include them.
-    """
-    prompt = chat(model, instance.messages) if instance.messages else prompt_encoding.encode(model, instance.text)
-    cache = ModelAdapter(model).cache(prompt.tokens if isinstance(prompt, ChatPrompt) else prompt)
-    prediction = Prediction.from_cache(cache, tokens=prompt)
-    if instance.answer is not None:
-        first, *_ = prediction.spell(instance.answer)
-        prediction = Prediction.from_cache(cache, first, tokens=prompt)
-    _ = prediction.prompt.kept
-    return prediction
-
-
-def explained(model: Any, instance: Instance, measurements: SharedMeasurements, ready: Ready) -> ExplainedPrompt:
-    """A prompt explained by a method, to be evaluated."""
-    prediction = measurements.prediction
-    attribution = ready(instance, prediction)(prediction)
-    return ExplainedPrompt(instance, prediction, attribution, ready, partial(ask, model), measurements)
 
 
 @contextmanager

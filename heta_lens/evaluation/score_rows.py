@@ -26,7 +26,8 @@ PER_TOKEN = ("tokens", "ids", "positions", "special", "offsets", "scores", "part
 class ScoreRow:
     """The scores of one method on one prompt.
 
-    ``prompt`` and ``method`` are the names they have in their run, ``evaluation`` identifies it. ``columns`` have a
+    ``prompt`` and ``method`` are the names they have in their run, ``number`` is the prompt's place in it, and
+    ``evaluation`` identifies it. ``columns`` have a
     list each, of one value per token; ``parts`` are the names of those that are parts of the score. ``dtypes`` are the
     precisions of score and parts. ``rest`` is what no column has.
     """
@@ -45,6 +46,7 @@ class ScoreRow:
     backwards: int = 0
     hvps: int = 0
     evaluation: str = ""
+    number: int = 0
     rest: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -103,8 +105,8 @@ class ScoreRow:
         return torch.tensor(self.columns[name], dtype=DTYPES[dtype])
 
 
-def row_of(prompt: str, method: str, attribution: Attribution) -> ScoreRow:
-    """The scores of a prompt by a method, under these names."""
+def row_of(prompt: str, method: str, attribution: Attribution, number: int = 0) -> ScoreRow:
+    """The scores of a prompt by a method, under these names; ``number`` is the prompt's place in its run."""
     frame, cost, target = attribution.to_frame(), attribution.diagnostics.cost, attribution.target_text
     numbers = {"score": attribution.scores, **attribution.parts}
     columns: dict[str, list[Any]] = {str(name): _plain(column) for name, column in frame.items()}
@@ -125,6 +127,7 @@ def row_of(prompt: str, method: str, attribution: Attribution) -> ScoreRow:
         forwards=cost.forwards or 0,
         backwards=cost.backwards or 0,
         hvps=cost.hvps or 0,
+        number=number,
         rest=to_json(rest),
     )
 

@@ -83,7 +83,7 @@ def test_who_agrees_with_patching_is_read_out(tmp_path: Path) -> None:
     "ignore:HookedTransformer is deprecated", "ignore:unclosed file", "ignore:Exception ignored"
 )
 def test_copied_words_are_asked_as_they_were_chosen() -> None:
-    from heta_lens.evaluation.runner import ask
+    from heta_lens.evaluation.prompt_evaluation import ask
 
     model = load_stories3m()
     for instance in results.copied(3)():

@@ -130,7 +130,7 @@ def test_progress_counts_what_was_there_and_what_is_new(tmp_path: Path, monkeypa
     bar = contextmanager(lambda total, _: iter([steps.append]) if total == 4 else iter([]))
     monkeypatch.setattr("heta_lens.evaluation.runner._progress_bar", bar)
     evaluated(tmp_path, instances, "recency", "random", metrics=["f1"])
-    assert steps == [1, 1, 1, 1]  # of each prompt, the method that was there, and the one that was added
+    assert steps == [2, 1, 1]  # the method that was there on both prompts, and the one that was added
 
 
 def test_a_run_that_is_killed_goes_on_and_ends_with_the_same_tables(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import heta_lens
 from heta_lens.cli import app
 from heta_lens.data.instance import Instance
 from heta_lens.evaluation import Entry, evaluate
+from heta_lens.evaluation.prompt_evaluation import ask
 from heta_lens.evaluation.run_records import read_records
-from heta_lens.evaluation.runner import ask
 from heta_lens.metrics import ExplainedPrompt
 
 FEW = ["soft_nc", "soft_ns", "aopc_del", "evidence_mass", "dsa", "f1"]

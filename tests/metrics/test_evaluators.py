@@ -13,7 +13,7 @@ from helpers.evaluating import case_of, demo, scored
 from heta_lens.data.instance import Instance
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry, figures, runner
-from heta_lens.evaluation.runner import ask
+from heta_lens.evaluation.prompt_evaluation import ask
 from heta_lens.metrics import METRICS
 from heta_lens.metrics.evaluators import READINGS, of_whole_answer
 from heta_lens.metrics.evidence_positions import evidence_positions

@@ -19,7 +19,7 @@ from helpers.predicting import gpt2, same, token
 from helpers.single_token import reference
 from heta_lens import Prediction, attribute
 from heta_lens.data.instance import Instance
-from heta_lens.evaluation.runner import ask
+from heta_lens.evaluation.prompt_evaluation import ask
 from heta_lens.metrics import Drops
 
 N, PROBES, TARGET = 6, 3, 7

@@ -11,7 +11,7 @@ from heta_lens._util.options import settings
 from heta_lens._util.sample_statistics import Samples
 from heta_lens.attribution import Attribution
 from heta_lens.evaluation.method_with_options import Entry
-from heta_lens.evaluation.runner import Ready
+from heta_lens.evaluation.prompt_evaluation import Ready
 from heta_lens.methods.heta.heta import Heta
 from heta_lens.methods.heta.score import Parts
 from heta_lens.methods.heta.variants import VARIANTS

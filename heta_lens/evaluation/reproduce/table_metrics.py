@@ -10,9 +10,9 @@ import numpy as np
 from heta_lens.attribution import Attribution
 from heta_lens.data.instance import Instance
 from heta_lens.evaluation.metric_values import figures
+from heta_lens.evaluation.prompt_evaluation import ask
 from heta_lens.evaluation.reproduce.peak_memory import peak_memory
 from heta_lens.evaluation.reproduce.row_configurations import Known, Recombined, parts_of
-from heta_lens.evaluation.runner import ask
 from heta_lens.methods.heta.heta import Heta
 from heta_lens.methods.heta.windows import edge_gap, most_central, windows
 from heta_lens.metrics import FEW, GRID, ExplainedPrompt, Setting, first_token

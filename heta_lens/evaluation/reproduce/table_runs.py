@@ -14,11 +14,11 @@ from heta_lens._util.printable_text import legible
 from heta_lens.data.instance import Instance
 from heta_lens.evaluation.method_with_options import Entry
 from heta_lens.evaluation.metric_values import metric_values, record_of
+from heta_lens.evaluation.prompt_evaluation import Pending, explained, records_of
 from heta_lens.evaluation.reproduce.row_configurations import recombining
 from heta_lens.evaluation.reproduce.table_metrics import Trial
 from heta_lens.evaluation.resumable_run_folder import opened
 from heta_lens.evaluation.run_records import Record
-from heta_lens.evaluation.runner import Pending, explained, records_of
 from heta_lens.methods.heta.heta import Heta
 
 

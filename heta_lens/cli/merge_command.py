@@ -1,0 +1,26 @@
+"""``heta-lens merge``: makes one evaluation of its shards."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from heta_lens.cli.application import command
+from heta_lens.cli.errors_and_messages import errors_in_a_line, say
+
+SHARDS = "The folders of its shards; by default those inside DIR."
+PARTIAL = "Merge what there is, although shards are missing or not finished."
+
+
+@command("merge")
+def merge_shards(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The --out of all shards.")],
+    shards: Annotated[list[Path] | None, typer.Argument(metavar="SHARD", help=SHARDS)] = None,
+    partial: Annotated[bool, typer.Option("--partial", help=PARTIAL)] = False,
+) -> None:
+    """Make one evaluation of the shards that evaluate or attribute-dataset --shard wrote; the shards stay."""
+    with errors_in_a_line():
+        from heta_lens.evaluation.shard_merging import merge
+
+        count = merge(folder.expanduser(), shards or (), partial=partial)
+        say(f"{count} results: {folder}")

@@ -1,0 +1,94 @@
+"""The engine of a Ray cluster, or of Ray on this machine: workers are actors, each with a model of its own."""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from heta_lens._util.extras import extra
+from heta_lens.evaluation.engines.scheduling import Died, News
+from heta_lens.evaluation.engines.worker_setup import WorkerSetup
+from heta_lens.evaluation.prompt_evaluation import Identity, Outcome, PromptEvaluator, Task
+
+
+class RayWorker:
+    """What runs in an actor. It loads the model by its first task, since an error of `__init__` would lose its type."""
+
+    def __init__(self, setup: WorkerSetup) -> None:
+        self.setup = setup
+        self.evaluator: PromptEvaluator
+
+    def load(self) -> Identity:
+        self.evaluator = self.setup.evaluator()
+        return self.evaluator.identity
+
+    def work(self, task: Task) -> list[Outcome]:
+        return [*self.evaluator.outcomes(task)]
+
+
+@dataclass(eq=False)
+class RayActors:
+    """Starts actors, each with ``gpus`` GPUs (or a part of one) and as many CPUs as it has threads.
+
+    ``address`` is that of a running cluster; without it, Ray is started on this machine, and ended again.
+    """
+
+    setup: WorkerSetup
+    count: int
+    gpus: float
+    address: str | None
+    _ray: Any = field(init=False)
+    _begun: bool = field(init=False, default=False)
+    _answers: dict[Any, Any] = field(init=False, default_factory=dict)  # what is awaited, by the actor that gives it
+
+    def __post_init__(self) -> None:
+        self._ray = extra("ray", "--engine ray")
+        if not self._ray.is_initialized():
+            self._begin()
+        self._check_room()
+
+    def _begin(self) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        own = {} if self.address else {"num_cpus": self.count * self.setup.threads, "include_dashboard": False}
+        self._ray.init(self.address, log_to_driver=False, logging_level="error", **own)
+        self._begun = True
+
+    def _check_room(self) -> None:
+        """Refuse what the whole cluster has not enough of, for which Ray would wait forever."""
+        has, needed = self._ray.cluster_resources(), {"CPU": self.setup.threads, "GPU": self.gpus}
+        for what, each in needed.items():
+            if each * self.count > has.get(what, 0):
+                raise ValueError(
+                    f"{self.count} workers with {each:g} {what}s each need {each * self.count:g} {what}s, and the Ray "
+                    f"cluster has {has.get(what, 0):g}: ask for fewer workers, or less for each"
+                )
+
+    def start(self) -> Any:
+        kind = self._ray.remote(num_cpus=self.setup.threads, num_gpus=self.gpus, max_restarts=0)(RayWorker)
+        actor = kind.remote(self.setup)
+        self._answers[actor] = actor.load.remote()
+        return actor
+
+    def give(self, member: Any, task: Task) -> None:
+        self._answers[member] = member.work.remote(task)
+
+    def news(self, members: Sequence[Any]) -> list[tuple[Any, News]]:
+        waiting = {self._answers[member]: member for member in members}
+        ready, _ = self._ray.wait([*waiting], num_returns=1)
+        return [(waiting[answer], self._received(self._answers.pop(waiting[answer]))) for answer in ready]
+
+    def _received(self, answer: Any) -> News:
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(answer)
+        except errors.RayTaskError as error:
+            return error.cause if isinstance(error.cause, Exception) else RuntimeError(str(error))
+        except errors.RayError as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+            return RuntimeError(lines[-1]) if "creation task" in lines[0] else Died(lines[0])
+
+    def stop(self, members: Iterable[Any]) -> None:
+        for member in members:
+            self._ray.kill(member)
+        if self._begun:
+            self._ray.shutdown()

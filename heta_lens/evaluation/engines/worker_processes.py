@@ -1,0 +1,117 @@
+"""The engine of several processes on one machine, each with a model of its own."""
+
+import multiprocessing
+import os
+import pickle
+import signal
+import warnings
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from heta_lens.evaluation.engines.scheduling import Died, News
+from heta_lens.evaluation.engines.worker_setup import WorkerSetup
+from heta_lens.evaluation.prompt_evaluation import Task
+
+PATIENCE = 5.0  # seconds for a process to end, once its connection is closed or it was told to
+KILLED = {signal.SIGKILL: "as the system does when memory is short"} if hasattr(signal, "SIGKILL") else {}
+
+
+@dataclass(frozen=True, eq=False)
+class WorkerProcess:
+    process: BaseProcess
+    connection: Connection
+
+    def death(self) -> Died:
+        self.process.join(PATIENCE)
+        code = self.process.exitcode
+        if code is None or code >= 0:
+            return Died(f"process {self.process.pid} ended" + ("" if code is None else f" with exit code {code}"))
+        name = signal.Signals(-code)
+        hint = f", {KILLED[name]}" if name in KILLED else ""
+        return Died(f"process {self.process.pid} was ended by {name.name}{hint}")
+
+
+@dataclass(eq=False)
+class WorkerProcesses:
+    """Starts processes from nothing: a copy of this one would share the locks of its threads."""
+
+    setup: WorkerSetup
+    started: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        try:
+            pickle.dumps(self.setup)
+        except Exception as error:
+            raise ValueError(
+                f"workers cannot be told how to load the model ({error}): give its name, a folder, or a function that "
+                "can be imported"
+            ) from None
+
+    def start(self) -> WorkerProcess:
+        context = multiprocessing.get_context("spawn")
+        mine, its = context.Pipe()
+        process = context.Process(target=serve, args=(its, self.setup, self.started), daemon=True)
+        process.start()
+        its.close()
+        self.started += 1
+        return WorkerProcess(process, mine)
+
+    def give(self, member: WorkerProcess, task: Task) -> None:
+        with suppress(OSError):  # of one that has died, which the next news says
+            member.connection.send(task)
+
+    def news(self, members: Sequence[WorkerProcess]) -> list[tuple[WorkerProcess, News]]:
+        ready = wait([member.connection for member in members])
+        return [(member, _received(member)) for member in members if member.connection in ready]
+
+    def stop(self, members: Iterable[WorkerProcess]) -> None:
+        members = [*members]
+        for member in members:
+            member.connection.close()
+            member.process.terminate()
+        for member in members:
+            member.process.join(PATIENCE)
+            if member.process.is_alive():
+                member.process.kill()
+                member.process.join(PATIENCE)
+
+
+def _received(member: WorkerProcess) -> News:
+    try:
+        return member.connection.recv()
+    except (EOFError, OSError, pickle.UnpicklingError):
+        member.connection.close()
+        return member.death()
+
+
+# ------------------------------------------------------------------------------------------------------ in the worker
+def serve(connection: Connection, setup: WorkerSetup, number: int) -> None:
+    """Work on prompts until there are no more, or until who asks for them has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the process that started this one deals with
+    os.dup2(2, 1)  # what is printed while a model loads must not get into the output of the command
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        try:
+            with warnings.catch_warnings():
+                if number:
+                    warnings.simplefilter("ignore")  # the first has said it
+                evaluator = setup.evaluator(number)
+                connection.send(evaluator.identity)
+        except Exception as error:
+            connection.send(_picklable(error))
+            return
+        while True:
+            task = connection.recv()
+            connection.send([*evaluator.outcomes(task)])
+
+
+def _picklable(error: Exception) -> Exception:
+    """The error, or, where it cannot be sent, one that says the same."""
+    with suppress(Exception):
+        copy: Any = pickle.loads(pickle.dumps(error))
+        if type(copy) is type(error) and str(copy) == str(error):
+            return error
+    return RuntimeError(f"{type(error).__name__}: {error}")

@@ -1,0 +1,132 @@
+"""One prompt of an evaluation: asked once, explained by every method that is left, and each explanation evaluated."""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from heta_lens._util.versions import versions
+from heta_lens.data.instance import Instance
+from heta_lens.evaluation.failure_descriptions import description, raised_at
+from heta_lens.evaluation.given_scores import GivenMethod
+from heta_lens.evaluation.method_with_options import Entry
+from heta_lens.evaluation.metric_values import metric_values, record_of
+from heta_lens.evaluation.run_records import Record
+from heta_lens.evaluation.score_rows import ScoreRow, row_of
+from heta_lens.metrics import ExplainedPrompt
+from heta_lens.metrics.robustness import Explain
+from heta_lens.metrics.shared_measurements import SharedMeasurements
+from heta_lens.model import prompt_encoding
+from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.fingerprint import fingerprint
+from heta_lens.model.locking import one_at_a_time
+from heta_lens.prediction.chat_prompt import ChatPrompt, chat
+from heta_lens.prediction.prediction import Prediction
+
+Prepared = TypeVar("Prepared")
+Ready: TypeAlias = Callable[[Instance, Prediction], Explain]
+Explainer: TypeAlias = Entry | GivenMethod
+Pending: TypeAlias = Mapping[str, Sequence[str]]  # metrics still to be computed, by the labels of methods
+
+
+class Task(NamedTuple):
+    """What is left to do of one prompt; ``number`` is its place among all."""
+
+    number: int
+    instance: Instance
+    pending: Pending
+
+
+class Outcome(NamedTuple):
+    """What one method gave on one prompt: without scores, if it failed."""
+
+    record: Record
+    scores: ScoreRow | None = None
+
+
+class Identity(NamedTuple):
+    """What all results of an evaluation have in common: the model, by its `fingerprint`, and versions of libraries."""
+
+    fingerprint: Mapping[str, str]
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class PromptEvaluator:
+    """A model, and the methods by which its predictions are explained, by their labels."""
+
+    model: Any
+    entries: Mapping[str, Explainer]
+
+    @cached_property
+    def identity(self) -> Identity:
+        return Identity(fingerprint(self.model), versions())
+
+    def outcomes(self, task: Task) -> Iterator[Outcome]:
+        """One for every method that is left, as soon as it is finished."""
+        number, instance, pending = task
+        scores: dict[str, ScoreRow] = {}
+
+        def record(measurements: SharedMeasurements, label: str) -> Record:
+            case = explained(self.model, instance, measurements, self.entries[label].ready)
+            scores[label] = row_of(instance.id, label, case.attribution, number)
+            return record_of(case, label, metric_values(case, pending[label]))
+
+        for finished in records_of(instance, [*pending], partial(measurements_of, self.model, instance), record):
+            yield Outcome(finished, scores.pop(finished.method, None))
+
+
+def measurements_of(model: Any, instance: Instance) -> SharedMeasurements:
+    return SharedMeasurements(ask(model, instance))
+
+
+def records_of(
+    instance: Instance,
+    labels: Sequence[str],
+    prepare: Callable[[], Prepared],
+    record: Callable[[Prepared, str], Record],
+) -> Iterator[Record]:
+    """A record for each method, by its label, of what is prepared for all. What fails is recorded and stops nothing."""
+    if not labels:
+        return
+    try:
+        prepared = prepare()
+    except Exception as error:
+        yield from (_failed(instance, label, error) for label in labels)
+        return
+    for label in labels:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # a method's doubts about its scores: these are evaluated
+                finished = record(prepared, label)
+        except Exception as error:
+            finished = _failed(instance, label, error)
+        yield finished
+
+
+def _failed(instance: Instance, label: str, error: Exception) -> Record:
+    return Record(instance.id, label, instance.template, failed=description(error), failed_at=raised_at(error))
+
+
+@one_at_a_time("model")
+def ask(model: Any, instance: Instance) -> Prediction:
+    """The prediction that an instance is about: of the first token of its answer, or of the model's own next token.
+
+    Keys and values that runs continue from are computed here, so that no method's seconds include them.
+    """
+    prompt = chat(model, instance.messages) if instance.messages else prompt_encoding.encode(model, instance.text)
+    cache = ModelAdapter(model).cache(prompt.tokens if isinstance(prompt, ChatPrompt) else prompt)
+    prediction = Prediction.from_cache(cache, tokens=prompt)
+    if instance.answer is not None:
+        first, *_ = prediction.spell(instance.answer)
+        prediction = Prediction.from_cache(cache, first, tokens=prompt)
+    _ = prediction.prompt.kept
+    return prediction
+
+
+def explained(model: Any, instance: Instance, measurements: SharedMeasurements, ready: Ready) -> ExplainedPrompt:
+    """A prompt explained by a method, to be evaluated."""
+    prediction = measurements.prediction
+    attribution = ready(instance, prediction)(prediction)
+    return ExplainedPrompt(instance, prediction, attribution, ready, partial(ask, model), measurements)

@@ -1,0 +1,67 @@
+"""Shards of an evaluation: each process does every n-th prompt, into a folder of its own."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+FORM = re.compile(r"(\d+)/(\d+)")
+FOLDERS = "shard-*-of-*"
+STEP = "SLURM_ARRAY_TASK_STEP"
+SCHEDULERS = (  # by their variables: which of how many, and the number of the first
+    ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"),
+    ("RANK", "WORLD_SIZE", ""),
+    ("SLURM_PROCID", "SLURM_NTASKS", ""),
+)
+
+
+@dataclass(frozen=True, order=True)
+class Shard:
+    """Every ``count``-th prompt, from that of number ``index`` on; shards are counted from 0."""
+
+    index: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.count:
+            raise ValueError(f"shard {self} does not exist: shards are counted from 0, as in 0/3, 1/3, 2/3")
+
+    @classmethod
+    def read(cls, written: str, environment: Mapping[str, str] = os.environ) -> "Shard":
+        """``"0/3"``; or ``"auto"``, as the scheduler that started this process says in its environment."""
+        if written == "auto":
+            return cls._scheduled(environment)
+        match = FORM.fullmatch(written)
+        if match is None:
+            raise ValueError(f"shard={written!r} is not of the form 0/3, nor auto")
+        return cls(int(match[1]), int(match[2]))
+
+    @classmethod
+    def _scheduled(cls, environment: Mapping[str, str]) -> "Shard":
+        for which, count, first in SCHEDULERS:
+            if which in environment and count in environment:
+                begin = _number(environment, first) if first in environment else 0
+                step = _number(environment, STEP) if first and STEP in environment else 1
+                return cls((_number(environment, which) - begin) // step, _number(environment, count))
+        names = "; ".join(f"{which} and {count}" for which, count, _ in SCHEDULERS)
+        raise ValueError(f"shard='auto', and the environment has none of these: {names}")
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+    @property
+    def folder(self) -> str:
+        """Its name inside the folder of the whole evaluation."""
+        return f"shard-{self.index}-of-{self.count}"
+
+    def of(self, items: list[Item]) -> list[Item]:
+        return items[self.index :: self.count]
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    if not environment[name].isdecimal():
+        raise ValueError(f"shard='auto', and the environment has {name}={environment[name]!r}, which is no number")
+    return int(environment[name])

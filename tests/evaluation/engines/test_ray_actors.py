@@ -1,0 +1,42 @@
+"""Workers of Ray: what the cluster cannot give is refused, and a cluster that was running is left running."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from heta_lens._util import extras
+from heta_lens.evaluation.engines.ray_actors import RayActors
+from heta_lens.evaluation.engines.scheduling import Pool
+from heta_lens.evaluation.engines.worker_setup import WorkerSetup
+from heta_lens.model.loading import load_model
+
+ray = pytest.importorskip("ray")
+SETUP = WorkerSetup(partial(load_model, "demo"), {}, 1)
+
+
+@pytest.fixture
+def cluster() -> Iterator[None]:
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_what_a_running_cluster_has_not_enough_of_is_refused_and_the_cluster_stays() -> None:
+    with pytest.raises(ValueError, match=r"3 workers with 1 CPUs each need 3 CPUs, and the Ray cluster has 2"):
+        RayActors(SETUP, 3, 0.0, None)
+    with pytest.raises(ValueError, match=r"2 workers with 0.5 GPUs each need 1 GPUs, and the Ray cluster has 0"):
+        RayActors(SETUP, 2, 0.5, None)
+    pool = Pool(RayActors(SETUP, 1, 0.0, None), 1, 0)
+    pool.start()
+    assert pool.identity.fingerprint
+    pool.stop()
+    assert ray.is_initialized()
+
+
+def test_without_ray_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    with pytest.raises(ImportError, match=r"--engine ray needs ray, .*pip install 'heta-lens\[ray\]'"):
+        RayActors(SETUP, 1, 0.0, None)

@@ -1,0 +1,121 @@
+"""Shards make the evaluation that one process would have made; what is missing or strange is refused by name."""
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.evaluating import demo, entries
+from heta_lens.data.suites import suite
+from heta_lens.evaluation import evaluate, write_report
+from heta_lens.evaluation.kept_scores import load_scores
+from heta_lens.evaluation.resumable_run_folder import locked
+from heta_lens.evaluation.run_records import RECORDS, RUN, read_records, read_run
+from heta_lens.evaluation.shard_merging import merge
+from heta_lens.evaluation.shards import Shard
+
+METHODS = "recency", "leave_one_out", "random"
+
+
+def run(folder: Path, shard: Shard | None = None, methods: tuple[str, ...] = METHODS, seed: int = 0) -> None:
+    prompts = suite("recall", limit=7, seed=seed)
+    evaluate(demo(), prompts, entries(*methods), ["morf", "f1"], folder, progress=False, shard=shard)
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [{**asdict(record), "seconds": 0.0} for record in read_records(folder)]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shards")
+    for index in range(3):
+        run(folder, Shard(index, 3))
+    return folder
+
+
+@pytest.fixture
+def shards(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "all"))
+
+
+@pytest.mark.slow
+def test_three_shards_are_one_run(shards: Path, tmp_path: Path) -> None:
+    run(tmp_path / "one")
+    assert merge(shards) == 21
+    assert records(shards) == records(tmp_path / "one")
+    assert read_run(shards) == read_run(tmp_path / "one")
+    merged, one = load_scores(shards), load_scores(tmp_path / "one")
+    assert merged.names == one.names
+    for mine, other in zip(merged, one, strict=True):
+        assert mine.scores.tolist() == other.scores.tolist() and mine.tokens == other.tokens
+    for folder in (shards, tmp_path / "one"):
+        write_report(folder)
+    assert (shards / "report.md").read_bytes() == (tmp_path / "one" / "report.md").read_bytes()
+
+    before = (shards / RECORDS).read_bytes()
+    run(shards)  # has nothing left to do
+    assert merge(shards) == 21 and (shards / RECORDS).read_bytes() == before
+
+
+def test_a_missing_shard_and_one_that_is_not_finished_are_named(shards: Path) -> None:
+    shutil.rmtree(shards / "shard-1-of-3")
+    path = shards / "shard-2-of-3" / RECORDS
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-2]))
+    with pytest.raises(ValueError, match=r"shard 1/3 is missing; shard 2/3 lacks 2 results: .*--partial"):
+        merge(shards)
+    assert not (shards / RUN).exists()
+    assert merge(shards, partial=True) == 13
+    run(shards)  # does what is left, here
+    assert len(read_records(shards)) == 21
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: run(folder, Shard(1, 3), ("recency",)), "of another evaluation than .*: other methods"),
+        (lambda folder: run(folder, Shard(1, 3), seed=5), "of another evaluation than .*: other texts"),
+        (lambda folder: run(folder, Shard(1, 2)), "shard-1-of-2 is shard 1/2, and .*shard-0-of-3 shard 0/3"),
+    ],
+)
+@pytest.mark.slow
+def test_shards_of_different_evaluations_are_refused_with_the_difference(
+    change: Any, message: str, shards: Path, tmp_path: Path
+) -> None:
+    change(tmp_path / "other")
+    (other,) = (tmp_path / "other").iterdir()
+    with pytest.raises(ValueError, match=message):
+        merge(tmp_path / "merged", [shards / "shard-0-of-3", other], partial=True)
+
+
+def test_what_are_no_shards_is_refused(shards: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds no shards: heta-lens evaluate … --shard 0/2 --out"):
+        merge(tmp_path / "nothing")
+    first = shards / "shard-0-of-3"
+    with pytest.raises(ValueError, match="are both shard 0/3"):
+        merge(tmp_path / "merged", [first, Path(shutil.copytree(first, tmp_path / "copy"))], partial=True)
+    run_of = json.loads((first / RUN).read_text())
+    (first / RUN).write_text(json.dumps({name: value for name, value in run_of.items() if name != "shard"}))
+    with pytest.raises(ValueError, match="holds a whole evaluation, and no shard of one"):
+        merge(shards)
+
+
+def test_a_shard_that_is_being_written_is_not_merged(shards: Path) -> None:
+    with locked(shards / "shard-1-of-3"), pytest.raises(ValueError, match=r"another evaluation .* is writing into"):
+        merge(shards)
+
+
+def test_a_folder_of_another_evaluation_is_not_overwritten(shards: Path) -> None:
+    run(shards, methods=("recency",))
+    before = (shards / RECORDS).read_bytes()
+    with pytest.raises(ValueError, match="holds another evaluation than its shards: other methods"):
+        merge(shards)
+    assert (shards / RECORDS).read_bytes() == before
+
+
+def test_a_report_of_shards_says_that_they_are_not_merged(shards: Path) -> None:
+    with pytest.raises(ValueError, match="holds shards of an evaluation: heta-lens merge"):
+        write_report(shards)
