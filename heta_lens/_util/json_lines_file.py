@@ -27,7 +27,7 @@ class JsonLinesFile(Generic[Item]):
     """Lines that ``parse`` makes items of; it refuses others by a ValueError or TypeError.
 
     Reading skips the lines that are refused, warns how many there are, and changes nothing. `repair` moves them to
-    ``rejected``. A last line without an end was cut short, or is being written: it is not read.
+    ``rejected``. A last line without an end was cut short, or is being written: it is not read, and moved as well.
     """
 
     path: Path
@@ -56,7 +56,7 @@ class JsonLinesFile(Generic[Item]):
         write_atomically(self.path, b"".join(map(_line, values)))
 
     def repair(self) -> int:
-        """Move lines that cannot be read to ``rejected``, and drop a last one that was cut short.
+        """Move lines that cannot be read to ``rejected``, also a last one that was cut short.
 
         Returns the number of bytes removed.
         """
@@ -64,13 +64,14 @@ class JsonLinesFile(Generic[Item]):
             return 0
         good, bad = self._scanned()
         written = read_bytes(self.path)
-        kept = _without(_whole(written), {line.number for line in bad})
+        whole = _whole(written)
+        kept = _without(whole, {line.number for line in bad})
+        if cut := written[len(whole) :]:
+            bad.append(Rejected(whole.count(b"\n") + 1, cut, "it was cut short"))
         if bad:
             append_whole(self.rejected, b"".join(rejected.line + b"\n" for rejected in bad))
             write_atomically(self.path, kept)
             self._warn(len(good), bad, f"moved to {self.rejected.name}: their work is done again")
-        elif len(kept) < len(written):
-            write_atomically(self.path, kept)
         return len(written) - len(kept)
 
     def _scanned(self) -> tuple[list[Item], list[Rejected]]:

@@ -7,29 +7,24 @@ Every record names its evaluation, so that a folder whose ``run.json`` was lost 
 
 import json
 import os
-import platform
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from errno import ENOLCK, ENOSYS, ENOTSUP
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from heta_lens._util.file_writing import write_atomically
 from heta_lens._util.versions import versions
+from heta_lens.evaluation.folder_lock import locked, writing_into
 from heta_lens.evaluation.kept_scores import score_lines
-from heta_lens.evaluation.run_records import RUN, Record, append, read_records, read_run, repair
+from heta_lens.evaluation.run_records import RUN, SCHEMA, LaterSchema, Record, append, read_records, read_run, repair
 from heta_lens.evaluation.score_rows import ScoreRow
 
-LOCK, HOLDER = ".lock", ".lock-holder"
 FINGERPRINT = "fingerprint"
-NO_LOCKS = {ENOLCK, ENOTSUP, ENOSYS}  # of file systems that have none
 OF_MODEL = {"model", FINGERPRINT, "versions"}
-APART = {"methods", "model", "shard"}  # what may differ between records of one evaluation
+APART = {"methods", "model", "shard", "schema"}  # what may differ between records of one evaluation
 
 
 @dataclass(frozen=True)
@@ -118,7 +113,8 @@ def opened(
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: give a folder to keep the evaluation in")
-    request = json.loads(json.dumps({**request, FINGERPRINT: dict(model), "versions": versions()}))
+    of_run = {"schema": SCHEMA, **request, FINGERPRINT: dict(model), "versions": versions()}
+    request = json.loads(json.dumps(of_run))
     stamps = {label: f"{_digest(_identity(request))}-{_digest(method)}" for label, method in methods.items()}
     with writing_into(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -152,48 +148,6 @@ def _identity(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _digest(value: Any) -> str:
     return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
-
-
-# ------------------------------------------------------------------------------------------------------------- locking
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep other evaluations out of a folder. The operating system releases the lock with the process."""
-    lock = FileLock(folder / LOCK)
-    try:
-        with writing_into(folder):
-            lock.acquire(blocking=False)
-    except Timeout:
-        raise ValueError(
-            f"another evaluation{_holder(folder)} is writing into {folder}: wait until it has ended, or give another "
-            "folder"
-        ) from None
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-        warnings.warn(f"{folder} cannot be locked: see that no other evaluation writes into it", stacklevel=2)
-    try:
-        with suppress(OSError):  # this is only what a refusal quotes
-            (folder / HOLDER).write_text(f" (process {os.getpid()} on {platform.node()})", encoding="utf-8")
-        yield
-    finally:
-        lock.release()
-
-
-@contextmanager
-def writing_into(folder: Path) -> Iterator[None]:
-    """Name the folder in an error of the operating system."""
-    try:
-        yield
-    except Timeout:
-        raise
-    except OSError as error:
-        raise OSError(error.errno or 0, f"cannot write into {folder}: {error.strerror or error}") from error
-
-
-def _holder(folder: Path) -> str:
-    with suppress(OSError, ValueError):
-        return (folder / HOLDER).read_text(encoding="utf-8")
-    return ""
 
 
 # ---------------------------------------------------------------------------------------------- the same evaluation
@@ -235,8 +189,8 @@ def _before(folder: Path, records: Sequence[Record]) -> dict[str, Any] | None:
         return None
     try:
         return read_run(folder)
-    except ValueError:
-        if not records:
+    except ValueError as error:
+        if not records or isinstance(error, LaterSchema):
             raise  # this may be a file of the user
         return None
 
@@ -247,21 +201,30 @@ def _changed(before: Mapping[str, Any], request: Mapping[str, Any]) -> set[str]:
         changed -= {FINGERPRINT}
     elif FINGERPRINT not in changed:
         changed -= {"model"}  # only its name differs
+    changed -= {"schema"}  # which reading has checked
     if before.get("methods", {}).items() <= request.get("methods", {}).items():
         changed -= {"methods"}
     return changed
 
 
 def _refusal(folder: Path, before: Mapping[str, Any], request: Mapping[str, Any], changed: Collection[str]) -> str:
-    names = [name for name in {**before, **request} if name in changed and name != FINGERPRINT]
-    if FINGERPRINT in changed:
-        parts = [name for name in request[FINGERPRINT] if before[FINGERPRINT].get(name) != request[FINGERPRINT][name]]
-        names = [*(name for name in names if name != "model"), f"model (other {', '.join(parts)})"]
+    parts = {name: _parts(before.get(name), request.get(name)) for name in {**before, **request} if name in changed}
+    if FINGERPRINT in parts:
+        parts = {name: other for name, other in parts.items() if name != "model"}
+        parts["model"] = parts.pop(FINGERPRINT)
+    names = [name + (f" (other {', '.join(other)})" if other else "") for name, other in parts.items()]
     held = "; ".join(f"{what}: {', '.join(before[what])}" for what in ("methods", "metrics") if what in before)
     return (
         f"{folder} holds an evaluation with other {', '.join(names)}: give another folder, or all that this one has "
         f"({held}), to which methods may be added"
     )
+
+
+def _parts(before: Any, now: Any) -> list[str]:
+    """Of two entries that have parts, those that differ."""
+    if not (isinstance(before, Mapping) and isinstance(now, Mapping)):
+        return []
+    return [name for name in {**now, **before} if before.get(name) != now.get(name)]
 
 
 def _measured(record: Record) -> bool:

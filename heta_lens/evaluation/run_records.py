@@ -35,7 +35,10 @@ RUN_TYPES = {
     "suite_options": Mapping[str, Any] | None,
     "fingerprint": Mapping[str, str] | None,
     "shard": str | None,
+    "schema": int | None,
 }
+SCHEMA = 1
+"""The version of a folder's files; it rises when an earlier version of the library could not read them."""
 FORMER_FIELDS = {"doubts": "degenerate"}  # of a record
 METHOD_TYPES = {"method": str, "options": Mapping[str, Any] | None}
 METRIC_TYPES = {
@@ -89,6 +92,10 @@ class Record:
         return self.instance, self.method
 
 
+class LaterSchema(ValueError):
+    """A folder that a later version of the library wrote."""
+
+
 def terms(value: Value) -> tuple[float, ...]:
     """The numbers that a value consists of; none where there is no value."""
     if value is None:
@@ -105,6 +112,8 @@ def read_run(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{folder} holds no evaluation: heta-lens evaluate … --out {folder} makes one")
     try:
         return _run(read_text(path))
+    except LaterSchema as error:
+        raise LaterSchema(f"{path} {error}") from None
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}): begin again in another folder") from None
 
@@ -114,6 +123,8 @@ def _run(text: str) -> dict[str, Any]:
     if not isinstance(run, dict):
         raise TypeError(f"it is {brief(run)}, and must be an object")
     check_types(RUN_TYPES, run)
+    if (schema := run.get("schema") or 0) > SCHEMA:
+        raise LaterSchema(f"is of a later version of heta_lens (schema {schema}; this one reads {SCHEMA}): upgrade it")
     for label, method in run.get("methods", {}).items():
         _check_part(f"the method {brief(label)}", METHOD_TYPES, {"method": None, **method})
     for name, metric in run.get("metrics", {}).items():

@@ -5,8 +5,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from heta_lens.evaluation.folder_lock import locked
 from heta_lens.evaluation.kept_scores import SCORES, load_scores, score_lines
-from heta_lens.evaluation.resumable_run_folder import locked, write_run
+from heta_lens.evaluation.resumable_run_folder import write_run
 from heta_lens.evaluation.run_records import RUN, Record, read_records, read_run, replace_records
 from heta_lens.evaluation.shards import FOLDERS, Shard
 

@@ -44,10 +44,21 @@ def test_a_damaged_line_is_skipped_and_then_set_aside(bad: bytes, tmp_path: Path
     assert file.read() == [1, 2] and file.rejected.read_bytes() == bad + b"\n"
 
 
-def test_a_last_line_without_an_end_is_dropped(tmp_path: Path) -> None:
+def test_a_last_line_without_an_end_is_not_read_and_then_set_aside(tmp_path: Path) -> None:
     file = lines(tmp_path)
     file.append({"n": 1})
     with file.path.open("ab") as raw:
         raw.write(b'{"n": 2')
-    assert file.read() == [1] and file.repair() == 7
-    assert file.read() == [1] and not file.rejected.exists()
+    assert file.read() == [1]
+    with pytest.warns(UserWarning, match=r"1 of 2 lines .* \(line 2: it was cut short\) and are moved to"):
+        assert file.repair() == 7
+    assert file.read() == [1] and file.rejected.read_bytes() == b'{"n": 2\n' and file.repair() == 0
+
+
+def test_lines_are_replaced_at_once(tmp_path: Path) -> None:
+    file = lines(tmp_path)
+    file.append({"n": 1})
+    file.replace({"n": n} for n in (5, 6))
+    assert file.read() == [5, 6]
+    file.replace([])
+    assert file.read() == []

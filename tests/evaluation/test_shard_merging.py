@@ -11,8 +11,8 @@ import pytest
 from helpers.evaluating import demo, entries
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import evaluate, write_report
+from heta_lens.evaluation.folder_lock import locked
 from heta_lens.evaluation.kept_scores import load_scores
-from heta_lens.evaluation.resumable_run_folder import locked
 from heta_lens.evaluation.run_records import RECORDS, RUN, read_records, read_run
 from heta_lens.evaluation.shard_merging import merge
 from heta_lens.evaluation.shards import Shard
