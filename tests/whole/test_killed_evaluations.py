@@ -1,0 +1,21 @@
+"""kill -9 at any moment loses no more than the work on one result; two evaluations never write into one folder."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="has no fork")
+@pytest.mark.parametrize("count", [2, pytest.param(50, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("what", ["kills", "meetings"])
+def test_evaluations_that_are_killed_and_that_meet(what: str, count: int) -> None:
+    command = [sys.executable, "-m", "helpers.killing", what, str(count)]
+    done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=1800)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{count} {what}")
