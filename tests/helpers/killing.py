@@ -77,7 +77,7 @@ def kills(count: int, folder: Path) -> None:
         assert len(read_records(here)) == path.read_bytes().count(b"\n") == 8 * len(METHODS), "work was done twice"
         assert tables(here) == expected and scores(here) == expected_scores
         left.append(before.count(b"\n"))
-    print(f"{count} kills, after {sorted(left)} of {8 * len(METHODS)} results")
+    sys.stdout.write(f"{count} kills, after {sorted(left)} of {8 * len(METHODS)} results\n")
 
 
 def meetings(count: int, folder: Path) -> None:
@@ -103,7 +103,7 @@ def meetings(count: int, folder: Path) -> None:
         (worked,) = {*map(str, pair)} - {refused}
         assert f"another evaluation (process {worked} on " in why, why
         assert len(read_records(here)) == 3 * len(METHODS)
-    print(f"{count} meetings")
+    sys.stdout.write(f"{count} meetings\n")
 
 
 if __name__ == "__main__":
