@@ -1,7 +1,7 @@
 """The command itself, and the options that several commands share."""
 
 from collections import Counter
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 import heta_lens
+from heta_lens.cli.json_output import with_json
 
 MODELS = "demo (knows the words of its stories), a name on the Hugging Face hub, or a folder."
 RETRY = "Run again what raised an error or was not finite (by default it stays failed)."
@@ -32,7 +33,15 @@ class Once(TyperCommand):
 app = typer.Typer(
     help="Which tokens made the model say that?", no_args_is_help=True, add_completion=False, rich_markup_mode=None
 )
-command = partial(app.command, cls=Once)
+
+
+def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a function a command of this name, which can also print JSON."""
+
+    def decorate(run: Callable[..., None]) -> Callable[..., None]:
+        return app.command(name, cls=Once)(with_json(name, run))
+
+    return decorate
 
 
 def _print_version(wanted: bool) -> bool:

@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 
 from heta_lens.cli.application import MODELS, Page, command
-from heta_lens.cli.errors_and_messages import errors_in_a_line, say
+from heta_lens.cli.errors_and_messages import errors_in_a_line, say, show
+from heta_lens.cli.json_output import add
 from heta_lens.cli.loading_flags import loading_options, with_loading_flags
 from heta_lens.cli.prompt_arguments import Prompt, prompt_of
 
@@ -24,7 +25,7 @@ CHAT = "Instead of the text: a JSON list of messages with role and content; - re
 OPTIONS = "An option of the method, like probes=20; may be repeated."
 
 
-@command()
+@command("demo")
 def demo(
     seed: Annotated[int, typer.Option(help="Which story.")] = 0,
     hops: Annotated[int, typer.Option(min=1, max=2, help="1 asks for the place, 2 for the room it is in.")] = 1,
@@ -40,6 +41,7 @@ def demo(
         right = "as the model says" if explained.target_text == story.answer else "which the model gets wrong"
         evidence = " ".join(story.text[slice(*stretch.characters)] for stretch in story.evidence)
         note = f"Underlined is what tells the answer,{story.answer}, {right}: {evidence}"
+        add(answer=story.answer, evidence=sorted(marked))
         _show(explained, html, None, marked, note)
 
 
@@ -110,15 +112,16 @@ def _show(
 ) -> None:
     """Files first, so that a terminal that cannot show something loses nothing."""
     from heta_lens import plots
+    from heta_lens.evaluation.score_rows import row_of
 
+    add(attribution=row_of("prompt", explained.method, explained).flat(), page=html, saved=save)
     if html is not None:
         plots.page(explained, marked=marked, note=note).save(html)
     if save is not None:
         explained.save(save)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    console = Console()
-    console.print(plots.terminal(explained, marked=marked, coloured=console.color_system is not None))
+    show(plots.terminal(explained, marked=marked, coloured=Console().color_system is not None))
     written = {"The same as a page": html, "The attribution": save}
     for line in [note, *(f"{what}: {path}" for what, path in written.items() if path is not None)]:
         if line:

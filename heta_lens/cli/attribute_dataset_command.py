@@ -10,6 +10,7 @@ from heta_lens.cli.application import MODELS, Retry, command
 from heta_lens.cli.comma_lists import listed
 from heta_lens.cli.errors_and_messages import errors_in_a_line, resumable, say
 from heta_lens.cli.failed_prompts import print_failures
+from heta_lens.cli.json_output import add
 from heta_lens.cli.loading_flags import loading_options, with_loading_flags
 from heta_lens.cli.suite_arguments import OF_SUITE, suite_options
 from heta_lens.cli.worker_flags import distribution_options, results_folder, with_worker_flags
@@ -65,6 +66,7 @@ def attribute_prompts(
         loading_model = partial(load_model, model, **how)
         more = which if source == NEEDS_MODEL else {}
         scores = attribute_dataset(loading_model, instances, names, **kept, **more)
+        add(folder=out, scores=out / SCORES, attributions=len(scores), prompts=len(scores.prompts), saved=save or [])
         say(f"{len(scores)} attributions of {len(scores.prompts)} prompts: {out / SCORES}")
         for file in save or []:
             scores.save(file)

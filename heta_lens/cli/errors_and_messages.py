@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
+
+from heta_lens.cli.json_output import add, wanted
 
 
 def say(what: object, *, err: bool = False, style: str = "") -> None:
@@ -19,12 +21,19 @@ def say(what: object, *, err: bool = False, style: str = "") -> None:
     Console(stderr=err).print(Text(legible(str(what), keep="\n"), style=style), soft_wrap=True)
 
 
+def show(view: RenderableType) -> None:
+    """Print a view for people, unless a document is wanted."""
+    if not wanted():
+        Console().print(view)
+
+
 @contextmanager
 def resumable() -> Iterator[None]:
     """Say of an interrupted command that nothing is lost."""
     try:
         yield
     except KeyboardInterrupt:
+        add(error="interrupted")
         _complain("interrupted: what is finished is kept, and the same command resumes there", "yellow")
         raise typer.Exit(130) from None
 
@@ -41,11 +50,13 @@ def errors_in_a_line(*written: Path | None, names: Sequence[str] = ("--html", "-
             warnings.showwarning = _warn
             yield
     except (ValueError, TypeError, OSError, RuntimeError, MemoryError, ImportError) as error:
+        add(error=str(error))
         _complain(error, "red")
         raise typer.Exit(2) from None
     except Exception as error:
         if type(error).__name__ != "SafetensorError":  # which is imported only where it can be raised
             raise
+        add(error=str(error))
         _complain(error, "red")
         raise typer.Exit(2) from None
 

@@ -1,7 +1,7 @@
 """``heta-lens estimate``: how much memory HETA takes on a model that is not there, and what takes less."""
 
 import re
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -9,7 +9,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from heta_lens.cli.application import command
-from heta_lens.cli.errors_and_messages import errors_in_a_line, say
+from heta_lens.cli.errors_and_messages import errors_in_a_line, say, show
+from heta_lens.cli.json_output import add
 
 if TYPE_CHECKING:
     from heta_lens.methods.memory_by_dry_run import MemoryEstimate
@@ -20,7 +21,7 @@ OPTIONS = "An option of HETA, such as variant=win; may be repeated."
 UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
-@command()
+@command("estimate")
 def estimate(
     config: Annotated[str, typer.Option(help=CONFIG)],
     tokens: Annotated[int, typer.Option(help="How long the prompt is.")],
@@ -36,8 +37,9 @@ def estimate(
 
         with Console(stderr=True).status("running every step on tensors without data …"):
             predicted = estimate_memory(config, tokens, memory=size, dtype=dtype, **keywords(option or []))
+        add(model=predicted.model, tokens=tokens, memory=size, choices=[*map(_choice, _choices(predicted))])
         say(f"{predicted.model}, {tokens:,} tokens; {gpu_memory} is {size / 2**30:.1f} GiB. Predicted:")
-        Console().print(_table(predicted))
+        show(_table(predicted))
 
 
 def bytes_of(size: str) -> int:
@@ -49,9 +51,19 @@ def bytes_of(size: str) -> int:
     return int(float(match[1]) * units[match[2].lower()])
 
 
+def _choices(predicted: "MemoryEstimate") -> "list[MemoryEstimate]":
+    """What was asked for, and what takes less."""
+    return [predicted, *predicted.smaller]
+
+
+def _choice(each: "MemoryEstimate") -> dict[str, Any]:
+    parts = {"weights": each.weights, "cache": each.cache, "steps": each.steps, "batches": each.batches}
+    return {"options": each.options, "bytes": each.needed, "fits": each.fits, **parts}
+
+
 def _table(predicted: "MemoryEstimate") -> Table:
     """A row for each choice of options."""
     table = Table("options", Column("GiB", justify="right"), "fits", "made of", box=None, padding=(0, 2, 0, 0))
-    for each in (predicted, *predicted.smaller):
+    for each in _choices(predicted):
         table.add_row(*map(Text, (each.name, f"{each.needed / 2**30:,.1f}", "yes" if each.fits else "no", each.sum)))
     return table

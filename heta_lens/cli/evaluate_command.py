@@ -1,8 +1,9 @@
 """``heta-lens evaluate`` and ``heta-lens report``: methods side by side on a suite."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,14 +11,21 @@ from heta_lens.cli.application import MODELS, Retry, command
 from heta_lens.cli.comma_lists import listed
 from heta_lens.cli.errors_and_messages import errors_in_a_line, resumable, say
 from heta_lens.cli.failed_prompts import print_failures
+from heta_lens.cli.json_output import add
 from heta_lens.cli.loading_flags import loading_options, with_loading_flags
 from heta_lens.cli.suite_arguments import OF_SUITE, suite_options
 from heta_lens.cli.worker_flags import distribution_options, results_folder, with_worker_flags
 
+if TYPE_CHECKING:
+    from heta_lens.evaluation.report.summary_tables import Summary
+
+LEADERBOARD = Path("leaderboard")
+OUT = f"Where a leaderboard is written ({LEADERBOARD})."
 SUITES = ("recall", "curated", "longra", "tellmewhy", "wikibio", "jsonl")
 METHODS = ["heta", "leave_one_out", "input_x_gradient", "attention_rollout", "random"]
 ENTRIES = f"With its options, as in 'lime samples=200'; may be repeated, or with commas ({', '.join(METHODS)})."
 SCORES = "Also evaluate the scores in a file: ours, inseq's, or tokens and scores; may be repeated."
+BUDGET = "At most so many forwards for every method and prompt, as 100F; a backward counts as two."
 METRICS = "See heta-lens metrics; may be repeated, or with commas (all that run a method only once)."
 
 
@@ -31,6 +39,7 @@ def evaluate_suite(
     methods: Annotated[list[str] | None, typer.Option("--methods", "-m", metavar="METHOD", help=ENTRIES)] = None,
     metrics: Annotated[list[str] | None, typer.Option("--metrics", metavar="NAME", help=METRICS)] = None,
     scores: Annotated[list[Path] | None, typer.Option("--scores", metavar="FILE", help=SCORES)] = None,
+    budget: Annotated[str | None, typer.Option(metavar="FORWARDS", help=BUDGET)] = None,
     path: Annotated[Path | None, typer.Option(help="The file that the suite is read from.")] = None,
     split: Annotated[str | None, typer.Option(help="Which part of it, where it has parts (test).")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="How many prompts (recall, which has no end: 100).")] = None,
@@ -54,7 +63,8 @@ def evaluate_suite(
 
         check_extra("matplotlib", "the report of an evaluation")
         _check_distinct_from_results(path, out)
-        entries = [Entry.read(entry) for entry in listed(methods, METHODS)]
+        most = forwards_of(budget)
+        entries = [replace(Entry.read(entry), budget=most) for entry in listed(methods, METHODS)]
         labels = {entry.label for entry in entries}
         given = [method.apart_from(labels) for file in scores or [] for method in given_methods(file)]
         names = listed(metrics, default_metrics())
@@ -62,7 +72,7 @@ def evaluate_suite(
         if suite == "recall":
             limit, split = limit or 100, split or "test"
         facts = {"suite": suite, "suite_options": options, "model": model, "path": path and str(path), "split": split}
-        facts |= {"seed": seed, "limit": limit}
+        facts |= {"seed": seed, "limit": limit, **({"budget": most} if most is not None else {})}
         how = loading_options(loading)
         facts |= {"loading": how} if how else {}
         where = distribution_options(distribution)
@@ -80,12 +90,28 @@ def evaluate_suite(
 
 @command("report")
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What evaluate was given as --out.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR…", help="What evaluate was given as --out.")],
     against: Annotated[str | None, typer.Option(metavar="METRIC", help="What costs are drawn against.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help=OUT)] = None,
 ) -> None:
-    """Write tables, figures and a page of the results of an evaluation so far."""
+    """Write tables, figures and a page of the results of an evaluation so far; of several, a leaderboard."""
     with errors_in_a_line():
-        _write_report(folder, against)
+        if len(folders) == 1 and out is None:
+            _write_report(folders[0], against)
+        else:
+            if against is not None:
+                raise ValueError(f"--against {against} goes with one DIR: a leaderboard draws costs against ranks")
+            _write_leaderboard(folders, out or LEADERBOARD)
+
+
+def forwards_of(budget: str | None) -> float | None:
+    """``100F``, or ``100``."""
+    if budget is None:
+        return None
+    try:
+        return float(budget.removesuffix("F"))
+    except ValueError:
+        raise ValueError(f"--budget {budget} is no number of forwards: write 100F") from None
 
 
 def _check_distinct_from_results(path: Path | None, out: Path) -> None:
@@ -97,8 +123,27 @@ def _check_distinct_from_results(path: Path | None, out: Path) -> None:
 
 
 def _write_report(folder: Path, against: str | None = None) -> None:
-    from heta_lens.evaluation import write_report
+    from heta_lens.evaluation.report.folder_report import result_rows, write_summary
+    from heta_lens.evaluation.report.summary_tables import summary
 
-    for path in write_report(folder, against):
+    results = summary(folder)
+    written = write_summary(results, folder, against)
+    add(folder=folder, files=written, results=[*result_rows(results)], costs=_costs(results))
+    for path in written:
         if path.parent == folder:
+            say(path)
+
+
+def _costs(results: "Summary") -> list[dict[str, Any]]:
+    return [{"method": str(method), **row} for method, row in results.costs.to_dict("index").items()]
+
+
+def _write_leaderboard(folders: list[Path], out: Path) -> None:
+    from heta_lens.evaluation.report.leaderboard import Leaderboard, write_leaderboard
+
+    board = Leaderboard.of(folders)
+    written = write_leaderboard(board, out)
+    add(folder=out, files=written, standings=board.rows, results=board.cells)
+    for path in written:
+        if path.parent == out:
             say(path)

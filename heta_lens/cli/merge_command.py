@@ -7,6 +7,7 @@ import typer
 
 from heta_lens.cli.application import command
 from heta_lens.cli.errors_and_messages import errors_in_a_line, say
+from heta_lens.cli.json_output import add
 
 SHARDS = "The folders of its shards; by default those inside DIR."
 PARTIAL = "Merge what there is, although shards are missing or not finished."
@@ -23,4 +24,5 @@ def merge_shards(
         from heta_lens.evaluation.shard_merging import merge
 
         count = merge(folder.expanduser(), shards or (), partial=partial)
+        add(folder=folder, results=count)
         say(f"{count} results: {folder}")

@@ -7,6 +7,7 @@ import typer
 
 from heta_lens.cli.application import Retry, command
 from heta_lens.cli.errors_and_messages import errors_in_a_line, resumable, say
+from heta_lens.cli.json_output import add
 from heta_lens.cli.loading_flags import loading_options, with_loading_flags
 
 TABLES = (
@@ -50,8 +51,10 @@ def reproduce_table(
             "limit": limit,
             "seed": seed,
         }
-        for written in reproduce(table, **how, paths=paths, options=options, retry_failed=retry_failed):
-            say(written)
+        written = reproduce(table, **how, paths=paths, options=options, retry_failed=retry_failed)
+        add(table=table, files=written)
+        for path_written in written:
+            say(path_written)
 
 
 def _check_distinct_from_pages(paths: dict[str, str], out: Path, table: str) -> None:

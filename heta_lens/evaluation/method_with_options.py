@@ -7,9 +7,10 @@ from typing import Any
 
 from heta_lens._util.file_reading import brief
 from heta_lens._util.option_text import keywords
-from heta_lens._util.options import check_choice
-from heta_lens.api import Method, method_of
+from heta_lens._util.options import check_at_least, check_choice, check_names
+from heta_lens.api import METHODS, Method, method_of
 from heta_lens.data.instance import SPANS, Instance
+from heta_lens.methods.budget import within_budget
 from heta_lens.metrics.evidence_positions import evidence_positions
 from heta_lens.prediction.prediction import Prediction
 
@@ -24,6 +25,8 @@ class Entry:
     label: str
     method: str
     options: Mapping[str, Any]
+    budget: float | None = None
+    """At most how many plain forwards each prompt may take."""
 
     @classmethod
     def read(cls, written: str) -> "Entry":
@@ -40,22 +43,28 @@ class Entry:
         for name, value in self.options.items():
             if _names_spans(value):
                 check_choice(name, value, [f"@{kind}" for kind in SPANS])
+        if self.budget is not None:
+            check_at_least("budget", self.budget, 0)
+        if self.method in METHODS:
+            check_names(METHODS[self.method], self.options)
         method_of(self.method, {name: value for name, value in self.options.items() if not _names_spans(value)})
 
     @property
     def recipe(self) -> dict[str, Any]:
         """Method and options, as ``run.json`` keeps them."""
-        return {"method": self.method, "options": dict(self.options)}
+        budget = {} if self.budget is None else {"budget": self.budget}
+        return {"method": self.method, "options": dict(self.options), **budget}
 
     def ready(self, instance: Instance, prediction: Prediction) -> Method:
-        """The method for a prompt, with the spans that its options name."""
+        """The method for a prompt: with the spans that its options name, and as much work as the budget allows."""
         options = dict(self.options)
         for name, value in self.options.items():
             if _names_spans(value):
                 options[name] = ranges(evidence_positions(instance, prediction, value[1:]))
                 if not options[name]:
                     raise ValueError(f"{name}={value}, and no {value[1:]} is known of this prompt")
-        return method_of(self.method, options)
+        method = method_of(self.method, options)
+        return method if self.budget is None else within_budget(method, prediction, self.budget)
 
 
 def _names_spans(value: Any) -> bool:

@@ -91,6 +91,7 @@ def record_of(case: ExplainedPrompt, label: str, results: MetricValues) -> Recor
         seconds=float(facts.get("seconds", 0.0)),
         forwards=int(facts.get("forwards", 0)),
         backwards=int(facts.get("backwards", 0)) + 2 * int(facts.get("hvps", 0)),
+        hvps=int(facts.get("hvps", 0)),
     )
 
 

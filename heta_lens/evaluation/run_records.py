@@ -77,6 +77,8 @@ class Record:
     failed_at: str = ""
     errors: Mapping[str, str] = field(default_factory=dict)
     evaluation: str = ""
+    hvps: int = 0
+    """Products with the Hessian, each of which ``backwards`` counts twice."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "degenerate", tuple(self.degenerate))  # which JSON has as a list
@@ -86,6 +88,11 @@ class Record:
                     f"{name} of {self.method!r} on {self.instance!r} is {value!r}: "
                     "a value must be finite, or None and its reason in reasons"
                 )
+
+    @property
+    def worth(self) -> int:
+        """In plain forwards: a backward, and a product, take as long as two."""
+        return self.forwards + 2 * (self.backwards - 2 * self.hvps) + 2 * self.hvps
 
     @property
     def key(self) -> tuple[str, str]:
@@ -181,7 +188,7 @@ def _record(metrics: Metrics, values: Mapping[str, Any]) -> Record:
     fields = _current(values)
     check_fields(Record, fields)
     record = Record(**fields)
-    for name in ("tokens", "seconds", "forwards", "backwards"):
+    for name in ("tokens", "seconds", "forwards", "backwards", "hvps"):
         if getattr(record, name) < 0:
             raise ValueError(f"its {name} is {getattr(record, name)}, and must be at least 0")
     for name, value in record.values.items():

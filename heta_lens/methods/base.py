@@ -69,6 +69,7 @@ class Method(Options, ABC):
     - ``differentiates = True``: it takes gradients of the target, so that a function as the target must have one
     - ``takes``: the kinds of target that it explains; by default a ``token``, a ``set`` of tokens, a ``contrast`` of
       two tokens or sets, and a ``function`` of the logits
+    - ``scaled_by``: the options that its cost grows with, whose values a budget decides
     - ``adapted``: in which way it differs from what its authors do
     - ``random``, ``directed``, ``title``: properties, where the options decide
     - ``check(prediction)``: refuse a prediction, with a ``ValueError``, before any work; after ``super().check``, which
@@ -86,6 +87,7 @@ class Method(Options, ABC):
     signed: ClassVar[bool] = True
     target_agnostic: ClassVar[bool] = False
     differentiates: ClassVar[bool] = False
+    scaled_by: ClassVar[tuple[str, ...]] = ()
     adapted: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:

@@ -15,24 +15,24 @@ def cost_section(results: Summary, metric: Measure, drawn: Figure) -> Iterator[B
 
     yield Heading("Cost")
     yield Paragraph(
-        "Medians per prompt; seconds also with the 10th and 90th percentile. Seconds depend on the machine and differ "
-        "from run to run; nothing above does."
+        "Medians per prompt (worth: a backward, or a product with the Hessian, takes two forwards); seconds also with "
+        "the 10th and 90th percentile. Seconds depend on the machine and differ from run to run; nothing above does."
     )
     yield drawn
     if hidden := [method for method in results.methods if method not in placed(results, metric)]:
         yield Paragraph(f"Not in the figure, without a finite value or a time: {', '.join(hidden)}.")
     yield Table(
-        ["method", "seconds", "forwards", "backwards", "tokens", "n"],
+        ["method", "seconds", "forwards", "backwards", "worth in forwards", "tokens", "n"],
         [[method, *_row(results.costs, method)] for method in results.methods],
     )
 
 
 def _row(costs: pd.DataFrame, method: str) -> list[str]:
     if method not in costs.index:
-        return ["none (no instance succeeded)", *[""] * 4]
+        return ["none (no instance succeeded)", *[""] * 5]
     cost = costs.loc[method]
     seconds = f"{cost.seconds:.3g} [{cost.seconds_p10:.3g}, {cost.seconds_p90:.3g}]"
-    return [seconds, *(f"{cost[name]:g}" for name in ("forwards", "backwards", "tokens")), f"{cost.n:.0f}"]
+    return [seconds, *(f"{cost[name]:g}" for name in ("forwards", "backwards", "worth", "tokens")), f"{cost.n:.0f}"]
 
 
 def cost_table(results: Summary) -> pd.DataFrame:

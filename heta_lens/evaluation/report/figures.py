@@ -65,12 +65,12 @@ NOT_SIGNIFICANT = Mark("o", QUIET, False, "not significant")
 
 def dots(summary: Summary, metric: Measure) -> str:
     """Every method's value with its interval, the best on top."""
-    return _svg(lambda: _dots(summary, metric))
+    return svg(lambda: _dots(summary, metric))
 
 
 def costs(summary: Summary, metric: Measure) -> str:
     """Every method's value against its seconds per prompt."""
-    return _svg(lambda: _costs(summary, metric))
+    return svg(lambda: _costs(summary, metric))
 
 
 def mark(summary: Summary, metric: Measure, method: str) -> Mark:
@@ -79,7 +79,7 @@ def mark(summary: Summary, metric: Measure, method: str) -> Mark:
     return {1: BETTER, -1: WORSE, 0: NOT_SIGNIFICANT}[summary.verdict(metric, method)]
 
 
-def _svg(draw: Callable[[], Figure]) -> str:
+def svg(draw: Callable[[], Figure]) -> str:
     with matplotlib.rc_context(LOOKS):
         figure, written = draw(), StringIO()
         FigureCanvasSVG(figure).print_svg(written, metadata=NO_METADATA)
@@ -146,7 +146,7 @@ def _costs(summary: Summary, metric: Measure) -> Figure:
     if keyed:
         _key(figure, [f"{name}  {method}" for name, method in zip(names, methods, strict=True)])
     figure.draw_without_rendering()  # so that places are known
-    _name(axes, names, points)
+    name_points(axes, names, points)
     return figure
 
 
@@ -180,7 +180,7 @@ def placed(summary: Summary, metric: Measure) -> list[str]:
     ]
 
 
-def _name(axes: Axes, names: Sequence[str], points: Sequence[tuple[float, float]]) -> None:
+def name_points(axes: Axes, names: Sequence[str], points: Sequence[tuple[float, float]]) -> None:
     """Write each name by its point, where it hides no other name and no point; far from it with a line."""
     if not names:
         return

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from math import ceil, isinf, isnan
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -35,10 +36,14 @@ def write_report(folder: Path, against: str | None = None) -> list[Path]:
 
     By default, that is the first metric with a value.
     """
+    return write_summary(summary(folder), folder, against)
+
+
+def write_summary(results: Summary, folder: Path, against: str | None = None) -> list[Path]:
+    """The report of a summary that is there already."""
     check_extra("matplotlib", "a report, which has figures,")
     from heta_lens.evaluation.report.figures import costs, dots  # matplotlib is slow to import
 
-    results = summary(folder)
     shown = _against(results, against)
     drawn = {
         name: Figure(f"figures/{_file_name(number, name)}.svg", dots(results, metric), _shows(metric))
@@ -49,7 +54,7 @@ def write_report(folder: Path, against: str | None = None) -> list[Path]:
     texts = {
         "report.md": markdown([*blocks, Paragraph("Costs are in costs.csv and at the end of report.html.")]),
         "report.html": page(_heading(results), [*blocks, *cost_section(results, shown, cost)]),
-        "results.csv": sheet(pd.DataFrame(_results(results), dtype=object)),
+        "results.csv": sheet(pd.DataFrame(map(_written, result_rows(results)), dtype=object)),
         "missing.csv": sheet(missing_reasons(results)),
         "costs.csv": sheet(cost_table(results)),
         **{figure.path: figure.svg for figure in [*drawn.values(), cost]},
@@ -209,23 +214,30 @@ def _setup(results: Summary) -> Iterator[Block]:
     )
 
 
-def _results(results: Summary) -> Iterator[dict[str, object]]:
-    """The rows of ``results.csv``."""
+MEASURED = "value", "low", "high", "difference", "difference_low", "difference_high", "p"  # columns of results.csv
+
+
+def _written(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: phrases.digits(value) if name in MEASURED else value for name, value in row.items()}
+
+
+def result_rows(results: Summary) -> Iterator[dict[str, Any]]:
+    """The rows of ``results.csv``, as numbers: None where there is none."""
     for (name, method), cell in results.cells.items():
         estimate, apart = cell.estimate, cell.difference if cell.difference and cell.difference.n else None
         yield {
             "metric": name,
             "method": method,
-            "value": phrases.digits(estimate.value),
-            "low": phrases.digits(estimate.low),
-            "high": phrases.digits(estimate.high),
+            "value": estimate.value,
+            "low": estimate.low,
+            "high": estimate.high,
             "n": estimate.n,
             "skipped": sum(cell.skipped.values()),
             "degenerate": cell.degenerate,
-            "difference": phrases.digits(apart and apart.value),
-            "difference_low": phrases.digits(apart and apart.low),
-            "difference_high": phrases.digits(apart and apart.high),
-            "p": phrases.digits(apart and cell.p),
+            "difference": apart and apart.value,
+            "difference_low": apart and apart.low,
+            "difference_high": apart and apart.high,
+            "p": apart and cell.p,
             "better": results.metrics[name].better,
             "failed": sum(cell.failed.values()),
             "pending": cell.pending,

@@ -103,8 +103,9 @@ def _metrics(folder: Path, run: Mapping[str, Any]) -> dict[str, Measure]:
 
 
 def _costs(records: Sequence[Record]) -> pd.DataFrame:
-    costs = ["seconds", "forwards", "backwards", "tokens"]
-    frame = pd.DataFrame(map(vars, records), columns=["method", *costs]).astype(dict.fromkeys(costs, float))
+    costs = ["seconds", "forwards", "backwards", "worth", "tokens"]
+    rows = [{"method": record.method, **{name: getattr(record, name) for name in costs}} for record in records]
+    frame = pd.DataFrame(rows, columns=["method", *costs]).astype(dict.fromkeys(costs, float))
     by_method = frame.groupby("method")
     return pd.DataFrame(
         {
@@ -114,6 +115,7 @@ def _costs(records: Sequence[Record]) -> pd.DataFrame:
             "seconds_p90": by_method["seconds"].quantile(0.9),
             "forwards": by_method["forwards"].median(),
             "backwards": by_method["backwards"].median(),
+            "worth": by_method["worth"].median(),
             "tokens": by_method["tokens"].median(),
         }
     )

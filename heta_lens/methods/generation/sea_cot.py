@@ -83,6 +83,7 @@ class SeaCot(WithSeed, WithBatch):
     name: ClassVar = "sea_cot"
     family: ClassVar = "generation"
     cost: ClassVar = "(1 + explanations (length + 2)) F"
+    scaled_by: ClassVar = ("explanations", "length")
     signed: ClassVar = False
     adapted: ClassVar = (
         "the authors choose an explanation and score no token; here the explained model itself assesses entailment"

@@ -51,6 +51,7 @@ class DiscretizedIntegratedGradients(WithMask, WithBos, WithScale, WithBatch):
     family: ClassVar = "gradient"
     differentiates: ClassVar = True
     cost: ClassVar = "2^factor · (steps + 1) · (F + B), and a search of the vocabulary for each step of each token"
+    scaled_by: ClassVar = ("steps",)
     adapted: ClassVar = (
         "scores are not divided by their norm; of special tokens only one that begins the text stays as it is"
     )

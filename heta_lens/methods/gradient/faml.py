@@ -47,6 +47,7 @@ class Faml(WithMask, WithBos):
     family: ClassVar = "gradient"
     differentiates: ClassVar = True
     cost: ClassVar = "2 steps · (F + B)"
+    scaled_by: ClassVar = ("steps",)
     signed: ClassVar = False
     adapted: ClassVar = "the mask is learned for one prediction, where its authors first train a network on a task"
 

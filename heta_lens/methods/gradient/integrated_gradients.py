@@ -48,6 +48,7 @@ class IntegratedGradients(PathIntegral):
     family: ClassVar = "gradient"
     differentiates: ClassVar = True
     cost: ClassVar = "steps · (F + B)"
+    scaled_by: ClassVar = ("steps",)
 
     def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
         return {"forwards": self.steps + 2, "backwards": self.steps}

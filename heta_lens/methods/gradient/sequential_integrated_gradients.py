@@ -37,6 +37,7 @@ class SequentialIntegratedGradients(PathIntegral):
     family: ClassVar = "gradient"
     differentiates: ClassVar = True
     cost: ClassVar = "N · (steps · (F + B) + F), each from the moved token on"
+    scaled_by: ClassVar = ("steps",)
 
     def work(self, prediction: Prediction) -> dict[str, int]:
         points = len(prediction) * self.steps

@@ -92,6 +92,7 @@ class Heta(HetaOptions, Method):
     name: ClassVar[str] = "heta"
     family: ClassVar[str] = "heta"
     cost: ClassVar[str] = "groups · probes products with H (2 F + 2 B each) + N F"
+    scaled_by: ClassVar = ("probes", "groups")
     signed: ClassVar[bool] = False
     target_agnostic: ClassVar[bool] = False
 

@@ -49,6 +49,7 @@ class CausalTracing(WithSeed, WithBatch):
     name: ClassVar = "causal_tracing"
     family: ClassVar = "perturbation"
     cost: ClassVar = "samples · (layers · N + 2) F + F; noise_one: (samples · N + 1) F"
+    scaled_by: ClassVar = ("samples", "layers")
     adapted: ClassVar = "no subject is known: every token is corrupted, and a token's best layer is its score"
 
     @property

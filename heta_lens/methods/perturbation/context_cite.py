@@ -70,6 +70,7 @@ class ContextCite(WithMask, WithSeed, WithBatch):
     name: ClassVar = "context_cite"
     family: ClassVar = "perturbation"
     cost: ClassVar = "(samples + held_out) · F"
+    scaled_by: ClassVar = ("samples", "held_out")
     adapted: ClassVar = (
         "one token is explained, not a response; tokens share their sentence's score, and are not tokenized again"
     )

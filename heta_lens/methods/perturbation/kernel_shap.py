@@ -39,6 +39,7 @@ class KernelShap(WithMask, WithBos, WithScale, WithSeed, WithBatch):
     name: ClassVar = "kernel_shap"
     family: ClassVar = "perturbation"
     cost: ClassVar = "samples · F"
+    scaled_by: ClassVar = ("samples",)
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)

@@ -44,6 +44,7 @@ class Lime(WithMask, WithBos, WithScale, WithSeed, WithBatch):
     name: ClassVar = "lime"
     family: ClassVar = "perturbation"
     cost: ClassVar = "samples · F"
+    scaled_by: ClassVar = ("samples",)
     adapted: ClassVar = "the authors mask words, not tokens, and leave the surrogate model open"
 
     def check(self, prediction: Prediction) -> None:

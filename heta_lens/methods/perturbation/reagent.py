@@ -59,6 +59,7 @@ class Reagent(WithSeed, WithBatch):
     name: ClassVar = "reagent"
     family: ClassVar = "perturbation"
     cost: ClassVar = "up to 2 · max_steps · probes F"
+    scaled_by: ClassVar = ("max_steps", "probes")
     signed: ClassVar = False
     adapted: ClassVar = (
         "by default, tokens are replaced by any of their kind, not by the predictions of a masked language model"

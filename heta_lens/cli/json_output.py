@@ -1,0 +1,81 @@
+"""``--json``: a command prints one JSON document on stdout, and everything else that it says on stderr.
+
+The document has the version of its ``schema``, the ``command``, what the command adds to it, and, if it did not
+succeed, the ``error``.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
+from functools import wraps
+from inspect import Parameter, signature
+from math import isfinite
+from typing import Annotated, Any
+
+import typer
+
+SCHEMA = 1
+HELP = "Print one JSON document on stdout, and all else on stderr."
+
+_document: ContextVar[dict[str, Any] | None] = ContextVar("document", default=None)
+
+
+def wanted() -> bool:
+    """Whether a document is wanted, and no view."""
+    return _document.get() is not None
+
+
+def add(**parts: Any) -> None:
+    """Add to the document, if one is wanted."""
+    document = _document.get()
+    if document is not None:
+        document.update(parts)
+
+
+def with_json(name: str, run: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the flag."""
+    given = signature(run, eval_str=True)
+    flag = Parameter(
+        "as_json",
+        Parameter.KEYWORD_ONLY,
+        default=False,
+        annotation=Annotated[bool, typer.Option("--json", help=HELP)],
+    )
+
+    @wraps(run)
+    def either(*, as_json: bool, **values: Any) -> None:
+        if as_json:
+            with _printed_as_json(name):
+                run(**values)
+        else:
+            run(**values)
+
+    parameters = [*(parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in given.parameters.values()), flag]
+    vars(either)["__signature__"] = given.replace(parameters=parameters)
+    either.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return either
+
+
+@contextmanager
+def _printed_as_json(command: str) -> Iterator[None]:
+    document: dict[str, Any] = {"schema": SCHEMA, "command": command}
+    token = _document.set(document)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _document.reset(token)
+        sys.stdout.write(json.dumps(plain(document), allow_nan=False) + "\n")
+
+
+def plain(value: Any) -> Any:
+    """As JSON has it: no number that is not finite (infinities as text, None for one that is missing)."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, Sequence | set | frozenset) and not isinstance(value, str):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not isfinite(value):
+        return None if value != value else f"{value:+}"
+    return value if value is None or isinstance(value, str | bool | int | float) else str(value)

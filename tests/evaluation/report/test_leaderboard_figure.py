@@ -1,0 +1,24 @@
+"""Which methods no other beats in cost and rank; and the figure of them."""
+
+from itertools import product
+
+from heta_lens.evaluation.report.leaderboard_figure import frontier, ranks_by_cost
+
+
+def test_the_frontier_is_what_no_other_point_beats() -> None:
+    assert frontier([(1, 0.5), (2, 0.5), (2, 0.2), (9, 0.3), (0, 0.9)]) == [0, 2, 4]
+    assert frontier([(1, 0.5), (1, 0.5)]) == [0, 1]  # neither beats the other
+    grid = [*product(range(3), range(3))]
+    assert [grid[place] for place in frontier([(float(x), float(y)) for x, y in grid])] == [(0, 0)]
+
+
+def test_methods_without_a_cost_or_rank_are_left_out_and_names_are_drawn() -> None:
+    rows = [
+        {"method": "cheap & good", "rank": 0.1, "worth": 0.0},
+        {"method": "dear", "rank": 0.6, "worth": 500.0},
+        {"method": "unknown", "rank": float("nan"), "worth": 3.0},
+    ]
+    drawn = ranks_by_cost(rows)
+    assert "cheap &amp; good" in drawn and "dear" in drawn and "unknown" not in drawn
+    assert ranks_by_cost([]).startswith("<?xml")
+    assert drawn == ranks_by_cost(rows)

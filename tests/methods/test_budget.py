@@ -1,0 +1,81 @@
+"""A budget of forwards: no method takes more, and every method takes as much of it as its options allow."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from helpers.evaluating import demo
+from heta_lens import METHODS
+from heta_lens.data.suites import suite
+from heta_lens.evaluation.prompt_evaluation import ask
+from heta_lens.methods.budget import OverBudget, within_budget, worth
+from heta_lens.prediction.prediction import Prediction
+
+SCALED = [name for name, kind in METHODS.items() if kind.scaled_by and name != "sea_cot"]
+
+
+@pytest.fixture(scope="module")
+def prediction() -> Prediction:
+    (prompt,) = suite("recall", limit=1, facts=2)
+    return ask(demo(), prompt)
+
+
+def spent(attribution: Any) -> int:
+    cost = attribution.diagnostics.cost
+    return (cost.forwards or 0) + 2 * ((cost.backwards or 0) + (cost.hvps or 0))
+
+
+@pytest.mark.sample(quick=2)
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:samples")
+@pytest.mark.parametrize("name", SCALED)
+def test_a_budget_is_kept_and_used(name: str, prediction: Prediction) -> None:
+    within = []
+    for budget in (40, 150, 700):
+        try:
+            method = within_budget(METHODS[name](), prediction, budget)
+        except OverBudget:
+            continue
+        within.append(budget)
+        assert worth(method, prediction) <= budget
+        more = [replace(method, **{option: getattr(method, option) + 1}) for option in method.scaled_by]
+        assert any(worth(one, prediction) > budget for one in more)
+    assert within, "every budget is too small"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:samples")
+@pytest.mark.parametrize("name", ["heta", "lime", "integrated_gradients", "causal_tracing", "faml", "context_cite"])
+def test_what_a_run_takes_is_within_its_budget(name: str, prediction: Prediction) -> None:
+    method = within_budget(METHODS[name](), prediction, 150)
+    assert 0 < spent(method(prediction)) <= 150 + 3  # and what makes sure of the cache
+
+
+@pytest.mark.parametrize("name", ["attention_rollout", "random", "input_x_gradient"])
+def test_a_method_that_costs_less_is_left_as_it_is(name: str, prediction: Prediction) -> None:
+    method = METHODS[name]()
+    assert within_budget(method, prediction, 3) is method
+
+
+def test_what_costs_more_is_refused_with_both_numbers(prediction: Prediction) -> None:
+    n = len(prediction)
+    with pytest.raises(OverBudget, match=r"at its cheapest it takes \d+ forwards, over the budget of 3"):
+        within_budget(METHODS["leave_one_out"](), prediction, 3)
+    with pytest.raises(OverBudget, match=r"a budget of \d+ forwards leaves it samples=\d+: samples=\d+ are too few"):
+        within_budget(METHODS["kernel_shap"](), prediction, n)
+
+
+def test_what_cannot_be_explained_at_all_is_no_matter_of_budgets(prediction: Prediction) -> None:
+    with pytest.raises(ValueError, match="it cannot be asked") as refused:
+        within_budget(METHODS["sea_cot"](), prediction, 1000)
+    assert not isinstance(refused.value, OverBudget)
+
+
+def test_heta_gives_up_probes_first_and_then_groups(prediction: Prediction) -> None:
+    full = METHODS["heta"]()
+    many = within_budget(full, prediction, 10 * worth(full, prediction))
+    assert many.probes > full.probes and many.groups == full.groups
+    base = worth(replace(full, probes=1, groups=2), prediction)
+    few = within_budget(full, prediction, base + 6)
+    assert few.probes == 1 and 2 < few.groups < full.groups
