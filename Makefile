@@ -73,6 +73,7 @@ bench: .venv/tl3/ready .venv/oracles/ready  ## write the tables of benchmarks/ (
 	$(TL3)/python -m benchmarks.long
 	$(TL3)/python -m benchmarks.memory
 	$(TL3)/python -m benchmarks.recipes
+	$(TL3)/python -m benchmarks.throughput
 	$(TL3)/python -m benchmarks.demo_model.measure run
 	$(TL3)/python -m benchmarks.demo_model.measure write
 	$(TL3)/python -m benchmarks.methods run
