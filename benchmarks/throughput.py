@@ -18,24 +18,14 @@ from heta_lens.evaluation import Entry, Workers, evaluate
 PAGE = Path(__file__).with_name("THROUGHPUT.md")
 METHODS = "heta", "leave_one_out", "lime"
 METRICS = ["morf", "soft_nc"]
-PROMPTS, FEW, ROUNDS = (
-    60,
-    4,
-    3,
-)  # the difference of the two runs is without what takes as long for any number of prompts
+PROMPTS, FEW, ROUNDS = 60, 4, 3  # what many take longer than few is without what takes as long for any number
 SETUPS = {
     "one process": Workers(threads=1),
     "two processes": Workers(2, threads=1),
     "Ray, one worker": Workers(1, "ray", threads=1),
     "Ray, two workers": Workers(2, "ray", threads=1),
 }
-COLUMNS = [
-    "workers",
-    "prompts a second",
-    "times one process",
-    f"seconds in all, of {PROMPTS} prompts",
-    "and until work begins",
-]
+COLUMNS = ["workers", "prompts a second", "times one process", f"seconds of {PROMPTS} prompts", "until work begins"]
 
 
 class Timing(NamedTuple):
@@ -83,7 +73,7 @@ def rows(timings: dict[str, Timing]) -> list[Sequence[str]]:
 
 def page(timings: dict[str, Timing]) -> str:
     about = (
-        f"Recall stories of the demo model, explained by {', '.join(METHODS)} and evaluated by {' and '.join(METRICS)}; "
+        f"Recall stories of the demo model, explained by {', '.join(METHODS)}, evaluated by {' and '.join(METRICS)}; "
         f"{os.cpu_count()} CPU cores, one thread for each worker. Medians of {ROUNDS} rounds. Prompts a second are "
         "without the time until work begins, which is the same for any number of prompts."
     )
