@@ -189,7 +189,7 @@ def _document(board: Leaderboard, drawn: Figure) -> Iterator[Block]:
 
 
 def _standings(board: Leaderboard) -> Table:
-    columns = ["method", "mean rank", "of", "better", "worse", "may be chance", "forwards", "seconds"]
+    columns = ["method", "mean rank", "metrics", "better", "worse", "may be chance", "forwards", "seconds"]
     return Table(columns, [_standing(board, row) for row in board.rows])
 
 
@@ -204,7 +204,7 @@ def _standing(board: Leaderboard, row: Mapping[str, Any]) -> list[str]:
 
 def _legend(board: Leaderboard) -> Iterator[str]:
     count = len(board.comparisons)
-    yield "Mean rank: 0 is the best of all methods by every metric, 1 the worst of all; of: over how many metrics."
+    yield "Mean rank: 0 is the best of all methods by every metric, 1 the worst of all; metrics: over how many."
     yield (
         f"Better, worse ({BETTER}, {WORSE} below): than {board.reference}, p < {SIGNIFICANT:g} after Holm's correction "
         f"for all {count} comparisons. Everything else may be chance."

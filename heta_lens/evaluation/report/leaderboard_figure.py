@@ -40,7 +40,9 @@ def _drawn(rows: Sequence[Mapping[str, Any]]) -> Figure:
     axes.set_xlabel(f"forwards per prompt (median; {FREE:g} or less: none)")
     axes.set_ylabel("mean rank (0 is the best)")
     line = sorted((points[place] for place in best), key=lambda point: point[0])
-    axes.plot(*zip(*line, strict=True), color=BLUE, linewidth=0.8, drawstyle="steps-post") if line else None
+    axes.plot(
+        *zip(*line, strict=True), color=BLUE, linewidth=0.8, linestyle=":", drawstyle="steps-post"
+    ) if line else None
     for place, (cost, rank) in enumerate(points):
         colour = BLUE if place in best else QUIET
         filled = colour if place in best else PAPER
