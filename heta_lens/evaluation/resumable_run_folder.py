@@ -209,6 +209,7 @@ def _changed(before: Mapping[str, Any], request: Mapping[str, Any]) -> set[str]:
 
 def _refusal(folder: Path, before: Mapping[str, Any], request: Mapping[str, Any], changed: Collection[str]) -> str:
     parts = {name: _parts(before.get(name), request.get(name)) for name in {**before, **request} if name in changed}
+    parts |= {name: [] for name in ("methods", "metrics") if name in parts}  # of which all that is held is listed
     if FINGERPRINT in parts:
         parts = {name: other for name, other in parts.items() if name != "model"}
         parts["model"] = parts.pop(FINGERPRINT)

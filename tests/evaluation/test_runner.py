@@ -151,7 +151,8 @@ def test_a_run_that_is_killed_goes_on_and_ends_with_the_same_tables(tmp_path: Pa
     path.write_bytes(left + b'{"instance": "recall-test-0-000')  # as if it had been in the middle of a line
     kept = [json.loads(line) for line in left.splitlines() if line.endswith(b"}")]
     for folder in ("parts", "whole"):
-        assert run(*words, "--out", str(tmp_path / folder)).exit_code == 0
+        done = run(*words, "--out", str(tmp_path / folder))
+        assert done.exit_code == 0 and ("it was cut short" in " ".join(done.output.split())) == (folder == "parts")
     found = [json.loads(line) for line in path.read_bytes().splitlines()]
     assert found[: len(kept)] == kept and len(found) == 18 == len({(one["instance"], one["method"]) for one in found})
     assert tables(tmp_path / "parts") == tables(tmp_path / "whole") and len(tables(tmp_path / "whole")) >= 3
