@@ -13,7 +13,7 @@ from helpers.evaluating import case_of, demo, scored
 from heta_lens.data.instance import Instance
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry, figures
-from heta_lens.evaluation.prompt_evaluation import ask
+from heta_lens.evaluation.prompt_evaluation import ask, explained
 from heta_lens.metrics import METRICS
 from heta_lens.metrics.evaluators import READINGS, of_whole_answer
 from heta_lens.metrics.evidence_positions import evidence_positions
@@ -131,7 +131,7 @@ def test_a_paraphrase_is_explained_with_its_own_spans() -> None:
 def test_scores_vary_by_chance_only_where_a_method_has_some(method: str, varies: bool) -> None:
     [instance], ready = suite("recall", limit=1, facts=2), Entry.read(method).ready
     with doubts_allowed():
-        case = prompt_evaluation.explained(demo(), instance, SharedMeasurements(ask(demo(), instance)), ready)
+        case = explained(demo(), instance, SharedMeasurements(ask(demo(), instance)), ready)
         values, reasons = figures(case, ["seed_variance"])
     assert not reasons
     assert (values["seed_variance"] > 0) == varies
@@ -148,9 +148,7 @@ def test_what_a_special_token_has_does_not_matter() -> None:
             noisy = asked.embeddings.double().sum(1) + 10 * scores
             return make_attribution(asked, "mine", torch.cat([torch.tensor([first]), noisy[1:]]), {}, {}, {})
 
-        return figures(
-            prompt_evaluation.explained(demo(), instance, SharedMeasurements(prediction), lambda *_: explain), names
-        )[0]
+        return figures(explained(demo(), instance, SharedMeasurements(prediction), lambda *_: explain), names)[0]
 
     assert found(0.0) == found(1e4)
     assert found(0.0)["sensitivity"] > 0 and found(0.0)["dsa_thresholded"] != 0

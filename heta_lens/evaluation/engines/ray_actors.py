@@ -30,7 +30,8 @@ class RayWorker:
 class RayActors:
     """Starts actors, each with ``gpus`` GPUs (or a part of one) and as many CPUs as it has threads.
 
-    ``address`` is that of a running cluster; without it, Ray is started on this machine, and ended again.
+    ``address`` is that of a running cluster, as may be the variable ``RAY_ADDRESS``; without either, Ray is started on
+    this machine, and ended again.
     """
 
     setup: WorkerSetup
@@ -49,8 +50,10 @@ class RayActors:
 
     def _begin(self) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        own = {} if self.address else {"num_cpus": self.count * self.setup.threads, "include_dashboard": False}
-        self._ray.init(self.address, log_to_driver=False, logging_level="error", **own)
+        address = self.address or os.environ.get("RAY_ADDRESS")
+        own = {"num_cpus": self.count * self.setup.threads, "include_dashboard": False}
+        # "local", because without an address Ray would join what an earlier, killed command left running here.
+        self._ray.init(address or "local", log_to_driver=False, logging_level="error", **({} if address else own))
         self._begun = True
 
     def _check_room(self) -> None:
