@@ -17,8 +17,8 @@ from heta_lens.evaluation import Entry, Workers, evaluate
 
 PAGE = Path(__file__).with_name("THROUGHPUT.md")
 METHODS = "heta", "leave_one_out", "lime"
-METRICS = ["morf", "soft_nc"]
-PROMPTS, FEW, ROUNDS = 60, 4, 3  # what many take longer than few is without what takes as long for any number
+METRICS = ["morf", "evidence_mass"]
+PROMPTS, FEW, ROUNDS = 40, 4, 3  # what many take longer than few is without what takes as long for any number
 SETUPS = {
     "one process": Workers(threads=1),
     "two processes": Workers(2, threads=1),

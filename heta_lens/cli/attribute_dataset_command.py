@@ -11,7 +11,7 @@ from heta_lens.cli.comma_lists import listed
 from heta_lens.cli.errors_and_messages import errors_in_a_line, resumable, say
 from heta_lens.cli.failed_prompts import print_failures
 from heta_lens.cli.json_output import add
-from heta_lens.cli.loading_flags import loading_options, with_loading_flags
+from heta_lens.cli.loading_flags import facts_of, loading_options, with_loading_flags
 from heta_lens.cli.suite_arguments import OF_SUITE, suite_options
 from heta_lens.cli.worker_flags import distribution_options, results_folder, with_worker_flags
 
@@ -59,7 +59,7 @@ def attribute_prompts(
         limit = limit or (100 if source == "recall" else None)
         which = {"fields": _fields(field or []), "path": path, "split": split, "limit": limit, "seed": seed, **options}
         instances = source if source == NEEDS_MODEL else prompts(source, **which)
-        facts = {"source": source, "model": model, **({"loading": how} if how else {})}
+        facts = {"source": source, "model": model, **facts_of(how)}
         where = distribution_options(distribution)
         kept = {"out": out, "facts": facts, "retry_failed": retry_failed, **where}
         out = results_folder(out, where["shard"])

@@ -12,7 +12,7 @@ from heta_lens.cli.comma_lists import listed
 from heta_lens.cli.errors_and_messages import errors_in_a_line, resumable, say
 from heta_lens.cli.failed_prompts import print_failures
 from heta_lens.cli.json_output import add
-from heta_lens.cli.loading_flags import loading_options, with_loading_flags
+from heta_lens.cli.loading_flags import facts_of, loading_options, with_loading_flags
 from heta_lens.cli.suite_arguments import OF_SUITE, suite_options
 from heta_lens.cli.worker_flags import distribution_options, results_folder, with_worker_flags
 
@@ -62,6 +62,7 @@ def evaluate_suite(
         from heta_lens.model.prompt_encoding import next_word
 
         check_extra("matplotlib", "the report of an evaluation")
+        out = out.expanduser()
         _check_distinct_from_results(path, out)
         most = forwards_of(budget)
         entries = [replace(Entry.read(entry), budget=most) for entry in listed(methods, METHODS)]
@@ -74,15 +75,17 @@ def evaluate_suite(
         facts = {"suite": suite, "suite_options": options, "model": model, "path": path and str(path), "split": split}
         facts |= {"seed": seed, "limit": limit, **({"budget": most} if most is not None else {})}
         how = loading_options(loading)
-        facts |= {"loading": how} if how else {}
+        facts |= facts_of(how)
         where = distribution_options(distribution)
-        loading_model = partial(load_model, model, **how)
+        asked: Any = partial(load_model, model, **how)
+        says = {}
         if suite == NEEDS_MODEL:
-            options = {"says": partial(next_word, loading_model()), **options}
-        instances = suites.suite(suite, path, split=split, limit=limit, seed=seed, **options)
-        evaluate(
-            loading_model, instances, [*entries, *given], names, out, facts=facts, retry_failed=retry_failed, **where
-        )
+            loaded = asked()
+            says, asked = {"says": partial(next_word, loaded)}, loaded if where["workers"].here else asked
+            del loaded
+        instances = suites.suite(suite, path, split=split, limit=limit, seed=seed, **says, **options)
+        del says  # with the model, which several workers load again
+        evaluate(asked, instances, [*entries, *given], names, out, facts=facts, retry_failed=retry_failed, **where)
         out = results_folder(out, where["shard"])
         _write_report(out)
     print_failures(out)
@@ -96,12 +99,13 @@ def report(
 ) -> None:
     """Write tables, figures and a page of the results of an evaluation so far; of several, a leaderboard."""
     with errors_in_a_line():
+        folders = [folder.expanduser() for folder in folders]
         if len(folders) == 1 and out is None:
             _write_report(folders[0], against)
         else:
             if against is not None:
                 raise ValueError(f"--against {against} goes with one DIR: a leaderboard draws costs against ranks")
-            _write_leaderboard(folders, out or LEADERBOARD)
+            _write_leaderboard(folders, (out or LEADERBOARD).expanduser())
 
 
 def forwards_of(budget: str | None) -> float | None:

@@ -20,6 +20,8 @@ def print_failures(folder: Path, nothing: str = "no metric has a value of any pr
     records = read_records(folder)
     add(failed=[{"prompt": r.instance, "method": r.method, "reason": r.failed} for r in records if r.failed])
     failed = Counter(record.failed for record in records if record.failed)
+    if not records:
+        return  # of a shard without prompts
     empty = all(record.failed or _without_values(record) for record in records)
     for reason, count in failed.most_common(1):
         say(f"{failed.total()} of {len(records)} failed, most often ({count}) by: {reason}", err=True)

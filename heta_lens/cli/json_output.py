@@ -65,9 +65,18 @@ def _printed_as_json(command: str) -> Iterator[None]:
     try:
         with redirect_stdout(sys.stderr):
             yield
+    except (typer.Exit, typer.Abort):
+        raise
+    except BaseException as error:
+        document.setdefault("error", "interrupted" if isinstance(error, KeyboardInterrupt) else _described(error))
+        raise
     finally:
         _document.reset(token)
         sys.stdout.write(json.dumps(plain(document), allow_nan=False) + "\n")
+
+
+def _described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def plain(value: Any) -> Any:

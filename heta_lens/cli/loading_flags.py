@@ -39,4 +39,11 @@ def loading_options(given: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
+def facts_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run notes of how its model is loaded: not where, which makes no other evaluation of it."""
+    kept = {name: value for name, value in options.items() if name not in PLACES}
+    return {"loading": kept} if kept else {}
+
+
+PLACES = {"device", "device_map", "n_devices", "max_memory"}
 MAPS = {"device_map", "max_memory", "quantization_config"}

@@ -23,6 +23,6 @@ def merge_shards(
     with errors_in_a_line():
         from heta_lens.evaluation.shard_merging import merge
 
-        count = merge(folder.expanduser(), shards or (), partial=partial)
+        count = merge(folder.expanduser(), [shard.expanduser() for shard in shards or ()], partial=partial)
         add(folder=folder, results=count)
         say(f"{count} results: {folder}")

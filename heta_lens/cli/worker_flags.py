@@ -19,7 +19,8 @@ FLAGS: dict[str, Any] = {
     "address": Annotated[str | None, typer.Option(help="Of a Ray cluster that runs; by default Ray starts here.")],
     "retries": Annotated[int | None, typer.Option(min=0, help="Of a prompt whose worker died (2).")],
     "shard": Annotated[
-        str | None, typer.Option(metavar="I/N", help="Only these prompts, as 0/3; auto: as SLURM or RANK says.")
+        str | None,
+        typer.Option(metavar="I/N", help="Only these prompts, as 0/3; auto/3: as SLURM or RANK says."),
     ],
 }
 
@@ -34,7 +35,10 @@ def distribution_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
     named = {"count" if name == "workers" else name: value for name, value in given.items() if name != "shard"}
     shard = Shard.read(given["shard"]) if "shard" in given else None
-    return {"workers": Workers(**named), "shard": shard}
+    workers = Workers(**named)
+    if workers.here and "retries" in given:
+        raise ValueError(f"--retries {workers.retries} is for several workers, of which one may die: give --workers")
+    return {"workers": workers, "shard": shard}
 
 
 def results_folder(out: Path, shard: "Shard | None") -> Path:

@@ -64,6 +64,7 @@ def attribute_dataset(
     """
     entries = [Entry.read(method) for method in ([methods] if isinstance(methods, str) else methods)]
     if source == NEEDS_MODEL:
+        model = loaded(model) if workers.here else model
         options = {"says": partial(next_word, loaded(model)), **options}
     instances = prompts(source, fields=fields, split=split, limit=limit, seed=seed, **options)
     folder = Path(out).expanduser()

@@ -47,6 +47,9 @@ class Entry:
             check_at_least("budget", self.budget, 0)
         if self.method in METHODS:
             check_names(METHODS[self.method], self.options)
+            for name in METHODS[self.method].scaled_by if self.budget is not None else ():
+                if name in self.options:
+                    raise ValueError(f"{self.label}: the budget decides {name}, so leave it out")
         method_of(self.method, {name: value for name, value in self.options.items() if not _names_spans(value)})
 
     @property

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 
-FORM = re.compile(r"(\d+)/(\d+)")
+FORM = re.compile(r"(\d+(?=/)|auto)(?:/(\d+))?")
 FOLDERS = "shard-*-of-*"
 STEP = "SLURM_ARRAY_TASK_STEP"
 SCHEDULERS = (  # by their variables: which of how many, and the number of the first
@@ -31,21 +31,31 @@ class Shard:
 
     @classmethod
     def read(cls, written: str, environment: Mapping[str, str] = os.environ) -> "Shard":
-        """``"0/3"``; or ``"auto"``, as the scheduler that started this process says in its environment."""
-        if written == "auto":
-            return cls._scheduled(environment)
+        """``"0/3"``; ``"auto/3"``, whose number the scheduler that started this process says in its environment; or
+        ``"auto"``, of which it also says of how many.
+        """
         match = FORM.fullmatch(written)
         if match is None:
-            raise ValueError(f"shard={written!r} is not of the form 0/3, nor auto")
-        return cls(int(match[1]), int(match[2]))
+            raise ValueError(f"shard={written!r} is not of the form 0/3, nor auto/3, nor auto")
+        which, count = match.groups()
+        if which != "auto":
+            return cls(int(which), int(count))
+        return cls(_scheduled_number(environment), int(count)) if count else cls._scheduled(environment)
 
     @classmethod
     def _scheduled(cls, environment: Mapping[str, str]) -> "Shard":
         for which, count, first in SCHEDULERS:
             if which in environment and count in environment:
+                number, many = _number(environment, which), _number(environment, count)
                 begin = _number(environment, first) if first in environment else 0
                 step = _number(environment, STEP) if first and STEP in environment else 1
-                return cls((_number(environment, which) - begin) // step, _number(environment, count))
+                index, between = divmod(number - begin, step)
+                if between or not 0 <= index < many or (many == 1 and begin):
+                    raise ValueError(
+                        f"shard='auto', and an array of {many} jobs of which this is number {number} is only a part of "
+                        "one: say of how many, as auto/16, whose numbers begin at 0"
+                    )
+                return cls(index, many)
         names = "; ".join(f"{which} and {count}" for which, count, _ in SCHEDULERS)
         raise ValueError(f"shard='auto', and the environment has none of these: {names}")
 
@@ -57,8 +67,19 @@ class Shard:
         """Its name inside the folder of the whole evaluation."""
         return f"shard-{self.index}-of-{self.count}"
 
+    def size(self, total: int) -> int:
+        """How many of so many prompts it has."""
+        return len(range(self.index, total, self.count))
+
     def of(self, items: list[Item]) -> list[Item]:
         return items[self.index :: self.count]
+
+
+def _scheduled_number(environment: Mapping[str, str]) -> int:
+    for which, _, _ in SCHEDULERS:
+        if which in environment:
+            return _number(environment, which)
+    raise ValueError(f"shard='auto/…', and the environment has none of {', '.join(which for which, *_ in SCHEDULERS)}")
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from heta_lens.methods.base import Method
+from heta_lens.methods.function_method import FunctionMethod
 from heta_lens.methods.heta.heta import Heta
 from heta_lens.methods.heta.heta_cost_estimate import counts
 from heta_lens.prediction.prediction import Prediction
@@ -38,6 +39,8 @@ def within_budget(method: M, prediction: Prediction, budget: float) -> M:
     even its least value is too much, it stays there, and the next is made smaller. A method without such an option is
     left as it is, if it costs no more.
     """
+    if isinstance(method, FunctionMethod):
+        raise OverBudget("what a function takes is not known beforehand: only a Method, by its work, keeps to a budget")
     method.check(prediction)
     for name in method.scaled_by:
         least, fits = _least(method, name), _fitting(method, name, prediction, budget)

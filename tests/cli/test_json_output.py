@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,8 @@ def test_scores_evaluations_and_reports_of_many_prompts(tmp_path: Path) -> None:
     assert isinstance(results["f1", "random"]["value"], float) and results["f1", "random"]["n"] == 4
     assert {row["method"] for row in printed["costs"]} == {"recency", "random"}
     assert document("report", out)["results"] == printed["results"]
-    board = document("report", out, out, "--out", str(tmp_path / "board"))
+    other = str(shutil.copytree(out, tmp_path / "other"))
+    board = document("report", out, other, "--out", str(tmp_path / "board"))
     assert {row["method"] for row in board["standings"]} == {"recency", "random"} and len(board["files"]) == 4
     shard = document("evaluate", *recall, "--metrics", "f1", "--shard", "0/2", "--out", str(tmp_path / "parts"))
     assert shard["folder"].endswith("shard-0-of-2")
@@ -90,6 +92,23 @@ def test_an_evaluation_without_any_value_says_so_in_its_document(tmp_path: Path)
     recall = "recall", "--limit", "1", "-m", "leave_one_out", "--budget", "2F"
     printed = document("evaluate", *recall, "--metrics", "f1", "--out", str(tmp_path / "p"), code=1)
     assert "over the budget of 2" in printed["failed"][0]["reason"] and printed["error"].startswith("no metric has a")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"), [(KeyboardInterrupt(), "interrupted"), (KeyError("odd"), "KeyError: 'odd'")]
+)
+def test_whatever_ends_a_command_is_in_its_document(
+    error: BaseException, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("heta_lens.evaluation.shard_merging.merge", fail)
+    done = CliRunner().invoke(app, ["merge", "anything", "--json"])
+    assert done.exit_code != 0
+    printed = json.loads(done.stdout)
+    jsonschema.validate(printed, SCHEMAS)
+    assert printed["error"] == expected
 
 
 @pytest.mark.parametrize(

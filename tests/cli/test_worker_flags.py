@@ -26,6 +26,11 @@ def test_a_wrong_flag_is_refused() -> None:
         distribution_options({"engine": "slurm"})
 
 
+def test_what_is_of_several_workers_is_refused_for_one() -> None:
+    with pytest.raises(ValueError, match="--retries 3 is for several workers"):
+        distribution_options({"retries": 3})
+
+
 def test_the_results_of_a_shard_are_in_its_folder() -> None:
     assert results_folder(Path("o"), None) == Path("o")
     assert results_folder(Path("o"), Shard(1, 4)) == Path("o/shard-1-of-4")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from helpers.evaluating import demo, entries
+from heta_lens import METHODS as METHODS_BY_NAME
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import evaluate, write_report
 from heta_lens.evaluation.folder_lock import locked
@@ -20,9 +21,11 @@ from heta_lens.evaluation.shards import Shard
 METHODS = "recency", "leave_one_out", "random"
 
 
-def run(folder: Path, shard: Shard | None = None, methods: tuple[str, ...] = METHODS, seed: int = 0) -> None:
+def run(
+    folder: Path, shard: Shard | None = None, methods: tuple[str, ...] = METHODS, seed: int = 0, **options: Any
+) -> None:
     prompts = suite("recall", limit=7, seed=seed)
-    evaluate(demo(), prompts, entries(*methods), ["morf", "f1"], folder, progress=False, shard=shard)
+    evaluate(demo(), prompts, entries(*methods), ["morf", "f1"], folder, progress=False, shard=shard, **options)
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -76,7 +79,7 @@ def test_a_missing_shard_and_one_that_is_not_finished_are_named(shards: Path) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda folder: run(folder, Shard(1, 3), ("recency",)), "of another evaluation than .*: other methods"),
+        (lambda folder: run(folder, Shard(1, 3), facts={"split": "dev"}), "of another evaluation than .*: other split"),
         (lambda folder: run(folder, Shard(1, 3), seed=5), "of another evaluation than .*: other texts"),
         (lambda folder: run(folder, Shard(1, 2)), "shard-1-of-2 is shard 1/2, and .*shard-0-of-3 shard 0/3"),
     ],
@@ -108,10 +111,62 @@ def test_a_shard_that_is_being_written_is_not_merged(shards: Path) -> None:
         merge(shards)
 
 
+@pytest.mark.slow
+def test_methods_may_be_added_to_shards_and_to_what_was_merged(shards: Path, tmp_path: Path) -> None:
+    assert merge(shards) == 21
+    more = (*METHODS, "input_x_gradient")
+    run(shards, Shard(0, 3), more)
+    with pytest.raises(ValueError, match="shard 1/3 lacks 2 results; shard 2/3 lacks 2 results"):
+        merge(shards)
+    assert merge(shards, partial=True) == 24
+    run(shards, methods=more)
+    assert merge(shards, partial=True) == 28
+    run(tmp_path / "one", methods=more)
+    assert records(shards) == records(tmp_path / "one")
+
+
+@pytest.mark.slow
+def test_merging_again_brings_no_failure_back(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError("for now")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(METHODS_BY_NAME["input_x_gradient"], "explain", fail)
+        for index in range(3):
+            run(shards, Shard(index, 3), (*METHODS, "input_x_gradient"))
+    assert merge(shards) == 28 and sum(bool(record.failed) for record in read_records(shards)) == 7
+    run(shards, methods=(*METHODS, "input_x_gradient"), retry_failed=True)
+    whole = records(shards)
+    assert not any(record["failed"] for record in whole)
+    assert merge(shards) == 28 and records(shards) == whole and len(load_scores(shards)) == 28
+
+
+@pytest.mark.slow
+def test_a_shard_without_prompts_is_one(tmp_path: Path) -> None:
+    for index in range(9):  # of 7 prompts
+        run(tmp_path, Shard(index, 9), ("recency",))
+    assert merge(tmp_path) == 7
+
+
+@pytest.mark.slow
+def test_the_report_of_a_shard_is_of_its_own_prompts(shards: Path) -> None:
+    write_report(shards / "shard-1-of-3")
+    report = (shards / "shard-1-of-3" / "report.md").read_text()
+    assert "2 instances in shard 1/3" in report and "not run yet" not in report
+
+
+def test_names_that_are_mistyped_make_no_folder(shards: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="shard-9-of-3 holds no evaluation"):
+        merge(tmp_path / "merged", [shards / "shard-0-of-3", shards / "shard-9-of-3"])
+    with pytest.raises(ValueError, match="are both shard 0/3"):
+        merge(tmp_path / "merged", [shards / "shard-0-of-3"] * 2)
+    assert not (tmp_path / "merged").exists() and not (shards / "shard-9-of-3").exists()
+
+
 def test_a_folder_of_another_evaluation_is_not_overwritten(shards: Path) -> None:
-    run(shards, methods=("recency",))
+    run(shards, seed=5)
     before = (shards / RECORDS).read_bytes()
-    with pytest.raises(ValueError, match="holds another evaluation than its shards: other methods"):
+    with pytest.raises(ValueError, match="holds another evaluation than its shards: other texts"):
         merge(shards)
     assert (shards / RECORDS).read_bytes() == before
 

@@ -40,7 +40,9 @@ def test_a_scheduler_says_which_shard(environment: dict[str, str], expected: str
     [
         ("3/3", "shard 3/3 does not exist: shards are counted from 0"),
         ("0/0", "shard 0/0 does not exist"),
-        ("1 of 3", "shard='1 of 3' is not of the form 0/3, nor auto"),
+        ("1 of 3", "shard='1 of 3' is not of the form 0/3, nor auto/3, nor auto"),
+        ("3", "is not of the form"),
+        ("auto/x", "is not of the form"),
         ("-1/3", "is not of the form"),
         ("auto", "the environment has none of these: SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT; RANK and"),
     ],
@@ -48,6 +50,23 @@ def test_a_scheduler_says_which_shard(environment: dict[str, str], expected: str
 def test_what_is_no_shard_is_refused(written: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Shard.read(written, {"RANK": "0"})
+
+
+@pytest.mark.parametrize("which", ["SLURM_ARRAY_TASK_ID", "RANK", "SLURM_PROCID"])
+def test_a_scheduler_says_only_which_where_it_is_given_of_how_many(which: str) -> None:
+    assert Shard.read("auto/16", {which: "5", "SLURM_ARRAY_TASK_COUNT": "1"}) == Shard(5, 16)
+    with pytest.raises(ValueError, match="shard 5/4 does not exist"):
+        Shard.read("auto/4", {which: "5"})
+    with pytest.raises(ValueError, match="the environment has none of SLURM_ARRAY_TASK_ID, RANK"):
+        Shard.read("auto/4", {})
+
+
+@pytest.mark.parametrize(("number", "count", "least"), [(5, 1, 5), (5, 2, 3), (9, 2, 3)])
+def test_a_part_of_an_array_is_refused(number: int, count: int, least: int) -> None:
+    names = "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"
+    environment = dict(zip(names, map(str, (number, count, least)), strict=True))
+    with pytest.raises(ValueError, match="is only a part of one: say of how many, as auto/16"):
+        Shard.read("auto", environment)
 
 
 def test_a_scheduler_whose_numbers_are_none_is_refused() -> None:

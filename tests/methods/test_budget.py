@@ -8,8 +8,10 @@ import pytest
 from helpers.evaluating import demo
 from heta_lens import METHODS
 from heta_lens.data.suites import suite
+from heta_lens.evaluation import Entry
 from heta_lens.evaluation.prompt_evaluation import ask
 from heta_lens.methods.budget import OverBudget, within_budget, worth
+from heta_lens.methods.function_method import as_method
 from heta_lens.prediction.prediction import Prediction
 
 SCALED = [name for name, kind in METHODS.items() if kind.scaled_by and name != "sea_cot"]
@@ -70,6 +72,18 @@ def test_what_cannot_be_explained_at_all_is_no_matter_of_budgets(prediction: Pre
     with pytest.raises(ValueError, match="it cannot be asked") as refused:
         within_budget(METHODS["sea_cot"](), prediction, 1000)
     assert not isinstance(refused.value, OverBudget)
+
+
+def test_a_function_whose_work_nobody_knows_is_refused(prediction: Prediction) -> None:
+    method = as_method(lambda asked: asked.embeddings.norm(dim=-1), "mine")()
+    with pytest.raises(OverBudget, match="what a function takes is not known beforehand"):
+        within_budget(method, prediction, 1000)
+
+
+def test_options_that_a_budget_decides_are_refused_beside_it() -> None:
+    with pytest.raises(ValueError, match="lime samples=20: the budget decides samples, so leave it out"):
+        replace(Entry.read("lime samples=20"), budget=100)
+    assert replace(Entry.read("lime keep=0.5"), budget=100).recipe["budget"] == 100
 
 
 def test_heta_gives_up_probes_first_and_then_groups(prediction: Prediction) -> None:

@@ -1,12 +1,12 @@
 """The engine of a Ray cluster, or of Ray on this machine: workers are actors, each with a model of its own."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from heta_lens._util.extras import extra
-from heta_lens.evaluation.engines.scheduling import Died, News
+from heta_lens.evaluation.engines.scheduling import Died, Finished, News
 from heta_lens.evaluation.engines.worker_setup import WorkerSetup
 from heta_lens.evaluation.prompt_evaluation import Identity, Outcome, PromptEvaluator, Task
 
@@ -22,8 +22,8 @@ class RayWorker:
         self.evaluator = self.setup.evaluator()
         return self.evaluator.identity
 
-    def work(self, task: Task) -> list[Outcome]:
-        return [*self.evaluator.outcomes(task)]
+    def work(self, task: Task) -> Iterator[Outcome]:
+        yield from self.evaluator.outcomes(task)
 
 
 @dataclass(eq=False)
@@ -46,7 +46,11 @@ class RayActors:
         self._ray = extra("ray", "--engine ray")
         if not self._ray.is_initialized():
             self._begin()
-        self._check_room()
+        try:
+            self._check_room()
+        except ValueError:
+            self.stop(())
+            raise
 
     def _begin(self) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -57,14 +61,17 @@ class RayActors:
         self._begun = True
 
     def _check_room(self) -> None:
-        """Refuse what the whole cluster has not enough of, for which Ray would wait forever."""
-        has, needed = self._ray.cluster_resources(), {"CPU": self.setup.threads, "GPU": self.gpus}
-        for what, each in needed.items():
-            if each * self.count > has.get(what, 0):
-                raise ValueError(
-                    f"{self.count} workers with {each:g} {what}s each need {each * self.count:g} {what}s, and the Ray "
-                    f"cluster has {has.get(what, 0):g}: ask for fewer workers, or less for each"
-                )
+        """Refuse more workers than the nodes have room for, for which Ray would wait forever."""
+        needed = {"CPU": self.setup.threads, "GPU": self.gpus}
+        needed = {what: each for what, each in needed.items() if each}
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        room = sum(min(int(node.get(what, 0) / each) for what, each in needed.items()) for node in nodes)
+        if room < self.count:
+            each = " and ".join(f"{size:g} {what}{'s' if size > 1 else ''}" for what, size in needed.items())
+            raise ValueError(
+                f"the Ray cluster has room for {room} workers with {each} each, and {self.count} are asked for: ask "
+                "for fewer, or less for each (--threads, --gpus)"
+            )
 
     def start(self) -> Any:
         kind = self._ray.remote(num_cpus=self.setup.threads, num_gpus=self.gpus, max_restarts=0)(RayWorker)
@@ -73,17 +80,20 @@ class RayActors:
         return actor
 
     def give(self, member: Any, task: Task) -> None:
-        self._answers[member] = member.work.remote(task)
+        self._answers[member] = member.work.options(num_returns="streaming").remote(task)
 
     def news(self, members: Sequence[Any]) -> list[tuple[Any, News]]:
         waiting = {self._answers[member]: member for member in members}
         ready, _ = self._ray.wait([*waiting], num_returns=1)
-        return [(waiting[answer], self._received(self._answers.pop(waiting[answer]))) for answer in ready]
+        return [(waiting[answer], self._received(answer)) for answer in ready]
 
     def _received(self, answer: Any) -> News:
+        """An answer, or the next of several."""
         errors = self._ray.exceptions
         try:
-            return self._ray.get(answer)
+            return self._ray.get(answer if isinstance(answer, self._ray.ObjectRef) else next(answer))
+        except StopIteration:
+            return Finished()
         except errors.RayTaskError as error:
             return error.cause if isinstance(error.cause, Exception) else RuntimeError(str(error))
         except errors.RayError as error:

@@ -1,10 +1,11 @@
-"""Hands out prompts to workers: the longest first, one at a time to each; a worker that dies costs one prompt's work.
+"""Hands out prompts to workers: the longest first, one at a time to each; a worker's death costs one method's work.
 
-A prompt whose worker died is given to another, and after so many deaths recorded as failed. No worker has more than one
-prompt, and no result waits for more than its own writing, so a long run takes no more memory than a short one.
+Outcomes come one by one. What a worker that died had not finished is given to another. The method that it was running
+is recorded as failed on this prompt after so many deaths; the others go on. No worker has more than one prompt, and no
+result waits for more than its own writing, so a long run takes no more memory than a short one.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -16,13 +17,17 @@ from heta_lens.evaluation.run_records import Record
 Member = TypeVar("Member")
 
 
+class Finished(NamedTuple):
+    """A worker has done its prompt, and is idle."""
+
+
 class Died(NamedTuple):
     """A worker that will not answer any more, and why."""
 
     reason: str
 
 
-News: TypeAlias = Identity | list[Outcome] | Died | Exception  # an exception: the worker cannot do its work at all
+News: TypeAlias = Identity | Outcome | Finished | Died | Exception  # an exception: it cannot do its work at all
 
 
 class Crew(Protocol[Member]):
@@ -33,7 +38,7 @@ class Crew(Protocol[Member]):
         ...
 
     def give(self, member: Member, task: Task) -> None:
-        """Its next news is a list of outcomes."""
+        """Its next news are the outcomes, one by one, in the order of the methods, and then that it has finished."""
         ...
 
     def news(self, members: Sequence[Member]) -> list[tuple[Member, News]]:
@@ -45,23 +50,38 @@ class Crew(Protocol[Member]):
 
 @dataclass
 class Attempt:
-    """A prompt to be worked on, and how often a worker has died of it."""
+    """What is left of a prompt, and how many workers have died of each of its methods."""
 
     task: Task
-    deaths: int = 0
+    deaths: Counter[str] = field(default_factory=Counter)
+
+    def done(self, label: str) -> None:
+        pending = {name: metrics for name, metrics in self.task.pending.items() if name != label}
+        self.task = self.task._replace(pending=pending)
+
+    def died(self, reason: str, retries: int) -> Iterator[Outcome]:
+        """Note a death; after too many of one method, that it failed."""
+        label = next(iter(self.task.pending), "")  # methods are run in their order
+        self.deaths[label] += 1
+        if label and self.deaths[label] > retries:
+            workers = "the worker" if retries == 0 else f"{self.deaths[label]} workers, one after the other,"
+            instance = self.task.instance
+            why = f"{workers} died of this method: {reason}"
+            self.done(label)
+            yield Outcome(Record(instance.id, label, instance.template, failed=why))
 
 
 @dataclass(eq=False)
 class Pool(Generic[Member]):
-    """Workers of one crew; at most ``retries`` replace one that dies of the same prompt, or before it is ready."""
+    """Workers of one crew; at most ``retries`` replace one that dies of a method, or, one after the other, at start."""
 
     crew: Crew[Member]
     count: int
     retries: int
     busy: dict[Member, Attempt | None] = field(default_factory=dict)  # None: it is starting
     idle: list[Member] = field(default_factory=list)
-    identity: Identity = field(init=False)
-    failed_starts: int = 0
+    identity: Identity = field(init=False, repr=False)
+    failed_starts: int = 0  # since one succeeded
 
     def start(self) -> None:
         """Start all workers, and wait for the first."""
@@ -69,29 +89,28 @@ class Pool(Generic[Member]):
             self.busy[self.crew.start()] = None
         while not self.idle:
             for member, news in self.crew.news([*self.busy]):
-                self._heard(member, news)
+                deque(self._heard(member, news, deque()), maxlen=0)
 
     def stop(self) -> None:
         self.crew.stop([*self.busy, *self.idle])
 
     def outcomes(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
-        """What every method gave on every prompt, in the order in which prompts are finished."""
+        """What every method gave on every prompt, in the order in which they are finished."""
         waiting = deque(map(Attempt, sorted(tasks, key=_size, reverse=True)))
         while waiting or any(self.busy.values()):
             self._hand_out(waiting)
             finished: list[Outcome] = []
+            problem: Exception | None = None
             for member, news in self.crew.news([*self.busy]):
-                attempt = self._heard(member, news)
-                if attempt is not None and isinstance(news, Died):
-                    attempt.deaths += 1
-                    if attempt.deaths > self.retries:
-                        finished += _failures(attempt, news)
-                    else:
-                        waiting.appendleft(attempt)
-                elif isinstance(news, list):
-                    finished += news
-            self._hand_out(waiting)  # before anything is written, which takes a while
+                try:
+                    finished += self._heard(member, news, waiting)
+                except Exception as error:  # of which others' outcomes must not be lost
+                    problem = error
+            if problem is None:
+                self._hand_out(waiting)  # before anything is written, which takes a while
             yield from finished
+            if problem is not None:
+                raise problem
 
     def _hand_out(self, waiting: deque[Attempt]) -> None:
         while waiting and self.idle:
@@ -99,27 +118,48 @@ class Pool(Generic[Member]):
             self.busy[member] = attempt
             self.crew.give(member, attempt.task)
 
-    def _heard(self, member: Member, news: News) -> Attempt | None:
-        """What the worker was working on; it is idle now, or another has taken its place."""
+    def _heard(self, member: Member, news: News, waiting: deque[Attempt]) -> Iterator[Outcome]:
+        attempt = self.busy[member]
+        match news:
+            case Outcome():
+                assert attempt is not None
+                attempt.done(news.record.method)
+                yield news
+            case Finished() | Identity():
+                if isinstance(news, Identity):
+                    self._check_identity(news)
+                    self.failed_starts = 0
+                del self.busy[member]
+                self.idle.append(member)
+            case Died(reason):
+                yield from self._replaced(member, reason, waiting)
+            case _ if attempt is None and self._ready:  # it could not load the model, and others could
+                yield from self._replaced(member, f"{type(news).__name__}: {news}", waiting)
+            case _:
+                raise news
+
+    @property
+    def _ready(self) -> bool:
+        """Whether a worker has been ready."""
+        return hasattr(self, "identity")
+
+    def _replaced(self, member: Member, reason: str, waiting: deque[Attempt]) -> Iterator[Outcome]:
+        """Another worker takes the place of one that is lost; what it had not finished waits again."""
         attempt = self.busy.pop(member)
-        if isinstance(news, Exception):
-            raise news
-        if not isinstance(news, Died):
-            if isinstance(news, Identity):
-                self._check_identity(news)
-            self.idle.append(member)
-            return attempt
         if attempt is None:
             self.failed_starts += 1
-        if self.failed_starts <= self.retries:
+        else:
+            yield from attempt.died(reason, self.retries)
+            if attempt.task.pending:
+                waiting.appendleft(attempt)
+        if attempt is not None or self.failed_starts <= self.retries:
             self.busy[self.crew.start()] = None
         elif not (self.busy or self.idle):
-            raise RuntimeError(f"workers die before they are ready, the last: {news.reason}")
-        return attempt
+            raise RuntimeError(f"workers die before they are ready, the last: {reason}")
 
     def _check_identity(self, identity: Identity) -> None:
         """Refuse a worker with another model than the first, or with other versions than are installed here."""
-        if not hasattr(self, "identity"):
+        if not self._ready:
             self.identity = Identity(identity.fingerprint, versions())
         for what, mine, others in zip(("model", "installation"), self.identity, identity, strict=True):
             if different := sorted(name for name in {**mine, **others} if mine.get(name) != others.get(name)):
@@ -131,10 +171,3 @@ def _size(task: Task) -> int:
     instance = task.instance
     text = len(instance.text) or sum(len(str(message)) for message in instance.messages or ())
     return text * len(task.pending)
-
-
-def _failures(attempt: Attempt, death: Died) -> Iterator[Outcome]:
-    instance = attempt.task.instance
-    why = f"{attempt.deaths} workers died of this prompt, the last: {death.reason}"
-    for label in attempt.task.pending:
-        yield Outcome(Record(instance.id, label, instance.template, failed=why))

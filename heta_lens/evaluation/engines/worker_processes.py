@@ -4,15 +4,17 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from heta_lens.evaluation.engines.scheduling import Died, News
+from heta_lens.evaluation.engines.scheduling import Died, Finished, News
 from heta_lens.evaluation.engines.worker_setup import WorkerSetup
 from heta_lens.evaluation.prompt_evaluation import Task
 
@@ -22,6 +24,9 @@ KILLED = {signal.SIGKILL: "as the system does when memory is short"} if hasattr(
 
 @dataclass(frozen=True, eq=False)
 class WorkerProcess:
+    """``number`` is its place among those that are at work at once."""
+
+    number: int
     process: BaseProcess
     connection: Connection
 
@@ -29,10 +34,10 @@ class WorkerProcess:
         self.process.join(PATIENCE)
         code = self.process.exitcode
         if code is None or code >= 0:
-            return Died(f"process {self.process.pid} ended" + ("" if code is None else f" with exit code {code}"))
+            return Died("its process ended" + (f" with exit code {code}; what it printed says why" if code else ""))
         name = signal.Signals(-code)
         hint = f", {KILLED[name]}" if name in KILLED else ""
-        return Died(f"process {self.process.pid} was ended by {name.name}{hint}")
+        return Died(f"its process was ended by {name.name}{hint}")
 
 
 @dataclass(eq=False)
@@ -41,24 +46,21 @@ class WorkerProcesses:
 
     setup: WorkerSetup
     started: int = field(default=0, init=False)
+    _numbers: set[int] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
-        try:
-            pickle.dumps(self.setup)
-        except Exception as error:
-            raise ValueError(
-                f"workers cannot be told how to load the model ({error}): give its name, a folder, or a function that "
-                "can be imported"
-            ) from None
+        _check_importable(self.setup)
 
     def start(self) -> WorkerProcess:
+        number = next(number for number in count() if number not in self._numbers)
         context = multiprocessing.get_context("spawn")
         mine, its = context.Pipe()
-        process = context.Process(target=serve, args=(its, self.setup, self.started), daemon=True)
+        process = context.Process(target=serve, args=(its, self.setup, number, self.started > 0), daemon=True)
         process.start()
         its.close()
         self.started += 1
-        return WorkerProcess(process, mine)
+        self._numbers.add(number)
+        return WorkerProcess(number, process, mine)
 
     def give(self, member: WorkerProcess, task: Task) -> None:
         with suppress(OSError):  # of one that has died, which the next news says
@@ -66,7 +68,15 @@ class WorkerProcesses:
 
     def news(self, members: Sequence[WorkerProcess]) -> list[tuple[WorkerProcess, News]]:
         ready = wait([member.connection for member in members])
-        return [(member, _received(member)) for member in members if member.connection in ready]
+        return [(member, self._received(member)) for member in members if member.connection in ready]
+
+    def _received(self, member: WorkerProcess) -> News:
+        try:
+            return member.connection.recv()
+        except (EOFError, OSError, pickle.UnpicklingError):
+            member.connection.close()
+            self._numbers.discard(member.number)  # for the one that takes its place, and its GPU
+            return member.death()
 
     def stop(self, members: Iterable[WorkerProcess]) -> None:
         members = [*members]
@@ -80,32 +90,44 @@ class WorkerProcesses:
                 member.process.join(PATIENCE)
 
 
-def _received(member: WorkerProcess) -> News:
+def _check_importable(setup: WorkerSetup) -> None:
+    """Refuse, before a process is started, what it could not import."""
+    main = sys.modules["__main__"]
+    program = getattr(main, "__file__", None)
+    spec = getattr(main, "__spec__", None)
+    if program is not None and spec is None and not os.path.exists(program):
+        raise ValueError(f"workers cannot be started by a program that is in no file ({program}): put it into one")
+    ways = "give its name, a folder, or a function of a module"
+    if program is None and getattr(setup.load, "__module__", None) == "__main__":
+        raise ValueError(f"workers cannot be told how to load the model, because its function is in no file: {ways}")
     try:
-        return member.connection.recv()
-    except (EOFError, OSError, pickle.UnpicklingError):
-        member.connection.close()
-        return member.death()
+        pickle.dumps(setup)
+    except Exception as error:
+        raise ValueError(f"workers cannot be told how to load the model ({error}): {ways}") from None
 
 
 # ------------------------------------------------------------------------------------------------------ in the worker
-def serve(connection: Connection, setup: WorkerSetup, number: int) -> None:
-    """Work on prompts until there are no more, or until who asks for them has ended."""
+def serve(connection: Connection, setup: WorkerSetup, number: int, silent: bool) -> None:
+    """Work on prompts until there are no more, or until who asks for them has ended.
+
+    All but the first are silent while they load the model: they would say the same.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the process that started this one deals with
     os.dup2(2, 1)  # what is printed while a model loads must not get into the output of the command
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         try:
             with warnings.catch_warnings():
-                if number:
-                    warnings.simplefilter("ignore")  # the first has said it
+                if silent:
+                    warnings.simplefilter("ignore")
                 evaluator = setup.evaluator(number)
                 connection.send(evaluator.identity)
         except Exception as error:
             connection.send(_picklable(error))
             return
         while True:
-            task = connection.recv()
-            connection.send([*evaluator.outcomes(task)])
+            for outcome in evaluator.outcomes(connection.recv()):
+                connection.send(outcome)
+            connection.send(Finished())
 
 
 def _picklable(error: Exception) -> Exception:

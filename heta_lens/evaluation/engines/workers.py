@@ -27,9 +27,10 @@ class Workers:
         count: how many. One of the engine ``"local"`` is this process itself.
         engine: ``"local"``, processes of this machine; or ``"ray"``, the actors of a Ray cluster.
         threads: of each worker; by default this machine's cores are divided among them.
-        gpus: of each worker of Ray, ``0.5``, say, for two that share one. Local workers take turns at all GPUs.
+        gpus: of each worker of Ray, ``0.5``, say, for two that share one. Local workers take turns at all GPUs, if the
+            model is given by its name or folder.
         address: of a Ray cluster that runs already, as ``ray.init`` takes it; by default Ray starts here.
-        retries: how many more workers are given a prompt of which one died, before it is recorded as failed.
+        retries: how many more workers are given a method of which one died, before it is recorded as failed.
     """
 
     count: int = 1
@@ -77,7 +78,7 @@ def working(model: Any, entries: Mapping[str, Explainer], workers: Workers, most
         with _threads(workers.threads):
             yield ThisProcess(PromptEvaluator(loaded(model), entries))
         return
-    count = min(workers.count, most)
+    count = max(1, min(workers.count, most))  # of no prompts, one still says which model it is
     gpus = torch.cuda.device_count() if workers.engine == "local" else 0
     setup = WorkerSetup(loader(model), entries, workers.threads_each, gpus)
     crew: Any = (

@@ -29,7 +29,7 @@ def cost_section(results: Summary, metric: Measure, drawn: Figure) -> Iterator[B
 
 def _row(costs: pd.DataFrame, method: str) -> list[str]:
     if method not in costs.index:
-        return ["none (no instance succeeded)", *[""] * 5]
+        return ["none (not known, or no instance succeeded)", *[""] * 5]
     cost = costs.loc[method]
     seconds = f"{cost.seconds:.3g} [{cost.seconds_p10:.3g}, {cost.seconds_p90:.3g}]"
     return [seconds, *(f"{cost[name]:g}" for name in ("forwards", "backwards", "worth", "tokens")), f"{cost.n:.0f}"]

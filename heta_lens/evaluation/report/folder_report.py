@@ -112,7 +112,8 @@ def _about(results: Summary) -> Iterator[str]:
         if n < results.requested
         else phrases.counted(n, "instance")
     )
-    yield f"{begun}{split}{made}. Methods are compared with {results.reference}."
+    shard = f" in shard {results.run['shard']}" if results.run.get("shard") else ""
+    yield f"{begun}{split}{shard}{made}. Methods are compared with {results.reference}."
     if results.correct:
         right = sum(results.correct.values())
         yield f"The explained token is the model's own prediction in {right} of {len(results.correct)} instances."

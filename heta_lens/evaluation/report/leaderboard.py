@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import isnan
+from math import ceil, isnan
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
@@ -13,7 +13,8 @@ from scipy.stats import rankdata
 
 from heta_lens._util.extras import check_extra
 from heta_lens._util.file_writing import write_atomically
-from heta_lens.evaluation.difference_tests import corrected
+from heta_lens.evaluation.difference_tests import Difference, corrected
+from heta_lens.evaluation.random_draws import DRAWS
 from heta_lens.evaluation.report import phrases
 from heta_lens.evaluation.report.document import Block, Figure, Heading, Notes, Paragraph, Table, markdown, page, sheet
 from heta_lens.evaluation.report.metric_results import SIGNIFICANT, Cell
@@ -21,6 +22,7 @@ from heta_lens.evaluation.report.summary_tables import Summary, summary
 
 FILES = "leaderboard.md", "leaderboard.html", "leaderboard.csv"
 BETTER, WORSE = "▲", "▼"
+FEW_DRAWS, MOST_DRAWS = 10, 64 * DRAWS  # more extreme ones, with which a p is not known well; and the most of all
 
 
 class Comparison(NamedTuple):
@@ -48,12 +50,15 @@ class Leaderboard:
     @classmethod
     def of(cls, folders: Sequence[Path]) -> "Leaderboard":
         """Of folders whose evaluations have the same reference."""
+        paths = [folder.resolve() for folder in folders]
+        if repeated := sorted({str(path) for path in paths if paths.count(path) > 1}):
+            raise ValueError(f"{', '.join(repeated)} is there more than once")
         summaries = [summary(folder) for folder in folders]
         references = {each.reference: folder for each, folder in zip(summaries, folders, strict=True)}
         if len(references) > 1:
             which = "; ".join(f"{name} in {folder}" for name, folder in references.items())
             raise ValueError(f"the evaluations compare methods with different ones ({which}): evaluate one in all")
-        names = _names([_title(each) for each in summaries], [folder.resolve().name for folder in folders])
+        names = _names([_title(each) for each in summaries], paths)
         return cls(dict(zip(names, summaries, strict=True)), *references)
 
     @cached_property
@@ -72,14 +77,26 @@ class Leaderboard:
     @cached_property
     def comparisons(self) -> dict[tuple[str, str, str], Comparison]:
         """By run, metric and method; Holm's correction is for all of them."""
-        found = [
-            Comparison(run, metric, method, of.metrics[metric].gains(cell.difference.value), cell.difference.p)
+        apart = {
+            (run, metric, method): cell.difference
             for run, of in self.runs.items()
             for (metric, method), cell in of.cells.items()
             if cell.difference is not None and cell.difference.n
+        }
+        found = [
+            Comparison(*key, self.runs[key[0]].metrics[key[1]].gains(each.value), self._p(key, each, len(apart)))
+            for key, each in apart.items()
         ]
         p_values = corrected([each.p for each in found])
         return {each[:3]: each._replace(p=p) for each, p in zip(found, p_values, strict=True)}
+
+    def _p(self, key: tuple[str, str, str], difference: Difference, comparisons: int) -> float:
+        """The p of one of so many comparisons; with more draws where fewer could not tell it from chance."""
+        run, metric, method = key
+        draws = 8 * ceil(comparisons / SIGNIFICANT)
+        if draws <= DRAWS or isnan(difference.p) or difference.p * DRAWS > FEW_DRAWS:
+            return difference.p
+        return self.runs[run].by_metric[metric].difference(method, self.reference, min(draws, MOST_DRAWS)).p
 
     @cached_property
     def ranks(self) -> dict[str, list[float]]:
@@ -165,11 +182,12 @@ def _title(of: Summary) -> str:
     return f"{of.run.get('suite', 'prompts')}{split}{with_options} on {of.run.get('model', 'a model')}{budget}"
 
 
-def _names(titles: Sequence[str], folders: Sequence[str]) -> list[str]:
-    """Titles, with their folder where two are the same."""
+def _names(titles: Sequence[str], folders: Sequence[Path]) -> list[str]:
+    """Titles, with their folder where two are the same: as much of its path as tells it apart."""
+    short = [folder.name for folder in folders]
+    shown = short if len({*short}) == len(short) else [*map(str, folders)]
     return [
-        f"{title} [{folder}]" if titles.count(title) > 1 else title
-        for title, folder in zip(titles, folders, strict=True)
+        f"{title} [{folder}]" if titles.count(title) > 1 else title for title, folder in zip(titles, shown, strict=True)
     ]
 
 

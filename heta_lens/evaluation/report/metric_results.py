@@ -120,23 +120,23 @@ class MetricResults:
 
     def _differences(self, reference: str) -> dict[str, Difference]:
         """Of every other method from the reference; with more draws where another seed might change a decision."""
-        others = {method: self._difference(method, reference) for method in self.records if method != reference}
+        others = {method: self.difference(method, reference) for method in self.records if method != reference}
         for draws in MORE_DRAWS:
             p_values = corrected([other.p for other in others.values()])
             for (method, other), p in zip(list(others.items()), p_values, strict=True):
                 if _undecided(other, p / other.p if other.p else 1.0):
-                    others[method] = self._difference(method, reference, draws)
+                    others[method] = self.difference(method, reference, draws)
         return others
 
     def _sure_difference(self, method: str, other: str, times: int) -> Difference:
         """Of two methods whose p is multiplied by ``times``; with more draws where a seed might decide."""
-        result = self._difference(method, other)
+        result = self.difference(method, other)
         for draws in MORE_DRAWS:
             if _undecided(result, times):
-                result = self._difference(method, other, draws)
+                result = self.difference(method, other, draws)
         return result
 
-    def _difference(self, method: str, other: str, draws: int = DRAWS) -> Difference:
+    def difference(self, method: str, other: str, draws: int = DRAWS) -> Difference:
         """Of two methods, where both have values."""
         own, others = self.values[method].align(self.values[other], join="inner", axis="index")
         return difference(

@@ -3,7 +3,7 @@ what is missing; and what each method cost."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from math import isnan
@@ -15,6 +15,7 @@ import pandas as pd
 from heta_lens.evaluation.report.metric_description import Measure
 from heta_lens.evaluation.report.metric_results import Cell, MetricResults
 from heta_lens.evaluation.run_records import RUN, Record, read_records, read_run
+from heta_lens.evaluation.shards import Shard
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Summary:
     """By the id of an instance, where it is known."""
     strangers: tuple[str, ...]
     """Methods of records that the evaluation does not list."""
+    by_metric: Mapping[str, MetricResults] = field(repr=False)
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -77,7 +79,9 @@ def summary(folder: Path) -> Summary:
     methods, metrics = tuple(run["methods"]), _metrics(folder, run)
     listed = [record for record in records if record.method in run["methods"]]
     reference = next((label for label, recipe in run["methods"].items() if recipe["method"] == "heta"), methods[0])
-    total = max(int(run.get("instances", 0)), len({record.instance for record in listed}))
+    requested = int(run.get("instances", 0))
+    requested = Shard.read(run["shard"]).size(requested) if run.get("shard") else requested
+    total = max(requested, len({record.instance for record in listed}))
     by_method = {method: {each.instance: each for each in listed if each.method == method} for method in methods}
     results = {name: MetricResults.of(metric, by_method, total) for name, metric in metrics.items()}
     return Summary(
@@ -88,11 +92,17 @@ def summary(folder: Path) -> Summary:
         reference=reference,
         cells=dict(chain.from_iterable(result.cells(reference) for result in results.values())),
         best={name: best for name, result in results.items() if (best := result.best())},
-        costs=_costs([record for record in listed if not record.failed]),
+        costs=_costs([record for record in listed if not record.failed and not _given(run["methods"][record.method])]),
         templates={record.instance: record.template for record in listed},
         correct={record.instance: record.correct for record in listed if record.correct is not None},
+        by_metric=results,
         strangers=tuple(sorted({record.method for record in records} - set(methods))),
     )
+
+
+def _given(recipe: Mapping[str, Any]) -> bool:
+    """Whether only its scores were given, whose cost nobody knows."""
+    return "scores" in (recipe.get("options") or {}) and "digest" in recipe["options"]
 
 
 def _metrics(folder: Path, run: Mapping[str, Any]) -> dict[str, Measure]:

@@ -17,17 +17,24 @@ SETUP = WorkerSetup(partial(load_model, "demo"), {}, 1)
 
 @pytest.fixture
 def cluster() -> Iterator[None]:
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
     yield
     ray.shutdown()
 
 
 @pytest.mark.slow
+def test_ray_ends_with_a_refusal_by_which_it_was_started() -> None:
+    with pytest.raises(ValueError, match="has room for 0 workers"):
+        RayActors(SETUP, 1, 1.0, None)
+    assert not ray.is_initialized()
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_what_a_running_cluster_has_not_enough_of_is_refused_and_the_cluster_stays() -> None:
-    with pytest.raises(ValueError, match=r"3 workers with 1 CPUs each need 3 CPUs, and the Ray cluster has 2"):
+    with pytest.raises(ValueError, match=r"the Ray cluster has room for 2 workers with 1 CPU each, and 3 are asked"):
         RayActors(SETUP, 3, 0.0, None)
-    with pytest.raises(ValueError, match=r"2 workers with 0.5 GPUs each need 1 GPUs, and the Ray cluster has 0"):
+    with pytest.raises(ValueError, match=r"has room for 0 workers with 1 CPU and 0.5 GPU each, and 2 are asked for"):
         RayActors(SETUP, 2, 0.5, None)
     pool = Pool(RayActors(SETUP, 1, 0.0, None), 1, 0)
     pool.start()

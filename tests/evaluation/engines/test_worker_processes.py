@@ -35,8 +35,45 @@ def test_an_error_that_cannot_be_sent_says_the_same() -> None:
 
 
 def test_a_function_that_cannot_be_sent_is_refused_before_a_process_is_started() -> None:
-    with pytest.raises(ValueError, match="give its name, a folder, or a function that can be imported"):
+    with pytest.raises(ValueError, match="give its name, a folder, or a function of a module"):
         WorkerProcesses(WorkerSetup(lambda: None, {}, 1))
+
+
+PROGRAM = """
+import heta_lens
+from heta_lens.evaluation import Workers
+def load():
+    return heta_lens.load_demo_model()
+heta_lens.attribute_dataset({model}, ["A key."], "random", out="o", workers=Workers(2))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "model", "message"),
+    [(["-c"], "load", "because its function is in no file"), (["-"], "'demo'", "a program that is in no file")],
+)
+def test_a_program_that_workers_cannot_import_is_refused(
+    words: list[str], model: str, message: str, tmp_path: Path
+) -> None:
+    program = PROGRAM.format(model=model)
+    given = [program] if words == ["-c"] else []
+    done = subprocess.run(
+        [sys.executable, *words, *given], input=program, cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1 and message in done.stderr
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.slow
+def test_one_that_takes_anothers_place_has_its_number() -> None:
+    crew = WorkerProcesses(WorkerSetup(partial(load_model, "demo"), {}, 1))
+    first, second = crew.start(), crew.start()
+    first.process.kill()
+    crew.news([first])
+    third = crew.start()
+    assert (first.number, second.number, third.number) == (0, 1, 0)
+    crew.stop([second, third])
 
 
 @pytest.mark.slow
@@ -50,7 +87,7 @@ def test_a_death_is_told_by_its_signal() -> None:
     for member, code in zip(members, (signal.SIGKILL, signal.SIGTERM), strict=True):
         os.kill(member.process.pid or 0, code)
         ((_, news),) = crew.news([member])
-        assert isinstance(news, Died) and f"was ended by {code.name}" in news.reason
+        assert isinstance(news, Died) and f"its process was ended by {code.name}" in news.reason
         assert ("memory is short" in news.reason) == (code == signal.SIGKILL)
     crew.stop(members)
 

@@ -69,7 +69,7 @@ def test_workers_have_the_results_of_one_process_bit_for_bit(engine: Any, expect
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_killed_worker_costs_one_prompt_and_nothing_of_its_results(
+def test_a_killed_worker_costs_one_method_of_a_prompt_and_nothing_else(
     engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (one, *_), last = suite("recall", limit=6), suite("recall", limit=6)[-1]
@@ -82,9 +82,9 @@ def test_a_killed_worker_costs_one_prompt_and_nothing_of_its_results(
     assert not any(record.failed for record in read_records(tmp_path / "o"))
 
     run(tmp_path / "p", "recency", "deadly_always:deadly", workers=Workers(2, engine, threads=1, retries=1))
-    failed = [record for record in read_records(tmp_path / "p") if record.failed]
-    assert [record.instance for record in failed] == [last.id] * 2  # all of the prompt, whose worker is gone
-    assert all(record.failed.startswith("2 workers died of this prompt, the last: ") for record in failed)
+    (failed,) = (record for record in read_records(tmp_path / "p") if record.failed)
+    assert failed.key == (last.id, "deadly_always:deadly")
+    assert failed.failed.startswith("2 workers, one after the other, died of this method: ")
     assert len(read_records(tmp_path / "p")) == 12
 
 

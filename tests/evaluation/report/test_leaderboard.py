@@ -91,6 +91,22 @@ def test_evaluations_of_one_name_are_told_apart_by_their_folders(tmp_path: Path)
     assert [*Leaderboard.of(folders).runs] == ["one on m [x]", "one on m [y]"]
 
 
+def test_folders_of_one_name_are_told_apart_by_their_paths_and_none_is_given_twice(tmp_path: Path) -> None:
+    for parent in ("x", "y"):
+        (tmp_path / parent).mkdir()
+    folders = [evaluation(tmp_path / parent / "run", "one", LEVELS, 10) for parent in ("x", "y")]
+    assert [*Leaderboard.of(folders).runs] == [f"one on m [{folder}]" for folder in folders]
+    with pytest.raises(ValueError, match="run is there more than once"):
+        Leaderboard.of([*folders, tmp_path / "x" / ".." / "x" / "run"])
+
+
+def test_a_clear_difference_counts_among_any_number_of_comparisons(tmp_path: Path) -> None:
+    many = {"heta": 0.9, **{f"worse-{number}": 0.1 for number in range(70)}}
+    board = Leaderboard.of([evaluation(tmp_path / str(seed), f"s{seed}", many, 40, seed) for seed in range(2)])
+    assert len(board.comparisons) == 280  # whose p would be at least 0.056 with the usual number of draws
+    assert all(each.verdict == -1 for each in board.comparisons.values())
+
+
 def test_evaluations_with_different_references_are_refused(tmp_path: Path) -> None:
     folders = [evaluation(tmp_path / "x", "one", LEVELS, 5), evaluation(tmp_path / "y", "two", {"lime": 0.5}, 5)]
     with pytest.raises(ValueError, match=r"compare methods with different ones \(heta in .*x; lime in .*y\)"):
