@@ -57,7 +57,11 @@ class RayActors:
         address = self.address or os.environ.get("RAY_ADDRESS")
         own = {"num_cpus": self.count * self.setup.threads, "include_dashboard": False}
         # "local", because without an address Ray would join what an earlier, killed command left running here.
-        self._ray.init(address or "local", log_to_driver=False, logging_level="error", **({} if address else own))
+        try:
+            self._ray.init(address or "local", log_to_driver=False, logging_level="error", **({} if address else own))
+        except ConnectionError as error:
+            hint = "is it running? If it wants a token, set RAY_AUTH_MODE=token"
+            raise ConnectionError(f"{str(error).rstrip('.')}: {hint}") from None
         self._begun = True
 
     def _check_room(self) -> None:

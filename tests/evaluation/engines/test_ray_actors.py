@@ -43,6 +43,20 @@ def test_what_a_running_cluster_has_not_enough_of_is_refused_and_the_cluster_sta
     assert ray.is_initialized()
 
 
+def test_a_cluster_that_cannot_be_joined_is_named_with_what_may_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(address: str, **_: object) -> None:
+        raise ConnectionError(f"Failed to connect to Ray cluster at {address}")
+
+    monkeypatch.setattr(ray, "init", fail)
+    with pytest.raises(
+        ConnectionError, match=r"cluster at head:6379: is it running\? If it wants a token, set RAY_AUTH"
+    ):
+        RayActors(SETUP, 1, 0.0, "head:6379")
+    monkeypatch.setenv("RAY_ADDRESS", "other:1")
+    with pytest.raises(ConnectionError, match="cluster at other:1: is it running"):
+        RayActors(SETUP, 1, 0.0, None)
+
+
 def test_without_ray_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "find_spec", lambda _: None)
     with pytest.raises(ImportError, match=r"--engine ray needs ray, .*pip install 'heta-lens\[ray\]'"):
