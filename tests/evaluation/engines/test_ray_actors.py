@@ -49,7 +49,7 @@ def test_a_cluster_that_cannot_be_joined_is_named_with_what_may_help(monkeypatch
 
     monkeypatch.setattr(ray, "init", fail)
     with pytest.raises(
-        ConnectionError, match=r"cluster at head:6379: is it running\? If it wants a token, set RAY_AUTH"
+        ConnectionError, match=r"at head:6379: is it running\? If it wants a token, set RAY_AUTH"
     ):
         RayActors(SETUP, 1, 0.0, "head:6379")
     monkeypatch.setenv("RAY_ADDRESS", "other:1")
