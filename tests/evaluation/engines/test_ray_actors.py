@@ -48,9 +48,7 @@ def test_a_cluster_that_cannot_be_joined_is_named_with_what_may_help(monkeypatch
         raise ConnectionError(f"Failed to connect to Ray cluster at {address}")
 
     monkeypatch.setattr(ray, "init", fail)
-    with pytest.raises(
-        ConnectionError, match=r"at head:6379: is it running\? If it wants a token, set RAY_AUTH"
-    ):
+    with pytest.raises(ConnectionError, match=r"at head:6379: is it running\? If it wants a token, set RAY_AUTH"):
         RayActors(SETUP, 1, 0.0, "head:6379")
     monkeypatch.setenv("RAY_ADDRESS", "other:1")
     with pytest.raises(ConnectionError, match="cluster at other:1: is it running"):
