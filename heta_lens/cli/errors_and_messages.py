@@ -33,8 +33,9 @@ def resumable() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        add(error="interrupted")
-        _complain("interrupted: what is finished is kept, and the same command resumes there", "yellow")
+        sentence = "interrupted: what is finished is kept, and the same command resumes there"
+        add(error=sentence)
+        _complain(sentence, "yellow")
         raise typer.Exit(130) from None
 
 

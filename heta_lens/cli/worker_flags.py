@@ -17,7 +17,7 @@ FLAGS: dict[str, Any] = {
     "threads": Annotated[int | None, typer.Option(min=1, help="Of each worker; by default the cores are divided.")],
     "gpus": Annotated[float | None, typer.Option(min=0, help="Of each worker of Ray; 0.5, for two that share one.")],
     "address": Annotated[str | None, typer.Option(help="Of a Ray cluster that runs; by default Ray starts here.")],
-    "retries": Annotated[int | None, typer.Option(min=0, help="Of a prompt whose worker died (2).")],
+    "retries": Annotated[int | None, typer.Option(min=0, help="How many more workers are given what one died of (2).")],
     "shard": Annotated[
         str | None,
         typer.Option(metavar="I/N", help="Only these prompts, as 0/3; auto/3: as SLURM or RANK says."),

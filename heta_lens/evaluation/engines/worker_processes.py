@@ -5,9 +5,10 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import warnings
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from multiprocessing.connection import Connection, wait
@@ -56,7 +57,8 @@ class WorkerProcesses:
         context = multiprocessing.get_context("spawn")
         mine, its = context.Pipe()
         process = context.Process(target=serve, args=(its, self.setup, number, self.started > 0), daemon=True)
-        process.start()
+        with _interrupts_ignored():  # which it inherits: also while it imports, only this process deals with them
+            process.start()
         its.close()
         self.started += 1
         self._numbers.add(number)
@@ -88,6 +90,18 @@ class WorkerProcesses:
             if member.process.is_alive():
                 member.process.kill()
                 member.process.join(PATIENCE)
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _check_importable(setup: WorkerSetup) -> None:

@@ -114,6 +114,8 @@ def _about(results: Summary) -> Iterator[str]:
     )
     shard = f" in shard {results.run['shard']}" if results.run.get("shard") else ""
     yield f"{begun}{split}{shard}{made}. Methods are compared with {results.reference}."
+    if results.run.get("budget") is not None:
+        yield f"Every method takes at most {results.run['budget']:g} forwards per prompt (a backward counts as two)."
     if results.correct:
         right = sum(results.correct.values())
         yield f"The explained token is the model's own prediction in {right} of {len(results.correct)} instances."
