@@ -56,7 +56,12 @@ def seconds(workers: Workers, prompts: int) -> float:
 def measured() -> dict[str, Timing]:
     """Medians of rounds, in each of which every setup has its turn."""
     rounds = [{name: _timing(workers) for name, workers in SETUPS.items()} for _ in range(ROUNDS)]
-    return {name: sorted((one[name] for one in rounds), key=lambda one: one.rate)[ROUNDS // 2] for name in SETUPS}
+    return {name: _median([timings[name] for timings in rounds]) for name in SETUPS}
+
+
+def _median(timings: Sequence[Timing]) -> Timing:
+    """The one of the median rate."""
+    return sorted(timings, key=lambda timing: timing.rate)[len(timings) // 2]
 
 
 def _timing(workers: Workers) -> Timing:
@@ -64,9 +69,9 @@ def _timing(workers: Workers) -> Timing:
 
 
 def rows(timings: dict[str, Timing]) -> list[Sequence[str]]:
-    one = next(iter(timings.values())).rate
+    single = next(iter(timings.values())).rate
     return [
-        [name, number(each.rate), number(each.rate / one), number(each.many), number(each.start)]
+        [name, number(each.rate), number(each.rate / single), number(each.many), number(each.start)]
         for name, each in timings.items()
     ]
 

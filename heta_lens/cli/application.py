@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 import heta_lens
+from heta_lens.cli.flag_groups import Command
 from heta_lens.cli.json_output import with_json
 
 MODELS = "demo (knows the words of its stories), a name on the Hugging Face hub, or a folder."
@@ -35,10 +36,10 @@ app = typer.Typer(
 )
 
 
-def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def command(name: str) -> Callable[[Command], Command]:
     """Make a function a command of this name, which can also print JSON."""
 
-    def decorate(run: Callable[..., None]) -> Callable[..., None]:
+    def decorate(run: Command) -> Command:
         return app.command(name, cls=Once)(with_json(name, run))
 
     return decorate

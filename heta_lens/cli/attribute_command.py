@@ -11,7 +11,7 @@ from rich.console import Console
 
 from heta_lens.cli.application import MODELS, Page, command
 from heta_lens.cli.errors_and_messages import errors_in_a_line, say, show
-from heta_lens.cli.json_output import add
+from heta_lens.cli.json_output import add, wanted
 from heta_lens.cli.loading_flags import loading_options, with_loading_flags
 from heta_lens.cli.prompt_arguments import Prompt, prompt_of
 
@@ -112,9 +112,11 @@ def _show(
 ) -> None:
     """Files first, so that a terminal that cannot show something loses nothing."""
     from heta_lens import plots
-    from heta_lens.evaluation.score_rows import row_of
 
-    add(attribution=row_of("prompt", explained.method, explained).flat(), page=html, saved=save)
+    if wanted():
+        from heta_lens.evaluation.score_rows import row_of
+
+        add(attribution=row_of("prompt", explained.method, explained).flat(), page=html, saved=save)
     if html is not None:
         plots.page(explained, marked=marked, note=note).save(html)
     if save is not None:

@@ -45,8 +45,7 @@ def attribute_prompts(
     out = out.expanduser()
     with resumable(), errors_in_a_line(*(save or []), names=()):
         from heta_lens._util.options import check_choice
-        from heta_lens.data.prompt_sources import prompts
-        from heta_lens.evaluation.dataset_attribution import NEEDS_MODEL, attribute_dataset
+        from heta_lens.evaluation.dataset_attribution import attribute_dataset
         from heta_lens.evaluation.kept_scores import SCORES, WRITERS
         from heta_lens.evaluation.method_with_options import Entry
         from heta_lens.model.loading import load_model
@@ -58,14 +57,11 @@ def attribute_prompts(
         options, how = suite_options(option or []), loading_options(loading)
         limit = limit or (100 if source == "recall" else None)
         which = {"fields": _fields(field or []), "path": path, "split": split, "limit": limit, "seed": seed, **options}
-        instances = source if source == NEEDS_MODEL else prompts(source, **which)
         facts = {"source": source, "model": model, **facts_of(how)}
         where = distribution_options(distribution)
         kept = {"out": out, "facts": facts, "retry_failed": retry_failed, **where}
         out = results_folder(out, where["shard"])
-        loading_model = partial(load_model, model, **how)
-        more = which if source == NEEDS_MODEL else {}
-        scores = attribute_dataset(loading_model, instances, names, **kept, **more)
+        scores = attribute_dataset(partial(load_model, model, **how), source, names, **kept, **which)
         add(folder=out, scores=out / SCORES, attributions=len(scores), prompts=len(scores.prompts), saved=save or [])
         say(f"{len(scores)} attributions of {len(scores.prompts)} prompts: {out / SCORES}")
         for file in save or []:

@@ -33,7 +33,7 @@ def resumable() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        sentence = "interrupted: what is finished is kept, and the same command resumes there"
+        sentence = "interrupted: what is finished is kept, and the same command resumes"
         add(error=sentence)
         _complain(sentence, "yellow")
         raise typer.Exit(130) from None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from heta_lens.evaluation.report.summary_tables import Summary
 
 LEADERBOARD = Path("leaderboard")
-OUT = f"Where a leaderboard is written ({LEADERBOARD})."
+OUT = f"Where the leaderboard of several DIRs is written ({LEADERBOARD})."
 SUITES = ("recall", "curated", "longra", "tellmewhy", "wikibio", "jsonl")
 METHODS = ["heta", "leave_one_out", "input_x_gradient", "attention_rollout", "random"]
 ENTRIES = f"With its options, as in 'lime samples=200'; may be repeated, or with commas ({', '.join(METHODS)})."
@@ -55,11 +55,10 @@ def evaluate_suite(
         from heta_lens._util.extras import check_extra
         from heta_lens.data import suites
         from heta_lens.evaluation import Entry, evaluate
-        from heta_lens.evaluation.dataset_attribution import NEEDS_MODEL
         from heta_lens.evaluation.given_scores import given_methods
+        from heta_lens.evaluation.prompt_drawing import drawn
         from heta_lens.metrics.metric_registry import default_metrics
         from heta_lens.model.loading import load_model
-        from heta_lens.model.prompt_encoding import next_word
 
         check_extra("matplotlib", "the report of an evaluation")
         out = out.expanduser()
@@ -77,15 +76,9 @@ def evaluate_suite(
         how = loading_options(loading)
         facts |= facts_of(how)
         where = distribution_options(distribution)
-        asked: Any = partial(load_model, model, **how)
-        says = {}
-        if suite == NEEDS_MODEL:
-            loaded = asked()
-            says, asked = {"says": partial(next_word, loaded)}, loaded if where["workers"].here else asked
-            del loaded
-        instances = suites.suite(suite, path, split=split, limit=limit, seed=seed, **says, **options)
-        del says  # with the model, which several workers load again
-        evaluate(asked, instances, [*entries, *given], names, out, facts=facts, retry_failed=retry_failed, **where)
+        draw = partial(suites.suite, suite, path, split=split, limit=limit, seed=seed, **options)
+        prompts, explained = drawn(suite, partial(load_model, model, **how), where["workers"], draw)
+        evaluate(explained, prompts, [*entries, *given], names, out, facts=facts, retry_failed=retry_failed, **where)
         out = results_folder(out, where["shard"])
         _write_report(out)
     print_failures(out)
@@ -100,11 +93,13 @@ def report(
     """Write tables, figures and a page of the results of an evaluation so far; of several, a leaderboard."""
     with errors_in_a_line():
         folders = [folder.expanduser() for folder in folders]
-        if len(folders) == 1 and out is None:
+        if len(folders) == 1:
+            if out is not None:
+                raise ValueError(f"--out {out} is for a leaderboard of several DIRs: a report is written into its own")
             _write_report(folders[0], against)
         else:
             if against is not None:
-                raise ValueError(f"--against {against} goes with one DIR: a leaderboard draws costs against ranks")
+                raise ValueError(f"--against {against} is for the report of one DIR: a leaderboard draws ranks")
             _write_leaderboard(folders, (out or LEADERBOARD).expanduser())
 
 
@@ -139,7 +134,8 @@ def _write_report(folder: Path, against: str | None = None) -> None:
 
 
 def _costs(results: "Summary") -> list[dict[str, Any]]:
-    return [{"method": str(method), **row} for method, row in results.costs.to_dict("index").items()]
+    costs = results.costs.reindex([method for method in results.methods if method in results.costs.index])
+    return [{"method": str(method), **row} for method, row in costs.to_dict("index").items()]
 
 
 def _write_leaderboard(folders: list[Path], out: Path) -> None:

@@ -6,18 +6,19 @@ succeed, the ``error``.
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
-from functools import wraps
-from inspect import Parameter, signature
 from math import isfinite
 from typing import Annotated, Any
 
 import typer
 
+from heta_lens.cli.flag_groups import Command, with_parameters
+
 SCHEMA = 1
 HELP = "Print one JSON document on stdout, and all else on stderr."
+FLAG = {"as_json": Annotated[bool, typer.Option("--json", help=HELP)]}
 
 _document: ContextVar[dict[str, Any] | None] = ContextVar("document", default=None)
 
@@ -34,17 +35,9 @@ def add(**parts: Any) -> None:
         document.update(parts)
 
 
-def with_json(name: str, run: Callable[..., None]) -> Callable[..., None]:
+def with_json(name: str, run: Command) -> Command:
     """Give a command the flag."""
-    given = signature(run, eval_str=True)
-    flag = Parameter(
-        "as_json",
-        Parameter.KEYWORD_ONLY,
-        default=False,
-        annotation=Annotated[bool, typer.Option("--json", help=HELP)],
-    )
 
-    @wraps(run)
     def either(*, as_json: bool, **values: Any) -> None:
         if as_json:
             with _printed_as_json(name):
@@ -52,10 +45,7 @@ def with_json(name: str, run: Callable[..., None]) -> Callable[..., None]:
         else:
             run(**values)
 
-    parameters = [*(parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in given.parameters.values()), flag]
-    vars(either)["__signature__"] = given.replace(parameters=parameters)
-    either.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return either
+    return with_parameters(either, run, FLAG)
 
 
 @contextmanager

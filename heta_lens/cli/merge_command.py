@@ -24,5 +24,5 @@ def merge_shards(
         from heta_lens.evaluation.shard_merging import merge
 
         count = merge(folder.expanduser(), [shard.expanduser() for shard in shards or ()], partial=partial)
-        add(folder=folder, results=count)
-        say(f"{count} results: {folder}")
+        add(folder=folder, merged=count)
+        say(f"{count} results of methods on prompts: {folder}")

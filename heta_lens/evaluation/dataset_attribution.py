@@ -7,15 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from heta_lens.data.prompt_sources import Source, prompts
-from heta_lens.evaluation.engines.worker_setup import loaded
 from heta_lens.evaluation.engines.workers import Workers
 from heta_lens.evaluation.kept_scores import SCORES, KeptScores, load_scores
 from heta_lens.evaluation.method_with_options import Entry
+from heta_lens.evaluation.prompt_drawing import drawn
 from heta_lens.evaluation.runner import HERE, evaluate
 from heta_lens.evaluation.shards import Shard
-from heta_lens.model.prompt_encoding import next_word
-
-NEEDS_MODEL = "longra"  # the suite of what a model answers with the distraction and without
 
 
 def attribute_dataset(
@@ -63,10 +60,8 @@ def attribute_dataset(
         scores["prompts-0", "heta"].plot()
     """
     entries = [Entry.read(method) for method in ([methods] if isinstance(methods, str) else methods)]
-    if source == NEEDS_MODEL:
-        model = loaded(model) if workers.here else model
-        options = {"says": partial(next_word, loaded(model)), **options}
-    instances = prompts(source, fields=fields, split=split, limit=limit, seed=seed, **options)
+    draw = partial(prompts, source, fields=fields, split=split, limit=limit, seed=seed, **options)
+    instances, model = drawn(source, model, workers, draw)
     folder = Path(out).expanduser()
     how = {"facts": facts, "progress": progress, "retry_failed": retry_failed, "workers": workers, "shard": shard}
     evaluate(model, instances, entries, (), folder, **how)

@@ -1,4 +1,4 @@
-"""One writer at a time for a folder of results; a second is told who the first is.
+"""One writer at a time for a folder of results; a second is refused, with the name of the first.
 
 The operating system releases the lock with the process. On a file system without locks, a file stands for it, which is
 taken over if its process, on the same machine, has ended; nobody can know that of a process on another machine.

@@ -98,6 +98,11 @@ class GivenScores:
         return shared_out(self.scores, moved, places)
 
 
+def is_given(recipe: Mapping[str, Any]) -> bool:
+    """Whether a method of ``run.json`` was never run here, as `GivenMethod.recipe` says."""
+    return {"scores", "digest"} <= (recipe.get("options") or {}).keys()
+
+
 @dataclass(frozen=True)
 class GivenMethod:
     """A method of which only scores are there: it is evaluated like one, as far as it need not run again."""

@@ -1,4 +1,4 @@
-"""One prompt of an evaluation: asked once, explained by every method that is left, and each explanation evaluated."""
+"""One prompt of an evaluation: one forward, an explanation by every method that is left, and the metrics of each."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence

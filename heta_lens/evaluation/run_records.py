@@ -78,7 +78,7 @@ class Record:
     errors: Mapping[str, str] = field(default_factory=dict)
     evaluation: str = ""
     hvps: int = 0
-    """Products with the Hessian, each of which ``backwards`` counts twice."""
+    """Hessian–vector products, each of which is also two of the ``backwards``."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "degenerate", tuple(self.degenerate))  # which JSON has as a list
@@ -91,8 +91,8 @@ class Record:
 
     @property
     def worth(self) -> int:
-        """In plain forwards: a backward, and a product, take as long as two."""
-        return self.forwards + 2 * (self.backwards - 2 * self.hvps) + 2 * self.hvps
+        """In plain forwards: a backward counts as two, and so does an HVP, although it is two backwards."""
+        return self.forwards + 2 * self.backwards - 2 * self.hvps
 
     @property
     def key(self) -> tuple[str, str]:

@@ -1,5 +1,6 @@
 """Makes one evaluation of its shards."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -38,18 +39,20 @@ def merge(folder: Path, parts: Sequence[Path] = (), *, partial: bool = False) ->
         parts: the folders of its shards; by default those inside the folder.
         partial: merge what there is, although shards are missing or not finished.
     """
-    found = [*parts] or sorted(path for path in folder.glob(FOLDERS) if path.is_dir())
-    if not found:
+    folders = [*parts] or sorted(path for path in folder.glob(FOLDERS) if path.is_dir())
+    if not folders:
         raise ValueError(f"{folder} holds no shards: heta-lens evaluate … --shard 0/2 --out {folder} makes the first")
-    _check_alike([_part(each, read=False) for each in found])  # before anything is locked or made
+    _check_alike([_part(each, read=False) for each in folders])  # before anything is locked or made
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as locks:
-        for each in (folder, *found):
+        for each in (folder, *folders):
             locks.enter_context(locked(each))
-        shards = [_part(each) for each in found]
+        shards = [_part(each) for each in folders]
         whole = _whole(folder, shards)
-        if (lacking := [*_lacking(shards, len(whole["methods"]))]) and not partial:
-            raise ValueError(f"{'; '.join(lacking)}: run what is missing, or add --partial (partial=True)")
+        if lacking := "; ".join(_lacking(shards, len(whole["methods"]))):
+            if not partial:
+                raise ValueError(f"{lacking}: run what is missing, or add --partial (partial=True)")
+            warnings.warn(f"merged what there is: {lacking}", stacklevel=2)
         return _write(folder, whole, shards)
 
 

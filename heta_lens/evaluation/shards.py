@@ -8,7 +8,7 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 
-FORM = re.compile(r"(\d+(?=/)|auto)(?:/(\d+))?")
+FORM = re.compile(r"(\d+|auto)/(\d+)")
 FOLDERS = "shard-*-of-*"
 STEP = "SLURM_ARRAY_TASK_STEP"
 SCHEDULERS = (  # by their variables: which of how many, and the number of the first
@@ -34,13 +34,13 @@ class Shard:
         """``"0/3"``; ``"auto/3"``, whose number the scheduler that started this process says in its environment; or
         ``"auto"``, of which it also says of how many.
         """
+        if written == "auto":
+            return cls._scheduled(environment)
         match = FORM.fullmatch(written)
         if match is None:
             raise ValueError(f"shard={written!r} is not of the form 0/3, nor auto/3, nor auto")
         which, count = match.groups()
-        if which != "auto":
-            return cls(int(which), int(count))
-        return cls(_scheduled_number(environment), int(count)) if count else cls._scheduled(environment)
+        return cls(_scheduled_number(environment) if which == "auto" else int(which), int(count))
 
     @classmethod
     def _scheduled(cls, environment: Mapping[str, str]) -> "Shard":

@@ -20,7 +20,7 @@ class OverBudget(ValueError):
 
 
 def worth(method: Method, prediction: Prediction) -> int:
-    """How many plain forwards a method takes at most; a backward, or a product with the Hessian, counts as two.
+    """How many plain forwards a method takes at most; a backward, or an HVP, counts as two.
 
     As what a run took is counted: a copy of the prompt that is run only in part counts as a whole one.
     """

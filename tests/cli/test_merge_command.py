@@ -18,7 +18,7 @@ def test_shards_of_two_commands_are_merged(tmp_path: Path) -> None:
     assert missing.exit_code == 2 and "shard 1/2 is missing" in missing.output
     assert run(*command, "--shard", "1/2").exit_code == 0
     merged = run("merge", out)
-    assert merged.exit_code == 0 and f"3 results: {out}" in merged.output.replace("\n", "")
+    assert merged.exit_code == 0 and f"3 results of methods on prompts: {out}" in merged.output.replace("\n", "")
     assert len(load_scores(out)) == 3
     report = run("report", out)
     assert report.exit_code == 2 and "names no metrics" in report.output

@@ -1,4 +1,4 @@
-"""One writer at a time: a second is told who the first is, and nobody has to clear away what a dead one left."""
+"""One writer at a time: a second is refused with the name of the first, and nothing of a dead one has to be removed."""
 
 import errno
 import json

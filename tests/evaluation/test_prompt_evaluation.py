@@ -1,4 +1,4 @@
-"""One prompt of an evaluation: asked once for all methods, and what fails stops nothing."""
+"""One prompt of an evaluation: one forward serves all methods, and what fails stops nothing."""
 
 from collections import Counter
 

@@ -19,7 +19,7 @@ from heta_lens.evaluation.engines.scheduling import Died, Finished, News
 from heta_lens.evaluation.engines.worker_setup import WorkerSetup
 from heta_lens.evaluation.prompt_evaluation import Task
 
-PATIENCE = 5.0  # seconds for a process to end, once its connection is closed or it was told to
+PATIENCE = 5.0  # seconds for a process to end, once its connection is closed or it is terminated
 KILLED = {signal.SIGKILL: "as the system does when memory is short"} if hasattr(signal, "SIGKILL") else {}
 
 
@@ -113,11 +113,11 @@ def _check_importable(setup: WorkerSetup) -> None:
         raise ValueError(f"workers cannot be started by a program that is in no file ({program}): put it into one")
     ways = "give its name, a folder, or a function of a module"
     if program is None and getattr(setup.load, "__module__", None) == "__main__":
-        raise ValueError(f"workers cannot be told how to load the model, because its function is in no file: {ways}")
+        raise ValueError(f"workers cannot load the model by a function that is in no file: {ways}")
     try:
         pickle.dumps(setup)
     except Exception as error:
-        raise ValueError(f"workers cannot be told how to load the model ({error}): {ways}") from None
+        raise ValueError(f"workers cannot load the model this way ({error}): {ways}") from None
 
 
 # ------------------------------------------------------------------------------------------------------ in the worker

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from math import ceil, isnan
 from pathlib import Path
 from statistics import fmean, median
@@ -50,15 +51,15 @@ class Leaderboard:
     @classmethod
     def of(cls, folders: Sequence[Path]) -> "Leaderboard":
         """Of folders whose evaluations have the same reference."""
-        paths = [folder.resolve() for folder in folders]
-        if repeated := sorted({str(path) for path in paths if paths.count(path) > 1}):
-            raise ValueError(f"{', '.join(repeated)} is there more than once")
         summaries = [summary(folder) for folder in folders]
+        for (folder, mine), (other, its) in combinations(zip(folders, summaries, strict=True), 2):
+            if mine.run == its.run:
+                raise ValueError(f"{folder} and {other} hold the same evaluation, which would count twice: give one")
         references = {each.reference: folder for each, folder in zip(summaries, folders, strict=True)}
         if len(references) > 1:
             which = "; ".join(f"{name} in {folder}" for name, folder in references.items())
             raise ValueError(f"the evaluations compare methods with different ones ({which}): evaluate one in all")
-        names = _names([_title(each) for each in summaries], paths)
+        names = _names([_title(each) for each in summaries], [folder.resolve() for folder in folders])
         return cls(dict(zip(names, summaries, strict=True)), *references)
 
     @cached_property
@@ -83,12 +84,12 @@ class Leaderboard:
             for (metric, method), cell in of.cells.items()
             if cell.difference is not None and cell.difference.n
         }
-        found = [
+        comparisons = [
             Comparison(*key, self.runs[key[0]].metrics[key[1]].gains(each.value), self._p(key, each, len(apart)))
             for key, each in apart.items()
         ]
-        p_values = corrected([each.p for each in found])
-        return {each[:3]: each._replace(p=p) for each, p in zip(found, p_values, strict=True)}
+        p_values = corrected([each.p for each in comparisons])
+        return {each[:3]: each._replace(p=p) for each, p in zip(comparisons, p_values, strict=True)}
 
     def _p(self, key: tuple[str, str, str], difference: Difference, comparisons: int) -> float:
         """The p of one of so many comparisons; with more draws where fewer could not tell it from chance."""
@@ -227,7 +228,10 @@ def _legend(board: Leaderboard) -> Iterator[str]:
         f"Better, worse ({BETTER}, {WORSE} below): than {board.reference}, p < {SIGNIFICANT:g} after Holm's correction "
         f"for all {count} comparisons. Everything else may be chance."
     )
-    yield "Forwards: what a prompt takes, a backward counted as two. Medians over prompts, then over evaluations."
+    yield (
+        "Forwards: what a prompt takes, where a backward, or a Hessian–vector product, counts as two. Medians over "
+        "prompts, then over evaluations."
+    )
     yield "Metrics are not independent: several measure nearly the same, and each counts here."
 
 

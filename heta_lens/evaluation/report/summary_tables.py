@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from heta_lens.evaluation.given_scores import is_given
 from heta_lens.evaluation.report.metric_description import Measure
 from heta_lens.evaluation.report.metric_results import Cell, MetricResults
 from heta_lens.evaluation.run_records import RUN, Record, read_records, read_run
@@ -92,17 +93,12 @@ def summary(folder: Path) -> Summary:
         reference=reference,
         cells=dict(chain.from_iterable(result.cells(reference) for result in results.values())),
         best={name: best for name, result in results.items() if (best := result.best())},
-        costs=_costs([record for record in listed if not record.failed and not _given(run["methods"][record.method])]),
+        costs=_costs([record for record in listed if not (record.failed or is_given(run["methods"][record.method]))]),
         templates={record.instance: record.template for record in listed},
         correct={record.instance: record.correct for record in listed if record.correct is not None},
         by_metric=results,
         strangers=tuple(sorted({record.method for record in records} - set(methods))),
     )
-
-
-def _given(recipe: Mapping[str, Any]) -> bool:
-    """Whether only its scores were given, whose cost nobody knows."""
-    return "scores" in (recipe.get("options") or {}) and "digest" in recipe["options"]
 
 
 def _metrics(folder: Path, run: Mapping[str, Any]) -> dict[str, Measure]:

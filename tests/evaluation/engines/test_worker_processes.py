@@ -51,7 +51,7 @@ heta_lens.attribute_dataset({model}, ["A key."], "random", out="o", workers=Work
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "model", "message"),
-    [(["-c"], "load", "because its function is in no file"), (["-"], "'demo'", "a program that is in no file")],
+    [(["-c"], "load", "by a function that is in no file"), (["-"], "'demo'", "a program that is in no file")],
 )
 def test_a_program_that_workers_cannot_import_is_refused(
     words: list[str], model: str, message: str, tmp_path: Path

@@ -1,6 +1,7 @@
 """A leaderboard: every method's wins, losses and rank over several evaluations, with one correction for all."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -87,17 +88,20 @@ def test_tables_page_and_figure_are_written(board: Leaderboard, tmp_path: Path) 
 
 
 def test_evaluations_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
-    folders = [evaluation(tmp_path / name, "one", LEVELS, 10) for name in ("x", "y")]
+    folders = [evaluation(tmp_path / name, "one", LEVELS, n) for n, name in enumerate(("x", "y"), 10)]
     assert [*Leaderboard.of(folders).runs] == ["one on m [x]", "one on m [y]"]
-
-
-def test_folders_of_one_name_are_told_apart_by_their_paths_and_none_is_given_twice(tmp_path: Path) -> None:
-    for parent in ("x", "y"):
+    for parent in ("a", "b"):
         (tmp_path / parent).mkdir()
-    folders = [evaluation(tmp_path / parent / "run", "one", LEVELS, 10) for parent in ("x", "y")]
+    folders = [evaluation(tmp_path / parent / "run", "one", LEVELS, n) for n, parent in enumerate(("a", "b"), 10)]
     assert [*Leaderboard.of(folders).runs] == [f"one on m [{folder}]" for folder in folders]
-    with pytest.raises(ValueError, match="run is there more than once"):
-        Leaderboard.of([*folders, tmp_path / "x" / ".." / "x" / "run"])
+
+
+def test_one_evaluation_does_not_count_twice(tmp_path: Path) -> None:
+    folder = evaluation(tmp_path / "x", "one", LEVELS, 10)
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    for twice in ([folder, copy], [folder, tmp_path / "copy" / ".." / "x"]):
+        with pytest.raises(ValueError, match="hold the same evaluation, which would count twice: give one"):
+            Leaderboard.of(twice)
 
 
 def test_a_clear_difference_counts_among_any_number_of_comparisons(tmp_path: Path) -> None:
