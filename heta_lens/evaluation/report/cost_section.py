@@ -16,7 +16,8 @@ def cost_section(results: Summary, metric: Measure, drawn: Figure) -> Iterator[B
     yield Heading("Cost")
     yield Paragraph(
         "Medians per prompt (worth: a backward, or a Hessian–vector product, counts as two forwards); seconds also "
-        "with the 10th and 90th percentile. Seconds depend on the machine and differ from run to run; nothing above does."
+        "with the 10th and 90th percentile. Seconds depend on the machine and differ from run to run; nothing above "
+        "does."
     )
     yield drawn
     if hidden := [method for method in results.methods if method not in placed(results, metric)]:
