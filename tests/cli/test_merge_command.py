@@ -21,4 +21,4 @@ def test_shards_of_two_commands_are_merged(tmp_path: Path) -> None:
     assert merged.exit_code == 0 and f"3 results of methods on prompts: {out}" in merged.output.replace("\n", "")
     assert len(load_scores(out)) == 3
     report = run("report", out)
-    assert report.exit_code == 2 and "names no metrics" in report.output
+    assert report.exit_code == 2 and "holds scores and no metrics" in report.output

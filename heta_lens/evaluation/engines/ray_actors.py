@@ -49,7 +49,7 @@ class RayActors:
         try:
             self._check_room()
         except ValueError:
-            self.stop(())
+            self.stop((), ())
             raise
 
     def _begin(self) -> None:
@@ -104,8 +104,8 @@ class RayActors:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
             return RuntimeError(lines[-1]) if "creation task" in lines[0] else Died(lines[0])
 
-    def stop(self, members: Iterable[Any]) -> None:
-        for member in members:
+    def stop(self, idle: Iterable[Any], busy: Iterable[Any]) -> None:
+        for member in (*idle, *busy):
             self._ray.kill(member)
         if self._begun:
             self._ray.shutdown()

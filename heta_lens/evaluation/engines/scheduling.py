@@ -45,7 +45,7 @@ class Crew(Protocol[Member]):
         """Waits until at least one of these has news."""
         ...
 
-    def stop(self, members: Iterable[Member]) -> None: ...
+    def stop(self, idle: Iterable[Member], busy: Iterable[Member]) -> None: ...
 
 
 @dataclass
@@ -92,7 +92,7 @@ class Pool(Generic[Member]):
                 deque(self._heard(member, news, deque()), maxlen=0)
 
     def stop(self) -> None:
-        self.crew.stop([*self.busy, *self.idle])
+        self.crew.stop(self.idle, self.busy)
 
     def outcomes(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
         """What every method gave on every prompt, in the order in which they are finished."""

@@ -6,6 +6,7 @@ import pickle
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -80,16 +81,24 @@ class WorkerProcesses:
             self._numbers.discard(member.number)  # for the one that takes its place, and its GPU
             return member.death()
 
-    def stop(self, members: Iterable[WorkerProcess]) -> None:
-        members = [*members]
-        for member in members:
+    def stop(self, idle: Iterable[WorkerProcess], busy: Iterable[WorkerProcess]) -> None:
+        """Those that are idle end by themselves, and so leave nothing behind; the others are terminated."""
+        idle, busy = [*idle], [*busy]
+        for member in (*idle, *busy):
             member.connection.close()
+        for member in busy:
             member.process.terminate()
-        for member in members:
-            member.process.join(PATIENCE)
-            if member.process.is_alive():
-                member.process.kill()
-                member.process.join(PATIENCE)
+        for member in (stuck := _alive([*idle, *busy], PATIENCE)):
+            member.process.kill()
+        _alive(stuck, PATIENCE)
+
+
+def _alive(members: Iterable[WorkerProcess], seconds: float) -> list[WorkerProcess]:
+    """Those that have not ended after so long."""
+    until = time.monotonic() + seconds
+    for member in (members := [*members]):
+        member.process.join(max(0.0, until - time.monotonic()))
+    return [member for member in members if member.process.is_alive()]
 
 
 @contextmanager

@@ -74,9 +74,11 @@ class Summary:
 def summary(folder: Path) -> Summary:
     """The summary of a folder, whether or not its evaluation is finished."""
     run, records = read_run(folder), read_records(folder)
-    for part in ("methods", "metrics"):
-        if not run.get(part):
-            raise ValueError(f"{folder / RUN} names no {part}: begin again in another folder")
+    if not run.get("methods"):
+        raise ValueError(f"{folder / RUN} names no methods: begin again in another folder")
+    if not run.get("metrics"):
+        way = f"heta-lens evaluate … --scores {folder} --out … evaluates them"
+        raise ValueError(f"{folder} holds scores and no metrics: {way}")
     methods, metrics = tuple(run["methods"]), _metrics(folder, run)
     listed = [record for record in records if record.method in run["methods"]]
     reference = next((label for label, recipe in run["methods"].items() if recipe["method"] == "heta"), methods[0])

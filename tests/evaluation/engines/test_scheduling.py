@@ -54,8 +54,8 @@ class FakeCrew:
             self.at_work[first] = more
         return [(first, news)]
 
-    def stop(self, members: Iterable[int]) -> None:
-        self.stopped += members
+    def stop(self, idle: Iterable[int], busy: Iterable[int]) -> None:
+        self.stopped += [*idle, *busy]
 
 
 def worked(crew: FakeCrew, todo: list[Task], count: int = 2, retries: int = 2) -> list[Record]:

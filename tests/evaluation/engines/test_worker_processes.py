@@ -66,6 +66,17 @@ def test_a_program_that_workers_cannot_import_is_refused(
 
 
 @pytest.mark.slow
+def test_workers_that_are_idle_end_by_themselves_and_those_that_do_not_are_killed() -> None:
+    crew = WorkerProcesses(WorkerSetup(partial(load_model, "demo"), {}, 1))
+    idle, stopped = crew.start(), crew.start()
+    for member in (idle, stopped):
+        crew.news([member])
+    os.kill(stopped.process.pid or 0, signal.SIGSTOP)  # it heeds nothing but SIGKILL
+    crew.stop([idle, stopped], [])
+    assert idle.process.exitcode == 0 and stopped.process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.slow
 def test_one_that_takes_anothers_place_has_its_number() -> None:
     crew = WorkerProcesses(WorkerSetup(partial(load_model, "demo"), {}, 1))
     first, second = crew.start(), crew.start()
@@ -73,7 +84,7 @@ def test_one_that_takes_anothers_place_has_its_number() -> None:
     crew.news([first])
     third = crew.start()
     assert (first.number, second.number, third.number) == (0, 1, 0)
-    crew.stop([second, third])
+    crew.stop([], [second, third])
 
 
 @pytest.mark.slow
@@ -89,7 +100,7 @@ def test_a_death_is_told_by_its_signal() -> None:
         ((_, news),) = crew.news([member])
         assert isinstance(news, Died) and f"its process was ended by {code.name}" in news.reason
         assert ("memory is short" in news.reason) == (code == signal.SIGKILL)
-    crew.stop(members)
+    crew.stop([], [])
 
 
 def heed_interrupts() -> None:

@@ -34,7 +34,7 @@ def changed(**metrics: Mapping[str, Any]) -> dict[str, Any]:
         (lambda: changed(dsa={"better": "most", "aggregate": "mean"}), "dsa: better='most' is not one of more, less"),
         (lambda: changed(dsa={"better": "more", "aggregate": "sum"}), "dsa: aggregate='sum' is not one of mean, log_r"),
         (lambda: {**RUNS, "methods": {}}, "names no methods"),
-        (lambda: {**RUNS, "metrics": {}}, "names no metrics"),
+        (lambda: {**RUNS, "metrics": {}}, "holds scores and no metrics"),
     ],
 )
 def test_a_folder_that_makes_no_sense_is_refused(
