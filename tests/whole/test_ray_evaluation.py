@@ -54,7 +54,9 @@ def values(folder: Path) -> dict[Any, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("prompts", [12, pytest.param(200, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "prompts", [pytest.param(12, marks=pytest.mark.thorough), pytest.param(200, marks=pytest.mark.nightly)]
+)
 def test_a_killed_worker_and_a_killed_driver_change_no_result(prompts: int, tmp_path: Path) -> None:
     folder, log = tmp_path / "ray", tmp_path / "log"
     with log.open("w") as out, subprocess.Popen(command(folder, prompts), stdout=out, stderr=out, text=True) as driver:

@@ -17,6 +17,7 @@ from heta_lens.evaluation.kept_scores import load_scores
 from heta_lens.evaluation.run_records import read_records
 
 ENGINES = ["local", "ray"]
+RAY_RARELY = ["local", pytest.param("ray", marks=pytest.mark.thorough)]  # which starts a cluster, again and again
 METHODS = "leave_one_out", "lime samples=20", "random", "recency"
 DEADLY = """
 import os, pathlib, signal
@@ -68,7 +69,7 @@ def test_workers_have_the_results_of_one_process_bit_for_bit(engine: Any, expect
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", RAY_RARELY)
 def test_a_killed_worker_costs_one_method_of_a_prompt_and_nothing_else(
     engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,7 +90,7 @@ def test_a_killed_worker_costs_one_method_of_a_prompt_and_nothing_else(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", RAY_RARELY)
 def test_what_is_wrong_with_a_model_is_raised_here(
     engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
