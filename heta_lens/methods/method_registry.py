@@ -21,6 +21,8 @@ BUILT_IN = {
     "gradient_norm": "gradient.gradient_norm:GradientNorm",
     "grad_cam": "gradient.grad_cam:GradCam",
     "attn_lrp": "gradient.attn_lrp:AttnLrp",
+    "gim": "gradient.gim:Gim",
+    "jacobian_scope": "gradient.jacobian_scope:JacobianScope",
     "attention_rollout": "attention.attention_rollout:AttentionRollout",
     "attention_last": "attention.attention_last:AttentionLast",
     "attention_norm": "attention.attention_norm:AttentionNorm",

@@ -15,7 +15,8 @@ from heta_lens.prediction.readout import Scale
 class WithMask(Method):
     """
     - ``mask``: the embedding that replaces a masked token's: ``zero``, ``mean`` (of the context), ``vocab_mean``,
-      ``pad`` (without one, the tokenizer's end of text), a token id or a vector
+      ``pad`` (without one, the tokenizer's end of text), ``space`` (the token of a blank; without one, as ``pad``), a
+      token id or a vector
     """
 
     mask: Masking = "zero"

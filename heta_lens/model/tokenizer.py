@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from heta_lens._util.text_spans import Span
 from heta_lens.model.token_matching import TAIL, Decode, Match, Spelled, appended, best_match, matches
+
+StandIn: TypeAlias = Literal["pad", "space"]
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")  # how SentencePiece names the tokens it falls back to, one per byte
@@ -114,6 +116,11 @@ class TokenizerWrapper:
         """The token that carries the least meaning: padding, or else end of text, or else unknown."""
         names = ("pad_token_id", "eos_token_id", "unk_token_id")
         return next((token for name in names if (token := getattr(self.wrapped, name, None)) is not None), None)
+
+    def stand_in(self, name: StandIn) -> int | None:
+        """The token that takes the place of others: the filler, or the first that writes a blank (else the filler)."""
+        blank = self.encoder()(" ") if name == "space" and self.wrapped is not None else []
+        return blank[0] if blank else self.filler
 
     def controls(self, ids: Iterable[int]) -> list[bool]:
         """Which ids are special tokens, those included that were added without a name, such as Gemma's end of turn."""

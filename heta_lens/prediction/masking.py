@@ -10,8 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heta_lens._util.options import check_token, is_whole
+from heta_lens.model.tokenizer import StandIn
 
-MaskName: TypeAlias = Literal["zero", "mean", "vocab_mean", "pad"]
+MaskName: TypeAlias = Literal["zero", "mean", "vocab_mean", StandIn]
 Mask: TypeAlias = MaskName | SupportsIndex | Tensor
 
 
@@ -32,16 +33,18 @@ def mask_vector(
     embeddings: Float[Tensor, "pos d"],
     table: Callable[..., Float[Tensor, "token d"]],
     size: int,
-    filler: int | None = None,
+    stand_in: Callable[[StandIn], int | None] = lambda _: None,
 ) -> Float[Tensor, "d"]:
     """The embedding that replaces a masked token's: zeros, an average, another token's, or the given one.
 
-    ``table`` returns the embeddings of some ids, or of all ``size`` there are; ``filler`` is the id that "pad" means.
+    ``table`` returns the embeddings of some ids, or of all ``size`` there are; ``stand_in`` gives the id that
+    "pad" or "space" means.
     """
-    if isinstance(mask, str) and mask == "pad":
-        if filler is None:
-            raise ValueError("mask='pad' needs a tokenizer with a padding, end or unknown token: give a token id")
-        mask = filler
+    if isinstance(mask, str) and (mask == "pad" or mask == "space"):
+        token = stand_in(mask)
+        if token is None:
+            raise ValueError(f"mask={mask!r} needs a tokenizer with a padding, end or unknown token: give a token id")
+        mask = token
     if isinstance(mask, Tensor):
         if len(mask) != embeddings.shape[1]:
             raise ValueError(f"mask has {len(mask)} entries; this model's embeddings have {embeddings.shape[1]}")

@@ -116,8 +116,8 @@ class Prediction(TargetReading):
 
     def mask_vector(self, mask: Mask) -> Float[Tensor, "d"]:
         """The embedding that replaces a masked token's."""
-        adapter = self.adapter
-        return mask_vector(mask, self.embeddings, adapter.embedding_table, adapter.vocabulary, adapter.tokenizer.filler)
+        of = self.adapter
+        return mask_vector(mask, self.embeddings, of.embedding_table, of.vocabulary, of.tokenizer.stand_in)
 
     def alone(self, start: int, stop: int) -> "Prediction":
         """The same target, explained by a part of the context as if nothing were around it."""

@@ -59,9 +59,9 @@ def effects(
     - ``resid_patch``: what enters ``layer`` at these positions; the rest of the run follows.
     - ``input``: their embeddings; the rest of the run follows.
 
-    ``mask`` is what a masked token's embedding becomes (``zero``, ``mean``, ``vocab_mean``, ``pad``, a token id or a
-    vector), ``scale`` what g is, ``batch`` how many copies of the context run at once; ``groups`` are the single
-    positions by default. ``done`` is called with the number of groups that were just done.
+    ``mask`` is what a masked token's embedding becomes (``zero``, ``mean``, ``vocab_mean``, ``pad``, ``space``, a
+    token id or a vector), ``scale`` what g is, ``batch`` how many copies of the context run at once; ``groups`` are the
+    single positions by default. ``done`` is called with the number of groups that were just done.
     """
     check_patch(prediction, how, mask, layer, reference, patterns)
     check_reading(scale, batch)

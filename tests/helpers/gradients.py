@@ -11,6 +11,7 @@ from helpers.asking import predict
 from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Method
 from heta_lens.model.batching import Batches
+from heta_lens.model.tokenizer import TokenizerWrapper
 from heta_lens.prediction.prediction import Prediction
 
 N, TARGET, OTHER = 7, 7, 20
@@ -79,7 +80,7 @@ class Toy(Prediction):
 
     @property
     def adapter(self) -> Any:
-        return SimpleNamespace(embedding_table=list, vocabulary=0, tokenizer=SimpleNamespace(bos=None, filler=None))
+        return SimpleNamespace(embedding_table=list, vocabulary=0, tokenizer=TokenizerWrapper(None))
 
     def logits_from(self, start: int = 0, layer: int | None = None) -> Any:  # noqa: ARG002
         return lambda states: torch.stack([self.g(torch.cat([self.embeddings[:start], some])) for some in states])[

@@ -237,3 +237,12 @@ def test_control_tokens_are_special_whether_they_have_a_name_or_not() -> None:
     assert TokenizerWrapper(tokenizer).controls(ids) == [True, True, False, False]
     assert TokenizerWrapper(tokenizer).special(ids) == [True, False, False, False]
     assert TokenizerWrapper(None).controls([0, 1]) == [False, False]
+
+
+def test_what_stands_in_for_other_tokens() -> None:
+    plain = TokenizerWrapper(zoo.tokenizer())
+    blank = plain.stand_in("space")
+    assert blank is not None and plain.decode([blank]) == " " and plain.stand_in("pad") == plain.filler != blank
+    words = TokenizerWrapper(zoo.whole_words())  # none of which is a blank
+    assert words.stand_in("space") == words.stand_in("pad") == words.filler
+    assert TokenizerWrapper(None).stand_in("space") is None

@@ -19,10 +19,17 @@ def table(ids: Sequence[int] | None = None) -> Tensor:
 
 @pytest.mark.parametrize(
     ("mask", "expected"),
-    [("zero", [0, 0]), ("mean", [2, 3]), ("vocab_mean", [30, 40]), ("pad", [50, 60]), (1, [30, 40])],
+    [
+        ("zero", [0, 0]),
+        ("mean", [2, 3]),
+        ("vocab_mean", [30, 40]),
+        ("pad", [50, 60]),
+        ("space", [30, 40]),
+        (1, [30, 40]),
+    ],
 )
 def test_what_a_masked_embedding_becomes(mask: str | int, expected: list[float]) -> None:
-    assert mask_vector(mask, EMBEDDINGS, table, 3, filler=2).tolist() == expected  # type: ignore[arg-type]
+    assert mask_vector(mask, EMBEDDINGS, table, 3, {"pad": 2, "space": 1}.get).tolist() == expected  # type: ignore[arg-type]
 
 
 def test_each_copy_has_one_masked_position() -> None:

@@ -18,7 +18,7 @@ N, TARGET, OTHER = 5, 7, 9
         ({"how": "output"}, "how='output' is not one of 'edge_patch', 'resid_patch', 'input'"),
         ({"patterns": "live"}, "patterns='live' is not one of 'frozen', 'recomputed'"),
         ({"scale": "nats"}, "scale='nats' is not one of 'log_prob'"),
-        ({"mask": "none"}, "mask='none' is not one of zero, mean, vocab_mean, pad, a token id"),
+        ({"mask": "none"}, "mask='none' is not one of zero, mean, vocab_mean, pad, space, a token id"),
         ({"mask": torch.zeros(3)}, "mask has 3 entries; this model's embeddings have 8"),
         ({"mask": torch.full((8,), torch.nan)}, "the effect of group 0 is nan"),
         ({"batch": 0}, "batch=0 must be at least 1"),

@@ -1,24 +1,28 @@
-"""AttnLRP against plain re-implementations of three families, in which every rule is spelled out."""
+"""AttnLRP and its relatives against plain re-implementations of three families."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu, silu
 
 from helpers import zoo
 from helpers.asking import busy, plain_embeddings, plain_log_probs, predict, relative
-from heta_lens.methods.gradient.attn_lrp import AttnLrp, rules
+from helpers.relevance_oracles import Rules, relevances
+from heta_lens.methods.gradient.attn_lrp import RULES, AttnLrp
+from heta_lens.methods.gradient.backward_rules import rules
 
 N, TARGET, FOIL = 9, 7, 20
-SHARES = {"attn_lrp": (0.25, 0.25, 0.5, 0.5, 0.5), "cp_lrp": (0.0, 0.0, 1.0, 0.0, 1.0)}
-"""Of the gradients of queries, keys, values, a gate and what it multiplies."""
+PLAIN = {
+    "attn_lrp": Rules(query=0.25, key=0.25, value=0.5, gate=0.5, other=0.5),
+    "cp_lrp": Rules(query=0, key=0, value=1, gate=0, other=1),
+    "relp": Rules(query=1, key=1, value=1, gate=0.5, other=0.5),
+}
 
-RULE = pytest.mark.parametrize("rule", ["attn_lrp", "cp_lrp"])
+RULE = pytest.mark.parametrize("rule", PLAIN)
 FAMILY = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
 ALL = pytest.mark.parametrize("build", zoo.models("^(?!.*(gemma2|gptoss)$)"))
 ONE_EACH = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
@@ -26,114 +30,6 @@ ONE_EACH = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
 
 def scores(model: Any, target: Any = TARGET, **options: Any) -> Tensor:
     return AttnLrp(**options)(predict(model, zoo.prompt(model, N), target)).scores
-
-
-# --------------------------------------------------------------------------- three families, with all rules written out
-def passing(value: Tensor, share: float) -> Tensor:
-    return share * value + (1 - share) * value.detach()
-
-
-def normalised(x: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """With a bias it is a layer norm, which takes the mean away too."""
-    x = x if bias is None else x - x.mean(-1, keepdim=True)
-    result = x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt().detach() * weight
-    return result if bias is None else result + bias
-
-
-def activated(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    return x * (function(x) / (x + 1e-10)).detach()
-
-
-def rotated(x: Tensor, dimensions: int, adjacent: bool) -> Tensor:
-    """The first dimensions of every head ``[pos, head, d_head]``, in pairs of neighbours or of halves."""
-    out = x.clone()
-    half = dimensions // 2
-    for pair in range(half):
-        one, two = (2 * pair, 2 * pair + 1) if adjacent else (pair, pair + half)
-        angles = torch.arange(len(x), dtype=x.dtype)[:, None] * 10000 ** (-2 * pair / dimensions)
-        out[..., one] = x[..., one] * angles.cos() - x[..., two] * angles.sin()
-        out[..., two] = x[..., one] * angles.sin() + x[..., two] * angles.cos()
-    return out
-
-
-def attended(query: Tensor, key: Tensor, value: Tensor, shares: tuple[float, ...]) -> Tensor:
-    """``[pos, head, d_head]`` each; keys and values may have fewer heads, shared by neighbours."""
-    n, heads, d_head = query.shape
-    query, key, value = (passing(one, share) for one, share in zip((query, key, value), shares, strict=False))
-    mixed = []
-    for head in range(heads):
-        group = head * key.shape[1] // heads
-        table = query[:, head] @ key[:, group].T / d_head**0.5
-        table = table.masked_fill(torch.ones(n, n).triu(1).bool(), float("-inf"))
-        mixed.append(table.softmax(-1) @ value[:, group])
-    return torch.cat(mixed, -1)
-
-
-def gpt2_logits(weights: dict[str, Tensor], config: Any, e: Tensor, shares: tuple[float, ...], still: int) -> Tensor:
-    x = e + weights["transformer.wpe.weight"][: len(e)]
-    for layer in range(config.n_layer):
-        at = f"transformer.h.{layer}."
-        h = normalised(x, config.layer_norm_epsilon, weights[at + "ln_1.weight"], weights[at + "ln_1.bias"])
-        joint = h @ weights[at + "attn.c_attn.weight"] + weights[at + "attn.c_attn.bias"]
-        qkv = [one.reshape(len(e), config.n_head, -1) for one in joint.chunk(3, -1)]
-        x = x + attended(*qkv, shares) @ weights[at + "attn.c_proj.weight"] + weights[at + "attn.c_proj.bias"]
-        h = normalised(x, config.layer_norm_epsilon, weights[at + "ln_2.weight"], weights[at + "ln_2.bias"])
-        before = h @ weights[at + "mlp.c_fc.weight"] + weights[at + "mlp.c_fc.bias"]
-        after = activated(before, lambda x: gelu(x, approximate="tanh"))
-        after = after.detach() if layer == still else after
-        x = x + after @ weights[at + "mlp.c_proj.weight"] + weights[at + "mlp.c_proj.bias"]
-    x = normalised(x, config.layer_norm_epsilon, weights["transformer.ln_f.weight"], weights["transformer.ln_f.bias"])
-    return x[-1] @ weights["lm_head.weight"].T
-
-
-def gptj_logits(weights: dict[str, Tensor], config: Any, e: Tensor, shares: tuple[float, ...], still: int) -> Tensor:
-    x = e
-    for layer in range(config.n_layer):
-        at = f"transformer.h.{layer}."
-        h = normalised(x, config.layer_norm_epsilon, weights[at + "ln_1.weight"], weights[at + "ln_1.bias"])
-        heads = [h @ weights[f"{at}attn.{of}_proj.weight"].T for of in "qkv"]
-        query, key, value = (one.reshape(len(e), config.n_head, -1) for one in heads)
-        query, key = (rotated(one, config.rotary_dim, adjacent=True) for one in (query, key))
-        attention = attended(query, key, value, shares) @ weights[at + "attn.out_proj.weight"].T
-        before = h @ weights[at + "mlp.fc_in.weight"].T + weights[at + "mlp.fc_in.bias"]
-        after = activated(before, lambda x: gelu(x, approximate="tanh"))
-        after = after.detach() if layer == still else after
-        x = x + attention + after @ weights[at + "mlp.fc_out.weight"].T + weights[at + "mlp.fc_out.bias"]
-    x = normalised(x, config.layer_norm_epsilon, weights["transformer.ln_f.weight"], weights["transformer.ln_f.bias"])
-    return x[-1] @ weights["lm_head.weight"].T + weights["lm_head.bias"]
-
-
-def llama_logits(weights: dict[str, Tensor], config: Any, e: Tensor, shares: tuple[float, ...], still: int) -> Tensor:
-    x = e
-    for layer in range(config.num_hidden_layers):
-        at = f"model.layers.{layer}."
-        h = normalised(x, config.rms_norm_eps, weights[at + "input_layernorm.weight"])
-        d_head = config.hidden_size // config.num_attention_heads
-        heads = [h @ weights[f"{at}self_attn.{of}_proj.weight"].T for of in "qkv"]
-        query, key, value = (one.reshape(len(e), -1, d_head) for one in heads)
-        query, key = (rotated(one, d_head, adjacent=False) for one in (query, key))
-        x = x + attended(query, key, value, shares) @ weights[at + "self_attn.o_proj.weight"].T
-        h = normalised(x, config.rms_norm_eps, weights[at + "post_attention_layernorm.weight"])
-        gate = passing(activated(h @ weights[at + "mlp.gate_proj.weight"].T, silu), shares[3])
-        product = gate.detach() * passing(h @ weights[at + "mlp.up_proj.weight"].T, shares[4])
-        product = product + (gate - gate.detach()) * (h @ weights[at + "mlp.up_proj.weight"].T).detach()
-        product = product.detach() if layer == still else product
-        x = x + product @ weights[at + "mlp.down_proj.weight"].T
-    return normalised(x, config.rms_norm_eps, weights["model.norm.weight"])[-1] @ weights["lm_head.weight"].T
-
-
-LOGITS = {"gpt2": gpt2_logits, "gptj": gptj_logits, "llama": llama_logits}
-
-
-def expected(model: Any, family: str, rule: str, target: Any = TARGET, still: int = -1) -> tuple[Tensor, Tensor]:
-    """Relevances, and the log-probabilities they are of; the activation in the layer ``still`` is a constant."""
-    source = zoo.huggingface(family)
-    weights = {name: weight.detach() for name, weight in source.state_dict().items()}
-    e = plain_embeddings(model, zoo.prompt(model, N)).double().requires_grad_()
-    logits = LOGITS[family](weights, source.config, e, SHARES[rule], still)
-    asked = logits[target] if isinstance(target, int) else logits[target[0]] - logits[target[1]]
-    (gradient,) = torch.autograd.grad(asked, e)
-    return (e * gradient).sum(-1).detach(), logits.log_softmax(-1).detach()
 
 
 def exact(build: Any) -> bool:
@@ -146,7 +42,7 @@ def exact(build: Any) -> bool:
 @FAMILY
 def test_relevances_are_those_of_a_plain_implementation(build: Any, rule: str) -> None:
     model, (family, *_) = build(), build.args
-    wanted, log_probs = expected(model, family, rule)
+    wanted, log_probs = relevances(model, family, PLAIN[rule], TARGET, N)
     plain = plain_log_probs(model, zoo.prompt(model, N))(plain_embeddings(model, zoo.prompt(model, N)))
     assert (
         relative(plain.detach(), log_probs) < 1e-6
@@ -159,7 +55,7 @@ def test_a_contrast_is_the_difference_of_logits(build: Any) -> None:
     model = build()
     both = scores(model, (TARGET, FOIL))
     assert relative(both, scores(model) - scores(model, FOIL)) < 1e-6
-    assert relative(both, expected(model, build.args[0], "attn_lrp", (TARGET, FOIL))[0]) < 1e-6
+    assert relative(both, relevances(model, build.args[0], PLAIN["attn_lrp"], (TARGET, FOIL), N)[0]) < 1e-6
 
 
 @ALL
@@ -169,8 +65,8 @@ def test_every_value_stays_as_it_is(build: Any) -> None:
     adapter, states = prediction.adapter, prediction.embeddings[None]
     with prediction.running():
         clean = prediction.logits_from()(states)
-        for rule in SHARES:
-            with adapter.hooked(rules(adapter, rule)):
+        for rule in RULES.values():
+            with adapter.hooked(rules(adapter, *rule)):
                 changed = prediction.logits_from()(states.clone().requires_grad_())
             assert relative(changed.detach(), clean) < 1e-12
     assert not any(point.fwd_hooks for point in model.hook_dict.values())
@@ -240,7 +136,7 @@ def test_the_rules_differ_and_are_no_plain_gradient(build: Any) -> None:
     place = [("hook_embed", lambda live, hook: e[None])]  # noqa: ARG005
     plain = model.run_with_hooks(zoo.prompt(model, N), fwd_hooks=place)[0, -1, TARGET]
     (gradient,) = torch.autograd.grad(plain, e)
-    kinds = [scores(model), scores(model, rule="cp_lrp"), (e * gradient).sum(-1).detach()]
+    kinds = [*(scores(model, rule=rule) for rule in PLAIN), (e * gradient).sum(-1).detach()]
     assert all(relative(one, other) > 0.05 for one in kinds for other in kinds if one is not other)
 
 
@@ -251,7 +147,7 @@ def test_somebodys_hooks_stay_and_what_they_put_in_place_passes_on_nothing(build
     clean = model.run_with_cache(ids, names_filter=[name])[1][name]
     with model.hooks(fwd_hooks=[(name, lambda live, hook: clean)]):  # noqa: ARG005
         found = scores(model)
-    assert relative(found, expected(model, family, "attn_lrp", still=0)[0]) < 1e-6
+    assert relative(found, relevances(model, family, PLAIN["attn_lrp"], TARGET, N, still=0)[0]) < 1e-6
     assert relative(found, scores(model)) > 0.01
 
 

@@ -12,6 +12,7 @@ from helpers import zoo
 from helpers.asking import plain_embeddings, plain_log_probs, predict, relative
 from heta_lens._util.work_counting import Work
 from heta_lens.methods.gradient.faml import Faml, log_others
+from heta_lens.model.tokenizer import TokenizerWrapper
 from heta_lens.prediction.prediction import Prediction
 
 N, TARGET = 6, 7
@@ -30,7 +31,7 @@ class Toy(Prediction):
 
     @property
     def adapter(self) -> Any:
-        return SimpleNamespace(embedding_table=list, vocabulary=0, tokenizer=SimpleNamespace(bos=None, filler=None))
+        return SimpleNamespace(embedding_table=list, vocabulary=0, tokenizer=TokenizerWrapper(None))
 
     def log_probs_from(self, start: int = 0, stop: int | None = None, layer: int | None = None) -> Any:  # noqa: ARG002
         return lambda states: self.function(states).log_softmax(-1)

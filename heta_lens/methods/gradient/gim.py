@@ -1,0 +1,115 @@
+"""GIM, gradient interaction modifications (Edin 2025): a gradient in which attention does not hide what shares it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, ClassVar
+
+import torch
+from einops import einsum
+from jaxtyping import Float
+from torch import Tensor
+
+from heta_lens._util.options import AtLeast
+from heta_lens._util.work_counting import Work
+from heta_lens.methods.base import Scores
+from heta_lens.methods.gradient.backward_rules import (
+    Hooks,
+    at_attention,
+    at_norms,
+    live,
+    modified_gradient,
+    pass_on,
+)
+from heta_lens.methods.shared_options import WithMask
+from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.hook_sites import pattern_name, scores_name
+from heta_lens.model.hooking import Hook
+from heta_lens.model.norms_and_neurons import irregularity, neurons
+from heta_lens.prediction.masking import Masking
+from heta_lens.prediction.prediction import Prediction
+
+ROUNDING = 0.05  # of patterns in half precision; without a mask, scores are much further from their pattern
+SHARES = (1 / 4, 1 / 4, 1 / 2)  # of queries', keys' and values' gradients
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Gim(WithMask):
+    """``a_i = Σ_c (E - E')_ic G_ic``, where E' is a mask's embedding: above 0 speaks for the target.
+
+    G is the gradient of the target's logit (of a contrast, of the difference; of a set, of ``log Σ exp`` of the logits;
+    of a function, of its value) under modified rules: a softmax passes its gradient back as one at a higher temperature
+    would, so that a token that gets all of the attention has a gradient too; queries and keys pass on a quarter each,
+    and values a half; norms divide by a constant.
+
+    - ``mask``: what E' is: ``space``, the token of a blank (where there is none, as ``pad``); or as for other methods
+    - ``temperature``: of that softmax
+    - ``halve_gates``: let a gate and what it multiplies pass on a half each, as the paper's code does; the authors'
+      package leaves them as they are
+    """
+
+    mask: Masking = "space"
+    temperature: Annotated[float | int, AtLeast(1)] = 2
+    halve_gates: bool = False
+
+    name: ClassVar = "gim"
+    family: ClassVar = "gradient"
+    differentiates: ClassVar = True
+    cost: ClassVar = "F + B, changed"
+
+    def check(self, prediction: Prediction) -> None:
+        super().check(prediction)
+        unusual = irregularity(prediction.adapter)
+        if unusual:
+            raise ValueError(f"method={self.name!r} has no rule for a model that {unusual}: choose another method")
+
+    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
+        return {"forwards": 1, "backwards": 1}
+
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        change = prediction.embeddings - prediction.mask_vector(self.mask)
+        _, gradient = modified_gradient(prediction, self._rules(prediction.adapter), progress)
+        return Scores(einsum(change, gradient, "pos d, pos d -> pos"))
+
+    def _rules(self, adapter: ModelAdapter) -> Hooks:
+        hooks = [*at_norms(adapter), *at_attention(adapter, SHARES), *at_softmax(adapter, self.temperature)]
+        mlps = (neurons(adapter, layer) for layer in range(adapter.layers)) if self.halve_gates else ()
+        return [*hooks, *((mlp.after, partial(pass_on, 1 / 2)) for mlp in mlps if mlp and mlp.gated)]
+
+
+def at_softmax(adapter: ModelAdapter, temperature: float | int) -> Iterator[tuple[str, Hook]]:
+    """Patterns pass their gradient on to attention scores as a softmax of a higher temperature."""
+    sinks = bool(getattr(adapter.model.cfg, "use_attention_sinks", False))
+    for layer in range(adapter.layers):
+        noted: list[Tensor] = []
+        yield scores_name(layer), noted.append
+        yield pattern_name(layer), partial(tempered, temperature, sinks, noted, layer)
+
+
+def tempered(
+    temperature: float | int,
+    sinks: bool,
+    noted: list[Tensor],
+    layer: int,
+    pattern: Float[Tensor, "batch head query key"],
+) -> Float[Tensor, "batch head query key"]:
+    """The pattern; its gradient by scores s is ``σ ⊙ (g - ⟨g, σ⟩)``, without a 1 / T, where ``σ = softmax(s / T)``."""
+    if not noted or _apart(noted[-1], pattern, sinks):
+        raise ValueError(
+            f"method='gim' changes the softmax of attention, and this model does not show that of layer {layer}: "
+            "load it as a HookedTransformer, or choose another method, such as 'attn_lrp'"
+        )
+    scores = noted.pop()
+    if sinks:  # one more score, for what no position gets
+        rest = (1 - pattern.detach().sum(-1, keepdim=True)).clamp(min=torch.finfo(pattern.dtype).tiny)
+        total = scores.detach().logsumexp(-1, keepdim=True)
+        scores = torch.cat([scores, total + rest.log() - (-rest).log1p()], -1)
+    flatter = (scores / temperature).softmax(-1)[..., : pattern.shape[-1]]
+    return pattern.detach() + temperature * live(flatter).to(pattern)
+
+
+def _apart(scores: Tensor, pattern: Tensor, sinks: bool) -> bool:
+    """Whether the pattern is another than the softmax of the scores, as where they are shown before they are masked."""
+    softmax = scores.detach().softmax(-1)
+    total = pattern.detach().sum(-1, keepdim=True) if sinks else 1.0
+    return bool((softmax * total - pattern.detach()).abs().max() > ROUNDING)
