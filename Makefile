@@ -57,9 +57,9 @@ format: .venv/tl3/ready  ## fix style with ruff
 notebooks: .venv/tl3/ready  ## write notebooks/*.ipynb from notebooks/*.py
 	$(TL3)/jupytext --quiet --update --to ipynb --update-metadata '{"jupytext": null, "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}' notebooks/*.py
 
-oracles: .venv/tl3/ready .venv/oracles/ready .venv/beside/ready  ## compare AttnLRP and ContextCite with their authors' code
+oracles: .venv/tl3/ready .venv/oracles/ready .venv/beside/ready  ## compare methods with their authors' code
 	$(TL3)/python tests/helpers/oracles_lxt.py .venv/oracles/bin/python
-	PYTHONPATH=.venv/beside $(TL3)/python -m pytest tests/methods/perturbation/test_context_cite_oracle.py
+	PYTHONPATH=.venv/beside $(TL3)/python -m pytest $(wildcard tests/methods/*/test_*_oracle.py)
 
 demo: .venv/tl3/ready  ## explain a story in the terminal and on an HTML page
 	$(TL3)/heta-lens demo
@@ -116,7 +116,7 @@ clean:  ## remove the environments and all caches
 	.venv/oracles/bin/python -m pip install --quiet --no-deps lxt==2.1 context-cite==0.0.4
 	touch $@
 
-# Installed without spaCy and NLTK, its sentence splitters: the comparison passes sources itself.
-.venv/beside/ready: .venv/tl3/ready
-	$(TL3)/python -m pip install --quiet --no-deps --upgrade --target .venv/beside context-cite==0.0.4
+# The authors' packages without what they need: the comparisons do without their sentence splitters, plots and commands.
+.venv/beside/ready: constraints/beside.txt .venv/tl3/ready
+	$(TL3)/python -m pip install --quiet --no-deps --upgrade --target .venv/beside --requirement $<
 	touch $@

@@ -80,3 +80,15 @@ def check_ranges(name: str, ranges: Any) -> None:
     for start, stop in pairs:
         if not 0 <= start < stop:
             raise ValueError(f"{name}={ranges!r} has the pair ({start}, {stop}), which must have 0 <= start < stop")
+
+
+def check_range(name: str, span: Any) -> None:
+    """Refuse anything but such a pair, or None."""
+    try:
+        pair = None if span is None else tuple(map(index, span))
+    except TypeError:
+        pair = ()
+    if pair is not None and len(pair) != 2:
+        raise TypeError(f"{name}={span!r} must be a pair (start, stop) of positions, such as (0, 5)")
+    if pair and not 0 <= pair[0] < pair[1]:
+        raise ValueError(f"{name}={span!r} must have 0 <= start < stop")

@@ -26,6 +26,8 @@ BUILT_IN = {
     "attention_rollout": "attention.attention_rollout:AttentionRollout",
     "attention_last": "attention.attention_last:AttentionLast",
     "attention_norm": "attention.attention_norm:AttentionNorm",
+    "ifr": "attention.ifr:Ifr",
+    "flash_trace": "attention.flash_trace:FlashTrace",
     "value_zeroing": "attention.value_zeroing:ValueZeroing",
     "leave_one_out": "perturbation.leave_one_out:LeaveOneOut",
     "lime": "perturbation.lime:Lime",

@@ -62,12 +62,12 @@ class JacobianScope(Method):
             progress.add("forwards", 1)
             strengths, directions = self._directions(run)
             squares = torch.zeros_like(prediction.embeddings[:, 0])
-            for strength, direction in zip(strengths.tolist(), directions, strict=True):
+            for strength, direction in zip(map(float, strengths), directions, strict=True):
                 (pulled,) = torch.autograd.grad(run.y, run.leaf, direction, retain_graph=True)
                 squares += strength * pulled.square().sum(-1)
                 count("backwards", 1)
                 progress.add("backwards", 1)
-        facts = {"eigenvalues": strengths.tolist()} if self.scope == "fisher" else {}
+        facts = {"eigenvalues": [float(strength) for strength in strengths]} if self.scope == "fisher" else {}
         return Scores(squares if self.scope == "fisher" else squares.sqrt(), facts)
 
     def _directions(self, run: "Run") -> tuple[Float[Tensor, "rank"], Float[Tensor, "rank d"]]:
