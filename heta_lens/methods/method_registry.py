@@ -37,6 +37,7 @@ BUILT_IN = {
     "reagent": "perturbation.reagent:Reagent",
     "gilot": "generation.gilot:Gilot",
     "tdd": "hidden_states.tdd:Tdd",
+    "depass": "hidden_states.depass:DePass",
     "causal_tracing": "perturbation.causal_tracing:CausalTracing",
     "faml": "gradient.faml:Faml",
     "peering": "hidden_states.peering:Peering",

@@ -78,10 +78,27 @@ def output_weights(attention: Any, heads: int, d_head: int, dtype: torch.dtype) 
             f"W_O of a {type(attention).__name__} with quantised weights can be neither read nor run by itself: "
             "load the model as a TransformerBridge"
         )
-    projection = bare(attention.o)
+    return rearrange(run(bare(attention.o), heads * d_head, dtype), "(head d_head) d -> head d_head d", head=heads)
+
+
+@torch.no_grad()
+def read_or_run(part: Any, name: str, projection: str, width: int, dtype: torch.dtype) -> Tensor:
+    """A weight of an attention or an MLP, as TransformerLens shapes it; ``[in, out]``, if it has to be run."""
+    linear = getattr(part, projection, None)
+    weight = None if linear is None else stored(bare(linear)).get("weight")
+    if weight is not None and not is_readable(weight):
+        return run(bare(linear), width, dtype)
+    try:
+        return getattr(part, name).detach()
+    except NotImplementedError as error:
+        raise ValueError(f"{name} of a {type(part).__name__} can be neither read nor run by itself: {error}") from None
+
+
+def run(projection: Any, width: int, dtype: torch.dtype) -> Float[Tensor, "into out"]:
+    """What a linear map makes of every unit vector."""
     weight = stored(projection).get("weight")
     offloaded = hasattr(projection, "_hf_hook") and is_elsewhere(weight)  # accelerate loads it when it runs
     device = torch.device("cpu") if weight is None or offloaded else weight.device
-    units = torch.cat([torch.eye(heads * d_head), torch.zeros(1, heads * d_head)]).to(device, dtype)
+    units = torch.cat([torch.eye(width), torch.zeros(1, width)]).to(device, dtype)
     images = projection(units)  # all at once, since offloaded weights are loaded anew for each run
-    return rearrange(images[:-1] - images[-1], "(head d_head) d -> head d_head d", head=heads)
+    return images[:-1] - images[-1]

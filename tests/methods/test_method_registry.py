@@ -78,8 +78,8 @@ NEARLY = {"lime": 0.1, "context_cite": 0.1}
 WRITES = {"sea_cot"}
 """Methods that read and write text."""
 
-MOVES = {"tdd", "reagent", "sea_cot"}
-"""Methods that run other tokens, or the same ones elsewhere."""
+MOVES = {"tdd", "reagent", "sea_cot", "depass"}
+"""Methods that run other tokens, or the same ones elsewhere, or do what the model does."""
 
 DEAF = {"random", "recency"}
 """Methods that do not ask the model."""

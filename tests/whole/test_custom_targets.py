@@ -55,7 +55,7 @@ def on_scale(logits: Tensor, tokens: Iterable[int], scale: str) -> Tensor:
 
 def as_read(method: str, tokens: Iterable[int]) -> Callable[[Tensor], Tensor]:
     """The function that this method would read of these tokens."""
-    scale = "logit" if method in ("attn_lrp", "gim") else getattr(METHODS[method](), "scale", "log_prob")
+    scale = "logit" if method in ("attn_lrp", "gim", "depass") else getattr(METHODS[method](), "scale", "log_prob")
     return lambda logits: on_scale(logits, tokens, scale)
 
 
