@@ -66,6 +66,7 @@ demo: .venv/tl3/ready  ## explain a story in the terminal and on an HTML page
 
 model: .venv/tl3/ready  ## train the demo model (about an hour; interrupted runs resume)
 	$(TL3)/python -m benchmarks.demo_model.train
+	$(TL3)/heta-lens fit-at2 recall --split train --limit 300 --out heta_lens/demo_model/head_weights.safetensors
 	$(TL3)/python -m benchmarks.reasoning train
 
 bench: .venv/tl3/ready .venv/oracles/ready  ## write the tables of benchmarks/ (copied_words needs the stories3M model)

@@ -9,6 +9,7 @@ if TYPE_CHECKING:  # loaded on first use: `import heta_lens` takes no time
     from heta_lens.attribution import Attribution
     from heta_lens.evaluation.dataset_attribution import attribute_dataset
     from heta_lens.evaluation.kept_scores import KeptScores, load_scores
+    from heta_lens.methods.attention.fit_at2 import fit_at2
     from heta_lens.methods.base import Method
     from heta_lens.methods.heta.fit_weights import fit_weights
     from heta_lens.methods.heta.heta import Heta
@@ -42,6 +43,7 @@ __all__ = [
     "estimate",
     "estimate_memory",
     "evaluation",
+    "fit_at2",
     "fit_weights",
     "lean_names_filter",
     "load_demo_model",
@@ -65,6 +67,7 @@ _MODULES = {
     "attribute_dataset": "evaluation.dataset_attribution",
     **dict.fromkeys(("KeptScores", "load_scores"), "evaluation.kept_scores"),
     "estimate_memory": "methods.memory_by_dry_run",
+    "fit_at2": "methods.attention.fit_at2",
     "fit_weights": "methods.heta.fit_weights",
     **dict.fromkeys(("lean_names_filter", "names_filter"), "model.hook_sites"),
 }

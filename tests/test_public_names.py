@@ -20,6 +20,7 @@ def test_nothing_but_the_public_names_is_exported() -> None:
             "attribute_span",
             "estimate",
             "estimate_memory",
+            "fit_at2",
             "fit_weights",
             "load_demo_model",
             "load_model",

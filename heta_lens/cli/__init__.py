@@ -5,8 +5,9 @@ model is loaded, and `worker_flags` who does the work. `comma_lists` is how opti
 `prompt_arguments` which text or chat is the prompt, `suite_arguments` the options of a suite. `json_output` is what
 ``--json`` prints, `errors_and_messages` prints lines, warnings, errors and what an interrupt leaves, `failed_prompts`
 how many failed and why. `attribute_command` has ``demo`` and ``attribute``, `attribute_dataset_command`
-``attribute-dataset``, `estimate_command` ``estimate``, `evaluate_command` ``evaluate`` and ``report``, `merge_command`
-``merge``, `reproduce_command` ``reproduce``, `list_command` ``methods`` and ``metrics``.
+``attribute-dataset``, `estimate_command` ``estimate``, `evaluate_command` ``evaluate`` and ``report``,
+`fit_at2_command` ``fit-at2``, `merge_command` ``merge``, `reproduce_command` ``reproduce``, `list_command` ``methods``
+and ``metrics``.
 """
 
 from heta_lens.cli import (
@@ -14,6 +15,7 @@ from heta_lens.cli import (
     attribute_dataset_command,
     estimate_command,
     evaluate_command,
+    fit_at2_command,
     list_command,
     merge_command,
     reproduce_command,
@@ -26,6 +28,7 @@ __all__ = [
     "attribute_dataset_command",
     "estimate_command",
     "evaluate_command",
+    "fit_at2_command",
     "list_command",
     "merge_command",
     "reproduce_command",

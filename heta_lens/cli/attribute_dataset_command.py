@@ -12,10 +12,9 @@ from heta_lens.cli.errors_and_messages import errors_in_a_line, resumable, say
 from heta_lens.cli.failed_prompts import print_failures
 from heta_lens.cli.json_output import add
 from heta_lens.cli.loading_flags import facts_of, loading_options, with_loading_flags
-from heta_lens.cli.suite_arguments import OF_SUITE, suite_options
+from heta_lens.cli.suite_arguments import OF_SUITE, SOURCE, suite_options
 from heta_lens.cli.worker_flags import distribution_options, results_folder, with_worker_flags
 
-SOURCE = "A .jsonl, .json, .csv or .parquet file, hf:NAME of a data set, or a suite, such as recall."
 METHODS = "With its options, as in 'lime samples=200'; may be repeated, or with commas (heta)."
 FIELD = "Which column is which field, as in text=question; may be repeated."
 SAVE = "Also write all scores to a .parquet, .jsonl or .csv file; may be repeated."

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+SOURCE = "A .jsonl, .json, .csv or .parquet file, hf:NAME of a data set, or a suite, such as recall."
 OF_SUITE = "An option of the suite, like hops=2; may be repeated."
 INSTEAD = {
     "name": "the suite is the first argument",

@@ -26,6 +26,7 @@ BUILT_IN = {
     "attention_rollout": "attention.attention_rollout:AttentionRollout",
     "attention_last": "attention.attention_last:AttentionLast",
     "attention_norm": "attention.attention_norm:AttentionNorm",
+    "at2": "attention.at2:At2",
     "ifr": "attention.ifr:Ifr",
     "flash_trace": "attention.flash_trace:FlashTrace",
     "value_zeroing": "attention.value_zeroing:ValueZeroing",
