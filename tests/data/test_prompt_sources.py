@@ -109,6 +109,7 @@ def test_a_data_set_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         ([{"messages": CHAT, "gold": [[0, 2]]}], {}, "has messages and gold: where the characters of a chat are"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_what_is_no_source_is_refused(source: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, TypeError, OSError), match=message):
         prompts(source, **options)

@@ -8,7 +8,7 @@ result waits for more than its own writing, so a long run takes no more memory t
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from heta_lens._util.versions import versions
 from heta_lens.evaluation.prompt_evaluation import Identity, Outcome, Task
@@ -30,6 +30,7 @@ class Died(NamedTuple):
 News: TypeAlias = Identity | Outcome | Finished | Died | Exception  # an exception: it cannot do its work at all
 
 
+@runtime_checkable
 class Crew(Protocol[Member]):
     """How an engine starts workers, gives them prompts, and hears from them."""
 

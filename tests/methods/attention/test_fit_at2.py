@@ -81,6 +81,7 @@ def test_the_demo_model_is_fitted_better_than_with_equal_weights() -> None:
         ({}, "cannot be fitted to 0 predictions"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_what_cannot_be_fitted_is_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         fit_at2([], **options)

@@ -47,6 +47,7 @@ def test_a_sum_of_positions_is_one_row(build: Any) -> None:
 
 
 @BUILD
+@pytest.mark.usefixtures("unchecked")  # to be checked, a pattern is read once more
 def test_runs_are_as_many_as_there_are_said_to_be(build: Any, forwards: Any) -> None:
     model, ids = build(), zoo.prompt(build(), N)
     lean = model.run_with_cache(ids, names_filter=["hook_embed"])[1]
