@@ -7,7 +7,7 @@ from heta_lens.evaluation.report.leaderboard_figure import frontier, ranks_by_co
 
 def test_the_frontier_is_what_no_other_point_beats() -> None:
     assert frontier([(1.0, 0.5), (2.0, 0.5), (2.0, 0.2), (9.0, 0.3), (0.0, 0.9)]) == [0, 2, 4]
-    assert frontier([(1, 0.5), (1, 0.5)]) == [0, 1]  # neither beats the other
+    assert frontier([(1.0, 0.5), (1.0, 0.5)]) == [0, 1]  # neither beats the other
     grid = [*product(range(3), range(3))]
     assert [grid[place] for place in frontier([(float(x), float(y)) for x, y in grid])] == [(0, 0)]
 
