@@ -56,17 +56,19 @@ def test_a_contrast_is_the_difference_of_logits(build: Any) -> None:
     assert relative(scores(model, (TARGET, FOIL)), scores(model) - scores(model, FOIL)) < 1e-6
 
 
-def test_without_neurons_at_temperature_1_it_is_attn_lrp() -> None:
-    model = zoo.models("hooked-attn_only")[0].values[0]()
+@pytest.mark.parametrize("build", zoo.models("hooked-attn_only"))
+def test_without_neurons_at_temperature_1_it_is_attn_lrp(build: Any) -> None:
+    model = build()
     prediction = predict(model, zoo.prompt(model, N), TARGET)
     plain = AttnLrp()(prediction).scores
     assert relative(Gim(mask="zero", temperature=1)(prediction).scores, plain) < 1e-9
     assert relative(Gim(mask="zero")(prediction).scores, plain) > 0.01
 
 
-def test_a_sink_takes_part_in_the_softmax() -> None:
+@pytest.mark.parametrize("build", zoo.models("hooked-sinks"))
+def test_a_sink_takes_part_in_the_softmax(build: Any) -> None:
     """At temperature 1 the gradient is that of the model itself, sink included."""
-    model = zoo.models("hooked-sinks")[0].values[0]()
+    model = build()
     prediction = predict(model, zoo.prompt(model, N), TARGET)
     assert relative(Gim(mask="zero", temperature=1)(prediction).scores, _untempered(model)) < 1e-6
     assert relative(Gim(mask="zero")(prediction).scores, _untempered(model)) > 0.01

@@ -107,7 +107,7 @@ def test_neurons_are_shared_by_hand() -> None:
     ("family", "says"),
     [
         ("gemma2", "cannot split a model that caps its attention scores or logits"),
-        ("olmo2", r"after layer 0 its parts miss the residual stream by 8.*%, so something in it is not known"),
+        ("olmo2", r"after layer 0 its parts miss the residual stream by .*%, so something in it is not known"),
     ],
 )
 def test_what_it_does_not_know_is_refused(family: str, says: str) -> None:
