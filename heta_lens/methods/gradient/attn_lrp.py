@@ -6,9 +6,8 @@ from typing import ClassVar, Literal, TypeAlias
 from einops import einsum
 
 from heta_lens._util.work_counting import Work
-from heta_lens.methods.base import Method, Scores
-from heta_lens.methods.gradient.backward_rules import Gates, Shares, modified_gradient, rules
-from heta_lens.model.norms_and_neurons import irregularity
+from heta_lens.methods.base import Scores
+from heta_lens.methods.gradient.backward_rules import Gates, Shares, WithModifiedGradient, modified_gradient, rules
 from heta_lens.prediction.prediction import Prediction
 
 Rule: TypeAlias = Literal["attn_lrp", "cp_lrp", "relp"]
@@ -21,7 +20,7 @@ RULES: dict[Rule, tuple[Shares, Gates]] = {
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class AttnLrp(Method):
+class AttnLrp(WithModifiedGradient):
     """``a_i = Σ_c E_ic G_ic``: above 0 speaks for the target.
 
     G is the gradient of the target's logit (of a contrast, of the difference; of a set, of ``log Σ exp`` of the logits;
@@ -43,15 +42,6 @@ class AttnLrp(Method):
     family: ClassVar = "gradient"
     differentiates: ClassVar = True
     cost: ClassVar = "F + B, changed"
-
-    def check(self, prediction: Prediction) -> None:
-        super().check(prediction)
-        unusual = irregularity(prediction.adapter)
-        if unusual:
-            raise ValueError(f"method={self.name!r} has no rule for a model that {unusual}: choose another method")
-
-    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
-        return {"forwards": 1, "backwards": 1}
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
         hooks = rules(prediction.adapter, *RULES[self.rule])

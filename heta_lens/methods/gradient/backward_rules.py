@@ -1,5 +1,6 @@
 """The gradient under modified rules: hooks that leave every value of a run unchanged, and change what flows back."""
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -8,10 +9,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.work_counting import Work, count
+from heta_lens.methods.base import Method
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hook_sites import attention_inputs
 from heta_lens.model.hooking import Hook
-from heta_lens.model.norms_and_neurons import Neurons, Norm, neurons, norms
+from heta_lens.model.norms_and_neurons import Neurons, Norm, irregularity, neurons, norms
 from heta_lens.prediction.prediction import Prediction
 
 Hooks: TypeAlias = list[tuple[str, Hook]]
@@ -20,6 +22,20 @@ Gates: TypeAlias = Literal["halved", "constant"]
 Parted: TypeAlias = tuple[Tensor, Tensor]  # a value, and the one that takes its place
 
 TINY = 1e-10  # added to divisors
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WithModifiedGradient(Method):
+    """A method of one modified backward pass, of models whose parts all have a rule."""
+
+    def check(self, prediction: Prediction) -> None:
+        super().check(prediction)
+        unusual = irregularity(prediction.adapter)
+        if unusual:
+            raise ValueError(f"method={self.name!r} has no rule for a model that {unusual}: choose another method")
+
+    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
+        return {"forwards": 1, "backwards": 1}
 
 
 def modified_gradient(prediction: Prediction, hooks: Hooks, progress: Work) -> tuple[float, Float[Tensor, "pos d"]]:

@@ -1,4 +1,4 @@
-"""GIM, gradient interaction modifications (Edin 2025): a gradient in which attention does not hide what shares it."""
+"""GIM, gradient interaction modifications (Edin 2025): a gradient in which tokens that share attention all count."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Scores
 from heta_lens.methods.gradient.backward_rules import (
     Hooks,
+    WithModifiedGradient,
     at_attention,
     at_norms,
     live,
@@ -25,7 +26,7 @@ from heta_lens.methods.shared_options import WithMask
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hook_sites import pattern_name, scores_name
 from heta_lens.model.hooking import Hook
-from heta_lens.model.norms_and_neurons import irregularity, neurons
+from heta_lens.model.norms_and_neurons import neurons
 from heta_lens.prediction.masking import Masking
 from heta_lens.prediction.prediction import Prediction
 
@@ -34,7 +35,7 @@ SHARES = (1 / 4, 1 / 4, 1 / 2)  # of queries', keys' and values' gradients
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Gim(WithMask):
+class Gim(WithModifiedGradient, WithMask):
     """``a_i = Σ_c (E - E')_ic G_ic``, where E' is a mask's embedding: above 0 speaks for the target.
 
     G is the gradient of the target's logit (of a contrast, of the difference; of a set, of ``log Σ exp`` of the logits;
@@ -56,15 +57,6 @@ class Gim(WithMask):
     family: ClassVar = "gradient"
     differentiates: ClassVar = True
     cost: ClassVar = "F + B, changed"
-
-    def check(self, prediction: Prediction) -> None:
-        super().check(prediction)
-        unusual = irregularity(prediction.adapter)
-        if unusual:
-            raise ValueError(f"method={self.name!r} has no rule for a model that {unusual}: choose another method")
-
-    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
-        return {"forwards": 1, "backwards": 1}
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
         change = prediction.embeddings - prediction.mask_vector(self.mask)
