@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from math import inf
 from numbers import Real
 from operator import index
+from os import PathLike, fspath
 from types import NoneType
 from typing import Annotated, Any, Literal, TypeAlias, cast, get_args, get_origin, get_type_hints
 
@@ -226,6 +227,8 @@ def _storable(value: Any) -> Any:
     """The value as it was; of a function only its name can be kept."""
     if isinstance(value, Tensor):
         return value.detach().clone()
+    if isinstance(value, PathLike):
+        return fspath(value)
     if not callable(value):
         return value
     named = value if hasattr(value, "__qualname__") else type(value)

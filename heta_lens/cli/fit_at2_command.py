@@ -29,6 +29,7 @@ def fit_head_weights(
 ) -> None:
     """Fit the weights of a model's attention heads, which the method at2 takes: weights=FILE."""
     with errors_in_a_line(out):
+        from heta_lens._util.lazy_sequence import Lazy
         from heta_lens.data.prompt_sources import prompts
         from heta_lens.evaluation.prompt_evaluation import ask
         from heta_lens.methods.attention.fit_at2 import fit_at2
@@ -37,12 +38,13 @@ def fit_head_weights(
         options, how = suite_options(option or []), loading_options(loading)
         given = prompts(source, path=path, split=split, limit=limit, seed=seed, **options)
         ready = load_model(model, **how)
-        fitted = fit_at2((ask(ready, prompt) for prompt in given), samples=samples, seed=seed)
+        explained = Lazy(len(given), lambda number: ask(ready, given[number]))
+        fitted = fit_at2(explained, samples=samples, seed=seed)
         fitted.save(out)
         add(weights=out, **fitted.fitted)
         say(out)
         facts = fitted.fitted
         say(
-            f"attention goes with what ablations do: correlation {facts['held_out']:.2f} on prompts it was not fitted "
-            f"to, {facts['correlation']:.2f} on all {facts['prompts']}; with equal weights {facts['equal']:.2f}"
+            f"weighted attention and the effect of ablations correlate by {facts['held_out']:.2f} on held-out prompts, "
+            f"{facts['correlation']:.2f} on all {facts['prompts']}, and with equal weights by {facts['equal']:.2f}"
         )

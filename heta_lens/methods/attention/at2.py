@@ -1,4 +1,4 @@
-"""AT2 (Cohen-Wang 2025): the attention of every head, weighted by how well it told what ablations do."""
+"""AT2 (Cohen-Wang 2025): the attention of every head, with weights that were fitted to the effects of ablations."""
 
 from dataclasses import dataclass
 from os import PathLike
@@ -31,7 +31,7 @@ class At2(WithBos):
     """``a_j = Σ_lh θ_lh A^lh_Nj``: above 0 speaks for what is predicted, the same for every target.
 
     A are the attention patterns, N the position that predicts. The weights θ of heads are fitted once per model, so
-    that scores summed over what ablations leave go with how likely the answer is after them.
+    that the sum of the scores that an ablation leaves correlates with how likely the answer then is.
 
     - ``weights``: a file that ``heta-lens fit-at2`` wrote, or a tensor ``[layer, head]``; None takes those that ship
       with the demo model, and on other models equal weights, which ``diagnostics["note"]`` says

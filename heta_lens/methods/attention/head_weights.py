@@ -1,7 +1,7 @@
 """How much each attention head counts, as AT2 fits it: kept in a file, and refused by another model."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from os import PathLike
 from pathlib import Path
@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens._util.tensor_storage import load, save
+from heta_lens._util.type_checks import fits
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.loading import DEMO
 
@@ -40,13 +41,22 @@ class HeadWeights:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "HeadWeights":
-        return load(Path(path).expanduser(), KIND, VERSION, lambda value: cls(**value))
+        return load(Path(path).expanduser(), KIND, VERSION, lambda value: cls(**value), check=_check)
 
     def belongs_to(self, adapter: ModelAdapter) -> bool:
         """Whether they were fitted to this model, however it is loaded."""
         same = tuple(self.weights.shape) == (adapter.layers, int(adapter.model.cfg.n_heads))
         own = _lengths(adapter)
         return same and own.shape == self.lengths.shape and bool(((own / self.lengths - 1).abs() < ALIKE).all())
+
+
+def _check(value: dict[str, Any]) -> None:
+    for name, dimensions in (("weights", 2), ("lengths", 1)):
+        tensor = value[name]
+        if not (isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.ndim == dimensions):
+            raise ValueError(f"its {name} are no tensor of floats with {dimensions} dimensions")
+    if {*value} != {field.name for field in fields(HeadWeights)} or not fits(value["fitted"], Mapping[str, Any]):
+        raise ValueError(f"it has {', '.join(value)}")
 
 
 def _lengths(adapter: ModelAdapter) -> Float[Tensor, "token"]:

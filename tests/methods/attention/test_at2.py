@@ -44,6 +44,9 @@ def test_a_file_is_read_and_one_of_another_model_refused(tmp_path: Path) -> None
     weights = torch.linspace(-1, 1, 8, dtype=torch.float64).reshape(2, 4)
     HeadWeights.of(prediction.adapter, weights).save(file)
     assert torch.equal(At2(weights=str(file))(prediction).scores, At2(weights=weights)(prediction).scores)
+    found = At2(weights=file)(prediction)
+    found.save(tmp_path / "found")
+    assert heta_lens.Attribution.load(tmp_path / "found").options["weights"] == str(file)
     other = zoo.bridge("llama", n_layers=3)
     with pytest.raises(ValueError, match="were fitted to another model"):
         At2(weights=file)(predict(other, zoo.prompt(other, N), 7))

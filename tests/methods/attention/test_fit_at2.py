@@ -1,5 +1,6 @@
 """The fit of heads' weights: it finds the heads that matter, and is blind to the units of what it is fitted to."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,7 +9,6 @@ import torch
 import heta_lens
 from helpers import zoo
 from helpers.asking import predict, relative
-from heta_lens._util.work_counting import Work
 from heta_lens.data.prompt_sources import prompts
 from heta_lens.evaluation.prompt_evaluation import ask
 from heta_lens.methods.attention.at2 import attended
@@ -50,7 +50,7 @@ def test_correlations_are_pearsons() -> None:
 def test_an_ablation_is_a_run_with_masked_embeddings(build: Any) -> None:
     model = build()
     prediction = predict(model, zoo.prompt(model, 5), 7)
-    found = ablations(prediction, "zero", 3, 0.5, torch.Generator().manual_seed(1), Work())
+    found = ablations(prediction, "zero", 3, 0.5, torch.Generator().manual_seed(1))
     there = torch.rand(3, 5 - int(prediction.begins), generator=torch.Generator().manual_seed(1)) < 0.5
     first = int(prediction.begins)
     for row, features, log_odds in zip(there, *found, strict=True):
@@ -72,16 +72,49 @@ def test_the_demo_model_is_fitted_better_than_with_equal_weights() -> None:
     assert fitted.fitted["correlation"] > fitted.fitted["equal"] and fitted.fitted["prompts"] == 4
 
 
+def test_prompts_without_an_effect_do_not_spoil_the_others() -> None:
+    """A constant has no correlation, and its gradient must not be that of a root at 0."""
+    features = torch.cat([drawn(), torch.zeros(2, 24, 2, 3, dtype=torch.float64)])
+    log_odds = torch.cat([5 * drawn()[..., 1, 2], torch.ones(2, 24, dtype=torch.float64)])
+    weights = minimised(features, log_odds, equal(), steps=200, batch=512, seed=0)
+    assert weights.isfinite().all() and weights.argmax() == 5
+
+
+def test_one_token_prompts_leave_equal_weights() -> None:
+    model = zoo.bridge("gpt2")
+    fitted = fit_at2([predict(model, zoo.prompt(model, 1), 7)] * 3, samples=4, steps=5, progress=False)
+    assert fitted.weights.isfinite().all() and float(fitted.weights.abs().sum()) == pytest.approx(1)
+
+
+def test_predictions_are_made_one_by_one() -> None:
+    model, made = zoo.bridge("gpt2"), []
+
+    def each() -> Any:
+        for length in (4, 5, 6):
+            made.append(length)
+            yield predict(model, zoo.prompt(model, length), 7)
+
+    assert fit_at2(each(), samples=4, steps=5, progress=False).fitted["prompts"] == len(made) == 3
+
+
+def one(family: str = "gpt2") -> Any:
+    return predict(zoo.bridge(family), zoo.prompt(zoo.bridge(family), 4), 7)
+
+
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("predictions", "options", "error", "says"),
     [
-        ({"samples": 1}, "samples=1"),
-        ({"keep": 1.0}, "keep=1.0 must be above 0"),
-        ({"mask": "none"}, "mask='none'"),
-        ({}, "cannot be fitted to 0 predictions"),
+        ([], {"samples": 1}, ValueError, "samples=1"),
+        ([], {"keep": 1.0}, ValueError, "keep=1.0 must be below 1"),
+        ([], {"mask": "none"}, ValueError, "mask='none'"),
+        ([], {}, ValueError, "cannot be fitted to 0 predictions"),
+        (["no"], {}, TypeError, "fit_at2 takes predictions"),
+        ([one, partial(one, "llama")], {}, ValueError, "predictions of one model"),
     ],
 )
-@pytest.mark.usefixtures("unchecked")
-def test_what_cannot_be_fitted_is_refused(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        fit_at2([], **options)
+def test_what_cannot_be_fitted_is_refused(
+    predictions: list[Any], options: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        fit_at2([each() if callable(each) else each for each in predictions], progress=False, **options)

@@ -8,7 +8,8 @@ import torch
 
 import heta_lens
 from helpers import zoo
-from heta_lens.methods.attention.head_weights import HeadWeights, demo_weights, equal_weights
+from heta_lens._util.tensor_storage import save
+from heta_lens.methods.attention.head_weights import KIND, VERSION, HeadWeights, demo_weights, equal_weights
 from heta_lens.model.adapter import ModelAdapter
 
 
@@ -59,4 +60,20 @@ def test_equal_weights_sum_to_1() -> None:
 def test_another_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "w.safetensors").write_bytes(b"no")
     with pytest.raises(ValueError, match="is not a heta_lens head weights file"):
+        HeadWeights.load(tmp_path / "w.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"weights": 3}, "its weights are no tensor"),
+        ({"lengths": torch.ones(2, 2)}, "its lengths are no tensor"),
+        ({"fitted": 3}, "it has weights, model, lengths, fitted"),
+        ({"odd": 3}, "it has weights, model, lengths, fitted, odd"),
+    ],
+)
+def test_a_file_of_other_things_is_refused(change: dict[str, Any], says: str, tmp_path: Path) -> None:
+    value = {"weights": torch.rand(2, 4), "model": "m", "lengths": torch.ones(3), "fitted": {}, **change}
+    save(tmp_path / "w.safetensors", KIND, VERSION, value)
+    with pytest.raises(ValueError, match=f"damaged heta_lens head weights file: {says}"):
         HeadWeights.load(tmp_path / "w.safetensors")
