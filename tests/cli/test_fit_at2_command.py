@@ -9,7 +9,7 @@ from heta_lens.methods.attention.head_weights import HeadWeights
 def test_weights_are_fitted_and_used(tmp_path: Path) -> None:
     file = tmp_path / "w.safetensors"
     fitted = run("fit-at2", "recall", "--split", "train", "--limit", "2", "--samples", "4", "--out", file)
-    assert fitted.exit_code == 0 and "correlation" in fitted.output and str(file) in fitted.output.replace("\n", "")
+    assert fitted.exit_code == 0 and "correlate by" in fitted.output and str(file) in fitted.output.replace("\n", "")
     assert HeadWeights.load(file).fitted["prompts"] == 2
     used = run("attribute", "Leo put the key in the box.", "--method", "at2", "-o", f"weights={file}")
     assert used.exit_code == 0 and "at2: why" in used.output
