@@ -140,5 +140,6 @@ def test_every_token_of_an_answer_is_cited_alike(family: str, samples: int, keep
         some = method(predict(zoo.bridge(family), ids, token)).diagnostics
         weights, intercept = their._get_attributions_for_ids_range(k, k + 1)
         assert some["sources"] == [source.strip() for source in their.sources]
-        assert some["source_weights"] == pytest.approx(weights, rel=1e-7, abs=1e-9)
-        assert some["intercept"] == pytest.approx(intercept, rel=1e-7)
+        close = max(1e-7, zoo.tolerance(f"bridge-{family}"))  # Hugging Face has some norms in float32
+        assert some["source_weights"] == pytest.approx(weights, rel=close, abs=1e-9)
+        assert some["intercept"] == pytest.approx(intercept, rel=close)
