@@ -110,7 +110,7 @@ def fisher(logits: Float[Tensor, "vocab"], y: Float[Tensor, "d"]) -> Float[Tenso
     seed = torch.zeros_like(logits, requires_grad=True)
     (back,) = torch.autograd.grad(logits, y, seed, create_graph=True)  # linear in the seed, so that it can be turned
 
-    def columns(directions: Float[Tensor, "some d"]) -> Float[Tensor, "some d"]:
+    def columns(directions: Float[Tensor, "direction d"]) -> Float[Tensor, "direction d"]:
         (moved,) = torch.autograd.grad(back, seed, directions, retain_graph=True, is_grads_batched=True)
         centred = moved - (moved.double() @ p)[:, None].to(moved)
         weighted = (p.to(moved) * centred).to(logits)
@@ -118,7 +118,7 @@ def fisher(logits: Float[Tensor, "vocab"], y: Float[Tensor, "d"]) -> Float[Tenso
         return rows
 
     every = torch.eye(len(y), dtype=y.dtype, device=y.device)
-    matrix = torch.cat([columns(some) for some in every.split(TOGETHER)]).double()
+    matrix = torch.cat([columns(chunk) for chunk in every.split(TOGETHER)]).double()
     return (matrix + matrix.T) / 2
 
 

@@ -33,8 +33,8 @@ def test_without_hooks_it_is_the_gradient_of_the_logit(build: Any) -> None:
 
 
 @ONE_EACH
-def test_a_model_of_norms_that_divide_by_constants_is_homogeneous_no_more(build: Any) -> None:
-    """Scaling all of the residual stream changes nothing that norms read; as constants, they would pass it on."""
+def test_norms_that_divide_by_constants_change_the_gradient(build: Any) -> None:
+    """A norm takes back what scales all of its input, and a constant passes it on."""
     prediction = predict(build(), zoo.prompt(build(), 6), 7)
     with prediction.running():
         _, plain = modified_gradient(prediction, [], Work())
