@@ -9,6 +9,8 @@ EXTRAS = {
     "sklearn": ("scikit-learn", "baselines"),  # and evaluation
     "datasets": ("datasets", "evaluation"),
     "matplotlib": ("matplotlib", "plots"),
+    "shapiq": ("shapiq", "shapiq"),
+    "lightgbm": ("lightgbm", "shapiq"),
     "ray": ("ray", "ray"),
 }
 """By the name they are imported under: what they are called on PyPI, and which extra has them."""

@@ -30,7 +30,8 @@ QUICK: dict[str, dict[str, Any]] = {
     "causal_tracing": {"samples": 2, "layers": 2},
     "lime": {"samples": 40},
     "kernel_shap": {"samples": 30},
-    "context_cite": {"source": "token", "ablate": "mask"},
+    **{name: {"source": "token", "ablate": "mask"} for name in ("context_cite", "arc_jsd", "attribot")},
+    "shapiq": {"source": "token", "ablate": "mask", "samples": 30},
     "progressive_inference": {"passes": "multi", "samples": 6},
     "reagent": {"probes": 2, "max_steps": 3},
     "sea_cot": {
@@ -40,7 +41,7 @@ QUICK: dict[str, dict[str, Any]] = {
 }
 """Options with which a method is done soon."""
 
-ALONE: dict[str, dict[str, Any]] = {"kernel_shap": {}, "progressive_inference": {}}
+ALONE: dict[str, dict[str, Any]] = {"kernel_shap": {}, "shapiq": {}, "progressive_inference": {}}
 """Options with which a method explains a context of one token."""
 
 FEWER = {
@@ -66,7 +67,9 @@ ELSEWHERE = {
 """Methods that do not ask what reaches the prediction, or not only."""
 
 SURELY: dict[str, dict[str, Any]] = {
+    **{name: {"source": "token", "ablate": "mask"} for name in ("arc_jsd", "attribot")},
     "kernel_shap": {},  # all coalitions
+    "shapiq": {"source": "token", "ablate": "mask"},
     "lime": {"samples": 2000},
     "context_cite": {"source": "token", "ablate": "mask", "samples": 4000},
 }

@@ -33,6 +33,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "lime": {"samples": 30},
     "kernel_shap": {"samples": 20},
     "context_cite": {"source": "token", "ablate": "mask", "samples": 20, "held_out": 2},
+    **{name: {"source": "token", "ablate": "mask"} for name in ("arc_jsd", "attribot", "shapiq")},
     "progressive_inference": {"passes": "multi", "samples": 4},
     "reagent": {"probes": 2, "max_steps": 2},
     "sea_cot": {

@@ -1,0 +1,43 @@
+"""ARC-JSD (Li 2025): how far leaving out a sentence moves the whole prediction, as a Jensen–Shannon divergence."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from heta_lens._util.divergence import js
+from heta_lens._util.work_counting import Work
+from heta_lens.methods.base import Scores
+from heta_lens.methods.perturbation.sources import WithSources, source_facts
+from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.readout import log_softmax
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ArcJsd(WithSources):
+    """``a_s = JSD(P, P without source s)``, in nats: from 0, where nothing changes, to at most log 2.
+
+    Special tokens and the query are not sources: they always stay, and get 0. ``diagnostics`` hold the ``sources``,
+    their ``source_positions`` and ``source_scores``.
+    """
+
+    name: ClassVar = "arc_jsd"
+    family: ClassVar = "perturbation"
+    cost: ClassVar = "sources · F, each from the source on"
+    signed: ClassVar = False
+    target_agnostic: ClassVar = True
+    adapted: ClassVar = (
+        "one position is explained, not a response; the divergence is the paper's, which the authors' code reverses; "
+        "tokens share their sentence's score, and are not tokenized again"
+    )
+
+    def work(self, prediction: Prediction) -> dict[str, int]:
+        return {"forwards": len(self.sources(prediction)[1])}
+
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        own, clean = self.sources(prediction)[1], prediction.log_probs
+        if not len(own):
+            return Scores(torch.zeros_like(prediction.embeddings[:, 0]), {"sources": []})
+        values = self.without_each(prediction, own, lambda logits: js(clean, log_softmax(logits)), progress)
+        facts = source_facts(prediction, own) | {"source_scores": values.tolist()}
+        return Scores(self.spread_out(prediction, own, values), facts)

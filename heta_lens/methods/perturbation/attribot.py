@@ -1,0 +1,140 @@
+"""AttriBoT (Liu 2024): leaving out one sentence at a time, exactly, or of what a cheaper pass has left."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+
+from heta_lens._util.options import COUNT
+from heta_lens._util.text_spans import Span, visible
+from heta_lens._util.work_counting import Work
+from heta_lens.methods.base import Scores
+from heta_lens.methods.perturbation.sources import Members, WithSources, source_facts
+from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.tokenizer import locate
+from heta_lens.prediction.coalitions import worths
+from heta_lens.prediction.prediction import Prediction
+
+
+def check_proxy(name: str, proxy: Any) -> None:
+    if proxy is not None and not hasattr(proxy, "run_with_cache"):
+        raise TypeError(f"{name}={proxy!r} is not a model: load it first, with heta_lens.load_model")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AttriBot(WithSources):
+    """``a_s = g(X) - g(X without source s)``, above 0 where it speaks for the target; g is its log-probability.
+
+    With ``prune_to``, only so many sources (or paragraphs) are measured, in a context that has no others, and the rest
+    get 0: those that matter most when a proxy leaves them out, or when a paragraph is left out as a whole. Special
+    tokens and the query are not sources: they always stay, and get 0. ``diagnostics`` hold the ``sources``, their
+    ``source_positions`` and ``source_scores``, and which were ``measured``.
+
+    - ``prune_to``: how many paragraphs, or with a proxy how many sources, a first pass leaves; None prunes nothing
+    - ``paragraph``: how many sources in a row are a paragraph; None ends paragraphs at line ends
+    - ``proxy``: a smaller model with the same tokens, loaded, that makes the first pass; without ``prune_to``, its
+      scores are the result
+    """
+
+    prune_to: Annotated[int | None, COUNT] = None
+    paragraph: Annotated[int | None, COUNT] = None
+    proxy: Annotated[Any, check_proxy] = None
+
+    name: ClassVar = "attribot"
+    family: ClassVar = "perturbation"
+    cost: ClassVar = "sources · F, each from the source on; pruned, (paragraphs + sources left + 1) · F"
+    adapted: ClassVar = (
+        "one token is explained, not a response; tokens share their sentence's score, and are not tokenized again; "
+        "of equal first scores the earlier source is left"
+    )
+
+    @property
+    def without_effect(self) -> dict[str, str]:
+        by_source = self.prune_to is None or self.proxy is not None
+        why = "prune_to=None (which prunes nothing)" if self.prune_to is None else "a proxy (which prunes sources)"
+        return {**super().without_effect, **({"paragraph": why} if by_source else {})}
+
+    def check(self, prediction: Prediction) -> None:
+        super().check(prediction)
+        if self.proxy is not None:
+            own, other = prediction.adapter.vocabulary, int(self.proxy.cfg.d_vocab)
+            if own != other:
+                raise ValueError(f"the proxy has {other} tokens, and this model {own}: choose one with the same tokens")
+
+    def work(self, prediction: Prediction) -> dict[str, int]:
+        own = self.sources(prediction)[1]
+        if self.prune_to is None or not len(own):
+            return {"forwards": len(own)}
+        first = self._first(prediction, own)
+        most = sorted((int(inside(part, own).sum()) for part in first), reverse=True)[: self.prune_to]
+        return {"forwards": len(first) + 1 + sum(most)}
+
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        own = self.sources(prediction)[1]
+        if not len(own):
+            return Scores(torch.zeros_like(prediction.embeddings[:, 0]), {"sources": []})
+        left = np.ones(len(own), dtype=bool)
+        if self.prune_to is None:
+            values = self._drops(prediction, own, progress)
+        else:
+            first = self._first(prediction, own)
+            best = np.argsort(-self._drops(prediction, first, progress), kind="stable")[: self.prune_to]
+            left = inside(np.any(first[best], axis=0), own)
+            values = self._pruned_drops(prediction, own, left, progress)
+        facts = {"source_scores": values.tolist(), "measured": left.tolist()}
+        return Scores(self.spread_out(prediction, own, values), source_facts(prediction, own) | facts)
+
+    def _first(self, prediction: Prediction, own: Members) -> Members:
+        """What the first pass leaves out, one after the other."""
+        return own if self.proxy is not None else self._paragraphs(prediction, own)
+
+    def _drops(self, prediction: Prediction, parts: Members, progress: Work) -> Float[np.ndarray, "part"]:
+        """How much less likely the target is without each part, to the proxy if there is one."""
+        if self.proxy is None:
+            return self._own_drops(prediction, parts, progress)
+        by_proxy = predicted_by(self.proxy, prediction)
+        with by_proxy.running():
+            return self._own_drops(by_proxy, parts, progress)
+
+    def _own_drops(self, prediction: Prediction, parts: Members, progress: Work) -> Float[np.ndarray, "part"]:
+        read = partial(prediction.read, scale="log_prob")
+        return float(prediction.value) - self.without_each(prediction, parts, read, progress)
+
+    def _pruned_drops(
+        self, prediction: Prediction, own: Members, left: Bool[np.ndarray, "source"], progress: Work
+    ) -> Float[np.ndarray, "source"]:
+        """The same in a context of only the sources that are left; 0 for the others."""
+        masks = np.concatenate([left[None], left & ~np.eye(len(own), dtype=bool)[left]])
+        every, *without = worths(own, masks, self.coalitions(prediction, "log_prob", progress))
+        values = np.zeros(len(own))
+        values[left] = every - np.array(without)
+        return values
+
+    def _paragraphs(self, prediction: Prediction, own: Members) -> Members:
+        """Sources in a row, whose tokens are removed together."""
+        if self.paragraph is None:
+            text, spans = locate(prediction.adapter.tokenizer.decode, prediction.ids.tolist())
+            numbers = lines_of(text, [spans[row.argmax()] for row in own])
+        else:
+            numbers = np.arange(len(own)) // self.paragraph
+        return np.array([own[numbers == number].any(0) for number in np.unique(numbers)])
+
+
+def lines_of(text: str, spans: Sequence[Span]) -> Int[np.ndarray, "span"]:
+    """On which line the first visible character of each span is."""
+    return np.array([text.count("\n", 0, visible(text, span).start) for span in spans])
+
+
+def inside(part: Bool[np.ndarray, "pos"], own: Members) -> Bool[np.ndarray, "source"]:
+    """Which sources a part holds."""
+    return np.any(own[:, part], axis=1)
+
+
+def predicted_by(model: Any, prediction: Prediction) -> Prediction:
+    """The same target after the same context, by another model."""
+    ids = prediction.ids[None]
+    return Prediction.from_cache(ModelAdapter(model).cache(ids), prediction.target, tokens=ids)

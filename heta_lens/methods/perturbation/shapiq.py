@@ -1,0 +1,131 @@
+"""Shapley values and interactions by shapiq (Muschalik 2024): KernelSHAP-IQ or ProxySPEX over our coalitions."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+from warnings import catch_warnings, simplefilter
+
+import numpy as np
+import torch
+from einops import einsum
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from heta_lens._util.extras import check_extra, extra
+from heta_lens._util.options import MOST, AtLeast
+from heta_lens._util.work_counting import Work
+from heta_lens.methods.base import Scores
+from heta_lens.methods.perturbation.sources import Members, WithSources, source_facts
+from heta_lens.methods.shared_options import WithScale, WithSeed
+from heta_lens.prediction.coalitions import worths
+from heta_lens.prediction.prediction import Prediction
+
+FEW = 10  # sources, all of whose coalitions can be run
+ENOUGH = 512
+SPLIT = 40  # samples, of which boosted trees make two leaves at least
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Shapiq(WithSources, WithScale, WithSeed):
+    """Shapley values of ``v(S) = g(X with only the sources S)``: above 0 speaks for the target.
+
+    They are exact if every coalition is run (``diagnostics["exact"]``), else what shapiq estimates from random ones.
+    With ``order=2``, ``interactions`` are the Shapley interaction indices of pairs of tokens: above 0, two of them say
+    more together than alone. Special tokens and the query are not sources: they always stay, and get 0.
+    ``diagnostics`` hold the ``sources``, their ``source_positions`` and ``source_values``.
+
+    - ``estimator``: ``kernel_shap_iq``, weighted least squares, or ``proxy_spex``, which reads sparse interactions off
+      boosted trees that were fitted to the coalitions
+    - ``order``: 1, values of single sources only, or 2, of pairs too
+    - ``samples``: the most coalitions to run: all of them if they are no more, else random ones, at least two per
+      source; None takes all for up to 10 sources, else 512 or two per source
+    """
+
+    estimator: Literal["kernel_shap_iq", "proxy_spex"] = "kernel_shap_iq"
+    order: Literal[1, 2] = 1
+    samples: Annotated[int | None, AtLeast(2, whole=True, most=MOST)] = None
+
+    name: ClassVar = "shapiq"
+    family: ClassVar = "perturbation"
+    cost: ClassVar = "samples · F"
+    scaled_by: ClassVar = ("samples",)
+    adapted: ClassVar = "one token is explained; tokens share their source's value, and are not tokenized again"
+
+    def check(self, prediction: Prediction) -> None:
+        super().check(prediction)
+        check_extra("shapiq", f"method={self.name!r}")
+        if self.estimator == "proxy_spex":
+            check_extra("lightgbm", f"estimator={self.estimator!r}")
+        players = len(self.sources(prediction)[1])
+        least = min(max(2 * players, SPLIT if self.estimator == "proxy_spex" else 2), 2**players)
+        if self.samples is not None and self.samples < least:
+            raise ValueError(
+                f"samples={self.samples} are too few for {players} sources: give at least {least}, or None"
+            )
+
+    def work(self, prediction: Prediction) -> dict[str, int]:
+        return {"forwards": self._count(len(self.sources(prediction)[1]))}
+
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        own = self.sources(prediction)[1]
+        if not len(own):
+            return Scores(torch.zeros_like(prediction.embeddings[:, 0]), {"sources": []})
+        game = Game(own, self.coalitions(prediction, self.scale, progress))
+        estimated = self._estimated(game)
+        values = np.array([estimated[player,] for player in range(len(own))])
+        facts = {
+            "source_values": values.tolist(),
+            "exact": self._exact(len(own)),
+            "completeness_gap": abs(game.ends[True] - game.ends[False] - values.sum()),
+        }
+        scores = self.spread_out(prediction, own, values)
+        return Scores(
+            scores, source_facts(prediction, own) | facts, interactions=self._by_tokens(own, estimated, scores)
+        )
+
+    def _exact(self, players: int) -> bool:
+        return players <= FEW if self.samples is None else 2**players <= self.samples
+
+    def _count(self, players: int) -> int:
+        if self._exact(players):
+            return 2**players if players else 0
+        return max(ENOUGH, 2 * players) if self.samples is None else self.samples
+
+    def _estimated(self, game: "Game") -> Any:
+        """shapiq's values of single sources and pairs, under the tuples of their numbers."""
+        players, shapiq = len(game.own), extra("shapiq", f"method={self.name!r}")
+        if self._exact(players):
+            return shapiq.ExactComputer(game, n_players=players)("SII", min(self.order, players))
+        kind = {"kernel_shap_iq": shapiq.KernelSHAPIQ, "proxy_spex": shapiq.ProxySPEX}[self.estimator]
+        estimator = kind(n=players, max_order=self.order, index="SII", random_state=self.seed)
+        with catch_warnings():  # that nearly all coalitions are drawn
+            simplefilter("ignore", UserWarning)
+            return estimator.approximate(self._count(players), game)
+
+    def _by_tokens(self, own: Members, estimated: Any, like: Float[Tensor, "pos"]) -> Float[Tensor, "pos pos"] | None:
+        """The values of pairs of sources at the pairs of their tokens; None without any."""
+        if self.order == 1:
+            return None
+        pairs = np.array(
+            [[0 if a == b else estimated[min(a, b), max(a, b)] for b in range(len(own))] for a in range(len(own))]
+        )
+        share = own / own.sum(1, keepdims=True) if self.spread == "share" else own.astype(float)
+        by_tokens = einsum(share, pairs, share, "first pos, first second, second other -> pos other")
+        return torch.from_numpy(by_tokens).to(like)
+
+
+@dataclass
+class Game:
+    """How likely the target is with what each coalition leaves; ``ends`` are the values of all (True) and of none."""
+
+    own: Members
+    likelihoods: Callable[[Bool[Tensor, "copy pos"]], Float[Tensor, "copy"]]
+    ends: dict[bool, float] = field(default_factory=dict)
+
+    def __call__(self, masks: Any) -> Float[np.ndarray, "sample"]:
+        masks = np.asarray(masks, dtype=bool).reshape(-1, len(self.own))
+        values = worths(self.own, masks, self.likelihoods)
+        for full in (True, False):
+            if (which := (masks == full).all(1)).any():
+                self.ends[full] = float(values[which][0])
+        return values
