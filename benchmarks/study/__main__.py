@@ -1,0 +1,83 @@
+"""Which setting of HETA agrees best with interventions: the study of docs/study.md.
+
+    python -m benchmarks.study run dev [FAMILY ...]     measure all candidates; an interrupted run resumes
+    python -m benchmarks.study run test [FAMILY ...]    measure the winners and the literal formula
+    python -m benchmarks.study choose                   show who won on dev
+
+The copied words, lists and pronouns need the stories3M model. Families can be measured at once, by several processes.
+"""
+
+import warnings
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from benchmarks.outcomes import Outcomes
+from benchmarks.study.candidates import CANDIDATES, Candidate
+from benchmarks.study.choice import BUDGETS, SIZES, confirmed, outcomes_name, ranking
+from benchmarks.study.families import DEV, FAMILIES, Case
+from benchmarks.study.interventions import measures
+from benchmarks.study.parts import measured
+from heta_lens.data.recall_facts import Split
+from heta_lens.metrics import evidence_mass
+from heta_lens.metrics.candidate_tokens import ordinary
+from heta_lens.metrics.score_ranking import highest
+
+DIGITS = 5
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def run(
+    split: Annotated[str, typer.Argument(help="dev or test")],
+    families: Annotated[
+        list[str] | None, typer.Argument(help=f"Of {', '.join(FAMILIES)}; all, if none is named.")
+    ] = None,
+) -> None:
+    """Measure candidates on a split."""
+    torch.set_num_threads(1)  # more only slow down models of this size
+    warnings.simplefilter("ignore", UserWarning)
+    chosen = CANDIDATES if split == "dev" else confirmed()
+    for family in families or (DEV if split == "dev" else FAMILIES):
+        measure(family, "dev" if split == "dev" else "test", chosen)
+
+
+def measure(family: str, split: Split, candidates: Sequence[Candidate]) -> None:
+    outcomes, size = Outcomes(outcomes_name(family, split)), SIZES[split]
+    cases = {case.id: case for case in FAMILIES[family].cases(family, split, size)}
+    outcomes.measure([(id,) for id in cases], lambda key: outcome(cases[str(key[0])], candidates))
+
+
+def outcome(case: Case, candidates: Sequence[Candidate]) -> dict[str, Any]:
+    parts = measured(case.prediction)
+    scores = torch.stack([candidate.score(parts) for candidate in candidates])
+    places = ordinary(case.prediction)
+    known = [
+        (float(highest(row, 1, places)[0] in case.evidence), evidence_mass(row, case.evidence, candidates=places))
+        for row in scores
+    ]
+    return {
+        "template": case.template,
+        "tokens": len(case.prediction),
+        "p": round(float(case.prediction.log_probs.max().exp()), DIGITS),
+        "candidates": [candidate.name for candidate in candidates],
+        "runs": [round(candidate.runs(parts), 1) for candidate in candidates],
+        "measures": measures(case, scores).round(DIGITS).tolist(),
+        "evidence": [[round(value, DIGITS) for value in pair] for pair in known],
+    }
+
+
+@app.command()
+def choose() -> None:
+    """Show who won on dev."""
+    for budget in BUDGETS:
+        best, *_ = ranking(budget)
+        typer.echo(
+            f"{budget:>8} forwards: {best.candidate.name}  (mean rank {best.rank:.1f}, {best.runs:.0f} forwards)"
+        )
+
+
+if __name__ == "__main__":
+    app()
