@@ -3,6 +3,7 @@
     python -m benchmarks.study run dev [FAMILY ...]     measure all candidates; an interrupted run resumes
     python -m benchmarks.study run test [FAMILY ...]    measure the winners and the literal formula
     python -m benchmarks.study choose                   show who won on dev
+    python -m benchmarks.study write                    write docs/study_results.md, and dev.csv beside this file
 
 The copied words, lists and pronouns need the stories3M model. Families can be measured at once, by several processes.
 """
@@ -15,6 +16,7 @@ import torch
 import typer
 
 from benchmarks.outcomes import Outcomes
+from benchmarks.study import page
 from benchmarks.study.candidates import CANDIDATES, Candidate
 from benchmarks.study.choice import BUDGETS, SIZES, confirmed, outcomes_name, ranking
 from benchmarks.study.families import DEV, FAMILIES, Case
@@ -51,7 +53,8 @@ def measure(family: str, split: Split, candidates: Sequence[Candidate]) -> None:
 
 
 def outcome(case: Case, candidates: Sequence[Candidate]) -> dict[str, Any]:
-    parts = measured(case.prediction)
+    masks = {candidate.information.partition("/")[0] for candidate in candidates} - {""}
+    parts = measured(case.prediction, masks, {candidate.curvature for candidate in candidates} - {""})
     scores = torch.stack([candidate.score(parts) for candidate in candidates])
     places = ordinary(case.prediction)
     known = [
@@ -77,6 +80,12 @@ def choose() -> None:
         typer.echo(
             f"{budget:>8} forwards: {best.candidate.name}  (mean rank {best.rank:.1f}, {best.runs:.0f} forwards)"
         )
+
+
+@app.command()
+def write() -> None:
+    """Write the page, and the values of all candidates."""
+    page.write()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 A candidate only combines them, so that hundreds cost no more runs than a few dozen.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -58,8 +58,11 @@ class Measured(NamedTuple):
     curvatures: Parts
 
 
-def measured(prediction: Prediction) -> Measured:
-    return Measured(gates(prediction), informations(prediction), curvatures(prediction))
+def measured(
+    prediction: Prediction, masks: Collection[Any] = MASKS, kinds: Collection[str] = tuple(CURVATURES)
+) -> Measured:
+    """All gates, the informations of these masks and these kinds of curvature."""
+    return Measured(gates(prediction), informations(prediction, masks), curvatures(prediction, kinds))
 
 
 def gates(prediction: Prediction) -> Parts:
@@ -95,9 +98,9 @@ def gradient_gate(prediction: Prediction) -> Float[Tensor, "pos"]:
 
 
 @torch.no_grad()
-def informations(prediction: Prediction) -> Parts:
+def informations(prediction: Prediction, masks: Collection[Any]) -> Parts:
     found: dict[str, Part] = {}
-    for mask in MASKS:
+    for mask in masks:
         vectors = (
             others(prediction)
             if mask == "other"
@@ -128,10 +131,10 @@ def divergences(prediction: Prediction, vectors: Float[Tensor, "pos d"]) -> dict
     return {name: divergence(prediction.log_probs, moved) for name, divergence in DIVERGENCES.items()}
 
 
-def curvatures(prediction: Prediction) -> Parts:
+def curvatures(prediction: Prediction, kinds: Collection[str]) -> Parts:
     found: dict[str, Part] = {}
-    for name, options in CURVATURES.items():
-        method = heta_lens.Heta(**options, beta=1.0, gamma=0.0, progress=False)
+    for name in kinds:
+        method = heta_lens.Heta(**CURVATURES[name], beta=1.0, gamma=0.0, progress=False)
         about = contrasted(prediction) if name == "contrast" else prediction
         if name == "gn" and isinstance(prediction.target, tuple):  # which is about a probability
             about = replace(prediction, target=prediction.target[0])

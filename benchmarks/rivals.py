@@ -1,0 +1,117 @@
+"""Every method against interventions and known evidence, as its authors propose it and at equal compute.
+
+    python -m benchmarks.rivals run [FAMILY ...] [--group GROUP ...]    measure; an interrupted run resumes
+    python -m benchmarks.rivals write                                   write RIVALS.md and rivals.svg
+
+Prompts are those of the study of HETA's setting (benchmarks/study), test split, and so are the measures. Methods are in
+groups that are measured apart: ``quick`` and ``slow`` ones as they are, and all with a budget of 3, 30 or 100 forwards.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from time import process_time
+from typing import Annotated, Any
+
+import torch
+import typer
+
+import heta_lens
+from benchmarks.outcomes import Outcomes
+from benchmarks.study.families import FAMILIES, Case
+from benchmarks.study.interventions import measures
+from heta_lens.methods.base import Method
+from heta_lens.methods.budget import OverBudget, within_budget
+from heta_lens.metrics import evidence_mass
+from heta_lens.metrics.candidate_tokens import ordinary
+from heta_lens.metrics.score_ranking import highest
+from heta_lens.prediction.prediction import Prediction
+
+SIZES = {"recall": 300} | {family: 100 for family in FAMILIES if family != "recall"}
+SLOW = ("causal_tracing", "faml", "reagent", "sequential_integrated_gradients")  # over two seconds a story
+UNABLE = ("sea_cot",)  # the models at hand do not answer Yes or No
+BUDGETS = (3, 30, 100)
+DIGITS = 5
+
+SETTINGS: Mapping[str, Mapping[str, Any]] = {"heta kl_only": {"variant": "kl_only"}, "heta row": {"support": "row"}}
+QUICK = (*(name for name in heta_lens.METHODS if name not in (*SLOW, *UNABLE)), *SETTINGS)
+ALL = (*QUICK, *SLOW)
+GROUPS: Mapping[str, tuple[Sequence[str], int | None]] = {
+    "quick": (QUICK, None),
+    "slow": (SLOW, None),
+    **{f"budget {budget}": (ALL, budget) for budget in BUDGETS},
+}
+app = typer.Typer(add_completion=False)
+
+
+def made(label: str) -> Method:
+    name = label.split(" ")[0]
+    method: Any = heta_lens.METHODS[name](progress=False, **SETTINGS.get(label, {}))
+    return method
+
+
+@app.command()
+def run(
+    families: Annotated[
+        list[str] | None, typer.Argument(help=f"Of {', '.join(FAMILIES)}; all, if none is named.")
+    ] = None,
+    group: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(GROUPS)}; all, if none is named.")] = None,
+) -> None:
+    """Measure methods on prompts."""
+    torch.set_num_threads(1)  # more only slow down models of this size
+    warnings.simplefilter("ignore", UserWarning)
+    for family in families or FAMILIES:
+        cases = {case.id: case for case in FAMILIES[family].cases(family, "test", SIZES[family])}
+        for name in group or GROUPS:
+            labels, budget = GROUPS[name]
+            measure(outcomes_of(family, name), cases, labels, budget)
+
+
+def outcomes_of(family: str, group: str) -> Outcomes:
+    return Outcomes(f"rivals_{family}_{group}".replace(" ", "_"))
+
+
+def measure(outcomes: Outcomes, cases: Mapping[str, Case], labels: Sequence[str], budget: int | None) -> None:
+    outcomes.measure([(id,) for id in cases], lambda key: outcome(cases[str(key[0])], labels, budget))
+
+
+def outcome(case: Case, labels: Sequence[str], budget: int | None) -> dict[str, Any]:
+    """Of the methods that explain this prompt, and fit into the budget; and why the others do not."""
+    done: dict[str, tuple[torch.Tensor, float, float]] = {}
+    refused: dict[str, str] = {}
+    for label in labels:
+        try:
+            done[label] = explained(made(label), case.prediction, budget)
+        except (OverBudget, ValueError) as error:
+            refused[label] = str(error)
+    scores = torch.stack([scores for scores, *_ in done.values()])
+    places = ordinary(case.prediction)
+    evidence = [
+        (float(highest(row, 1, places)[0] in case.evidence), evidence_mass(row, case.evidence, candidates=places))
+        for row in scores
+    ]
+    return {
+        "template": case.template,
+        "tokens": len(case.prediction),
+        "p": round(float(case.prediction.log_probs.max().exp()), DIGITS),
+        "methods": [*done],
+        "refused": refused,
+        "runs": [round(runs, 1) for _, runs, _ in done.values()],
+        "seconds": [round(seconds, 4) for *_, seconds in done.values()],
+        "measures": measures(case, scores).round(DIGITS).tolist(),
+        "evidence": [[round(value, DIGITS) for value in pair] for pair in evidence],
+    }
+
+
+def explained(method: Method, prediction: Prediction, budget: int | None) -> tuple[torch.Tensor, float, float]:
+    """Scores, how many forwards they took, where a backward or a product counts as two, and processor time."""
+    if budget is not None:
+        method = within_budget(method, prediction, budget)
+    begun = process_time()
+    attribution = method(prediction)
+    seconds, cost = process_time() - begun, attribution.diagnostics.cost
+    runs = (cost.forwards or 0) + 2 * ((cost.backwards or 0) + (cost.hvps or 0))
+    return attribution.scores.detach().cpu().double(), runs, seconds
+
+
+if __name__ == "__main__":
+    app()
