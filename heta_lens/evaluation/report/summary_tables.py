@@ -79,7 +79,7 @@ def summary(folder: Path) -> Summary:
     if not run.get("metrics"):
         way = f"heta-lens evaluate … --scores {folder} --out … evaluates them"
         raise ValueError(f"{folder} holds scores and no metrics: {way}")
-    methods, metrics = tuple(run["methods"]), _metrics(folder, run)
+    methods, metrics = tuple(run["methods"]), metrics_of(folder, run)
     listed = [record for record in records if record.method in run["methods"]]
     reference = next((label for label, recipe in run["methods"].items() if recipe["method"] == "heta"), methods[0])
     requested = int(run.get("instances", 0))
@@ -103,7 +103,8 @@ def summary(folder: Path) -> Summary:
     )
 
 
-def _metrics(folder: Path, run: Mapping[str, Any]) -> dict[str, Measure]:
+def metrics_of(folder: Path, run: Mapping[str, Any]) -> dict[str, Measure]:
+    """What an evaluation measured, as its ``run.json`` describes it."""
     try:
         return {name: Measure.read(name, metric) for name, metric in run["metrics"].items()}
     except (TypeError, ValueError) as error:

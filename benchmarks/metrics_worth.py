@@ -1,0 +1,263 @@
+"""What each metric is worth: docs/metrics_worth.md, from the values behind docs/results.md.
+
+python -m benchmarks.metrics_worth run      repeat the metrics that draw random numbers, with other seeds
+python -m benchmarks.metrics_worth write    write the page
+"""
+
+import random
+import warnings
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from statistics import mean
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import typer
+from jaxtyping import Bool, Float
+from scipy.stats import rankdata
+
+import heta_lens
+from benchmarks.outcomes import Outcomes
+from benchmarks.report import markdown
+from benchmarks.results import FOLDER, PARTS, unpack
+from benchmarks.study.families import FAMILIES, Case
+from benchmarks.tallies import BESIDE
+from heta_lens.diagnostics import rank_correlation
+from heta_lens.evaluation.report.metric_description import Measure
+from heta_lens.evaluation.report.metric_results import MetricResults
+from heta_lens.evaluation.report.summary_tables import metrics_of
+from heta_lens.evaluation.run_records import read_records, read_run
+from heta_lens.metrics import Drops, faithfulness_error, soft, soft_area
+from heta_lens.metrics.additivity_metrics import additivity_gap
+from heta_lens.metrics.candidate_tokens import ordinary
+
+PAGE = Path(__file__).parents[1] / "docs" / "metrics_worth.md"
+EVIDENCE, INTERVENTIONS = "evidence_mass", ("mean_effect_5", "abpc")
+SPLITS = 50
+AGREES, LATE, STABLE, OFTEN = 0.5, 0.75, 0.8, 0.5
+SEEDS, PROMPTS, METHODS = 5, 30, ("heta", "attn_lrp", "leave_one_out", "attention_rollout", "gradient_norm", "random")
+OUTCOMES = Outcomes("metric_seeds")
+app = typer.Typer(add_completion=False)
+
+
+class Worth(NamedTuple):
+    """Of a metric on some prompts, over methods: Spearman's correlations of their means."""
+
+    metric: Measure
+    methods: int
+    evidence: float
+    interventions: float
+    random_place: int
+    """Of the methods, 1 for the best."""
+    recency_place: int
+    halves: float
+    """Between two halves of the templates."""
+    ties: float
+    """How often two methods have the same value of a prompt."""
+
+    @property
+    def sound(self) -> bool:
+        """Whether it agrees with interventions, tells random scores apart and repeats itself."""
+        return self.interventions > AGREES and self.random_place > LATE * self.methods and self.halves > STABLE
+
+
+class Values(NamedTuple):
+    """The terms of a metric: NaN where a method has no value of a prompt."""
+
+    metric: Measure
+    rows: Float[np.ndarray, "method prompt term"]
+    clusters: list[tuple[str, str]]
+
+    @classmethod
+    def of(cls, result: MetricResults) -> "Values":
+        ids = list(result.clusters)
+        frames = [frame.reindex(ids) for frame in result.values.values()]
+        terms = max(frame.shape[1] for frame in frames)
+        rows = [frame.to_numpy(float) if frame.shape[1] else np.full((len(ids), terms), np.nan) for frame in frames]
+        return cls(result.metric, np.stack(rows), [result.clusters[id] for id in ids])
+
+
+# ------------------------------------------------------------------------------------------------ from kept values
+def worths(part: str) -> list[Worth]:
+    """Of all metrics of a part of docs/results.md."""
+    folder = FOLDER / part
+    run, records = read_run(folder), read_records(folder)
+    methods = [name for name in run["methods"] if not name.startswith("heta ")]
+    by_method = {name: {one.instance: one for one in records if one.method == name} for name in methods}
+    results = {
+        name: Values.of(MetricResults.of(metric, by_method, len(by_method[methods[0]])))
+        for name, metric in metrics_of(folder, run).items()
+        if name not in BESIDE
+    }
+    means = {name: goodness(values) for name, values in results.items()}
+    means = {name: own for name, own in means.items() if np.isfinite(own).sum() > len(methods) / 2}
+    return [worth(results[name], means, methods) for name in means]
+
+
+def worth(values: Values, means: Mapping[str, Float[np.ndarray, "method"]], methods: Sequence[str]) -> Worth:
+    name, own = values.metric.name, means[values.metric.name]
+    places = rankdata(-np.nan_to_num(own, nan=-np.inf), method="average")
+    return Worth(
+        metric=values.metric,
+        methods=len(methods),
+        evidence=np.nan if name == EVIDENCE else agreed(own, means[EVIDENCE]),
+        interventions=mean(agreed(own, means[other]) for other in INTERVENTIONS if other != name),
+        random_place=int(places[methods.index("random")]),
+        recency_place=int(places[methods.index("recency")]),
+        halves=mean(halves(values, random.Random(seed)) for seed in range(SPLITS)),
+        ties=tied(values),
+    )
+
+
+def goodness(values: Values, kept: Bool[np.ndarray, "prompt"] | None = None) -> Float[np.ndarray, "method"]:
+    """How good each method is, on the prompts that are kept; NaN without a value."""
+    return np.array([_goodness(values.metric, rows if kept is None else rows[kept]) for rows in values.rows])
+
+
+def _goodness(metric: Measure, rows: Float[np.ndarray, "prompt term"]) -> float:
+    some = rows[np.isfinite(rows).all(1)]
+    return metric.goodness(float(metric.aggregated_by(some.mean(0)[None])[0])) if len(some) else np.nan
+
+
+def halves(values: Values, draw: random.Random) -> float:
+    """How well two halves of the templates agree on the order of methods."""
+    clusters = sorted(set(values.clusters))
+    some = {*draw.sample(clusters, len(clusters) // 2)}
+    kept = np.array([one in some for one in values.clusters])
+    return agreed(goodness(values, kept), goodness(values, ~kept))
+
+
+def tied(values: Values) -> float:
+    """The share of pairs of methods that have the same value of a prompt."""
+    every = values.rows[..., 0]
+    there, same = 0, 0
+    for number, one in enumerate(every):
+        both = np.isfinite(one) & np.isfinite(every[:number])
+        there, same = there + int(both.sum()), same + int((both & (one == every[:number])).sum())
+    return same / max(1, there)
+
+
+def agreed(one: Float[np.ndarray, "method"], other: Float[np.ndarray, "method"]) -> float:
+    there = np.isfinite(one) & np.isfinite(other)
+    return rank_correlation(torch.from_numpy(one[there]), torch.from_numpy(other[there]))
+
+
+# ------------------------------------------------------------------------------------------------- with other seeds
+@app.command()
+def run() -> None:
+    """Repeat the metrics that draw random numbers."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", UserWarning)
+    cases = {case.id: case for case in islice(FAMILIES["recall"].cases("recall", "test", PROMPTS), PROMPTS)}
+    OUTCOMES.measure([(id,) for id in cases], lambda key: repeated(cases[str(key[0])]))
+
+
+def repeated(case: Case) -> dict[str, dict[str, list[float]]]:
+    """For each metric and method, its value with every seed."""
+    found: dict[str, dict[str, list[float]]] = {}
+    places = ordinary(case.prediction)
+    drops = [Drops.of(case.prediction, seed=seed) for seed in range(SEEDS)]
+    for method in METHODS:
+        scores = heta_lens.METHODS[method](progress=False)(case.prediction).scores.cpu()
+        for seed in range(SEEDS):
+            for name, value in drawn(case, scores, places, drops[seed], seed).items():
+                found.setdefault(name, {}).setdefault(method, []).append(value)
+    return found
+
+
+def drawn(case: Case, scores: torch.Tensor, places: Sequence[int], drops: Drops, seed: int) -> dict[str, float]:
+    one = soft(case.prediction, scores, candidates=places, paired=True, seed=seed)
+    area = soft_area(case.prediction, scores, candidates=places, seed=seed)
+    errors = faithfulness_error(drops, scores)
+    return {
+        "Soft-NC, raw": one.nc,
+        "Soft-NS, raw": one.ns,
+        "Soft-NC, equal retention": area["nc"],
+        "Soft-NS, equal retention": area["ns"],
+        "Faithfulness error": errors["raw"],
+        "Faithfulness error, calibrated": errors["calibrated"],
+        "Additivity gap": additivity_gap(drops, scores),
+    }
+
+
+def noise(prompts: Sequence[Mapping[str, Mapping[str, Sequence[float]]]], name: str) -> tuple[float, float]:
+    """How much a method's mean moves with the seed, as a share of how much methods differ; and so for one prompt."""
+    values = np.array([[prompt[name][method] for method in METHODS] for prompt in prompts])  # prompt method seed
+    between = values.mean((0, 2)).std(ddof=1)
+    return float(values.mean(0).std(1, ddof=1).mean() / between), float(values.std(2, ddof=1).mean() / between)
+
+
+# ------------------------------------------------------------------------------------------------------------ the page
+COLUMNS = ["metric", "evidence", "interventions", "random", "recency", "halves", "ties"]
+
+
+@app.command()
+def write() -> None:
+    """Write the page."""
+    unpack()
+    found = {PARTS[part].title: worths(part) for part in ("recall", "copied")}
+    sections = ["# What each metric is worth", ABOUT, reading(found)]
+    for title, some in found.items():
+        rows = sorted(some, key=lambda one: -np.nanmin([one.evidence, one.interventions]))
+        sections += [f"## {title.capitalize()}", f"{some[0].methods} methods.", markdown(COLUMNS, [*map(row, rows)])]
+    repeats = [*OUTCOMES.read().values()]
+    if repeats:
+        rows = [[name, *(f"{share:.2f}" for share in noise(repeats, name))] for name in repeats[0]]
+        sections += ["## The metrics' own noise", NOISE.format(len(repeats)), markdown(NOISE_COLUMNS, rows)]
+    PAGE.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
+
+
+def row(one: Worth) -> list[str]:
+    numbers = ("–" if np.isnan(value) else f"{value:.2f}" for value in (one.evidence, one.interventions))
+    places = (f"{place} of {one.methods}" for place in (one.random_place, one.recency_place))
+    return [one.metric.title, *numbers, *places, f"{one.halves:.2f}", f"{one.ties:.0%}"]
+
+
+def reading(found: Mapping[str, Sequence[Worth]]) -> str:
+    everywhere = set.intersection(*({one.metric.title for one in some if one.sound} for some in found.values()))
+    with_evidence = "; ".join(
+        f"on {title} {listed({one.metric.title for one in some if one.evidence > AGREES} & everywhere)}"
+        for title, some in found.items()
+    )
+    misled = {one.metric.title for some in found.values() for one in some if one.random_place <= one.methods / 2}
+    positional = {
+        one.metric.title for some in found.values() for one in some if one.recency_place <= (1 - LATE) * one.methods
+    }
+    coarse = {one.metric.title for some in found.values() for one in some if one.ties > OFTEN}
+    return (
+        f"**To be reported.** On both kinds of prompts these agree with interventions by more than {AGREES:g}, have "
+        f"random scores in the last {1 - LATE:.0%} of places, and agree between halves by more than {STABLE:g}: "
+        f"{listed(everywhere)}. Of these, with evidence by more than {AGREES:g}: {with_evidence}.\n\n"
+        f"**Not to be trusted alone.** By these, random scores are in the better half of all methods on some prompts: "
+        f"{listed(misled)}.\n\n"
+        f"**Fooled by position.** By these, recency, which only counts tokens, is in the first {1 - LATE:.0%} of "
+        f"places on some prompts: {listed(positional)}.\n\n"
+        f"**Coarse.** By these, two methods have the same value of more than {OFTEN:.0%} of the prompts, on one kind "
+        f"or both: {listed(coarse)}."
+    )
+
+
+def listed(titles: set[str]) -> str:
+    return ", ".join(f"*{title}*" for title in sorted(titles)) or "none"
+
+
+ABOUT = """Written by `python -m benchmarks.metrics_worth write`, from the values behind [Results](results.md).
+
+A metric is of use if it prefers methods that find known evidence and whose scores agree with interventions, if it knows
+random scores when it sees them, and if it says the same on other prompts. Over methods, and so on a few dozen points:
+
+- *evidence*: Spearman's correlation of its means with those of *Evidence mass*;
+- *interventions*: with those of *Mean effect@5* and *ABPC* (without itself), the mean of the two;
+- *random*, *recency*: the places of two controls that do not look at the model;
+- *halves*: its correlation between two halves of the templates, the mean of fifty splits;
+- *ties*: how often two methods have the same value of a prompt, which is then lost."""
+NOISE = """Metrics that draw random numbers, on {} recall stories, repeated with five seeds. *of means*: how much a
+method's mean over these prompts moves with the seed, as a share of how much the means of six methods differ; *of one
+prompt*: the same for a single value."""
+NOISE_COLUMNS = ["metric", "of means", "of one prompt"]
+
+
+if __name__ == "__main__":
+    app()

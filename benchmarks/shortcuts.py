@@ -1,0 +1,135 @@
+"""How far AttriBoT's shortcuts are from leaving out every sentence, and what they save.
+
+    python -m benchmarks.shortcuts run      measure; an interrupted run resumes
+    python -m benchmarks.shortcuts write    write SHORTCUTS.md
+
+Stories of the demo model with six facts and six sentences of filler. Its proxy is the model of `reasoning_model`, which
+has the same tokens and was trained further, on other questions.
+"""
+
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import numpy as np
+import torch
+import typer
+
+import heta_lens
+from benchmarks import reasoning_model, report
+from benchmarks.outcomes import Outcomes
+from benchmarks.report import average, proportion
+from heta_lens.data.recall import stories
+from heta_lens.data.recall_story import Story
+from heta_lens.diagnostics import rank_correlation
+from heta_lens.methods.perturbation.attribot import AttriBot
+from heta_lens.model.adapter import ModelAdapter
+from heta_lens.prediction.coalitions import nothing_left, removed
+from heta_lens.prediction.prediction import Prediction
+
+RESULTS = Path(__file__).with_name("SHORTCUTS.md")
+PROMPTS, OUTCOMES = 100, Outcomes("shortcuts")
+WAYS: Mapping[str, Mapping[str, Any]] = {
+    "exact": {},
+    **{f"the best {k} of paragraphs of three": {"prune_to": k, "paragraph": 3} for k in (1, 2, 3)},
+    "a proxy's scores": {"proxy": True},
+    **{f"the best {k} by a proxy": {"proxy": True, "prune_to": k} for k in (2, 4)},
+}
+COLUMNS = ["way", "same first sentence", "ρ", "largest error, nats", "forwards", "s, of exact"]
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def run() -> None:
+    """Measure every way on the same prompts."""
+    torch.set_num_threads(1)  # more only slow down a model of this size
+    warnings.simplefilter("ignore", UserWarning)
+    prompts = {str(number): story for number, story in enumerate(islice(stories("test", facts=6, filler=6), PROMPTS))}
+    model, proxy = heta_lens.load_demo_model(), reasoning_model.load()
+    OUTCOMES.measure([(id,) for id in prompts], lambda key: outcome(model, proxy, prompts[str(key[0])]))
+
+
+def outcome(model: Any, proxy: Any, story: Story) -> dict[str, Any]:
+    ids = model.to_tokens(story.text)
+    prediction = Prediction.from_cache(ModelAdapter(model).cache(ids), story.answer, tokens=ids)
+    _ = prediction.prompt.kept
+    ways = {name: timed(partial(explained, prediction, proxy, options)) for name, options in WAYS.items()}
+    whole = timed(partial(one_by_one, prediction))
+    return {"template": story.template, "ways": ways, "whole": whole}
+
+
+def timed(run: Any) -> dict[str, Any]:
+    begun = process_time()
+    scores, forwards = run()
+    return {"scores": scores, "forwards": forwards, "seconds": process_time() - begun}
+
+
+def explained(prediction: Prediction, proxy: Any, options: Mapping[str, Any]) -> tuple[list[float], int]:
+    given = {**options, "proxy": proxy} if options.get("proxy") else options
+    facts = AttriBot(progress=False, **given)(prediction).diagnostics
+    return facts["source_scores"], facts["forwards"]
+
+
+def one_by_one(prediction: Prediction) -> tuple[list[float], int]:
+    """The exact scores, by runs of the whole text each, without what stood before the sentence being kept."""
+    _, own = AttriBot().sources(prediction)
+    batches = prediction.prompt.batches("auto", len(prediction))
+    with prediction.running():
+        left = removed(
+            prediction, ~torch.from_numpy(own), nothing_left(prediction), "log_prob", batches, lambda _: None
+        )
+    return (prediction.value - left).tolist(), len(own)
+
+
+@app.command()
+def write() -> None:
+    """Write SHORTCUTS.md from what was measured."""
+    outcomes = [*OUTCOMES.read().values()]
+    templates = [one["template"] for one in outcomes]
+    table = report.Table(
+        "Shortcuts", COLUMNS, [row(name, outcomes, templates) for name in WAYS], PROMPTS - len(outcomes), note(outcomes)
+    )
+    report.show(table.title, table.columns, table.rows)
+    report.write(RESULTS, LEGEND, [table])
+
+
+def row(name: str, outcomes: list[dict[str, Any]], templates: list[str]) -> list[str]:
+    exact, own = ([np.array(one["ways"][way]["scores"]) for one in outcomes] for way in ("exact", name))
+    pairs = [*zip(exact, own, strict=True)]
+    first = [float(one.argmax() == other.argmax()) for one, other in pairs]
+    ranks = [
+        1.0 if name == "exact" else rank_correlation(torch.tensor(one), torch.tensor(other)) for one, other in pairs
+    ]
+    errors = [float(abs(one - other).max()) for one, other in pairs]
+    forwards = np.mean([one["ways"][name]["forwards"] for one in outcomes])
+    seconds = np.median([one["ways"][name]["seconds"] / one["ways"]["exact"]["seconds"] for one in outcomes])
+    agreed = [proportion(first, templates), average(ranks, templates, (-1, 1)), average(errors, templates, (0, None))]
+    return [name, *agreed, f"{forwards:.1f}", f"{seconds:.2f}"]
+
+
+def note(outcomes: list[dict[str, Any]]) -> str:
+    ratios = [one["whole"]["seconds"] / one["ways"]["exact"]["seconds"] for one in outcomes]
+    errors = [
+        max(abs(a - b) for a, b in zip(one["whole"]["scores"], one["ways"]["exact"]["scores"], strict=True))
+        for one in outcomes
+    ]
+    over = report.intervals_over([[one["template"] for one in outcomes]])
+    return (
+        f"{len(outcomes)} prompts. {over} Whole runs in place "
+        f"of runs that begin where a sentence did take {np.median(ratios):.2f} times as long (median), and give the "
+        f"same scores to {max(errors):.1g} nats."
+    )
+
+
+LEGEND = """Written by `python -m benchmarks.shortcuts`: AttriBoT's approximate shortcuts against the exact scores, on
+stories whose sentences are left out one at a time. *largest error*: over a prompt's sentences, the mean over prompts;
+*forwards*: of either model; *s, of exact*: processor time as a share of the exact way's, the median. The proxy is as
+large as the model here: what a smaller one would save is not in these seconds."""
+
+
+if __name__ == "__main__":
+    app()
