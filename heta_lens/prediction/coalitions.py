@@ -67,10 +67,22 @@ def removed(
     done: Done,
 ) -> Float[Tensor, "copy"]:
     """How likely the target is when only the tokens ``present`` are left, side by side; if none, ``nothing``."""
+    return read_without(prediction, present, nothing, partial(prediction.read, scale=scale), batches, done)
+
+
+def read_without(
+    prediction: Prediction,
+    present: Bool[Tensor, "copy pos"],
+    nothing: int | None,
+    read: Callable[[Float[Tensor, "row vocab"]], Float[Tensor, "row"]],
+    batches: Batches,
+    done: Done,
+) -> Float[Tensor, "copy"]:
+    """What ``read`` gives then."""
     ids = prediction.ids
     if nothing is not None:
         ids, present = led_by(nothing, ids, present, ~present.any(1))
-    return read_alone(prediction, ids, present, partial(prediction.read, scale=scale), batches, done)
+    return read_alone(prediction, ids, present, read, batches, done)
 
 
 def nothing_left(prediction: Prediction) -> int | None:

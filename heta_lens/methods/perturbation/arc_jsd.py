@@ -23,7 +23,7 @@ class ArcJsd(WithSources):
 
     name: ClassVar = "arc_jsd"
     family: ClassVar = "perturbation"
-    cost: ClassVar = "sources · F, each from the source on"
+    cost: ClassVar = "sources · F, of long contexts each from the source on"
     signed: ClassVar = False
     target_agnostic: ClassVar = True
     adapted: ClassVar = (

@@ -46,7 +46,9 @@ class AttriBot(WithSources):
 
     name: ClassVar = "attribot"
     family: ClassVar = "perturbation"
-    cost: ClassVar = "sources · F, each from the source on; pruned, (paragraphs + sources left + 1) · F"
+    cost: ClassVar = (
+        "sources · F, of long contexts each from the source on; pruned, (paragraphs + sources left + 1) · F"
+    )
     adapted: ClassVar = (
         "one token is explained, not a response; tokens share their sentence's score, and are not tokenized again; "
         "of equal first scores the earlier source is left"

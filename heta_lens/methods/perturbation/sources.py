@@ -19,15 +19,18 @@ from heta_lens._util.sentence_spans import (
     split,
     wording,
 )
-from heta_lens._util.work_counting import Work
+from heta_lens._util.work_counting import Done, Work
 from heta_lens.methods.base import refuse_hooks
 from heta_lens.methods.shared_options import WithBatch, WithMask
+from heta_lens.model.batching import Batches
 from heta_lens.model.tokenizer import locate
-from heta_lens.prediction.coalitions import nothing_left, placed, removed, with_only
+from heta_lens.prediction.coalitions import nothing_left, placed, read_without, removed, with_only
 from heta_lens.prediction.prediction import Prediction
-from heta_lens.prediction.readout import Scale
+from heta_lens.prediction.readout import Scale, with_others_masked
 
 Members: TypeAlias = Bool[np.ndarray, "source pos"]
+TOGETHER = 3  # whole runs at once, which take no more time than those of half the length on average, one by one
+
 Read: TypeAlias = Callable[[Float[Tensor, "row vocab"]], Float[Tensor, "row"]]
 
 
@@ -96,10 +99,32 @@ class WithSources(WithMask, WithBatch):
     def without_each(
         self, prediction: Prediction, own: Members, read: Read, progress: Work
     ) -> Float[np.ndarray, "source"]:
-        """What ``read`` gives without each source in turn; every run begins where its source did."""
-        values = [read(self._logits_without(prediction, row)) for row in torch.from_numpy(own)]
-        progress.add("forwards", len(values))
-        return torch.cat(values).cpu().double().numpy()
+        """What ``read`` gives without each source in turn.
+
+        Every run begins where its source did, unless several whole ones at once take less time.
+        """
+        gone, length = torch.from_numpy(own), len(prediction)
+        batches = prediction.prompt.batches(self.batch, length)
+        if batches.of(length) >= TOGETHER:
+            values = self._whole_runs(prediction, ~gone, read, batches, partial(progress.add, "forwards"))
+        else:
+            values = torch.cat([read(self._logits_without(prediction, row)) for row in gone])
+            progress.add("forwards", len(values))
+        return values.cpu().double().numpy()
+
+    def _whole_runs(
+        self, prediction: Prediction, present: Bool[Tensor, "copy pos"], read: Read, batches: Batches, done: Done
+    ) -> Float[Tensor, "copy"]:
+        if self.ablate == "remove":
+            return read_without(prediction, present, nothing_left(prediction), read, batches, done)
+        logits_of = prediction.logits_from(0)
+
+        def run(states: Float[Tensor, "copy pos d"]) -> Float[Tensor, "copy"]:
+            values = read(logits_of(states))
+            done(len(states))
+            return values
+
+        return with_others_masked(prediction, present, prediction.mask_vector(self.mask), run, batches)
 
     def _logits_without(self, prediction: Prediction, gone: Bool[Tensor, "pos"]) -> Float[Tensor, "row vocab"]:
         """What comes before the source stays as it is, and so do its keys and values."""

@@ -19,33 +19,38 @@ from heta_lens.prediction.readout import log_softmax
 SCATTERED = np.array([[p in part for p in range(8)] for part in ((1, 2), (0,), (3, 6), (5, 6, 7), (2, 3, 4, 5, 6, 7))])
 
 
-def rows_without_each(prediction: Prediction, ablate: Any) -> Tensor:
+def rows_without_each(prediction: Prediction, ablate: Any, batch: Any) -> Tensor:
     rows: list[Tensor] = []
 
     def read(logits: Tensor) -> Tensor:
-        rows.append(log_softmax(logits)[0])
-        return logits[:, 0]
+        rows.extend(log_softmax(logits))
+        return torch.arange(len(rows) - len(logits), len(rows)).double()
 
     with prediction.running():
-        ArcJsd(ablate=ablate).without_each(prediction, SCATTERED, read, Work())
-    return torch.stack(rows)
+        order = ArcJsd(ablate=ablate, batch=batch).without_each(prediction, SCATTERED, read, Work())
+    return torch.stack(rows)[order.astype(int)]
 
 
+BATCH = pytest.mark.parametrize("batch", [1, "auto"])
+
+
+@BATCH
 @pytest.mark.parametrize("build", zoo.models("."))
-def test_what_is_removed_is_removed_from_the_ids(build: Callable[..., Any]) -> None:
+def test_what_is_removed_is_removed_from_the_ids(build: Callable[..., Any], batch: Any) -> None:
     model = build()
     ids = zoo.prompt(model, 8)
-    rows = rows_without_each(predict(model, ids, TARGET), "remove")
+    rows = rows_without_each(predict(model, ids, TARGET), "remove", batch)
     with torch.no_grad():
         plain = [model(ids[:, ~torch.from_numpy(gone)])[0, -1].double().log_softmax(-1) for gone in SCATTERED]
     assert relative(rows, torch.stack(plain)) < 1e-5
 
 
+@BATCH
 @pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
-def test_what_is_masked_keeps_its_place(build: Callable[..., Any]) -> None:
+def test_what_is_masked_keeps_its_place(build: Callable[..., Any], batch: Any) -> None:
     model = build()
     ids = zoo.prompt(model, 8)
-    rows = rows_without_each(predict(model, ids, TARGET), "mask")
+    rows = rows_without_each(predict(model, ids, TARGET), "mask", batch)
     embeddings, log_probs = plain_embeddings(model, ids), plain_log_probs(model, ids)
     plain = [log_probs(torch.where(torch.from_numpy(gone)[:, None], 0, embeddings)).detach() for gone in SCATTERED]
     assert relative(rows, torch.stack(plain)) < 1e-5
@@ -56,7 +61,7 @@ def test_a_run_begins_where_its_source_did(forwards: Callable[[Any], list[Any]])
     prediction = predict(model, ids, TARGET)
     _ = prediction.prompt.kept
     runs = forwards(model)
-    places = ArcJsd()(prediction).diagnostics["source_positions"]
+    places = ArcJsd(batch=1)(prediction).diagnostics["source_positions"]
     read = ids.shape[1]
     assert [run[0].shape[1] for run in runs] == [read - place[0] - len(place) for place in places[:-1]] + [read - 1]
 

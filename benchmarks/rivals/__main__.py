@@ -1,7 +1,7 @@
 """Every method against interventions and known evidence, as its authors propose it and at equal compute.
 
     python -m benchmarks.rivals run [FAMILY ...] [--group GROUP ...]    measure; an interrupted run resumes
-    python -m benchmarks.rivals write                                   write RIVALS.md and rivals.svg
+    python -m benchmarks.rivals write                                   write docs/rivals.md and its figure
 
 Prompts are those of the study of HETA's setting (benchmarks/study), test split, and so are the measures. Methods are in
 groups that are measured apart: ``quick`` and ``slow`` ones as they are, and all with a budget of 3, 30 or 100 forwards.
@@ -17,6 +17,8 @@ import typer
 
 import heta_lens
 from benchmarks.outcomes import Outcomes
+from benchmarks.rivals import page
+from benchmarks.rivals.groups import DIGITS, GROUPS, SETTINGS, SIZES, outcomes_of
 from benchmarks.study.families import FAMILIES, Case
 from benchmarks.study.interventions import measures
 from heta_lens.methods.base import Method
@@ -26,20 +28,6 @@ from heta_lens.metrics.candidate_tokens import ordinary
 from heta_lens.metrics.score_ranking import highest
 from heta_lens.prediction.prediction import Prediction
 
-SIZES = {"recall": 300} | {family: 100 for family in FAMILIES if family != "recall"}
-SLOW = ("causal_tracing", "faml", "reagent", "sequential_integrated_gradients")  # over two seconds a story
-UNABLE = ("sea_cot",)  # the models at hand do not answer Yes or No
-BUDGETS = (3, 30, 100)
-DIGITS = 5
-
-SETTINGS: Mapping[str, Mapping[str, Any]] = {"heta kl_only": {"variant": "kl_only"}, "heta row": {"support": "row"}}
-QUICK = (*(name for name in heta_lens.METHODS if name not in (*SLOW, *UNABLE)), *SETTINGS)
-ALL = (*QUICK, *SLOW)
-GROUPS: Mapping[str, tuple[Sequence[str], int | None]] = {
-    "quick": (QUICK, None),
-    "slow": (SLOW, None),
-    **{f"budget {budget}": (ALL, budget) for budget in BUDGETS},
-}
 app = typer.Typer(add_completion=False)
 
 
@@ -47,6 +35,12 @@ def made(label: str) -> Method:
     name = label.split(" ")[0]
     method: Any = heta_lens.METHODS[name](progress=False, **SETTINGS.get(label, {}))
     return method
+
+
+@app.command()
+def write() -> None:
+    """Write the page and its figure."""
+    page.write()
 
 
 @app.command()
@@ -64,10 +58,6 @@ def run(
         for name in group or GROUPS:
             labels, budget = GROUPS[name]
             measure(outcomes_of(family, name), cases, labels, budget)
-
-
-def outcomes_of(family: str, group: str) -> Outcomes:
-    return Outcomes(f"rivals_{family}_{group}".replace(" ", "_"))
 
 
 def measure(outcomes: Outcomes, cases: Mapping[str, Case], labels: Sequence[str], budget: int | None) -> None:

@@ -1,0 +1,232 @@
+"""Writes docs/rivals.md and its figure from what `rivals` measured."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from math import isfinite
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib import pyplot as plt
+from scipy.stats import rankdata
+
+from benchmarks.report import average, markdown
+from benchmarks.rivals.groups import BUDGETS, GROUPS, outcomes_of
+from benchmarks.study.families import FAMILIES
+from benchmarks.study.interventions import MEASURES, REFERENCES
+from heta_lens.evaluation.difference_tests import chance, corrected
+
+PAGE = Path(__file__).parents[2] / "docs" / "rivals.md"
+FIGURE = PAGE.with_name("rivals.svg")
+REFERENCE, LEVEL = "heta", 0.05
+AS_PROPOSED = ("quick", "slow")
+CAUSAL, AREAS = range(2 * len(REFERENCES)), range(2 * len(REFERENCES), len(MEASURES))
+NAMES = (*MEASURES, "first is evidence", "evidence mass")
+
+
+class Row(NamedTuple):
+    """One method on the prompts of a family, with the values of all measures."""
+
+    templates: list[str]
+    values: Float[np.ndarray, "prompt measure"]
+    runs: float
+    seconds: float
+
+
+class Entry(NamedTuple):
+    """A method with a budget (None: as it is): its quality, from 0 to 1, and what it takes."""
+
+    method: str
+    budget: int | None
+    quality: float
+    runs: float
+    families: int
+
+
+@cache
+def rows(family: str, group: str) -> Mapping[str, Row]:
+    """Methods that explain every prompt of a family, by name."""
+    outcomes = [*outcomes_of(family, group).read().values()]
+    if not outcomes:
+        return {}
+    everywhere = set.intersection(*({*one["methods"]} for one in outcomes))
+    return {name: _row(outcomes, name) for name in outcomes[0]["methods"] if name in everywhere}
+
+
+def _row(outcomes: Sequence[Mapping[str, list[object]]], name: str) -> Row:
+    places = [one["methods"].index(name) for one in outcomes]
+    pairs = [*zip(outcomes, places, strict=True)]
+    values = np.array([[*one["measures"][at], *one["evidence"][at]] for one, at in pairs])  # type: ignore[misc]
+    runs, seconds = (float(np.mean([one[what][at] for one, at in pairs])) for what in ("runs", "seconds"))  # type: ignore[arg-type]
+    return Row([str(one["template"]) for one in outcomes], values, runs, seconds)
+
+
+def measured() -> list[str]:
+    """The families that all quick methods were measured on."""
+    return [family for family in FAMILIES if rows(family, "quick")]
+
+
+# --------------------------------------------------------------------------------------------------- at equal compute
+def entries() -> list[Entry]:
+    """Every method with every budget. Its quality is its mean rank, among all of these, over measures and families.
+
+    The evidence has no part in it.
+    """
+    groups = [(name, budget) for name, (_, budget) in GROUPS.items()]
+    found: dict[tuple[str, int | None], list[tuple[float, float]]] = {}
+    for family in measured():
+        every = {(method, budget): row for name, budget in groups for method, row in rows(family, name).items()}
+        means = np.array([row.values[:, : len(MEASURES)].mean(0) for row in every.values()])
+        ranks = rankdata(means, axis=0).mean(1)
+        for (key, row), rank in zip(every.items(), ranks, strict=True):
+            found.setdefault(key, []).append(((rank - 1) / max(1, len(every) - 1), row.runs))
+    return [
+        Entry(*key, quality=float(np.mean([one for one, _ in some])), runs=float(np.mean([runs for _, runs in some])),
+              families=len(some))
+        for key, some in found.items()
+    ]  # fmt: skip
+
+
+def front(every: Sequence[Entry]) -> list[Entry]:
+    """Those that none of at most their cost is better than, the cheapest first."""
+    complete = [one for one in every if one.families == len(measured())]
+    order = sorted(complete, key=lambda one: (one.runs, -one.quality))
+    best, kept = -1.0, []
+    for one in order:
+        if one.quality > best:
+            best = one.quality
+            kept.append(one)
+    return kept
+
+
+def compute_table(every: Sequence[Entry]) -> tuple[Sequence[str], list[list[str]]]:
+    columns = ["method", "as proposed", "forwards", *(f"at {budget}" for budget in BUDGETS)]
+    by = {(one.method, one.budget): one for one in every}
+    methods = sorted({one.method for one in every}, key=lambda name: -max(_quality(by, name)))
+    table = []
+    for name in methods:
+        own = by.get((name, None))
+        cells = [_cell(by.get((name, budget))) for budget in BUDGETS]
+        table.append([f"`{name}`", _cell(own), f"{own.runs:.0f}" if own else "–", *cells])
+    return columns, table
+
+
+def _quality(by: Mapping[tuple[str, int | None], Entry], name: str) -> list[float]:
+    return [one.quality for (method, _), one in by.items() if method == name]
+
+
+def _cell(entry: Entry | None) -> str:
+    if entry is None:
+        return "–"
+    short = "" if entry.families == len(measured()) else f" ({entry.families} of {len(measured())} families)"
+    return f"{entry.quality:.2f}{short}"
+
+
+def draw(every: Sequence[Entry]) -> None:
+    """Quality over cost; methods that none of their cost are better than are named and joined."""
+    complete, best = [one for one in every if one.families == len(measured())], front(every)
+    with plt.rc_context({"svg.hashsalt": "heta_lens", "font.size": 8}):
+        figure, axis = plt.subplots(figsize=(7, 4.5))
+        for heta, colour in ((False, "C0"), (True, "C3")):
+            some = [one for one in complete if one.method.startswith("heta") == heta]
+            axis.scatter(*_points(some), s=12, color=colour, label="HETA" if heta else "others", alpha=0.7)
+        axis.step(*_points(best), where="post", color="0.6", linewidth=0.8, zorder=0)
+        for one in best:
+            name = one.method if one.budget is None else f"{one.method} at {one.budget}"
+            axis.annotate(name, (max(one.runs, 0.5), one.quality), xytext=(3, 4), textcoords="offset points")
+        axis.set(xscale="log", xlabel="forwards (a backward, or a product with H, counts as two)", ylabel="quality")
+        axis.legend(frameon=False, loc="lower right")
+        figure.tight_layout()
+        figure.savefig(FIGURE, metadata={"Date": None})
+        plt.close(figure)
+
+
+def _points(some: Sequence[Entry]) -> tuple[list[float], list[float]]:
+    """Those that take no forward are drawn at a half."""
+    return [max(one.runs, 0.5) for one in some], [one.quality for one in some]
+
+
+# ------------------------------------------------------------------------------------------------------ causal tables
+def family_tables(family: str) -> Iterator[str]:
+    every = {name: row for group in AS_PROPOSED for name, row in rows(family, group).items()}
+    own = every[REFERENCE]
+    yield f"## {family.capitalize()}"
+    absent = [f"`{name}`" for group in AS_PROPOSED for name in GROUPS[group][0] if name not in every]
+    missing = f" Without {', '.join(absent)}, which do not explain all of them, or are not measured." if absent else ""
+    yield f"{len(own.templates)} prompts of {len(set(own.templates))} templates.{missing}"
+    for places in (CAUSAL, [*AREAS, len(MEASURES), len(MEASURES) + 1]):
+        marks = {at: verdicts(every, at) for at in places}
+        table = [
+            [f"`{name}`", *(marks[at].get(name, "") + value(row, at) for at in places)] for name, row in every.items()
+        ]
+        yield markdown(["method", *(NAMES[at] for at in places)], table)
+
+
+def value(row: Row, at: int) -> str:
+    bounds = (-1.0, 1.0) if at not in range(len(REFERENCES), 2 * len(REFERENCES)) else None
+    return average(row.values[:, at].tolist(), row.templates, bounds, 3 if at < len(MEASURES) else 2)
+
+
+def verdicts(every: Mapping[str, Row], at: int) -> dict[str, str]:
+    """Better or worse than HETA by more than chance, after Holm's correction for the number of methods."""
+    own = every[REFERENCE]
+    others = [(name, row) for name, row in every.items() if name != REFERENCE and row.templates == own.templates]
+    p_values = corrected([
+        chance(row.values[:, at].tolist(), own.values[:, at].tolist(), own.templates) for _, row in others
+    ])  # fmt: skip
+    signs = [np.sign(row.values[:, at].mean() - own.values[:, at].mean()) for _, row in others]
+    marks = {1.0: "▲ ", -1.0: "▼ "}
+    return {
+        name: marks.get(float(sign), "") if isfinite(p) and p <= LEVEL else ""
+        for (name, _), p, sign in zip(others, p_values, signs, strict=True)
+    }
+
+
+# ------------------------------------------------------------------------------------------------------------ the page
+def write() -> None:
+    every = entries()
+    draw(every)
+    sections = [
+        TEXT,
+        reading(every),
+        "![quality over forwards](rivals.svg)",
+        "## At equal compute",
+        COMPUTE,
+        markdown(*compute_table(every)),
+        "## Causal tables",
+        CAUSAL_TEXT,
+        *(part for family in measured() for part in family_tables(family)),
+    ]
+    PAGE.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
+
+
+def reading(every: Sequence[Entry]) -> str:
+    best = front(every)
+    steps = "; ".join(
+        f"from {one.runs:.0f} forwards `{one.method}`"
+        + ("" if one.budget is None else f" with a budget of {one.budget}")
+        for one in best
+    )
+    complete = sorted(
+        (one for one in every if one.budget is None and one.families == len(measured())), key=lambda one: -one.quality
+    )
+    place = [one.method for one in complete].index(REFERENCE) + 1
+    return (
+        f"**What to use, if you can afford so much:** {steps}.\n\n**HETA** as the paper has it is number {place} of "
+        f"{len(complete)} methods as they are proposed, over {len(measured())} families of prompts."
+    )
+
+
+TEXT = """# Who agrees with interventions
+
+Written by `python -m benchmarks.rivals write`: every method, as its authors propose it and with the same compute, on
+the test prompts of the [study](study.md), by its ten measures. None of them knows the evidence; two more that do stand
+beside them."""
+COMPUTE = """*Quality*: among all methods with all budgets, the share that one is better than, averaged over ten
+measures and over the families; 1 would be best by all, 0.5 is the middle. With a budget, the option that a method's
+cost grows with is made as large as 3, 30 or 100 forwards allow, where a backward or a product with the Hessian counts
+as two; a dash is where it costs more however little it does. Methods that refuse a family's target are compared on the
+others."""
+CAUSAL_TEXT = """Methods as they are proposed. ▲ better, ▼ worse than `heta`, the literal formula: p ≤ 0.05 by the
+cluster bootstrap over templates, after Holm's correction for the number of methods; in brackets 95 % intervals."""
