@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # loaded on first use: `import heta_lens` takes no time
     from heta_lens.methods.heta.heta import Heta
     from heta_lens.methods.memory_by_dry_run import estimate_memory
     from heta_lens.methods.method_registry import METHODS
+    from heta_lens.methods.presets import PRESETS, preset
     from heta_lens.model.hook_sites import lean_names_filter, names_filter
     from heta_lens.model.loading import load_demo_model, load_model
     from heta_lens.prediction.chat_prompt import ChatPrompt, chat
@@ -25,6 +26,7 @@ if TYPE_CHECKING:  # loaded on first use: `import heta_lens` takes no time
 
 __all__ = [
     "METHODS",
+    "PRESETS",
     "Attribution",
     "ChatPrompt",
     "Heta",
@@ -52,6 +54,7 @@ __all__ = [
     "metrics",
     "names_filter",
     "plots",
+    "preset",
 ]
 
 _MODULES = {
@@ -59,6 +62,7 @@ _MODULES = {
     **dict.fromkeys(("load_demo_model", "load_model"), "model.loading"),
     **dict.fromkeys(("ChatPrompt", "chat"), "prediction.chat_prompt"),
     "METHODS": "methods.method_registry",
+    **dict.fromkeys(("PRESETS", "preset"), "methods.presets"),
     "Method": "methods.base",
     "Attribution": "attribution",
     "Heta": "methods.heta.heta",

@@ -21,6 +21,8 @@ def test_nothing_but_the_public_names_is_exported() -> None:
             "estimate",
             "estimate_memory",
             "fit_at2",
+            "preset",
+            "PRESETS",
             "fit_weights",
             "load_demo_model",
             "load_model",

@@ -4,13 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from math import isfinite
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from matplotlib import pyplot as plt
 from scipy.stats import rankdata
 
+from benchmarks.outcomes import Key
 from benchmarks.report import average, markdown
 from benchmarks.rivals.groups import BUDGETS, GROUPS, outcomes_of
 from benchmarks.study.families import FAMILIES
@@ -19,7 +20,10 @@ from heta_lens.evaluation.difference_tests import chance, corrected
 
 PAGE = Path(__file__).parents[2] / "docs" / "rivals.md"
 FIGURE = PAGE.with_name("rivals.svg")
-REFERENCE, LEVEL = "heta", 0.05
+README = PAGE.parents[1] / "README.md"
+MARKS = ("<!-- from docs/rivals.md -->", "<!-- to here -->")
+REFERENCE, RECOMMENDED, LEVEL = "heta", "heta recommended", 0.05
+BETTER, WORSE = "▲ ", "▼ "
 AS_PROPOSED = ("quick", "slow")
 CAUSAL, AREAS = range(2 * len(REFERENCES)), range(2 * len(REFERENCES), len(MEASURES))
 NAMES = (*MEASURES, "first is evidence", "evidence mass")
@@ -40,14 +44,23 @@ class Entry(NamedTuple):
     method: str
     budget: int | None
     quality: float
+    first: float
+    """How often its highest score is on known evidence."""
     runs: float
     families: int
 
 
 @cache
-def rows(family: str, group: str) -> Mapping[str, Row]:
-    """Methods that explain every prompt of a family, by name."""
-    outcomes = [*outcomes_of(family, group).read().values()]
+def kept(family: str, group: str) -> Mapping[Key, Any]:
+    return outcomes_of(family, group).read()
+
+
+@cache
+def rows(family: str, group: str, shared: bool = False) -> Mapping[str, Row]:
+    """Methods that explain every prompt of a family, by name; on the prompts that all groups ``shared``."""
+    others = [kept(family, name) for name in GROUPS if shared and kept(family, name)]
+    keys = set(kept(family, group)).intersection(*others)
+    outcomes = [one for key, one in kept(family, group).items() if key in keys]
     if not outcomes:
         return {}
     everywhere = set.intersection(*({*one["methods"]} for one in outcomes))
@@ -62,6 +75,11 @@ def _row(outcomes: Sequence[Mapping[str, list[object]]], name: str) -> Row:
     return Row([str(one["template"]) for one in outcomes], values, runs, seconds)
 
 
+def as_proposed(family: str) -> dict[str, Row]:
+    """Methods without a budget."""
+    return {name: row for group in AS_PROPOSED for name, row in rows(family, group).items()}
+
+
 def measured() -> list[str]:
     """The families that all quick methods were measured on."""
     return [family for family in FAMILIES if rows(family, "quick")]
@@ -74,18 +92,16 @@ def entries() -> list[Entry]:
     The evidence has no part in it.
     """
     groups = [(name, budget) for name, (_, budget) in GROUPS.items()]
-    found: dict[tuple[str, int | None], list[tuple[float, float]]] = {}
+    found: dict[tuple[str, int | None], list[tuple[float, float, float]]] = {}
     for family in measured():
-        every = {(method, budget): row for name, budget in groups for method, row in rows(family, name).items()}
+        every = {(method, budget): row for name, budget in groups for method, row in rows(family, name, True).items()}
         means = np.array([row.values[:, : len(MEASURES)].mean(0) for row in every.values()])
         ranks = rankdata(means, axis=0).mean(1)
         for (key, row), rank in zip(every.items(), ranks, strict=True):
-            found.setdefault(key, []).append(((rank - 1) / max(1, len(every) - 1), row.runs))
-    return [
-        Entry(*key, quality=float(np.mean([one for one, _ in some])), runs=float(np.mean([runs for _, runs in some])),
-              families=len(some))
-        for key, some in found.items()
-    ]  # fmt: skip
+            first = float(row.values[:, len(MEASURES)].mean())
+            found.setdefault(key, []).append(((rank - 1) / max(1, len(every) - 1), first, row.runs))
+    means_of = {key: np.mean(some, axis=0) for key, some in found.items()}
+    return [Entry(*key, *map(float, means), families=len(found[key])) for key, means in means_of.items()]
 
 
 def front(every: Sequence[Entry]) -> list[Entry]:
@@ -120,7 +136,7 @@ def _cell(entry: Entry | None) -> str:
     if entry is None:
         return "–"
     short = "" if entry.families == len(measured()) else f" ({entry.families} of {len(measured())} families)"
-    return f"{entry.quality:.2f}{short}"
+    return f"{entry.quality:.2f}; {entry.first:.0%}{short}"
 
 
 def draw(every: Sequence[Entry]) -> None:
@@ -149,14 +165,14 @@ def _points(some: Sequence[Entry]) -> tuple[list[float], list[float]]:
 
 # ------------------------------------------------------------------------------------------------------ causal tables
 def family_tables(family: str) -> Iterator[str]:
-    every = {name: row for group in AS_PROPOSED for name, row in rows(family, group).items()}
+    every = as_proposed(family)
     own = every[REFERENCE]
     yield f"## {family.capitalize()}"
     absent = [f"`{name}`" for group in AS_PROPOSED for name in GROUPS[group][0] if name not in every]
     missing = f" Without {', '.join(absent)}, which do not explain all of them, or are not measured." if absent else ""
     yield f"{len(own.templates)} prompts of {len(set(own.templates))} templates.{missing}"
     for places in (CAUSAL, [*AREAS, len(MEASURES), len(MEASURES) + 1]):
-        marks = {at: verdicts(every, at) for at in places}
+        marks = {at: verdicts(family, at) for at in places}
         table = [
             [f"`{name}`", *(marks[at].get(name, "") + value(row, at) for at in places)] for name, row in every.items()
         ]
@@ -168,25 +184,54 @@ def value(row: Row, at: int) -> str:
     return average(row.values[:, at].tolist(), row.templates, bounds, 3 if at < len(MEASURES) else 2)
 
 
-def verdicts(every: Mapping[str, Row], at: int) -> dict[str, str]:
+@cache
+def verdicts(family: str, at: int) -> Mapping[str, str]:
     """Better or worse than HETA by more than chance, after Holm's correction for the number of methods."""
+    every = as_proposed(family)
     own = every[REFERENCE]
     others = [(name, row) for name, row in every.items() if name != REFERENCE and row.templates == own.templates]
     p_values = corrected([
         chance(row.values[:, at].tolist(), own.values[:, at].tolist(), own.templates) for _, row in others
     ])  # fmt: skip
     signs = [np.sign(row.values[:, at].mean() - own.values[:, at].mean()) for _, row in others]
-    marks = {1.0: "▲ ", -1.0: "▼ "}
+    marks = {1.0: BETTER, -1.0: WORSE}
     return {
         name: marks.get(float(sign), "") if isfinite(p) and p <= LEVEL else ""
         for (name, _), p, sign in zip(others, p_values, signs, strict=True)
     }
 
 
+# --------------------------------------------------------------------------------------------------------- the summary
+def summary_table(every: Sequence[Entry]) -> tuple[Sequence[str], list[list[str]]]:
+    """HETA as it is and as recommended, the best three others, and random scores."""
+    own = {one.method: one for one in every if one.budget is None and one.families == len(measured())}
+    order = sorted(own, key=lambda name: -own[name].quality)
+    rivals = [name for name in order if not name.startswith("heta") and name != "random"][:3]
+    shown = [name for name in (REFERENCE, RECOMMENDED, *rivals, "random") if name in own]
+    columns = ["method", "quality", "better / worse than `heta`", "first is evidence", "forwards"]
+    return columns, [[f"`{name}`", *summary_cells(own[name])] for name in shown]
+
+
+def summary_cells(one: Entry) -> list[str]:
+    marks = [verdicts(family, at).get(one.method, "") for family in measured() for at in range(len(MEASURES))]
+    compared = "–" if one.method == REFERENCE else f"{marks.count(BETTER)} / {marks.count(WORSE)} of {len(marks)}"
+    return [f"{one.quality:.2f}", compared, f"{one.first:.0%}", f"{one.runs:.0f}"]
+
+
+def put_into_readme(table: str) -> None:
+    """Between its two marks."""
+    text = README.read_text(encoding="utf-8")
+    if MARKS[0] not in text:
+        return
+    before, rest = text.split(MARKS[0])
+    README.write_text(f"{before}{MARKS[0]}\n\n{table}\n\n{MARKS[1]}{rest.split(MARKS[1])[1]}", encoding="utf-8")
+
+
 # ------------------------------------------------------------------------------------------------------------ the page
 def write() -> None:
     every = entries()
     draw(every)
+    put_into_readme(markdown(*summary_table(every)))
     sections = [
         TEXT,
         reading(every),
@@ -227,6 +272,6 @@ COMPUTE = """*Quality*: among all methods with all budgets, the share that one i
 measures and over the families; 1 would be best by all, 0.5 is the middle. With a budget, the option that a method's
 cost grows with is made as large as 3, 30 or 100 forwards allow, where a backward or a product with the Hessian counts
 as two; a dash is where it costs more however little it does. Methods that refuse a family's target are compared on the
-others."""
+others. After the semicolon, which is no part of the quality: how often the highest score is on known evidence."""
 CAUSAL_TEXT = """Methods as they are proposed. ▲ better, ▼ worse than `heta`, the literal formula: p ≤ 0.05 by the
 cluster bootstrap over templates, after Holm's correction for the number of methods; in brackets 95 % intervals."""

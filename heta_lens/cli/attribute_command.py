@@ -18,7 +18,8 @@ from heta_lens.cli.prompt_arguments import Prompt, prompt_of
 if TYPE_CHECKING:
     from heta_lens import Attribution, Method
 
-METHOD = "How to explain it: see heta-lens methods."
+METHOD = "How to explain it: see heta-lens methods (default: heta)."
+PRESET = "In place of a method: fast, careful, long or no_gradients, each a method with its options."
 TARGET = "The token to explain (default: the most likely one); repeated, any of several: their joint probability."
 TEXT = "The prompt, up to where the model goes on; - reads it from the input."
 CHAT = "Instead of the text: a JSON list of messages with role and content; - reads it from the input."
@@ -56,7 +57,8 @@ def attribute_text(
     ] = None,
     target: Annotated[list[str] | None, typer.Option(help=TARGET)] = None,
     model: Annotated[str, typer.Option(help=MODELS)] = "demo",
-    method: Annotated[str, typer.Option(help=METHOD)] = "heta",
+    method: Annotated[str | None, typer.Option("--method", "-m", help=METHOD)] = None,
+    preset: Annotated[str | None, typer.Option(metavar="NAME", help=PRESET)] = None,
     option: Annotated[list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help=OPTIONS)] = None,
     html: Page = None,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep the attribution (safetensors).")] = None,
@@ -66,7 +68,7 @@ def attribute_text(
     """Explain why a model goes on as it does after a text of your own, or answers a chat as it does."""
     with errors_in_a_line(html, save):
         prompt = prompt_of(text, chat, system, user)
-        how, options = _method(method, _options(option or [])), loading_options(loading)
+        how, options = _method(method, _options(option or []), preset), loading_options(loading)
         _show(_explained(model, prompt, target or [], how, **options), html, save)
 
 
@@ -81,11 +83,16 @@ def _options(given: list[str]) -> dict[str, Any]:
     return options
 
 
-def _method(name: str, options: dict[str, Any]) -> "Method":
+def _method(name: str | None, options: dict[str, Any], preset_name: str | None = None) -> "Method":
     """The method with its options, checked before a model is loaded."""
     from heta_lens.api import method_of
+    from heta_lens.methods.presets import preset
 
-    return method_of(name, options)
+    if preset_name is None:
+        return method_of(name or "heta", options)
+    if name is not None:
+        raise ValueError(f"--preset {preset_name} and --method {name} both say how to explain: give one of them")
+    return preset(preset_name, **options)
 
 
 def _explained(model: str, prompt: Prompt, targets: Collection[str], method: "Method", **loading: Any) -> "Attribution":

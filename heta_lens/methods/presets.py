@@ -1,0 +1,37 @@
+"""Presets: a method with its options for each of four situations, as docs/choosing.md argues for them."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from heta_lens._util.options import check_choice, check_names
+from heta_lens.methods.base import Method
+from heta_lens.methods.method_registry import METHODS
+
+
+class Preset(NamedTuple):
+    method: str
+    options: Mapping[str, Any]
+    when: str
+
+
+PRESETS: Mapping[str, Preset] = {
+    "fast": Preset("attn_lrp", {}, "an answer at once, for about three forwards"),
+    "careful": Preset("heta", {"variant": "kl_only", "flow": "rollout", "kl": "js"}, "the best there is"),
+    "long": Preset("attn_lrp", {}, "thousands of tokens, where a run for each is too much"),
+    "no_gradients": Preset("leave_one_out", {"effect": "log_prob"}, "quantised weights, or no memory for a graph"),
+}
+
+
+def preset(name: str, **changes: Any) -> Method:
+    """The method for a situation, ``attribute(cache, method=preset("fast"))``; ``changes`` are other options of it.
+
+    - ``fast``: an answer at once, for about three forwards
+    - ``careful``: the best there is
+    - ``long``: thousands of tokens, where a run for each is too much
+    - ``no_gradients``: quantised weights, or no memory for a graph
+    """
+    check_choice("preset", name, PRESETS)
+    chosen = PRESETS[name]
+    kind: Any = METHODS[chosen.method]
+    check_names(kind, changes)
+    return kind(**{**chosen.options, **changes})
