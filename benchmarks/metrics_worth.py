@@ -34,6 +34,7 @@ from heta_lens.metrics.additivity_metrics import additivity_gap
 from heta_lens.metrics.candidate_tokens import ordinary
 
 PAGE = Path(__file__).parents[1] / "docs" / "metrics_worth.md"
+MADE_OF = {"morf": "abpc", "lerf": "abpc", "aopc_del": "abpc"}  # an area that these are a part of
 EVIDENCE, INTERVENTIONS = "evidence_mass", ("mean_effect_5", "abpc")
 SPLITS = 50
 AGREES, LATE, STABLE, OFTEN = 0.5, 0.75, 0.8, 0.5
@@ -59,8 +60,13 @@ class Worth(NamedTuple):
 
     @property
     def sound(self) -> bool:
-        """Whether it agrees with interventions, tells random scores apart and repeats itself."""
-        return self.interventions > AGREES and self.random_place > LATE * self.methods and self.halves > STABLE
+        """Whether it agrees with interventions, repeats itself, and is deceived neither by chance nor by position."""
+        deceived = self.random_place <= LATE * self.methods or self.positional or self.ties > OFTEN
+        return self.interventions > AGREES and self.halves > STABLE and not deceived
+
+    @property
+    def positional(self) -> bool:
+        return self.recency_place <= (1 - LATE) * self.methods
 
 
 class Values(NamedTuple):
@@ -98,12 +104,15 @@ def worths(part: str) -> list[Worth]:
 
 def worth(values: Values, means: Mapping[str, Float[np.ndarray, "method"]], methods: Sequence[str]) -> Worth:
     name, own = values.metric.name, means[values.metric.name]
-    places = rankdata(-np.nan_to_num(own, nan=-np.inf), method="average")
+    there = np.isfinite(own)
+    places = rankdata(np.where(there, -own, np.inf), method="average")
     return Worth(
         metric=values.metric,
-        methods=len(methods),
+        methods=int(there.sum()),
         evidence=np.nan if name == EVIDENCE else agreed(own, means[EVIDENCE]),
-        interventions=mean(agreed(own, means[other]) for other in INTERVENTIONS if other != name),
+        interventions=mean(
+            agreed(own, means[other]) for other in INTERVENTIONS if other not in (name, MADE_OF.get(name))
+        ),
         random_place=int(places[methods.index("random")]),
         recency_place=int(places[methods.index("recency")]),
         halves=mean(halves(values, random.Random(seed)) for seed in range(SPLITS)),
@@ -222,18 +231,18 @@ def reading(found: Mapping[str, Sequence[Worth]]) -> str:
         for title, some in found.items()
     )
     misled = {one.metric.title for some in found.values() for one in some if one.random_place <= one.methods / 2}
-    positional = {
-        one.metric.title for some in found.values() for one in some if one.recency_place <= (1 - LATE) * one.methods
-    }
+    positional = {one.metric.title for some in found.values() for one in some if one.positional}
     coarse = {one.metric.title for some in found.values() for one in some if one.ties > OFTEN}
     return (
         f"**To be reported.** On both kinds of prompts these agree with interventions by more than {AGREES:g}, have "
-        f"random scores in the last {1 - LATE:.0%} of places, and agree between halves by more than {STABLE:g}: "
-        f"{listed(everywhere)}. Of these, with evidence by more than {AGREES:g}: {with_evidence}.\n\n"
-        f"**Not to be trusted alone.** By these, random scores are in the better half of all methods on some prompts: "
+        f"random scores in the last {1 - LATE:.0%} of places, agree between halves by more than {STABLE:g}, and are "
+        f"neither coarse nor fooled by position (see below): {listed(everywhere)}. Of these, with evidence by more than "
+        f"{AGREES:g}: {with_evidence}.\n\n"
+        f"**Not to be trusted alone.** By these, random scores are in the better half of all methods on one kind or "
+        f"both: "
         f"{listed(misled)}.\n\n"
         f"**Fooled by position.** By these, recency, which only counts tokens, is in the first {1 - LATE:.0%} of "
-        f"places on some prompts: {listed(positional)}.\n\n"
+        f"places on one kind or both: {listed(positional)}.\n\n"
         f"**Coarse.** By these, two methods have the same value of more than {OFTEN:.0%} of the prompts, on one kind "
         f"or both: {listed(coarse)}."
     )
@@ -249,7 +258,8 @@ A metric is of use if it prefers methods that find known evidence and whose scor
 random scores when it sees them, and if it says the same on other prompts. Over methods, and so on a few dozen points:
 
 - *evidence*: Spearman's correlation of its means with those of *Evidence mass*;
-- *interventions*: with those of *Mean effect@5* and *ABPC* (without itself), the mean of the two;
+- *interventions*: with those of *Mean effect@5* and *ABPC*, the mean of the two, without itself and without *ABPC*
+  for the areas that it is made of;
 - *random*, *recency*: the places of two controls that do not look at the model;
 - *halves*: its correlation between two halves of the templates, the mean of fifty splits;
 - *ties*: how often two methods have the same value of a prompt, which is then lost."""

@@ -14,10 +14,11 @@ BUDGETS = (3, 30, 100)
 DIGITS = 5
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {"heta kl_only": {"variant": "kl_only"}, "heta row": {"support": "row"}}
-QUICK = (*(name for name in heta_lens.METHODS if name not in (*SLOW, *UNABLE)), *SETTINGS)
-ALL = (*QUICK, *SLOW)
+QUICK = (*(name for name in heta_lens.METHODS if name not in (*SLOW, *UNABLE)),)
+ALL = (*QUICK, *SETTINGS, *SLOW)
 GROUPS: Mapping[str, tuple[Sequence[str], int | None]] = {
     "quick": (QUICK, None),
+    "settings": ((*SETTINGS,), None),
     "slow": (SLOW, None),
     **{f"budget {budget}": (ALL, budget) for budget in BUDGETS},
 }

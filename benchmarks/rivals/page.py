@@ -24,7 +24,7 @@ README = PAGE.parents[1] / "README.md"
 MARKS = ("<!-- from docs/rivals.md -->", "<!-- to here -->")
 REFERENCE, RECOMMENDED, LEVEL = "heta", "heta recommended", 0.05
 BETTER, WORSE = "▲ ", "▼ "
-AS_PROPOSED = ("quick", "slow")
+AS_PROPOSED = ("quick", "settings", "slow")
 CAUSAL, AREAS = range(2 * len(REFERENCES)), range(2 * len(REFERENCES), len(MEASURES))
 NAMES = (*MEASURES, "first is evidence", "evidence mass")
 
@@ -265,13 +265,15 @@ def reading(every: Sequence[Entry]) -> str:
 
 TEXT = """# Who agrees with interventions
 
-Written by `python -m benchmarks.rivals write`: every method, as its authors propose it and with the same compute, on
-the test prompts of the [study](study.md), by its ten measures. None of them knows the evidence; two more that do stand
+Written by `python -m benchmarks.rivals write`: every method but SEA-CoT, which these models cannot answer, as its
+authors propose it and with the same compute, on prompts of the [study](study.md)'s test split (of recall more than the
+study itself has), by its ten measures. None of them knows the evidence; two more that do stand
 beside them."""
 COMPUTE = """*Quality*: among all methods with all budgets, the share that one is better than, averaged over ten
 measures and over the families; 1 would be best by all, 0.5 is the middle. With a budget, the option that a method's
 cost grows with is made as large as 3, 30 or 100 forwards allow, where a backward or a product with the Hessian counts
-as two; a dash is where it costs more however little it does. Methods that refuse a family's target are compared on the
-others. After the semicolon, which is no part of the quality: how often the highest score is on known evidence."""
+as two; a dash is where on some prompt it costs more however little it does. Methods that refuse a family's target are
+compared on the others. After the semicolon, which is no part of the quality: how often the highest score is on known
+evidence."""
 CAUSAL_TEXT = """Methods as they are proposed. ▲ better, ▼ worse than `heta`, the literal formula: p ≤ 0.05 by the
 cluster bootstrap over templates, after Holm's correction for the number of methods; in brackets 95 % intervals."""

@@ -18,7 +18,7 @@ import typer
 from benchmarks.outcomes import Outcomes
 from benchmarks.study import page
 from benchmarks.study.candidates import CANDIDATES, Candidate
-from benchmarks.study.choice import BUDGETS, SIZES, confirmed, outcomes_name, ranking
+from benchmarks.study.choice import BUDGETS, confirmed, outcomes_name, ranking, size
 from benchmarks.study.families import DEV, FAMILIES, Case
 from benchmarks.study.interventions import measures
 from benchmarks.study.parts import measured
@@ -41,14 +41,19 @@ def run(
     """Measure candidates on a split."""
     torch.set_num_threads(1)  # more only slow down models of this size
     warnings.simplefilter("ignore", UserWarning)
+    if split not in ("dev", "test"):
+        raise typer.BadParameter(f"split is dev or test, not {split}")
+    known = DEV if split == "dev" else [*FAMILIES]
+    if unknown := {*(families or [])} - {*known}:
+        raise typer.BadParameter(f"no {', '.join(unknown)} on {split}: it has {', '.join(known)}")
     chosen = CANDIDATES if split == "dev" else confirmed()
-    for family in families or (DEV if split == "dev" else FAMILIES):
+    for family in families or known:
         measure(family, "dev" if split == "dev" else "test", chosen)
 
 
 def measure(family: str, split: Split, candidates: Sequence[Candidate]) -> None:
-    outcomes, size = Outcomes(outcomes_name(family, split)), SIZES[split]
-    cases = {case.id: case for case in FAMILIES[family].cases(family, split, size)}
+    outcomes = Outcomes(outcomes_name(family, split))
+    cases = {case.id: case for case in FAMILIES[family].cases(family, split, size(family, split))}
     outcomes.measure([(id,) for id in cases], lambda key: outcome(cases[str(key[0])], candidates))
 
 

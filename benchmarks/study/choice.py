@@ -14,7 +14,6 @@ from benchmarks.study.candidates import CANDIDATES, KL_ONLY, LITERAL, Candidate
 from benchmarks.study.families import DEV
 from heta_lens.data.recall_facts import Split
 
-SIZES: dict[Split, int] = {"dev": 48, "test": 96}
 BUDGETS = (inf, 100.0, 30.0, 3.0)
 BY_NAME = {candidate.name: candidate for candidate in CANDIDATES}
 assert len(BY_NAME) == len(CANDIDATES)
@@ -38,6 +37,11 @@ class Measures(NamedTuple):
     p: Float[np.ndarray, "prompt"]
 
 
+def size(family: str, split: Split) -> int:
+    """How many prompts there are."""
+    return 48 if split == "dev" else 71 if family == "copied" else 96
+
+
 def outcomes_name(family: str, split: Split) -> str:
     return f"study_{split}_{family.replace(' ', '_')}"
 
@@ -45,9 +49,16 @@ def outcomes_name(family: str, split: Split) -> str:
 @cache
 def measures_of(family: str, split: Split) -> Measures:
     outcomes = [*Outcomes(outcomes_name(family, split)).read().values()]
-    if not outcomes:
-        raise SystemExit(f"{family} is not measured on {split}: python -m benchmarks.study run {split} '{family}'")
+    if len(outcomes) != size(family, split):
+        raise SystemExit(
+            f"{family} has {len(outcomes)} of {size(family, split)} prompts on {split}: "
+            f"python -m benchmarks.study run {split} '{family}'"
+        )
     (names,) = {tuple(one["candidates"]) for one in outcomes}
+    if split == "dev" and names != tuple(candidate.name for candidate in CANDIDATES):
+        raise SystemExit(
+            f"{family} was measured on dev with other candidates: remove its outcomes, and measure it again"
+        )
     stacked = {name: np.array([one[name] for one in outcomes]) for name in ("runs", "measures", "evidence", "p")}
     runs, *rest = stacked.values()
     return Measures([one["template"] for one in outcomes], [*names], runs.mean(0), *rest)

@@ -80,6 +80,7 @@ def write() -> None:
         "in `benchmarks/study/dev.csv`.",
         reading(found),
         "## The winners",
+        "*mean rank*: among the candidates that are within a budget, so that the rows cannot be compared.",
         markdown(*winners_table(found)),
         "## On dev: the best, the literal formula and `kl_only`",
         "Ranks among all candidates, averaged over the ten measures; 1 would be best by all of them.",

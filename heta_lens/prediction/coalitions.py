@@ -78,7 +78,7 @@ def read_without(
     batches: Batches,
     done: Done,
 ) -> Float[Tensor, "copy"]:
-    """What ``read`` gives then."""
+    """What ``read`` gives when only the tokens ``present`` are left, side by side; ``nothing`` stands in if none is."""
     ids = prediction.ids
     if nothing is not None:
         ids, present = led_by(nothing, ids, present, ~present.any(1))

@@ -1,14 +1,16 @@
 """ARC-JSD (Li 2025): how far leaving out a sentence moves the whole prediction, as a Jensen–Shannon divergence."""
 
 from dataclasses import dataclass
+from math import log
 from typing import ClassVar
 
-import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from heta_lens._util.divergence import js
 from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Scores
-from heta_lens.methods.perturbation.sources import WithSources, source_facts
+from heta_lens.methods.perturbation.sources import WithSources, nothing_to_score, source_facts
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.readout import log_softmax
 
@@ -35,9 +37,13 @@ class ArcJsd(WithSources):
         return {"forwards": len(self.sources(prediction)[1])}
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        own, clean = self.sources(prediction)[1], prediction.log_probs
+        own, clean = self.sources(prediction)[1], prediction.log_probs.double()
         if not len(own):
-            return Scores(torch.zeros_like(prediction.embeddings[:, 0]), {"sources": []})
-        values = self.without_each(prediction, own, lambda logits: js(clean, log_softmax(logits)), progress)
+            return nothing_to_score(prediction, "source_scores")
+
+        def moved(logits: Float[Tensor, "row vocab"]) -> Float[Tensor, "row"]:
+            return js(clean, log_softmax(logits.double())).clamp(max=log(2))  # which rounding may exceed
+
+        values = self.without_each(prediction, own, moved, progress)
         facts = source_facts(prediction, own) | {"source_scores": values.tolist()}
         return Scores(self.spread_out(prediction, own, values), facts)

@@ -6,14 +6,13 @@ from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int
 
 from heta_lens._util.options import COUNT
 from heta_lens._util.text_spans import Span, visible
 from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Scores
-from heta_lens.methods.perturbation.sources import Members, WithSources, source_facts
+from heta_lens.methods.perturbation.sources import Members, WithSources, nothing_to_score, source_facts
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.tokenizer import locate
 from heta_lens.prediction.coalitions import worths
@@ -21,7 +20,7 @@ from heta_lens.prediction.prediction import Prediction
 
 
 def check_proxy(name: str, proxy: Any) -> None:
-    if proxy is not None and not hasattr(proxy, "run_with_cache"):
+    if proxy is not None and (isinstance(proxy, type) or not hasattr(proxy, "run_with_cache")):
         raise TypeError(f"{name}={proxy!r} is not a model: load it first, with heta_lens.load_model")
 
 
@@ -29,12 +28,12 @@ def check_proxy(name: str, proxy: Any) -> None:
 class AttriBot(WithSources):
     """``a_s = g(X) - g(X without source s)``, above 0 where it speaks for the target; g is its log-probability.
 
-    With ``prune_to``, only so many sources (or paragraphs) are measured, in a context that has no others, and the rest
-    get 0: those that matter most when a proxy leaves them out, or when a paragraph is left out as a whole. Special
-    tokens and the query are not sources: they always stay, and get 0. ``diagnostics`` hold the ``sources``, their
+    With ``prune_to``, only so many sources (or paragraphs) are kept and measured, in a context that has no others, and
+    the rest get 0: those that matter most to a proxy, or when a whole paragraph is left out. Special tokens and the
+    query are not sources: they always stay, and get 0. ``diagnostics`` hold the ``sources``, their
     ``source_positions`` and ``source_scores``, and which were ``measured``.
 
-    - ``prune_to``: how many paragraphs, or with a proxy how many sources, a first pass leaves; None prunes nothing
+    - ``prune_to``: how many paragraphs, or with a proxy how many sources, are kept after a first pass; None keeps all
     - ``paragraph``: how many sources in a row are a paragraph; None ends paragraphs at line ends
     - ``proxy``: a smaller model with the same tokens, loaded, that makes the first pass; without ``prune_to``, its
       scores are the result
@@ -47,11 +46,11 @@ class AttriBot(WithSources):
     name: ClassVar = "attribot"
     family: ClassVar = "perturbation"
     cost: ClassVar = (
-        "sources · F, of long contexts each from the source on; pruned, (paragraphs + sources left + 1) · F"
+        "sources · F, of long contexts each from the source on; pruned, (paragraphs + sources kept + 1) · F"
     )
     adapted: ClassVar = (
         "one token is explained, not a response; tokens share their sentence's score, and are not tokenized again; "
-        "of equal first scores the earlier source is left"
+        "of equal first scores the earlier source is kept"
     )
 
     @property
@@ -63,9 +62,8 @@ class AttriBot(WithSources):
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
         if self.proxy is not None:
-            own, other = prediction.adapter.vocabulary, int(self.proxy.cfg.d_vocab)
-            if own != other:
-                raise ValueError(f"the proxy has {other} tokens, and this model {own}: choose one with the same tokens")
+            check_tokens_of(ModelAdapter(self.proxy), prediction)
+            super().check(predicted_by(self.proxy, prediction))
 
     def work(self, prediction: Prediction) -> dict[str, int]:
         own = self.sources(prediction)[1]
@@ -78,7 +76,7 @@ class AttriBot(WithSources):
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
         own = self.sources(prediction)[1]
         if not len(own):
-            return Scores(torch.zeros_like(prediction.embeddings[:, 0]), {"sources": []})
+            return nothing_to_score(prediction, "source_scores", "measured")
         left = np.ones(len(own), dtype=bool)
         if self.prune_to is None:
             values = self._drops(prediction, own, progress)
@@ -134,6 +132,17 @@ def lines_of(text: str, spans: Sequence[Span]) -> Int[np.ndarray, "span"]:
 def inside(part: Bool[np.ndarray, "pos"], own: Members) -> Bool[np.ndarray, "source"]:
     """Which sources a part holds."""
     return np.any(own[:, part], axis=1)
+
+
+def check_tokens_of(proxy: ModelAdapter, prediction: Prediction) -> None:
+    """Refuse a proxy that has not the same tokens, or reads others out of their ids."""
+    ids, own = prediction.ids.tolist(), prediction.adapter
+    most = max(ids)
+    if most >= proxy.vocabulary or proxy.tokenizer.decode(ids) != own.tokenizer.decode(ids):
+        raise ValueError(
+            f"the proxy has other tokens than this model ({proxy.vocabulary} and {own.vocabulary}): choose one that "
+            "reads the same ids as the same text"
+        )
 
 
 def predicted_by(model: Any, prediction: Prediction) -> Prediction:

@@ -4,14 +4,13 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import numpy as np
-import torch
 from jaxtyping import Bool
 
 from heta_lens._util.extras import check_extra
 from heta_lens._util.options import MOST, AtLeast
 from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Scores
-from heta_lens.methods.perturbation.sources import WithSources, source_facts
+from heta_lens.methods.perturbation.sources import WithSources, nothing_to_score, source_facts
 from heta_lens.methods.shared_options import WithSeed
 from heta_lens.prediction.coalitions import worths
 from heta_lens.prediction.linear_fits import explained, lasso
@@ -62,7 +61,7 @@ class ContextCite(WithSources, WithSeed):
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
         own = self.sources(prediction)[1]
         if not len(own):
-            return Scores(torch.zeros_like(prediction.embeddings[:, 0]), {"sources": []})
+            return nothing_to_score(prediction, "source_weights")
         count = self._count(len(own))
         masks = official_masks(self.seed, count + self.held_out, len(own), self.keep)
         values = worths(own, masks, self.coalitions(prediction, self.scale, progress))

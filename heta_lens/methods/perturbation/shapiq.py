@@ -1,7 +1,9 @@
 """Shapley values and interactions by shapiq (Muschalik 2024): KernelSHAP-IQ or ProxySPEX over our coalitions."""
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import comb
 from typing import Annotated, Any, ClassVar, Literal
 from warnings import catch_warnings, simplefilter
 
@@ -15,14 +17,15 @@ from heta_lens._util.extras import check_extra, extra
 from heta_lens._util.options import MOST, AtLeast
 from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Scores
-from heta_lens.methods.perturbation.sources import Members, WithSources, source_facts
+from heta_lens.methods.perturbation.sources import Members, WithSources, nothing_to_score, source_facts
 from heta_lens.methods.shared_options import WithScale, WithSeed
 from heta_lens.prediction.coalitions import worths
 from heta_lens.prediction.prediction import Prediction
 
 FEW = 10  # sources, all of whose coalitions can be run
 ENOUGH = 512
-SPLIT = 40  # samples, of which boosted trees make two leaves at least
+FEWEST_FOR_TREES = 40  # samples: a boosted tree has leaves of twenty
+MOST_IN_PAIRS = 100  # sources, of whose pairs a regression solves for all at once
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -38,7 +41,8 @@ class Shapiq(WithSources, WithScale, WithSeed):
       boosted trees that were fitted to the coalitions
     - ``order``: 1, values of single sources only, or 2, of pairs too
     - ``samples``: the most coalitions to run: all of them if they are no more, else random ones, at least two per
-      source; None takes all for up to 10 sources, else 512 or two per source
+      source (40 for ``proxy_spex``, for pairs by ``kernel_shap_iq`` one per pair); None takes all for up to 10 sources,
+      else 512 or that many
     """
 
     estimator: Literal["kernel_shap_iq", "proxy_spex"] = "kernel_shap_iq"
@@ -57,7 +61,12 @@ class Shapiq(WithSources, WithScale, WithSeed):
         if self.estimator == "proxy_spex":
             check_extra("lightgbm", f"estimator={self.estimator!r}")
         players = len(self.sources(prediction)[1])
-        least = min(max(2 * players, SPLIT if self.estimator == "proxy_spex" else 2), 2**players)
+        least = min(self._least(players), 2**players)
+        if self.order == 2 and self.estimator == "kernel_shap_iq" and players > MOST_IN_PAIRS:
+            raise ValueError(
+                f"order=2 has {comb(players, 2)} pairs of {players} sources: give order=1, estimator='proxy_spex', or "
+                f"at most {MOST_IN_PAIRS} sources"
+            )
         if self.samples is not None and self.samples < least:
             raise ValueError(
                 f"samples={self.samples} are too few for {players} sources: give at least {least}, or None"
@@ -69,7 +78,7 @@ class Shapiq(WithSources, WithScale, WithSeed):
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
         own = self.sources(prediction)[1]
         if not len(own):
-            return Scores(torch.zeros_like(prediction.embeddings[:, 0]), {"sources": []})
+            return nothing_to_score(prediction, "source_values")
         game = Game(own, self.coalitions(prediction, self.scale, progress))
         estimated = self._estimated(game)
         values = np.array([estimated[player,] for player in range(len(own))])
@@ -83,13 +92,19 @@ class Shapiq(WithSources, WithScale, WithSeed):
             scores, source_facts(prediction, own) | facts, interactions=self._by_tokens(own, estimated, scores)
         )
 
+    def _least(self, players: int) -> int:
+        """Samples to estimate from: no fewer than there are unknowns, if all are solved for at once."""
+        if self.estimator == "proxy_spex":
+            return max(2 * players, FEWEST_FOR_TREES)
+        return max(2 * players, 2 + players + comb(players, 2) if self.order == 2 else 2)
+
     def _exact(self, players: int) -> bool:
         return players <= FEW if self.samples is None else 2**players <= self.samples
 
     def _count(self, players: int) -> int:
         if self._exact(players):
             return 2**players if players else 0
-        return max(ENOUGH, 2 * players) if self.samples is None else self.samples
+        return max(ENOUGH, self._least(players)) if self.samples is None else self.samples
 
     def _estimated(self, game: "Game") -> Any:
         """shapiq's values of single sources and pairs, under the tuples of their numbers."""
@@ -100,7 +115,12 @@ class Shapiq(WithSources, WithScale, WithSeed):
         estimator = kind(n=players, max_order=self.order, index="SII", random_state=self.seed)
         with catch_warnings():  # that nearly all coalitions are drawn
             simplefilter("ignore", UserWarning)
-            return estimator.approximate(self._count(players), game)
+            try:
+                return estimator.approximate(self._count(players), game)
+            except (IndexError, ValueError):  # of trees without a split
+                if len(game.values) == 1:
+                    return defaultdict(float)
+                raise
 
     def _by_tokens(self, own: Members, estimated: Any, like: Float[Tensor, "pos"]) -> Float[Tensor, "pos pos"] | None:
         """The values of pairs of sources at the pairs of their tokens; None without any."""
@@ -121,10 +141,12 @@ class Game:
     own: Members
     likelihoods: Callable[[Bool[Tensor, "copy pos"]], Float[Tensor, "copy"]]
     ends: dict[bool, float] = field(default_factory=dict)
+    values: set[float] = field(default_factory=set)
 
     def __call__(self, masks: Any) -> Float[np.ndarray, "sample"]:
         masks = np.asarray(masks, dtype=bool).reshape(-1, len(self.own))
         values = worths(self.own, masks, self.likelihoods)
+        self.values.update(values.tolist())
         for full in (True, False):
             if (which := (masks == full).all(1)).any():
                 self.ends[full] = float(values[which][0])

@@ -20,7 +20,7 @@ from heta_lens._util.sentence_spans import (
     wording,
 )
 from heta_lens._util.work_counting import Done, Work
-from heta_lens.methods.base import refuse_hooks
+from heta_lens.methods.base import Scores, refuse_hooks
 from heta_lens.methods.shared_options import WithBatch, WithMask
 from heta_lens.model.batching import Batches
 from heta_lens.model.tokenizer import locate
@@ -29,7 +29,7 @@ from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.readout import Scale, with_others_masked
 
 Members: TypeAlias = Bool[np.ndarray, "source pos"]
-TOGETHER = 3  # whole runs at once, which take no more time than those of half the length on average, one by one
+SHORT = 128  # tokens, of which a run takes hardly less time than one that begins in the middle
 
 Read: TypeAlias = Callable[[Float[Tensor, "row vocab"]], Float[Tensor, "row"]]
 
@@ -55,7 +55,7 @@ class WithSources(WithMask, WithBatch):
     def without_effect(self) -> Mapping[str, str]:
         return {
             **({"mask": "ablate='remove' (which masks nothing)"} if self.ablate == "remove" else {}),
-            **({"splitter": "source='token' (which splits no text)"} if self.source == "token" else {}),
+            **(dict.fromkeys(("splitter", "spread"), "source='token'") if self.source == "token" else {}),
         }
 
     def check(self, prediction: Prediction) -> None:
@@ -101,15 +101,14 @@ class WithSources(WithMask, WithBatch):
     ) -> Float[np.ndarray, "source"]:
         """What ``read`` gives without each source in turn.
 
-        Every run begins where its source did, unless several whole ones at once take less time.
+        Every run begins where its source did, except in a short context, of which several are run at once.
         """
         gone, length = torch.from_numpy(own), len(prediction)
         batches = prediction.prompt.batches(self.batch, length)
-        if batches.of(length) >= TOGETHER:
+        if length <= SHORT and batches.of(length) > 2:
             values = self._whole_runs(prediction, ~gone, read, batches, partial(progress.add, "forwards"))
         else:
-            values = torch.cat([read(self._logits_without(prediction, row)) for row in gone])
-            progress.add("forwards", len(values))
+            values = torch.cat([self._read_without(prediction, row, read, progress) for row in gone])
         return values.cpu().double().numpy()
 
     def _whole_runs(
@@ -125,6 +124,13 @@ class WithSources(WithMask, WithBatch):
             return values
 
         return with_others_masked(prediction, present, prediction.mask_vector(self.mask), run, batches)
+
+    def _read_without(
+        self, prediction: Prediction, gone: Bool[Tensor, "pos"], read: Read, progress: Work
+    ) -> Float[Tensor, "row"]:
+        value = read(self._logits_without(prediction, gone))
+        progress.add("forwards", 1)
+        return value
 
     def _logits_without(self, prediction: Prediction, gone: Bool[Tensor, "pos"]) -> Float[Tensor, "row vocab"]:
         """What comes before the source stays as it is, and so do its keys and values."""
@@ -144,6 +150,12 @@ class WithSources(WithMask, WithBatch):
     ) -> Float[Tensor, "pos"]:
         """The sources' scores at their tokens, and 0 elsewhere."""
         return placed(prediction, own, values / own.sum(1) if self.spread == "share" else values)
+
+
+def nothing_to_score(prediction: Prediction, *names: str) -> Scores:
+    """What a context without sources gets: zeros, and diagnostics of these names that are empty too."""
+    facts: dict[str, Any] = {name: [] for name in ("sources", "source_positions", *names)}
+    return Scores(torch.zeros_like(prediction.embeddings[:, 0]), facts)
 
 
 def source_facts(prediction: Prediction, own: Members) -> dict[str, Any]:

@@ -44,6 +44,19 @@ def test_each_sentence_is_left_out_of_the_ids(name: str) -> None:
     assert all(0 <= score <= math.log(2) for score in some.diagnostics["source_scores"])
 
 
+def test_no_rounding_exceeds_the_bound() -> None:
+    """Where a token decides everything, in a vocabulary that sums round in."""
+    model, ids = zoo.bridge.__wrapped__("gpt2"), ids_of()
+    model.unembed.weight.data.mul_(1e4)
+    scores = found(model, ArcJsd(), ids).diagnostics["source_scores"]
+    assert all(score <= math.log(2) for score in scores) and max(scores) > 0.69
+
+
+def test_a_token_that_is_a_source_has_nothing_to_share() -> None:
+    with pytest.warns(UserWarning, match="spread"):
+        ArcJsd(source="token", spread="copy")
+
+
 def test_what_the_model_ignores_scores_nothing() -> None:
     """Without attention, only the last token has an effect; masked ones keep their places."""
     model = zoo.bridge.__wrapped__("gpt2")

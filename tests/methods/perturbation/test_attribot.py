@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 import torch
 
+import heta_lens
 from helpers import zoo
-from helpers.ablations import TARGET, close, found, ids_of
+from helpers.ablations import TARGET, close, found, hooked, ids_of
 from helpers.asking import predict, relative
 from heta_lens._util.text_spans import Span
 from heta_lens.methods.perturbation.attribot import AttriBot, lines_of
@@ -101,9 +102,27 @@ def test_a_contrast_is_the_difference_of_two_targets() -> None:
 
 def test_a_proxy_has_the_same_tokens() -> None:
     model = zoo.bridge("gpt2")
-    other = type("Model", (), {"cfg": type("Config", (), {"d_vocab": 5}), "run_with_cache": None})()
-    with pytest.raises(ValueError, match="the proxy has 5 tokens, and this model"):
-        AttriBot(proxy=other).check(predict(model, ids_of(), TARGET))
+    with pytest.raises(ValueError, match=r"the proxy has other tokens than this model \(375 and \d+\)"):
+        AttriBot(proxy=heta_lens.load_demo_model()).check(predict(model, ids_of(), TARGET))
+    with pytest.raises(TypeError, match="is not a model: load it first"):
+        AttriBot(proxy=type(model))
+
+
+def test_what_goes_for_the_model_goes_for_the_proxy() -> None:
+    with pytest.raises(ValueError, match="unless ablate='mask'"):
+        AttriBot(proxy=hooked()).check(predict(zoo.bridge("llama"), ids_of(), TARGET))
+
+
+@pytest.mark.parametrize("target", [frozenset((TARGET, 12)), lambda logits: logits[..., TARGET]])
+def test_sets_and_functions_are_read_as_they_are(target: Any) -> None:
+    model, ids = zoo.bridge("gpt2"), ids_of()
+    exact, kept = (found(model, AttriBot(prune_to=cut), ids, target) for cut in (None, 99))
+    assert relative(kept.scores, exact.scores) < 1e-4 and exact.scores.any()
+
+
+def test_where_every_token_is_special_there_is_nothing_to_measure() -> None:
+    facts = found(zoo.bridge("gpt2"), AttriBot(), ids_of()[:, :1]).diagnostics
+    assert [facts[name] for name in ("sources", "source_positions", "source_scores", "measured")] == [[]] * 4
     with pytest.raises(TypeError, match=r"proxy='gpt2' is not a model: load it first, with heta_lens.load_model"):
         AttriBot(proxy="gpt2")
 

@@ -109,6 +109,26 @@ def test_too_few_samples_are_refused(options: Any, least: int) -> None:
     assert Shapiq(source="token").work(asked) == {"forwards": 512}
 
 
+def test_trees_without_a_split_leave_zeros() -> None:
+    model = zoo.bridge("gpt2")
+    method = Shapiq(source="token", ablate="mask", estimator="proxy_spex", samples=64)
+    some = found(model, method, zoo.prompt(model, 12), lambda logits: 0 * logits[..., 0])
+    assert not some.scores.any()
+
+
+def test_pairs_need_as_many_samples_as_there_are() -> None:
+    model = zoo.bridge("gpt2")
+    asked = predict(model, zoo.prompt(model, 12), TARGET)
+    with pytest.raises(ValueError, match="samples=60 are too few for 11 sources: give at least 68, or None"):
+        Shapiq(source="token", samples=60, order=2).check(asked)
+    long = predict(model, zoo.prompt(model, 60), TARGET)
+    assert Shapiq(source="token", order=2).work(long) == {"forwards": 2 + 59 + 59 * 58 // 2}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("heta_lens.methods.perturbation.shapiq.MOST_IN_PAIRS", 50)
+        with pytest.raises(ValueError, match="order=2 has 1711 pairs of 59 sources: give order=1, "):
+            Shapiq(source="token", order=2).check(long)
+
+
 def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "find_spec", lambda _: None)
     with pytest.raises(ImportError, match=r"method='shapiq' needs shapiq, .*: pip install 'heta-lens\[shapiq\]'"):
