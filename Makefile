@@ -68,8 +68,9 @@ model: .venv/tl3/ready  ## train the demo model (about an hour; interrupted runs
 	$(TL3)/python -m benchmarks.demo_model.train
 	$(TL3)/heta-lens fit-at2 recall --split train --limit 300 --out heta_lens/demo_model/head_weights.safetensors
 	$(TL3)/python -m benchmarks.reasoning train
+	$(TL3)/python -m benchmarks.study.contest
 
-bench: .venv/tl3/ready .venv/oracles/ready  ## write the tables of benchmarks/ (copied_words needs the stories3M model)
+bench: .venv/tl3/ready .venv/oracles/ready  ## write the tables of benchmarks/ (copied_words, study and rivals need the stories3M model)
 	$(TL3)/python -m benchmarks.speed
 	$(TL3)/python -m benchmarks.long
 	$(TL3)/python -m benchmarks.memory
@@ -92,6 +93,17 @@ bench: .venv/tl3/ready .venv/oracles/ready  ## write the tables of benchmarks/ (
 	$(TL3)/python -m benchmarks.variants.table write
 	$(TL3)/python -m benchmarks.copied_words.table run
 	$(TL3)/python -m benchmarks.copied_words.table write
+	$(TL3)/python -m benchmarks.shortcuts run
+	$(TL3)/python -m benchmarks.shortcuts write
+	$(TL3)/python -m benchmarks.study run dev
+	$(TL3)/python -m benchmarks.study run test
+	$(TL3)/python -m benchmarks.study write
+	$(TL3)/python -m benchmarks.study.certainty run
+	$(TL3)/python -m benchmarks.study.certainty write
+	$(TL3)/python -m benchmarks.rivals run
+	$(TL3)/python -m benchmarks.rivals write
+	$(TL3)/python -m benchmarks.metrics_worth run
+	$(TL3)/python -m benchmarks.metrics_worth write
 
 hooks: .venv/tl3/ready  ## run lint and types before every commit
 	$(TL3)/pre-commit install

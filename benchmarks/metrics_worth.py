@@ -236,8 +236,8 @@ def reading(found: Mapping[str, Sequence[Worth]]) -> str:
     return (
         f"**To be reported.** On both kinds of prompts these agree with interventions by more than {AGREES:g}, have "
         f"random scores in the last {1 - LATE:.0%} of places, agree between halves by more than {STABLE:g}, and are "
-        f"neither coarse nor fooled by position (see below): {listed(everywhere)}. Of these, with evidence by more than "
-        f"{AGREES:g}: {with_evidence}.\n\n"
+        f"neither coarse nor fooled by position (see below): {listed(everywhere)}. Of these, with evidence by more "
+        f"than {AGREES:g}: {with_evidence}.\n\n"
         f"**Not to be trusted alone.** By these, random scores are in the better half of all methods on one kind or "
         f"both: "
         f"{listed(misled)}.\n\n"
