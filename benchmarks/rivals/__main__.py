@@ -49,12 +49,17 @@ def run(
         list[str] | None, typer.Argument(help=f"Of {', '.join(FAMILIES)}; all, if none is named.")
     ] = None,
     group: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(GROUPS)}; all, if none is named.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Only the first prompts of each family; the others can follow.")
+    ] = None,
 ) -> None:
     """Measure methods on prompts."""
     torch.set_num_threads(1)  # more only slow down models of this size
     warnings.simplefilter("ignore", UserWarning)
     for family in families or FAMILIES:
-        cases = {case.id: case for case in FAMILIES[family].cases(family, "test", SIZES[family])}
+        cases = {
+            case.id: case for case in FAMILIES[family].cases(family, "test", min(SIZES[family], limit or SIZES[family]))
+        }
         for name in group or GROUPS:
             labels, budget = GROUPS[name]
             measure(outcomes_of(family, name), cases, labels, budget)

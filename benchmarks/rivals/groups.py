@@ -13,7 +13,14 @@ UNABLE = ("sea_cot",)  # the models at hand do not answer Yes or No
 BUDGETS = (3, 30, 100)
 DIGITS = 5
 
-SETTINGS: Mapping[str, Mapping[str, Any]] = {"heta kl_only": {"variant": "kl_only"}, "heta row": {"support": "row"}}
+SETTINGS: Mapping[str, Mapping[str, Any]] = {  # of HETA: the winners of the study, and what came near
+    "heta recommended": {"variant": "kl_only", "kl": "masked_orig"},
+    "heta kl_only": {"variant": "kl_only"},
+    "heta balanced": {"balance": "sum"},
+    "heta row": {"support": "row"},
+    "heta gs": {"variant": "gs", "beta": 1.0, "gamma": 0.0},
+    "heta gate": {"variant": "transition_only", "flow": "direct"},
+}
 QUICK = (*(name for name in heta_lens.METHODS if name not in (*SLOW, *UNABLE)),)
 ALL = (*QUICK, *SETTINGS, *SLOW)
 GROUPS: Mapping[str, tuple[Sequence[str], int | None]] = {

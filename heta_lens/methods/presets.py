@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from heta_lens._util.options import check_choice, check_names
 from heta_lens.methods.base import Method
+from heta_lens.methods.heta.variants import PRESETS as HETA
 from heta_lens.methods.method_registry import METHODS
 
 
@@ -16,7 +17,7 @@ class Preset(NamedTuple):
 
 PRESETS: Mapping[str, Preset] = {
     "fast": Preset("attn_lrp", {}, "an answer at once, for about three forwards"),
-    "careful": Preset("heta", {"variant": "kl_only", "flow": "rollout", "kl": "js"}, "the best there is"),
+    "careful": Preset("heta", HETA["recommended"], "the best there is"),
     "long": Preset("attn_lrp", {}, "thousands of tokens, where a run for each is too much"),
     "no_gradients": Preset("leave_one_out", {"effect": "log_prob"}, "quantised weights, or no memory for a graph"),
 }

@@ -98,7 +98,7 @@ class Heta(HetaOptions, Method):
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> "Heta":
-        """The ``paper``'s reading (the default), or that of the authors' ``released`` code."""
+        """The ``paper``'s reading (the default), that of the authors' ``released`` code, or what is ``recommended``."""
         check_choice("preset", name, PRESETS)
         check_names(cls, changes)
         return cls(**PRESETS[name] | changes)
