@@ -112,7 +112,22 @@ def write() -> None:
     found = {family: [*outcomes_of(family).read().values()] for family in FAMILY_SIZES}
     draw({family: [one for prompt in some for one in prompt["factors"]] for family, some in found.items()})
     tables = [part for family, some in found.items() for part in (f"## {family.capitalize()}", markdown(*table(some)))]
-    PAGE.write_text("\n\n".join([TEXT, *tables]) + "\n", encoding="utf-8")
+    PAGE.write_text("\n\n".join([TEXT.format(reading=reading(found)), *tables]) + "\n", encoding="utf-8")
+
+
+def reading(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """What that does on each family: which part finds more of the evidence, and which is read."""
+    sentences = []
+    for family, prompts in found.items():
+        every = [one for prompt in prompts for one in prompt["factors"]]
+        certain = [one for one in every if one["p"] > BANDS[-2]]
+        curvature, information, both, _ = np.mean([one["mass"] for one in certain], axis=0)
+        share = np.mean([one["share"] for one in certain])
+        sentences.append(
+            f"On {family}, where p is above {BANDS[-2]:g}, the curvature is {share:.0%} of the score; it alone has a "
+            f"mass of {curvature:.2f} on the evidence, the information {information:.2f}, the sum {both:.2f}."
+        )
+    return " ".join(sentences)
 
 
 def table(prompts: Sequence[Mapping[str, Any]]) -> tuple[Sequence[str], list[list[str]]]:
@@ -143,8 +158,7 @@ def draw(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
             for way, (name, colour) in enumerate(WAYS.items()):
                 masses = np.array([one["mass"][way] for one in some])
                 below.plot(*by_band(doubt, masses), "o-", ms=3, color=colour, label=name)
-            below.set(ylim=(0, 1), xlabel="1 - p(target)")
-            below.invert_xaxis()
+            below.set(ylim=(0, 1), xlabel="1 - p(target), more certain to the left")
         rows[0, 0].set_ylabel("share of the curvature in the score")
         rows[1, 0].set_ylabel("mass on the evidence")
         rows[1, -1].legend(frameon=False)
@@ -178,8 +192,7 @@ multiplied by factors from ¼ to 4, so that the same prompts are predicted with 
 dimensions of an embedding and is large to begin with; I is a divergence, and stays in the order of nats. So the formula
 is hardly a mixture of the two. Where the prediction is uncertain, the sum is the curvature, and the information has no
 say; where it is certain, the sum is the information, and the score is that of `kl_only`. In between, it is how certain
-the model is that decides which of them is read. Wherever the curvature points less well at the evidence than the
-information does, the whole formula is worse than `kl_only`, except for the most certain prompts.
+the model is that decides which of them is read, and not which of them points at the evidence. {reading}
 
 **What to do.** Look at `attribution.diagnostics.share`: it says how much of the score comes from each part. If it is
 near 0 or 1 and both parts are meant to count, give `balance="sum"`, which divides each by its total first; the green
