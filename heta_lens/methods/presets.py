@@ -17,9 +17,9 @@ class Preset(NamedTuple):
 
 PRESETS: Mapping[str, Preset] = {
     "fast": Preset("attn_lrp", {}, "an answer at once, for about three forwards"),
-    "careful": Preset("heta", HETA["recommended"], "the best there is"),
+    "careful": Preset("heta", HETA["recommended"], "HETA as recommended, for a forward a token"),
     "long": Preset("attn_lrp", {}, "thousands of tokens, where a run for each is too much"),
-    "no_gradients": Preset("leave_one_out", {"effect": "log_prob"}, "quantised weights, or no memory for a graph"),
+    "no_gradients": Preset("leave_one_out", {"effect": "log_prob"}, "for or against the target, without gradients"),
 }
 
 
@@ -27,9 +27,9 @@ def preset(name: str, **changes: Any) -> Method:
     """The method for a situation, ``attribute(cache, method=preset("fast"))``; ``changes`` are other options of it.
 
     - ``fast``: an answer at once, for about three forwards
-    - ``careful``: the best there is
+    - ``careful``: HETA as recommended, for a forward a token
     - ``long``: thousands of tokens, where a run for each is too much
-    - ``no_gradients``: quantised weights, or no memory for a graph
+    - ``no_gradients``: for or against the target, without gradients
     """
     check_choice("preset", name, PRESETS)
     chosen = PRESETS[name]
