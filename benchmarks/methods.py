@@ -43,8 +43,9 @@ LOOP_COLUMNS = ["method", "runs", "a loop, s", "the method, s", "loop / method"]
 COLUMNS = ["method", "prompts", "first is evidence", "evidence mass", "s", "forwards' worth"]
 
 Options = Callable[[Story], dict[str, Any]]
+OF_SENTENCES = ("context_cite", "arc_jsd", "attribot", "shapiq")
 AS_IT_IS: dict[str, Options] = {name: lambda _: {} for name in heta_lens.METHODS} | {
-    "context_cite, told the question": lambda story: {"query": question(story)},
+    f"{name}, told the question": lambda story: {"query": question(story)} for name in OF_SENTENCES
 }
 EQUAL: dict[str, Options] = {  # a backward counts as two forwards
     "heta": lambda story: {"support": "row", "probes": max(3, length(story) // 4)},
@@ -249,8 +250,8 @@ of the scores above 0 that lies on that sentence. Neither looks at the token tha
 seconds of processor time a prompt, on one thread; *forwards' worth*: FLOPs, in clean runs of the prompt, on the first
 {COUNTED} prompts.
 
-ContextCite's authors keep the question out of its sources, which no other method here is told: with it and without,
-it has a row of its own."""
+Methods that leave out sentences do not leave out the question, if their authors have their way, which no other method
+here is told: with it and without, they have rows of their own."""
 
 
 if __name__ == "__main__":
