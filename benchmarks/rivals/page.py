@@ -85,15 +85,22 @@ def measured() -> list[str]:
     return [family for family in FAMILIES if rows(family, "quick")]
 
 
+def compared() -> list[str]:
+    """The families that were also measured with every budget."""
+    return [family for family in measured() if all(rows(family, f"budget {budget}") for budget in BUDGETS)]
+
+
 # --------------------------------------------------------------------------------------------------- at equal compute
 def entries() -> list[Entry]:
     """Every method with every budget. Its quality is its mean rank, among all of these, over measures and families.
+
+    Only of families and prompts that were measured with all budgets.
 
     The evidence has no part in it.
     """
     groups = [(name, budget) for name, (_, budget) in GROUPS.items()]
     found: dict[tuple[str, int | None], list[tuple[float, float, float]]] = {}
-    for family in measured():
+    for family in compared():
         every = {(method, budget): row for name, budget in groups for method, row in rows(family, name, True).items()}
         means = np.array([row.values[:, : len(MEASURES)].mean(0) for row in every.values()])
         ranks = rankdata(means, axis=0).mean(1)
@@ -106,7 +113,7 @@ def entries() -> list[Entry]:
 
 def front(every: Sequence[Entry]) -> list[Entry]:
     """Those that none of at most their cost is better than, the cheapest first."""
-    complete = [one for one in every if one.families == len(measured())]
+    complete = [one for one in every if one.families == len(compared())]
     order = sorted(complete, key=lambda one: (one.runs, -one.quality))
     best, kept = -1.0, []
     for one in order:
@@ -135,13 +142,13 @@ def _quality(by: Mapping[tuple[str, int | None], Entry], name: str) -> list[floa
 def _cell(entry: Entry | None) -> str:
     if entry is None:
         return "–"
-    short = "" if entry.families == len(measured()) else f" ({entry.families} of {len(measured())} families)"
+    short = "" if entry.families == len(compared()) else f" ({entry.families} of {len(compared())} families)"
     return f"{entry.quality:.2f}; {entry.first:.0%}{short}"
 
 
 def draw(every: Sequence[Entry]) -> None:
     """Quality over cost; methods that none of their cost are better than are named and joined."""
-    complete, best = [one for one in every if one.families == len(measured())], front(every)
+    complete, best = [one for one in every if one.families == len(compared())], front(every)
     with plt.rc_context({"svg.hashsalt": "heta_lens", "font.size": 8}):
         figure, axis = plt.subplots(figsize=(7, 4.5))
         for heta, colour in ((False, "C0"), (True, "C3")):
@@ -204,7 +211,7 @@ def verdicts(family: str, at: int) -> Mapping[str, str]:
 # --------------------------------------------------------------------------------------------------------- the summary
 def summary_table(every: Sequence[Entry]) -> tuple[Sequence[str], list[list[str]]]:
     """HETA as it is and as recommended, the best three others, and random scores."""
-    own = {one.method: one for one in every if one.budget is None and one.families == len(measured())}
+    own = {one.method: one for one in every if one.budget is None and one.families == len(compared())}
     order = sorted(own, key=lambda name: -own[name].quality)
     rivals = [name for name in order if not name.startswith("heta") and name != "random"][:3]
     shown = [name for name in (REFERENCE, RECOMMENDED, *rivals, "random") if name in own]
@@ -237,13 +244,19 @@ def write() -> None:
         reading(every),
         "![quality over forwards](rivals.svg)",
         "## At equal compute",
-        COMPUTE,
+        f"{COMPUTE} {prompts_compared()}",
         markdown(*compute_table(every)),
         "## Causal tables",
         CAUSAL_TEXT,
         *(part for family in measured() for part in family_tables(family)),
     ]
     PAGE.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
+
+
+def prompts_compared() -> str:
+    """How many prompts of which families."""
+    sizes = {family: len(rows(family, "quick", True)[REFERENCE].templates) for family in compared()}
+    return f"Prompts: {', '.join(f'{size} of {family}' for family, size in sizes.items())}."
 
 
 def reading(every: Sequence[Entry]) -> str:
@@ -254,12 +267,12 @@ def reading(every: Sequence[Entry]) -> str:
         for one in best
     )
     complete = sorted(
-        (one for one in every if one.budget is None and one.families == len(measured())), key=lambda one: -one.quality
+        (one for one in every if one.budget is None and one.families == len(compared())), key=lambda one: -one.quality
     )
     place = [one.method for one in complete].index(REFERENCE) + 1
     return (
         f"**What to use, if you can afford so much:** {steps}.\n\n**HETA** as the paper has it is number {place} of "
-        f"{len(complete)} methods as they are proposed, over {len(measured())} families of prompts."
+        f"{len(complete)} methods as they are proposed, over {len(compared())} families of prompts."
     )
 
 

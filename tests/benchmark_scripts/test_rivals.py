@@ -34,7 +34,7 @@ def test_a_budget_limits_what_a_method_takes() -> None:
 
 
 def test_the_front_holds_what_nothing_cheaper_is_better_than(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "measured", lambda: ["one"])
+    monkeypatch.setattr(page, "compared", lambda: ["one"])
     every = [
         Entry(name, None, quality, 0.0, runs, 1)
         for name, quality, runs in [
