@@ -53,9 +53,13 @@ class WithSources(WithMask, WithBatch):
 
     @property
     def without_effect(self) -> Mapping[str, str]:
+        alone = {
+            "splitter": "source='token' (which splits no text)",
+            "spread": "source='token' (which has nobody to share with)",
+        }
         return {
             **({"mask": "ablate='remove' (which masks nothing)"} if self.ablate == "remove" else {}),
-            **(dict.fromkeys(("splitter", "spread"), "source='token'") if self.source == "token" else {}),
+            **(alone if self.source == "token" else {}),
         }
 
     def check(self, prediction: Prediction) -> None:
