@@ -100,7 +100,7 @@ def outcome(case: Case, labels: Sequence[str], budget: int | None) -> dict[str, 
 def explained(method: Method, prediction: Prediction, budget: int | None) -> tuple[torch.Tensor, float, float]:
     """Scores, how many forwards they took, where a backward or a product counts as two, and processor time."""
     if budget is not None:
-        method = within_budget(method, prediction, budget)
+        method = within_budget(method, prediction, float(budget))
     begun = process_time()
     attribution = method(prediction)
     seconds, cost = process_time() - begun, attribution.diagnostics.cost

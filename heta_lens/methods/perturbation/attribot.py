@@ -88,11 +88,13 @@ class AttriBot(WithSources):
         facts = {"source_scores": values.tolist(), "measured": left.tolist()}
         return Scores(self.spread_out(prediction, own, values), source_facts(prediction, own) | facts)
 
-    def _first(self, prediction: Prediction, own: Members) -> Members:
+    def _first(self, prediction: Prediction, own: Members) -> Bool[np.ndarray, "part pos"]:
         """What the first pass leaves out, one after the other."""
         return own if self.proxy is not None else self._paragraphs(prediction, own)
 
-    def _drops(self, prediction: Prediction, parts: Members, progress: Work) -> Float[np.ndarray, "part"]:
+    def _drops(
+        self, prediction: Prediction, parts: Bool[np.ndarray, "part pos"], progress: Work
+    ) -> Float[np.ndarray, "part"]:
         """How much less likely the target is without each part, to the proxy if there is one."""
         if self.proxy is None:
             return self._own_drops(prediction, parts, progress)
@@ -100,7 +102,9 @@ class AttriBot(WithSources):
         with by_proxy.running():
             return self._own_drops(by_proxy, parts, progress)
 
-    def _own_drops(self, prediction: Prediction, parts: Members, progress: Work) -> Float[np.ndarray, "part"]:
+    def _own_drops(
+        self, prediction: Prediction, parts: Bool[np.ndarray, "part pos"], progress: Work
+    ) -> Float[np.ndarray, "part"]:
         read = partial(prediction.read, scale="log_prob")
         return float(prediction.value) - self.without_each(prediction, parts, read, progress)
 
@@ -114,7 +118,7 @@ class AttriBot(WithSources):
         values[left] = every - np.array(without)
         return values
 
-    def _paragraphs(self, prediction: Prediction, own: Members) -> Members:
+    def _paragraphs(self, prediction: Prediction, own: Members) -> Bool[np.ndarray, "part pos"]:
         """Sources in a row, whose tokens are removed together."""
         if self.paragraph is None:
             text, spans = locate(prediction.adapter.tokenizer.decode, prediction.ids.tolist())
