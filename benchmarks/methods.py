@@ -250,8 +250,8 @@ of the scores above 0 that lies on that sentence. Neither looks at the token tha
 seconds of processor time a prompt, on one thread; *forwards' worth*: FLOPs, in clean runs of the prompt, on the first
 {COUNTED} prompts.
 
-Methods that leave out sentences do not leave out the question, if their authors have their way, which no other method
-here is told: with it and without, they have rows of their own."""
+The authors of methods that leave out sentences keep the question; no other method here knows which part that is. So
+these methods have two rows: *told the question*, where it is kept, and as they are."""
 
 
 if __name__ == "__main__":

@@ -262,7 +262,7 @@ random scores when it sees them, and if it says the same on other prompts. Over 
   for the areas that it is made of;
 - *random*, *recency*: the places of two controls that do not look at the model;
 - *halves*: its correlation between two halves of the templates, the mean of fifty splits;
-- *ties*: how often two methods have the same value of a prompt, which is then lost."""
+- *ties*: how often two methods have the same value on a prompt, which then does not tell them apart."""
 NOISE = """Metrics that draw random numbers, on {} recall stories, repeated with five seeds. *of means*: how much a
 method's mean over these prompts moves with the seed, as a share of how much the means of six methods differ; *of one
 prompt*: the same for a single value."""

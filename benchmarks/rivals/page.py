@@ -280,8 +280,8 @@ TEXT = """# Who agrees with interventions
 
 Written by `python -m benchmarks.rivals write`: every method but SEA-CoT, which these models cannot answer, as its
 authors propose it and with the same compute, on prompts of the [study](study.md)'s test split (of recall more than the
-study itself has), by its ten measures. None of them knows the evidence; two more that do stand beside them. A prompt
-that is added later joins the others: the numbers of prompts are those that stand here."""
+study itself has), by its ten measures. None of these uses the known evidence; two more measures, which do, are shown
+beside them."""
 COMPUTE = """*Quality*: among all methods with all budgets, the share that one is better than, averaged over ten
 measures and over the families; 1 would be best by all, 0.5 is the middle. With a budget, the option that a method's
 cost grows with is made as large as 3, 30 or 100 forwards allow, where a backward or a product with the Hessian counts

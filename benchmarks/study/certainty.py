@@ -188,11 +188,11 @@ multiplied by factors from ¼ to 4, so that the same prompts are predicted with 
 
 *Above*: the curvature's share of the score `M (½ S + ½ I)`. *Below*: the mass of the scores on known evidence.
 
-`log p` is flat where p is 1: its slopes and its bends both shrink with `1 - p`. S sums absolute values over all
+`log p` is flat where p is 1: its gradient and its Hessian both shrink with `1 - p`. S sums absolute values over all
 dimensions of an embedding and is large to begin with; I is a divergence, and stays in the order of nats. So the formula
 is hardly a mixture of the two. Where the prediction is uncertain, the sum is the curvature, and the information has no
 say; where it is certain, the sum is the information, and the score is that of `kl_only`. In between, it is how certain
-the model is that decides which of them is read, and not which of them points at the evidence. {reading}
+the model is that decides which of the two counts, and not which of them finds the evidence. {reading}
 
 **What to do.** Look at `attribution.diagnostics.share`: it says how much of the score comes from each part. If it is
 near 0 or 1 and both parts are meant to count, give `balance="sum"`, which divides each by its total first; the green

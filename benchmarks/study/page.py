@@ -22,6 +22,12 @@ LEVEL = 0.05
 SHOWN = 10
 
 
+NAMES = """How candidates are named: the gate (its flow, and the order of the values' norm) and its power; in brackets,
+the weights of the curvature (`block` is the default; `row`, `gs` and so on are options of `Heta`) and of the
+information, whose name is its mask and its divergence. So `suffix1 · (0.5 block + 0.5 zero/orig_masked)` is the literal
+formula, and `suffix1 · (1 zero/orig_masked)` is `kl_only`."""
+
+
 class Compared(NamedTuple):
     """A winner and the literal formula, by one measure in one family; ``p`` is Holm's."""
 
@@ -78,6 +84,7 @@ def write() -> None:
         "# Which setting of HETA: results",
         "Written by `python -m benchmarks.study write`, by the [protocol](study.md). All candidates' values on dev are "
         "in `benchmarks/study/dev.csv`.",
+        NAMES,
         reading(found),
         "## The winners",
         "*mean rank*: among the candidates that are within a budget, so that the rows cannot be compared.",

@@ -1,7 +1,6 @@
 """What a metric is worth, from values that are made up."""
 
 import random
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -66,7 +65,7 @@ def test_what_is_reported_is_sound_everywhere() -> None:
         "\n\n"
     )
     for part, name in zip(text, ("*A*", "*C*", "*B*", "*C*"), strict=True):
-        assert name in part and sum(part.count(f"*{one}*") for one in "ABC") >= 1
+        assert f": {name}" in part
     assert "on stories *A*; on words none" in text[0]
 
 
@@ -75,4 +74,3 @@ def test_noise_is_a_share_of_what_methods_differ_by() -> None:
     of_means, of_one = noise([made, made], "metric")
     spread = np.std(range(len(metrics_worth.METHODS)), ddof=1)
     assert of_means == pytest.approx(of_one) == pytest.approx(0.2 / 2**0.5 / spread)
-    assert all(low < high for low, high in pairwise(range(len(metrics_worth.METHODS))))

@@ -37,8 +37,8 @@ class Shapiq(WithSources, WithScale, WithSeed):
     more together than alone. Special tokens and the query are not sources: they always stay, and get 0.
     ``diagnostics`` hold the ``sources``, their ``source_positions`` and ``source_values``.
 
-    - ``estimator``: ``kernel_shap_iq``, weighted least squares, or ``proxy_spex``, which reads sparse interactions off
-      boosted trees that were fitted to the coalitions
+    - ``estimator``: of values that are not exact: ``kernel_shap_iq``, weighted least squares, or ``proxy_spex``, which
+      reads sparse interactions off boosted trees that were fitted to the coalitions
     - ``order``: 1, values of single sources only, or 2, of pairs too
     - ``samples``: the most coalitions to run: all of them if they are no more, else random ones, at least two per
       source (40 for ``proxy_spex``, for pairs by ``kernel_shap_iq`` one per pair); None takes all for up to 10 sources,
@@ -58,9 +58,9 @@ class Shapiq(WithSources, WithScale, WithSeed):
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
         check_extra("shapiq", f"method={self.name!r}")
-        if self.estimator == "proxy_spex":
-            check_extra("lightgbm", f"estimator={self.estimator!r}")
         players = len(self.sources(prediction)[1])
+        if self.estimator == "proxy_spex" and not self._exact(players):
+            check_extra("lightgbm", f"estimator={self.estimator!r}")
         least = min(self._least(players), 2**players)
         if self.order == 2 and self.estimator == "kernel_shap_iq" and players > MOST_IN_PAIRS:
             raise ValueError(

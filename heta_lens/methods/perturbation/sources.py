@@ -55,7 +55,7 @@ class WithSources(WithMask, WithBatch):
     def without_effect(self) -> Mapping[str, str]:
         alone = {
             "splitter": "source='token' (which splits no text)",
-            "spread": "source='token' (which has nobody to share with)",
+            "spread": "source='token' (whose sources are single tokens)",
         }
         return {
             **({"mask": "ablate='remove' (which masks nothing)"} if self.ablate == "remove" else {}),
