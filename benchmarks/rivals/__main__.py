@@ -18,14 +18,11 @@ import typer
 import heta_lens
 from benchmarks.outcomes import Outcomes
 from benchmarks.rivals import page
-from benchmarks.rivals.groups import DIGITS, GROUPS, SETTINGS, SIZES, outcomes_of
+from benchmarks.rivals.groups import GROUPS, SETTINGS, SIZES, outcomes_of
 from benchmarks.study.families import FAMILIES, Case
-from benchmarks.study.interventions import measures
+from benchmarks.study.interventions import evaluated
 from heta_lens.methods.base import Method
 from heta_lens.methods.budget import OverBudget, within_budget
-from heta_lens.metrics import evidence_mass
-from heta_lens.metrics.candidate_tokens import ordinary
-from heta_lens.metrics.score_ranking import highest
 from heta_lens.prediction.prediction import Prediction
 
 app = typer.Typer(add_completion=False)
@@ -79,21 +76,11 @@ def outcome(case: Case, labels: Sequence[str], budget: int | None) -> dict[str, 
         except (OverBudget, ValueError) as error:
             refused[label] = str(error)
     scores = torch.stack([scores for scores, *_ in done.values()])
-    places = ordinary(case.prediction)
-    evidence = [
-        (float(highest(row, 1, places)[0] in case.evidence), evidence_mass(row, case.evidence, candidates=places))
-        for row in scores
-    ]
-    return {
-        "template": case.template,
-        "tokens": len(case.prediction),
-        "p": round(float(case.prediction.log_probs.max().exp()), DIGITS),
+    return evaluated(case, scores) | {
         "methods": [*done],
         "refused": refused,
         "runs": [round(runs, 1) for _, runs, _ in done.values()],
         "seconds": [round(seconds, 4) for *_, seconds in done.values()],
-        "measures": measures(case, scores).round(DIGITS).tolist(),
-        "evidence": [[round(value, DIGITS) for value in pair] for pair in evidence],
     }
 
 

@@ -11,7 +11,6 @@ SIZES = {"recall": 300} | {family: 100 for family in FAMILIES if family != "reca
 SLOW = ("causal_tracing", "faml", "reagent", "sequential_integrated_gradients")  # over two seconds a story
 UNABLE = ("sea_cot",)  # the models at hand do not answer Yes or No
 BUDGETS = (3, 30, 100)
-DIGITS = 5
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {  # of HETA: the winners of the study, and what came near
     "heta recommended": {"variant": "kl_only", "kl": "masked_orig"},

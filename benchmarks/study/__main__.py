@@ -20,14 +20,10 @@ from benchmarks.study import page
 from benchmarks.study.candidates import CANDIDATES, Candidate
 from benchmarks.study.choice import BUDGETS, confirmed, outcomes_name, ranking, size
 from benchmarks.study.families import DEV, FAMILIES, Case
-from benchmarks.study.interventions import measures
+from benchmarks.study.interventions import evaluated
 from benchmarks.study.parts import measured
 from heta_lens.data.recall_facts import Split
-from heta_lens.metrics import evidence_mass
-from heta_lens.metrics.candidate_tokens import ordinary
-from heta_lens.metrics.score_ranking import highest
 
-DIGITS = 5
 app = typer.Typer(add_completion=False)
 
 
@@ -61,19 +57,9 @@ def outcome(case: Case, candidates: Sequence[Candidate]) -> dict[str, Any]:
     masks = {candidate.information.partition("/")[0] for candidate in candidates} - {""}
     parts = measured(case.prediction, masks, {candidate.curvature for candidate in candidates} - {""})
     scores = torch.stack([candidate.score(parts) for candidate in candidates])
-    places = ordinary(case.prediction)
-    known = [
-        (float(highest(row, 1, places)[0] in case.evidence), evidence_mass(row, case.evidence, candidates=places))
-        for row in scores
-    ]
-    return {
-        "template": case.template,
-        "tokens": len(case.prediction),
-        "p": round(float(case.prediction.log_probs.max().exp()), DIGITS),
+    return evaluated(case, scores) | {
         "candidates": [candidate.name for candidate in candidates],
         "runs": [round(candidate.runs(parts), 1) for candidate in candidates],
-        "measures": measures(case, scores).round(DIGITS).tolist(),
-        "evidence": [[round(value, DIGITS) for value in pair] for pair in known],
     }
 
 

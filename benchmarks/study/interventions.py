@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from benchmarks.study.families import Case
+from heta_lens.metrics import evidence_mass
 from heta_lens.metrics.candidate_tokens import ordinary
 from heta_lens.metrics.perturbation_curves import TENTHS, Curve, abpc, counted
 from heta_lens.metrics.score_ranking import highest, ranked
@@ -17,7 +19,7 @@ from heta_lens.prediction.coalitions import nothing_left, removed
 from heta_lens.prediction.readout import ablated
 from heta_lens.prediction.token_patching import effects
 
-TOP = 5
+TOP, DIGITS = 5, 5
 REFERENCES = ("edge", "input", "residual", "counterfactual")
 MEASURES = (
     *(f"{reference}, rank correlation" for reference in REFERENCES),
@@ -29,6 +31,22 @@ MEASURES = (
 without the token; its embedding, by the mean one; its stream in the middle layer, by the one without it; its embedding,
 by the counterfactual's. The next four: the mean effect of the tokens with the highest scores, in nats. The last two:
 area between the perturbation curves from the highest and from the lowest score."""
+
+
+def evaluated(case: Case, scores: Float[Tensor, "row pos"]) -> dict[str, Any]:
+    """What is known of a prompt, and each row's measures, also those by its known evidence."""
+    places = ordinary(case.prediction)
+    evidence = [
+        (float(highest(row, 1, places)[0] in case.evidence), evidence_mass(row, case.evidence, candidates=places))
+        for row in scores
+    ]
+    return {
+        "template": case.template,
+        "tokens": len(case.prediction),
+        "p": round(float(case.prediction.log_probs.max().exp()), DIGITS),
+        "measures": measures(case, scores).round(DIGITS).tolist(),
+        "evidence": [[round(value, DIGITS) for value in pair] for pair in evidence],
+    }
 
 
 def effects_of(case: Case) -> Float[np.ndarray, "reference pos"]:
