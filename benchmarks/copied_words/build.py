@@ -29,7 +29,9 @@ One JSON object per line:
     swapped_word, swapped_id, p_swapped
                             what replaces the answer in the counterfactual, its token id, and the probability there
 
-Run `python -m benchmarks.copied_words.build [--model FOLDER]`, where FOLDER holds the model and its `load.py`.
+`more_prompts.jsonl` has as many others, by the same rule from five times as many draws, for samples above 100.
+
+Run `python -m benchmarks.copied_words.build [--more] [--model FOLDER]`, where FOLDER holds the model and its `load.py`.
 """
 
 import argparse
@@ -39,7 +41,7 @@ import re
 import runpy
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -51,9 +53,9 @@ import torch
 from benchmarks.copied_words.templates import KINDS, PAUSES, TEMPLATES, Template, kind_of, rivals
 from benchmarks.stories3m import MODEL
 
-OUTPUT = Path(__file__).with_name("prompts.jsonl")
+OUTPUT, MORE = (Path(__file__).with_name(name) for name in ("prompts.jsonl", "more_prompts.jsonl"))
 SEED = 0
-DRAWS = 80  # fillings tried per template
+DRAWS, MORE_DRAWS = 80, 400  # fillings tried per template
 WANTED = 150
 WORD_LIMIT = 6  # prompts that may share an answer
 TOKENS = range(25, 81)
@@ -159,10 +161,11 @@ def eligible(scored: Scored) -> bool:
     return scored.p > P_MIN and scored.p_swapped <= SWAP_RATIO * scored.p
 
 
-def candidates_of(template: Template, tokenizer: Any) -> list[Candidate]:
+def candidates_of(template: Template, tokenizer: Any, draws: int, taken: Collection[str]) -> list[Candidate]:
     rng = random.Random(f"{SEED} {template.name}")
-    drawn = (draw(template, tokenizer, rng) for _ in range(DRAWS))
-    return [candidate for candidate in drawn if candidate is not None and well_formed(candidate, tokenizer)]
+    drawn = (draw(template, tokenizer, rng) for _ in range(draws))
+    formed = (candidate for candidate in drawn if candidate is not None and well_formed(candidate, tokenizer))
+    return [candidate for candidate in formed if candidate.text not in taken]
 
 
 def first_of_each_answer(kept: Iterable[Scored]) -> list[Scored]:
@@ -205,8 +208,9 @@ def record(scored: Scored, number: int) -> dict[str, Any]:
     }
 
 
-def records(chosen: Iterable[Scored]) -> list[dict[str, Any]]:
-    numbers: Counter[str] = Counter()
+def records(chosen: Iterable[Scored], taken: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Numbered within their templates, after those that are ``taken``."""
+    numbers = Counter(taken)
     out = []
     for scored in chosen:
         name = scored.candidate.template.name
@@ -238,21 +242,29 @@ def summary(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def build(folder: Path) -> list[dict[str, Any]]:
+def build(folder: Path, draws: int, taken: Collection[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Prompts that are not taken already."""
     loaders = runpy.run_path(str(folder / "load.py"))
     tokenizer, model = loaders["load_tokenizer"](str(folder)), loaders["load_hf"](str(folder))
+    texts = {prompt["text"] for prompt in taken}
     by_template = []
     for template in TEMPLATES:
-        kept = filter(eligible, score(candidates_of(template, tokenizer), model))
+        kept = filter(eligible, score(candidates_of(template, tokenizer, draws, texts), model))
         by_template.append(first_of_each_answer(kept))
-    return records(choose(by_template))
+    return records(choose(by_template), Counter(prompt["template"] for prompt in taken))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Build prompts.jsonl from the templates in this file.")
+    parser = argparse.ArgumentParser(description="Build prompts.jsonl, or more_prompts.jsonl, from templates.py.")
     parser.add_argument("--model", type=Path, default=MODEL, help="folder of the model and its load.py")
-    rows = build(parser.parse_args().model)
-    OUTPUT.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    parser.add_argument("--more", action="store_true", help="other prompts than those of prompts.jsonl")
+    options = parser.parse_args()
+    if options.more:
+        taken = [json.loads(line) for line in OUTPUT.read_text(encoding="utf-8").splitlines()]
+        path, rows = MORE, build(options.model, MORE_DRAWS, taken)
+    else:
+        path, rows = OUTPUT, build(options.model, DRAWS, ())
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     sys.stdout.write(f"{summary(rows)}\n")
 
 

@@ -11,13 +11,13 @@ Only prompts that the model continues as expected are used, and whose counterfac
 import json
 from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import torch
 
 import heta_lens
-from benchmarks.copied_words.table import PROMPTS
+from benchmarks.copied_words.build import MORE, OUTPUT
 from benchmarks.stories3m import load_stories3m
 from benchmarks.study import contest, local_families
 from benchmarks.study.local_families import LocalPrompt
@@ -27,6 +27,8 @@ from heta_lens.data.recall_facts import Split
 from heta_lens.data.text_layout import occurrences
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.prediction.prediction import Prediction
+
+STORIES = OUTPUT, MORE  # of copied words; the study had only the first
 
 load = {
     "demo": cache(heta_lens.load_demo_model),
@@ -98,10 +100,10 @@ def recall(hops: int, split: Split) -> Iterator[LocalPrompt]:
 
 def copied(split: Split) -> Iterator[LocalPrompt]:
     """Every second template is of the dev split."""
-    prompts = [json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
-    templates = sorted({prompt["template"] for prompt in prompts})[split == "test" :: 2]
-    spread = sorted(prompts, key=lambda prompt: int(prompt["id"].rpartition("-")[2]))
-    for prompt in spread:
+    first, more = ([json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] for path in STORIES)
+    templates = sorted({prompt["template"] for prompt in first})[split == "test" :: 2]
+    spread = (sorted(some, key=lambda prompt: int(prompt["id"].rpartition("-")[2])) for some in (first, more))
+    for prompt in chain.from_iterable(spread):
         if prompt["template"] in templates:
             text, word, swapped = prompt["text"], prompt["target"].strip(), prompt["swapped_word"]
             places = occurrences(word, text)

@@ -1,19 +1,23 @@
 """The study of HETA's setting: what its candidates, measures and prompts are."""
 
+import json
 from functools import cache
 from itertools import islice
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 
 import heta_lens
+from benchmarks.copied_words.build import NEAREST, P_MIN, SWAP_RATIO, TOKENS
 from benchmarks.study import contest, local_families
 from benchmarks.study.candidates import CANDIDATES, KL_ONLY, LITERAL, Candidate
 from benchmarks.study.choice import ranks_of
-from benchmarks.study.families import FAMILIES, Case, recall
+from benchmarks.study.families import FAMILIES, STORIES, Case, copied, recall
 from benchmarks.study.interventions import MEASURES, measures
 from benchmarks.study.parts import Measured, contrasted, curvatures, gates, gradient_gate, informations, measured
+from heta_lens.data.recall_facts import Split
 from heta_lens.metrics import abpc, curve, mean_effect, patch_correlation
 from heta_lens.metrics.candidate_tokens import ordinary
 from heta_lens.model.hook_sites import values_name
@@ -171,3 +175,20 @@ def test_the_contest_model_knows_who_has_the_highest_number() -> None:
 
 def test_gates_are_of_sum_one() -> None:
     assert all(float(gate.values.sum()) == pytest.approx(1, rel=1e-4) for gate in gates(case().prediction).values())
+
+
+def test_more_stories_with_copied_words_are_others_by_the_same_rule() -> None:
+    first, more = ([json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] for path in STORIES)
+    texts, ids = ([one[key] for one in first + more] for key in ("text", "id"))
+    assert len(set(texts)) == len(set(ids)) == len(texts)
+    for one in more:
+        assert one["p"] > P_MIN and one["p_swapped"] <= SWAP_RATIO * one["p"]
+        assert len(one["ids"]) in TOKENS and one["distance"] >= NEAREST
+        assert [place for place, token in enumerate(one["ids"]) if token == one["target_id"]] == one["source_positions"]
+
+
+def test_copied_words_begin_with_those_of_the_study() -> None:
+    first = {json.loads(line)["id"] for line in STORIES[0].read_text(encoding="utf-8").splitlines()}
+    for split in get_args(Split):
+        own = [prompt.id in first for prompt in copied(split)]
+        assert own == sorted(own, reverse=True) and 70 < sum(own) < len(own)
