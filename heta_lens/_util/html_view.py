@@ -1,9 +1,12 @@
-"""HTML from templates; and views, which a notebook shows and which can be saved as standalone pages."""
+"""HTML from templates; and views, which a notebook shows and which can be saved as pages or figures."""
 
-from dataclasses import dataclass
+import webbrowser
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from html import escape
 from os import PathLike
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -30,21 +33,43 @@ def html_from(template: str, **values: Any) -> str:
 
 @dataclass(frozen=True, repr=False)
 class View:
-    """Something to look at: shown by a notebook, or saved as a page that needs nothing else."""
+    """Something to look at: shown by a notebook, opened in a browser, or saved as a file that needs nothing else.
+
+    ``exports`` makes what other files than pages hold, by their suffix (``".png"``), when one is saved.
+    """
 
     title: str
     fragment: str
+    exports: Mapping[str, Callable[[], str | bytes]] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
         return self.fragment
 
     def __repr__(self) -> str:
-        return f"View({self.title!r}): shown in a notebook; elsewhere, view.save('page.html')"
+        return f"View({self.title!r}): shown in a notebook; elsewhere, view.open() or view.save('page.html')"
+
+    @property
+    def page(self) -> str:
+        """The fragment as a standalone page."""
+        head = (
+            f'<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">\n<title>{escape(self.title)}'
+        )
+        return f'<!doctype html>\n<html lang="en">\n{head}</title>\n{self.fragment}\n'
+
+    def open(self) -> Path:
+        """Show the page in a browser; the file it is written to stays in the folder of temporary files."""
+        path = Path(mkdtemp(prefix="heta_lens_")) / "view.html"
+        path.write_text(self.page, encoding="utf-8")
+        webbrowser.open(path.as_uri())
+        return path
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write a standalone page, as ``.html`` or ``.htm``."""
+        """Write a file of the kind that its suffix says: a page as ``.html``, or what ``exports`` has."""
         stream = Path(path).exists() and not Path(path).is_file()  # such as /dev/stdout
-        if Path(path).suffix.lower() not in PAGES and not stream:
-            raise ValueError(f"{path} is not named as a page, which is all that is written: give a name in .html")
-        page = f'<!doctype html>\n<meta charset="utf-8">\n<title>{escape(self.title)}</title>\n{self.fragment}\n'
-        return write_atomically(path, page)
+        suffix = Path(path).suffix.lower()
+        if suffix in PAGES or stream:
+            return write_atomically(path, self.page)
+        if suffix not in self.exports:
+            kinds = ", ".join([".html", *self.exports])
+            raise ValueError(f"{path} is not named as anything this view can be saved as: give a name in {kinds}")
+        return write_atomically(path, self.exports[suffix]())

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from helpers.views import view
+from heta_lens._util.html_view import View
 
 
 def test_a_notebook_gets_the_fragment():
@@ -32,10 +33,26 @@ def test_a_saved_page_is_complete(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["x.png", "x", "x.pdf", "x.html.png", ".html"])
-def test_a_page_is_not_written_under_the_name_of_something_else(name: str, tmp_path: Path):
-    with pytest.raises(ValueError, match=r"is not named as a page.*give a name in \.html"):
-        view(["a"]).save(tmp_path / name)
+def test_a_view_is_not_written_under_the_name_of_something_else(name: str, tmp_path: Path):
+    shown = View("title", "<p>", {".csv": lambda: "a,b"})
+    with pytest.raises(ValueError, match=r"is not named as anything.*give a name in \.html, \.csv"):
+        shown.save(tmp_path / name)
     assert not [*tmp_path.iterdir()]
+
+
+def test_the_suffix_says_what_is_written(tmp_path: Path):
+    shown = View("title", "<p>", {".csv": lambda: "é", ".png": lambda: b"\x89"})
+    assert shown.save(tmp_path / "a.CSV").read_text(encoding="utf-8") == "é"
+    assert shown.save(tmp_path / "a.png").read_bytes() == b"\x89"
+
+
+def test_a_view_opens_in_a_browser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    shown = View("title", "<p>é")
+    path = shown.open()
+    assert opened == [path.as_uri()] and path.read_text(encoding="utf-8") == shown.page
 
 
 @pytest.mark.parametrize("name", ["x.htm", "x.HTML", "a.b.html"])
