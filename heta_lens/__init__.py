@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # loaded on first use: `import heta_lens` takes no time
     from heta_lens.methods.presets import PRESETS, preset
     from heta_lens.model.hook_sites import lean_names_filter, names_filter
     from heta_lens.model.loading import load_demo_model, load_model
+    from heta_lens.plots.comparison_page import compare
     from heta_lens.prediction.chat_prompt import ChatPrompt, chat
     from heta_lens.prediction.prediction import Prediction
     from heta_lens.span_attribution import SpanAttribution
@@ -41,6 +42,7 @@ __all__ = [
     "attribute_span",
     "causal",
     "chat",
+    "compare",
     "data",
     "estimate",
     "estimate_memory",
@@ -70,6 +72,7 @@ _MODULES = {
     "SpanAttribution": "span_attribution",
     "attribute_dataset": "evaluation.dataset_attribution",
     **dict.fromkeys(("KeptScores", "load_scores"), "evaluation.kept_scores"),
+    "compare": "plots.comparison_page",
     "estimate_memory": "methods.memory_by_dry_run",
     "fit_at2": "methods.attention.fit_at2",
     "fit_weights": "methods.heta.fit_weights",

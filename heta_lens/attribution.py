@@ -18,6 +18,7 @@ from heta_lens._util.options import check_at_least, check_choice
 from heta_lens._util.sample_statistics import student_t
 from heta_lens._util.saved_attribution_checks import FUNCTION, ONE_PER_TOKEN, check_shapes, check_values
 from heta_lens._util.target_kinds import SavedFunction, Target, function_name, sides
+from heta_lens._util.text_spans import Span, tokens_of
 from heta_lens._util.type_checks import check_names
 from heta_lens.diagnostics import Diagnostics, share_of
 from heta_lens.grouped_scores import GroupedScores, Scored, ScoredText
@@ -82,6 +83,11 @@ class Attribution(GroupedScores):
         order = values.argsort(descending=True, stable=True)[:k].tolist()
         return [Scored(self.tokens[row], float(self.scores[row]), (int(self.positions[row]),)) for row in order]
 
+    def positions_of(self, passage: str) -> list[int]:
+        """Where the tokens are that write a passage, which must occur in the text exactly once."""
+        rows = tokens_of(passage, self.text, [Span(*offsets) for offsets in self.offsets.tolist()])
+        return self.positions[rows].tolist()
+
     @property
     def template(self) -> Bool[Tensor, "pos"]:
         """Which tokens a chat template wrote: BOS, headers, end markers; none, if this is not a chat."""
@@ -126,10 +132,10 @@ class Attribution(GroupedScores):
 
     # ---------------------------------------------------------------------------------------- showing, keeping it
     def plot(self) -> View:
-        """Circuitsvis coloured tokens: shown by a notebook, or ``.save("page.html")``; needs no network."""
-        from heta_lens.plots.circuitsvis_tokens import circuitsvis  # which imports this module
+        """Tokens in colour, with a table: shown by a notebook, elsewhere ``.open()`` or ``.save("page.html")``."""
+        from heta_lens.plots.html_page import page  # which imports this module
 
-        return circuitsvis(self)
+        return page(self)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per token: its place, score, parts and their standard errors, and how often it was probed."""

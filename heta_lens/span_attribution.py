@@ -115,10 +115,10 @@ class SpanAttribution(GroupedScores):
         return pd.concat(frames, ignore_index=True)
 
     def plot(self) -> View:
-        """Circuitsvis tokens, coloured by all targets together or by the one that is pointed at; needs no network."""
-        from heta_lens.plots.circuitsvis_tokens import circuitsvis  # which imports this module
+        """The answer after the prompt, and of every target what made it: a view as `Attribution.plot` gives it."""
+        from heta_lens.plots.html_page import page  # which imports this module
 
-        return circuitsvis(self)
+        return page(self)
 
     # ---------------------------------------------------------------------------------------------------- keeping it
     def save(self, path: str | PathLike[str]) -> None:

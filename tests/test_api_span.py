@@ -14,6 +14,7 @@ from helpers.spans import START, N, alone
 from helpers.views import data, seen
 from heta_lens import Heta, Prediction, attribute, attribute_span
 from heta_lens.model.adapter import ModelAdapter
+from heta_lens.plots import circuitsvis
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*has no effect with:UserWarning"),
@@ -296,7 +297,7 @@ def test_a_model_without_a_tokenizer_writes_ids() -> None:
         assert torch.equal(span.matrix, expected.matrix)
         assert span.tokens == tuple(f"<{token}>" for token in ids[0])
         assert span.targets == span.tokens[3:]
-        assert [seen(one) for one in data(span.plot())["labels"]] == ["all targets", *span.targets]
+        assert [seen(one) for one in data(circuitsvis(span))["labels"]] == ["all targets", *span.targets]
         with pytest.raises(ValueError, match="no tokenizer"):
             attribute_span(cache_of(model, ids), 3, targets=" cat")
 

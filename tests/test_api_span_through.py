@@ -14,6 +14,7 @@ from helpers.nested import same
 from helpers.views import data, seen
 from heta_lens import SpanAttribution, attribute, attribute_span, chat
 from heta_lens._util import tensor_storage
+from heta_lens.plots import circuitsvis
 from heta_lens.span_attribution import FORMAT, VERSION
 
 pytestmark = [pytest.mark.both_lines, pytest.mark.filterwarnings("ignore:.*has no effect with:UserWarning")]
@@ -205,7 +206,7 @@ def test_what_is_read_is_about_what_was_followed(span: SpanAttribution) -> None:
 
 
 def test_a_view_has_a_row_for_what_was_followed_and_for_the_reasoning(span: SpanAttribution) -> None:
-    drawn = data(span.plot())
+    drawn = data(circuitsvis(span))
     written = [f"reasoning: {token}" for token in span.tokens[A:B]]
     assert [seen(label) for label in drawn["labels"]] == [
         "through the reasoning", "all targets", *span.targets, *written

@@ -1,7 +1,6 @@
 """The result: read it by token, word and span, leave tokens out, tabulate, print, plot and store it."""
 
 import math
-import re
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import heta_lens
 from helpers import zoo
 from helpers.asking import explain
 from helpers.attributions import SCORES, TOKENS, attribution, double, of_chat, uncertain
+from helpers.pages import values
 from heta_lens import Attribution
 from heta_lens.diagnostics import Diagnostics
 
@@ -296,6 +296,16 @@ def test_the_table_of_a_chat_says_whose_each_token_is():
     assert not {"role", "message"} & {*attribution().to_frame()}
 
 
+def test_a_passage_is_found_by_its_text():
+    made = attribution()
+    word = made.text.split()[1]
+    (place,) = made.positions_of(word)
+    assert made.tokens[place].strip() == word
+    assert made.without([0]).positions_of(word) == [place]
+    with pytest.raises(ValueError, match="'nowhere' occurs 0 times in the context: it must occur once"):
+        made.positions_of("nowhere")
+
+
 def test_the_table_has_only_the_tokens_that_were_kept():
     assert uncertain().without([1, 2], special=True).to_frame()["position"].tolist() == [3, 4, 5]
 
@@ -312,12 +322,11 @@ def test_scores_of_half_precision_can_be_tabulated_printed_and_plotted():
 def test_the_plot_has_the_question_and_every_token():
     shown = attribution().plot()
     assert shown.title == "heta: why ' down'?"
-    values = re.search(r'"values": \[([^]]*)\]', shown.fragment)
-    assert [float(value) for value in values[1].split(",")] == list(SCORES)
+    assert values(shown)["score"] == list(SCORES)
 
 
 def test_the_plot_has_only_the_tokens_that_were_kept():
-    assert '"values": [0.5, 3.0, 1.0, 2.0, 0.25]' in attribution().without(special=True).plot().fragment
+    assert values(attribution().without(special=True).plot())["score"] == [0.5, 3.0, 1.0, 2.0, 0.25]
 
 
 # -------------------------------------------------------------------------------------------------------- from a model

@@ -18,6 +18,7 @@ def test_nothing_but_the_public_names_is_exported() -> None:
             "attribute_batch",
             "attribute_dataset",
             "attribute_span",
+            "compare",
             "estimate",
             "estimate_memory",
             "fit_at2",

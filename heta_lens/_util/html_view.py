@@ -51,10 +51,13 @@ class View:
     @property
     def page(self) -> str:
         """The fragment as a standalone page."""
-        head = (
-            f'<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">\n<title>{escape(self.title)}'
-        )
-        return f'<!doctype html>\n<html lang="en">\n{head}</title>\n{self.fragment}\n'
+        head = [
+            '<meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width">',
+            '<meta name="color-scheme" content="light dark">',
+            f"<title>{escape(self.title)}</title>",
+        ]
+        return "\n".join(["<!doctype html>", '<html lang="en">', *head, self.fragment, ""])
 
     def open(self) -> Path:
         """Show the page in a browser; the file it is written to stays in the folder of temporary files."""

@@ -39,6 +39,14 @@ def tokens_in(text: str, spans: Sequence[Span], wanted: Span) -> list[int]:
     return [index for index, characters in enumerate(shared) if characters.strip()]
 
 
+def tokens_of(passage: str, text: str, spans: Sequence[Span]) -> list[int]:
+    """The tokens that write a passage, which must occur in the text exactly once."""
+    if not passage.strip() or text.count(passage) != 1:
+        raise ValueError(f"{passage!r} occurs {text.count(passage)} times in the context: it must occur once")
+    start = text.index(passage)
+    return tokens_in(text, spans, Span(start, start + len(passage)))
+
+
 def owners(text: str, spans: Sequence[Span], passages: Sequence[Sequence[Span]]) -> list[int]:
     """The passage that each token writes, by its index; -1 for those that write none.
 

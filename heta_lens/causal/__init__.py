@@ -1,6 +1,7 @@
 """Causal validation: patching tokens, heads and layers, and what the prediction does then.
 
-`causal_validation` compares an attribution with patching each token; `activation_patching` fills TransformerLens'
+`causal_validation` compares an attribution with patching each token, `agreement` is what that says of a single prompt;
+`activation_patching` fills TransformerLens'
 grids (`grid_result`), `noise_tracing` is causal tracing, `ordered_patching` patches in the order of the scores,
 `attention_heads` goes from tokens to heads, `value_swap` swaps values between prompts, and `prompt_pair` checks that
 two prompts can be compared.

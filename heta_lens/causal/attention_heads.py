@@ -57,14 +57,14 @@ class Heads:
         return pd.DataFrame(self._heads())
 
     def plot(self) -> View:
-        """A heat map, the last layer on top."""
+        """A heat map, layer 0 on top, as TransformerLens has it."""
         layers, heads = self.values.shape
-        rows, columns = [f"layer {at}" for at in reversed(range(layers))], [f"head {at}" for at in range(heads)]
-        return heat(self.title, rows, columns, self.values.flip(0), self.notes)
+        rows, columns = [f"layer {at}" for at in range(layers)], [f"head {at}" for at in range(heads)]
+        return heat(self.title, rows, columns, self.values, self.notes)
 
     def __repr__(self) -> str:
         return f"{self.title}: most by " + ", ".join(
-            f"{head.layer}.{head.head} {head.value:.3g}" for head in self.top(5)
+            f"L{head.layer}H{head.head} {head.value:.3g}" for head in self.top(5)
         )
 
     def _heads(self) -> list[Head]:
@@ -100,7 +100,7 @@ class GateHeads:
         ).set_axis(["layer", "head", "position", "token", "share"], axis=1)
 
     def plot(self, source: int | None = None) -> View:
-        """A heat map of layers and heads, the last layer on top."""
+        """A heat map of layers and heads, layer 0 on top, as TransformerLens has it."""
         return self.of(source).plot()
 
     def __repr__(self) -> str:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import partial
-from math import isnan
 from typing import Any, SupportsIndex
 
 import pandas as pd
@@ -13,6 +12,7 @@ from torch import Tensor
 from heta_lens._util.options import Batch, check_at_least
 from heta_lens._util.progress import working
 from heta_lens.attribution import Attribution
+from heta_lens.causal.agreement import Agreement, agreement
 from heta_lens.causal.prompt_pair import check_attribution, check_explains, named_as
 from heta_lens.metrics.intervention_agreement import mean_effect, misattribution, patch_correlation
 from heta_lens.metrics.score_ranking import highest
@@ -48,6 +48,11 @@ class Validation:
     title: str
     options: dict[str, Any]
 
+    @property
+    def agreement(self) -> Agreement:
+        """The rank correlation with its 95 % interval over tokens, and what that says."""
+        return agreement(self.patch_correlation, len(self.positions))
+
     def to_frame(self) -> pd.DataFrame:
         """One row per evaluated token."""
         columns = {"score": self.scores.tolist(), "effect": self.effects.tolist()}
@@ -64,9 +69,8 @@ class Validation:
     @property
     def _summary(self) -> str:
         k, top = (min(self.options[name], len(self.positions)) for name in ("k", "top"))
-        correlation = "none" if isnan(self.patch_correlation) else f"{self.patch_correlation:.2f}"
         return (
-            f"rank correlation with effects {correlation}; the first {k} together {self.joint:.3g}, alone "
+            f"{self.agreement}; the first {k} together {self.joint:.3g}, alone "
             f"{self.mean_single:.3g} on average; {self.misattribution:.0%} of the first {top} below "
             f"{self.options['least']:g}"
         )

@@ -1,6 +1,7 @@
 """What patching does, by layer and by position or head: in the layout of TransformerLens' own patching grids."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from math import nan
 from typing import NamedTuple
 
@@ -10,7 +11,9 @@ from torch import Tensor
 
 from heta_lens._util.options import check_at_least
 from heta_lens.plots.circuitsvis_tokens import View
+from heta_lens.plots.figure_files import exports_of
 from heta_lens.plots.heat_map import heat
+from heta_lens.plots.matrix_figure import patch_grid
 
 
 class Patch(NamedTuple):
@@ -72,12 +75,14 @@ class Grid:
         ]
 
     def plot(self) -> View:
-        """A heat map of what was restored, the last layer on top."""
+        """A heat map of what was restored, layer 0 on top as TransformerLens has it."""
         if self.clean == self.corrupted:
             raise ValueError("nothing was lost: the target is as likely in the clean run as in the corrupted one")
-        names = [f"layer {layer}" for layer in reversed(self.layers)]
+        names = [f"layer {layer}" for layer in self.layers]
         places = self.columns if len({*self.labels}) < len(self.labels) else ()  # of tokens, not of heads
-        return heat(self.title, names, self.labels, self.restored.flip(0), f"restored: {self._range}", places)
+        view = heat(self.title, names, self.labels, self.restored, f"restored: {self._range}", places)
+        figure = partial(patch_grid, self.title, self.restored, self.layers, self.labels, places, self._range)
+        return replace(view, exports=exports_of(figure))
 
     def __repr__(self) -> str:
         if self.clean == self.corrupted:

@@ -1,12 +1,13 @@
 """An attribution in words: its title, its highest scores, and how to read them."""
 
 from collections.abc import Mapping, Sequence
-from math import exp, isnan, nan
+from math import isnan, nan
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 
-from heta_lens._util.printable_text import legible
+from heta_lens._util.printable_text import single_line
+from heta_lens._util.probability_text import probability
 from heta_lens._util.target_kinds import Side, described
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import share_of
@@ -33,7 +34,7 @@ def title(attribution: Attribution) -> str:
     """The question that the attribution answers, in one line."""
     chosen = ", ".join(f"{name}={value!r}" for name, value in (attribution.diagnostics.chosen or {}).items())
     question = f"why {_clip(described(attribution.target, attribution.target_text), 50)}?"
-    return _clip(legible(f"{attribution.method}: {question}" + (f" ({chosen})" if chosen else "")), 80)
+    return _clip(single_line(f"{attribution.method}: {question}" + (f" ({chosen})" if chosen else "")), 80)
 
 
 def notes(attribution: Attribution) -> list[str]:
@@ -110,11 +111,13 @@ def _likelihood(attribution: Attribution) -> str:
 def _likely(known: Sequence[Mapping[str, Any]], tokens: Side, name: str, log_prob: float, rank: int) -> str:
     if not isinstance(tokens, int):
         likeliest = sorted((own for own in known if own["id"] in tokens), key=lambda own: -own["log_prob"])[:SHOWN]
-        named = ", ".join(f"token {own['id']} {own['token']!r} {exp(own['log_prob']):.3g}" for own in likeliest)
+        named = ", ".join(
+            f"token {own['id']} {own['token']!r} {probability(own['log_prob']).removeprefix('= ')}" for own in likeliest
+        )
         best = f"; {named}" if named else ""
-        return f"any of {len(tokens)} tokens: p = {exp(log_prob):.3g} (best rank {rank}{best})"
+        return f"any of {len(tokens)} tokens: p {probability(log_prob)} (best rank {rank}{best})"
     named = f"token {tokens} {name!r}: " if name else ""
-    return f"{named}p = {exp(log_prob):.3g} (rank {rank})"
+    return f"{named}p {probability(log_prob)} (rank {rank})"
 
 
 def _spellings(others: Sequence[Mapping[str, Any]]) -> str:
@@ -122,7 +125,7 @@ def _spellings(others: Sequence[Mapping[str, Any]]) -> str:
     if not others:
         return ""
     named = [
-        f"{other['text']!r} by token {other['id']} {other['token']!r} (p = {exp(other['log_prob']):.3g})"
+        f"{other['text']!r} by token {other['id']} {other['token']!r} (p {probability(other['log_prob'])})"
         for other in others[:SHOWN]
     ]
     more = [f"{len(others) - SHOWN} more"] if len(others) > SHOWN else []

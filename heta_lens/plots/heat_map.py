@@ -1,16 +1,23 @@
-"""A table of numbers as a heat map that needs nothing else: no script, no network."""
+"""A table of numbers as a heat map that needs nothing else: plain HTML, and if it is large a canvas; no network."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 from math import ceil
+from typing import Any
 
 from einops import rearrange
 from jaxtyping import Float
+from markupsafe import Markup
 from torch import Tensor
 
 from heta_lens._util.html_view import View, html_from
-from heta_lens.plots.colours import BLUE, ORANGE, Shade, deepest, shades
+from heta_lens._util.printable_text import single_line
+from heta_lens.plots.colours import BLUE, ORANGE, Shade, deepest
+from heta_lens.plots.view_data import embedded, packed
 
 WIDE = 38  # columns that a page of a notebook has room for
+MANY = 4000  # cells that a browser lays out at once; more of them are drawn where they are in view
 
 
 def heat(
@@ -21,32 +28,62 @@ def heat(
     notes: str = "",
     positions: Sequence[int] = (),
 ) -> View:
-    """Every number as a colour: white at 0, deeper with size, blue above and orange below; pointed at, as itself.
+    """Every number as a colour: none at 0, deeper with size, blue above and orange below; pointed at, as itself.
 
-    What is too wide goes on below, so that nothing is out of sight. ``positions`` are where columns stand in the text.
+    What is too wide goes on below, so that nothing is out of sight; a large table scrolls, and its names stay.
+    ``positions`` are where columns stand in the text.
     """
     for row, column in (~values.isfinite()).nonzero().tolist():
         value = float(values[row, column])
         raise ValueError(f"{rows[row]!r}, {columns[column]!r} is {value}, which has no colour: leave it out, or put 0")
     flat = rearrange(values, "row column -> (row column)")
-    colours = iter(shades(flat))
-    lines = [
-        (row, [(column, value, next(colours)) for column, value in zip(columns, line, strict=True)])
-        for row, line in zip(rows, values.tolist(), strict=True)
-    ]
-    width = ceil(len(columns) / ceil(len(columns) / WIDE))
+    table = _drawn(rows, columns, flat) if len(flat) > MANY else _written(rows, columns, values, positions)
     fragment = html_from(
         "plots/heat_map.html",
         title=title,
         notes=notes,
         scale=_scale(flat),
         beyond=bool((flat.abs() > deepest(flat)).any()),
-        parts=[slice(at, at + width) for at in range(0, len(columns), width)],
-        columns=columns,
-        positions=positions,
-        lines=lines,
+        **{"parts": [], "lines": [], "columns": columns, "positions": positions, "data": "", "script": "", **table},
     )
     return View(title, fragment)
+
+
+def _written(
+    rows: Sequence[str], columns: Sequence[str], values: Float[Tensor, "row column"], positions: Sequence[int]
+) -> Mapping[str, Any]:
+    """Cells as HTML."""
+    most, width = (
+        deepest(rearrange(values, "row column -> (row column)")),
+        ceil(len(columns) / ceil(len(columns) / WIDE)),
+    )
+    return {
+        "parts": [slice(at, at + width) for at in range(0, len(columns), width)],
+        "positions": positions,
+        "lines": [(row, [*_cells(columns, line, most)]) for row, line in zip(rows, values.tolist(), strict=True)],
+    }
+
+
+def _cells(columns: Sequence[str], line: Sequence[float], most: float) -> Iterator[tuple[str, float, str]]:
+    """Each column's name, value and colour, which lets the page's own through."""
+    for column, value in zip(columns, line, strict=True):
+        red, green, blue = ORANGE if value < 0 else BLUE
+        yield column, value, f"rgb({red} {green} {blue}/{min(1.0, abs(value) / most):.2f})"
+
+
+def _drawn(rows: Sequence[str], columns: Sequence[str], values: Float[Tensor, "cell"]) -> Mapping[str, Any]:
+    """Cells as numbers, for a script that draws what is in view."""
+    names = {"rows": [*map(single_line, rows)], "columns": [*map(single_line, columns)]}
+    data = {**names, "deepest": deepest(values), "values": packed(values.detach().cpu().float())}
+    return {"data": Markup(embedded(data)), "script": Markup(_script())}
+
+
+@cache
+def _script() -> str:
+    heat, table = (
+        files("heta_lens.plots").joinpath(name).read_text(encoding="utf-8") for name in ("heat.js", "table.js")
+    )
+    return table.replace("//: heat.js", heat)
 
 
 def _scale(values: Float[Tensor, "cell"]) -> dict[float, Shade]:

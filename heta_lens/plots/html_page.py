@@ -1,34 +1,143 @@
-"""An attribution as a page that needs nothing else: no script, no network."""
+"""An attribution as a page that needs nothing else: tokens in colour, switches and a table; no network."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
+from hashlib import sha1
+from importlib.resources import files
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor
 
 from heta_lens._util.html_view import View, html_from
 from heta_lens.attribution import Attribution
-from heta_lens.plots.colours import coloured, strips
-from heta_lens.plots.message_shares import message_shares
+from heta_lens.plots.colours import deepest
+from heta_lens.plots.token_cells import Cell, cells, runs
+from heta_lens.plots.view_data import Shown, embedded, page_data, shown
+from heta_lens.plots.view_exports import exports
+from heta_lens.plots.whole_span import matrix, span_values, whole_text
+from heta_lens.span_attribution import SpanAttribution
 
-WHAT = {
-    "score": "how much each token mattered",
-    "gate": "how much of what the last position reads came from here (M)",
-    "curvature": "how strongly the prediction bends with this embedding (S)",
-    "information": "how far the prediction moves when this embedding is masked, in nats (I)",
-}
+HINTS = (
+    "Point at a token, or use the arrow keys; a click or Enter pins it, Escape lets it go.",
+    "Framed are the targets. Click one to see what made it, or choose “what it feeds” and click any token; click "
+    "it again to see all targets together.",
+)
+"""Of one target, and of a span."""
 
 
-def page(attribution: Attribution, *, marked: Collection[int] = (), note: str = "") -> View:
-    """All of an attribution to look at: a notebook shows it, and ``.save("page.html")`` keeps it.
+class Chip(NamedTuple):
+    """A cell with its colour before any script runs."""
 
-    Of a chat, it begins with each message's share of the score.
-    ``marked`` positions are underlined, and ``note`` may say why.
+    before: str
+    text: str
+    breaks: int
+    kind: str
+    """n below zero, e evidence, g the chat template's."""
+    depth: str
+
+
+class Block(NamedTuple):
+    """A message of a chat with the template's tokens before it; all of the text, if it is no chat."""
+
+    role: str
+    message: int
+    runs: list[tuple[bool, list[Chip]]]
+
+
+def page(attribution: Attribution | SpanAttribution, *, marked: Collection[int] = (), note: str = "") -> View:
+    """All of an attribution to look at: a notebook shows it, ``.open()`` a browser, ``.save("page.html")`` keeps it.
+
+    ``marked`` positions are underlined, as evidence, and ``note`` may say why. It can also be saved as a figure
+    (``.png``, ``.svg``, ``.pdf``), as LaTeX (``.tex``), and as its numbers (``.csv``, ``.json``).
     """
-    positions = attribution.positions.tolist()
-    fragment = html_from(
-        "plots/html_page.html",
-        title=attribution.title,
-        notes=[*attribution.notes, *([note] if note else [])],
-        messages=message_shares(attribution) if attribution.messages is not None else [],
-        views={name: coloured(attribution.tokens, positions, values) for name, values in strips(attribution).items()},
-        what=WHAT,
-        marked=marked,
+    return _page(attribution, marked, note)
+
+
+def messages(attribution: Attribution | SpanAttribution) -> View:
+    """The same, coloured by the messages of a chat."""
+    attribution.by_message()  # which refuses what is no chat
+    return _page(attribution, by="messages")
+
+
+def _page(
+    attribution: Attribution | SpanAttribution, marked: Collection[int] = (), note: str = "", by: str = "tokens"
+) -> View:
+    span = attribution if isinstance(attribution, SpanAttribution) else None
+    scored = attribution if isinstance(attribution, Attribution) else whole_text(attribution)
+    values, more = (shown(scored), {}) if span is None else (span_values(span), {"matrix": matrix(span)})
+    notes = [*(scored if span is None else span.summed).notes, *([note] if note else [])]
+    own = fragment(scored, attribution.title, notes, values, marked, more | {"by": by, "hint": HINTS[span is not None]})
+    return View(attribution.title, own, exports(attribution))
+
+
+def fragment(
+    attribution: Attribution,
+    title: str,
+    notes: Sequence[str],
+    values: Sequence[Shown],
+    marked: Collection[int] = (),
+    more: Mapping[str, Any] = {},
+) -> str:
+    """The tokens of an attribution coloured by the first of some values, and all that the script needs."""
+    own = cells(attribution)
+    data = {**page_data(attribution, own, values, marked), **more}
+    text = embedded(data)
+    return html_from(
+        "plots/view.html",
+        key=sha1(text.encode()).hexdigest()[:8],
+        title=title,
+        notes=notes,
+        lines=data.get("compare", False),
+        first=values[0].name,
+        blocks=[*_blocks(attribution, own, values[0].values, marked)],
+        data=_safe(text),
+        css=_safe(_source("view.css")),
+        script=_safe(_source("view.js").replace("//: heat.js", _source("heat.js"))),
     )
-    return View(attribution.title, fragment)
+
+
+def _blocks(
+    attribution: Attribution, own: Sequence[Cell], values: Float[Tensor, "pos"], marked: Collection[int]
+) -> Iterator[Block]:
+    owners, template = _owners(attribution), attribution.template.tolist()
+    most, positions = deepest(values), attribution.positions.tolist()
+
+    def chip(cell: Cell) -> Chip:
+        evidence = any(positions[row] in marked for row in cell.rows)
+        return _chip(cell, values, most, evidence, template[cell.rows[0]])
+
+    for message, some in groupby(own, lambda cell: owners[cell.rows[0]]):
+        chips = [(right_to_left, [*map(chip, run)]) for right_to_left, run in runs([*some])]
+        role = "" if attribution.messages is None or message < 0 else attribution.messages.roles[message]
+        yield Block(role, message, chips)
+
+
+def _owners(attribution: Attribution) -> list[int]:
+    """The message of each token, where the template's own belong to what follows them; -1 at the end."""
+    if attribution.messages is None:
+        return [-1] * len(attribution)
+    owners, following = attribution.messages.owners.tolist(), -1
+    for row in reversed(range(len(owners))):
+        following = owners[row] if owners[row] >= 0 else following
+        owners[row] = following
+    return owners
+
+
+def _chip(cell: Cell, values: Float[Tensor, "pos"], most: float, evidence: bool, template: bool) -> Chip:
+    value = float(values[cell.rows.start : cell.rows.stop].sum())
+    depth = min(1.0, abs(value) / most)
+    kind = " ".join(letter for letter, true in (("n", value < 0), ("e", evidence), ("g", template)) if true)
+    return Chip(cell.before, cell.text, cell.breaks, kind, f"{depth:.2f}".lstrip("0") if depth >= 0.005 else "")
+
+
+@cache
+def _source(name: str) -> str:
+    return files("heta_lens.plots").joinpath(name).read_text(encoding="utf-8")
+
+
+def _safe(text: str) -> Any:
+    from markupsafe import Markup
+
+    return Markup(text)

@@ -1,9 +1,8 @@
-"""Which message of a chat mattered: each with its share of the score and its tokens coloured; no script, no network."""
+"""Which message of a chat mattered: each with its score, and its share of the whole."""
 
 from typing import NamedTuple
 
 from heta_lens._util.chat_messages import TEMPLATE
-from heta_lens._util.html_view import View, html_from
 from heta_lens.attribution import Attribution
 from heta_lens.plots.attribution_text import percent
 from heta_lens.plots.colours import BLUE, ORANGE, Coloured, Shade, coloured
@@ -24,17 +23,6 @@ class MessageShare(NamedTuple):
     @property
     def percent(self) -> str:
         return percent(self.share)
-
-
-def messages(attribution: Attribution | SpanAttribution) -> View:
-    """The messages of a chat to look at, each with its share of the score; of a span, of all its targets together.
-
-    A notebook shows it, and ``.save("page.html")`` keeps it. What the chat template wrote comes last, folded.
-    """
-    shown = message_shares(attribution)
-    notes = attribution.notes if isinstance(attribution, Attribution) else []
-    fragment = html_from("plots/message_shares.html", heading=attribution.title, notes=notes, messages=shown)
-    return View(attribution.title, fragment)
 
 
 def message_shares(attribution: Attribution | SpanAttribution) -> list[MessageShare]:

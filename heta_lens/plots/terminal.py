@@ -1,90 +1,219 @@
-"""An attribution in a terminal: its tokens coloured by score and by each part, and the highest of them in numbers."""
+"""An attribution in a terminal: its tokens coloured or marked by score, and the highest of them in numbers."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from math import isnan
+from re import DOTALL, fullmatch
+from typing import NamedTuple
 
-from jaxtyping import Float
-from rich.cells import cell_len, set_cell_size
-from rich.console import Group
+from rich.console import Console, ConsoleOptions
 from rich.padding import Padding
 from rich.text import Text
-from torch import Tensor
 
-from heta_lens._util.printable_text import legible
+from heta_lens._util.printable_text import legible, single_line, visible
 from heta_lens.attribution import Attribution
-from heta_lens.plots.colours import shades, strips
+from heta_lens.plots.attribution_text import percent
+from heta_lens.plots.colours import deepest
 from heta_lens.plots.message_shares import message_shares
+from heta_lens.plots.score_formula import score_formula
+from heta_lens.plots.terminal_styles import (
+    BRACKETS,
+    MIDDLE,
+    STRONG,
+    UNDERLINES,
+    Look,
+    Looks,
+    in_brackets,
+    of_16,
+    of_256,
+    truecolour,
+    unused,
+)
+from heta_lens.plots.terminal_table import Column, table
 
-WIDE = 40  # the most cells of a column
+COLOURS = {"truecolor": truecolour, "256": of_256}  # and all others of `rich` have 16
+CHIPS = 6  # of the legend, from no colour to the deepest
+INDENT = 2
+TAB = "→   "
 
 
-def terminal(attribution: Attribution, *, marked: Collection[int] = (), top: int = 8, coloured: bool = True) -> Group:
+def terminal(
+    attribution: Attribution, *, marked: Collection[int] = (), top: int = 8, coloured: bool = True
+) -> "TerminalView":
     """Something for `rich` to print: ``rich.print(terminal(attribution))``.
 
-    ``marked`` positions are underlined; the ``top`` highest scores are listed, in the order of `Attribution.top`, and
-    the messages of a chat. Where there are no colours, only the lists say something: ``coloured=False``.
+    The prompt has its tokens coloured by score, as far as the terminal can, or marked with brackets where it has no
+    colours or ``coloured=False``. ``marked`` positions are underlined; the ``top`` highest scores are listed with their
+    parts, in the order of `Attribution.top`, and the messages of a chat.
     """
-    views = [
-        part
-        for name, values in (strips(attribution) if coloured else {}).items()
-        for part in (Text(legible(name), style="bold"), Padding(_coloured(attribution, values, marked), (0, 0, 1, 2)))
-    ]
-    return Group(
-        Text(attribution.title, style="bold"),
-        *(Text(legible(line)) for line in attribution.notes),
-        Text(),
-        *views,
-        _table(attribution, top),
-        *([] if attribution.messages is None else [Text(), _messages(attribution)]),
-    )
+    return TerminalView(attribution, frozenset(marked), top, coloured)
 
 
-def _coloured(attribution: Attribution, values: Float[Tensor, "pos"], marked: Collection[int]) -> Text:
-    line = Text()
-    rows = zip(attribution.tokens, attribution.positions.tolist(), shades(values), strict=True)
-    for token, position, shade in rows:
-        underline = " underline" if position in marked else ""
-        line.append(legible(token, keep="\n"), style=f"#000000 on {shade.css}{underline}")
+@dataclass(frozen=True, eq=False, repr=False)
+class TerminalView:
+    """What `terminal` returns; the console that prints it says which colours there are, and how much room."""
+
+    attribution: Attribution
+    marked: frozenset[int]
+    top: int
+    coloured: bool
+
+    def __repr__(self) -> str:
+        return f"TerminalView({self.attribution.title!r}): rich.print(view) shows it"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text | Padding]:
+        attribution, width = self.attribution, options.max_width
+        system = console.color_system if self.coloured and not console.no_color else None
+        manner = Manner.of(attribution, system)
+        yield Text(attribution.title, style="bold")
+        yield from (Text(single_line(line)) for line in attribution.notes)
+        yield Text()
+        yield Padding(_prompt(attribution, manner, self.marked), (0, 0, 1, INDENT), expand=False)
+        yield _legend(attribution, manner, underlined=not self.marked.isdisjoint(attribution.positions.tolist()))
+        yield Text()
+        yield _tokens(attribution, self.top, width)
+        if formula := score_formula(attribution):
+            yield Text(formula)
+        if attribution.messages is not None:
+            yield Text()
+            yield _messages(attribution, width)
+
+
+class Manner(NamedTuple):
+    """How depth is shown: as a look; if there are but two levels of it, as these; and what underlines in the text."""
+
+    look: Looks
+    levels: tuple[float, ...] = ()
+    underline: str = ""
+
+    @classmethod
+    def of(cls, attribution: Attribution, system: str | None) -> "Manner":
+        if system in COLOURS:
+            return cls(COLOURS[system])
+        if system is not None:
+            return cls(of_16, (MIDDLE, STRONG))
+        text = "".join(attribution.tokens)
+        return cls(in_brackets(unused(BRACKETS, text)), (MIDDLE, STRONG), unused(UNDERLINES, text))
+
+
+# ---------------------------------------------------------------------------------------------------------- the prompt
+def _prompt(attribution: Attribution, manner: Manner, marked: Collection[int]) -> Text:
+    line, scale = Text(), deepest(attribution.scores)
+    underlined = [position in marked for position in attribution.positions.tolist()]
+    neighbours = zip([False, *underlined], underlined, [*underlined[1:], False], strict=False)
+    rows = zip(attribution.tokens, attribution.scores.tolist(), neighbours, strict=True)
+    for token, score, (before, now, after) in rows:
+        look = manner.look(max(-1.0, min(1.0, score / scale)))
+        edges = manner.underline * (now and not before), manner.underline * (now and not after)
+        line.append(_written(token, look, *edges), style=f"{look.style} underline" if now else look.style)
     return line
 
 
-def _table(attribution: Attribution, top: int) -> Text:
+def _written(token: str, look: Look, begin: str, end: str) -> str:
+    """The token with its marks, which stand around the word and not around the space before it."""
+    shown = legible(token, keep="\n").replace("\n", "⏎\n").replace("\t", TAB)
+    if look.opening and not token.strip():
+        shown = visible(token) + "\n" * token.count("\n")
+    parts = fullmatch(r"( *)(.*?)(\n*)", shown, DOTALL)
+    assert parts is not None  # of which each may be empty
+    space, word, line_ends = parts.groups()
+    return f"{space}{begin}{look.opening}{word}{look.closing}{end}{line_ends}"
+
+
+def _legend(attribution: Attribution, manner: Manner, *, underlined: bool) -> Text:
+    """What colours or marks stand for, and what is beyond them."""
+    if not attribution.scores.any():
+        return Text("all scores are 0")
+    scale = _levels(attribution, manner) if manner.levels else _chips(attribution, manner)
+    if beyond := _beyond(attribution):
+        scale.append(f"; {'by far the largest' if manner.levels else 'beyond the deepest colour'}: {beyond}")
+    if underlined and manner.underline:
+        scale.append(f"; {manner.underline}word{manner.underline} underlined")
+    return scale
+
+
+def _chips(attribution: Attribution, manner: Manner) -> Text:
+    """A row of colours between two numbers."""
+    end, negative = deepest(attribution.scores), bool((attribution.scores < 0).any())
+    depths = [step / (CHIPS - 1) for step in range(-CHIPS + 1 if negative else 0, CHIPS)]
+    chips = [("  ", manner.look(depth).style) for depth in depths]
+    return Text.assemble(
+        "colour: ", f"{-end:.4g}" if negative else "0", " ", *chips, f" {end:.4g} ({_share(attribution, end)})"
+    )
+
+
+def _levels(attribution: Attribution, manner: Manner) -> Text:
+    """Every level's mark, and from which score on it is there."""
+    legend, end = Text(), deepest(attribution.scores)
+    signs = (1, -1) if (attribution.scores < 0).any() else (1,)
+    for level in manner.levels:
+        for sign in signs:
+            look = manner.look(sign * level)
+            legend.append(f"{look.opening}word{look.closing}", style=look.style)
+            legend.append(" or " if sign != signs[-1] else " ")
+        size = "a size of " if len(signs) > 1 else ""
+        legend.append(f"{size}{level * end:.4g} or more ({_share(attribution, level * end)}), ")
+    legend.right_crop(2)
+    return legend
+
+
+def _beyond(attribution: Attribution) -> str:
+    """The tokens whose size is above that of the deepest colour."""
+    end = deepest(attribution.scores)
+    rows = zip(attribution.tokens, attribution.positions.tolist(), attribution.scores.tolist(), strict=True)
+    return ", ".join(
+        f"{_quoted(visible(token))} at {position} with {score:.4g} ({_share(attribution, score)})"
+        for token, position, score in rows
+        if abs(score) > end
+    )
+
+
+def _share(attribution: Attribution, score: float) -> str:
+    return f"{percent(abs(score) / (float(attribution.scores.abs().sum()) or 1.0))} of the score"
+
+
+# ---------------------------------------------------------------------------------------------------------- the tables
+def _tokens(attribution: Attribution, top: int, width: int) -> Text:
     """The highest scores, in the order of `Attribution.top`."""
-    highest, parts = attribution.top(top), strips(attribution)
     place = {position: row for row, position in enumerate(attribution.positions.tolist())}
+    highest = attribution.top(top)
     rows = [place[token.positions[0]] for token in highest]
+    whole = float(attribution.scores.abs().sum()) or 1.0
     columns = [
-        _column("position", [str(token.positions[0]) for token in highest]),
-        _column("token", [repr(token.text) for token in highest]),
+        Column("position", [str(token.positions[0]) for token in highest]),
+        Column("token", [_quoted(visible(token.text)) for token in highest]),
+        Column("score", _with_errors(attribution, rows), right=True),
+        Column("share", [percent(abs(token.score) / whole) for token in highest], right=True),
         *(
-            _column(name, [f"{part:.4g}" for part in values[rows].tolist()], right=True)
-            for name, values in parts.items()
+            Column(name, [f"{part:.4g}" for part in values[rows].tolist()], right=True)
+            for name, values in attribution.parts.items()
         ),
     ]
-    return _lines(columns)
+    return table(columns, width)
 
 
-def _messages(attribution: Attribution) -> Text:
+def _with_errors(attribution: Attribution, rows: list[int]) -> list[str]:
+    """The scores of these rows, with standard errors where there are any."""
+    errors = attribution.standard_errors.get("scores")
+    shown = ["" if errors is None or isnan(errors[row]) else f" ± {float(errors[row]):.2g}" for row in rows]
+    width = max(map(len, shown), default=0)  # so that the scores are below each other
+    return [f"{float(attribution.scores[row]):.4g}{error:{width}}" for row, error in zip(rows, shown, strict=True)]
+
+
+def _messages(attribution: Attribution, width: int) -> Text:
     """Every message with its score, and how much of the whole score it holds."""
     shares = message_shares(attribution)
     columns = [
-        _column("message", ["" if message.template else str(number) for number, message in enumerate(shares)]),
-        _column("role", [message.role for message in shares]),
-        _column("share", [message.percent for message in shares], right=True),
-        _column("score", [f"{message.score:.4g}" for message in shares], right=True),
-        _column("text", ["" if message.template else repr(message.text) for message in shares]),
+        Column("message", ["" if message.template else str(number) for number, message in enumerate(shares)]),
+        Column("role", [message.role for message in shares]),
+        Column("share", [message.percent for message in shares], right=True),
+        Column("score", [f"{message.score:.4g}" for message in shares], right=True),
+        Column("text", ["" if message.template else _quoted(message.text) for message in shares]),
     ]
-    return _lines(columns)
+    return table(columns, width)
 
 
-def _lines(columns: Sequence[Sequence[str]]) -> Text:
-    # One text of lines: for every cell of a table of its own, `rich` takes a millisecond.
-    head, *lines = ("  ".join(cells) for cells in zip(*columns, strict=True))
-    return Text("\n", no_wrap=True, overflow="ellipsis").join([Text(head, style="bold"), *map(Text, lines)])
-
-
-def _column(name: str, cells: Sequence[str], *, right: bool = False) -> list[str]:
-    """A column's name and its cells, all of one width."""
-    shown = [legible(cell) for cell in [name, *cells]]
-    width = min(WIDE, max(map(cell_len, shown)))
-    cut = [cell if cell_len(cell) <= width else set_cell_size(cell, width - 1) + "…" for cell in shown]
-    return [" " * (width - cell_len(cell)) + cell if right else set_cell_size(cell, width) for cell in cut]
+def _quoted(text: str) -> str:
+    """In the quotes that it does not have itself."""
+    quote = '"' if "'" in text and '"' not in text else "'"
+    return f"{quote}{text}{quote}"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from heta_lens._util.text_spans import Span, tokens_in
+from heta_lens._util.text_spans import Span, tokens_of
 from heta_lens.model.tokenizer import TokenizerWrapper, locate
 
 
@@ -21,11 +21,7 @@ class ContextText:
 
     def positions_of(self, passage: str) -> list[int]:
         """The tokens that write a passage, which must occur in the text exactly once."""
-        text, spans = self.located
-        if not passage.strip() or text.count(passage) != 1:
-            raise ValueError(f"{passage!r} occurs {text.count(passage)} times in the context: it must occur once")
-        start = text.index(passage)
-        return tokens_in(text, spans, Span(start, start + len(passage)))
+        return tokens_of(passage, *self.located)
 
     @property
     def written(self) -> tuple[str, ...]:

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from heta_lens._util.finite_values import check_finite
 from heta_lens._util.lazy_sequence import Lazy
+from heta_lens._util.printable_text import single_line
+from heta_lens._util.probability_text import probability
 from heta_lens._util.target_kinds import Target
 from heta_lens._util.text_spans import Span
 from heta_lens.model.adapter import ModelAdapter
@@ -47,7 +49,9 @@ class Prediction(TargetReading):
 
     def __repr__(self) -> str:
         kind = type(self.adapter.model).__name__
-        return f"Prediction of {self.target_words} after {self.length} tokens, by a {kind}"
+        plain = not callable(self.target) and not isinstance(self.target, tuple)  # else there is no p of it
+        likely = f" (p {probability(float(self.value))})" if plain else ""
+        return f"Prediction of {single_line(self.target_words)}{likely} after {self.length} tokens, by a {kind}"
 
     @classmethod
     @one_at_a_time("cache")

@@ -29,7 +29,7 @@ def test_heads_together_are_the_gate(build: Callable[[], Any], flow: Any) -> Non
     torch.testing.assert_close(heads.of(2).values, heads.shares[:, :, 2])
     layer, head, share = heads.top(1, source=2)[0]
     assert share == float(heads.of(2).values.max()) == float(heads.shares[layer, head, 2])
-    assert f"most by {heads.top(1)[0].layer}." in repr(heads) and "layer 1" in heads.plot(2).fragment
+    assert f"most by L{heads.top(1)[0].layer}H" in repr(heads) and "layer 1" in heads.plot(2).fragment
     frame = heads.to_frame()
     assert frame["share"].sum() == pytest.approx(1)
     row = frame[(frame["layer"] == 1) & (frame["head"] == 1) & (frame["position"] == 3)]
@@ -87,7 +87,7 @@ def test_a_prediction_without_a_head_is_what_a_hook_makes_of_it(
     values = one_by_one.values
     assert first.value == float(values.max()) >= second.value == float(values[second.layer, second.head])
     assert len(one_by_one.to_frame()) == found.numel() and "layer 1" in one_by_one.plot().fragment
-    assert f"most by {first.layer}.{first.head} {first.value:.3g}" in repr(one_by_one)
+    assert f"most by L{first.layer}H{first.head} {first.value:.3g}" in repr(one_by_one)
 
 
 @pytest.mark.usefixtures("unchecked")

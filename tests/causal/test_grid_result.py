@@ -41,7 +41,7 @@ def test_a_grid_reads_as_a_table() -> None:
     assert [*grid.to_frame()["restored"]] == [0.0, 0.75, 0.5, 0.25]
     assert "0 is 1, 1 is 5; most restored by layer 0 '<b>' 0.75" in repr(grid)
     page = grid.plot().fragment
-    assert "&lt;b&gt;" in page and "<b>" not in page and page.index("layer 1") < page.index("layer 0")
+    assert "&lt;b&gt;" in page and "<b>" not in page and page.index("layer 0") < page.index("layer 1")
     same = Grid("patching", torch.ones(1, 2), ("a", "b"), clean=1.0, corrupted=1.0, forwards=2)
     assert repr(same) == "patching: nothing was lost, 1 in both runs"
     assert bool(same.restored.isnan().all()) and [*same.to_frame()["value"]] == [1.0, 1.0]

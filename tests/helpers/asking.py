@@ -18,6 +18,7 @@ def doubts_allowed() -> Iterator[None]:
     """On models this small one part often drowns the other, and a short search finds nothing, which is warned of."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*tokens that suffice", UserWarning)
+        warnings.filterwarnings("ignore", ".*(vary much with so few|fitted weights are off by)", UserWarning)
         yield
 
 

@@ -16,7 +16,7 @@ from heta_lens.diagnostics import Diagnostics
 def test_no_line_can_steer_a_terminal():
     made = attribution(["\x1b[2J", "\u202ea", "\x9b"], (1, 2, 3), method="\x1b[2Jheta\nheta")
     assert not set(repr(made)) & set("\x1b\u202e\x9b")
-    assert repr(made).startswith("␛[2Jheta␊heta: why ' down'?")
+    assert repr(made).startswith("␛[2Jheta⏎heta: why ' down'?")
 
 
 # ------------------------------------------------------------------------------------------------------- in a terminal
@@ -145,6 +145,19 @@ def test_it_says_how_likely_the_target_was_and_what_was_chosen():
         "target_log_prob": (math.log(0.5), math.log(0.125)), "target_rank": (1, 3), "user_hooks": 0,
     }))  # fmt: skip
     assert "p = 0.5 (rank 1) against p = 0.125 (rank 3)" in repr(pair).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("log_prob", "shown"), [(-1e-6, "p > 0.9999"), (-4e-4, "p = 0.9996"), (0.0, "p = 1"), (-40.0, "p = 4.25e-18")]
+)
+def test_a_target_that_is_all_but_certain_is_not_called_certain(log_prob: float, shown: str):
+    member = {"id": 1, "token": "a", "text": " a", "log_prob": log_prob}
+    facts = {"target_log_prob": log_prob, "target_rank": 1, "target_token": "a", "other_spellings": [member]}
+    known = attribution(diagnostics=Diagnostics.of(facts)).notes
+    assert known[:2] == [f"token 7 'a': {shown} (rank 1)", f"also written: ' a' by token 1 'a' ({shown})"]
+    facts = {**facts, "other_spellings": [], "target_token": "", "target_members": [member]}
+    several = attribution(target=frozenset((1, 2)), target_text="any of ' a', ' b'", diagnostics=Diagnostics.of(facts))
+    assert several.notes[0] == f"any of 2 tokens: {shown} (best rank 1; token 1 'a' {shown[2:].removeprefix('= ')})"
 
 
 @pytest.mark.parametrize(("gap", "due", "said"), [(0.3, -2.0, True), (0.1, -2.0, False), (3e-9, 0.0, True)])

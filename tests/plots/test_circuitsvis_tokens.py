@@ -25,7 +25,7 @@ def test_the_public_function_shows_an_attribution_and_a_span():
     ids = zoo.prompt(model, 6)
     attribution = explain(model, ids, 7, method="recency")
     assert data(circuitsvis(attribution))["values"] == pytest.approx(attribution.scores.tolist())
-    assert data(heta_lens.plots.circuitsvis(attribution)) == data(attribution.plot())
+    assert data(heta_lens.plots.circuitsvis(attribution)) == data(circuitsvis(attribution))
     span = heta_lens.attribute_span(cache_of(model, ids), 4, tokens=ids, method="recency")
     assert heta_lens.plots.circuitsvis(span).title == span.title
 

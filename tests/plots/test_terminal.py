@@ -1,45 +1,57 @@
 """An attribution in a terminal."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
+from io import StringIO
 
+import pytest
 import torch
+from rich.cells import cell_len
+from rich.console import Console
+from rich.segment import Segment
 
+from helpers.attributions import SCORES, double, of_chat, uncertain
 from helpers.attributions import attribution as made_by_hand
-from helpers.attributions import of_chat
 from helpers.printing import printed
 from heta_lens import plots
 from heta_lens.attribution import Attribution
-from heta_lens.plots.colours import BLUE
+from heta_lens.plots.colours import BLUE, ORANGE
+from heta_lens.plots.terminal_styles import of_256
+
+SYSTEMS = ["truecolor", "256", "standard", None]
 
 
-def test_a_terminal_shows_every_part_once_and_the_highest_scores(attribution: Attribution) -> None:
-    _, plain = printed(attribution, top=3)
-    assert [plain.splitlines().count(name) for name in ("score", "gate", "curvature", "information")] == [1] * 4
-    rows = plain[plain.index("position") :].splitlines()[1:]
-    listed = [int(row.split()[0]) for row in rows if row.strip()]
-    assert listed == [position for one in attribution.top(3) for position in one.positions]
+def shown(made: Attribution, system: str | None, width: int = 100, **options: object) -> str:
+    """As a terminal with these colours shows it."""
+    console = Console(file=StringIO(), force_terminal=True, color_system=system, width=width)  # type: ignore[arg-type]
+    console.print(plots.terminal(made, **options))  # type: ignore[arg-type]
+    return console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_a_chat_has_a_table_of_its_messages() -> None:
-    _, plain = printed(of_chat(signed=True))
-    rows = [row.split() for row in plain[plain.index("message  role") :].splitlines()]
-    assert rows == [
-        ["message", "role", "share", "score", "text"],
-        ["0", "user", "27.5%", "3.5", "'The", "cat'"],
-        ["1", "assistant", "15.7%", "2", "'sat'"],
-        ["2", "user", "0.0%", "0", "''"],
-        ["template", "56.9%", "7.25"],
-    ]
-    assert "message  role" not in printed(made_by_hand())[1]
+def plain(made: Attribution, width: int = 100, **options: object) -> str:
+    """Without any colour."""
+    return shown(made, None, width, **options)
 
 
-def test_a_message_cannot_steer_a_terminal() -> None:
-    text = "<s>\x1b[2J\u202e\n]] [red]sat\n"
-    made = replace(of_chat(), text=text, messages=replace(of_chat().messages, roles=("\x1b[1m", "[bold]", "c")))
-    _, plain = printed(made, top=0)
-    assert not set(plain) & set("\x1b\u202e")
-    assert "␛[1m" in plain and "[bold]" in plain and r"'\x1b[2J\u202e\n]'" in plain
+def segments(made: Attribution, system: str, **options: object) -> Iterator[Segment]:
+    """What is printed, piece by piece with its style."""
+    console = Console(file=StringIO(), force_terminal=True, color_system=system, width=100)  # type: ignore[arg-type]
+    for segment in console.render(plots.terminal(made, **options)):  # type: ignore[arg-type]
+        if segment.text.strip() and segment.style:
+            yield segment
+
+
+def rows(text: str) -> list[list[str]]:
+    """The rows of the table of tokens."""
+    return [row.split() for row in text[text.index("position") :].split("\n\n")[0].splitlines()[1:]]
+
+
+# ---------------------------------------------------------------------------------------------------------- the prompt
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_prompt_is_there_once_whatever_the_colours(attribution: Attribution, system: str | None) -> None:
+    text = re.sub(r"\x1b\[[^m]*m|[\[\]⏎\n]| {2,}", "", shown(attribution, system))
+    assert text.count("".join(attribution.tokens).strip()) == 1
 
 
 def test_the_deepest_blue_is_on_the_highest_score(attribution: Attribution) -> None:
@@ -49,24 +61,208 @@ def test_the_deepest_blue_is_on_the_highest_score(attribution: Attribution) -> N
     assert f"48;2;{red};{green};{blue}m{best}" in coloured
 
 
-def test_marked_tokens_are_underlined(attribution: Attribution) -> None:
-    coloured, _ = printed(attribution, marked=[2])
-    assert re.findall(r"\x1b\[4;[^m]*m([^\x1b]*)", coloured) == [attribution.tokens[2]] * 4
+def test_the_deepest_orange_is_on_what_speaks_against_the_target() -> None:
+    coloured = shown(made_by_hand(scores=[-score for score in SCORES], signed=True), "truecolor")
+    red, green, blue = ORANGE
+    assert f"48;2;{red};{green};{blue}m<bos>" in coloured
 
 
-def test_tokens_cannot_steer_a_terminal_and_no_colour_means_no_strips(attribution: Attribution) -> None:
-    nasty = replace(attribution, tokens=("\x1b[31mred", *attribution.tokens[1:]))
-    assert "\x1b[31mred" not in printed(nasty)[0]
-    assert "\x1b" not in plots.page(nasty).fragment.split("<table>")[0]
-    plain = printed(attribution, coloured=False)[1]
-    assert "position" in plain
-    assert "gate\n" not in plain
+def test_every_coloured_token_says_its_ink_and_its_paper(attribution: Attribution) -> None:
+    for system in ("truecolor", "256", "standard"):
+        styles = [segment.style for segment in segments(attribution, system)]
+        assert {style.color is None for style in styles if style and style.bgcolor} == {False}
+        assert {style.color for style in styles if style and style.bgcolor is None} <= {None}
+
+
+def test_256_colours_are_chosen_and_not_left_to_the_terminal() -> None:
+    numbers = re.findall(r"48;5;(\d+)m *(\S+)", shown(made_by_hand(), "256"))
+    deepest = of_256(1.0).style.rpartition("(")[2].rstrip(")")
+    assert [number for number, text in numbers if text.startswith("<bos>")] == [deepest]
+
+
+def test_16_colours_are_white_on_blue_and_on_red() -> None:
+    made = made_by_hand(scores=[6, 2, -4, -2, 0.5, 0], signed=True)
+    coloured = re.findall(r"\x1b\[([\d;]*)m *([^\x1b\s]+)", shown(made, "standard").partition("position")[0])
+    styles = {text: codes for codes, text in coloured}
+    assert [styles.get(text) for text in ("<bos>", "The", "cat", "s", "at")] == [
+        "1;97;44", "97;44", "1;97;41", "97;41", None,
+    ]  # fmt: skip
+
+
+def test_without_colours_brackets_mark_what_is_strong() -> None:
+    made = made_by_hand(scores=[6, 0.5, -4, -2, 1.5, 4], signed=True)
+    assert "  [[<bos>]]The [[-cat]] [-s][at][[⏎]]\n" in plain(made)
+    assert "\x1b" not in plain(made)
+
+
+@pytest.mark.parametrize("variable", ["NO_COLOR", "TERM"])
+def test_no_colour_and_dumb_terminals_get_brackets(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"NO_COLOR": "1", "TERM": "dumb"}
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    monkeypatch.setenv(variable, values[variable])
+    console = Console(file=StringIO(), force_terminal=True, width=100)
+    console.print(plots.terminal(made_by_hand()))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "[[<bos>]]The [[cat]] s[at]" in text and not re.search(r"\x1b\[[\d;]*[34]8;", text)
+
+
+def test_colours_can_be_declined() -> None:
+    text = shown(made_by_hand(), "truecolor", coloured=False)
+    assert "[[<bos>]]The [[cat]] s[at]" in text and "48;2" not in text
+
+
+def test_brackets_are_not_those_of_the_prompt() -> None:
+    text = plain(made_by_hand(["a", "[", "0", "]", " =", " 1"]))
+    assert "{{a}}[{{0}}] {=} 1" in text and "{word} 1.5 or more" in text
+
+
+@pytest.mark.parametrize("system", ["truecolor", "256", "standard"])
+def test_marked_tokens_are_underlined(attribution: Attribution, system: str) -> None:
+    marked = segments(attribution, system, marked=[2])
+    assert [segment.text for segment in marked if segment.style and segment.style.underline] == [attribution.tokens[2]]
+
+
+def test_marked_tokens_that_follow_each_other_are_underlined_together() -> None:
+    made = made_by_hand()
+    assert "[[<bos>]]_The [[cat]]_ s[at]" in plain(made, marked=[1, 2])
+    assert "_word_ underlined" in plain(made, marked=[1, 2])
+    assert "[[cat]] _s[at]_⏎" in plain(made, marked=[3, 4])
+    assert "underlined" not in plain(made) + plain(made, marked=[99])
+
+
+def test_a_space_that_matters_is_seen() -> None:
+    made = made_by_hand(["a", "  ", "b", "\n\n", "c", "\t"], [1, 6, 1, 6, 1, 6])
+    assert "a[[␣␣]]b[[⏎⏎]]" in plain(made) and "c[[→]]" in plain(made)
+    lines = [line.strip() for line in plain(replace(made, scores=double([6, 1, 6, 1, 6, 1]))).splitlines()]
+    assert "\n".join(lines[3:6]) == "[[a]]  [[b]]⏎\n⏎\n[[c]]→"
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_tokens_cannot_steer_a_terminal(system: str | None) -> None:
+    text = shown(made_by_hand(["\x1b[31mred", "\u202eevil", "\t", " x\ty", "\ud800", "\x9b2J"]), system)
+    assert not re.search("\x1b\\[31m|[\u202e\t\x9b]", text)
+    assert "␛[31mred" in text and r"\u202eevil" in text
+    text.encode()
+
+
+def test_words_and_emoji_stay_whole() -> None:
+    tokens = ["<s>", " می\u200cخواهم", " 👨", "\u200d", "💻", "."]
+    text = plain(made_by_hand(tokens, [1, 0.1, 0.1, 0.1, 0.1, 1]))
+    assert "می\u200cخواهم" in text and "👨\u200d💻" in text
+    assert "'⟨ZWJ⟩'" in text and "' می\u200cخواهم'" in text
+
+
+# ---------------------------------------------------------------------------------------------------------- the legend
+def test_the_legend_says_what_the_deepest_colour_stands_for() -> None:
+    assert re.search(r"colour: 0 +6 \(47\.1% of the score\)\n", uncoloured(shown(made_by_hand(), "truecolor")))
+    signed = made_by_hand(scores=[6, -4, 0, 0, 0, 0], signed=True)
+    assert re.search(r"colour: -6 +6 \(60\.0% of the score\)\n", uncoloured(shown(signed, "256")))
+
+
+def uncoloured(text: str) -> str:
+    return re.sub(r"\x1b\[[^m]*m", "", text)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_legend_names_what_is_beyond_the_deepest_colour(system: str | None) -> None:
+    text = uncoloured(shown(made_by_hand(scores=[30, 0.5, 3, 1, 2, 0.25]), system))
+    words = "beyond the deepest colour" if system in ("truecolor", "256") else "by far the largest"
+    assert f"; {words}: '<bos>' at 0 with 30 (81.6% of the score)" in " ".join(text.split())
+    assert words not in uncoloured(shown(made_by_hand(), system))
+
+
+@pytest.mark.parametrize(("system", "marks"), [("standard", ("word", "word")), (None, ("[word]", "[[word]]"))])
+def test_the_legend_says_from_which_score_on_a_token_is_marked(system: str | None, marks: tuple[str, str]) -> None:
+    text = uncoloured(shown(made_by_hand(), system))
+    assert f"{marks[0]} 1.5 or more (11.8% of the score), {marks[1]} 3 or more (23.5% of the score)\n" in text
+
+
+def test_the_legend_of_both_signs_shows_both() -> None:
+    text = " ".join(plain(made_by_hand(scores=[6, -4, 0, 0, 0, 0], signed=True)).split())
+    assert "[word] or [-word] a size of 1.5 or more (15.0% of the score), [[word]] or [[-word]] a size of 3" in text
+
+
+def test_scores_of_zero_need_no_legend() -> None:
+    text = plain(made_by_hand(scores=[0] * 6))
+    assert "all scores are 0\n" in text and "nan" not in text
+
+
+# ----------------------------------------------------------------------------------------------------------- the table
+def test_the_highest_scores_are_listed_with_their_parts(attribution: Attribution) -> None:
+    text = plain(attribution, top=3)
+    head = text[text.index("position") :].splitlines()[0].split()
+    assert head == ["position", "token", "score", "share", "gate", "curvature", "information"]
+    assert [int(row[0]) for row in rows(text)[:3]] == [at for token in attribution.top(3) for at in token.positions]
 
 
 def test_the_list_is_in_the_order_of_the_top_for_signed_scores_too(attribution: Attribution) -> None:
     scores = torch.tensor([(-1.0) ** row * row for row in range(len(attribution))], dtype=torch.float64)
     signed = replace(attribution, scores=scores, signed=True, parts={})
-    _, plain = printed(signed, top=4, coloured=False)
-    rows = plain[plain.index("position") :].splitlines()[1:]
-    assert [int(row.split()[0]) for row in rows if row.strip()] == [one.positions[0] for one in signed.top(4)]
-    assert f"most against the target: {signed.tokens[int(scores.argmin())]!r}" in plain
+    text = plain(signed, top=4)
+    assert [int(row[0]) for row in rows(text)] == [token.positions[0] for token in signed.top(4)]
+    assert f"most against the target: {signed.tokens[int(scores.argmin())]!r}" in text
+
+
+def test_scores_have_shares_and_standard_errors_where_there_are_any() -> None:
+    table = [row for row in rows(plain(uncertain())) if row[0].isdigit()]
+    assert table[0] == ["0", "'<bos>'", "6", "±", "0", "47.1%", "12", "18"]
+    assert table[1] == ["2", "'", "cat'", "3", "±", "0.2", "23.5%", "6", "9"]
+    assert "±" not in plain(made_by_hand())
+    errors = {"scores": double([0.1, float("nan"), 1, 1, 1, 1])}
+    made = uncertain()
+    partly = replace(made, diagnostics=replace(made.diagnostics, standard_errors=errors))
+    assert [len(re.findall("±", " ".join(row))) for row in rows(plain(partly)) if row[1] == "'The'"] == [0]
+
+
+def test_a_table_says_how_the_score_is_made_of_its_columns(attribution: Attribution) -> None:
+    text = " ".join(plain(attribution).split())
+    assert re.search(
+        r"score = gate × \(0\.5 × curvature / \S+ \+ 0\.5 × information / \S+\), where balance='sum'", text
+    )
+    assert "score = " not in plain(made_by_hand())
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 200])
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_nothing_is_wider_than_the_terminal(attribution: Attribution, system: str | None, width: int) -> None:
+    for made in (attribution, of_chat(signed=True)):
+        lines = uncoloured(shown(made, system, width)).splitlines()
+        assert max(map(cell_len, lines)) <= width
+        assert width < 40 or not any("…" in line for line in lines)
+
+
+def test_a_narrow_terminal_gets_a_list_with_every_number(attribution: Attribution) -> None:
+    wide, narrow = plain(attribution, 200, top=2), plain(attribution, 40, top=2)
+    assert "position  token" in wide and "position  token" not in narrow
+    first = attribution.top(1)[0]
+    for name, values in attribution.parts.items():
+        assert re.search(rf"^{name} +{float(values[first.positions[0]]):.4g}$", narrow, re.MULTILINE)
+    assert len(re.findall("^position +", narrow, re.MULTILINE)) == 2
+
+
+# --------------------------------------------------------------------------------------------------------------- chats
+def test_a_chat_has_a_table_of_its_messages() -> None:
+    text = plain(of_chat(signed=True))
+    assert [row.split() for row in text[text.index("message  role") :].splitlines()] == [
+        ["message", "role", "share", "score", "text"],
+        ["0", "user", "27.5%", "3.5", "'The", "cat'"],
+        ["1", "assistant", "15.7%", "2", "'sat'"],
+        ["2", "user", "0.0%", "0", "''"],
+        ["template", "56.9%", "7.25"],
+    ]
+    assert "message  role" not in plain(made_by_hand())
+
+
+def test_a_message_cannot_steer_a_terminal() -> None:
+    text = "<s>\x1b[2J\u202e\n]] [red]sat\n"
+    chat = of_chat()
+    assert chat.messages is not None
+    made = replace(chat, text=text, messages=replace(chat.messages, roles=("\x1b[1m", "[bold]", "c\td")))
+    said = plain(made, top=0)
+    assert not set(said) & set("\x1b\u202e\t")
+    assert "␛[1m" in said and "[bold]" in said and r"'␛[2J\u202e⏎]'" in said and "c→d" in said
+
+
+def test_a_view_says_how_to_look_at_it() -> None:
+    assert repr(plots.terminal(made_by_hand())) == ("TerminalView(\"heta: why ' down'?\"): rich.print(view) shows it")

@@ -427,5 +427,21 @@ def test_a_prediction_is_said_in_a_line() -> None:
     model = zoo.bridge("gpt2")
     asked = Prediction.from_cache(cache_of(model, zoo.prompt(model)), (7, 9), tokens=zoo.prompt(model))
     assert len(repr(asked)) < 200 and "rather than" in repr(asked) and "\n" not in repr(asked)
+    assert " (p " not in repr(asked)  # which a contrast does not have
     for part in (asked.prompt, asked.adapter, Drops.of(asked)):
         assert repr(part).startswith(f"{type(part).__name__}(") and len(repr(part)) < 700
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_the_line_of_a_prediction_has_its_target_length_and_probability() -> None:
+    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
+    cache = cache_of(model, ids)
+    p = torch.softmax(model(ids)[0, -1].detach(), -1)
+
+    def line(target: Any) -> str:
+        return repr(Prediction.from_cache(cache, target, tokens=ids))
+
+    after = f"after {N} tokens, by a TransformerBridge"
+    assert line(TARGET) == f"Prediction of {model.tokenizer.decode([TARGET])!r} (p = {float(p[TARGET]):.3g}) {after}"
+    assert f"(p = {float(p[[7, 9]].sum()):.3g}) {after}" in line({7, 9})
+    assert line(lambda logits: logits[3]).endswith(f"(logits) {after}") and " (p " not in line(lambda logits: logits[3])

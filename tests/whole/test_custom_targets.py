@@ -258,6 +258,7 @@ def test_gauss_newton_is_of_a_token_only() -> None:
             asked(model, "heta", target, variant="gn")
 
 
+@pytest.mark.filterwarnings("ignore:.*(vary much with so few|fitted weights are off by)")
 def test_an_audit_and_fitted_weights_take_any_target() -> None:
     model = zoo.bridge("gpt2")
     function = as_read("heta", [TARGET])

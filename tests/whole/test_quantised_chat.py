@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import heta_lens
 from helpers import chats
+from helpers.pages import values
 from heta_lens._util.chat_messages import TEMPLATE
 from heta_lens.cli import app
 
@@ -42,10 +43,11 @@ def test_in_six_lines(folder: Path, tmp_path: Path) -> None:
     _, cache = model.run_with_cache(chat.tokens, names_filter=heta_lens.names_filter)
     attribution = heta_lens.attribute(cache, tokens=chat)
     heta_lens.plots.messages(attribution).save(tmp_path / "messages.html")
-    page = (tmp_path / "messages.html").read_text()
     assert attribution.options["model"]["quantised"]
     assert [message.role for message in attribution.by_message()] == ["system", "user", TEMPLATE]
-    assert all(f"{message.score:.4g}" in page for message in attribution.by_message())
+    view = heta_lens.plots.messages(attribution)
+    assert (tmp_path / "messages.html").read_text(encoding="utf-8") == view.page
+    assert sum(values(view)["score"]) == pytest.approx(sum(message.score for message in attribution.by_message()))
 
 
 def test_in_one_command(folder: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 from scipy.stats import bootstrap
 
-from heta_lens._util.caller_warnings import quietly
+from heta_lens._util.caller_warnings import quietly, warn
 from heta_lens._util.options import check_at_least
 from heta_lens._util.progress import working
 from heta_lens.methods.heta.additivity import drops, subsets
@@ -24,6 +24,7 @@ Table: TypeAlias = Mapping[
     str, Float[Array, "set"]
 ]  # of sets of tokens: sums of features, the drop of g, the prediction
 
+FEW = 20  # predictions, below which weights are warned of
 MODELS: dict[str, tuple[str, ...]] = {  # the features that are weighed, with factors ≥ 0 of their own
     "fitted": ("gated_curvature", "gated_information"),
     "half_scaled": ("half",),
@@ -84,7 +85,20 @@ def fit_weights(predictions: Sequence[Prediction], method: Heta | None = None, *
     table = {name: np.concatenate([own[name] for own in tables]) for name in tables[0]}
     beta, gamma = factors(table, MODELS["fitted"])
     held_out = held_out_errors(table, folds_of(table["prediction"], folds, seed))
+    _warn_of_doubts(held_out, len(predictions))
     return Fit(float(beta), float(gamma), held_out, len(predictions), len(table["drop"]), method)
+
+
+def _warn_of_doubts(held_out: pd.DataFrame, predictions: int) -> None:
+    """A fit to few predictions, or one that fixed weights beat on what was held out, is no reason to change weights."""
+    fitted, fixed = held_out.loc["fitted", "error"], held_out.loc["half_scaled", "error"]
+    if predictions < FEW:
+        warn(f"fit_weights was given {predictions} predictions, and weights vary much with so few: use {FEW} or more")
+    if fitted > fixed:
+        warn(
+            f"on held-out predictions the fitted weights are off by {fitted:.3g} nats, and β = γ by {fixed:.3g}: "
+            "keep β = γ, or fit to more predictions"
+        )
 
 
 @one_at_a_time("prediction")

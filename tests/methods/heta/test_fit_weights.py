@@ -1,5 +1,6 @@
 """Fitted weights: the nonnegative least squares solution, and its error on what had no part in it."""
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -263,7 +264,7 @@ def test_what_a_fit_does_not_use_is_not_computed(model: Any, forwards: Any) -> N
 
 def test_a_weak_part_is_nothing_to_warn_of(model: Any, recwarn: pytest.WarningsRecorder) -> None:
     fit_weights([predict(model, zoo.prompt(model, 5))], method(gamma=1e-6))
-    assert len(recwarn) == 0
+    assert not [warning for warning in recwarn if "part" in str(warning.message)]
 
 
 def test_the_screen_stays_as_it_was_unless_progress_is_asked_for(
@@ -339,3 +340,21 @@ def test_a_fit_is_frozen(asked: list[Prediction]) -> None:
     assert isinstance(fit, Fit)
     with pytest.raises(AttributeError):
         fit.beta = 1.0  # type: ignore[misc]
+
+
+# ------------------------------------------------------------------------------------------------------------- doubts
+def test_few_predictions_are_warned_of(asked: list[Prediction], monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, {"gated_curvature": 2.0, "gated_information": 3.0})
+    with pytest.warns(UserWarning, match="was given 3 predictions.* use 20 or more"):
+        fit_weights(asked, method())
+    monkeypatch.setattr(heta_lens.methods.heta.fit_weights, "FEW", 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit_weights(asked, method())
+
+
+def test_weights_that_are_worse_than_equal_ones_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = pd.DataFrame({"error": {"fitted": 0.5, "half_scaled": 0.25}})
+    monkeypatch.setattr(heta_lens.methods.heta.fit_weights, "FEW", 0)
+    with pytest.warns(UserWarning, match="off by 0.5 nats, and β = γ by 0.25: keep β = γ"):
+        heta_lens.methods.heta.fit_weights._warn_of_doubts(errors, 3)

@@ -1,0 +1,67 @@
+"""How HETA's score is made of its parts, in the numbers of an attribution, so that a reader can check a row."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from heta_lens.attribution import Attribution
+
+WEIGHTS = {"curvature": "beta", "information": "gamma"}  # and the options that say them
+DIVISORS = {"sum": torch.sum, "max": torch.max}
+CLOSE = 1e-4  # of the largest score
+
+
+class Term(NamedTuple):
+    """A part, what it is multiplied by, and what it is divided by first."""
+
+    part: str
+    weight: float
+    divisor: float | None
+
+    @property
+    def words(self) -> str:
+        weight = "" if self.weight == 1 else f"{self.weight:.4g} × "
+        return f"{weight}{self.part}" + ("" if self.divisor is None else f" / {self.divisor:.4g}")
+
+
+def score_formula(attribution: Attribution) -> str:
+    """``score = gate × (0.5 × curvature + 0.5 × information)``; empty where the parts do not give the scores."""
+    parts, balance = attribution.parts, attribution.options.get("balance")
+    if "gate" not in parts or not parts.keys() <= {"gate", *WEIGHTS}:
+        return ""
+    divided = isinstance(balance, str) and balance in DIVISORS and len(parts) > 1
+    if divided and attribution.diagnostics.left_out:
+        return f"the score divides each part by its {balance} over the whole context, of which tokens are left out here"
+    given = {name: attribution.options.get(option) for name, option in WEIGHTS.items()}
+    for weights in (given, {}):  # of variants with one part, whose weight is 1
+        terms = [_term(name, parts[name], weights.get(name), balance) for name in WEIGHTS if name in parts]
+        if _gives_scores(attribution, terms):
+            return _in_words(terms) + (f", where balance={balance!r} divides each part by its {balance}" * divided)
+    return ""
+
+
+def _term(name: str, part: Float[Tensor, "pos"], weight: object, balance: object) -> Term:
+    divide = DIVISORS.get(balance) if isinstance(balance, str) else None
+    divisor = float(divide(part.double())) if divide is not None and part.any() else None
+    return Term(name, weight if isinstance(weight, int | float) else 1, divisor)
+
+
+def _gives_scores(attribution: Attribution, terms: Sequence[Term]) -> bool:
+    """Whether the formula is true of these numbers."""
+    made, scores = _sum(attribution.parts, terms), attribution.scores.double()
+    return bool(((made - scores).abs() <= CLOSE * scores.abs().max()).all())
+
+
+def _sum(parts: Mapping[str, Float[Tensor, "pos"]], terms: Sequence[Term]) -> Float[Tensor, "pos"]:
+    gate = parts["gate"].double()
+    if not terms:
+        return gate
+    return gate * sum(term.weight * parts[term.part].double() / (term.divisor or 1) for term in terms)
+
+
+def _in_words(terms: Sequence[Term]) -> str:
+    factors = " + ".join(term.words for term in terms)
+    return "score = gate" + (f" × ({factors})" if len(terms) > 1 else f" × {factors}" if terms else "")

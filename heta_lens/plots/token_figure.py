@@ -1,0 +1,208 @@
+"""An attribution's tokens as coloured text for a slide or a paper, with the scale of the colours."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor
+
+from heta_lens._util.extras import check_extra, extra
+from heta_lens.attribution import Attribution
+from heta_lens.plots.attribution_text import percent
+from heta_lens.plots.colours import BLUE, ORANGE, WHITE, Shade, deepest, shades
+from heta_lens.plots.figure_files import INK, NEEDED_BY, QUIET, colours_of, draw_scale, drawable, looks, named
+from heta_lens.span_attribution import SpanAttribution
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+else:
+    Axes = Figure = Any  # slow to import, and an extra
+
+DEPTH = 0.8  # of the colours, since black text is to be read on the deepest
+POINTS = 72  # to an inch
+WIDTH, SIZE, LINE = 6.3 * POINTS, 10.0, 16.0  # points: of the text, of its letters, from line to line
+TITLE, CAPTION, NOTE = (
+    24.0,
+    34.0,
+    12.0,
+)  # points: the heights of the title, of the scale of colours, and of a line below
+BELOW, ABOVE = 4.0, 10.5  # points: how far a token's background reaches from the line it stands on
+BAR = 110.0  # points: the width of the scale
+
+
+class Piece(NamedTuple):
+    """What of a token stands in one line, and where: its row, and its left end and width in points."""
+
+    token: int
+    text: str
+    row: int
+    left: float
+    width: float
+
+
+@dataclass(frozen=True)
+class Coloured:
+    """Tokens to colour by a score each, and those that the model wrote after them."""
+
+    title: str
+    tokens: tuple[str, ...]
+    scores: Float[Tensor, "pos"]
+    positions: tuple[int, ...]
+    written: tuple[str, ...]
+    left_out: int
+
+    @classmethod
+    def of(cls, attribution: Attribution | SpanAttribution) -> "Coloured":
+        scored = attribution if isinstance(attribution, Attribution) else attribution.summed
+        written = attribution.tokens[attribution.start :] if isinstance(attribution, SpanAttribution) else ()
+        positions, left_out = tuple(scored.positions.tolist()), scored.diagnostics.left_out or 0
+        return cls(attribution.title, scored.tokens, scored.scores, positions, tuple(written), left_out)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the colours do not show: the score beyond the scale, tokens that are missing, and what a frame means."""
+        end, most = deepest(self.scores), int(self.scores.abs().argmax())
+        beyond, share = float(self.scores[most]), self.share(float(self.scores[most]))
+        clipped = f"{named(self.tokens[most])} at {self.positions[most]} is beyond the scale: {beyond:.3g} ({share})"
+        possible = {
+            clipped: abs(beyond) > end,
+            f"{self.left_out} tokens left out": self.left_out > 0,
+            "framed: the answer that is explained": bool(self.written),
+        }
+        return [note for note, holds in possible.items() if holds]
+
+    def share(self, score: float) -> str:
+        """How much of all scores, sign aside, that is."""
+        whole = float(self.scores.abs().sum())
+        return f"{percent(abs(score) / whole if whole else 0.0)} of the score"
+
+
+def token_figure(attribution: Attribution | SpanAttribution) -> Figure:
+    """The question, the text with every token coloured by its score, and the scale of the colours; for matplotlib.
+
+    A span is coloured by all of its targets together, and its own tokens follow in a frame. Tokens stand from left to
+    right in every script. ``figure_files.exports_of`` makes files of it in which letters are as wide as measured here;
+    for ``figure.savefig``, matplotlib's ``text.hinting`` must be "none" for that.
+    """
+    check_extra("matplotlib", NEEDED_BY)
+    shown = Coloured.of(attribution)
+    tokens, notes = [*shown.tokens, *shown.written], [drawable(note) for note in shown.notes]
+    with looks(map(drawable, [shown.title, *tokens, *notes])):
+        pieces = [*laid_out(tokens, WIDTH, _measure(SIZE))]
+        text = LINE * (pieces[-1].row + 1)
+        height = TITLE + text + CAPTION + NOTE * len(notes)
+        figure = extra("matplotlib.figure", NEEDED_BY).Figure(figsize=(WIDTH / POINTS, height / POINTS))
+        axes = figure.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(height, 0))
+        axes.set_axis_off()
+        _title(axes, shown.title)
+        _tokens(axes, pieces, [*tints(shown.scores), *[WHITE] * len(shown.written)])
+        _frames(axes, [piece for piece in pieces if piece.token >= len(shown.tokens)])
+        _scale(figure, shown, (TITLE + text) / height, height)
+        for row, note in enumerate(notes):
+            axes.text(0, height - NOTE * (len(notes) - row - 0.7), note, color=QUIET, size=8)
+    return figure
+
+
+def tints(values: Float[Tensor, "pos"]) -> list[Shade]:
+    """Colours of the values on which black text is easy to read."""
+    return [tint(shade) for shade in shades(values)]
+
+
+def tint(shade: Shade) -> Shade:
+    return Shade(*(round(255 - DEPTH * (255 - part)) for part in shade))
+
+
+# ------------------------------------------------------------------------------------------------------------- layout
+def laid_out(tokens: Sequence[str], width: float, measure: Callable[[str], float]) -> Iterator[Piece]:
+    """Where every token stands in lines of this width; lines break at spaces and line ends, or where they must."""
+    row, left = 0, 0.0
+    for word in _words(tokens):
+        if left and left + sum(measure(drawable(text)) for _, text in word) > width:
+            row, left = row + 1, 0.0
+        for token, text in word:
+            for part in _parts(drawable(text), width, measure):
+                if left and left + measure(part) > width:
+                    row, left = row + 1, 0.0
+                yield Piece(token, part, row, left, measure(part))
+                left += measure(part)
+            if text.endswith("\n"):
+                row, left = row + 1, 0.0
+
+
+def _words(tokens: Sequence[str]) -> list[list[tuple[int, str]]]:
+    """Tokens by number, and what of them is in one line; together where no line should break."""
+    words: list[list[tuple[int, str]]] = []
+    before = " "
+    for token, whole in enumerate(tokens):
+        for text in re.findall(r"[^\n]*\n|[^\n]+", whole) or [""]:
+            if before.isspace() or (text[:1].isspace() and text[0] != "\n") or not words:
+                words.append([])
+            words[-1].append((token, text))
+            before = text[-1:] or before
+    return words
+
+
+def _parts(text: str, width: float, measure: Callable[[str], float]) -> list[str]:
+    """The text cut into parts that fit in a line each."""
+    if len(text) < 2 or measure(text) <= width:
+        return [text]
+    fits = [end for end in range(1, len(text)) if measure(text[:end]) <= width]
+    end = max(fits, default=1)
+    return [text[:end], *_parts(text[end:], width, measure)]
+
+
+def _measure(size: float) -> Callable[[str], float]:
+    """How wide a text is in points, with the spaces around it."""
+    to_path = extra("matplotlib.textpath", NEEDED_BY).text_to_path
+    font = extra("matplotlib.font_manager", NEEDED_BY).FontProperties(size=size)
+
+    def ink(text: str) -> float:
+        return float(to_path.get_text_width_height_descent(text, font, ismath=False)[0])
+
+    ends = ink("||")
+    return lambda text: ink(f"|{text}|") - ends
+
+
+# ------------------------------------------------------------------------------------------------------------ drawing
+def _title(axes: Axes, title: str) -> None:
+    """On one line, smaller where it is long."""
+    shown, size = drawable(title), SIZE + 1.0
+    axes.text(0, 12, shown, size=size * min(1.0, WIDTH / _measure(size)(shown)))
+
+
+def _tokens(axes: Axes, pieces: Sequence[Piece], colours: Sequence[Shade]) -> None:
+    rectangle = extra("matplotlib.patches", NEEDED_BY).Rectangle
+    for piece in pieces:
+        line = _line(piece.row)
+        ground = [part / 255 for part in colours[piece.token]]
+        corner, height = (piece.left, line - ABOVE), ABOVE + BELOW
+        axes.add_patch(rectangle(corner, piece.width, height, facecolor=ground, edgecolor="white", linewidth=0.4))
+        axes.text(piece.left, line, piece.text, size=SIZE, color="black")
+
+
+def _frames(axes: Axes, pieces: Sequence[Piece]) -> None:
+    """A frame around what of these is in each line."""
+    rectangle = extra("matplotlib.patches", NEEDED_BY).Rectangle
+    for row in {piece.row: None for piece in pieces}:
+        own = [piece for piece in pieces if piece.row == row]
+        left, right = own[0].left, own[-1].left + own[-1].width
+        corner, height = (left, _line(row) - ABOVE), ABOVE + BELOW
+        axes.add_patch(rectangle(corner, right - left, height, fill=False, edgecolor=INK, linewidth=0.8))
+
+
+def _line(row: int) -> float:
+    """Where the letters of a row stand, in points from the top."""
+    return TITLE + LINE * row + ABOVE + 1
+
+
+def _scale(figure: Figure, shown: Coloured, top: float, height: float) -> None:
+    """The scale of the colours with its ends, and how much of the score these are."""
+    end = deepest(shown.scores)
+    colours = colours_of(shown.scores, tint(BLUE), tint(ORANGE))
+    bar = figure.add_axes((4 / WIDTH, 1 - top - 18 / height, BAR / WIDTH, 8 / height))
+    mappable = extra("matplotlib.cm", NEEDED_BY).ScalarMappable(**colours)
+    draw_scale(figure, mappable, shown.scores, cax=bar, orientation="horizontal")
+    figure.text((BAR + 24) / WIDTH, 1 - top - 17 / height, f"{end:.3g} is {shown.share(end)}", size=8)

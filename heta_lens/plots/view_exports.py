@@ -1,0 +1,37 @@
+"""What a view of an attribution can be saved as beside a page: a figure, LaTeX, or its numbers."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from heta_lens.attribution import Attribution
+from heta_lens.plots.figure_files import exports_of
+from heta_lens.plots.latex_tokens import latex
+from heta_lens.plots.token_figure import token_figure
+from heta_lens.span_attribution import SpanAttribution
+
+
+def exports(attribution: Attribution | SpanAttribution) -> dict[str, Callable[[], str | bytes]]:
+    """What makes each kind of file, by its suffix."""
+    return {
+        **exports_of(lambda: token_figure(attribution)),
+        ".tex": lambda: latex(attribution),
+        ".csv": lambda: attribution.to_frame().to_csv(index=False),
+        ".json": lambda: as_json(attribution),
+    }
+
+
+def as_json(attribution: Attribution | SpanAttribution) -> str:
+    """The question, how to read the scores, and the rows of `to_frame`: for other programs, not to be read back."""
+    summed = attribution.summed if isinstance(attribution, SpanAttribution) else attribution
+    frame = attribution.to_frame()
+    content: dict[str, Any] = {
+        "title": attribution.title,
+        "method": summed.method,
+        "text": summed.text,
+        "target": summed.target_text,
+        "signed": summed.signed,
+        "notes": summed.notes,
+        "rows": frame.astype(object).where(frame.notna(), None).to_dict("records"),
+    }
+    return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
