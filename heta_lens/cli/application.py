@@ -11,8 +11,13 @@ from typer.core import TyperCommand
 import heta_lens
 from heta_lens.cli.flag_groups import Command
 from heta_lens.cli.json_output import with_json
+from heta_lens.cli.quiet_flag import with_quiet
 
 MODELS = "demo (knows the words of its stories), a name on the Hugging Face hub, or a folder."
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 nothing to show (every method failed, or no metric has a value); 2 something was wrong with "
+    "the request, the model or a file; 130 interrupted."
+)
 RETRY = "Run again what raised an error or was not finite (by default it stays failed)."
 
 Page = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a standalone HTML page.")]
@@ -32,15 +37,16 @@ class Once(TyperCommand):
 
 
 app = typer.Typer(
-    help="Which tokens made the model say that?", no_args_is_help=True, add_completion=False, rich_markup_mode=None
+    help="Which tokens made the model say that?", epilog=EXIT_CODES, no_args_is_help=True, rich_markup_mode=None
 )
 
 
-def command(name: str) -> Callable[[Command], Command]:
-    """Make a function a command of this name, which can also print JSON."""
+def command(name: str, group: typer.Typer | None = None) -> Callable[[Command], Command]:
+    """Make a function a command of this name, which can also print JSON, or be quiet; ``a b`` is b of the group a."""
 
     def decorate(run: Command) -> Command:
-        return app.command(name, cls=Once)(with_json(name, run))
+        in_group = (group or app).command(name.rpartition(" ")[2], cls=Once)
+        return in_group(with_json(name, with_quiet(run)))
 
     return decorate
 

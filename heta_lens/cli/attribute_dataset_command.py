@@ -8,10 +8,11 @@ import typer
 
 from heta_lens.cli.application import MODELS, Retry, command
 from heta_lens.cli.comma_lists import listed
-from heta_lens.cli.errors_and_messages import errors_in_a_line, resumable, say
+from heta_lens.cli.errors_and_messages import errors_in_a_line, note, resumable, say
 from heta_lens.cli.failed_prompts import print_failures
 from heta_lens.cli.json_output import add
 from heta_lens.cli.loading_flags import facts_of, loading_options, with_loading_flags
+from heta_lens.cli.quiet_flag import quiet
 from heta_lens.cli.suite_arguments import OF_SUITE, SOURCE, suite_options
 from heta_lens.cli.worker_flags import distribution_options, results_folder, with_worker_flags
 
@@ -58,14 +59,14 @@ def attribute_prompts(
         which = {"fields": _fields(field or []), "path": path, "split": split, "limit": limit, "seed": seed, **options}
         facts = {"source": source, "model": model, **facts_of(how)}
         where = distribution_options(distribution)
-        kept = {"out": out, "facts": facts, "retry_failed": retry_failed, **where}
+        kept = {"out": out, "facts": facts, "retry_failed": retry_failed, "progress": not quiet(), **where}
         out = results_folder(out, where["shard"])
         scores = attribute_dataset(partial(load_model, model, **how), source, names, **kept, **which)
         add(folder=out, scores=out / SCORES, attributions=len(scores), prompts=len(scores.prompts), saved=save or [])
         say(f"{len(scores)} attributions of {len(scores.prompts)} prompts: {out / SCORES}")
         for file in save or []:
             scores.save(file)
-            say(file)
+            note(file)
     print_failures(out, "no prompt was explained")
 
 

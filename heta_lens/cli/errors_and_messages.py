@@ -12,6 +12,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from heta_lens.cli.json_output import add, wanted
+from heta_lens.cli.quiet_flag import quiet
 
 
 def say(what: object, *, err: bool = False, style: str = "") -> None:
@@ -19,6 +20,12 @@ def say(what: object, *, err: bool = False, style: str = "") -> None:
     from heta_lens._util.printable_text import legible
 
     Console(stderr=err).print(Text(legible(str(what), keep="\n"), style=style), soft_wrap=True)
+
+
+def note(what: object) -> None:
+    """Print a line beside the results, such as the name of a file that was written; not with ``--quiet``."""
+    if not quiet():
+        say(what)
 
 
 def show(view: RenderableType) -> None:
@@ -75,7 +82,8 @@ def _check_writable(names: Sequence[str], *written: Path | None) -> None:
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
     """Without the line of code a warning came from, which says nothing here."""
-    _complain(message, "yellow")
+    if not quiet():
+        _complain(message, "yellow")
 
 
 def _complain(what: object, style: str) -> None:

@@ -11,6 +11,7 @@ from rich.text import Text
 from heta_lens.cli.application import command
 from heta_lens.cli.errors_and_messages import errors_in_a_line, say, show
 from heta_lens.cli.json_output import add
+from heta_lens.cli.quiet_flag import quiet
 
 if TYPE_CHECKING:
     from heta_lens.methods.memory_by_dry_run import MemoryEstimate
@@ -35,7 +36,7 @@ def estimate(
         from heta_lens import estimate_memory
         from heta_lens._util.option_text import keywords
 
-        with Console(stderr=True).status("running every step on tensors without data …"):
+        with Console(stderr=True, quiet=quiet()).status("running every step on tensors without data …"):
             predicted = estimate_memory(config, tokens, memory=size, dtype=dtype, **keywords(option or []))
         add(model=predicted.model, tokens=tokens, memory=size, choices=[*map(_choice, _choices(predicted))])
         say(f"{predicted.model}, {tokens:,} tokens; {gpu_memory} is {size / 2**30:.1f} GiB. Predicted:")

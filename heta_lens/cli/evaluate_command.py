@@ -9,10 +9,12 @@ import typer
 
 from heta_lens.cli.application import MODELS, Retry, command
 from heta_lens.cli.comma_lists import listed
-from heta_lens.cli.errors_and_messages import errors_in_a_line, resumable, say
+from heta_lens.cli.errors_and_messages import errors_in_a_line, note, resumable
 from heta_lens.cli.failed_prompts import print_failures
 from heta_lens.cli.json_output import add
 from heta_lens.cli.loading_flags import facts_of, loading_options, with_loading_flags
+from heta_lens.cli.quiet_flag import quiet
+from heta_lens.cli.report_tables import show_standings, show_summary
 from heta_lens.cli.suite_arguments import OF_SUITE, suite_options
 from heta_lens.cli.worker_flags import distribution_options, results_folder, with_worker_flags
 
@@ -78,7 +80,8 @@ def evaluate_suite(
         where = distribution_options(distribution)
         draw = partial(suites.suite, suite, path, split=split, limit=limit, seed=seed, **options)
         prompts, explained = drawn(suite, partial(load_model, model, **how), where["workers"], draw)
-        evaluate(explained, prompts, [*entries, *given], names, out, facts=facts, retry_failed=retry_failed, **where)
+        kept = {"facts": facts, "retry_failed": retry_failed, "progress": not quiet(), **where}
+        evaluate(explained, prompts, [*entries, *given], names, out, **kept)
         out = results_folder(out, where["shard"])
         _write_report(out)
     print_failures(out)
@@ -128,9 +131,10 @@ def _write_report(folder: Path, against: str | None = None) -> None:
     results = summary(folder)
     written = write_summary(results, folder, against)
     add(folder=folder, files=written, results=[*result_rows(results)], costs=_costs(results))
+    show_summary(results)
     for path in written:
         if path.parent == folder:
-            say(path)
+            note(path)
 
 
 def _costs(results: "Summary") -> list[dict[str, Any]]:
@@ -144,6 +148,7 @@ def _write_leaderboard(folders: list[Path], out: Path) -> None:
     board = Leaderboard.of(folders)
     written = write_leaderboard(board, out)
     add(folder=out, files=written, standings=board.rows, results=board.cells)
+    show_standings(board)
     for path in written:
         if path.parent == out:
-            say(path)
+            note(path)

@@ -6,9 +6,10 @@ from typing import Annotated, Any
 import typer
 
 from heta_lens.cli.application import MODELS, command
-from heta_lens.cli.errors_and_messages import errors_in_a_line, say
+from heta_lens.cli.errors_and_messages import errors_in_a_line, note, say
 from heta_lens.cli.json_output import add
 from heta_lens.cli.loading_flags import loading_options, with_loading_flags
+from heta_lens.cli.quiet_flag import bars
 from heta_lens.cli.suite_arguments import OF_SUITE, SOURCE, suite_options
 
 
@@ -39,10 +40,10 @@ def fit_head_weights(
         given = prompts(source, path=path, split=split, limit=limit, seed=seed, **options)
         ready = load_model(model, **how)
         explained = Lazy(len(given), lambda number: ask(ready, given[number]))
-        fitted = fit_at2(explained, samples=samples, seed=seed)
+        fitted = fit_at2(explained, samples=samples, seed=seed, progress=bars())
         fitted.save(out)
         add(weights=out, **fitted.fitted)
-        say(out)
+        note(out)
         facts = fitted.fitted
         say(
             f"weighted attention and the effect of ablations correlate by {facts['held_out']:.2f} on held-out prompts, "

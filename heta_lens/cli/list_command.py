@@ -1,53 +1,169 @@
-"""``heta-lens methods`` and ``heta-lens metrics``: what there is to choose from."""
+"""``heta-lens methods`` and ``heta-lens metrics``: what there is to choose from, and all about each."""
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.table import Column, Table
 from rich.text import Text
 
 from heta_lens.cli.application import command
-from heta_lens.cli.errors_and_messages import show
+from heta_lens.cli.errors_and_messages import errors_in_a_line, say, show
 from heta_lens.cli.json_output import add
+from heta_lens.cli.option_descriptions import described_options, description
+from heta_lens.cli.result_views import text_table
 
 if TYPE_CHECKING:
     from heta_lens import Method
 
+LEGEND = "F: forwards, B: backwards, of N tokens and L layers. ±: above 0 speaks for the target.\n"
+
 
 @command("metrics")
-def list_metrics() -> None:
+def list_metrics(
+    name: Annotated[str | None, typer.Argument(help="Only this one, with all that is known of it.")] = None,
+) -> None:
     """List the metrics: what each measures, which direction is better, what it costs beside the attribution."""
     from heta_lens.metrics import METRICS
 
-    add(metrics=[{"name": name, **metric.about} for name, metric in METRICS.items()])
-    table = _table("metric", "what it is", "better", "cost", "from")
-    for name, metric in METRICS.items():
-        cost = f"{metric.again} × the method" if metric.again else metric.cost
-        _add_row(table, name, f"{metric.title}: {metric.variant}. {metric.source}.", metric.better, cost, metric.origin)
-    show(table)
+    with errors_in_a_line():
+        if name is not None:
+            _show_metric(_known("metric", name, METRICS))
+            return
+        add(metrics=[{"name": each, **metric.about} for each, metric in METRICS.items()])
+        table = _table("metric", "what it is", "better", "cost", "from")
+        for each, metric in METRICS.items():
+            what = f"{metric.title}: {metric.variant}. {metric.source}."
+            _add_row(table, each, what, metric.better, _metric_cost(metric), metric.origin)
+        show(table)
 
 
 @command("methods")
-def list_methods() -> None:
+def list_methods(
+    name: Annotated[str | None, typer.Argument(help="Only this one, with its options.")] = None,
+) -> None:
     """List the ways to explain a prediction: what each does, what it costs, what its scores mean."""
+    from heta_lens.methods.method_registry import ALIASES, METHODS
+
+    with errors_in_a_line():
+        if name is not None:
+            _show_method(name if ":" in name else _known("method", name, METHODS, ALIASES))
+            return
+        about = [_about(each, method) for each, method in METHODS.items()]
+        add(methods=about)
+        table = _table("method", "what it does", "cost", "scores", "from")
+        for each in about:
+            _add_row(table, each["name"], _what(each), each["cost"], _sign(each), each["origin"])
+        show(Text(LEGEND))
+        show(table)
+
+
+def _known(kind: str, name: str, names: Iterable[str], short: Mapping[str, str] = {}) -> str:
+    """The full name; what is none is refused with those that are near."""
+    full = short.get(name, name)
+    if full not in [*names]:
+        near = get_close_matches(name.lower(), [*names, *short], n=3, cutoff=0.4)
+        way = f"did you mean {' or '.join(map(repr, near))}?" if near else f"heta-lens {kind}s lists them"
+        raise ValueError(f"there is no {kind} {name!r}: {way}")
+    return full
+
+
+# ------------------------------------------------------------------------------------------ one metric
+def _show_metric(name: str) -> None:
+    from heta_lens.metrics import METRICS
+
+    metric = METRICS[name]
+    add(metrics=[{"name": name, **metric.about, "example": _metric_example(name)}])
+    low, high = ("unbounded" if bound is None else f"{bound:g}" for bound in (metric.low, metric.high))
+    facts = {
+        "what it is": metric.title + (f": {metric.variant}" if metric.variant else ""),
+        "from": metric.source,
+        "better": metric.better,
+        "range": f"{low} to {high}",
+        "cost": _metric_cost(metric),
+        "needs": ", ".join(metric.needs) or "nothing but a prompt",
+        "over prompts": metric.aggregate,
+        "package": metric.origin,
+        "example": _metric_example(name),
+    }
+    _show_facts(name, facts)
+
+
+def _metric_cost(metric: Any) -> str:
+    return f"{metric.again} × the method" if metric.again else metric.cost
+
+
+def _metric_example(name: str) -> str:
+    return f"heta-lens evaluate recall --limit 10 -m heta,random --metrics {name} --out results"
+
+
+# ------------------------------------------------------------------------------------------ one method
+def _show_method(name: str) -> None:
     from heta_lens import METHODS
 
-    table = _table("method", "what it does", "cost", "scores", "from")
-    listed = [_about(name, method) for name, method in METHODS.items()]
-    add(methods=listed)
-    for about in listed:
-        described = f"{about['summary']} Adapted: {about['adapted']}." if about["adapted"] else about["summary"]
-        sign = "±" if about["signed"] else "≥ 0"
-        _add_row(table, about["name"], described, about["cost"], sign, about["origin"])
-    show(Text("F: forwards, B: backwards, of N tokens and L layers. ±: above 0 speaks for the target.\n"))
+    method = METHODS[name]
+    about, options = _about(name, method), described_options(method)
+    example = _method_example(name, method)
+    add(
+        methods=[
+            {
+                **about,
+                "description": description(method),
+                "takes": sorted(_takes(method)),
+                "options": [option._asdict() for option in options],
+                "example": example,
+            }
+        ]
+    )
+    facts = {
+        "what it does": about["summary"],
+        "adapted": about["adapted"],
+        "also called": ", ".join(about["aliases"]),
+        "family": about["family"],
+        "cost": f"{about['cost']} (F: forwards, B: backwards, of N tokens and L layers)",
+        "scores": "signed: above 0 speaks for the target" if about["signed"] else "≥ 0: how much, not for or against",
+        "targets": ", ".join(sorted(_takes(method))) + (", all with the same scores" if method.target_agnostic else ""),
+        "package": about["origin"],
+        "example": example,
+    }
+    _show_facts(name, facts)
+    if text := description(method):
+        say(f"\n{text}")
+    if options:
+        say("")
+        show(text_table(["option", "type", "default", "what it does"], options))
+
+
+def _takes(method: "type[Method]") -> frozenset[str]:
+    """The kinds of target that it explains by default."""
+    return frozenset(method().takes)
+
+
+def _method_example(name: str, method: "type[Method]") -> str:
+    known = {field.name: field for field in described_options(method)}
+    scaled = [known[option] for option in method.scaled_by if option in known]
+    option = f" -o {scaled[0].name}={scaled[0].default if scaled[0].default.isdecimal() else 50}" if scaled else ""
+    return f'heta-lens attribute "Mia put the key in the" --method {name}{option}'
+
+
+def _show_facts(name: str, facts: Mapping[str, str]) -> None:
+    say(name, style="bold")
+    table = Table(Column(no_wrap=True), Column(overflow="fold"), box=None, padding=(0, 2, 0, 0), show_header=False)
+    for what, value in facts.items():
+        if value:
+            _add_row(table, what, value)
     show(table)
 
 
+# ------------------------------------------------------------------------------------------ the lists
 def _about(name: str, method: "type[Method]") -> dict[str, Any]:
     from heta_lens import METHODS
 
     return {
         "name": name,
+        "aliases": METHODS.aliases(name),
         "summary": _summary(method),
         "adapted": getattr(method, "adapted", ""),
         "cost": method.cost,
@@ -55,6 +171,16 @@ def _about(name: str, method: "type[Method]") -> dict[str, Any]:
         "family": METHODS.family(name),
         "origin": METHODS.origin(name),
     }
+
+
+def _what(about: Mapping[str, Any]) -> str:
+    adapted = f" Adapted: {about['adapted']}." if about["adapted"] else ""
+    aliases = f" Also: {', '.join(about['aliases'])}." if about["aliases"] else ""
+    return f"{about['summary']}{adapted}{aliases}"
+
+
+def _sign(about: Mapping[str, Any]) -> str:
+    return "±" if about["signed"] else "≥ 0"
 
 
 def _summary(method: type) -> str:

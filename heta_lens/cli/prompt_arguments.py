@@ -1,16 +1,42 @@
 """Which prompt a command is given: a text, a question with or without a system prompt, or a file of chat messages."""
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from heta_lens.cli.flag_groups import with_flags
 
 Prompt: TypeAlias = str | list[Mapping[str, Any]]  # a text, or the messages of a chat
 
+TEXT = "The prompt, up to where the model goes on; - reads it from the input, and so does no TEXT in a pipe."
+CHAT = "Instead of the text: a JSON list of messages with role and content; - reads it from the input."
+USER = "Instead of the text: the message that a chat model answers."
+FLAGS: dict[str, Any] = {
+    "text": Annotated[str | None, typer.Argument(help=TEXT)],
+    "file": Annotated[Path | None, typer.Option("--file", metavar="FILE", help="Instead of the text: a file of it.")],
+    "chat": Annotated[Path | None, typer.Option("--chat", metavar="FILE", help=CHAT)],
+    "system": Annotated[str | None, typer.Option(help="The system prompt of a chat; goes with --user.")],
+    "user": Annotated[str | None, typer.Option(help=USER)],
+}
+"""What a prompt is given by."""
 
-def prompt_of(text: str | None, chat: Path | None, system: str | None, user: str | None) -> Prompt:
+with_prompt_flags = with_flags(FLAGS, "given")
+"""Gives a command these flags; it gets those that were used as ``given``, for `prompt_of`."""
+
+
+def prompt_of(
+    text: str | None = None,
+    chat: Path | None = None,
+    system: str | None = None,
+    user: str | None = None,
+    file: Path | None = None,
+) -> Prompt:
     """The one prompt that was given; contradictions are refused before anything is read."""
-    given = {"TEXT": text, "--chat": chat, "--user": user}
+    given = {"TEXT": text, "--chat": chat, "--user": user, "--file": file}
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:
         raise ValueError(f"{' and '.join(names)} are {len(names)} prompts: give one of them")
@@ -21,16 +47,36 @@ def prompt_of(text: str | None, chat: Path | None, system: str | None, user: str
     if user is not None:
         said = [("system", system), ("user", user)]
         return [{"role": role, "content": content} for role, content in said if content is not None]
-    return _text(text)
-
-
-def _text(text: str | None) -> str:
-    if text is None:
-        raise ValueError("there is no prompt: give a TEXT, or --user for a chat, or --chat with a file of messages")
-    prompt = sys.stdin.read().removesuffix("\n") if text == "-" else text
+    if text is not None and os.path.isfile(text):
+        raise ValueError(f"{text} is a file: --file {text} reads the prompt from it")
+    prompt = _file_text(file) if file is not None else _piped() if text is None else _typed(text)
     if not prompt.strip():
         raise ValueError("the text is empty: give the prompt that the model is to continue")
     return prompt
+
+
+def _file_text(path: Path) -> str:
+    """What is in the file, without the newline that ends its last line."""
+    from heta_lens._util.file_reading import read_text
+
+    return _without_newline(read_text(path, f"--file {path}: there is no such file"))
+
+
+def _typed(text: str) -> str:
+    return _without_newline(sys.stdin.read()) if text == "-" else text
+
+
+def _piped() -> str:
+    """The input, if a person is not to type it."""
+    prompt = "" if sys.stdin is None or sys.stdin.isatty() else _without_newline(sys.stdin.read())
+    if not prompt:
+        ways = "give a TEXT, or --file, or --user for a chat, or --chat with a file of messages"
+        raise ValueError(f"there is no prompt: {ways}")
+    return prompt
+
+
+def _without_newline(text: str) -> str:
+    return text.removesuffix("\r\n" if text.endswith("\r\n") else "\n")
 
 
 def _messages(path: Path) -> list[Mapping[str, Any]]:

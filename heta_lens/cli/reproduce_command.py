@@ -6,9 +6,10 @@ from typing import Annotated, Any
 import typer
 
 from heta_lens.cli.application import Retry, command
-from heta_lens.cli.errors_and_messages import errors_in_a_line, resumable, say
+from heta_lens.cli.errors_and_messages import errors_in_a_line, note, resumable
 from heta_lens.cli.json_output import add
 from heta_lens.cli.loading_flags import loading_options, with_loading_flags
+from heta_lens.cli.quiet_flag import quiet
 
 TABLES = (
     *("main", "qwen", "dsa", "components", "beta_gamma", "robustness", "hessian", "long_context", "decoding"),
@@ -50,11 +51,12 @@ def reproduce_table(
             "out": out,
             "limit": limit,
             "seed": seed,
+            "progress": not quiet(),
         }
         written = reproduce(table, **how, paths=paths, options=options, retry_failed=retry_failed)
         add(table=table, files=written)
         for path_written in written:
-            say(path_written)
+            note(path_written)
 
 
 def _check_distinct_from_pages(paths: dict[str, str], out: Path, table: str) -> None:

@@ -51,19 +51,31 @@ BUILT_IN = {
 }
 """Family, file and class. A file is imported when its method is looked up."""
 
+ALIASES = {
+    "ig": "integrated_gradients",
+    "ixg": "input_x_gradient",
+    "grad_x_input": "input_x_gradient",
+    "attnlrp": "attn_lrp",
+    "rollout": "attention_rollout",
+    "loo": "leave_one_out",
+    "shap": "kernel_shap",
+}
+"""Short names that are looked up too; lists have only the full ones."""
+
 
 class MethodRegistry(Mapping[str, type[Method]]):
     """Method classes by name, each imported when it is looked up; listing the names imports none of them.
 
     Other packages register a `Method` class, or a function ``f(prediction) -> scores``, as an entry point of the group
     ``heta_lens.methods``. One that cannot be imported, or takes a name that is taken, is left out with a warning.
-    Any other can be named as ``module:object``.
+    Any other can be named as ``module:object``. `ALIASES` are looked up, and not listed.
     """
 
     def __init__(self) -> None:
         self._loaded: dict[str, type[Method]] = {}
 
     def __getitem__(self, name: str) -> type[Method]:
+        name = ALIASES.get(name, name)
         if name not in self._loaded:
             if name in BUILT_IN:
                 file, _, kind = BUILT_IN[name].partition(":")
@@ -81,10 +93,10 @@ class MethodRegistry(Mapping[str, type[Method]]):
         return len(BUILT_IN) + len(self._entry_points)
 
     def __contains__(self, name: object) -> bool:
-        """Whether there is a method of this name; one of another package must also load."""
+        """Whether there is a method of this name, or alias; one of another package must also load."""
         if name in self._entry_points and name not in self._loaded:
             self._load_entry_point(str(name), missing_ok=True)
-        return name in BUILT_IN or name in self._entry_points or is_object_name(name)
+        return name in BUILT_IN or name in ALIASES or name in self._entry_points or is_object_name(name)
 
     def items(self) -> ItemsView[str, type[Method]]:
         """All that load, by name."""
@@ -95,21 +107,26 @@ class MethodRegistry(Mapping[str, type[Method]]):
 
     def family(self, name: str) -> str:
         """What the method reads or changes, as ``gradient`` or ``perturbation``."""
+        name = ALIASES.get(name, name)
         return BUILT_IN[name].partition(".")[0] if name in BUILT_IN else self[name].family
 
     def origin(self, name: str) -> str:
         """The package that a method comes from."""
         if is_object_name(name):
             return name.partition(":")[0]
-        return "heta_lens" if name in BUILT_IN else _package(self._entry_points[name])
+        return "heta_lens" if name in BUILT_IN or name in ALIASES else _package(self._entry_points[name])
+
+    def aliases(self, name: str) -> list[str]:
+        """The short names of a method."""
+        return [alias for alias, full in ALIASES.items() if full == name]
 
     @cached_property
     def _entry_points(self) -> dict[str, EntryPoint]:
         """Those of other packages whose name is free."""
         free: dict[str, EntryPoint] = {}
         for entry in entry_points(group=GROUP):
-            if entry.name in BUILT_IN or entry.name in free:
-                owner = "heta_lens" if entry.name in BUILT_IN else _package(free[entry.name])
+            if entry.name in BUILT_IN or entry.name in ALIASES or entry.name in free:
+                owner = _package(free[entry.name]) if entry.name in free else "heta_lens"
                 warn(f"method {entry.name!r} of the package {_package(entry)} is left out: {owner} has that name")
             else:
                 free[entry.name] = entry

@@ -1,5 +1,6 @@
 """The command as a whole: its help, its version, and what it does before anything heavy is imported."""
 
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -8,7 +9,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from helpers.paths import ROOT
 from heta_lens.cli import app
+from heta_lens.cli.application import EXIT_CODES
+
+DOCUMENTED = (ROOT / "docs" / "command_line.md").read_text()
 
 
 def run(*words: str) -> Any:
@@ -17,13 +22,27 @@ def run(*words: str) -> Any:
 
 def test_help_names_every_command() -> None:
     shown = run("--help").output
-    for name in ("demo", "attribute", "evaluate", "report", "reproduce", "methods", "metrics"):
+    names = "demo", "attribute", "show", "compare", "causal", "evaluate", "report", "reproduce", "methods", "metrics"
+    for name in names:
         assert f"  {name} " in shown
 
 
 def test_the_version_is_the_installed_one() -> None:
     result = run("--version")
     assert result.exit_code == 0 and result.output == f"heta-lens {version('heta-lens')}\n"
+
+
+def test_help_says_what_the_exit_codes_mean() -> None:
+    shown = " ".join(run("--help").output.split())
+    assert EXIT_CODES in shown
+    assert all(f"| {code} |" in DOCUMENTED for code in re.findall(r"[:;] (\d+) ", EXIT_CODES))
+
+
+def test_a_shell_can_complete_it() -> None:
+    shell = {"_HETA_LENS_COMPLETE": "complete_bash", "COMP_WORDS": "heta-lens cau", "COMP_CWORD": "1"}
+    done = CliRunner().invoke(app, [], env=shell, prog_name="heta-lens")
+    assert done.output.split() == ["causal"]
+    assert "--show-completion" in run("--help").output
 
 
 @pytest.mark.parametrize(
@@ -63,6 +82,8 @@ print("heavy", sorted({{"torch", "transformers", "transformer_lens", "scipy", "p
         (["attribute", "--help"], 0),
         (["evaluate", "--help"], 0),
         (["attribute", " "], 2),
+        (["attribute", "a", "--span", "3", "--target", "b"], 2),
+        (["causal", "patch", "--help"], 0),
     ],
     ids=str,
 )

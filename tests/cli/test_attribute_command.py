@@ -1,4 +1,4 @@
-"""``heta-lens demo`` and ``heta-lens attribute``, as a user types them."""
+"""``heta-lens attribute``, as a user types it."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import heta_lens
 from heta_lens import plots
-from heta_lens.cli import app, attribute_command
+from heta_lens.cli import app
 from heta_lens.model import loading
 from heta_lens.plots.message_shares import message_shares
 
@@ -21,28 +21,6 @@ TEXT = "Mia put the key in the drawer. Leo put the key in the box. Question: Whe
 
 def run(*words: str, given: str | None = None) -> Any:
     return CliRunner().invoke(app, list(words), input=given, env={"COLUMNS": "100", "NO_COLOR": "1"})
-
-
-@pytest.mark.slow
-def test_demo_explains_a_story_and_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    done = run("demo")
-    assert done.exit_code == 0, done.output
-    assert re.search(r"heta: why ' \w+'\?", done.output)
-    for part in ("score", "gate", "curvature", "information", "Underlined is what tells the answer"):
-        assert part in done.output
-    page = (tmp_path / "heta_lens_demo.html").read_text()
-    assert "Underlined" in page
-    assert "class=marked" in page
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("unchecked")
-def test_demos_differ_by_seed_and_hops(tmp_path: Path) -> None:
-    page = str(tmp_path / "a.html")
-    said = {run("demo", *words, "--html", page).output for words in ([], ["--seed", "1"], ["--hops", "2"])}
-    assert len(said) == 3
-    assert run("demo", "--hops", "3").exit_code == 2
 
 
 def test_a_text_of_ones_own(tmp_path: Path) -> None:
@@ -70,7 +48,7 @@ def test_several_targets_are_one_set(tmp_path: Path) -> None:
         "any of ' box', ' drawer'",
         "any of ' drawer', ' box'",
     )
-    assert f"why {words}?" in done.output and "any of 2 tokens: p = " in done.output
+    assert f"why {words}?" in done.output and "any of 2 tokens: p " in done.output
     assert "any of" in page.read_text()
 
 
@@ -104,8 +82,8 @@ def test_a_question_is_asked_in_the_models_own_chat_template(folder: Path, tmp_p
     found = heta_lens.Attribution.load(kept)
     assert [(message.role, message.text) for message in found.by_message()][:2] == [*ROLES.items()]
     for message in message_shares(found):
-        assert re.search(rf"{message.role} +{message.percent} +{re.escape(f'{message.score:.4g}')} ", done.output)
-    assert "<h2>messages</h2>" in page.read_text()
+        assert re.search(rf"{message.role} +{message.percent} ", done.output)
+    assert "drawer" in page.read_text() and "template" in page.read_text()
 
 
 @pytest.mark.slow
@@ -177,6 +155,8 @@ def test_a_prompt_that_is_none_is_refused_before_a_model_is_loaded(
         ([TEXT, "--html", "a.out", "--save", "a.out"], "--html a.out and --save a.out are the same file"),
         ([TEXT, "--html", "a.out", "--save", "./a.out"], "--html a.out and --save a.out are the same file"),
         ([TEXT, "-o", "probes=100000000000"], "heta-lens: "),
+        ([TEXT, "--span", "0:3", "-m", "loo"], "the span begins with the first token"),
+        ([TEXT, "--generate", "5000", "-m", "loo"], "--generate 5000 makes 5030 tokens of the prompt's 30"),
     ],
     ids=str,
 )
@@ -187,10 +167,29 @@ def test_mistakes_get_one_sentence(words: list[str], message: str) -> None:
     assert "Traceback" not in done.output
 
 
-@pytest.mark.parametrize("words", [[" "], [TEXT, "-o", "probs=3"], [TEXT, "--method", "limes"]], ids=str)
-def test_mistakes_are_refused_before_a_model_is_loaded(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "load_model", lambda _: pytest.fail("a model was loaded"))
-    assert run("attribute", *words).exit_code == 2
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([" "], "the text is empty"),
+        ([TEXT, "-o", "probs=3"], "Heta has no option 'probs'"),
+        ([TEXT, "--method", "limes"], "did you mean 'lime'?"),
+        ([TEXT, "-m", "lime surrogate=linear"], "surrogate='linear' is not one of 'ridge', 'lasso'"),
+        ([TEXT, "--by", "line"], "--by line is not one of token, word"),
+        ([TEXT, "--by", "message"], "--by message is for a chat, and this prompt is a text"),
+        ([TEXT, "-m", "loo,lime", "--by", "word"], "--by word lists the groups of one method, and there are 2"),
+        ([TEXT, "--figure", "a.gif"], "--figure a.gif is of no known kind"),
+        ([TEXT, "-m", "reagent", "--target", " a", "--target", " b"], "method='reagent' explains one token"),
+        ([TEXT, "--span", "3", "--position", "3"], "--position is about one token, and --span about several"),
+    ],
+    ids=str,
+)
+def test_mistakes_are_refused_before_a_model_is_loaded(
+    words: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "load_model", lambda *_, **__: pytest.fail("a model was loaded"))
+    done = run("attribute", *words)
+    assert done.exit_code == 2 and message in done.stderr
 
 
 def test_another_method_explains(tmp_path: Path) -> None:
@@ -252,12 +251,100 @@ def test_files_are_written_before_anything_is_shown(tmp_path: Path, monkeypatch:
     assert page.exists()
 
 
-@pytest.mark.thorough
-@pytest.mark.usefixtures("unchecked")
-def test_demo_says_when_the_model_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = str(tmp_path / "a.html")
-    assert "as the model says" in run("demo", "--html", page).output
-    explained = attribute_command._explained
-    wrong = lambda model, text, _, method: explained(model, text, [" bag"], method)  # noqa: E731
-    monkeypatch.setattr(attribute_command, "_explained", wrong)
-    assert "which the model gets wrong" in run("demo", "--html", page).output
+# --------------------------------------------------------------------------------------------------------- questions
+def test_a_contrast(tmp_path: Path) -> None:
+    kept = tmp_path / "a.safetensors"
+    words = "--target", " box", "--against", " drawer", "--against", " bag", "-m", "ixg", "--save", str(kept)
+    done = run("attribute", TEXT, *words)
+    assert done.exit_code == 0 and "why ' box' rather than any of" in done.stdout
+    first, second = heta_lens.Attribution.load(kept).target
+    assert isinstance(first, int) and isinstance(second, frozenset) and len(second) == 2
+
+
+def test_the_token_at_a_position_is_explained_from_those_before_it(tmp_path: Path) -> None:
+    kept = tmp_path / "a.safetensors"
+    done = run("attribute", TEXT, "--position", "6", "-m", "ixg", "--save", str(kept))
+    assert done.exit_code == 0 and "why ' the'?" in done.stdout
+    assert len(heta_lens.Attribution.load(kept)) == 6
+
+
+def test_the_last_tokens_of_a_text_are_explained_as_an_answer(tmp_path: Path) -> None:
+    kept, page = tmp_path / "a.safetensors", tmp_path / "a.html"
+    done = run("attribute", TEXT, "--span", "-2:", "-m", "ixg", "--save", str(kept), "--html", str(page))
+    assert done.exit_code == 0, done.output
+    assert "why ' in the'?" in done.stdout and re.search(r"^28 +' in' ", done.stdout, re.MULTILINE)
+    assert heta_lens.SpanAttribution.load(kept).targets == (" in", " the")
+    assert "in the" in page.read_text() and "matrix" in page.read_text()
+
+
+def test_the_model_writes_an_answer_which_is_explained(tmp_path: Path) -> None:
+    kept = tmp_path / "a.safetensors"
+    done = run("attribute", TEXT, "--generate", "2", "-m", "ixg", "--save", str(kept))
+    assert done.exit_code == 0 and "written:  drawer." in done.stdout
+    span, model = heta_lens.SpanAttribution.load(kept), heta_lens.load_demo_model()
+    assert span.targets == (" drawer", ".") and span.start == model.to_tokens(TEXT).shape[1]
+
+
+def test_an_answer_is_followed_through_the_reasoning(tmp_path: Path) -> None:
+    kept = tmp_path / "a.safetensors"
+    done = run("attribute", TEXT, "--span", "-1", "--through", "-4:-1", "-m", "ixg", "--save", str(kept))
+    assert done.exit_code == 0, done.output
+    assert len(heta_lens.SpanAttribution.load(kept).reasoning) == 3
+
+
+def test_a_chat_is_answered_and_the_answer_explained(folder: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "a.safetensors"
+    words = "--generate", "2", "-m", "ixg", "--by", "message", "--save", str(kept)
+    done = run("attribute", "--user", ROLES["user"], "--model", str(folder), *words)
+    assert done.exit_code == 0, done.output
+    assert "written: " in done.stdout and re.search(r"user: Question: Where", done.stdout)
+    assert len(heta_lens.SpanAttribution.load(kept)) == 2
+
+
+def test_a_function_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "margins_of_mine.py").write_text("def margin(logits):\n    return logits[7] - logits[8]\n")
+    monkeypatch.chdir(tmp_path)
+    done = run("attribute", TEXT, "--target-function", "margins_of_mine:margin", "-m", "ixg")
+    assert done.exit_code == 0 and "why margin(logits)?" in done.stdout, done.output
+
+
+def test_the_prompt_may_be_in_a_file_or_come_through_a_pipe(tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text(TEXT + "\n")
+    shown = [run("attribute", TEXT, "-m", "loo"), run("attribute", "-m", "loo", given=TEXT + "\n")]
+    shown.append(run("attribute", "--file", str(tmp_path / "in.txt"), "-m", "loo"))
+    assert {done.exit_code for done in shown} == {0} and len({done.stdout for done in shown}) == 1
+
+
+# ------------------------------------------------------------------------------------------------------ many methods
+def test_several_methods_are_compared(tmp_path: Path) -> None:
+    files = "--html", str(tmp_path / "a.html"), "--save", str(tmp_path / "a.safetensors")
+    done = run("attribute", TEXT, "-m", "loo,ixg", "-m", "lime samples=90", "--top", "2", *files)
+    assert done.exit_code == 0, done.output
+    assert re.search(r"position +token +loo +ixg +lime samples=90", done.stdout)
+    assert re.search(r"^7 +' drawer' +9\.\d+ \(1\) ", done.stdout, re.MULTILINE)
+    assert "rank correlation" in done.stdout
+    kept = {path.name for path in tmp_path.iterdir()}
+    methods = ("loo", "ixg", "lime_samples=90")
+    assert kept == {"a.html", *(f"a-{method}.safetensors" for method in methods)}
+    assert heta_lens.Attribution.load(tmp_path / "a-loo.safetensors").method == "leave_one_out"
+
+
+def test_words_are_listed_with_their_shares() -> None:
+    done = run("attribute", TEXT, "-m", "loo", "--by", "word", "--top", "1")
+    assert re.search(r"^ *9\.36 +\d\d% +drawer\. +7–8 *$", done.stdout, re.MULTILINE)
+    assert "key" not in done.stdout
+
+
+def test_quiet_leaves_out_what_is_no_result(tmp_path: Path) -> None:
+    words = "attribute", TEXT, "-m", "reagent", "-o", "top=200", "--html", str(tmp_path / "a.html")
+    with warnings.catch_warnings(action="always"):
+        loud, still = run(*words), run(*words, "-q")
+    assert "a.html" in loud.stdout and "top=200" in loud.stderr
+    assert "a.html" not in still.stdout and still.stderr == "" and "reagent: why" in still.stdout
+
+
+def test_a_figure(tmp_path: Path) -> None:
+    for name in ("a.svg", "a.tex"):
+        done = run("attribute", TEXT, "-m", "loo", "--figure", str(tmp_path / name))
+        assert done.exit_code == 0 and name in done.output
+    assert "<svg" in (tmp_path / "a.svg").read_text() and "\\" in (tmp_path / "a.tex").read_text()

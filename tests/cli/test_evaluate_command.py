@@ -26,6 +26,9 @@ def test_methods_and_metrics_of_ones_own(tmp_path: Path, monkeypatch: pytest.Mon
     done = run(*two, "-m", "of_my_own:length", "--metrics", "of_my_own:longest", "--out", "o")
     assert done.exit_code == 0, done.output
     assert "of_my_own:longest (less is better, n = 2)" in (tmp_path / "o" / "report.md").read_text()
+    assert "of_my_own:longest (less is better, n = 2)" in done.stdout and "o/report.md" in done.stdout
+    still = run("report", "o", "-q")
+    assert "of_my_own:longest (less is better, n = 2)" in still.stdout and "o/report.md" not in still.stdout
     assert "of_my_own:longest" not in [*METRICS]  # a run with one's own adds nothing to what everybody is shown
     for words, message in (
         (["-m", "of_my_own:lenght"], "of_my_own:lenght cannot be loaded: AttributeError"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from heta_lens import METHODS
@@ -25,7 +26,8 @@ def document(*words: str, code: int = 0) -> dict[str, Any]:
     assert done.stdout.count("\n") == 1 and done.stdout.endswith("\n")
     printed = json.loads(done.stdout)
     jsonschema.validate(printed, SCHEMAS)
-    assert printed["schema"] == SCHEMA and printed["command"] == words[0]
+    named = " ".join(words[:2]) if words[0] == "causal" else words[0]
+    assert printed["schema"] == SCHEMA and printed["command"] == named
     return printed
 
 
@@ -34,6 +36,62 @@ def test_methods_and_metrics_are_listed() -> None:
     assert [*methods] == [*METHODS]
     assert methods["lime"]["family"] == "perturbation" and methods["heta"]["signed"] is False
     assert [each["name"] for each in document("metrics")["metrics"]] == [*METRICS]
+
+
+def test_one_method_has_its_options() -> None:
+    (lime,) = document("methods", "lime")["methods"]
+    options = {option["name"]: option for option in lime["options"]}
+    assert options["surrogate"]["type"] == "ridge or lasso" and lime["takes"] and lime["example"]
+    (metric,) = document("metrics", "f1")["metrics"]
+    assert metric["name"] == "f1" and metric["example"]
+    assert "did you mean" in document("methods", "limes", code=2)["error"]
+
+
+TEXT = "Mia put the key in the drawer. Question: Where did Mia put the key? Answer: in the"
+
+
+def test_spans_and_several_methods() -> None:
+    printed = document("attribute", TEXT, "-m", "loo", "--generate", "2", "--by", "word")
+    assert len(printed["steps"]) == 2 and printed["generated"].startswith(" drawer") and printed["groups"]
+    assert len(printed["total"]["score"]) == len(printed["steps"][0]["score"])
+    printed = document("attribute", TEXT, "-m", "loo,ixg")
+    assert [each["method"] for each in printed["methods"]] == ["loo", "ixg"]
+    assert -1 <= printed["correlations"][0]["rank_correlation"] <= 1
+
+
+def test_what_was_saved(tmp_path: Path) -> None:
+    kept = [str(tmp_path / name) for name in ("a", "b")]
+    for path, method in zip(kept, ("loo", "ixg"), strict=True):
+        assert document("attribute", TEXT, "-m", method, "--save", path)["saved"] == path
+    shown = document("show", *kept)["shown"]
+    assert [each["file"] for each in shown] == kept and shown[0]["attribution"]["method"] == "leave_one_out"
+    printed = document("compare", *kept, "--html", str(tmp_path / "c.html"))
+    assert [each["label"] for each in printed["compared"]] == ["leave_one_out", "input_x_gradient"]
+    assert printed["page"] == str(tmp_path / "c.html")
+    assert "error" in document("show", "nowhere", code=2) and "error" in document("compare", kept[0], code=2)
+
+
+def test_patching() -> None:
+    printed = document("causal", "validate", TEXT, "-m", "loo")
+    agreement = printed["patch_correlation"]
+    assert agreement["low"] < agreement["value"] < agreement["high"] and agreement["n"] == len(printed["tokens"])
+    effects = [each["effect"] for each in document("causal", "patch", TEXT)["effects"]]
+    assert effects == sorted(effects, reverse=True)
+    printed = document("causal", "patch", TEXT, "--corrupted", TEXT.replace("Mia", "Leo", 1), "--layers", "0:2")
+    assert {each["layer"] for each in printed["patches"]} == {0, 1} and printed["clean"] != printed["corrupted"]
+    assert sum(each["value"] for each in document("causal", "heads", TEXT)["heads"]) == pytest.approx(1)
+    assert "error" in document("causal", "heads", "", code=2)
+
+
+def test_every_command_has_a_schema() -> None:
+    groups: Any = typer.main.get_command(app)
+    names = [
+        f"{name} {part}".strip()
+        for name, command in groups.commands.items()
+        for part in getattr(command, "commands", {"": None})
+    ]
+    assert sorted(SCHEMAS["properties"]["command"]["enum"]) == sorted(names)
+    assert len(SCHEMAS["allOf"]) == len(names)
 
 
 def test_an_error_is_in_the_document_and_on_stderr() -> None:

@@ -1,7 +1,13 @@
 """``heta-lens methods`` and ``heta-lens metrics``: everything there is, by name."""
 
+import json
+import re
+import shlex
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.testing import CliRunner
 
 from heta_lens import METHODS
@@ -16,6 +22,64 @@ def run(*words: str) -> Any:
 def test_every_method_is_listed() -> None:
     shown = {line.split()[0] for line in run("methods").output.splitlines() if line.strip()}
     assert {*METHODS} <= shown
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_has_all_of_its_options(method: str) -> None:
+    done = run("methods", method)
+    assert done.exit_code == 0, done.output
+    shown = [line.split()[0] for line in done.output.splitlines() if line and not line.startswith(" ")]
+    assert {field.name for field in fields(METHODS[method])} - {"progress"} <= {*shown}
+
+
+def test_a_method_is_described() -> None:
+    shown = " ".join(run("methods", "lime").output.split())
+    assert "LIME (Ribeiro 2016)" in shown and "cost samples · F" in shown and "signed: above 0" in shown
+    assert "surrogate ridge or lasso ridge" in shown and "samples int ≥ 1 or none none number of random z" in shown
+    assert "example heta-lens attribute" in shown and "--method lime -o samples=50" in shown
+
+
+@pytest.mark.sample(quick=2)
+@pytest.mark.parametrize("method", ["lime", "leave_one_out", "heta"])
+def test_the_example_of_a_method_runs(method: str) -> None:
+    (about,) = json.loads(run("methods", method, "--json").stdout)["methods"]
+    program, *words = shlex.split(about["example"])
+    done = run(*words)
+    assert program == "heta-lens" and done.exit_code == 0 and f"{method}: why" in done.output
+
+
+def test_an_alias_is_listed_and_described() -> None:
+    assert "Also: loo" in " ".join(run("methods").output.split())
+    assert run("methods", "loo").output == run("methods", "leave_one_out").output
+
+
+def test_a_method_of_ones_own_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "def length(prediction):\n    return prediction.embeddings.norm(dim=-1)\n"
+    (tmp_path / "lengths_of_mine.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    done = run("methods", "lengths_of_mine:length")
+    assert done.exit_code == 0 and re.search(r"package +lengths_of_mine", done.output), done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["methods", "limes"], "there is no method 'limes': did you mean 'lime'"),
+        (["methods", "zzzz"], "there is no method 'zzzz': heta-lens methods lists them"),
+        (["metrics", "soft_n"], "there is no metric 'soft_n': did you mean 'soft_n"),
+        (["methods", "nowhere:x"], "nowhere:x cannot be loaded"),
+    ],
+    ids=str,
+)
+def test_an_unknown_name_is_refused_with_those_that_are_near(words: list[str], message: str) -> None:
+    done = run(*words)
+    assert done.exit_code == 2 and message in done.stderr and not done.stdout
+
+
+def test_a_metric_is_described() -> None:
+    shown = " ".join(run("metrics", "hard_nc").output.split())
+    assert "ReAGent (Zhao & Shan 2024)" in shown and "better more" in shown and "range 0 to unbounded" in shown
+    assert "--metrics hard_nc" in shown
 
 
 def test_every_metric_is_listed() -> None:

@@ -23,6 +23,30 @@ def test_a_text_is_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
     assert prompt_of("-", None, None, None) == "The cat"
 
 
+def test_a_text_may_come_through_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, b"The cat\n")
+    assert prompt_of() == "The cat"
+    given(monkeypatch, b" \n")
+    with pytest.raises(ValueError, match="the text is empty"):
+        prompt_of()
+
+
+def test_a_person_who_would_have_to_type_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, b"The cat\n")
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    with pytest.raises(ValueError, match="there is no prompt"):
+        prompt_of()
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [(b" The cat \n", " The cat "), (b"\nThe\n\n", "\nThe\n"), (b"cat\r\n", "cat"), (b"cat\r", "cat\r")],
+)
+def test_a_file_is_a_text_but_for_its_last_newline(raw: bytes, text: str, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_bytes(raw)
+    assert prompt_of(file=tmp_path / "in.txt") == text
+
+
 def test_a_question_is_a_chat() -> None:
     assert prompt_of(None, None, None, "Why?") == [{"role": "user", "content": "Why?"}]
     assert prompt_of(None, None, "Be brief.", "Ünd? 😀") == CHAT
@@ -41,7 +65,10 @@ def test_a_file_holds_the_messages_of_a_chat(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((None, None, None, None), "there is no prompt: give a TEXT, or --user for a chat, or --chat with a file"),
+        ((None, None, None, None), "there is no prompt: give a TEXT, or --file, or --user for a chat, or --chat"),
+        ((None, None, None, None, Path("/nowhere.txt")), "--file /nowhere.txt: there is no such file"),
+        (("a", None, None, None, Path("b")), "TEXT and --file are 2 prompts"),
+        ((__file__, None, None, None), f"{__file__} is a file: --file {__file__} reads the prompt from it"),
         (("a", Path("b"), None, None), "TEXT and --chat are 2 prompts: give one of them"),
         (("a", None, None, "c"), "TEXT and --user are 2 prompts"),
         (("-", Path("-"), None, None), "TEXT and --chat are 2 prompts"),
@@ -55,7 +82,8 @@ def test_a_file_holds_the_messages_of_a_chat(tmp_path: Path, monkeypatch: pytest
     ],
     ids=str,
 )
-def test_contradictions_are_refused(arguments: Any, message: str) -> None:
+def test_contradictions_are_refused(arguments: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, b"")
     with pytest.raises((ValueError, OSError), match=message):
         prompt_of(*arguments)
 

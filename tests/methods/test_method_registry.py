@@ -19,7 +19,7 @@ from helpers.asking import doubts_allowed, explain, relative
 from helpers.paths import ROOT
 from heta_lens import METHODS
 from heta_lens.cli import app
-from heta_lens.methods.method_registry import MethodRegistry
+from heta_lens.methods.method_registry import ALIASES, MethodRegistry
 
 QUICK: dict[str, dict[str, Any]] = {
     "heta": {"probes": 2},
@@ -314,3 +314,24 @@ def test_a_method_of_another_package_is_there_if_it_loads(monkeypatch: pytest.Mo
     with pytest.warns(UserWarning, match="method 'broken' of the package no_such_package cannot be loaded"):
         assert "broken" not in registry
     assert [name for name in registry if name not in METHODS] == ["fine"]
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_an_alias_is_looked_up_and_not_listed(alias: str) -> None:
+    full = ALIASES[alias]
+    assert METHODS[alias] is METHODS[full] and METHODS[alias].name == full
+    assert alias in METHODS and alias not in [*METHODS] and alias in METHODS.aliases(full)
+    assert (METHODS.family(alias), METHODS.origin(alias)) == (METHODS.family(full), "heta_lens")
+
+
+def test_python_takes_an_alias() -> None:
+    assert asked(zoo.bridge("gpt2"), "ixg").method == "input_x_gradient"
+
+
+def test_a_method_of_another_package_does_not_take_an_alias(monkeypatch: pytest.MonkeyPatch) -> None:
+    registered = [EntryPoint("shap", "helpers.asking:plain_embeddings", "heta_lens.methods")]
+    monkeypatch.setattr("heta_lens.methods.method_registry.entry_points", lambda **_: registered)
+    registry = MethodRegistry()
+    with pytest.warns(UserWarning, match="method 'shap' of the package helpers is left out: heta_lens has that name"):
+        assert "shap" not in [*registry]
+    assert registry["shap"] is METHODS["kernel_shap"]

@@ -1,0 +1,103 @@
+"""Several results of one text side by side: the highest tokens of each, and how their ranks correlate."""
+
+from collections.abc import Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from heta_lens.cli.errors_and_messages import say, show
+from heta_lens.cli.prompt_running import Explained
+from heta_lens.cli.result_views import summed, text_table
+
+if TYPE_CHECKING:
+    from heta_lens import Attribution
+
+
+def show_comparison(results: Mapping[str, Explained], top: int) -> None:
+    """Print what each result puts highest, and how the results correlate."""
+    for label, result in results.items():
+        say(f"{label}: {summed(result).title.partition(': ')[2]}")
+    say("")
+    show(highest_table(results, top))
+    show(Text("\nrank correlation of all tokens' scores", style="bold"))
+    show(correlation_table(results))
+
+
+def write_comparison(results: Mapping[str, Explained], path: Path | None) -> None:
+    """Write a page of all results, if one is wanted."""
+    from heta_lens import plots
+
+    if path is not None:
+        plots.compare([*map(summed, results.values())]).save(path)
+
+
+def check_aligned(results: Mapping[str, Explained]) -> None:
+    """Refuse results of different texts, and name the first token that differs."""
+    (first, reference), *others = ((label, summed(result)) for label, result in results.items())
+    for label, other in others:
+        if reference.tokens != other.tokens:
+            raise ValueError(f"{first} and {label} explain different texts: {_difference(reference, other)}")
+        if reference.positions.tolist() != other.positions.tolist():
+            raise ValueError(f"{first} and {label} have scores of different positions: compare whole attributions")
+
+
+def _difference(one: "Attribution", other: "Attribution") -> str:
+    for place, (mine, its) in enumerate(zip(one.tokens, other.tokens, strict=False)):
+        if mine != its:
+            return f"token {place} is {mine!r} in the first, and {its!r} in the second"
+    return f"the first has {len(one.tokens)} tokens, and the second {len(other.tokens)}"
+
+
+def highest_table(results: Mapping[str, Explained], top: int) -> Table:
+    """A row for every token among the highest of any result: its score and rank in each."""
+    ranked = {label: _ranks(summed(result)) for label, result in results.items()}
+    texts, rows = _texts(results), []
+    chosen = {place for ranks in ranked.values() for place, rank in ranks.items() if rank <= top}
+    for place in sorted(chosen, key=lambda place: sum(ranks[place] for ranks in ranked.values())):
+        cells = [f"{_score(result, place):.4g} ({ranked[label][place]})" for label, result in results.items()]
+        rows.append([str(place), repr(texts[place]), *cells])
+    columns = ["position", "token", *results]
+    return text_table(columns, rows, right=[*results])
+
+
+def correlations(results: Mapping[str, Explained]) -> dict[tuple[str, str], float]:
+    """Spearman's, of all tokens' scores; NaN where the scores of one are all equal."""
+    from heta_lens.diagnostics import rank_correlation
+
+    scores = {label: summed(result).scores.double() for label, result in results.items()}
+    return {(one, other): rank_correlation(scores[one], scores[other]) for one, other in combinations(scores, 2)}
+
+
+def correlation_table(results: Mapping[str, Explained]) -> Table:
+    known = correlations(results)
+    both = known | {(other, one): value for (one, other), value in known.items()}
+    rows = [[one, *("" if one == other else _written(both[one, other]) for other in results)] for one in results]
+    return text_table(["", *results], rows, right=[*results])
+
+
+def comparison_document(results: Mapping[str, Explained]) -> list[dict[str, Any]]:
+    """The correlations, a row for each pair."""
+    return [{"first": one, "second": other, "rank_correlation": r} for (one, other), r in correlations(results).items()]
+
+
+def _written(value: float) -> str:
+    return "none" if value != value else f"{value:.2f}"
+
+
+def _ranks(attribution: "Attribution") -> dict[int, int]:
+    """By position, the place in the order of `Attribution.top`, from 1."""
+    order = attribution.top(len(attribution))
+    return {token.positions[0]: rank for rank, token in enumerate(order, 1)}
+
+
+def _texts(results: Mapping[str, Explained]) -> dict[int, str]:
+    first = summed(next(iter(results.values())))
+    return dict(zip(first.positions.tolist(), first.tokens, strict=True))
+
+
+def _score(result: Explained, place: int) -> float:
+    of = summed(result)
+    return float(of.scores[of.positions.tolist().index(place)])

@@ -1,0 +1,259 @@
+"""``heta-lens causal validate``, ``patch`` and ``heads``: patching a prompt, and what the prediction does then."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from heta_lens.cli.application import MODELS, Page, app, command
+from heta_lens.cli.errors_and_messages import errors_in_a_line, note, say, show
+from heta_lens.cli.json_output import add
+from heta_lens.cli.loading_flags import loading_options, with_loading_flags
+from heta_lens.cli.method_arguments import methods_of, with_method_flags
+from heta_lens.cli.patch_arguments import (
+    How,
+    Layer,
+    Mask,
+    Patterns,
+    Places,
+    Scale,
+    What,
+    flow_option,
+    grid_options,
+    refuse,
+    way_of,
+)
+from heta_lens.cli.prompt_arguments import prompt_of, with_prompt_flags
+from heta_lens.cli.prompt_running import ReadPrompt, read_by
+from heta_lens.cli.question_arguments import Question, question_of, with_target_flags
+from heta_lens.cli.quiet_flag import bars
+from heta_lens.cli.result_files import DRAWN, PAGES, Files, with_view_flags
+from heta_lens.cli.result_views import HIGHEST, TOP, text_table
+
+if TYPE_CHECKING:
+    from heta_lens._util.html_view import View
+    from heta_lens.causal import Grid, Head, Patch, Validation
+
+causal = typer.Typer(help="Patch activations, and see what the prediction does then.", no_args_is_help=True)
+app.add_typer(causal, name="causal", rich_help_panel=None)
+
+REFERENCE = "A prompt of as many tokens that patches come from, instead of masked tokens."
+SPECIAL = "Evaluate special tokens too, which often are attention sinks."
+K = "How many tokens with the highest scores are patched together."
+LEAST = "The least effect that a highest token should have."
+CORRUPTED = "A prompt of as many tokens: its run is patched with the clean one's activations, layer by layer."
+FLOW = "How the gate's flow reaches the prediction, as HETA has it (suffix)."
+SOURCE = "Only what flows from the token at this position."
+
+Top = Annotated[int, typer.Option(metavar="N", min=1, help=TOP)]
+Model = Annotated[str, typer.Option(help=MODELS)]
+
+
+@command("causal validate", causal)
+@with_loading_flags
+@with_method_flags
+@with_target_flags
+@with_prompt_flags
+def validate_scores(
+    model: Model = "demo",
+    how: How = None,
+    mask: Mask = None,
+    layer: Layer = None,
+    patterns: Patterns = None,
+    scale: Scale = None,
+    reference: Annotated[str | None, typer.Option(metavar="TEXT", help=REFERENCE)] = None,
+    special: Annotated[bool, typer.Option("--special", help=SPECIAL)] = False,
+    k: Annotated[int, typer.Option(metavar="K", min=1, help=K)] = 5,
+    least: Annotated[float, typer.Option(min=0, help=LEAST)] = 0.01,
+    top: Top = 10,
+    html: Page = None,
+    *,
+    given: dict[str, Any],
+    asking: dict[str, Any],
+    choosing: dict[str, Any],
+    loading: dict[str, Any],
+) -> None:
+    """Patch every token, and say whether the effects agree with the scores of a method."""
+    with errors_in_a_line(html):
+        prompt, question, methods = prompt_of(**given), question_of(asking), methods_of(choosing)
+        label, method = _only(methods)
+        question.check(method)
+        way = way_of(how, mask, layer, patterns, scale)
+        if reference is not None and mask is not None:
+            raise ValueError("--mask and --reference both say what is patched in: give one of them")
+        from heta_lens.causal import validate
+
+        loaded = _loaded(model, loading)
+        read = read_by(loaded, prompt, question)
+        other = read_by(loaded, reference, question) if reference is not None else None
+        others = {} if other is None else {"reference": other.cache, "reference_tokens": other.tokens}
+        explained: Any = read.explained(question, method)
+        result = validate(
+            read.cache, explained, position=question.position, tokens=read.tokens, k=k, top=top, least=least,
+            special=special, progress=bars(), **way, **others,
+        )  # fmt: skip
+        _report_validation(result, label, top)
+        _write_view(result.plot, Files(html=html))
+
+
+def _report_validation(result: "Validation", label: str, top: int) -> None:
+    agrees, rows = result.agreement, _validated_rows(result)
+    add(
+        method=label,
+        verdict=agrees.verdict,
+        patch_correlation={"value": agrees.correlation, "low": agrees.low, "high": agrees.high, "n": agrees.tokens},
+        joint=result.joint,
+        mean_single=result.mean_single,
+        misattribution=result.misattribution,
+        tokens=[dict(zip(("position", "token", "score", "effect"), row, strict=True)) for row in rows],
+    )
+    cells = [(str(place), repr(token), f"{score:.4g}", f"{effect:.4g}") for place, token, score, effect in rows[:top]]
+    show(text_table(["position", "token", "score", "effect"], cells, right=("score", "effect")))
+    say(f"\n{result}")
+    note("A single prompt is weak evidence: heta-lens evaluate --metrics patch_correlation does this for many.")
+
+
+def _validated_rows(result: "Validation") -> list[tuple[int, str, float, float]]:
+    """Position, token, score and effect, the highest score first."""
+    rows = zip(result.positions, result.tokens, result.scores.tolist(), result.effects.tolist(), strict=True)
+    return sorted(rows, key=lambda row: -row[2])
+
+
+@command("causal patch", causal)
+@with_loading_flags
+@with_view_flags
+@with_target_flags
+@with_prompt_flags
+def patch_prompt(
+    model: Model = "demo",
+    how: How = None,
+    mask: Mask = None,
+    layer: Layer = None,
+    patterns: Patterns = None,
+    corrupted: Annotated[str | None, typer.Option(metavar="TEXT", help=CORRUPTED)] = None,
+    what: What = None,
+    layers: Places = None,
+    positions: Places = None,
+    scale: Scale = None,
+    top: Top = 10,
+    *,
+    given: dict[str, Any],
+    asking: dict[str, Any],
+    files: dict[str, Any],
+    loading: dict[str, Any],
+) -> None:
+    """Patch each token of a prompt, or with --corrupted each layer and position, and list the largest effects."""
+    written = Files(**files)
+    with errors_in_a_line(*written.paths, names=written.names):
+        written.check((*PAGES, *DRAWN))
+        prompt, question = prompt_of(**given), question_of(asking)
+        of_tokens = {"how": how, "mask": mask, "layer": layer, "patterns": patterns}
+        of_grid = {"what": what, "layers": layers, "positions": positions}
+        if corrupted is None:
+            refuse({**of_grid, "figure": written.figure}, "needs --corrupted, the prompt whose run is patched")
+            way = way_of(**of_tokens, scale=scale)
+            _patch_tokens(read_by(_loaded(model, loading), prompt, question), question, way, written, top)
+        else:
+            refuse(of_tokens, "has no effect with --corrupted, whose run is patched as --what says")
+            refuse({"position": question.position}, "has no effect with --corrupted: the next token is explained")
+            chosen = grid_options(of_grid, scale)
+            loaded = _loaded(model, loading)
+            both = read_by(loaded, prompt, question), read_by(loaded, corrupted, question)
+            _patch_grid(*both, question, chosen, written, top)
+
+
+def _patch_tokens(read: ReadPrompt, question: Question, way: dict[str, Any], files: Files, top: int) -> None:
+    from heta_lens.causal import effects
+    from heta_lens.plots.heat_map import heat
+    from heta_lens.prediction.prediction import Prediction
+
+    prediction = Prediction.from_cache(read.cache, question.target, position=question.position, tokens=read.tokens)
+    found = effects(prediction, **way).cpu().double()
+    title, tokens = f"without each token: {prediction.target_words}", prediction.written
+    rows = sorted(zip(range(len(tokens)), tokens, found.tolist(), strict=True), key=lambda row: -row[2])
+    add(target=prediction.target_words, effects=[{"position": at, "token": t, "effect": e} for at, t, e in rows])
+    say(title)
+    cells = [(str(place), repr(token), f"{effect:.4g}") for place, token, effect in rows[:top]]
+    show(text_table(["position", "token", "effect"], cells, right=("effect",)))
+    _write_view(lambda: heat(title, ["effect"], tokens, found[None], "", [*range(len(tokens))]), files)
+
+
+def _patch_grid(
+    clean: ReadPrompt, corrupted: ReadPrompt, question: Question, chosen: dict[str, Any], files: Files, top: int
+) -> None:
+    from heta_lens.causal import patch
+
+    tokens = {"tokens": clean.tokens, "corrupted_tokens": corrupted.tokens}
+    grid = patch(clean.cache, corrupted.cache, question.target, **tokens, **chosen, progress=bars())
+    add(title=grid.title, clean=grid.clean, corrupted=grid.corrupted, patches=[p._asdict() for p in _every(grid)])
+    say(f"{grid.title}; clean {grid.clean:.4g}, corrupted {grid.corrupted:.4g}")
+    show(_patch_table(grid.top(top)))
+    _write_view(grid.plot, files)
+
+
+def _every(grid: "Grid") -> "list[Patch]":
+    return grid.top(grid.values.numel())
+
+
+def _patch_table(patches: "list[Patch]") -> Any:
+    cells = [(str(p.layer), str(p.column), repr(p.label), f"{p.value:.4g}", f"{p.restored:.0%}") for p in patches]
+    return text_table(["layer", "column", "label", "value", "restored"], cells, right=("value", "restored"))
+
+
+@command("causal heads", causal)
+@with_loading_flags
+@with_prompt_flags
+def list_heads(
+    model: Model = "demo",
+    flow: Annotated[str | None, typer.Option(metavar="FLOW", help=FLOW)] = None,
+    value_norm: Annotated[int, typer.Option(min=1, max=2, help="The order of the values' norm.")] = 1,
+    position: Annotated[int | None, typer.Option(metavar="P", help="Of the predicted token (the next one).")] = None,
+    source: Annotated[int | None, typer.Option(metavar="P", min=0, help=SOURCE)] = None,
+    top: Top = HIGHEST,
+    html: Page = None,
+    *,
+    given: dict[str, Any],
+    loading: dict[str, Any],
+) -> None:
+    """List the heads through which most of HETA's gate flows, as L0H1 for head 1 of layer 0."""
+    with errors_in_a_line(html):
+        prompt, options = prompt_of(**given), {"value_norm": value_norm, **flow_option(flow)}
+        from heta_lens.causal import gate_heads
+
+        read = read_by(_loaded(model, loading), prompt, Question())
+        found = gate_heads(read.cache, position=position, tokens=read.tokens, **options)
+        heads = found.of(source)
+        every = heads.top(heads.values.numel())
+        add(title=heads.title, heads=[{"name": _name(head), **head._asdict()} for head in every])
+        say(heads.title)
+        cells = [(_name(head), f"{head.value:.2%}") for head in every[:top]]
+        show(text_table(["head", "share"], cells, right=("share",)))
+        _write_view(heads.plot, Files(html=html))
+
+
+def _name(head: "Head") -> str:
+    return f"L{head.layer}H{head.head}"
+
+
+def _only(methods: dict[str, Any]) -> tuple[str, Any]:
+    if len(methods) > 1:
+        raise ValueError(f"one method is validated at a time, and --method names {len(methods)}: give one")
+    return next(iter(methods.items()))
+
+
+def _loaded(model: str, loading: dict[str, Any]) -> Any:
+    from heta_lens.model.loading import load_model
+
+    return load_model(model, **loading_options(loading))
+
+
+def _write_view(view: "Any", files: Files) -> None:
+    """Write the page and the figure that are wanted of what a function draws."""
+    add(page=files.html, figure=files.figure)
+    if not files.paths:
+        return
+    drawn: View = view()
+    for what, path in {"The same as a page": files.html, "A figure": files.figure}.items():
+        if path is not None:
+            drawn.save(Path(path))
+            note(f"{what}: {path}")

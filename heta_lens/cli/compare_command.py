@@ -1,0 +1,57 @@
+"""``heta-lens compare``: attributions of one text that were saved, side by side."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from heta_lens.cli.aligned_scores import check_aligned, comparison_document, show_comparison, write_comparison
+from heta_lens.cli.application import Page, command
+from heta_lens.cli.errors_and_messages import errors_in_a_line
+from heta_lens.cli.json_output import add, wanted
+from heta_lens.cli.result_files import Files
+from heta_lens.cli.result_views import HIGHEST, TOP, document_of, name_files
+from heta_lens.cli.saved_results import Saved, saved_results
+
+FILE = "What --save wrote, several; or a folder or file of attribute-dataset."
+PROMPT = "Of a file of many prompts, only this one."
+
+
+@command("compare")
+def compare_saved(
+    paths: Annotated[list[Path], typer.Argument(metavar="FILE…", help=FILE)],
+    prompt: Annotated[str | None, typer.Option(metavar="NAME", help=PROMPT)] = None,
+    top: Annotated[int, typer.Option(metavar="N", min=1, help=TOP)] = HIGHEST,
+    html: Page = None,
+) -> None:
+    """Compare saved attributions of one text: the highest tokens of each, and how their ranks correlate."""
+    with errors_in_a_line(html):
+        saved = [each for path in paths for each in saved_results(path, prompt)]
+        if len(saved) < 2:
+            raise ValueError(f"{paths[0]} holds one attribution, and a comparison takes two: name another file too")
+        if len({each.name for each in saved}) < len(saved):
+            raise ValueError("a file is named twice: give each once")
+        check_aligned({each.name: each.result for each in saved})
+        results = dict(zip(_labels(saved), (each.result for each in saved), strict=True))
+        write_comparison(results, html)
+        if wanted():
+            compared = _documents(saved, [*results])
+            add(compared=compared, correlations=comparison_document(results), page=html)
+        show_comparison(results, top)
+        name_files(Files(html=html))
+
+
+def _labels(saved: list[Saved]) -> list[str]:
+    """The methods, where they tell the results apart; else the files' names."""
+    from heta_lens.cli.result_views import summed
+
+    methods = [summed(each.result).method for each in saved]
+    stems = [each.path.stem for each in saved]
+    return next((names for names in (methods, stems) if len({*names}) == len(names)), [each.name for each in saved])
+
+
+def _documents(saved: list[Saved], labels: list[str]) -> list[dict[str, Any]]:
+    return [
+        {"file": each.path, "label": label, **document_of(each.result, Files())}
+        for label, each in zip(labels, saved, strict=True)
+    ]

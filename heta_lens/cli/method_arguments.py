@@ -1,0 +1,77 @@
+"""Which methods explain: ``--method`` with ``--option``, or ``--preset``; several methods with their options."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from heta_lens.cli.comma_lists import listed
+from heta_lens.cli.flag_groups import with_flags
+from heta_lens.cli.quiet_flag import bars
+
+if TYPE_CHECKING:
+    from heta_lens import Method
+
+METHOD = "How: heta-lens methods lists them (heta); several with commas or repeated, as 'lime samples=99'."
+PRESET = "In place of a method: fast, careful, long or no_gradients, each a method with its options."
+OPTIONS = "An option of the one method, like probes=20; may be repeated."
+FLAGS: dict[str, Any] = {
+    "method": Annotated[list[str] | None, typer.Option("--method", "-m", metavar="METHOD", help=METHOD)],
+    "preset": Annotated[str | None, typer.Option(metavar="NAME", help=PRESET)],
+    "option": Annotated[list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help=OPTIONS)],
+}
+"""What methods are chosen by."""
+
+with_method_flags = with_flags(FLAGS, "choosing")
+"""Gives a command these flags; it gets those that were used as ``choosing``, for `methods_of`."""
+
+
+def methods_of(choosing: Mapping[str, Any]) -> "dict[str, Method]":
+    """The methods by label, with their options, checked before a model is loaded."""
+    options, preset_name = choosing.get("option", []), choosing.get("preset")
+    names = listed(choosing.get("method"), [])
+    if preset_name is not None:
+        return {preset_name: _without_bars(_preset(preset_name, names, options))}
+    if options and len(names) > 1:
+        way = f"write it behind its method, -m '{names[0]} {options[0]}'"
+        raise ValueError(f"--option {options[0]} is of one method, and there are {len(names)}: {way}")
+    if len({*names}) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the method {twice} is given twice: give it once, or with other options")
+    return {label: _without_bars(_named(label, options)) for label in names or ["heta"]}
+
+
+def _named(label: str, options: Sequence[str]) -> "Method":
+    """``"lime"`` with these options, or ``"lime samples=200"`` with its own ones too."""
+    from heta_lens.api import method_of
+
+    try:
+        name, *own = shlex.split(label)
+    except ValueError as error:
+        raise ValueError(f"--method {label} is no method and its options ({error}): write 'lime samples=200'") from None
+    return method_of(name, method_options([*own, *options]))
+
+
+def _preset(name: str, methods: Sequence[str], options: Sequence[str]) -> "Method":
+    from heta_lens.methods.presets import preset
+
+    if methods:
+        raise ValueError(f"--preset {name} and --method {methods[0]} both say how to explain: give one of them")
+    return preset(name, **method_options(options))
+
+
+def _without_bars(method: "Method") -> "Method":
+    return method if bars() is None else replace(method, progress=bars())
+
+
+def method_options(given: Sequence[str]) -> dict[str, Any]:
+    """``["probes=20", "support=row"]`` as keywords."""
+    from heta_lens._util.option_text import keywords
+
+    options = keywords(given)
+    for name in options:
+        if name in ("cache", "target", "tokens", "method"):
+            raise ValueError(f"--option {name}=… is not an option of a method: the text, --target and --method say it")
+    return options

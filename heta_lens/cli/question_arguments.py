@@ -1,0 +1,160 @@
+"""Which question is put to a prompt: which token, rather than which other, at which position, or which span."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from heta_lens.cli.flag_groups import with_flags
+
+if TYPE_CHECKING:
+    from heta_lens import Method
+    from heta_lens._util.target_kinds import Kind
+
+TARGET = (
+    "The token to explain, as text or id:N (default: the most likely one); repeated, any of several: their joint "
+    "probability."
+)
+AGAINST = "Explain why --target rather than this token: the difference of their log-probabilities. May be repeated."
+FUNCTION = "Explain a function of the logits instead of a token: one of your own files, as margins:entropy."
+POSITION = "Explain the token at position P of the prompt, from the tokens before it; -1 is the last."
+SPAN = "Explain the tokens of the prompt from START to before STOP (to its end) as if the model had written them."
+THROUGH = "With --span or --generate: the model's reasoning at START:STOP, which the answer is followed through."
+GENERATE = "Let the model write N tokens, the most likely each time; print them and explain them."
+FLAGS: dict[str, Any] = {
+    "target": Annotated[list[str] | None, typer.Option(metavar="TOKEN", help=TARGET)],
+    "against": Annotated[list[str] | None, typer.Option(metavar="TOKEN", help=AGAINST)],
+    "target_function": Annotated[str | None, typer.Option(metavar="MODULE:NAME", help=FUNCTION)],
+    "position": Annotated[int | None, typer.Option(metavar="P", help=POSITION)],
+    "span": Annotated[str | None, typer.Option(metavar="START[:STOP]", help=SPAN)],
+    "through": Annotated[str | None, typer.Option(metavar="START:STOP", help=THROUGH)],
+    "generate": Annotated[int | None, typer.Option(metavar="N", min=1, help=GENERATE)],
+}
+"""What a question is put by."""
+
+with_question_flags = with_flags(FLAGS, "asking")
+"""Gives a command these flags; it gets those that were used as ``asking``, for `question_of`."""
+
+TARGET_FLAGS = {name: FLAGS[name] for name in ("target", "against", "target_function", "position")}
+with_target_flags = with_flags(TARGET_FLAGS, "asking")
+"""The same, of one token."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Positions of a prompt, negative ones counted from its end; to the end, if there is no ``stop``."""
+
+    start: int
+    stop: int | None = None
+
+    @classmethod
+    def read(cls, flag: str, written: str) -> "Span":
+        """``"3:7"``, ``"3:"`` or ``"3"``, which is ``"3:"``."""
+        match = re.fullmatch(r"(-?\d+)(?::(-?\d+)?)?", written.strip())
+        if match is None:
+            raise ValueError(f"{flag} {written} is no span of positions: write START:STOP, as 3:7, or -2 to the end")
+        return cls(int(match[1]), None if match[2] is None else int(match[2]))
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be explained of a prompt; ``target`` and the others are as `attribute` and `attribute_span` have them.
+
+    With a ``span``, or tokens to ``generate``, it is about several tokens.
+    """
+
+    target: Any = None
+    position: int | None = None
+    span: Span | None = None
+    through: tuple[int, int] | None = None
+    generate: int | None = None
+
+    @property
+    def of_span(self) -> bool:
+        return self.span is not None or self.generate is not None
+
+    @property
+    def kind(self) -> "Kind":
+        """What kind of target it is, as far as that is known without a model."""
+        if isinstance(self.target, tuple):
+            return "contrast"
+        return "function" if callable(self.target) else "set" if isinstance(self.target, set) else "token"
+
+    def check(self, method: "Method") -> None:
+        """Refuse a method that does not explain this kind of target, before a model is loaded."""
+        from heta_lens.methods.base import REFUSED
+
+        if self.kind not in method.takes:
+            name = getattr(self.target, "__name__", self.target)
+            raise ValueError(f"method={method.name!r} {REFUSED[self.kind].format(name)}")
+
+
+def question_of(asking: Mapping[str, Any]) -> Question:
+    """The one question that was put; contradictions are refused."""
+    _check(asking)
+    span, through = (Span.read(f"--{name}", asking[name]) if name in asking else None for name in ("span", "through"))
+    if through is not None and through.stop is None:
+        raise ValueError(f"--through {asking['through']} has no end: write START:STOP, where the reasoning stands")
+    return Question(
+        target=_target(asking),
+        position=asking.get("position"),
+        span=span,
+        through=None if through is None or through.stop is None else (through.start, through.stop),
+        generate=asking.get("generate"),
+    )
+
+
+ONE_TOKEN = "target", "against", "target_function", "position"
+SEVERAL_TOKENS = "span", "generate"
+
+
+def _check(asking: Mapping[str, Any]) -> None:
+    one, several = ([name for name in names if asking.get(name) is not None] for names in (ONE_TOKEN, SEVERAL_TOKENS))
+    if len(several) > 1:
+        raise ValueError("--span and --generate both say which tokens are explained: give one of them")
+    if one and several:
+        way = "leave it out, or explain one of them with --position"
+        raise ValueError(f"{_flag(one[0])} is about one token, and {_flag(several[0])} about several: {way}")
+    if "through" in asking and not several:
+        raise ValueError("--through goes with --span or --generate, which say where the answer is: give one too")
+    if "against" in asking and "target" not in asking:
+        raise ValueError("--against goes with --target, the token that is explained rather than it: give that too")
+    if "target_function" in asking and ("target" in asking):
+        raise ValueError("--target and --target-function both say what is explained: give one of them")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _target(asking: Mapping[str, Any]) -> Any:
+    """As `attribute` takes it: a token, a set of tokens, a pair of these, or a function."""
+    if "target_function" in asking:
+        return _function(asking["target_function"])
+    if "target" not in asking:
+        return None
+    target = _side(asking["target"])
+    return (target, _side(asking["against"])) if "against" in asking else target
+
+
+def _side(given: Sequence[str]) -> Any:
+    tokens = [*dict.fromkeys(map(_token, given))]
+    return tokens[0] if len(tokens) == 1 else {*tokens}
+
+
+def _token(written: str) -> str | int:
+    match = re.fullmatch(r"id:(\d+)", written)
+    return int(match[1]) if match else written
+
+
+def _function(name: str) -> Any:
+    from heta_lens._util.named_objects import is_object_name, named_object
+
+    if not is_object_name(name):
+        raise ValueError(f"--target-function {name} is not of the form MODULE:NAME, as margins:entropy")
+    function = named_object(name)
+    if isinstance(function, type) or not callable(function):
+        raise ValueError(f"--target-function {name} is no function of the logits")
+    return function

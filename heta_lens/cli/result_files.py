@@ -1,0 +1,76 @@
+"""Files that a result is written to: a page, a figure, and the attribution itself."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from heta_lens.cli.flag_groups import with_flags
+
+PAGES = (".html", ".htm")
+DRAWN = (".png", ".svg", ".pdf")  # with matplotlib
+FIGURES = (*PAGES, *DRAWN, ".tex")  # as far as plots.page can be saved
+"""The suffixes of what ``--figure`` writes."""
+
+HTML = "Also write a standalone HTML page; of several methods, one that compares them."
+FIGURE = f"Also write a figure, of the kind that its suffix says: {', '.join(FIGURES)}; of several methods, one each."
+SAVE = "Keep the attribution (safetensors), for heta-lens show and compare; of several, as FILE-heta.safetensors."
+VIEW_FLAGS: dict[str, Any] = {
+    "html": Annotated[Path | None, typer.Option("--html", metavar="FILE", help=HTML)],
+    "figure": Annotated[Path | None, typer.Option("--figure", metavar="FILE", help=FIGURE)],
+}
+FLAGS: dict[str, Any] = {**VIEW_FLAGS, "save": Annotated[Path | None, typer.Option(metavar="FILE", help=SAVE)]}
+"""What files are chosen by."""
+
+with_view_flags = with_flags(VIEW_FLAGS, "files")
+with_file_flags = with_flags(FLAGS, "files")
+"""Give a command these flags; it gets those that were used as ``files``, for `Files`."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where results are written to, if anywhere."""
+
+    html: Path | None = None
+    figure: Path | None = None
+    save: Path | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The flags of those that are written."""
+        return [f"--{field.name}" for field in fields(self) if getattr(self, field.name) is not None]
+
+    @property
+    def paths(self) -> list[Path]:
+        return [path for field in fields(self) if (path := getattr(self, field.name)) is not None]
+
+    def check(self, kinds: Sequence[str] = FIGURES) -> None:
+        """Refuse a figure of a kind that the view cannot be saved as."""
+        if self.figure is None or (self.figure.exists() and not self.figure.is_file()):
+            return  # a folder is refused as one, and a stream gets a page
+        suffix = self.figure.suffix.lower()
+        if suffix not in kinds:
+            raise ValueError(f"--figure {self.figure} is of no known kind: give a name in {', '.join(kinds)}")
+        if suffix in DRAWN:
+            from heta_lens._util.extras import check_extra
+
+            check_extra("matplotlib", f"--figure {self.figure}")
+
+    def of(self, label: str, labels: Mapping[str, Any]) -> "Files":
+        """Those of one of several results: its label is put before each suffix."""
+        if len(labels) == 1:
+            return self
+        return Files(*(path and _labelled(path, label) for path in (self.html, self.figure, self.save)))
+
+    @property
+    def with_page_apart(self) -> "Files":
+        """Without the page, which is of all results together."""
+        return replace(self, html=None)
+
+
+def _labelled(path: Path, label: str) -> Path:
+    """``a.html`` as ``a-lime_samples=200.html``."""
+    return path.with_name(f"{path.stem}-{re.sub(r'[^A-Za-z0-9.=]+', '_', label)}{path.suffix}")

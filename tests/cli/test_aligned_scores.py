@@ -1,0 +1,49 @@
+"""Several results of one text side by side."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+from helpers import zoo
+from helpers.asking import explain
+from heta_lens import Attribution
+from heta_lens.cli.aligned_scores import check_aligned, comparison_document, correlations, highest_table
+
+MODEL = zoo.bridge("gpt2")
+
+
+def of(*scores: float, n: int = 4) -> Attribution:
+    explained = explain(MODEL, zoo.prompt(MODEL, n), 7, method="recency")
+    return replace(explained, scores=torch.tensor(scores)) if scores else explained
+
+
+def test_a_row_is_a_token_among_the_highest_of_any() -> None:
+    table = highest_table({"a": of(4.0, 3.0, 2.0, 1.0), "b": of(1.0, 2.0, 3.0, 4.0)}, top=1)
+    position, token, first, second = ([*column.cells] for column in table.columns)
+    assert [*map(str, position)] == ["0", "3"] and len(token) == 2
+    assert [*map(str, first)] == ["4 (1)", "1 (4)"] and [*map(str, second)] == ["1 (4)", "4 (1)"]
+
+
+def test_correlations_are_spearmans() -> None:
+    results = {"a": of(4.0, 3.0, 2.0, 1.0), "b": of(1.0, 4.0, 3.0, 2.0), "c": of(1.0, 1.0, 1.0, 1.0)}
+    found = correlations(results)
+    assert found["a", "b"] == pytest.approx(float(spearmanr([4, 3, 2, 1], [1, 4, 3, 2])[0]))
+    assert found["a", "c"] != found["a", "c"]
+    assert [(row["first"], row["second"]) for row in comparison_document(results)] == [
+        ("a", "b"),
+        ("a", "c"),
+        ("b", "c"),
+    ]
+
+
+def test_other_texts_are_refused_by_their_first_difference() -> None:
+    other = replace(of(), tokens=(*of().tokens[:2], " other", of().tokens[3]))
+    check_aligned({"a": of(), "b": of(1.0, 2.0, 3.0, 4.0)})
+    with pytest.raises(ValueError, match=r"a and b explain different texts: token 2 is .* in the first, and ' other'"):
+        check_aligned({"a": of(), "b": other})
+    with pytest.raises(ValueError, match="the first has 4 tokens, and the second 5"):
+        check_aligned({"a": of(), "b": of(n=5)})
+    with pytest.raises(ValueError, match="have scores of different positions"):
+        check_aligned({"a": of(), "b": replace(of(), positions=of().positions + 1)})

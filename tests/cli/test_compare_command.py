@@ -1,0 +1,50 @@
+"""``heta-lens compare``, as a user types it."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from heta_lens.cli import app
+
+TEXT = "Mia put the key in the drawer. Leo put the key in the box. Question: Where did Mia put the key? Answer: in the"
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "100", "NO_COLOR": "1"})
+
+
+def saved(path: Path, text: str = TEXT, method: str = "loo") -> str:
+    assert run("attribute", text, "-m", method, "--save", str(path)).exit_code == 0
+    return str(path)
+
+
+def test_attributions_are_compared(tmp_path: Path) -> None:
+    one, other = saved(tmp_path / "a"), saved(tmp_path / "b", method="ixg")
+    done = run("compare", one, other, "--top", "2", "--html", str(tmp_path / "c.html"))
+    assert done.exit_code == 0, done.output
+    assert re.search(r"position +token +leave_one_out +input_x_gradient", done.stdout)
+    assert re.search(r"^7 +' drawer' +9\.36 \(1\) ", done.stdout, re.MULTILINE)
+    assert re.search(r"^leave_one_out +0\.\d\d", done.stdout, re.MULTILINE)
+    assert "input_x_gradient" in (tmp_path / "c.html").read_text()
+    again = run("compare", one, saved(tmp_path / "d"))
+    assert re.search(r"position +token +a +d", again.stdout) and re.search(r"^a +1\.00", again.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["a"], "a holds one attribution, and a comparison takes two"),
+        (["a", "a"], "a file is named twice"),
+        (["a", "other"], r"explain different texts: token 1 is ' Mia' in the first, and ' Leo' in the second"),
+        (["a", "nowhere"], "nowhere: there is no such file"),
+    ],
+    ids=str,
+)
+def test_mistakes_get_one_sentence(names: list[str], message: str, tmp_path: Path) -> None:
+    saved(tmp_path / "a", method="recency")
+    saved(tmp_path / "other", "Leo put the key in the", "recency")
+    done = run("compare", *(str(tmp_path / name) for name in names))
+    assert done.exit_code == 2 and re.search(message, done.stderr) and "Traceback" not in done.output

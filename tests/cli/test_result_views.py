@@ -1,0 +1,59 @@
+"""A result in the terminal, by words and the like, and as JSON."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import heta_lens
+from helpers import zoo
+from helpers.asking import cache_of, explain
+from heta_lens.cli.result_files import Files
+from heta_lens.cli.result_views import check_by, document_of, groups_of, summed, text_table
+
+
+@cache
+def token() -> heta_lens.Attribution:
+    model = zoo.bridge("gpt2")
+    return explain(model, zoo.prompt(model, 6), 7, method="input_x_gradient")
+
+
+@cache
+def span() -> heta_lens.SpanAttribution:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 6)
+    return heta_lens.attribute_span(cache_of(model, ids), 4, tokens=ids, method="input_x_gradient")
+
+
+@pytest.mark.parametrize("explained", [token, span])
+@pytest.mark.parametrize("by", ["word", "sentence"])
+def test_groups_have_all_of_the_score_the_highest_first(explained: Any, by: str) -> None:
+    groups = groups_of(explained(), by)
+    scores = [group.score for group in groups]
+    assert scores == sorted(scores, reverse=True)
+    assert sum(scores) == pytest.approx(float(summed(explained()).scores.sum()))
+
+
+def test_groups_of_no_chat_are_refused() -> None:
+    with pytest.raises(ValueError, match="--by role is for a chat, and this prompt is a text"):
+        groups_of(token(), "role")
+    with pytest.raises(ValueError, match="--by letter is not one of token, word, sentence, message, role"):
+        check_by("letter")
+    check_by("role", None)
+
+
+def test_a_document_has_rows_and_of_a_span_their_total() -> None:
+    one, many = document_of(token(), Files()), document_of(span(), Files(), "word")
+    assert one["attribution"]["score"] == pytest.approx(token().scores.tolist()) and "groups" not in one
+    assert [len(row["token"]) for row in many["steps"]] == [4, 5]
+    assert many["total"]["score"] == span().total.tolist() and len(many["total"]["token"]) == 4
+    assert {*many["groups"][0]} == {"text", "score", "positions"}
+
+
+def test_a_table_cannot_steer_the_terminal() -> None:
+    console = Console(width=60, color_system=None)
+    with console.capture() as printed:
+        console.print(text_table(["a\x1b", "b"], [("\x1b[2J", "[red]x"), ("y", "z" * 80)], right=("b",)))
+    shown = printed.get()
+    assert "\x1b" not in shown and "[red]x" in shown and shown.count("z") == 80
