@@ -6,7 +6,7 @@ TL4 := .venv/tl4/bin
 NEW := -W "ignore:\`past_key_values\` is deprecated:FutureWarning" -W "ignore:Guards may run slower:RuntimeWarning"
 DEFAULT := not every_model and not thorough and not nightly
 
-.PHONY: help quick test test-all nightly newest fuzz test-tl3 test-tl4 lint types docs format notebooks oracles demo model bench hooks clean
+.PHONY: help quick test test-all nightly newest fuzz test-tl3 test-tl4 lint types docs format notebooks pictures oracles demo model bench hooks clean
 
 help:  ## show this list
 	@grep -hE '^[a-z0-9%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -54,8 +54,12 @@ format: .venv/tl3/ready  ## fix style with ruff
 	$(TL3)/ruff check --fix .
 	$(TL3)/ruff format .
 
-notebooks: .venv/tl3/ready  ## write notebooks/*.ipynb from notebooks/*.py
-	$(TL3)/jupytext --quiet --update --to ipynb --update-metadata '{"jupytext": null, "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}' notebooks/*.py
+notebooks: .venv/tl3/ready  ## write notebooks/*.ipynb from notebooks/*.py, with what every cell shows
+	$(TL3)/python docs/executed_notebooks.py
+
+pictures: .venv/tl3/ready  ## make the pictures of docs/gallery and what the pages print (pages are photographed by Chromium)
+	$(TL3)/python docs/gallery.py
+	$(TL3)/python docs/printed_outputs.py README.md docs/five_minutes.md
 
 oracles: .venv/tl3/ready .venv/oracles/ready .venv/beside/ready  ## compare methods with their authors' code
 	$(TL3)/python tests/helpers/oracles_lxt.py .venv/oracles/bin/python

@@ -1,4 +1,4 @@
-"""The notebooks run, from the first cell to the last, and are kept without what they printed."""
+"""The notebooks run, from the first cell to the last, and are kept with what they show."""
 
 from pathlib import Path
 from typing import Any
@@ -42,12 +42,18 @@ def test_a_notebook_runs_on_another_model_by_changing_a_line(script: Path) -> No
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_a_notebook_is_its_script_and_nothing_else(script: Path) -> None:
+def test_a_notebook_is_its_script_with_what_it_shows(script: Path) -> None:
     """`make notebooks` writes one from the other."""
     paired = nbformat.read(script.with_suffix(".ipynb"), as_version=4)
     cells = [(cell.cell_type, cell.source) for cell in jupytext.read(script).cells]
     assert [(cell.cell_type, cell.source) for cell in paired.cells] == cells
-    assert not [cell for cell in paired.cells if cell.cell_type == "code" and (cell.outputs or cell.execution_count)]
+    code = [cell for cell in paired.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == [*range(1, len(code) + 1)]
+    outputs = [output for cell in code for output in cell.outputs]
+    assert len(outputs) >= len(code) - 2 and not {"error"} & {output.output_type for output in outputs}
+    assert not [output for output in outputs if output.get("name") == "stderr"], "progress bars are left out"
+    assert not [cell.metadata for cell in paired.cells if cell.metadata], "when a cell ran is left out"
+    assert script.with_suffix(".ipynb").stat().st_size < 400_000
 
 
 def test_every_cell_is_between_sentences() -> None:

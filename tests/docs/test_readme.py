@@ -1,13 +1,12 @@
-"""The README's code does what it says, on small models in place of those it downloads."""
+"""Pages whose code runs from top to bottom, offline, and prints what they say; and the README's commands and links."""
 
 import re
+import runpy
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 from markdown.extensions.toc import slugify
-from transformer_lens.model_bridge import TransformerBridge
 from typer.testing import CliRunner
 
 import heta_lens
@@ -16,48 +15,61 @@ from helpers.asking import doubts_allowed
 from helpers.paths import ROOT
 from heta_lens.cli import app
 
-README = (ROOT / "README.md").read_text()
-EXAMPLE, HOOKED, DEMO, *MORE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-CARD = (ROOT / "docs" / "demo_model.md").read_text()
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = ["README.md", "docs/five_minutes.md"]
 SAYS = {"demo": "curvature", "attribute": "curvature", "evaluate": "report.html", "reproduce": "dsa.md"}
+NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e[+-]\d+)?")
+tools = runpy.run_path(str(ROOT / "docs" / "printed_outputs.py"))
 
 
-def run(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    bridge = zoo.bridge("gpt2")
-    monkeypatch.setattr(TransformerBridge, "boot_transformers", staticmethod({"gpt2": bridge}.__getitem__))
-    if zoo.HAS_HOOKED:
-        from transformer_lens import HookedTransformer
-
-        monkeypatch.setattr(
-            HookedTransformer, "from_pretrained_no_processing", staticmethod(lambda name: zoo.hooked(name))
-        )
-    names: dict[str, Any] = {}
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_runs_from_top_to_bottom_and_prints_what_it_says(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with doubts_allowed():
-        exec(code, names)
+        done = [*tools["blocks"]((ROOT / page).read_text(encoding="utf-8"), {})]
+    assert sum(bool(block.expected) for block in done) >= 2
+    for block in done:
+        assert block.expected or not block.actual, f"its output is not on the page: {block.code}"
+        check_same(block.actual, block.expected)
 
 
-def check_saved(folder: Path) -> None:
-    saved = heta_lens.Attribution.load(folder / "paris.safetensors")
-    assert saved.target_text == " Paris"
-    assert "".join(saved.tokens).endswith("The capital of France is")
+def check_same(actual: str, expected: str) -> None:
+    """The same words, and the same numbers but for rounding, which lines of TransformerLens differ by."""
+    assert NUMBER.sub("", actual).split() == NUMBER.sub("", expected).split()
+    numbers = [[float(number) for number in NUMBER.findall(text)] for text in (actual, expected)]
+    assert numbers[0] == pytest.approx(numbers[1], rel=0.02, abs=1e-9)
 
 
-@pytest.mark.slow
-def test_the_example_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    run("\n".join([EXAMPLE, *MORE]), tmp_path, monkeypatch)
-    check_saved(tmp_path)
+def test_another_output_is_noticed() -> None:
+    check_same("a 1.00 b", "a 1.001  b")
+    for other in ("a 1.1 b", "a 1.0 c"):
+        with pytest.raises(AssertionError):
+            check_same(other, "a 1.0 b")
 
 
-@pytest.mark.slow
+def test_outputs_are_written_below_what_prints_them() -> None:
+    page = "```python\nx = 2\n```\n\nand\n\n```python\nprint(x)\n```\n\n```text\n1\n```\n"
+    assert tools["with_outputs"](page) == page.replace("\n1\n", "\n2\n")
+
+
 @pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
-def test_the_example_runs_with_the_other_kind_of_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    run(re.sub(r"from transformer_lens.*\n\nmodel = .*\n", HOOKED, "\n".join([EXAMPLE, *MORE])), tmp_path, monkeypatch)
-    check_saved(tmp_path)
+def test_both_kinds_of_model_that_it_names_exist() -> None:
+    from transformer_lens import HookedTransformer
+    from transformer_lens.model_bridge import TransformerBridge
+
+    assert "`TransformerBridge.boot_transformers(" in README and hasattr(TransformerBridge, "boot_transformers")
+    assert "`HookedTransformer.from_pretrained_no_processing(" in README
+    assert hasattr(HookedTransformer, "from_pretrained_no_processing")
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("code", [DEMO, *re.findall(r"```python\n(.*?)```", CARD, re.DOTALL)], ids=["readme", "card"])
+@pytest.mark.parametrize(
+    "code", re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "demo_model.md").read_text(), re.S)
+)
 @pytest.mark.usefixtures("unchecked")
 def test_the_demo_model_does_what_is_said(code: str) -> None:
     with doubts_allowed():
@@ -79,10 +91,15 @@ def test_every_link_leads_somewhere(link: str) -> None:
     page, _, anchor = link.partition("#")
     path = ROOT / (page or "README.md")
     assert path.exists()
-    headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE) if anchor else []
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE) if anchor else []
     assert not anchor or anchor in {slugify(heading, "-") for heading in headings}
 
 
 @pytest.mark.parametrize("name", re.findall(r"`(\w+)=", README))
 def test_every_option_it_names_exists(name: str) -> None:
     assert name in set(heta_lens.Heta.__dataclass_fields__) | set(heta_lens.attribute.__annotations__)
+
+
+@pytest.mark.parametrize("name", [name for name in heta_lens.METHODS if name != "heta"])
+def test_every_method_is_named(name: str) -> None:
+    assert f"`{name}`" in README.partition("## Other methods")[2].partition("## Validation")[0]

@@ -1,0 +1,91 @@
+"""Make the pictures of docs/gallery.md and the README, on the demo model.
+
+    python docs/gallery.py
+
+Pages are photographed by a headless Chromium, if there is one; all other pictures are made in any case.
+"""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from PIL import Image
+from rich.console import Console
+
+import heta_lens
+from heta_lens import causal, plots
+from heta_lens._util.html_view import View
+from heta_lens.data import recall
+
+FOLDER = Path(__file__).with_name("gallery")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-device-scale-factor=1.5")
+METHODS = ("leave_one_out", "attn_lrp")  # beside HETA
+DARK = "--blink-settings=preferredColorScheme=0"
+
+
+class Photo(NamedTuple):
+    view: View
+    height: int
+    flags: tuple[str, ...] = ()
+
+
+def pictures() -> Iterator[tuple[str, View | Photo]]:
+    """Every picture with its file's name."""
+    model = heta_lens.load_demo_model()
+    story = next(recall.stories("test", facts=4))
+    tokens, other = model.to_tokens(story.text), model.to_tokens(story.counterfactual.text)
+    _, cache = model.run_with_cache(tokens)
+    marked = {position for stretch in story.evidence for position in stretch.tokens}
+    attribution = heta_lens.attribute(cache, story.answer, tokens=tokens, interactions=True)
+    page = plots.page(attribution, marked=marked, note="Underlined is the sentence that tells the answer")
+    yield "page.png", Photo(page, 560)
+    yield "page_dark.png", Photo(page, 560, (DARK,))
+    others = [heta_lens.attribute(cache, story.answer, tokens=tokens, method=name) for name in METHODS]
+    yield "comparison.png", Photo(heta_lens.compare([attribution, *others]), 760)
+    span = heta_lens.attribute_span(cache, start=-8, tokens=tokens)
+    yield "span.png", Photo(plots.page(span), 560)
+    yield "tokens.svg", page
+    yield "bars.svg", plots.bars(attribution)
+    yield "matrix.svg", plots.matrix(span)
+    yield "interactions.svg", plots.matrix(attribution)
+    _, corrupted = model.run_with_cache(other)
+    yield "patching.svg", causal.patch(cache, corrupted, story.answer, tokens=tokens, corrupted_tokens=other).plot()
+
+
+def photograph(photo: Photo, path: Path) -> None:
+    with TemporaryDirectory() as folder:
+        page = photo.view.save(Path(folder) / "page.html")
+        size = f"--window-size=960,{photo.height}"
+        command = [str(CHROMIUM), *FLAGS, *photo.flags, size, f"--screenshot={path.absolute()}", page.as_uri()]
+        subprocess.run(command, check=True, capture_output=True)
+    with Image.open(path) as taken:
+        taken.convert("RGB").quantize(256).save(path, optimize=True)
+
+
+def terminal(path: Path) -> None:
+    model = heta_lens.load_demo_model()
+    story = next(recall.stories("test", facts=4))
+    tokens = model.to_tokens(story.text)
+    attribution = heta_lens.attribute(model.run_with_cache(tokens)[1], story.answer, tokens=tokens)
+    console = Console(record=True, width=100, color_system="truecolor", force_terminal=True, file=StringIO())
+    console.print(plots.terminal(attribution))
+    console.save_svg(str(path), title="heta-lens attribute")
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for name, picture in pictures():
+        if isinstance(picture, View):
+            picture.save(FOLDER / name)
+        elif CHROMIUM is not None:
+            photograph(picture, FOLDER / name)
+    terminal(FOLDER / "terminal.svg")
+
+
+if __name__ == "__main__":
+    main()
