@@ -1,5 +1,6 @@
 """``heta-lens demo``, as a user types it."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,16 @@ def test_demo_explains_a_story_and_writes_a_page(tmp_path: Path, monkeypatch: py
     for part in ("score", "gate", "curvature", "information", "Underlined is what tells the answer"):
         assert part in done.output
     assert "Underlined" in (tmp_path / "heta_lens_demo.html").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+def test_two_hops_show_a_story_whose_evidence_is_first(tmp_path: Path) -> None:
+    done = run("demo", "--hops", "2", "--html", str(tmp_path / "a.html"), "--json")
+    content = json.loads(done.stdout)
+    position, score = (content["attribution"][name] for name in ("position", "score"))
+    best = sorted(zip(score, position, strict=True), reverse=True)[:2]
+    assert {place for _, place in best} <= set(content["evidence"])
 
 
 @pytest.mark.thorough
