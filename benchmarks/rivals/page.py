@@ -1,6 +1,6 @@
 """Writes docs/rivals.md and its figure from what `rivals` measured."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from math import isfinite
 from pathlib import Path
@@ -32,10 +32,18 @@ NAMES = (*MEASURES, "first is evidence", "evidence mass")
 class Row(NamedTuple):
     """One method on the prompts of a family, with the values of all measures."""
 
+    keys: list[Key]
     templates: list[str]
     values: Float[np.ndarray, "prompt measure"]
     runs: float
     seconds: float
+
+    def of(self, keys: Iterable[Key]) -> "Row":
+        """On those of its prompts that are among these, in their order."""
+        place_of = {key: place for place, key in enumerate(self.keys)}
+        own = [key for key in keys if key in place_of]
+        places = [place_of[key] for key in own]
+        return self._replace(keys=own, templates=[self.templates[at] for at in places], values=self.values[places])
 
 
 class Entry(NamedTuple):
@@ -60,24 +68,27 @@ def rows(family: str, group: str, shared: bool = False) -> Mapping[str, Row]:
     """Methods that explain every prompt of a family, by name; on the prompts that all groups ``shared``."""
     others = [kept(family, name) for name in GROUPS if shared and kept(family, name)]
     keys = set(kept(family, group)).intersection(*others)
-    outcomes = [one for key, one in kept(family, group).items() if key in keys]
+    outcomes = {key: outcome for key, outcome in kept(family, group).items() if key in keys}
     if not outcomes:
         return {}
-    everywhere = set.intersection(*({*one["methods"]} for one in outcomes))
-    return {name: _row(outcomes, name) for name in outcomes[0]["methods"] if name in everywhere}
+    first, *_ = outcomes.values()
+    everywhere = set.intersection(*({*outcome["methods"]} for outcome in outcomes.values()))
+    return {name: _row(outcomes, name) for name in first["methods"] if name in everywhere}
 
 
-def _row(outcomes: Sequence[Mapping[str, list[object]]], name: str) -> Row:
-    places = [one["methods"].index(name) for one in outcomes]
-    pairs = [*zip(outcomes, places, strict=True)]
+def _row(outcomes: Mapping[Key, Mapping[str, list[object]]], name: str) -> Row:
+    pairs = [(outcome, outcome["methods"].index(name)) for outcome in outcomes.values()]
     values = np.array([[*one["measures"][at], *one["evidence"][at]] for one, at in pairs])  # type: ignore[misc]
     runs, seconds = (float(np.mean([one[what][at] for one, at in pairs])) for what in ("runs", "seconds"))  # type: ignore[arg-type]
-    return Row([str(one["template"]) for one in outcomes], values, runs, seconds)
+    return Row([*outcomes], [str(outcome["template"]) for outcome, _ in pairs], values, runs, seconds)
 
 
 def as_proposed(family: str) -> dict[str, Row]:
-    """Methods without a budget."""
-    return {name: row for group in AS_PROPOSED for name, row in rows(family, group).items()}
+    """Methods without a budget, on the prompts that the quick ones and HETA's settings share; slow ones on fewer."""
+    every = {name: row for group in AS_PROPOSED for name, row in rows(family, group).items()}
+    settings = kept(family, "settings")
+    shared = [key for key in kept(family, "quick") if not settings or key in settings]
+    return {name: row.of(shared) for name, row in every.items() if {*shared} & {*row.keys}}
 
 
 def measured() -> list[str]:
@@ -177,7 +188,9 @@ def family_tables(family: str) -> Iterator[str]:
     yield f"## {family.capitalize()}"
     absent = [f"`{name}`" for group in AS_PROPOSED for name in GROUPS[group][0] if name not in every]
     missing = f" Without {', '.join(absent)}, which do not explain all of them, or are not measured." if absent else ""
-    yield f"{len(own.templates)} prompts of {len(set(own.templates))} templates.{missing}"
+    fewer = [f"`{name}` on {len(row.keys)}" for name, row in every.items() if len(row.keys) < len(own.keys)]
+    some = f" Slow ones on fewer prompts: {', '.join(fewer)}." if fewer else ""
+    yield f"{len(own.templates)} prompts of {len(set(own.templates))} templates.{some}{missing}"
     for places in (CAUSAL, [*AREAS, len(MEASURES), len(MEASURES) + 1]):
         marks = {at: verdicts(family, at) for at in places}
         table = [
@@ -196,15 +209,15 @@ def verdicts(family: str, at: int) -> Mapping[str, str]:
     """Better or worse than HETA by more than chance, after Holm's correction for the number of methods."""
     every = as_proposed(family)
     own = every[REFERENCE]
-    others = [(name, row) for name, row in every.items() if name != REFERENCE and row.templates == own.templates]
+    others = [(name, row, own.of(row.keys)) for name, row in every.items() if name != REFERENCE]
     p_values = corrected([
-        chance(row.values[:, at].tolist(), own.values[:, at].tolist(), own.templates) for _, row in others
+        chance(row.values[:, at].tolist(), same.values[:, at].tolist(), same.templates) for _, row, same in others
     ])  # fmt: skip
-    signs = [np.sign(row.values[:, at].mean() - own.values[:, at].mean()) for _, row in others]
+    signs = [np.sign(row.values[:, at].mean() - same.values[:, at].mean()) for _, row, same in others]
     marks = {1.0: BETTER, -1.0: WORSE}
     return {
         name: marks.get(float(sign), "") if isfinite(p) and p <= LEVEL else ""
-        for (name, _), p, sign in zip(others, p_values, signs, strict=True)
+        for (name, _, _), p, sign in zip(others, p_values, signs, strict=True)
     }
 
 

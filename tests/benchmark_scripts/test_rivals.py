@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks.outcomes import Outcomes
@@ -79,6 +80,12 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.slow
+def test_a_method_is_compared_on_the_prompts_that_both_were_measured_on() -> None:
+    row = page.Row([("a",), ("b",), ("c",)], ["t", "u", "v"], np.array([[1.0], [2.0], [3.0]]), 1.0, 1.0)
+    same = row.of([("c",), ("d",), ("a",)])
+    assert (same.keys, same.templates, same.values.tolist()) == ([("c",), ("a",)], ["v", "t"], [[3.0], [1.0]])
+
+
 def test_the_page_is_written_from_what_was_measured(measured: Path) -> None:
     page.write()
     text, readme = ((measured / name).read_text(encoding="utf-8") for name in ("rivals.md", "README.md"))
