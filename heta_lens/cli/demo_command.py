@@ -29,7 +29,8 @@ def demo(
     with errors_in_a_line(html):
         from heta_lens.data import recall
 
-        story = next(recall.stories("test", seed=EASY[hops] if seed is None else seed, hops=2 if hops == 2 else 1, facts=4))
+        chosen = EASY[hops] if seed is None else seed
+        story = next(recall.stories("test", seed=chosen, hops=2 if hops == 2 else 1, facts=4))
         marked = {position for stretch in story.evidence for position in stretch.tokens}
         (method,) = methods_of({}).values()
         explained: Any = read_prompt("demo", story.text, Question()).explained(Question(), method)

@@ -161,6 +161,11 @@ class Method(Options, ABC):
         return self.signed
 
     @property
+    def ignores_target(self) -> bool:
+        """Whether, with these options, the scores are the same for every target."""
+        return self.target_agnostic
+
+    @property
     def title(self) -> str:
         """The method's name in its results."""
         return self.name
@@ -182,10 +187,15 @@ def common_facts(method: Method, prediction: Prediction, scores: Float[Tensor, "
         "chosen": {name: value for name, value in chosen(method).items() if name not in UNTITLED},
         "unused_options": method.unused_options,
     }
-    kind = kind_of(prediction.target)
-    if method.target_agnostic and kind != "token":
-        facts["note"] = f"these scores are the same for every target, and so for this {kind}"
+    if method.ignores_target:
+        facts["note"] = target_agnostic_note(prediction)
     return facts | ({"adapted": method.adapted} if method.adapted else {})
+
+
+def target_agnostic_note(prediction: Prediction) -> str:
+    """What to say of scores that have nothing to do with the target."""
+    kind, same = kind_of(prediction.target), "these scores are the same for every target"
+    return same if kind == "token" else f"{same}, and so for this {kind}"
 
 
 def with_inherited_options(method: type[Method]) -> str:

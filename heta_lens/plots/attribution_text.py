@@ -53,6 +53,7 @@ def notes(attribution: Attribution) -> list[str]:
         _shares(known.share or {}, known.weak_parts or ()),
         _unfinished(attribution),
         _most_against(attribution),
+        known.note or "",
         f"scores {sign}",
     ]
     return [note for note in possible if note]

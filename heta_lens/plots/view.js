@@ -138,7 +138,7 @@
     const colours = [...(lowest ? ["rgb(var(--neg) / .8)"] : []), "transparent", ...(highest || !lowest ? ["rgb(var(--pos) / .8)"] : [])];
     ramp.style.background = `linear-gradient(90deg, ${colours.join(",")})`;
     const beyond = order.filter(unit => Math.abs(sums[unit]) > deepest * 1.0001);
-    const clipped = beyond.map(unit => `${name(unit)} is ${round(sums[unit])} (${percent(result.share(unit))}), beyond the scale`);
+    const clipped = beyond.map(unit => `${name(unit)} is ${round(sums[unit])} (${percent(result.share(unit))}), beyond the scale, which ends at twice the second largest`);
     const held = state.hidden.size ? [`hidden: ${percent(result.held)}`] : [];
     const ends = [lowest ? `−${round(deepest)}` : "0", highest || !lowest ? round(deepest) : "0"];
     const line = make("div", `${view.name} ${ends[0]}`, { class: "scale" });
@@ -216,6 +216,7 @@
       line.append(cell);
     });
     const order = [...first.order];
+    if (sorting < 0 && order.some(unit => first.sums[unit] < 0)) order.sort((a, b) => Math.abs(first.sums[b]) - Math.abs(first.sums[a]));
     if (sorting >= 0) order.sort((a, b) => (heads[sorting][1](a) - heads[sorting][1](b)) * (state.down ? -1 : 1));
     order.slice(0, state.all ? order.length : 20).forEach(unit => {
       const row = body.insertRow();

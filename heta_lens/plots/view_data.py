@@ -36,7 +36,8 @@ def shown(attribution: Attribution) -> list[Shown]:
     """The scores, and the parts that they are made of, with their standard errors."""
     errors = attribution.standard_errors
     parts = [Shown(name, part, errors.get(name), WHAT.get(name, "")) for name, part in attribution.parts.items()]
-    what = "; ".join(filter(None, [WHAT["score"], score_formula(attribution)]))
+    signs = "blue speaks for the target, orange against it" if attribution.signed else ""
+    what = "; ".join(filter(None, [WHAT["score"], signs, score_formula(attribution)]))
     return [Shown("score", attribution.scores, errors.get("scores"), what), *parts]
 
 

@@ -97,7 +97,9 @@ def test_every_link_leads_somewhere(link: str) -> None:
 
 @pytest.mark.parametrize("name", re.findall(r"`(\w+)=", README))
 def test_every_option_it_names_exists(name: str) -> None:
-    assert name in set(heta_lens.Heta.__dataclass_fields__) | set(heta_lens.attribute.__annotations__)
+    methods = (heta_lens.METHODS[method] for method in heta_lens.METHODS)
+    options = {option for method in methods for option in method.__dataclass_fields__}
+    assert name in options | set(heta_lens.attribute.__annotations__)
 
 
 @pytest.mark.parametrize("name", [name for name in heta_lens.METHODS if name != "heta"])

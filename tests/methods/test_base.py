@@ -8,7 +8,7 @@ import torch
 
 from helpers import zoo
 from helpers.asking import predict
-from heta_lens import METHODS
+from heta_lens import METHODS, Heta, Method
 
 BRIEF = {"think": ".", "conclude": " is", "entail": "{explanation}{claim}"}
 RANDOM: list[tuple[str, dict[str, Any]]] = [
@@ -44,3 +44,21 @@ def test_a_method_knows_whether_a_seed_changes_its_scores(method: str, options: 
 def test_methods_without_a_seed_are_not_random() -> None:
     for name, method in METHODS.items():
         assert method().random in (False, "seed" in {field.name for field in fields(method)}), name
+
+
+@pytest.mark.parametrize(
+    ("method", "same"),
+    [
+        (Heta.preset("recommended"), True),
+        (Heta(variant="transition_only"), True),
+        (Heta(probes=1), False),
+        (METHODS["leave_one_out"](), True),
+        (METHODS["leave_one_out"](effect="log_prob"), False),
+        (METHODS["recency"](), True),
+    ],
+)
+def test_scores_that_are_the_same_for_every_target_say_so(method: Method, same: bool) -> None:
+    model = zoo.bridge("gpt2")
+    first, second = (method(predict(model, zoo.prompt(model, 5), target)) for target in (6, 7))
+    assert torch.equal(first.scores, second.scores) == same
+    assert ("these scores are the same for every target" in first.notes) == same

@@ -97,13 +97,14 @@ def test_the_switches_change_what_is_shown(tmp_path: Path) -> None:
 
 def test_the_table_can_be_sorted_and_shows_all(tmp_path: Path) -> None:
     script = """const column = at => $$(`tbody td:nth-child(${at})`).map(cell => cell.textContent);
-      const ranks = column(1); $$("th button")[1].click(); const positions = column(2);
+      const scores = column(5).map(parseFloat); $$("th button")[1].click(); const positions = column(2);
       $$("th button")[1].click(); const back = column(2);
       $(".more > button").click();
       const sorted = $("th:nth-child(2)").getAttribute("aria-sort");
-      return { ranks, positions, back, all: column(2).length, sorted };"""
+      return { scores, positions, back, all: column(2).length, sorted };"""
     shown = run(views()["one"].page, script, tmp_path)
-    assert shown["ranks"] == [str(rank) for rank in range(1, 21)]
+    sizes = [abs(score) for score in shown["scores"]]
+    assert sizes == sorted(sizes, reverse=True) and min(shown["scores"]) < 0, "what is large against the target, too"
     assert shown["positions"] == [str(place) for place in range(20)] and shown["back"][0] == "39"
     assert shown["all"] == 40 and shown["sorted"] == "descending"
 

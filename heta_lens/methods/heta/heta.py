@@ -96,6 +96,11 @@ class Heta(HetaOptions, Method):
     signed: ClassVar[bool] = False
     target_agnostic: ClassVar[bool] = False
 
+    @property
+    def ignores_target(self) -> bool:
+        """Whether only the gate and the information count, which are about the whole prediction."""
+        return self.estimator is None
+
     @classmethod
     def preset(cls, name: str, **changes: Any) -> "Heta":
         """The ``paper``'s reading (the default), that of the authors' ``released`` code, or what is ``recommended``."""

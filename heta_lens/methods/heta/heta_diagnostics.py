@@ -6,6 +6,7 @@ from typing import Any
 from heta_lens._util.caller_warnings import warn
 from heta_lens._util.target_kinds import kind_of
 from heta_lens.attribution import Attribution
+from heta_lens.methods.base import target_agnostic_note
 from heta_lens.methods.heta.additivity import envelope
 from heta_lens.methods.heta.heta_options import HetaOptions
 from heta_lens.methods.heta.information import Information
@@ -30,6 +31,7 @@ def score_facts(
         "unused_options": options.unused_options,
         "additivity_gap": abs(float(score.sum()) - whole_drop),
         **_masking_facts(options, prediction, parts, information),
+        **({} if options.estimator is not None else {"note": target_agnostic_note(prediction)}),
     }
 
 

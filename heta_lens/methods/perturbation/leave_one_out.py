@@ -5,7 +5,6 @@ from functools import partial
 from typing import ClassVar, Literal
 
 from heta_lens._util.divergence import DIVERGENCES
-from heta_lens._util.target_kinds import kind_of
 from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Scores
 from heta_lens.methods.heta.segments import masked_information, whole_segment
@@ -31,6 +30,10 @@ class LeaveOneOut(WithMask, WithBatch):
     def directed(self) -> bool:
         return self.effect == "log_prob"
 
+    @property
+    def ignores_target(self) -> bool:
+        return self.effect == "kl"
+
     def work(self, prediction: Prediction) -> dict[str, int]:
         return {"forwards": len(prediction)}
 
@@ -45,6 +48,4 @@ class LeaveOneOut(WithMask, WithBatch):
         )
         if self.effect == "log_prob":
             return Scores(information.drop[0])
-        kind = kind_of(prediction.target)
-        note = f"the divergence is about the whole next-token distribution, not about the {kind}"
-        return Scores(information.divergence[0], {} if kind == "token" else {"note": note})
+        return Scores(information.divergence[0])
