@@ -35,7 +35,7 @@ def test_one_weight_gives_one_head(build: Any) -> None:
     with prediction.running():
         assert relative(found.scores, attended(prediction)[1, 2]) < 1e-12
     assert relative(At2(weights=-2 * one, keep_bos=False)(prediction).scores, -2 * found.scores) < 1e-12
-    assert "note" not in found.diagnostics
+    assert "not fitted" not in found.diagnostics["note"]
 
 
 def test_a_file_is_read_and_one_of_another_model_refused(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_the_demo_model_has_its_own() -> None:
     prediction = predict(model, model.to_tokens("The key was put in the box by Leo."), " box")
     found = At2()(prediction)
     own = At2(weights=demo_weights().weights)(prediction)
-    assert torch.equal(found.scores, own.scores) and "note" not in found.diagnostics
+    assert torch.equal(found.scores, own.scores) and "not fitted" not in found.diagnostics["note"]
     assert prediction.begins == bool(found.scores[0] == 0)
 
 
