@@ -13,6 +13,7 @@ from heta_lens._util.options import check_at_least, check_choice
 from heta_lens.attribution import Attribution
 from heta_lens.plots.colours import BLUE, ORANGE
 from heta_lens.plots.figure_files import INK, NEEDED_BY, QUIET, drawable, looks, named, picture
+from heta_lens.plots.score_formula import score_terms
 from heta_lens.span_attribution import SpanAttribution
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ else:
 BarOrder: TypeAlias = Literal["score", "text"]
 
 WIDTH, ROW = 5.6, 0.2  # inches
-TERMS = {"curvature": ("beta", "#2f6f62"), "information": ("gamma", "#b9d9cf")}  # of Eq. 4: their weights and colours
+PART_COLOURS = {"curvature": "#2f6f62", "information": "#b9d9cf"}
 
 
 def bars(
@@ -106,25 +107,11 @@ def _bars(axes: Axes, attribution: Attribution, rows: Sequence[int], confidence:
 
 # -------------------------------------------------------------------------------------------------------------- parts
 def terms_of(attribution: Attribution) -> dict[str, Float[Tensor, "pos"]]:
-    """Eq. 4 before its sum, ``M β S`` and ``M γ I``, where the score is this sum and both count; or else nothing.
-
-    Balanced, S and I are divided by their sum or maximum over all tokens, which is lost where tokens are left out.
-    """
-    parts, options = attribution.parts, attribution.options
-    if not parts.keys() >= {"gate", *TERMS} or attribution.diagnostics.weak_parts:
+    """Eq. 4 before its sum, ``M β S`` and ``M γ I``, where the score is this sum and both count; or else nothing."""
+    terms = score_terms(attribution) or []
+    if len(terms) < len(PART_COLOURS) or attribution.diagnostics.weak_parts:
         return {}
-    terms = {
-        name: parts["gate"] * options.get(weight, 0.0) * _scaled(parts[name], options.get("balance"))
-        for name, (weight, _) in TERMS.items()
-    }
-    whole = torch.stack([*terms.values()]).sum(0)
-    close = (whole - attribution.scores).abs().max() <= 1e-4 * attribution.scores.abs().max()
-    return terms if bool(close) else {}
-
-
-def _scaled(part: Float[Tensor, "pos"], balance: str | None) -> Float[Tensor, "pos"]:
-    divisors = {"sum": part.sum(), "max": part.max()}
-    return part / (divisors.get(balance or "", 1.0) or 1.0)
+    return {term.part: term.of(attribution.parts) for term in terms}
 
 
 def _shares(axes: Axes, terms: dict[str, Float[Tensor, "pos"]], rows: Sequence[int]) -> None:
@@ -133,7 +120,7 @@ def _shares(axes: Axes, terms: dict[str, Float[Tensor, "pos"]], rows: Sequence[i
     left = [0.0] * len(rows)
     for name, term in terms.items():
         shares = (term / whole.where(whole != 0, 1.0))[rows].tolist()
-        axes.barh(range(len(rows)), shares, left=left, height=0.7, color=TERMS[name][1], label=name)
+        axes.barh(range(len(rows)), shares, left=left, height=0.7, color=PART_COLOURS[name], label=name)
         left = [start + share for start, share in zip(left, shares, strict=True)]
     axes.set_xlim(0, 1)
     axes.set_xticks([0, 0.5, 1], ["0", "50%", "100%"])

@@ -1,12 +1,9 @@
 """Scores as colours: white at 0, deeper with size, blue above and orange below."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
-
-from heta_lens.attribution import Attribution
 
 
 class Shade(NamedTuple):
@@ -19,34 +16,17 @@ class Shade(NamedTuple):
         return f"rgb({self.red},{self.green},{self.blue})"
 
 
-class Coloured(NamedTuple):
-    """A token with its value, and the colour of that."""
-
-    text: str
-    position: int
-    value: float
-    shade: Shade
-
-
-WHITE, BLUE, ORANGE = Shade(255, 255, 255), Shade(33, 113, 217), Shade(225, 105, 20)
+WHITE, BLUE, ORANGE = Shade(255, 255, 255), Shade(33, 113, 217), Shade(201, 84, 10)
 
 
 def shades(values: Float[Tensor, "pos"]) -> list[Shade]:
-    depths = (values / deepest(values)).clamp(-1, 1).tolist()
-    return [_between(WHITE, BLUE if depth > 0 else ORANGE, abs(depth)) for depth in depths]
+    return [shade_of(depth) for depth in (values / deepest(values)).clamp(-1, 1).tolist()]
 
 
-def coloured(tokens: Sequence[str], positions: Sequence[int], values: Float[Tensor, "pos"]) -> list[Coloured]:
-    return [Coloured(*row) for row in zip(tokens, positions, values.tolist(), shades(values), strict=True)]
-
-
-def _between(start: Shade, stop: Shade, share: float) -> Shade:
-    return Shade(*(round(a + (b - a) * share) for a, b in zip(start, stop, strict=True)))
-
-
-def strips(attribution: Attribution) -> dict[str, Float[Tensor, "pos"]]:
-    """What there is to colour: the score, and the parts it is made of."""
-    return {"score": attribution.scores, **attribution.parts}
+def shade_of(depth: float) -> Shade:
+    """The colour of a depth from -1 to 1."""
+    deep = BLUE if depth > 0 else ORANGE
+    return Shade(*(round(start + (stop - start) * abs(depth)) for start, stop in zip(WHITE, deep, strict=True)))
 
 
 def deepest(values: Float[Tensor, "pos"]) -> float:

@@ -1,6 +1,7 @@
 /** A table of numbers on a canvas that stays in view while its box scrolls: only what is visible is drawn. */
 const heat = (box, { rows, columns, value, deepest, point, pick }) => {
-  const size = 15, ratio = window.devicePixelRatio || 1, colour = getComputedStyle(box).color;
+  const size = 15, ratio = window.devicePixelRatio || 1, style = getComputedStyle(box), colour = style.color;
+  const [above, below] = ["--pos", "--neg"].map(name => style.getPropertyValue(name));
   const longest = names => Math.min(16, Math.max(...names.map(name => name.length)));
   const left = 7 * longest(rows) + 14, top = 7 * longest(columns) + 14;
   const canvas = document.createElement("canvas"), sheet = document.createElement("div"), pen = canvas.getContext("2d");
@@ -24,7 +25,7 @@ const heat = (box, { rows, columns, value, deepest, point, pick }) => {
     pen.clip();
     for (const row of down) for (const column of across) {
       const number = value(row, column), depth = Math.min(1, Math.abs(number) / deepest(row));
-      pen.fillStyle = number < 0 ? `rgb(201 84 10 / ${depth})` : `rgb(33 113 217 / ${depth})`;
+      pen.fillStyle = `rgb(${number < 0 ? below : above} / ${.8 * depth})`;
       pen.fillRect(x(column), y(row), size - 1, size - 1);
     }
     pen.restore();

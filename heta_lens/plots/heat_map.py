@@ -42,6 +42,8 @@ def heat(
         "plots/heat_map.html",
         title=title,
         notes=notes,
+        above=BLUE,
+        below=ORANGE,
         scale=_scale(flat),
         beyond=bool((flat.abs() > deepest(flat)).any()),
         **{"parts": [], "lines": [], "columns": columns, "positions": positions, "data": "", "script": "", **table},
@@ -67,8 +69,8 @@ def _written(
 def _cells(columns: Sequence[str], line: Sequence[float], most: float) -> Iterator[tuple[str, float, str]]:
     """Each column's name, value and colour, which lets the page's own through."""
     for column, value in zip(columns, line, strict=True):
-        red, green, blue = ORANGE if value < 0 else BLUE
-        yield column, value, f"rgb({red} {green} {blue}/{min(1.0, abs(value) / most):.2f})"
+        sign = "--neg" if value < 0 else "--pos"
+        yield column, value, f"rgb(var({sign})/{min(1.0, abs(value) / most):.2f})"
 
 
 def _drawn(rows: Sequence[str], columns: Sequence[str], values: Float[Tensor, "cell"]) -> Mapping[str, Any]:

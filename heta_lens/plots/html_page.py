@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heta_lens._util.html_view import View, html_from
 from heta_lens.attribution import Attribution
-from heta_lens.plots.colours import deepest
+from heta_lens.plots.colours import BLUE, ORANGE, deepest
 from heta_lens.plots.token_cells import Cell, cells, runs
 from heta_lens.plots.view_data import Shown, embedded, page_data, shown
 from heta_lens.plots.view_exports import exports
@@ -93,6 +93,8 @@ def fragment(
         first=values[0].name,
         blocks=[*_blocks(attribution, own, values[0].values, marked)],
         data=_safe(text),
+        above=BLUE,
+        below=ORANGE,
         css=_safe(_source("view.css")),
         script=_safe(_source("view.js").replace("//: heat.js", _source("heat.js"))),
     )

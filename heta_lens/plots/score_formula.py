@@ -26,21 +26,39 @@ class Term(NamedTuple):
         weight = "" if self.weight == 1 else f"{self.weight:.4g} × "
         return f"{weight}{self.part}" + ("" if self.divisor is None else f" / {self.divisor:.4g}")
 
+    def of(self, parts: Mapping[str, Float[Tensor, "pos"]]) -> Float[Tensor, "pos"]:
+        """What it adds to the score, the gate included."""
+        return parts["gate"].double() * self.weight * parts[self.part].double() / (self.divisor or 1)
+
 
 def score_formula(attribution: Attribution) -> str:
     """``score = gate × (0.5 × curvature + 0.5 × information)``; empty where the parts do not give the scores."""
+    balance, terms = attribution.options.get("balance"), score_terms(attribution)
+    if _divided(attribution) and attribution.diagnostics.left_out:
+        return f"the score divides each part by its {balance} over the whole context, of which tokens are left out here"
+    if terms is None:
+        return ""
+    why = f", where balance={balance!r} divides each part by its {balance}"
+    return _in_words(terms) + (why if _divided(attribution) else "")
+
+
+def score_terms(attribution: Attribution) -> list[Term] | None:
+    """What is added up to the score; nothing, if it is the gate alone. None, where the parts do not give the scores."""
     parts, balance = attribution.parts, attribution.options.get("balance")
     if "gate" not in parts or not parts.keys() <= {"gate", *WEIGHTS}:
-        return ""
-    divided = isinstance(balance, str) and balance in DIVISORS and len(parts) > 1
-    if divided and attribution.diagnostics.left_out:
-        return f"the score divides each part by its {balance} over the whole context, of which tokens are left out here"
+        return None
     given = {name: attribution.options.get(option) for name, option in WEIGHTS.items()}
     for weights in (given, {}):  # of variants with one part, whose weight is 1
         terms = [_term(name, parts[name], weights.get(name), balance) for name in WEIGHTS if name in parts]
         if _gives_scores(attribution, terms):
-            return _in_words(terms) + (f", where balance={balance!r} divides each part by its {balance}" * divided)
-    return ""
+            return terms
+    return None
+
+
+def _divided(attribution: Attribution) -> bool:
+    """Whether parts are divided before they are added."""
+    parts = attribution.parts.keys()
+    return attribution.options.get("balance") in DIVISORS and len(parts) > 1 and parts <= {"gate", *WEIGHTS}
 
 
 def _term(name: str, part: Float[Tensor, "pos"], weight: object, balance: object) -> Term:
@@ -51,15 +69,9 @@ def _term(name: str, part: Float[Tensor, "pos"], weight: object, balance: object
 
 def _gives_scores(attribution: Attribution, terms: Sequence[Term]) -> bool:
     """Whether the formula is true of these numbers."""
-    made, scores = _sum(attribution.parts, terms), attribution.scores.double()
+    parts, scores = attribution.parts, attribution.scores.double()
+    made = torch.stack([term.of(parts) for term in terms]).sum(0) if terms else parts["gate"].double()
     return bool(((made - scores).abs() <= CLOSE * scores.abs().max()).all())
-
-
-def _sum(parts: Mapping[str, Float[Tensor, "pos"]], terms: Sequence[Term]) -> Float[Tensor, "pos"]:
-    gate = parts["gate"].double()
-    if not terms:
-        return gate
-    return gate * sum(term.weight * parts[term.part].double() / (term.divisor or 1) for term in terms)
 
 
 def _in_words(terms: Sequence[Term]) -> str:

@@ -8,7 +8,7 @@ are used that are far apart in the usual palettes. Without colours, brackets say
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from heta_lens.plots.colours import BLUE, ORANGE, WHITE, Shade
+from heta_lens.plots.colours import Shade, shade_of
 
 STRONG, MIDDLE = 0.5, 0.25  # the depths from which there are marks, where there are only two of them
 BRACKETS, UNDERLINES = ("[]", "{}", "<>", "⟦⟧"), ("_", "~", "‗")
@@ -27,8 +27,7 @@ Looks: TypeAlias = Callable[[float], Look]
 
 
 def truecolour(depth: float) -> Look:
-    deepest = BLUE if depth > 0 else ORANGE
-    shade = Shade(*(round(a + (b - a) * abs(depth)) for a, b in zip(WHITE, deepest, strict=True)))
+    shade = shade_of(depth)
     return Look(f"{_ink(shade)} on {shade.css}")
 
 

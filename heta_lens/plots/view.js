@@ -126,6 +126,7 @@
       result.view.values.forEach((value, row) => sizes[+(of[row] === message)] += Math.abs(value));
       const share = sizes[1] / (sizes[0] + sizes[1] || 1);
       head.children[1].style.setProperty("--w", share);
+      head.children[1].classList.toggle("n", result.view.values.reduce((sum, value, row) => sum + (of[row] === message) * value, 0) < 0);
       head.children[2].textContent = percent(share);
     }));
     scale(results);
