@@ -3,13 +3,16 @@
 import webbrowser
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from html import escape
+from importlib.resources import files
 from os import PathLike
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from heta_lens._util.file_writing import write_atomically
 from heta_lens._util.printable_text import legible
@@ -29,6 +32,19 @@ _TEMPLATES.filters["legible"] = legible
 def html_from(template: str, **values: Any) -> str:
     """HTML from a template of this package, given by its path there; texts among the values are escaped."""
     return _TEMPLATES.get_template(template).render(values)
+
+
+@cache
+def source(path: str) -> Markup:
+    """A script or style sheet of this package, given by its path there, without indentation: pages embed it.
+
+    A line ``//: name`` of a script stands for the file of that name beside it.
+    """
+    file = files("heta_lens").joinpath(path)
+    lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    folder = path.rpartition("/")[0]
+    included = [source(f"{folder}/{line.removeprefix('//: ')}") if line.startswith("//: ") else line for line in lines]
+    return Markup("\n".join(included))
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,5 +90,5 @@ class View:
             return write_atomically(path, self.page)
         if suffix not in self.exports:
             kinds = ", ".join([".html", *self.exports])
-            raise ValueError(f"{path} is not named as anything this view can be saved as: give a name in {kinds}")
+            raise ValueError(f"a view cannot be saved as {str(path)!r}: give it a name that ends in one of {kinds}")
         return write_atomically(path, self.exports[suffix]())

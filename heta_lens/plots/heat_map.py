@@ -1,8 +1,6 @@
 """A table of numbers as a heat map that needs nothing else: plain HTML, and if it is large a canvas; no network."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from importlib.resources import files
 from math import ceil
 from typing import Any
 
@@ -11,7 +9,7 @@ from jaxtyping import Float
 from markupsafe import Markup
 from torch import Tensor
 
-from heta_lens._util.html_view import View, html_from
+from heta_lens._util.html_view import View, html_from, source
 from heta_lens._util.printable_text import single_line
 from heta_lens.plots.colours import BLUE, ORANGE, Shade, deepest
 from heta_lens.plots.view_data import embedded, packed
@@ -37,7 +35,7 @@ def heat(
         value = float(values[row, column])
         raise ValueError(f"{rows[row]!r}, {columns[column]!r} is {value}, which has no colour: leave it out, or put 0")
     flat = rearrange(values, "row column -> (row column)")
-    table = _drawn(rows, columns, flat) if len(flat) > MANY else _written(rows, columns, values, positions)
+    table = _drawn(rows, columns, flat, positions) if len(flat) > MANY else _written(rows, columns, values, positions)
     fragment = html_from(
         "plots/heat_map.html",
         title=title,
@@ -73,19 +71,14 @@ def _cells(columns: Sequence[str], line: Sequence[float], most: float) -> Iterat
         yield column, value, f"rgb(var({sign})/{min(1.0, abs(value) / most):.2f})"
 
 
-def _drawn(rows: Sequence[str], columns: Sequence[str], values: Float[Tensor, "cell"]) -> Mapping[str, Any]:
+def _drawn(
+    rows: Sequence[str], columns: Sequence[str], values: Float[Tensor, "cell"], positions: Sequence[int]
+) -> Mapping[str, Any]:
     """Cells as numbers, for a script that draws what is in view."""
     names = {"rows": [*map(single_line, rows)], "columns": [*map(single_line, columns)]}
     data = {**names, "deepest": deepest(values), "values": packed(values.detach().cpu().float())}
-    return {"data": Markup(embedded(data)), "script": Markup(_script())}
-
-
-@cache
-def _script() -> str:
-    heat, table = (
-        files("heta_lens.plots").joinpath(name).read_text(encoding="utf-8") for name in ("heat.js", "table.js")
-    )
-    return table.replace("//: heat.js", heat)
+    own = embedded({**data, "positions": [*positions]})
+    return {"data": Markup(own), "script": source("plots/table.js"), "positions": []}
 
 
 def _scale(values: Float[Tensor, "cell"]) -> dict[float, Shade]:

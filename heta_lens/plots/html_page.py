@@ -1,16 +1,14 @@
 """An attribution as a page that needs nothing else: tokens in colour, switches and a table; no network."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cache
-from hashlib import sha1
-from importlib.resources import files
 from itertools import groupby
 from typing import Any, NamedTuple
 
 from jaxtyping import Float
+from markupsafe import Markup
 from torch import Tensor
 
-from heta_lens._util.html_view import View, html_from
+from heta_lens._util.html_view import View, html_from, source
 from heta_lens.attribution import Attribution
 from heta_lens.plots.colours import BLUE, ORANGE, deepest
 from heta_lens.plots.token_cells import Cell, cells, runs
@@ -20,9 +18,9 @@ from heta_lens.plots.whole_span import matrix, span_values, whole_text
 from heta_lens.span_attribution import SpanAttribution
 
 HINTS = (
-    "Point at a token, or use the arrow keys; a click or Enter pins it, Escape lets it go.",
-    "Framed are the targets. Click one to see what made it, or choose “what it feeds” and click any token; click "
-    "it again to see all targets together.",
+    "Point at a token, or use the arrow keys. A click or Enter pins it, Escape unpins it.",
+    "Targets are outlined. Click a target to see which tokens it depends on, or choose “the targets of a source” and "
+    "click any token to see which targets it influences. Escape shows all targets together.",
 )
 """Of one target, and of a span."""
 
@@ -30,6 +28,7 @@ HINTS = (
 class Chip(NamedTuple):
     """A cell with its colour before any script runs."""
 
+    gap: bool
     before: str
     text: str
     breaks: int
@@ -83,20 +82,18 @@ def fragment(
     """The tokens of an attribution coloured by the first of some values, and all that the script needs."""
     own = cells(attribution)
     data = {**page_data(attribution, own, values, marked), **more}
-    text = embedded(data)
     return html_from(
         "plots/view.html",
-        key=sha1(text.encode()).hexdigest()[:8],
         title=title,
         notes=notes,
         lines=data.get("compare", False),
         first=values[0].name,
         blocks=[*_blocks(attribution, own, values[0].values, marked)],
-        data=_safe(text),
+        data=Markup(embedded(data)),
         above=BLUE,
         below=ORANGE,
-        css=_safe(_source("view.css")),
-        script=_safe(_source("view.js").replace("//: heat.js", _source("heat.js"))),
+        css=source("plots/view.css"),
+        script=source("plots/view.js"),
     )
 
 
@@ -110,8 +107,8 @@ def _blocks(
         evidence = any(positions[row] in marked for row in cell.rows)
         return _chip(cell, values, most, evidence, template[cell.rows[0]])
 
-    for message, some in groupby(own, lambda cell: owners[cell.rows[0]]):
-        chips = [(right_to_left, [*map(chip, run)]) for right_to_left, run in runs([*some])]
+    for message, members in groupby(own, lambda cell: owners[cell.rows[0]]):
+        chips = [(right_to_left, [*map(chip, run)]) for right_to_left, run in runs([*members])]
         role = "" if attribution.messages is None or message < 0 else attribution.messages.roles[message]
         yield Block(role, message, chips)
 
@@ -131,15 +128,6 @@ def _chip(cell: Cell, values: Float[Tensor, "pos"], most: float, evidence: bool,
     value = float(values[cell.rows.start : cell.rows.stop].sum())
     depth = min(1.0, abs(value) / most)
     kind = " ".join(letter for letter, true in (("n", value < 0), ("e", evidence), ("g", template)) if true)
-    return Chip(cell.before, cell.text, cell.breaks, kind, f"{depth:.2f}".lstrip("0") if depth >= 0.005 else "")
-
-
-@cache
-def _source(name: str) -> str:
-    return files("heta_lens.plots").joinpath(name).read_text(encoding="utf-8")
-
-
-def _safe(text: str) -> Any:
-    from markupsafe import Markup
-
-    return Markup(text)
+    return Chip(
+        cell.gap, cell.before, cell.text, cell.breaks, kind, f"{depth:.2f}".lstrip("0") if depth >= 0.005 else ""
+    )

@@ -16,8 +16,10 @@ class Cell(NamedTuple):
 
     rows: range
     """Which tokens of the attribution."""
+    gap: bool
+    """Whether tokens before it were left out."""
     before: str
-    """White space before it, which has no colour; an ellipsis where tokens were left out."""
+    """White space before it, which has no colour."""
     text: str
     breaks: int
     """How many lines end after it."""
@@ -39,11 +41,10 @@ def _cell(attribution: Attribution, rows: range, spans: Sequence[Sequence[int]],
     (start, _), stop = spans[first], max(spans[row][1] for row in rows)
     written = attribution.text[start:stop] or "".join(attribution.tokens[row] for row in rows)
     text = written.lstrip(" ") or written
-    before = "" if first == 0 else attribution.text[spans[first - 1][1] : start]
-    if first and positions[first] > positions[first - 1] + 1:
-        before = " … "
+    gap = first > 0 and positions[first] > positions[first - 1] + 1
+    before = "" if first == 0 or gap else attribution.text[spans[first - 1][1] : start]
     space = before + written[: len(written) - len(text)]
-    return Cell(rows, legible(space, keep="\n"), visible(text) or "∅", text.count("\n"))
+    return Cell(rows, gap, legible(space, keep="\n"), visible(text) or "∅", text.count("\n"))
 
 
 def runs(cells: Sequence[Cell]) -> Iterator[tuple[bool, list[Cell]]]:

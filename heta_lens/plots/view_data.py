@@ -15,10 +15,10 @@ from heta_lens.grouped_scores import Scored, ScoredMessage
 from heta_lens.plots.score_formula import score_formula
 from heta_lens.plots.token_cells import Cell
 
-WHAT = {
+MEANINGS = {
     "score": "how much each token mattered",
-    "gate": "how much of what the last position reads came from here (M)",
-    "curvature": "how strongly the prediction bends with this embedding (S)",
+    "gate": "the share of the attention-weighted value flow that comes from this token (M)",
+    "curvature": "how strongly the second derivatives of the prediction depend on this embedding (S)",
     "information": "how far the prediction moves when this embedding is masked, in nats (I)",
 }
 
@@ -35,9 +35,9 @@ class Shown(NamedTuple):
 def shown(attribution: Attribution) -> list[Shown]:
     """The scores, and the parts that they are made of, with their standard errors."""
     errors = attribution.standard_errors
-    parts = [Shown(name, part, errors.get(name), WHAT.get(name, "")) for name, part in attribution.parts.items()]
+    parts = [Shown(name, part, errors.get(name), MEANINGS.get(name, "")) for name, part in attribution.parts.items()]
     signs = "blue speaks for the target, orange against it" if attribution.signed else ""
-    what = "; ".join(filter(None, [WHAT["score"], signs, score_formula(attribution)]))
+    what = "; ".join(filter(None, [MEANINGS["score"], signs, score_formula(attribution)]))
     return [Shown("score", attribution.scores, errors.get("scores"), what), *parts]
 
 
@@ -73,7 +73,7 @@ def units(attribution: Attribution) -> dict[str, dict[str, Any]]:
     if attribution.messages is not None:
         groups["messages"] = attribution.by_message()
     row_at = {position: row for row, position in enumerate(attribution.positions.tolist())}
-    return {name: _unit(group, row_at) for name, group in groups.items() if len(group) > 1}
+    return {name: _unit(group, row_at) for name, group in groups.items() if name == "messages" or len(group) > 1}
 
 
 def _unit(group: Sequence[Scored | ScoredMessage], row_at: Mapping[int, int]) -> dict[str, Any]:

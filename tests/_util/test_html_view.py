@@ -35,7 +35,7 @@ def test_a_saved_page_is_complete(tmp_path: Path):
 @pytest.mark.parametrize("name", ["x.png", "x", "x.pdf", "x.html.png", ".html"])
 def test_a_view_is_not_written_under_the_name_of_something_else(name: str, tmp_path: Path):
     shown = View("title", "<p>", {".csv": lambda: "a,b"})
-    with pytest.raises(ValueError, match=r"is not named as anything.*give a name in \.html, \.csv"):
+    with pytest.raises(ValueError, match=r"cannot be saved as .*ends in one of \.html, \.csv"):
         shown.save(tmp_path / name)
     assert not [*tmp_path.iterdir()]
 

@@ -25,7 +25,8 @@ const $ = name => document.querySelector(name), $$ = name => [...document.queryS
 const chips = () => $$(".strip b"), tip = () => $(".tip").textContent;
 const point = element => element.dispatchEvent(new MouseEvent("mouseover", { bubbles: true }));
 const choose = (at, value) => { const list = $$(".bar select")[at]; list.value = value; list.onchange(); };
-const press = key => $(".strip").dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+const press = (key, more = {}) => document.activeElement.dispatchEvent(
+  new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true, ...more }));
 const depth = chip => +getComputedStyle(chip).getPropertyValue("--a");
 const channels = colour => colour.match(/[\\d.]+/g).map(Number);
 const over = ([r, g, b, a = 1], under) => [r, g, b].map((part, at) => part * a + under[at] * (1 - a));

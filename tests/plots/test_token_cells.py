@@ -38,7 +38,7 @@ def test_pieces_of_one_character_are_one_cell() -> None:
 
 def test_tokens_that_were_left_out_leave_an_ellipsis() -> None:
     made = written(["a", " b", " c", " d"]).without([1, 2])
-    assert [(cell.before, cell.text) for cell in cells(made)] == [("", "a"), (" …  ", "d")]
+    assert [(cell.gap, cell.before, cell.text) for cell in cells(made)] == [(False, "", "a"), (True, " ", "d")]
 
 
 def test_words_that_are_read_from_the_right_stay_together_with_what_is_between_them() -> None:

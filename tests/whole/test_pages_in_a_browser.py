@@ -12,6 +12,7 @@ from helpers.attributions import of_chat
 from helpers.browser import DARK, needs_browser, run
 from helpers.pages import chips, written
 from heta_lens import plots
+from heta_lens._util.chat_messages import Messages
 from heta_lens._util.html_view import View
 from heta_lens.span_attribution import SpanAttribution
 
@@ -68,16 +69,19 @@ def test_tokens_are_in_order_and_no_token_is_without_a_mark(tmp_path: Path) -> N
 
 def test_pointing_says_what_a_token_has_and_a_click_keeps_it(tmp_path: Path) -> None:
     script = """const all = chips();
+      $(".strip").focus();
       point(all[4]); const pointed = tip();
       all[4].click(); point(all[5]); const kept = tip();
       press("Escape"); const gone = tip();
       press("ArrowRight"); const first = tip(); press("End"); const last = tip(); press("Enter"); point(all[2]);
-      return { pointed, kept, gone, first, last, held: tip(), marked: $$(".now").length };"""
+      const browsers = press("ArrowLeft", { altKey: true });
+      return { browsers, pointed, kept, gone, first, last, held: tip(), marked: $$(".now").length };"""
     said = run(views()["one"].page, script, tmp_path)
     assert said["pointed"].startswith("“ w4” · position 4 · score 2 ± 0.2 (") and said["pointed"].endswith("evidence")
     assert "gate 2" in said["pointed"] and "information" in said["pointed"] and said["kept"] == said["pointed"]
     assert said["gone"].startswith("Point at") and said["first"].startswith("“ w0”")
     assert said["last"].startswith("“ w39”") and said["held"] == said["last"] and said["marked"] == 1
+    assert said["browsers"], "keys that the browser has a use for are left to it"
 
 
 def test_the_switches_change_what_is_shown(tmp_path: Path) -> None:
@@ -88,11 +92,13 @@ def test_the_switches_change_what_is_shown(tmp_path: Path) -> None:
       const together = new Set(chips().map(depth)).size;
       choose(1, "tokens");
       const box = $(".bar input"); box.checked = true; box.onchange();
-      return { before, other, strips, together, hidden: depth(chips()[0]), scale: $(".scale").textContent };"""
+      return { before, other, strips, together, hidden: depth(chips()[0]), scale: $(".scale").textContent,
+        said: (point(chips()[0]), tip()) };"""
     shown = run(views()["one"].page, script, tmp_path)
     assert shown["before"] != shown["other"] and shown["other"][0] == pytest.approx(0.5)
     assert shown["strips"] == 3 and shown["together"] == 2
-    assert shown["hidden"] == 0 and "hidden: 2.8 %" in shown["scale"]
+    assert shown["said"].startswith("“ w0” · position 0 · score -2 ± 0.2 (2.8%, rank –)")
+    assert shown["said"].endswith("hidden") and shown["hidden"] == 0 and "hidden: 2.8%" in shown["scale"]
 
 
 def test_the_table_can_be_sorted_and_shows_all(tmp_path: Path) -> None:
@@ -114,24 +120,85 @@ def test_a_comparison_has_a_strip_for_each_and_differences_of_ranks(tmp_path: Pa
       return { strips: $$(".strip").length, heads: $$("th").map(head => head.textContent), tip: tip(),
         marked: $$(".now").length, first: $$("tbody tr:first-child td").map(cell => cell.textContent) };"""
     shown = run(views()["comparison"].page, script, tmp_path)
-    assert shown["strips"] == shown["marked"] == 2 and "rank (against heta)" in shown["heads"]
+    assert (
+        shown["strips"] == shown["marked"] == 2
+        and "rank (change from heta)" in shown["heads"]
+        and "lime, share" in shown["heads"]
+    )
     assert "heta -2" in shown["tip"] and "lime 2" in shown["tip"]
     assert shown["first"][0] == "1" and shown["first"][-1].endswith(")")
 
 
 def test_a_target_shows_what_made_it_and_a_source_what_it_feeds(tmp_path: Path) -> None:
     script = """const all = chips().map(depth);
-      chips()[38].click(); const target = chips().map(depth), made = tip();
+      $(".strip").focus(); chips()[38].click(); const target = chips().map(depth), made = tip();
       chips()[38].click(); const again = chips().map(depth);
       const feeds = $$(".bar select").length - 1; choose(feeds, "feeds"); chips()[1].click();
       return { all, target, again, fed: chips().map(depth), scale: $(".scale").textContent, made,
-        framed: $$(".t").length, canvas: $(".heat canvas").width };"""
+        focus: document.activeElement === $(".strip"), framed: $$(".t").length, canvas: $(".heat canvas").width };"""
     shown = run(views()["span"].page, script, tmp_path)
     assert shown["framed"] == 3 and shown["canvas"] > 100
     expected = torch.tensor([float((5 * row) % 38) for row in range(38)])
     torch.testing.assert_close(torch.tensor(shown["target"][:38]), expected / 37, rtol=0, atol=2e-3)
     assert shown["target"] != shown["all"] == shown["again"] and not any(shown["target"][38:])
-    assert [place for place, depth in enumerate(shown["fed"]) if depth] == [37, 38, 39] and "feeds" in shown["scale"]
+    assert [place for place, depth in enumerate(shown["fed"]) if depth] == [37, 38, 39]
+    assert "influence of “ w1”" in shown["scale"] and "scores for “ w38” 0 (" in shown["made"] and shown["focus"]
+
+
+def test_targets_that_write_one_character_together_are_one(tmp_path: Path) -> None:
+    tokens, offsets = ["a", "b", "c", "d"], torch.tensor([[0, 1], [1, 2], [1, 2], [1, 2]])
+    steps = tuple(
+        written(tokens[:length], [float(length)] * length, text="a😀", offsets=offsets[:length]) for length in (2, 3)
+    )
+    last = replace(steps[1], offsets=offsets[:3])
+    view = plots.page(SpanAttribution((steps[0], last), ("a", "b", "c", "")))
+    script = """chips()[1].click(); const picked = tip();
+      choose($$(".bar select").length - 1, "feeds"); chips()[0].click();
+      return { chips: chips().length, framed: $$(".t").map(chip => chip.textContent), picked, fed: tip() };"""
+    shown = run(view.page, script, tmp_path)
+    assert "😀" in shown["framed"] and "scores for “😀”" in shown["picked"] and "influence of “a”" in shown["fed"]
+
+
+def test_a_pick_among_several_strips_shows_one(tmp_path: Path) -> None:
+    steps = [written([f" w{at}" for at in range(length)]) for length in (4, 5, 6)]
+    span = SpanAttribution((steps[2],), tuple(f" w{at}" for at in range(7)), (steps[0], steps[1]))
+    script = """choose(0, "all"); const before = $$(".strip").length;
+      chips()[6].click(); const scale = $(".scales").textContent, chosen = $(".bar select").value;
+      $(".strip").focus(); press("Escape");
+      return { before, after: $$(".strip").length, scale, chosen, last: $(".scales").textContent };"""
+    shown = run(plots.page(span).page, script, tmp_path)
+    assert (shown["before"], shown["after"], shown["chosen"]) == (2, 1, "0")
+    assert shown["scale"].startswith("scores for “ w6”") and shown["last"].startswith("through the reasoning")
+
+
+def test_a_chat_of_one_message_works_without_its_template(tmp_path: Path) -> None:
+    messages = Messages(("user",), torch.tensor([[0, 1, 3]]), torch.tensor([-1, 0, 0]))
+    made = written(["a", "b", "c"], messages=messages).without(template=True)
+    script = "return [$('.role').textContent, $$('tbody tr').length, chips().map(chip => chip.textContent)];"
+    for view in (plots.page(made), plots.messages(made)):
+        head, rows, tokens = run(view.page, script, tmp_path)
+        assert (
+            head == "user100.0%"
+            and rows == (2 if view.fragment == plots.page(made).fragment else 1)
+            and tokens == ["b", "c"]
+        )
+
+
+def test_columns_of_one_name_are_sorted_each_by_itself(tmp_path: Path) -> None:
+    made = written(["a", " b", " c"], [3.0, 2.0, 1.0])
+    view = plots.page(replace(made, parts={"share": torch.tensor([5.0, 7.0, 6.0])}))
+    script = """const column = at => $$(`tbody td:nth-child(${at})`).map(cell => cell.textContent.trim());
+      $$("th button")[5].click(); const part = column(6); $$("th button")[3].click();
+      return { part, share: column(1), arrows: $$("th").filter(head => /[▾▴]/.test(head.textContent)).length };"""
+    shown = run(view.page, script, tmp_path)
+    assert shown == {"part": ["7", "6", "5"], "share": ["1", "2", "3"], "arrows": 1}
+
+
+def test_two_views_on_one_page_do_not_disturb_each_other(tmp_path: Path) -> None:
+    page = views()["one"].page + views()["comparison"].fragment + views()["one"].fragment
+    script = """chips()[3].click();
+      return [$$(".heta-view.live").length, $$(".heta-view").map(view => view.querySelectorAll(".now").length)];"""
+    assert run(page, script, tmp_path) == [3, [1, 0, 0]]
 
 
 @pytest.mark.parametrize("targets", [0, 200])
