@@ -176,6 +176,11 @@ class Attribution(GroupedScores):
         return attribution_text.summary(self)
 
     @property
+    def summed(self) -> "Attribution":
+        """Itself; of a span, all of its targets together."""
+        return self
+
+    @property
     def title(self) -> str:
         """The question this answers, in one line."""
         from heta_lens.plots import attribution_text  # which imports this module

@@ -149,11 +149,20 @@ class SpanAttribution(GroupedScores):
         return cls(steps, value["tokens"], reasoning)
 
     def __repr__(self) -> str:
-        return "\n".join([repr(self.summed), *(_ways(self.hop_shares) if self.reasoning else [])])
+        return "\n".join([repr(self.summed), *self._ways])
 
     @property
     def title(self) -> str:
         return self.summed.title
+
+    @property
+    def notes(self) -> list[str]:
+        """How to read the scores, and on which ways they came through a reasoning."""
+        return [*self.summed.notes, *self._ways]
+
+    @property
+    def _ways(self) -> list[str]:
+        return _ways(self.hop_shares) if self.reasoning else []
 
     @cached_property
     def _hops(self) -> Hops:

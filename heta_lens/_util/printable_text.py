@@ -3,6 +3,8 @@
 import re
 import unicodedata
 
+from rich.cells import cell_len, set_cell_size
+
 JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"  # parts of emoji, and of words in several scripts
 REORDERING = {*map(chr, (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)))}
 MISPLACED = {*map(chr, (0xFEFF, *range(0x206A, 0x2070), *range(0xFFF9, 0xFFFC), *range(0xE0001, 0xE0080)))}
@@ -32,6 +34,11 @@ def legible(text: str, keep: str = "") -> str:
 def single_line(text: str) -> str:
     """The legible text for where a tab would break the layout: a title, or a cell of a table."""
     return legible(text).replace("\t", "→")
+
+
+def cut(line: str, width: int) -> str:
+    """The line, or as much of it as fits, with an ellipsis."""
+    return line if cell_len(line) <= width else set_cell_size(line, width - 1) + "…"
 
 
 def visible(token: str) -> str:

@@ -18,7 +18,7 @@ class Agreement(NamedTuple):
     @property
     def verdict(self) -> str:
         if isnan(self.correlation):
-            return "nothing to say: the scores or the effects are all equal"
+            return "undefined: the scores or the effects are all equal"
         if isnan(self.low):
             return f"cannot tell: there are {self.tokens} tokens"
         if self.low > 0:
@@ -38,11 +38,14 @@ class Agreement(NamedTuple):
 
 
 def agreement(correlation: float, tokens: int) -> Agreement:
-    """With the interval of Bonett and Wright (2000), by Fisher's transformation, as if tokens were independent."""
+    """With the interval of Bonett and Wright (2000), by Fisher's transformation, as if tokens were independent.
+
+    A perfect correlation, whose interval would be a point however few the tokens, counts as the next one below it.
+    """
     if isnan(correlation) or tokens < FEWEST:
         return Agreement(correlation, nan, nan, tokens)
-    if abs(correlation) >= 1:
-        return Agreement(correlation, correlation, correlation, tokens)
-    reach = Z95 * sqrt((1 + correlation**2 / 2) / (tokens - 3))
-    middle = atanh(correlation)
-    return Agreement(correlation, tanh(middle - reach), tanh(middle + reach), tokens)
+    most = 1 - 12 / (tokens**3 - tokens)  # two neighbours in the order, exchanged
+    middle = max(-most, min(most, correlation))
+    reach = Z95 * sqrt((1 + middle**2 / 2) / (tokens - 3))
+    low, high = tanh(atanh(middle) - reach), tanh(atanh(middle) + reach)
+    return Agreement(correlation, -1.0 if correlation <= -1 else low, 1.0 if correlation >= 1 else high, tokens)

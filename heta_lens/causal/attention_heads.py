@@ -12,13 +12,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heta_lens._util.finite_values import check_finite
+from heta_lens._util.html_view import View
 from heta_lens._util.options import Batch, check_at_least, check_choice, chosen_positions
 from heta_lens._util.progress import working
 from heta_lens._util.work_counting import Done
 from heta_lens.methods.heta.gate import Flow, by_head, norms_by_layer
 from heta_lens.model.hook_sites import head_outputs_name
 from heta_lens.model.locking import one_at_a_time
-from heta_lens.plots.circuitsvis_tokens import View
 from heta_lens.plots.heat_map import heat
 from heta_lens.prediction.cached_tokens import Tokens
 from heta_lens.prediction.patching_checks import check_reading
@@ -35,6 +35,11 @@ class Head(NamedTuple):
     layer: int
     head: int
     value: float
+
+    @property
+    def name(self) -> str:
+        """As ``L0H1``: head 1 of layer 0."""
+        return f"L{self.layer}H{self.head}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -63,9 +68,7 @@ class Heads:
         return heat(self.title, rows, columns, self.values, self.notes)
 
     def __repr__(self) -> str:
-        return f"{self.title}: most by " + ", ".join(
-            f"L{head.layer}H{head.head} {head.value:.3g}" for head in self.top(5)
-        )
+        return f"{self.title}: most by " + ", ".join(f"{head.name} {head.value:.3g}" for head in self.top(5))
 
     def _heads(self) -> list[Head]:
         rows = enumerate(self.values.tolist())

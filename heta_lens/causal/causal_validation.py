@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from heta_lens._util.html_view import View
 from heta_lens._util.options import Batch, check_at_least
 from heta_lens._util.progress import working
 from heta_lens.attribution import Attribution
@@ -17,7 +18,6 @@ from heta_lens.causal.prompt_pair import check_attribution, check_explains, name
 from heta_lens.metrics.intervention_agreement import mean_effect, misattribution, patch_correlation
 from heta_lens.metrics.score_ranking import highest
 from heta_lens.model.locking import one_at_a_time
-from heta_lens.plots.circuitsvis_tokens import View
 from heta_lens.plots.heat_map import heat
 from heta_lens.prediction.cached_tokens import Tokens
 from heta_lens.prediction.masking import Mask
@@ -70,9 +70,9 @@ class Validation:
     def _summary(self) -> str:
         k, top = (min(self.options[name], len(self.positions)) for name in ("k", "top"))
         return (
-            f"{self.agreement}; the first {k} together {self.joint:.3g}, alone "
-            f"{self.mean_single:.3g} on average; {self.misattribution:.0%} of the first {top} below "
-            f"{self.options['least']:g}"
+            f"{self.agreement}; effect of the {k} highest on {self.options['scale']}: {self.joint:.3g} together, "
+            f"{self.mean_single:.3g} each on average; {self.misattribution:.0%} of the {top} highest have an effect "
+            f"below {self.options['least']:g}"
         )
 
 

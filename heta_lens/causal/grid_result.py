@@ -9,8 +9,8 @@ import pandas as pd
 from jaxtyping import Float
 from torch import Tensor
 
+from heta_lens._util.html_view import View
 from heta_lens._util.options import check_at_least
-from heta_lens.plots.circuitsvis_tokens import View
 from heta_lens.plots.figure_files import exports_of
 from heta_lens.plots.heat_map import heat
 from heta_lens.plots.matrix_figure import patch_grid

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from heta_lens.cli.errors_and_messages import say, show
 from heta_lens.cli.prompt_running import Explained
-from heta_lens.cli.result_views import summed, text_table
+from heta_lens.cli.result_views import text_table
 
 if TYPE_CHECKING:
     from heta_lens import Attribution
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 def show_comparison(results: Mapping[str, Explained], top: int) -> None:
     """Print what each result puts highest, and how the results correlate."""
+    from heta_lens.plots.attribution_text import question
+
     for label, result in results.items():
-        say(f"{label}: {summed(result).title.partition(': ')[2]}")
+        say(f"{label}: {question(result.summed)}")
     say("")
     show(highest_table(results, top))
     show(Text("\nrank correlation of all tokens' scores", style="bold"))
@@ -31,29 +33,12 @@ def write_comparison(results: Mapping[str, Explained], path: Path | None) -> Non
     from heta_lens import plots
 
     if path is not None:
-        plots.compare([*map(summed, results.values())]).save(path)
-
-
-def check_aligned(results: Mapping[str, Explained]) -> None:
-    """Refuse results of different texts, and name the first token that differs."""
-    (first, reference), *others = ((label, summed(result)) for label, result in results.items())
-    for label, other in others:
-        if reference.tokens != other.tokens:
-            raise ValueError(f"{first} and {label} explain different texts: {_difference(reference, other)}")
-        if reference.positions.tolist() != other.positions.tolist():
-            raise ValueError(f"{first} and {label} have scores of different positions: compare whole attributions")
-
-
-def _difference(one: "Attribution", other: "Attribution") -> str:
-    for place, (mine, its) in enumerate(zip(one.tokens, other.tokens, strict=False)):
-        if mine != its:
-            return f"token {place} is {mine!r} in the first, and {its!r} in the second"
-    return f"the first has {len(one.tokens)} tokens, and the second {len(other.tokens)}"
+        plots.compare([*results.values()], names=[*results]).save(path)
 
 
 def highest_table(results: Mapping[str, Explained], top: int) -> Table:
     """A row for every token among the highest of any result: its score and rank in each."""
-    ranked = {label: _ranks(summed(result)) for label, result in results.items()}
+    ranked = {label: _ranks(result.summed) for label, result in results.items()}
     texts, rows = _texts(results), []
     chosen = {place for ranks in ranked.values() for place, rank in ranks.items() if rank <= top}
     for place in sorted(chosen, key=lambda place: sum(ranks[place] for ranks in ranked.values())):
@@ -67,7 +52,7 @@ def correlations(results: Mapping[str, Explained]) -> dict[tuple[str, str], floa
     """Spearman's, of all tokens' scores; NaN where the scores of one are all equal."""
     from heta_lens.diagnostics import rank_correlation
 
-    scores = {label: summed(result).scores.double() for label, result in results.items()}
+    scores = {label: result.summed.scores.double() for label, result in results.items()}
     return {(one, other): rank_correlation(scores[one], scores[other]) for one, other in combinations(scores, 2)}
 
 
@@ -84,7 +69,7 @@ def comparison_document(results: Mapping[str, Explained]) -> list[dict[str, Any]
 
 
 def _written(value: float) -> str:
-    return "none" if value != value else f"{value:.2f}"
+    return "undefined" if value != value else f"{value:.2f}"
 
 
 def _ranks(attribution: "Attribution") -> dict[int, int]:
@@ -94,10 +79,10 @@ def _ranks(attribution: "Attribution") -> dict[int, int]:
 
 
 def _texts(results: Mapping[str, Explained]) -> dict[int, str]:
-    first = summed(next(iter(results.values())))
+    first = next(iter(results.values())).summed
     return dict(zip(first.positions.tolist(), first.tokens, strict=True))
 
 
 def _score(result: Explained, place: int) -> float:
-    of = summed(result)
+    of = result.summed
     return float(of.scores[of.positions.tolist().index(place)])

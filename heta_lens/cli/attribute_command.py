@@ -57,6 +57,7 @@ def attribute_text(
         check_by(by, not isinstance(prompt, str))
         question = question_of(asking)
         methods = _checked(methods_of(choosing), question, by)
+        written.check_labels(methods)
         read = read_prompt(model, prompt, question, **loading_options(loading))
         results = {label: read.explained(question, method) for label, method in methods.items()}
         if read.written is not None:

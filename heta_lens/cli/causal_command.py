@@ -1,6 +1,5 @@
 """``heta-lens causal validate``, ``patch`` and ``heads``: patching a prompt, and what the prediction does then."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,11 +27,13 @@ from heta_lens.cli.prompt_running import ReadPrompt, read_by
 from heta_lens.cli.question_arguments import Question, question_of, with_target_flags
 from heta_lens.cli.quiet_flag import bars
 from heta_lens.cli.result_files import DRAWN, PAGES, Files, with_view_flags
-from heta_lens.cli.result_views import HIGHEST, TOP, text_table
+from heta_lens.cli.result_views import HIGHEST, TOP, name_files, text_table, write_view
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from heta_lens._util.html_view import View
-    from heta_lens.causal import Grid, Head, Patch, Validation
+    from heta_lens.causal import Grid, Patch, Validation
 
 causal = typer.Typer(help="Patch activations, and see what the prediction does then.", no_args_is_help=True)
 app.add_typer(causal, name="causal", rich_help_panel=None)
@@ -89,8 +90,8 @@ def validate_scores(
         others = {} if other is None else {"reference": other.cache, "reference_tokens": other.tokens}
         explained: Any = read.explained(question, method)
         result = validate(
-            read.cache, explained, position=question.position, tokens=read.tokens, k=k, top=top, least=least,
-            special=special, progress=bars(), **way, **others,
+            read.cache, explained, position=question.position, tokens=read.tokens, k=k, least=least, special=special,
+            progress=bars(), **way, **others,
         )  # fmt: skip
         _report_validation(result, label, top)
         _write_view(result.plot, Files(html=html))
@@ -168,14 +169,14 @@ def _patch_tokens(read: ReadPrompt, question: Question, way: dict[str, Any], fil
     from heta_lens.prediction.prediction import Prediction
 
     prediction = Prediction.from_cache(read.cache, question.target, position=question.position, tokens=read.tokens)
-    found = effects(prediction, **way).cpu().double()
+    effect = effects(prediction, **way).cpu().double()
     title, tokens = f"without each token: {prediction.target_words}", prediction.written
-    rows = sorted(zip(range(len(tokens)), tokens, found.tolist(), strict=True), key=lambda row: -row[2])
+    rows = sorted(zip(range(len(tokens)), tokens, effect.tolist(), strict=True), key=lambda row: -row[2])
     add(target=prediction.target_words, effects=[{"position": at, "token": t, "effect": e} for at, t, e in rows])
     say(title)
     cells = [(str(place), repr(token), f"{effect:.4g}") for place, token, effect in rows[:top]]
     show(text_table(["position", "token", "effect"], cells, right=("effect",)))
-    _write_view(lambda: heat(title, ["effect"], tokens, found[None], "", [*range(len(tokens))]), files)
+    _write_view(lambda: heat(title, ["effect"], tokens, effect[None], "", [*range(len(tokens))]), files)
 
 
 def _patch_grid(
@@ -221,18 +222,14 @@ def list_heads(
         from heta_lens.causal import gate_heads
 
         read = read_by(_loaded(model, loading), prompt, Question())
-        found = gate_heads(read.cache, position=position, tokens=read.tokens, **options)
-        heads = found.of(source)
+        gate = gate_heads(read.cache, position=position, tokens=read.tokens, **options)
+        heads = gate.of(source)
         every = heads.top(heads.values.numel())
-        add(title=heads.title, heads=[{"name": _name(head), **head._asdict()} for head in every])
+        add(title=heads.title, heads=[{"name": head.name, **head._asdict()} for head in every])
         say(heads.title)
-        cells = [(_name(head), f"{head.value:.2%}") for head in every[:top]]
+        cells = [(head.name, f"{head.value:.2%}") for head in every[:top]]
         show(text_table(["head", "share"], cells, right=("share",)))
         _write_view(heads.plot, Files(html=html))
-
-
-def _name(head: "Head") -> str:
-    return f"L{head.layer}H{head.head}"
 
 
 def _only(methods: dict[str, Any]) -> tuple[str, Any]:
@@ -247,13 +244,8 @@ def _loaded(model: str, loading: dict[str, Any]) -> Any:
     return load_model(model, **loading_options(loading))
 
 
-def _write_view(view: "Any", files: Files) -> None:
+def _write_view(view: "Callable[[], View]", files: Files) -> None:
     """Write the page and the figure that are wanted of what a function draws."""
     add(page=files.html, figure=files.figure)
-    if not files.paths:
-        return
-    drawn: View = view()
-    for what, path in {"The same as a page": files.html, "A figure": files.figure}.items():
-        if path is not None:
-            drawn.save(Path(path))
-            note(f"{what}: {path}")
+    write_view(view, files)
+    name_files(files)

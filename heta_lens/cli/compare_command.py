@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from heta_lens.cli.aligned_scores import check_aligned, comparison_document, show_comparison, write_comparison
+from heta_lens.cli.aligned_scores import comparison_document, show_comparison, write_comparison
 from heta_lens.cli.application import Page, command
 from heta_lens.cli.errors_and_messages import errors_in_a_line
 from heta_lens.cli.json_output import add, wanted
@@ -25,13 +25,16 @@ def compare_saved(
     html: Page = None,
 ) -> None:
     """Compare saved attributions of one text: the highest tokens of each, and how their ranks correlate."""
+    from heta_lens.plots.comparison_page import check_comparable
+
     with errors_in_a_line(html):
         saved = [each for path in paths for each in saved_results(path, prompt)]
         if len(saved) < 2:
-            raise ValueError(f"{paths[0]} holds one attribution, and a comparison takes two: name another file too")
+            held = f"{paths[0]} holds {len(saved) or 'none'}"
+            raise ValueError(f"a comparison takes two attributions or more, and {held}: name another file too")
         if len({each.name for each in saved}) < len(saved):
             raise ValueError("a file is named twice: give each once")
-        check_aligned({each.name: each.result for each in saved})
+        check_comparable({each.name: each.result for each in saved})
         results = dict(zip(_labels(saved), (each.result for each in saved), strict=True))
         write_comparison(results, html)
         if wanted():
@@ -43,9 +46,7 @@ def compare_saved(
 
 def _labels(saved: list[Saved]) -> list[str]:
     """The methods, where they tell the results apart; else the files' names."""
-    from heta_lens.cli.result_views import summed
-
-    methods = [summed(each.result).method for each in saved]
+    methods = [each.result.summed.method for each in saved]
     stems = [each.path.stem for each in saved]
     return next((names for names in (methods, stems) if len({*names}) == len(names)), [each.name for each in saved])
 

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -40,7 +41,11 @@ def methods_of(choosing: Mapping[str, Any]) -> "dict[str, Method]":
     if len({*names}) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the method {twice} is given twice: give it once, or with other options")
-    return {label: _without_bars(_named(label, options)) for label in names or ["heta"]}
+    methods = {label: _without_bars(_named(label, options)) for label in names or ["heta"]}
+    for first, second in combinations(methods, 2):
+        if methods[first] == methods[second]:
+            raise ValueError(f"{first} and {second} are the same method: give one of them, or other options")
+    return methods
 
 
 def _named(label: str, options: Sequence[str]) -> "Method":

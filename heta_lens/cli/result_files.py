@@ -1,7 +1,7 @@
 """Files that a result is written to: a page, a figure, and the attribution itself."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -53,11 +53,20 @@ class Files:
             return  # a folder is refused as one, and a stream gets a page
         suffix = self.figure.suffix.lower()
         if suffix not in kinds:
-            raise ValueError(f"--figure {self.figure} is of no known kind: give a name in {', '.join(kinds)}")
+            ends = ", ".join(kinds)
+            raise ValueError(f"--figure {self.figure} cannot be written: give it a name that ends in one of {ends}")
         if suffix in DRAWN:
             from heta_lens._util.extras import check_extra
 
             check_extra("matplotlib", f"--figure {self.figure}")
+
+    def check_labels(self, labels: Iterable[str]) -> None:
+        """Refuse several results of which two would be written to one file."""
+        by_name: dict[str, str] = {}
+        for label in labels if self.with_page_apart.paths else ():
+            other = by_name.setdefault(_in_names(label), label)
+            if other != label:
+                raise ValueError(f"{other} and {label} would be written to one file: write them by two commands")
 
     def of(self, label: str, labels: Mapping[str, Any]) -> "Files":
         """Those of one of several results: its label is put before each suffix."""
@@ -73,4 +82,9 @@ class Files:
 
 def _labelled(path: Path, label: str) -> Path:
     """``a.html`` as ``a-lime_samples=200.html``."""
-    return path.with_name(f"{path.stem}-{re.sub(r'[^A-Za-z0-9.=]+', '_', label)}{path.suffix}")
+    return path.with_name(f"{path.stem}-{_in_names(label)}{path.suffix}")
+
+
+def _in_names(label: str) -> str:
+    """As much of a label as file names take."""
+    return re.sub(r"[^A-Za-z0-9.=]+", "_", label)

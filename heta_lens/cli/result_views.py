@@ -14,7 +14,10 @@ from heta_lens.cli.prompt_running import Explained
 from heta_lens.cli.result_files import Files
 
 if TYPE_CHECKING:
-    from heta_lens import Attribution
+    from collections.abc import Callable
+
+    from heta_lens import Attribution, SpanAttribution
+    from heta_lens._util.html_view import View
     from heta_lens.grouped_scores import Scored
 
 By: TypeAlias = Literal["token", "word", "sentence", "message", "role"]
@@ -23,13 +26,6 @@ OF_CHATS = "message", "role"
 BY = "What the highest scores are listed by: token, word, sentence, or, of a chat, message or role."
 TOP = "How many of them."
 HIGHEST = 8
-
-
-def summed(explained: Explained) -> "Attribution":
-    """One score per token of the prompt; of a span, for all its targets together."""
-    from heta_lens import SpanAttribution
-
-    return explained.summed if isinstance(explained, SpanAttribution) else explained
 
 
 def check_by(by: str, chat: bool | None = None) -> None:
@@ -45,7 +41,7 @@ def groups_of(explained: Explained, by: str) -> "list[Scored]":
     from heta_lens.grouped_scores import Scored
 
     if by in OF_CHATS:
-        check_by(by, summed(explained).messages is not None)
+        check_by(by, explained.summed.messages is not None)
     groups = [
         Scored(getattr(group, "role", "") + ": " * hasattr(group, "role") + group.text, group.score, group.positions)
         for group in getattr(explained, f"by_{by}")()
@@ -74,18 +70,23 @@ def show_written(written: str) -> None:
 def _views(explained: Explained, by: str, top: int, marked: Collection[int]) -> "Sequence[RenderableType]":
     from heta_lens import SpanAttribution, plots
 
-    of = summed(explained)
     if by != "token":
-        return [Text(of.title, style="bold"), group_table(groups_of(explained, by), top, by)]
-    main = plots.terminal(of, marked=marked, top=top)
+        return [Text(explained.title, style="bold"), group_table(explained, by, top)]
+    main = plots.terminal(explained, marked=marked, top=top)
     targets = [Text(), target_table(explained)] if isinstance(explained, SpanAttribution) else []
     return [main, *targets]
 
 
-def group_table(groups: "Sequence[Scored]", top: int, by: str) -> Table:
-    """The highest groups, each with its share of all scores by size."""
-    whole = sum(abs(group.score) for group in groups) or 1.0
-    rows = [(f"{group.score:.4g}", f"{group.score / whole:.0%}", group.text, _places(group)) for group in groups[:top]]
+def group_table(explained: Explained, by: str, top: int) -> Table:
+    """The highest groups, each with the share of the whole score that its tokens hold."""
+    from heta_lens.plots.shares import percent_of
+
+    of = explained.summed
+    size_at = dict(zip(of.positions.tolist(), of.scores.abs().tolist(), strict=True))
+    rows = []
+    for group in groups_of(explained, by)[:top]:
+        held = percent_of(of.scores, sum(size_at[position] for position in group.positions))
+        rows.append((f"{group.score:.4g}", held, group.text, _places(group)))
     return text_table(["score", "share", by, "positions"], rows, right=("score", "share"))
 
 
@@ -94,14 +95,13 @@ def _places(group: "Scored") -> str:
     return f"{first}–{rest[-1]}" if rest else str(first)
 
 
-def target_table(span: Any) -> Table:
-    """Each target of a span with the tokens that it owes most to."""
+def target_table(span: "SpanAttribution") -> Table:
+    """Each target of a span with the tokens that matter most to it."""
     rows = []
-    for step in span.steps:
-        owed = ", ".join(f"{token.text!r} {token.score:.3g}" for token in step.top(3))
-        target = step.target_text if isinstance(step.target_text, str) else " / ".join(step.target_text)
-        rows.append((str(len(step)), repr(target), owed))
-    return text_table(["position", "target", "most because of"], rows)
+    for step, target in zip(span.steps, span.targets, strict=True):
+        sources = ", ".join(f"{token.text!r} {token.score:.3g}" for token in step.top(3))
+        rows.append((str(len(step)), repr(target), sources))
+    return text_table(["position", "target", "top sources"], rows)
 
 
 def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> Table:
@@ -122,13 +122,18 @@ def write_files(explained: Explained, files: Files, marked: Collection[int] = ()
     """Write the page, the figure and the attribution that are wanted."""
     from heta_lens import plots
 
-    if files.html is not None or files.figure is not None:
-        view = plots.page(explained, marked=marked, note=why)
-        for path in (files.html, files.figure):
-            if path is not None:
-                view.save(path)
+    write_view(lambda: plots.page(explained, marked=marked, note=why), files)
     if files.save is not None:
         explained.save(files.save)
+
+
+def write_view(view: "Callable[[], View]", files: Files) -> None:
+    """Write the page and the figure that are wanted of what a function draws."""
+    paths = [path for path in (files.html, files.figure) if path is not None]
+    if paths:
+        drawn = view()
+        for path in paths:
+            drawn.save(path)
 
 
 def name_files(files: Files) -> None:

@@ -49,6 +49,7 @@ def show_saved(
         labels = {each.name: each for each in saved}
         if len(labels) < len(saved):
             raise ValueError("a file is named twice: give each once")
+        written.check_labels(labels)
         shown = [_shown(each, written.of(each.name, labels), by) for each in saved]
         add(shown=shown)
         for each in saved if not wanted() else ():

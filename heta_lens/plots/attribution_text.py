@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from math import isnan, nan
 from typing import Any
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import set_cell_size
 
-from heta_lens._util.printable_text import single_line
+from heta_lens._util.printable_text import cut, single_line
 from heta_lens._util.probability_text import probability
 from heta_lens._util.target_kinds import Side, described
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import share_of
+from heta_lens.plots.shares import percent
 
 WIDTH = 30  # of the bars
 SIGNED = "either sign: above 0 speaks for the target"
@@ -22,7 +23,7 @@ def summary(attribution: Attribution) -> str:
     """The title, the highest scores as bars, and the notes."""
     largest = float(attribution.scores.abs().max()) or 1.0
     rows = [
-        f"{position:>5}  {set_cell_size(_clip(repr(token), 24), 24)} {score:>11.4g}  "
+        f"{position:>5}  {set_cell_size(cut(repr(token), 24), 24)} {score:>11.4g}  "
         + "█" * round(WIDTH * abs(score) / largest)
         for token, score, (position,) in attribution.top(8)
     ]
@@ -31,10 +32,15 @@ def summary(attribution: Attribution) -> str:
 
 
 def title(attribution: Attribution) -> str:
-    """The question that the attribution answers, in one line."""
+    """The method, and the question that it answers, in one line."""
+    return cut(single_line(f"{attribution.method}: {question(attribution)}"), 80)
+
+
+def question(attribution: Attribution) -> str:
+    """What is explained, and what the method chose for it."""
     chosen = ", ".join(f"{name}={value!r}" for name, value in (attribution.diagnostics.chosen or {}).items())
-    question = f"why {_clip(described(attribution.target, attribution.target_text), 50)}?"
-    return _clip(single_line(f"{attribution.method}: {question}" + (f" ({chosen})" if chosen else "")), 80)
+    target = cut(described(attribution.target, attribution.target_text), 50)
+    return single_line(f"why {target}?" + (f" ({chosen})" if chosen else ""))
 
 
 def notes(attribution: Attribution) -> list[str]:
@@ -74,7 +80,7 @@ def _most_against(attribution: Attribution) -> str:
     if not attribution.signed or not (scores < 0).any():
         return ""
     row = int(scores.argmin())
-    token = f"{_clip(repr(attribution.tokens[row]), 24)} at {int(attribution.positions[row])}"
+    token = f"{cut(repr(attribution.tokens[row]), 24)} at {int(attribution.positions[row])}"
     return f"most against the target: {token}, {float(scores[row]):.4g}"
 
 
@@ -84,13 +90,6 @@ def _shares(share: Mapping[str, float], weak: Sequence[str]) -> str:
         return ""
     parts = ", ".join(f"{percent(part)} {name}" for name, part in share.items())
     return f"the score is {parts}" + ("; balance='sum' weighs both alike" if weak else "")
-
-
-def percent(share: float) -> str:
-    """With one digit after the point, but never as none or all of it where it is not."""
-    if 0 < share < 0.001:
-        return "<0.1%"
-    return ">99.9%" if 0.999 < share < 1 else f"{share:.1%}"
 
 
 def _unfinished(attribution: Attribution) -> str:
@@ -112,13 +111,11 @@ def _likelihood(attribution: Attribution) -> str:
 def _likely(known: Sequence[Mapping[str, Any]], tokens: Side, name: str, log_prob: float, rank: int) -> str:
     if not isinstance(tokens, int):
         likeliest = sorted((own for own in known if own["id"] in tokens), key=lambda own: -own["log_prob"])[:SHOWN]
-        named = ", ".join(
-            f"token {own['id']} {own['token']!r} {probability(own['log_prob']).removeprefix('= ')}" for own in likeliest
-        )
+        named = ", ".join(f"token {own['id']} {own['token']!r}: {probability(own['log_prob'])}" for own in likeliest)
         best = f"; {named}" if named else ""
-        return f"any of {len(tokens)} tokens: p {probability(log_prob)} (best rank {rank}{best})"
+        return f"any of {len(tokens)} tokens: {probability(log_prob)} (best rank {rank}{best})"
     named = f"token {tokens} {name!r}: " if name else ""
-    return f"{named}p {probability(log_prob)} (rank {rank})"
+    return f"{named}{probability(log_prob)} (rank {rank})"
 
 
 def _spellings(others: Sequence[Mapping[str, Any]]) -> str:
@@ -126,12 +123,8 @@ def _spellings(others: Sequence[Mapping[str, Any]]) -> str:
     if not others:
         return ""
     named = [
-        f"{other['text']!r} by token {other['id']} {other['token']!r} (p {probability(other['log_prob'])})"
+        f"{other['text']!r} by token {other['id']} {other['token']!r} ({probability(other['log_prob'])})"
         for other in others[:SHOWN]
     ]
     more = [f"{len(others) - SHOWN} more"] if len(others) > SHOWN else []
     return f"also written: {', '.join(named + more)}"
-
-
-def _clip(line: str, width: int) -> str:
-    return line if cell_len(line) <= width else set_cell_size(line, width - 1) + "…"

@@ -46,7 +46,7 @@ def bars(
     if not 0 < confidence < 1:
         raise ValueError(f"confidence={confidence} must be between 0 and 1")
     check_extra("matplotlib", NEEDED_BY)
-    shown = attribution if isinstance(attribution, Attribution) else attribution.summed
+    shown = attribution.summed
     csv = {".csv": lambda: attribution.to_frame().to_csv(index=False)}
     return picture(attribution.title, lambda: _figure(shown, _rows(shown, top, order), confidence), csv)
 

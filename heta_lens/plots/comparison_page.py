@@ -1,65 +1,89 @@
 """Several attributions of one text as a page: their tokens one below another, and by how much their ranks differ."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 import torch
 
 from heta_lens._util.html_view import View
+from heta_lens._util.printable_text import cut, single_line
 from heta_lens.attribution import Attribution
+from heta_lens.plots.attribution_text import question
 from heta_lens.plots.html_page import HINTS, fragment
 from heta_lens.plots.view_data import Shown
+from heta_lens.span_attribution import SpanAttribution
 
 
-def compare(attributions: Sequence[Attribution]) -> View:
-    """Attributions of one text, one below another, each with its own scale; a table has their shares and ranks."""
-    first, names = attributions[0], names_of(attributions)
-    check_comparable(attributions)
-    named = [*zip(names, attributions, strict=True)]
-    values = [Shown(name, own.scores, own.standard_errors.get("scores")) for name, own in named]
-    questions = dict.fromkeys(own.title.partition(": ")[2] for own in attributions)
-    title = f"{', '.join(names)}: {'; '.join(questions)}"
-    notes = [f"{name}: {'; '.join(own.notes)}" for name, own in named]
-    exports = {".csv": lambda: frame_of(attributions).to_csv(index=False)}
-    return View(title, fragment(first, title, notes, values, more={"compare": True, "hint": HINTS[0]}), exports)
+def compare(attributions: Sequence[Attribution | SpanAttribution], *, names: Sequence[str] | None = None) -> View:
+    """Attributions of one text, one below another, each with its own scale; a table has their shares and ranks.
+
+    They are named by their methods, and by the options in which attributions of one method differ, unless ``names``
+    names them. A span has the scores of all of its targets together.
+    """
+    named = _named(attributions, names)
+    check_comparable(named)
+    summed = {name: own.summed for name, own in named.items()}
+    values = [Shown(name, own.scores, own.standard_errors.get("scores")) for name, own in summed.items()]
+    title = f"{', '.join(named)}: {'; '.join(dict.fromkeys(map(question, summed.values())))}"
+    notes = [f"{name}: {'; '.join(own.notes)}" for name, own in named.items()]
+    exports = {".csv": lambda: frame_of(named).to_csv(index=False)}
+    return View(
+        title,
+        fragment(next(iter(summed.values())), title, notes, values, more={"compare": True, "hint": HINTS[0]}),
+        exports,
+    )
 
 
-def frame_of(attributions: Sequence[Attribution]) -> pd.DataFrame:
+def frame_of(named: Mapping[str, Attribution | SpanAttribution]) -> pd.DataFrame:
     """A row per token, with each attribution's score and rank."""
-    columns: dict[str, Any] = {"position": attributions[0].positions.tolist(), "token": attributions[0].tokens}
-    for name, own in zip(names_of(attributions), attributions, strict=True):
-        order = own.scores.argsort(descending=True, stable=True)
-        columns |= {name: own.scores.tolist(), f"rank by {name}": (order.argsort() + 1).tolist()}
+    first = next(iter(named.values())).summed
+    columns: dict[str, Any] = {"position": first.positions.tolist(), "token": first.tokens}
+    for name, own in named.items():
+        order = own.summed.scores.argsort(descending=True, stable=True)
+        columns |= {name: own.summed.scores.tolist(), f"rank by {name}": (order.argsort() + 1).tolist()}
     return pd.DataFrame(columns)
 
 
-def check_comparable(attributions: Sequence[Attribution]) -> None:
+def check_comparable(named: Mapping[str, Attribution | SpanAttribution]) -> None:
     """Refuse fewer than two, and attributions of different texts, by the first difference."""
-    if len(attributions) < 2:
-        raise ValueError(f"there are {len(attributions)} attributions to compare: give two or more of the same text")
-    first = attributions[0]
-    for number, other in enumerate(attributions[1:], 1):
-        if not (torch.equal(first.positions, other.positions) and torch.equal(first.ids, other.ids)):
-            raise ValueError(f"attribution {number} is of another text than attribution 0: {_difference(first, other)}")
+    if len(named) < 2:
+        raise ValueError(f"a comparison takes two or more attributions of one text: got {len(named)}")
+    (name, reference), *others = ((name, own.summed) for name, own in named.items())
+    for other_name, other in others:
+        if difference := _difference(reference, other):
+            raise ValueError(f"{name} and {other_name} explain different texts: {difference}")
 
 
 def _difference(first: Attribution, other: Attribution) -> str:
-    pairs = zip(first.positions.tolist(), other.positions.tolist(), first.tokens, other.tokens, strict=False)
-    for position, place, token, word in pairs:
-        if position != place:
-            return f"it has position {place} where the first has {position}; leave out the same tokens of both"
-        if token != word:
-            return f"at position {position} it has {word!r} instead of {token!r}"
-    return f"it has {len(other)} tokens instead of {len(first)}"
+    """The first in which two attributions' texts differ, if they do."""
+    facts = [zip(own.positions.tolist(), own.tokens, own.ids.tolist(), strict=True) for own in (first, other)]
+    for (position, token, number), (position_too, token_too, number_too) in zip(*facts, strict=False):
+        if position != position_too:
+            return f"{position} is the position of a token in the first only; leave out the same tokens of both"
+        if (token, number) != (token_too, number_too):
+            ids = f" (ids {number} and {number_too})" if token == token_too else ""
+            return f"at position {position}, {token!r} in the first and {token_too!r} in the second{ids}"
+    return "" if len(first) == len(other) else f"{len(first)} tokens in the first and {len(other)} in the second"
+
+
+def _named(
+    attributions: Sequence[Attribution | SpanAttribution], names: Sequence[str] | None
+) -> dict[str, Attribution | SpanAttribution]:
+    names = names_of([own.summed for own in attributions]) if names is None else [*names]
+    if len(names) != len(attributions):
+        raise ValueError(f"names={names!r} must have one name per attribution: there are {len(attributions)}")
+    if len({*names}) < len(names):
+        twice = next(name for name, count in Counter(names).items() if count > 1)
+        raise ValueError(f"names={names!r} must differ: {twice!r} is there twice")
+    return dict(zip(names, attributions, strict=True))
 
 
 def names_of(attributions: Sequence[Attribution]) -> list[str]:
     """Their methods, with the options in which attributions of one method differ."""
     names = [_name(own, [other for other in attributions if other.method == own.method]) for own in attributions]
-    counts = Counter(names)
-    numbers = Counter[str]()
+    counts, numbers = Counter(names), Counter[str]()
     for place, name in enumerate(names):
         if counts[name] > 1:
             numbers[name] += 1
@@ -68,9 +92,15 @@ def names_of(attributions: Sequence[Attribution]) -> list[str]:
 
 
 def _name(own: Attribution, others: Sequence[Attribution]) -> str:
-    differing = {
-        option: value
+    differing = [
+        f"{option}={cut(single_line(str(value)), 40)}"
         for option, value in own.options.items()
-        if any(other.options.get(option) != value for other in others)
-    }
-    return " ".join([own.method, *(f"{option}={value}" for option, value in differing.items())])
+        if any(not _same(other.options.get(option), value) for other in others)
+    ]
+    return " ".join([own.method, *differing])
+
+
+def _same(first: Any, second: Any) -> bool:
+    """Whether two values of an option are equal; they may be tensors, or hold some."""
+    tensors = isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor)
+    return torch.equal(first, second) if tensors else repr(first) == repr(second)

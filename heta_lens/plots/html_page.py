@@ -66,7 +66,7 @@ def _page(
     span = attribution if isinstance(attribution, SpanAttribution) else None
     scored = attribution if isinstance(attribution, Attribution) else whole_text(attribution)
     values, more = (shown(scored), {}) if span is None else (span_values(span), {"matrix": matrix(span)})
-    notes = [*(scored if span is None else span.summed).notes, *([note] if note else [])]
+    notes = [*attribution.notes, *([note] if note else [])]
     own = fragment(scored, attribution.title, notes, values, marked, more | {"by": by, "hint": HINTS[span is not None]})
     return View(attribution.title, own, exports(attribution))
 

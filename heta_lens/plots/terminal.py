@@ -12,10 +12,9 @@ from rich.text import Text
 
 from heta_lens._util.printable_text import legible, single_line, visible
 from heta_lens.attribution import Attribution
-from heta_lens.plots.attribution_text import percent
 from heta_lens.plots.colours import deepest
-from heta_lens.plots.message_shares import message_shares
 from heta_lens.plots.score_formula import score_formula
+from heta_lens.plots.shares import message_shares, percent_of
 from heta_lens.plots.terminal_styles import (
     BRACKETS,
     MIDDLE,
@@ -30,6 +29,7 @@ from heta_lens.plots.terminal_styles import (
     unused,
 )
 from heta_lens.plots.terminal_table import Column, table
+from heta_lens.span_attribution import SpanAttribution
 
 COLOURS = {"truecolor": truecolour, "256": of_256}  # and all others of `rich` have 16
 CHIPS = 6  # of the legend, from no colour to the deepest
@@ -38,13 +38,14 @@ TAB = "→   "
 
 
 def terminal(
-    attribution: Attribution, *, marked: Collection[int] = (), top: int = 8, coloured: bool = True
+    attribution: Attribution | SpanAttribution, *, marked: Collection[int] = (), top: int = 8, coloured: bool = True
 ) -> "TerminalView":
     """Something for `rich` to print: ``rich.print(terminal(attribution))``.
 
     The prompt has its tokens coloured by score, as far as the terminal can, or marked with brackets where it has no
     colours or ``coloured=False``. ``marked`` positions are underlined; the ``top`` highest scores are listed with their
-    parts, in the order of `Attribution.top`, and the messages of a chat.
+    parts, in the order of `Attribution.top`, and the messages of a chat. A span has the scores of all of its targets
+    together.
     """
     return TerminalView(attribution, frozenset(marked), top, coloured)
 
@@ -53,7 +54,7 @@ def terminal(
 class TerminalView:
     """What `terminal` returns; the console that prints it says which colours there are, and how much room."""
 
-    attribution: Attribution
+    attribution: Attribution | SpanAttribution
     marked: frozenset[int]
     top: int
     coloured: bool
@@ -62,11 +63,11 @@ class TerminalView:
         return f"TerminalView({self.attribution.title!r}): rich.print(view) shows it"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text | Padding]:
-        attribution, width = self.attribution, options.max_width
+        attribution, width = self.attribution.summed, options.max_width
         system = console.color_system if self.coloured and not console.no_color else None
         manner = Manner.of(attribution, system)
         yield Text(attribution.title, style="bold")
-        yield from (Text(single_line(line)) for line in attribution.notes)
+        yield from (Text(single_line(line)) for line in self.attribution.notes)
         yield Text()
         yield Padding(_prompt(attribution, manner, self.marked), (0, 0, 1, INDENT), expand=False)
         yield _legend(attribution, manner, underlined=not self.marked.isdisjoint(attribution.positions.tolist()))
@@ -169,7 +170,7 @@ def _beyond(attribution: Attribution) -> str:
 
 
 def _share(attribution: Attribution, score: float) -> str:
-    return f"{percent(abs(score) / (float(attribution.scores.abs().sum()) or 1.0))} of the score"
+    return f"{percent_of(attribution.scores, score)} of the score"
 
 
 # ---------------------------------------------------------------------------------------------------------- the tables
@@ -178,12 +179,11 @@ def _tokens(attribution: Attribution, top: int, width: int) -> Text:
     place = {position: row for row, position in enumerate(attribution.positions.tolist())}
     highest = attribution.top(top)
     rows = [place[token.positions[0]] for token in highest]
-    whole = float(attribution.scores.abs().sum()) or 1.0
     columns = [
         Column("position", [str(token.positions[0]) for token in highest]),
         Column("token", [_quoted(visible(token.text)) for token in highest]),
         Column("score", _with_errors(attribution, rows), right=True),
-        Column("share", [percent(abs(token.score) / whole) for token in highest], right=True),
+        Column("share", [percent_of(attribution.scores, token.score) for token in highest], right=True),
         *(
             Column(name, [f"{part:.4g}" for part in values[rows].tolist()], right=True)
             for name, values in attribution.parts.items()

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from heta_lens._util.printable_text import single_line
+from heta_lens._util.printable_text import cut, single_line
 
 WIDE = 40  # the most cells of a column
 GAPS = ("  ", " ")  # between columns; the narrow one where room is short
@@ -30,11 +30,6 @@ def table(columns: Sequence[Column], width: int) -> Text:
     rows = zip(*(column.cells for column in columns), strict=True)
     blocks = (_block([column.name for column in columns], cells, width) for cells in rows)
     return Text("\n\n").join(blocks)
-
-
-def cut(line: str, width: int) -> str:
-    """The line, or as much of it as fits, with an ellipsis."""
-    return line if cell_len(line) <= width else set_cell_size(line, width - 1) + "…"
 
 
 def _block(names: Sequence[str], cells: Sequence[str], width: int) -> Text:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from heta_lens._util.extras import check_extra, extra
 from heta_lens.attribution import Attribution
-from heta_lens.plots.attribution_text import percent
 from heta_lens.plots.colours import BLUE, ORANGE, WHITE, Shade, deepest, shades
 from heta_lens.plots.figure_files import INK, NEEDED_BY, QUIET, colours_of, draw_scale, drawable, looks, named
+from heta_lens.plots.shares import percent_of
 from heta_lens.span_attribution import SpanAttribution
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Coloured:
 
     @classmethod
     def of(cls, attribution: Attribution | SpanAttribution) -> "Coloured":
-        scored = attribution if isinstance(attribution, Attribution) else attribution.summed
+        scored = attribution.summed
         written = attribution.tokens[attribution.start :] if isinstance(attribution, SpanAttribution) else ()
         positions, left_out = tuple(scored.positions.tolist()), scored.diagnostics.left_out or 0
         return cls(attribution.title, scored.tokens, scored.scores, positions, tuple(written), left_out)
@@ -76,8 +76,7 @@ class Coloured:
 
     def share(self, score: float) -> str:
         """How much of all scores, sign aside, that is."""
-        whole = float(self.scores.abs().sum())
-        return f"{percent(abs(score) / whole if whole else 0.0)} of the score"
+        return f"{percent_of(self.scores, score)} of the score"
 
 
 def token_figure(attribution: Attribution | SpanAttribution) -> Figure:

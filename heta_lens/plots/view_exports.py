@@ -23,7 +23,7 @@ def exports(attribution: Attribution | SpanAttribution) -> dict[str, Callable[[]
 
 def as_json(attribution: Attribution | SpanAttribution) -> str:
     """The question, how to read the scores, and the rows of `to_frame`: for other programs, not to be read back."""
-    summed = attribution.summed if isinstance(attribution, SpanAttribution) else attribution
+    summed = attribution.summed
     frame = attribution.to_frame()
     content: dict[str, Any] = {
         "title": attribution.title,
@@ -31,7 +31,7 @@ def as_json(attribution: Attribution | SpanAttribution) -> str:
         "text": summed.text,
         "target": summed.target_text,
         "signed": summed.signed,
-        "notes": summed.notes,
+        "notes": attribution.notes,
         "rows": frame.astype(object).where(frame.notna(), None).to_dict("records"),
     }
     return json.dumps(content, ensure_ascii=False, indent=1) + "\n"

@@ -50,7 +50,7 @@ class Prediction(TargetReading):
     def __repr__(self) -> str:
         kind = type(self.adapter.model).__name__
         plain = not callable(self.target) and not isinstance(self.target, tuple)  # else there is no p of it
-        likely = f" (p {probability(float(self.value))})" if plain else ""
+        likely = f" ({probability(float(self.value))})" if plain else ""
         return f"Prediction of {single_line(self.target_words)}{likely} after {self.length} tokens, by a {kind}"
 
     @classmethod

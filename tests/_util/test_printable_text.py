@@ -4,7 +4,7 @@ import unicodedata
 
 import pytest
 
-from heta_lens._util.printable_text import REORDERING, legible, single_line, visible
+from heta_lens._util.printable_text import REORDERING, cut, legible, single_line, visible
 
 PERSIAN = "می‌خواهم"  # with a zero width non-joiner
 ENGLAND = "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"
@@ -94,3 +94,7 @@ def test_a_token_of_its_own_never_looks_like_nothing(token: str, shown: str) -> 
 def test_every_character_is_seen_as_a_token() -> None:
     lone = [visible(chr(code)) for code in range(0x110000)]
     assert not [text for text in lone if not text.strip() or unicodedata.category(text[0]) in ("Cf", "Mn", "Zs")]
+
+
+def test_what_is_cut_short_says_so() -> None:
+    assert cut("abc", 3) == "abc" and cut("abcd", 3) == "ab…"

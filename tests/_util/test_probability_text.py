@@ -10,14 +10,14 @@ from heta_lens._util.probability_text import probability
 @pytest.mark.parametrize(
     ("p", "shown"),
     [
-        (1.0, "= 1"),
-        (1 - 1e-12, "> 0.9999"),
-        (0.99991, "> 0.9999"),
-        (0.99989, "= 0.9999"),
-        (0.9996, "= 0.9996"),
-        (0.9994, "= 0.999"),
-        (0.25, "= 0.25"),
-        (1.234e-12, "= 1.23e-12"),
+        (1.0, "p = 1"),
+        (1 - 1e-12, "p > 0.9999"),
+        (0.99991, "p > 0.9999"),
+        (0.99989, "p = 0.9999"),
+        (0.9996, "p = 0.9996"),
+        (0.9994, "p = 0.999"),
+        (0.25, "p = 0.25"),
+        (1.234e-12, "p = 1.23e-12"),
     ],
 )
 def test_it_is_rounded_but_never_to_1(p: float, shown: str) -> None:
@@ -25,10 +25,10 @@ def test_it_is_rounded_but_never_to_1(p: float, shown: str) -> None:
 
 
 def test_what_no_float_can_tell_from_0_or_1_is_neither() -> None:
-    assert probability(-800.0) == "= 3.67e-348"
-    assert probability(-1e-20) == "> 0.9999"
-    assert probability(-math.inf) == "= 0"
+    assert probability(-800.0) == "p = 3.67e-348"
+    assert probability(-1e-20) == "p > 0.9999"
+    assert probability(-math.inf) == "p = 0"
 
 
 def test_a_log_probability_that_rounding_put_above_0_is_1() -> None:
-    assert probability(0.02) == "= 1"
+    assert probability(0.02) == "p = 1"

@@ -30,7 +30,11 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
         (0.1, 20, "cannot tell: the interval includes 0"),
         (0.9, 3, "cannot tell: there are 3 tokens"),
         (1.0, 20, "patching agrees with the scores"),
-        (nan, 20, "nothing to say: the scores or the effects are all equal"),
+        (1.0, 6, "patching agrees with the scores"),
+        (-1.0, 6, "patching contradicts the scores"),
+        (1.0, 5, "cannot tell: the interval includes 0"),
+        (1.0, 4, "cannot tell: the interval includes 0"),
+        (nan, 20, "undefined: the scores or the effects are all equal"),
     ],
 )
 def test_the_verdict_is_that_of_the_interval(correlation: float, tokens: int, verdict: str) -> None:
@@ -41,6 +45,13 @@ def test_an_interval_by_hand() -> None:
     interval = agreement(0.5, 30)  # atanh(0.5) ± 1.96 · sqrt(1.125 / 27)
     assert interval.low == pytest.approx(np.tanh(0.5493061 - 0.4000760), abs=1e-6)
     assert interval.high == pytest.approx(np.tanh(0.5493061 + 0.4000760), abs=1e-6)
+
+
+def test_the_interval_of_a_perfect_correlation_ends_at_it_and_narrows_with_tokens() -> None:
+    few, many = agreement(1.0, 6), agreement(-1.0, 30)
+    assert few.low < 0.6 and few.high == 1
+    assert many.low == -1 and many.high < -0.99
+    assert agreement(1.0, 30).low > agreement(0.99, 30).low
 
 
 def test_no_interval_of_a_few_tokens() -> None:

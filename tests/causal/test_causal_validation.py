@@ -63,7 +63,7 @@ def test_what_was_left_out_and_special_tokens_are_not_judged(build: Callable[[],
     assert list(frame["position"]) == judged and list(frame["effect"]) == some.effects.tolist()
     assert "rank correlation" in repr(some) and "score" in some.plot().fragment
     flat = validate(cache, with_scores(attribution, torch.ones(N)), tokens=ids)
-    assert isnan(flat.patch_correlation) and "nothing to say" in repr(flat)
+    assert isnan(flat.patch_correlation) and "undefined" in repr(flat)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import heta_lens
 from heta_lens import plots
 from heta_lens.cli import app
 from heta_lens.model import loading
-from heta_lens.plots.message_shares import message_shares
+from heta_lens.plots.shares import message_shares
 
 TEXT = "Mia put the key in the drawer. Leo put the key in the box. Question: Where did Mia put the key? Answer: in the"
 
@@ -178,7 +178,7 @@ def test_mistakes_get_one_sentence(words: list[str], message: str) -> None:
         ([TEXT, "--by", "line"], "--by line is not one of token, word"),
         ([TEXT, "--by", "message"], "--by message is for a chat, and this prompt is a text"),
         ([TEXT, "-m", "loo,lime", "--by", "word"], "--by word lists the groups of one method, and there are 2"),
-        ([TEXT, "--figure", "a.gif"], "--figure a.gif is of no known kind"),
+        ([TEXT, "--figure", "a.gif"], "--figure a.gif cannot be written"),
         ([TEXT, "-m", "reagent", "--target", " a", "--target", " b"], "method='reagent' explains one token"),
         ([TEXT, "--span", "3", "--position", "3"], "--position is about one token, and --span about several"),
     ],
@@ -331,7 +331,7 @@ def test_several_methods_are_compared(tmp_path: Path) -> None:
 
 def test_words_are_listed_with_their_shares() -> None:
     done = run("attribute", TEXT, "-m", "loo", "--by", "word", "--top", "1")
-    assert re.search(r"^ *9\.36 +\d\d% +drawer\. +7–8 *$", done.stdout, re.MULTILINE)
+    assert re.search(r"^ *9\.36 +\d\d\.\d% +drawer\. +7–8 *$", done.stdout, re.MULTILINE)
     assert "key" not in done.stdout
 
 

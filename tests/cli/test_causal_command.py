@@ -75,7 +75,7 @@ def test_heads_are_named_by_layer_and_number(tmp_path: Path) -> None:
         (["patch", TEXT, "--figure", "a.svg"], "--figure a.svg needs --corrupted"),
         (["patch", TEXT, "--corrupted", OTHER, "--mask", "mean"], "--mask mean has no effect with --corrupted"),
         (["patch", TEXT, "--corrupted", OTHER, "--position", "3"], "--position 3 has no effect with --corrupted"),
-        (["patch", TEXT, "--corrupted", OTHER, "--figure", "a.tex"], "--figure a.tex is of no known kind"),
+        (["patch", TEXT, "--corrupted", OTHER, "--figure", "a.tex"], "--figure a.tex cannot be written"),
         (["heads", TEXT, "--flow", "x"], "--flow='x' is not one of"),
         (["heads", ""], "the text is empty"),
     ],

@@ -36,9 +36,9 @@ def test_attributions_are_compared(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["a"], "a holds one attribution, and a comparison takes two"),
+        (["a"], "a comparison takes two attributions or more, and .*a holds 1"),
         (["a", "a"], "a file is named twice"),
-        (["a", "other"], r"explain different texts: token 1 is ' Mia' in the first, and ' Leo' in the second"),
+        (["a", "other"], r"explain different texts: at position 1, ' Mia' in the first and ' Leo' in the second"),
         (["a", "nowhere"], "nowhere: there is no such file"),
     ],
     ids=str,

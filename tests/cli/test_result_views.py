@@ -10,7 +10,7 @@ import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of, explain
 from heta_lens.cli.result_files import Files
-from heta_lens.cli.result_views import check_by, document_of, groups_of, summed, text_table
+from heta_lens.cli.result_views import check_by, document_of, groups_of, text_table
 
 
 @cache
@@ -32,7 +32,7 @@ def test_groups_have_all_of_the_score_the_highest_first(explained: Any, by: str)
     groups = groups_of(explained(), by)
     scores = [group.score for group in groups]
     assert scores == sorted(scores, reverse=True)
-    assert sum(scores) == pytest.approx(float(summed(explained()).scores.sum()))
+    assert sum(scores) == pytest.approx(float(explained().summed.scores.sum()))
 
 
 def test_groups_of_no_chat_are_refused() -> None:

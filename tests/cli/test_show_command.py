@@ -49,7 +49,7 @@ def test_it_writes_pages_and_figures(kept: tuple[str, str], tmp_path: Path) -> N
     [
         (["{}", "--by", "letter"], "--by letter is not one of"),
         (["{}", "--by", "role"], "--by role is for a chat"),
-        (["{}", "--figure", "a.gif"], "--figure a.gif is of no known kind"),
+        (["{}", "--figure", "a.gif"], "--figure a.gif cannot be written"),
         (["{}", "{}"], "a file is named twice"),
         (["{}", "--html", "{}"], "are the same file"),
         (["nowhere"], "nowhere: there is no such file"),

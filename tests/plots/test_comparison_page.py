@@ -1,12 +1,15 @@
 """Several attributions of one text as a page."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
 import heta_lens
 from helpers.pages import data, values, written
+from heta_lens import SpanAttribution
 from heta_lens.plots.comparison_page import frame_of, names_of
 
 TOKENS = ["a", " b", " c"]
@@ -27,17 +30,42 @@ def test_attributions_of_one_method_are_named_by_what_differs() -> None:
 def test_its_numbers_can_be_saved(tmp_path: Path) -> None:
     made = [written(TOKENS, [1.0, 2.0, 3.0]), written(TOKENS, [3.0, 1.0, 2.0], method="lime")]
     read = pd.read_csv(heta_lens.compare(made).save(tmp_path / "x.csv"))
-    pd.testing.assert_frame_equal(read, frame_of(made).astype({"token": read.token.dtype}), check_dtype=False)
+    expected = frame_of(dict(zip(names_of(made), made, strict=True))).astype({"token": read.token.dtype})
+    pd.testing.assert_frame_equal(read, expected, check_dtype=False)
     assert read["rank by heta"].tolist() == [3, 2, 1] and read["rank by lime"].tolist() == [1, 3, 2]
+
+
+def test_options_that_are_tensors_are_compared_and_named_in_a_line() -> None:
+    made = [written(TOKENS, options={"mask": torch.arange(n)}) for n in (2, 2000)]
+    names = names_of(made)
+    assert names[0] == "heta mask=tensor([0, 1])" and len(names[1]) < 60 and "\n" not in names[1]
+    assert names_of([made[0], replace(made[0])]) == ["heta (1)", "heta (2)"]
+
+
+def test_names_can_be_chosen() -> None:
+    made = [written(TOKENS, [1.0, 2.0, 3.0]), written(TOKENS, [3.0, 1.0, 2.0])]
+    view = heta_lens.compare(made, names=["before", "after"])
+    assert values(view) == {"before": [1.0, 2.0, 3.0], "after": [3.0, 1.0, 2.0]}
+    with pytest.raises(ValueError, match=r"names=\['a'\] must have one name per attribution: there are 2"):
+        heta_lens.compare(made, names=["a"])
+    with pytest.raises(ValueError, match="must differ: 'a' is there twice"):
+        heta_lens.compare(made, names=["a", "a"])
+
+
+def test_a_span_is_compared_by_all_its_targets_together() -> None:
+    span = SpanAttribution((written(TOKENS[:2]), written(TOKENS)), (*TOKENS, " d"))
+    view = heta_lens.compare([span, span.summed], names=["span", "sum"])
+    assert values(view)["span"] == values(view)["sum"] == span.summed.scores.tolist()
 
 
 @pytest.mark.parametrize(
     ("others", "refusal"),
     [
-        ([], "there are 1 attributions to compare: give two or more"),
-        ([written([*TOKENS, " d"])], "it has 4 tokens instead of 3"),
-        ([written(["a", " b", " d"], ids=written(TOKENS).ids + 1)], "at position 2 it has ' d' instead of ' c'"),
-        ([written(TOKENS).without([0])], "it has position 1 where the first has 0"),
+        ([], "takes two or more attributions of one text: got 1"),
+        ([written([*TOKENS, " d"])], "3 tokens in the first and 4 in the second"),
+        ([written(["a", " b", " d"])], "at position 2, ' c' in the first and ' d' in the second$"),
+        ([written(TOKENS, ids=written(TOKENS).ids + 1)], r"'a' in the first and 'a' in the second \(ids 0 and 1\)"),
+        ([written(TOKENS).without([0])], "0 is the position of a token in the first only"),
     ],
 )
 def test_other_texts_are_refused_by_the_first_difference(others: list[heta_lens.Attribution], refusal: str) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from rich.cells import cell_len
 
-from heta_lens.plots.terminal_table import Column, cut, table
+from heta_lens.plots.terminal_table import Column, table
 
 COLUMNS = [
     Column("token", ["' cat'", "'世界'"]),
@@ -40,7 +40,3 @@ def test_no_line_is_wider_than_the_room_or_steers_the_terminal(cell: str, width:
 
 def test_without_rows_there_is_only_the_head() -> None:
     assert table([Column("token", []), Column("score", [])], 80).plain == "token  score"
-
-
-def test_what_is_cut_short_says_so() -> None:
-    assert cut("abc", 3) == "abc" and cut("abcd", 3) == "ab…"
