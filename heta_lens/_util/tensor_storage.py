@@ -25,6 +25,10 @@ DTYPES = {
 }
 
 
+class OtherKind(ValueError):
+    """A safetensors file that holds something else."""
+
+
 def save(path: str | PathLike[str], kind: str, version: int, value: Mapping[str, Any]) -> None:
     """Write ``value`` as a file of this kind and version."""
     tensors: dict[str, Tensor] = {}
@@ -88,7 +92,7 @@ def _header(path: str | PathLike[str], kind: str) -> dict[str, str]:
     if not (isinstance(header, dict) and fits(metadata, Mapping[str, str])):
         raise ValueError(f"{path} is not a {kind} file: its header is not a safetensors header")
     if metadata.get("format") != kind:
-        raise ValueError(f"{path} is a safetensors file, but not a {kind} file")
+        raise OtherKind(f"{path} is a safetensors file, but not a {kind} file")
     _check_whole(path, kind, header, room - length)
     return metadata
 

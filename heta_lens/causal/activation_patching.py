@@ -81,20 +81,20 @@ def patch(
     check_choice("what", what, (*get_args(ByPosition), *get_args(ByHead)), ELSEWHERE)
     check_reading(scale, batch)
     adapter = shared_adapter(clean_cache, corrupted_cache)
-    rows = _chosen_layers(layers, adapter)
+    rows, by_position = _chosen_layers(layers, adapter), what in get_args(ByPosition)
     adapter.check_points(site_name(adapter, what, layer) for layer in rows)
     clean, corrupted = predictions_of_both(clean_cache, corrupted_cache, target, tokens, corrupted_tokens)
     check_scale(clean.target, scale, "log_prob")
     places = chosen_positions("positions", positions, len(corrupted), "of the prompts")
     with clean.running(), corrupted.running(), torch.no_grad():
         runs = Runs.of(clean, corrupted, what, rows, scale)
-        columns = runs.positions(places) if what in get_args(ByPosition) else runs.heads(places)
+        columns = runs.positions(places) if by_position else runs.heads(places)
         with working({"forwards": len(rows) * len(columns.labels)}, progress) as work:
             done = partial(work.add, "forwards")
             values = torch.stack([runs.patched(layer, columns.members, batch, done) for layer in rows])
     both = float(runs.clean_likelihood), float(runs.corrupted_likelihood)
     title, cost = f"patching {what}: {clean.target_words}", values.numel() + len(both)
-    return Grid(title, values, columns.labels, *both, cost, tuple(rows), columns.places)
+    return Grid(title, values, columns.labels, *both, cost, tuple(rows), columns.places, of_heads=not by_position)
 
 
 class Columns(NamedTuple):

@@ -32,8 +32,8 @@ class Grid:
     """How likely the target is after each patch, in nats or on the chosen scale.
 
     ``clean`` is how likely it is in the clean run, ``corrupted`` in the corrupted one. ``layers`` and ``columns``
-    (positions, or heads) say what was patched, all from the first on if none are named, and ``labels`` what is written
-    over the columns. ``forwards`` is what it cost.
+    (positions; heads, if it is a grid ``of_heads``) say what was patched, all from the first on if none are named, and
+    ``labels`` what is written over the columns. ``forwards`` is what it cost.
     """
 
     title: str
@@ -44,6 +44,7 @@ class Grid:
     forwards: int
     layers: tuple[int, ...] = ()
     columns: tuple[int, ...] = ()
+    of_heads: bool = False
 
     def __post_init__(self) -> None:
         for name, count in zip(("layers", "columns"), self.values.shape, strict=True):
@@ -79,7 +80,7 @@ class Grid:
         if self.clean == self.corrupted:
             raise ValueError("nothing was lost: the target is as likely in the clean run as in the corrupted one")
         names = [f"layer {layer}" for layer in self.layers]
-        places = self.columns if len({*self.labels}) < len(self.labels) else ()  # of tokens, not of heads
+        places = () if self.of_heads else self.columns
         view = heat(self.title, names, self.labels, self.restored, f"restored: {self._range}", places)
         figure = partial(patch_grid, self.title, self.restored, self.layers, self.labels, places, self._range)
         return replace(view, exports=exports_of(figure))

@@ -43,20 +43,20 @@ def attribute_text(
     by: Annotated[str, typer.Option(metavar="|".join(GROUPS), help=BY)] = "token",
     top: Annotated[int, typer.Option(metavar="N", min=1, help=TOP)] = HIGHEST,
     *,
-    given: dict[str, Any],
-    asking: dict[str, Any],
-    choosing: dict[str, Any],
+    prompt_flags: dict[str, Any],
+    question_flags: dict[str, Any],
+    method_flags: dict[str, Any],
     files: dict[str, Any],
     loading: dict[str, Any],
 ) -> None:
     """Explain why a model goes on as it does after a text of your own, or answers a chat as it does."""
     written = Files(**files)
     with errors_in_a_line(*written.paths, names=written.names):
-        prompt = prompt_of(**given)
+        prompt = prompt_of(**prompt_flags)
         written.check()
         check_by(by, not isinstance(prompt, str))
-        question = question_of(asking)
-        methods = _checked(methods_of(choosing), question, by)
+        question = question_of(question_flags)
+        methods = _checked(methods_of(method_flags), question, by)
         written.check_labels(methods)
         read = read_prompt(model, prompt, question, **loading_options(loading))
         results = {label: read.explained(question, method) for label, method in methods.items()}

@@ -69,14 +69,14 @@ def validate_scores(
     top: Top = 10,
     html: Page = None,
     *,
-    given: dict[str, Any],
-    asking: dict[str, Any],
-    choosing: dict[str, Any],
+    prompt_flags: dict[str, Any],
+    question_flags: dict[str, Any],
+    method_flags: dict[str, Any],
     loading: dict[str, Any],
 ) -> None:
     """Patch every token, and say whether the effects agree with the scores of a method."""
     with errors_in_a_line(html):
-        prompt, question, methods = prompt_of(**given), question_of(asking), methods_of(choosing)
+        prompt, question, methods = prompt_of(**prompt_flags), question_of(question_flags), methods_of(method_flags)
         label, method = _only(methods)
         question.check(method)
         way = way_of(how, mask, layer, patterns, scale)
@@ -138,8 +138,8 @@ def patch_prompt(
     scale: Scale = None,
     top: Top = 10,
     *,
-    given: dict[str, Any],
-    asking: dict[str, Any],
+    prompt_flags: dict[str, Any],
+    question_flags: dict[str, Any],
     files: dict[str, Any],
     loading: dict[str, Any],
 ) -> None:
@@ -147,7 +147,7 @@ def patch_prompt(
     written = Files(**files)
     with errors_in_a_line(*written.paths, names=written.names):
         written.check((*PAGES, *DRAWN))
-        prompt, question = prompt_of(**given), question_of(asking)
+        prompt, question = prompt_of(**prompt_flags), question_of(question_flags)
         of_tokens = {"how": how, "mask": mask, "layer": layer, "patterns": patterns}
         of_grid = {"what": what, "layers": layers, "positions": positions}
         if corrupted is None:
@@ -213,12 +213,12 @@ def list_heads(
     top: Top = HIGHEST,
     html: Page = None,
     *,
-    given: dict[str, Any],
+    prompt_flags: dict[str, Any],
     loading: dict[str, Any],
 ) -> None:
     """List the heads through which most of HETA's gate flows, as L0H1 for head 1 of layer 0."""
     with errors_in_a_line(html):
-        prompt, options = prompt_of(**given), {"value_norm": value_norm, **flow_option(flow)}
+        prompt, options = prompt_of(**prompt_flags), {"value_norm": value_norm, **flow_option(flow)}
         from heta_lens.causal import gate_heads
 
         read = read_by(_loaded(model, loading), prompt, Question())

@@ -6,14 +6,14 @@ succeed, the ``error``.
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
-from math import isfinite
 from typing import Annotated, Any
 
 import typer
 
+from heta_lens._util.plain_json import plain
 from heta_lens.cli.flag_groups import Command, with_parameters
 
 SCHEMA = 1
@@ -67,14 +67,3 @@ def _printed_as_json(command: str) -> Iterator[None]:
 
 def _described(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-def plain(value: Any) -> Any:
-    """As JSON has it: no number that is not finite (infinities as text, None for one that is missing)."""
-    if isinstance(value, Mapping):
-        return {str(name): plain(item) for name, item in value.items()}
-    if isinstance(value, Sequence | set | frozenset) and not isinstance(value, str):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not isfinite(value):
-        return None if value != value else f"{value:+}"
-    return value if value is None or isinstance(value, str | bool | int | float) else str(value)

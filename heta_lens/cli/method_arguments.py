@@ -25,14 +25,14 @@ FLAGS: dict[str, Any] = {
 }
 """What methods are chosen by."""
 
-with_method_flags = with_flags(FLAGS, "choosing")
-"""Gives a command these flags; it gets those that were used as ``choosing``, for `methods_of`."""
+with_method_flags = with_flags(FLAGS, "method_flags")
+"""Gives a command these flags; it gets those that were used as ``method_flags``, for `methods_of`."""
 
 
-def methods_of(choosing: Mapping[str, Any]) -> "dict[str, Method]":
+def methods_of(method_flags: Mapping[str, Any]) -> "dict[str, Method]":
     """The methods by label, with their options, checked before a model is loaded."""
-    options, preset_name = choosing.get("option", []), choosing.get("preset")
-    names = listed(choosing.get("method"), [])
+    options, preset_name = method_flags.get("option", []), method_flags.get("preset")
+    names = listed(method_flags.get("method"), [])
     if preset_name is not None:
         return {preset_name: _without_bars(_preset(preset_name, names, options))}
     if options and len(names) > 1:

@@ -12,20 +12,20 @@ from heta_lens.cli.flag_groups import with_flags
 
 Prompt: TypeAlias = str | list[Mapping[str, Any]]  # a text, or the messages of a chat
 
-TEXT = "The prompt, up to where the model goes on; - reads it from the input, and so does no TEXT in a pipe."
-CHAT = "Instead of the text: a JSON list of messages with role and content; - reads it from the input."
-USER = "Instead of the text: the message that a chat model answers."
+TEXT = "The prompt, up to where the model goes on; - reads it from the input, as does a pipe without TEXT."
+CHAT = "A chat instead of a text: a JSON file, a list of messages with role and content; - reads it from the input."
+USER = "A chat instead of a text: the message that the model answers."
 FLAGS: dict[str, Any] = {
     "text": Annotated[str | None, typer.Argument(help=TEXT)],
-    "file": Annotated[Path | None, typer.Option("--file", metavar="FILE", help="Instead of the text: a file of it.")],
+    "file": Annotated[Path | None, typer.Option("--file", metavar="FILE", help="A file that has the text.")],
     "chat": Annotated[Path | None, typer.Option("--chat", metavar="FILE", help=CHAT)],
     "system": Annotated[str | None, typer.Option(help="The system prompt of a chat; goes with --user.")],
     "user": Annotated[str | None, typer.Option(help=USER)],
 }
 """What a prompt is given by."""
 
-with_prompt_flags = with_flags(FLAGS, "given")
-"""Gives a command these flags; it gets those that were used as ``given``, for `prompt_of`."""
+with_prompt_flags = with_flags(FLAGS, "prompt_flags")
+"""Gives a command these flags; it gets those that were used as ``prompt_flags``, for `prompt_of`."""
 
 
 def prompt_of(
@@ -39,14 +39,14 @@ def prompt_of(
     given = {"TEXT": text, "--chat": chat, "--user": user, "--file": file}
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:
-        raise ValueError(f"{' and '.join(names)} are {len(names)} prompts: give one of them")
+        raise ValueError(f"there are {len(names)} prompts, {' and '.join(names)}: give one of them")
     if system is not None and user is None:
         raise ValueError("--system goes with --user, which is the message that the model answers: give that too")
     if chat is not None:
         return _messages(chat)
     if user is not None:
-        said = [("system", system), ("user", user)]
-        return [{"role": role, "content": content} for role, content in said if content is not None]
+        messages = [("system", system), ("user", user)]
+        return [{"role": role, "content": content} for role, content in messages if content is not None]
     if text is not None and os.path.isfile(text):
         raise ValueError(f"{text} is a file: --file {text} reads the prompt from it")
     prompt = _file_text(file) if file is not None else _piped() if text is None else _typed(text)

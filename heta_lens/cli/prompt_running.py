@@ -1,6 +1,5 @@
-"""A model reads a prompt, perhaps goes on writing, and what was asked of it is explained."""
+"""A model reads a prompt, perhaps goes on writing, and what was asked is explained."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -84,10 +83,13 @@ def _written(adapter: Any, ids: Any, count: int) -> list[int]:
             "at most"
         )
     prediction = Prediction.from_cache(adapter.cache(ids, lean_names_filter), tokens=ids)
-    nothing: Callable[[int], None] = lambda _: None  # noqa: E731
     with prediction.running():
-        writer = Writer.after(prediction, prediction.prompt.batches("auto", length), nothing)
+        writer = Writer.after(prediction, prediction.prompt.batches("auto", length), _nothing)
         written = greedy(writer, count, adapter.tokenizer.eos).tolist()
     if not written:
         raise ValueError(f"--generate {count}: the model ends the text at once, and writes nothing to explain")
     return written
+
+
+def _nothing(_: int) -> None:
+    """What is done with each token as it is written."""

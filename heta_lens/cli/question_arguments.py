@@ -34,11 +34,11 @@ FLAGS: dict[str, Any] = {
 }
 """What a question is put by."""
 
-with_question_flags = with_flags(FLAGS, "asking")
-"""Gives a command these flags; it gets those that were used as ``asking``, for `question_of`."""
+with_question_flags = with_flags(FLAGS, "question_flags")
+"""Gives a command these flags; it gets those that were used as ``question_flags``, for `question_of`."""
 
 TARGET_FLAGS = {name: FLAGS[name] for name in ("target", "against", "target_function", "position")}
-with_target_flags = with_flags(TARGET_FLAGS, "asking")
+with_target_flags = with_flags(TARGET_FLAGS, "question_flags")
 """The same, of one token."""
 
 
@@ -55,7 +55,10 @@ class Span:
         match = re.fullmatch(r"(-?\d+)(?::(-?\d+)?)?", written.strip())
         if match is None:
             raise ValueError(f"{flag} {written} is no span of positions: write START:STOP, as 3:7, or -2 to the end")
-        return cls(int(match[1]), None if match[2] is None else int(match[2]))
+        start, stop = int(match[1]), None if match[2] is None else int(match[2])
+        if stop is not None and stop <= start and (start < 0) == (stop < 0):
+            raise ValueError(f"{flag} {written} has no tokens: STOP must come after START")
+        return cls(start, stop)
 
 
 @dataclass(frozen=True)
@@ -91,18 +94,21 @@ class Question:
             raise ValueError(f"method={method.name!r} {REFUSED[self.kind].format(name)}")
 
 
-def question_of(asking: Mapping[str, Any]) -> Question:
+def question_of(question_flags: Mapping[str, Any]) -> Question:
     """The one question that was put; contradictions are refused."""
-    _check(asking)
-    span, through = (Span.read(f"--{name}", asking[name]) if name in asking else None for name in ("span", "through"))
+    _check(question_flags)
+    span, through = (
+        Span.read(f"--{name}", question_flags[name]) if name in question_flags else None for name in ("span", "through")
+    )
     if through is not None and through.stop is None:
-        raise ValueError(f"--through {asking['through']} has no end: write START:STOP, where the reasoning stands")
+        written = question_flags["through"]
+        raise ValueError(f"--through {written} has no end: write START:STOP, where the reasoning stands")
     return Question(
-        target=_target(asking),
-        position=asking.get("position"),
+        target=_target(question_flags),
+        position=question_flags.get("position"),
         span=span,
         through=None if through is None or through.stop is None else (through.start, through.stop),
-        generate=asking.get("generate"),
+        generate=question_flags.get("generate"),
     )
 
 
@@ -110,18 +116,20 @@ ONE_TOKEN = "target", "against", "target_function", "position"
 SEVERAL_TOKENS = "span", "generate"
 
 
-def _check(asking: Mapping[str, Any]) -> None:
-    one, several = ([name for name in names if asking.get(name) is not None] for names in (ONE_TOKEN, SEVERAL_TOKENS))
+def _check(question_flags: Mapping[str, Any]) -> None:
+    one, several = (
+        [name for name in names if question_flags.get(name) is not None] for names in (ONE_TOKEN, SEVERAL_TOKENS)
+    )
     if len(several) > 1:
         raise ValueError("--span and --generate both say which tokens are explained: give one of them")
     if one and several:
         way = "leave it out, or explain one of them with --position"
         raise ValueError(f"{_flag(one[0])} is about one token, and {_flag(several[0])} about several: {way}")
-    if "through" in asking and not several:
+    if "through" in question_flags and not several:
         raise ValueError("--through goes with --span or --generate, which say where the answer is: give one too")
-    if "against" in asking and "target" not in asking:
+    if "against" in question_flags and "target" not in question_flags:
         raise ValueError("--against goes with --target, the token that is explained rather than it: give that too")
-    if "target_function" in asking and ("target" in asking):
+    if "target_function" in question_flags and ("target" in question_flags):
         raise ValueError("--target and --target-function both say what is explained: give one of them")
 
 
@@ -129,14 +137,14 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _target(asking: Mapping[str, Any]) -> Any:
+def _target(question_flags: Mapping[str, Any]) -> Any:
     """As `attribute` takes it: a token, a set of tokens, a pair of these, or a function."""
-    if "target_function" in asking:
-        return _function(asking["target_function"])
-    if "target" not in asking:
+    if "target_function" in question_flags:
+        return _function(question_flags["target_function"])
+    if "target" not in question_flags:
         return None
-    target = _side(asking["target"])
-    return (target, _side(asking["against"])) if "against" in asking else target
+    target = _side(question_flags["target"])
+    return (target, _side(question_flags["against"])) if "against" in question_flags else target
 
 
 def _side(given: Sequence[str]) -> Any:

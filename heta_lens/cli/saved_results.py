@@ -33,14 +33,14 @@ def load_result(path: Path) -> Explained:
     """The attribution, of a token or of a span, that ``--save`` wrote."""
     from heta_lens import Attribution, SpanAttribution
     from heta_lens._util.file_reading import regular_file
+    from heta_lens._util.tensor_storage import OtherKind
 
     regular_file(path, f"{path}: there is no such file")
     for kind in (Attribution, SpanAttribution):
         try:
             return kind.load(path)
-        except ValueError as error:
-            if "is a safetensors file, but not a" not in str(error):
-                raise
+        except OtherKind:
+            pass
     raise ValueError(f"{path} is a safetensors file without an attribution: give what --save or attribution.save wrote")
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from heta_lens._util.plain_json import plain
 from heta_lens.attribution import Attribution
 from heta_lens.plots.figure_files import exports_of
 from heta_lens.plots.latex_tokens import latex
@@ -32,6 +33,6 @@ def as_json(attribution: Attribution | SpanAttribution) -> str:
         "target": summed.target_text,
         "signed": summed.signed,
         "notes": attribution.notes,
-        "rows": frame.astype(object).where(frame.notna(), None).to_dict("records"),
+        "rows": frame.to_dict("records"),
     }
-    return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
+    return json.dumps(plain(content), ensure_ascii=False, allow_nan=False, indent=1) + "\n"

@@ -1,6 +1,7 @@
 """A grid of patches: what it says, and as a table."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -56,3 +57,5 @@ def test_a_grid_reads_as_a_table() -> None:
     )
     assert [one[:3] for one in some.top(2)] == [(1, 5, "a"), (3, 2, "a")]
     assert "layer 1 'a' at 5 1.00, layer 3 'a' at 2 1.00" in repr(some)
+    assert "<th class=number>5</th>" in some.plot().fragment
+    assert "<th class=number>" not in replace(some, of_heads=True).plot().fragment

@@ -121,8 +121,8 @@ def test_a_model_without_a_chat_template_says_so() -> None:
     ("words", "message"),
     [
         ([], "there is no prompt"),
-        ([TEXT, "--user", "Where"], "TEXT and --user are 2 prompts"),
-        (["--chat", "a.json", "--user", "Where"], "--chat and --user are 2 prompts"),
+        ([TEXT, "--user", "Where"], "there are 2 prompts, TEXT and --user"),
+        (["--chat", "a.json", "--user", "Where"], "there are 2 prompts, --chat and --user"),
         (["--system", "Where"], "--system goes with --user"),
         (["--chat", "/nowhere.json"], "--chat /nowhere.json: there is no such file"),
     ],

@@ -1,7 +1,6 @@
 """``--json``: one document on stdout, whatever happens, and nothing else there."""
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from typer.testing import CliRunner
 
 from heta_lens import METHODS
 from heta_lens.cli import app
-from heta_lens.cli.json_output import SCHEMA, plain
+from heta_lens.cli.json_output import SCHEMA
 from heta_lens.evaluation.kept_scores import load_scores
 from heta_lens.metrics import METRICS
 
@@ -168,15 +167,3 @@ def test_whatever_ends_a_command_is_in_its_document(
     printed = json.loads(done.stdout)
     jsonschema.validate(printed, SCHEMAS)
     assert printed["error"] == expected
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (math.nan, None),
-        ([math.inf, -math.inf, 1.5], ["+inf", "-inf", 1.5]),
-        ({"a": Path("x"), 3: (True, None)}, {"a": "x", "3": [True, None]}),
-    ],
-)
-def test_values_are_those_of_json(value: Any, expected: Any) -> None:
-    assert plain(value) == expected

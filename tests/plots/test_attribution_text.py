@@ -73,7 +73,8 @@ def test_a_set_is_named_with_its_likeliest_members():
     )
     assert lines(made)[0] == "heta: why any of ' 1', ' 2'?"
     assert lines(made)[-2] == (
-        "any of 4 tokens: p = 0.5 (best rank 2; token 1 'Ġ1': p = 0.368, token 2 'Ġ2': p = 0.135, token 3 'Ġ3': p = 0.0498)"
+        "any of 4 tokens: p = 0.5 (best rank 2; "
+        "token 1 'Ġ1': p = 0.368, token 2 'Ġ2': p = 0.135, token 3 'Ġ3': p = 0.0498)"
     )
 
 

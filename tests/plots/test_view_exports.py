@@ -4,8 +4,11 @@ import io
 import json
 
 import pandas as pd
+import pytest
+import torch
 
 from helpers.pages import written
+from heta_lens.diagnostics import Diagnostics
 from heta_lens.plots.view_exports import as_json, exports
 from heta_lens.span_attribution import SpanAttribution
 
@@ -17,6 +20,15 @@ def test_numbers_are_those_of_the_frame() -> None:
     content = json.loads(as_json(made))
     assert [row["score"] for row in content["rows"]] == made.scores.tolist() and content["text"] == "é b"
     assert content["title"] == made.title and content["notes"] == made.notes
+
+
+def test_json_has_no_number_that_is_not_finite() -> None:
+    content = as_json(
+        written(
+            ["a", " b"], diagnostics=Diagnostics.of({"standard_errors": {"scores": torch.tensor([0.5, float("nan")])}})
+        )
+    )
+    assert [row["score_se"] for row in json.loads(content, parse_constant=pytest.fail)["rows"]] == [0.5, None]
 
 
 def test_a_span_has_the_rows_of_all_targets() -> None:
