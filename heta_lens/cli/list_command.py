@@ -33,11 +33,8 @@ def list_metrics(
             _show_metric(_known("metric", name, METRICS))
             return
         add(metrics=[{"name": each, **metric.about} for each, metric in METRICS.items()])
-        table = _table("metric", "what it is", "better", "cost", "from")
-        for each, metric in METRICS.items():
-            what = f"{metric.title}: {metric.variant}. {metric.source}."
-            _add_row(table, each, what, metric.better, _metric_cost(metric), metric.origin)
-        show(table)
+        rows = {each: _metric_lines(each, metric) for each, metric in METRICS.items()}
+        show(_list("metric", "what it measures", rows))
 
 
 @command("methods")
@@ -53,11 +50,8 @@ def list_methods(
             return
         about = [_about(each, method) for each, method in METHODS.items()]
         add(methods=about)
-        table = _table("method", "what it does", "cost", "scores", "from")
-        for each in about:
-            _add_row(table, each["name"], _what(each), each["cost"], _sign(each), each["origin"])
         show(Text(LEGEND))
-        show(table)
+        show(_list("method", "what it does", {each["name"]: _method_lines(each) for each in about}))
 
 
 def _known(kind: str, name: str, names: Iterable[str], short: Mapping[str, str] = {}) -> str:
@@ -73,11 +67,13 @@ def _known(kind: str, name: str, names: Iterable[str], short: Mapping[str, str] 
 # ------------------------------------------------------------------------------------------ one metric
 def _show_metric(name: str) -> None:
     from heta_lens.metrics import METRICS
+    from heta_lens.metrics.metric_descriptions import described
 
     metric = METRICS[name]
-    add(metrics=[{"name": name, **metric.about, "example": _metric_example(name)}])
+    add(metrics=[{"name": name, "measures": described(name), **metric.about, "example": _metric_example(name)}])
     low, high = ("unbounded" if bound is None else f"{bound:g}" for bound in (metric.low, metric.high))
     facts = {
+        "measures": described(name),
         "what it is": metric.title + (f": {metric.variant}" if metric.variant else ""),
         "from": metric.source,
         "better": metric.better,
@@ -130,7 +126,7 @@ def _show_method(name: str) -> None:
     }
     _show_facts(name, facts)
     if text := description(method):
-        say(f"\n{text}")
+        show(Text(f"\n{text}"))
     if options:
         say("")
         show(text_table(["option", "type", "default", "what it does"], options))
@@ -173,14 +169,29 @@ def _about(name: str, method: "type[Method]") -> dict[str, Any]:
     }
 
 
-def _what(about: Mapping[str, Any]) -> str:
-    adapted = f" Adapted: {about['adapted']}." if about["adapted"] else ""
-    aliases = f" Also: {', '.join(about['aliases'])}." if about["aliases"] else ""
-    return f"{about['summary']}{adapted}{aliases}"
+def _method_lines(about: Mapping[str, Any]) -> list[str]:
+    aliases = f"also called {', '.join(about['aliases'])}" if about["aliases"] else ""
+    adapted = f"adapted: {about['adapted']}" if about["adapted"] else ""
+    facts = ["scores ±" if about["signed"] else "scores ≥ 0", f"cost {about['cost']}", aliases, adapted]
+    return [about["summary"], _facts([*facts, _origin(about["origin"])])]
 
 
-def _sign(about: Mapping[str, Any]) -> str:
-    return "±" if about["signed"] else "≥ 0"
+def _metric_lines(name: str, metric: Any) -> list[str]:
+    from heta_lens.metrics.metric_descriptions import described
+
+    facts = [metric.variant, f"{metric.better} is better", f"cost {_metric_cost(metric)}", metric.source]
+    return [
+        *filter(None, [described(name)]),
+        _facts([f"{metric.title}: {facts[0]}", *facts[1:], _origin(metric.origin)]),
+    ]
+
+
+def _facts(facts: Iterable[str]) -> str:
+    return "; ".join(filter(None, facts)) + "."
+
+
+def _origin(package: str) -> str:
+    return "" if package == "heta_lens" else f"from {package}"
 
 
 def _summary(method: type) -> str:
@@ -188,11 +199,15 @@ def _summary(method: type) -> str:
     return (sys.modules[method.__module__].__doc__ or "").partition("\n")[0]
 
 
-def _table(first: str, *others: str) -> Table:
-    return Table(Column(first, no_wrap=True), *others, box=None, padding=(0, 2, 0, 0))
+def _list(kind: str, title: str, entries: Mapping[str, Iterable[str]]) -> Table:
+    """A name in each row, and beside it what it is: lines that are as wide as the terminal lets them be."""
+    table = Table(Column(kind, no_wrap=True), Column(title, overflow="fold"), box=None, padding=(0, 2, 0, 0))
+    for name, lines in entries.items():
+        _add_row(table, name, "\n".join(lines))
+    return table
 
 
 def _add_row(table: Table, *cells: str) -> None:
     from heta_lens._util.printable_text import legible
 
-    table.add_row(*(Text(legible(cell)) for cell in cells))
+    table.add_row(*(Text(legible(cell, keep="\n")) for cell in cells))

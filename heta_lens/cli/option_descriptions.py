@@ -30,17 +30,18 @@ def described_options(method: type) -> list[OptionDescription]:
 def description(method: type) -> str:
     """What the docstring says before it comes to options."""
     before = re.split(r"^(?:- ``|Cost: |Adapted: )", cleandoc(method.__doc__ or ""), maxsplit=1, flags=re.MULTILINE)[0]
-    return "\n\n".join(" ".join(part.split()) for part in before.split("\n\n")).strip()
+    return "\n\n".join(" ".join(part.replace("`", "").split()) for part in before.split("\n\n")).strip()
 
 
 def documented(docstring: str) -> Mapping[str, str]:
-    """By the name of an option, its line: those that ``- ``a``, ``b``: …`` names share it."""
+    """By the name of an option, its line: those that ``- ``a``, ``b``: …`` names share it, which it then says."""
     lines: dict[str, str] = {}
     for entry in re.split(r"\n(?=- ``)", cleandoc(docstring)):
         head, colon, text = entry.partition(": ")
         if entry.startswith("- ``") and colon:
-            said = " ".join(text.split("\n\n")[0].replace("``", "").split())
-            lines |= dict.fromkeys(re.findall(r"``(\w+)``", head), said)
+            line, names = " ".join(text.split("\n\n")[0].replace("``", "").split()), re.findall(r"``(\w+)``", head)
+            shared = f"{', '.join(names)}: " if len(names) > 1 else ""
+            lines |= dict.fromkeys(names, shared + line)
     return lines
 
 

@@ -1,11 +1,12 @@
 """Evaluating attributions: functions of scores, of the prediction they explain, and of what is known about the prompt.
 
-`metric_registry` lists each `metric` by name (`former_names` too): `built_in_metrics` and those of other packages.
-`evaluators` compute them for an `explained_prompt`, once for all by `shared_measurements`, from its `candidate_tokens`
-and `evidence_positions`. Against known evidence: `evidence_alignment`, `score_ranking`. Against removing tokens:
-`soft_nc_ns`, `hard_nc_ns`, `perturbation_curves`, `additivity_metrics`, `intervention_agreement`. Against changes:
-`robustness`, `weight_randomisation`, `decoding_settings`. What a reader or a retrained model can do:
-`downstream_tasks`, `roar_kar`. `score_checks`, `score_normalisation` and `distribution_distances` are what these share.
+`metric_registry` lists each `metric` by name (`former_names` too): `built_in_metrics`, which `metric_descriptions` put
+in a sentence, and those of other packages. `evaluators` compute them for an `explained_prompt`, once for all by
+`shared_measurements`, from its `candidate_tokens` and `evidence_positions`. Against known evidence:
+`evidence_alignment`, `score_ranking`. Against removing tokens: `soft_nc_ns`, `hard_nc_ns`, `perturbation_curves`,
+`additivity_metrics`, `intervention_agreement`. Against changes: `robustness`, `weight_randomisation`,
+`decoding_settings`. What a reader or a retrained model can do: `downstream_tasks`, `roar_kar`. `score_checks`,
+`score_normalisation` and `distribution_distances` are what these share.
 """
 
 from heta_lens.metrics.additivity_metrics import Drops, additivity_gap, faithfulness_error

@@ -49,7 +49,7 @@ def test_the_example_of_a_method_runs(method: str) -> None:
 
 
 def test_an_alias_is_listed_and_described() -> None:
-    assert "Also: loo" in " ".join(run("methods").output.split())
+    assert "also called loo" in " ".join(run("methods").output.split())
     assert run("methods", "loo").output == run("methods", "leave_one_out").output
 
 
@@ -78,6 +78,7 @@ def test_an_unknown_name_is_refused_with_those_that_are_near(words: list[str], m
 
 def test_a_metric_is_described() -> None:
     shown = " ".join(run("metrics", "hard_nc").output.split())
+    assert "measures How much the prediction changes without the tokens with the highest scores." in shown
     assert "ReAGent (Zhao & Shan 2024)" in shown and "better more" in shown and "range 0 to unbounded" in shown
     assert "--metrics hard_nc" in shown
 
