@@ -42,7 +42,7 @@ def pictures() -> Iterator[tuple[str, View | Photo]]:
     _, cache = model.run_with_cache(tokens)
     marked = {position for stretch in story.evidence for position in stretch.tokens}
     attribution = heta_lens.attribute(cache, story.answer, tokens=tokens, interactions=True)
-    page = plots.page(attribution, marked=marked, note="Underlined is the sentence that tells the answer")
+    page = plots.page(attribution, marked=marked, note="Underlined: the sentence that has the answer")
     yield "page.png", Photo(page, 560)
     yield "page_dark.png", Photo(page, 560, (DARK,))
     others = [heta_lens.attribute(cache, story.answer, tokens=tokens, method=name) for name in METHODS]

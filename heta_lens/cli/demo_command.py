@@ -34,9 +34,9 @@ def demo(
         marked = {position for stretch in story.evidence for position in stretch.tokens}
         (method,) = methods_of({}).values()
         explained: Any = read_prompt("demo", story.text, Question()).explained(Question(), method)
-        right = "as the model says" if explained.target_text == story.answer else "which the model gets wrong"
+        right = "which the model answers" if explained.target_text == story.answer else "which the model does not answer"
         evidence = " ".join(story.text[slice(*stretch.characters)] for stretch in story.evidence)
-        why = f"Underlined is what tells the answer,{story.answer}, {right}: {evidence}"
+        why = f"Underlined: the evidence for{story.answer}, {right}: {evidence}"
         files = Files(html=html)
         write_files(explained, files, marked, why)
         add(answer=story.answer, evidence=sorted(marked), **(document_of(explained, files) if wanted() else {}))

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from heta_lens._util.options import check_choice
+from heta_lens._util.progress_lines import ProgressLines
 from heta_lens.data.instance import OTHERS, Instance
 from heta_lens.data.instance import record_of as as_json
 from heta_lens.evaluation.engines.workers import Workers, working
@@ -50,7 +52,7 @@ def evaluate(
         metrics: the names of the metrics; without any, only the scores are kept.
         folder: where the results are kept.
         facts: what else to keep about this evaluation, such as the names of the suite and of the model.
-        progress: show a progress bar.
+        progress: show a progress bar, or a line every half minute where none can be drawn.
         retry_failed: repeat what raised an error or was not finite, instead of leaving it failed.
         workers: how many share the work, and where; by default it is done here.
         shard: do only the prompts of this shard, into a folder of its own inside ``folder``. `merge` joins them.
@@ -64,7 +66,7 @@ def evaluate(
     with (
         working(model, named, workers, len(mine)) as work,
         opened(folder, request, request["methods"], work.identity.fingerprint, retry_failed=retry_failed) as results,
-        _progress_bar(len(mine) * len(entries), progress) as advance,
+        _progress(len(mine) * len(entries), progress) as advance,
     ):
         tasks = tasks_left(results, mine, metrics)
         pending = {task.instance.id: task.pending for task in tasks}
@@ -120,8 +122,12 @@ def check_request(instances: Sequence[Instance], entries: Sequence[Explainer], m
 
 
 @contextmanager
-def _progress_bar(total: int, shown: bool) -> Iterator[Callable[[int], None]]:
+def _progress(total: int, shown: bool) -> Iterator[Callable[[int], None]]:
     columns = TextColumn("evaluating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
+    console = Console(stderr=True)
+    if shown and not (console.is_terminal or console.is_jupyter):
+        yield ProgressLines(total, partial(console.print, markup=False, highlight=False, soft_wrap=True)).advance
+        return
+    with Progress(*columns, console=console, disable=not shown) as bar:
         task = bar.add_task("", total=total)
         yield lambda count: bar.advance(task, count)

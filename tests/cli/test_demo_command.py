@@ -23,7 +23,7 @@ def test_demo_explains_a_story_and_writes_a_page(tmp_path: Path, monkeypatch: py
     done = run("demo")
     assert done.exit_code == 0, done.output
     assert re.search(r"heta: why ' \w+'\?", done.output)
-    for part in ("score", "gate", "curvature", "information", "Underlined is what tells the answer"):
+    for part in ("score", "gate", "curvature", "information", "Underlined: the evidence for"):
         assert part in done.output
     assert "Underlined" in (tmp_path / "heta_lens_demo.html").read_text()
 

@@ -128,7 +128,7 @@ def test_progress_counts_what_was_there_and_what_is_new(tmp_path: Path, monkeypa
     evaluated(tmp_path, instances, "recency", metrics=["f1"])
     steps: list[int] = []
     bar = contextmanager(lambda total, _: iter([steps.append]) if total == 4 else iter([]))
-    monkeypatch.setattr("heta_lens.evaluation.runner._progress_bar", bar)
+    monkeypatch.setattr("heta_lens.evaluation.runner._progress", bar)
     evaluated(tmp_path, instances, "recency", "random", metrics=["f1"])
     assert steps == [2, 1, 1]  # the method that was there on both prompts, and the one that was added
 

@@ -1,0 +1,132 @@
+"""All code on the pages runs: Python blocks of a page from top to bottom, and every command, on stand-ins.
+
+Hubs cannot be reached in tests, so that local models and small files stand for what pages name, and few prompts for
+many. Pages whose outputs are tested too have tests of their own.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import heta_lens
+from helpers import chats
+from helpers.asking import doubts_allowed
+from helpers.paths import ROOT
+from heta_lens.cli import app
+from heta_lens.data import recall
+
+ELSEWHERE = {
+    "five_minutes.md": "test_readme.py", "demo_model.md": "test_readme.py", "reasoning.md": "test_reasoning_page.py",
+    "extending.md": "test_extending.py", "ray.md": "tests/whole/test_ray_evaluation.py",
+}  # fmt: skip
+PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if page.name not in ELSEWHERE]
+STAND_INS = {
+    " Paris": " jar", '"gpt2"': '"demo"', "--model gpt2": "--model demo", "--model NAME": "--model chat",
+    "Qwen/Qwen2.5-3B-Instruct": "chat", '"folder"': '"chat"', "path/to/a/smaller/model": "demo",
+    " --quantization-config 8bit": "", "The capital of France is": "The key is in the", 'Path("results")': 'Path("r")',
+    "hf:NAME --split validation": "recall", "Workers(4)": "Workers(1)", "--workers 4": "--workers 1",
+}  # fmt: skip
+NOT_RUN = {
+    "curated --path heta_qa_dataset_2000.json": "released with the paper",
+    "longra --path": "released by its authors",
+    "--scores inseq.json": "saved by another library; see test_given_scores.py",
+    "merge all results-a": "of another evaluation",
+    "recall-results wikibio-results": "of other evaluations",
+    "auto/16": "in an array of jobs",
+}
+CODE = re.compile(r"^```(python|sh)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def code(page: Path, kind: str) -> list[str]:
+    found = [block for language, block in CODE.findall(page.read_text(encoding="utf-8")) if language == kind]
+    return [replaced(block) for block in found]
+
+
+def replaced(block: str) -> str:
+    for name, stand_in in STAND_INS.items():
+        block = block.replace(name, stand_in)
+    return re.sub(r"(--limit |limit=|facts=)\d+", r"\g<1>2", block)
+
+
+def commands(page: Path) -> Iterator[str]:
+    lines = [line for block in code(page, "sh") for line in block.splitlines() if line.startswith("heta-lens ")]
+    yield from (line.partition(" | ")[0] for line in lines if not any(part in line for part in NOT_RUN))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files that pages name, and models that are loaded by the names that stand for theirs."""
+    stories = [story for story, _ in zip(recall.stories("test", facts=2), range(2), strict=False)]
+    records = "".join(json.dumps({"text": story.text, "answer": story.answer}) + "\n" for story in stories)
+    for name in ("prompts.jsonl", "mine.jsonl"):
+        (tmp_path / name).write_text(records, encoding="utf-8")
+    rows = [f'"{story.text}","{story.answer}"' for story in stories]
+    for name, heads in {"questions.csv": "question,label", "prompts.csv": "text,answer"}.items():
+        (tmp_path / name).write_text("\n".join([heads, *rows]) + "\n", encoding="utf-8")
+    (tmp_path / "messages.json").write_text(json.dumps([{"role": "user", "content": "Where?"}]), encoding="utf-8")
+    load = heta_lens.load_model
+    stand_in = lambda name, **options: chats.bridge() if name == "chat" else load(name, **options)  # noqa: E731
+    for place in ("heta_lens.load_model", "heta_lens.model.loading.load_model"):
+        monkeypatch.setattr(place, stand_in)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def names() -> dict[str, Any]:
+    """What pages take as given: a model, a prompt's tokens and their cache."""
+    model = heta_lens.load_demo_model()
+    tokens = model.to_tokens(next(recall.stories("test", facts=2)).text)
+    _, cache = model.run_with_cache(tokens)
+    known = {"model": model, "tokens": tokens, "cache": cache, "attribute": heta_lens.attribute}
+    return {"heta_lens": heta_lens, "torch": torch, **known}
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("unchecked", "folder")
+@pytest.mark.parametrize("page", [page for page in PAGES if code(page, "python")], ids=lambda page: page.name)
+def test_python_runs_from_top_to_bottom(page: Path) -> None:
+    known = names()
+    if page.name == "chat.md":
+        known["model"] = chats.bridge()
+    if page.name == "many_prompts.md":
+        Path("scores.parquet").write_bytes(parquet())
+    with doubts_allowed():
+        for block, number in zip(code(page, "python"), count(), strict=False):
+            exec(compile(block, f"{page.name}, block {number}", "exec"), known)
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("unchecked", "folder")
+@pytest.mark.parametrize("page", [page for page in PAGES if [*commands(page)]], ids=lambda page: page.name)
+def test_every_command_runs(page: Path) -> None:
+    for command in commands(page):
+        with doubts_allowed():
+            done = CliRunner().invoke(app, shlex.split(command)[1:])
+        assert done.exit_code == 0, f"{command}: {done.output}"
+
+
+def parquet() -> bytes:
+    """What the command before it writes there."""
+    scores = heta_lens.attribute_dataset("demo", "recall", ["recency"], out="kept", limit=2)
+    scores.save("kept.parquet")
+    return Path("kept.parquet").read_bytes()
+
+
+def test_code_is_marked_as_what_it_is() -> None:
+    for page in PAGES:
+        plain = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        assert not re.search(r"^    (heta-lens |import |from heta_lens|heta_lens\.)", plain, re.MULTILINE), page.name
+
+
+@pytest.mark.parametrize("part", [*NOT_RUN, *STAND_INS])
+def test_what_is_not_run_or_replaced_is_still_on_a_page(part: str) -> None:
+    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
+    assert part in pages
