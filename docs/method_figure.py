@@ -37,12 +37,12 @@ def figure() -> Figure:
     heights = [0.22 * layers, *[1] * len(rows)]
     drawn = Figure(figsize=(10, 6.4), layout="constrained")
     first, *others = drawn.subplots(len(heights), 1, sharex=True, height_ratios=heights)
-    first.imshow(flow, aspect="auto", cmap="Blues")
+    first.imshow(flow.numpy(), aspect="auto", cmap="Blues")
     first.set_ylabel(f"flow by layer,\n0 to {layers - 1}", rotation=0, ha="right", va="center")
     first.set_yticks([])
     for axes, (name, values) in zip(others, rows.items(), strict=True):
         colours = [ORANGE if position in evidence else BLUE for position in range(count)]
-        axes.bar(range(count), values / values.max(), color=[[part / 255 for part in colour] for colour in colours])
+        axes.bar(range(count), (values / values.max()).tolist(), color=[[part / 255 for part in colour] for colour in colours])
         axes.set_ylabel(name, rotation=0, ha="right", va="center")
         axes.set_yticks([])
         axes.spines[["top", "left", "right"]].set_visible(False)
