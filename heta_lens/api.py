@@ -21,6 +21,7 @@ from heta_lens.model.hook_sites import EMBED
 from heta_lens.model.locking import one_at_a_time
 from heta_lens.prediction.cached_activations import Activations
 from heta_lens.prediction.cached_tokens import Tokens, Vocabulary
+from heta_lens.prediction.chat_prompt import ChatPrompt
 from heta_lens.prediction.padding_checks import check_unpadded, real_parts
 from heta_lens.prediction.prediction import Prediction, predictions
 from heta_lens.prediction.target import TargetLike, context_length
@@ -220,6 +221,8 @@ def reasoning_of(cached: int, through: Any, answer: int) -> range:
 
 def batch_tokens(tokens: Any, shape: tuple[int, int]) -> list[list[int]]:
     """The given ids of every prompt, padding included."""
+    if isinstance(tokens, ChatPrompt):
+        raise TypeError("attribute_batch takes no chat: give each chat to attribute, or the ids that were cached")
     try:
         ids = torch.as_tensor(tokens)
     except (TypeError, ValueError, RuntimeError):

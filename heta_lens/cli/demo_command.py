@@ -34,9 +34,9 @@ def demo(
         marked = {position for stretch in story.evidence for position in stretch.tokens}
         (method,) = methods_of({}).values()
         explained: Any = read_prompt("demo", story.text, Question()).explained(Question(), method)
-        right = "which the model answers" if explained.target_text == story.answer else "which the model does not answer"
+        answers = "answers" if explained.target_text == story.answer else "does not answer"
         evidence = " ".join(story.text[slice(*stretch.characters)] for stretch in story.evidence)
-        why = f"Underlined: the evidence for{story.answer}, {right}: {evidence}"
+        why = f"Underlined: the evidence for{story.answer}, which the model {answers}: {evidence}"
         files = Files(html=html)
         write_files(explained, files, marked, why)
         add(answer=story.answer, evidence=sorted(marked), **(document_of(explained, files) if wanted() else {}))

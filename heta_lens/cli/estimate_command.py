@@ -11,6 +11,7 @@ from rich.text import Text
 from heta_lens.cli.application import command
 from heta_lens.cli.errors_and_messages import errors_in_a_line, say, show
 from heta_lens.cli.json_output import add
+from heta_lens.cli.loading_flags import with_hub_flags
 from heta_lens.cli.quiet_flag import quiet
 
 if TYPE_CHECKING:
@@ -23,12 +24,15 @@ UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "Ti
 
 
 @command("estimate")
+@with_hub_flags
 def estimate(
     config: Annotated[str, typer.Option(help=CONFIG)],
     tokens: Annotated[int, typer.Option(help="How long the prompt is.")],
     gpu_memory: Annotated[str, typer.Option(metavar="SIZE", help=MEMORY)],
     dtype: Annotated[str | None, typer.Option(help="bfloat16, float16 or float32; by default the model's own.")] = None,
     option: Annotated[list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help=OPTIONS)] = None,
+    *,
+    hub: dict[str, Any],
 ) -> None:
     """Predict how much memory HETA takes on a model, without the model; and what takes less, if it is too much."""
     with errors_in_a_line():
@@ -37,7 +41,7 @@ def estimate(
         from heta_lens._util.option_text import keywords
 
         with Console(stderr=True, quiet=quiet()).status("running every step on tensors without data …"):
-            predicted = estimate_memory(config, tokens, memory=size, dtype=dtype, **keywords(option or []))
+            predicted = estimate_memory(config, tokens, memory=size, dtype=dtype, **hub, **keywords(option or []))
         add(model=predicted.model, tokens=tokens, memory=size, choices=[*map(_choice, _choices(predicted))])
         say(f"{predicted.model}, {tokens:,} tokens; {gpu_memory} is {size / 2**30:.1f} GiB. Predicted:")
         show(_table(predicted))

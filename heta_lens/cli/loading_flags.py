@@ -8,7 +8,7 @@ import typer
 from heta_lens.cli.flag_groups import with_flags
 
 FLAGS: dict[str, Any] = {
-    "dtype": Annotated[str | None, typer.Option(help="bfloat16, float16 or float32; on a CPU by default float32.")],
+    "dtype": Annotated[str | None, typer.Option(help="float32 (default on a CPU), bfloat16, float16 or float64.")],
     "device": Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …; by default a GPU if there is one.")],
     "device_map": Annotated[str | None, typer.Option(metavar="MAP", help="Split the model: auto, balanced, or JSON.")],
     "n_devices": Annotated[int | None, typer.Option(min=1, help="Split it evenly over so many GPUs.")],
@@ -26,6 +26,9 @@ FLAGS: dict[str, Any] = {
 
 with_loading_flags = with_flags(FLAGS, "loading")
 """Gives a command these flags; it gets those that were used as ``loading``."""
+
+with_hub_flags = with_flags({name: FLAGS[name] for name in ("revision", "trust_remote_code")}, "hub")
+"""The same, of what is read from the hub only."""
 
 
 def loading_options(given: Mapping[str, Any]) -> dict[str, Any]:

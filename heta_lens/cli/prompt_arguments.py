@@ -40,6 +40,8 @@ def prompt_of(
     names = [name for name, value in given.items() if value is not None]
     if len(names) > 1:
         raise ValueError(f"there are {len(names)} prompts, {' and '.join(names)}: give one of them")
+    if system is not None and chat is not None:
+        raise ValueError(f"--system and --chat {chat} are two chats: write the system message into the file")
     if system is not None and user is None:
         raise ValueError("--system goes with --user, which is the message that the model answers: give that too")
     if chat is not None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from math import ceil
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from einops import repeat
 
 from heta_lens._util.dry_run import DryRun
 from heta_lens._util.option_text import written
-from heta_lens._util.options import check_at_least
+from heta_lens._util.options import check_at_least, check_names
 from heta_lens.methods.heta.gate_of_variant import flow_gate
 from heta_lens.methods.heta.hessian import uncounted
 from heta_lens.methods.heta.heta import Heta
@@ -86,7 +87,14 @@ class MemoryEstimate:
 
 
 def estimate_memory(
-    config: Any, tokens: int, *, memory: float | int, dtype: torch.dtype | str | None = None, **options: Any
+    config: Any,
+    tokens: int,
+    *,
+    memory: float | int,
+    dtype: torch.dtype | str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    **options: Any,
 ) -> MemoryEstimate:
     """How much memory would HETA take, on a model of which only the configuration is there, and what takes less?
 
@@ -97,17 +105,21 @@ def estimate_memory(
         tokens: the length of the prompt.
         memory: how many bytes the devices have, all together.
         dtype: of weights and activations; by default what the configuration says.
+        revision: a branch, tag or commit of the hub.
+        trust_remote_code: run the code that comes with the model.
         options: those of `Heta`.
     """
     check_at_least("tokens", tokens, 2, whole=True)
     check_at_least("memory", memory, 1)
+    check_names(Heta, options)
     method = Heta(**options)
-    adapter = ModelAdapter(absent_model(config, dtype))
+    adapter = ModelAdapter(absent_model(config, dtype, revision, trust_remote_code=trust_remote_code))
     with DryRun() as held:
         prediction = prediction_without_data(adapter, tokens)
         cache = held.now
         shared = {"caching": held.peak() - cache}
         with prediction.running():
+            method.check(prediction)
             if method.recipe.gate == "flow":
                 flow_gate(method, prediction)
                 shared["gate"] = held.peak() - cache
@@ -152,7 +164,7 @@ class MemoryMeter:
 
     def estimated(self, method: Heta) -> MemoryEstimate:
         prediction = replace(self.prediction, prompt=replace(self.prediction.prompt))  # without what was run before
-        segments, prompt = method.segments(prediction), prediction.prompt
+        segments, prompt = _different(method.segments(prediction), method.overlap), prediction.prompt
         free = max(1, (self.memory - self.weights - self.cache) // 2)  # as `attribute` leaves the other half alone
         longest, steps, batches = longest_run(method, segments), dict(self.shared), dict[str, int]()
         if method.weights[1]:
@@ -174,12 +186,11 @@ class MemoryMeter:
         )
 
     def _most(self, run: Callable[[Segment, int], object], segments: Sequence[Segment], copies: int) -> int:
-        """The most that any segment's run holds; of many copies, by what the third adds to two."""
-        different = [segments[place] for place in sorted({0, len(segments) // 2, len(segments) - 1})]
+        """The most that any of these segments' runs holds; of many copies, by what the third adds to two."""
 
         def most(few: int) -> int:
             self.held.peak()
-            for segment in different:
+            for segment in segments:
                 run(segment, few)
             return self.held.peak() - self.cache
 
@@ -187,6 +198,12 @@ class MemoryMeter:
             return most(copies)
         third = most(FEW)
         return third + (copies - FEW) * (third - most(FEW - 1))
+
+
+def _different(segments: Sequence[Segment], overlap: float | int) -> list[Segment]:
+    """The first window, one in the middle, and all near the end: some of these run together with what follows them."""
+    last = range(len(segments))[-ceil(1 / (1 - overlap)) - 1 :]
+    return [segments[place] for place in sorted({0, len(segments) // 2, *last})]
 
 
 @torch.no_grad()

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -13,17 +12,22 @@ from transformer_lens.utilities import quantization
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 
 from heta_lens.model.checkpoints import one_line
+from heta_lens.model.hub import folder_of, read_from
 from heta_lens.model.loading import DEMO
 from heta_lens.model.loading_options import dtype_named
+from heta_lens.model.model_checks import check_decoder
 from heta_lens.model.model_protocol import Model, wrapped
 
 
-def absent_model(config: Any, dtype: torch.dtype | str | None = None) -> Any:
+def absent_model(
+    config: Any, dtype: torch.dtype | str | None = None, revision: str | None = None, *, trust_remote_code: bool = False
+) -> Any:
     """A `TransformerBridge` of a configuration, its folder or its name on the hub; by default in its own precision.
 
     Its tokenizer is only a placeholder.
     """
-    read = config if isinstance(config, PretrainedConfig) else read_config(config)
+    hub = {"revision": revision, "trust_remote_code": trust_remote_code}
+    read = config if isinstance(config, PretrainedConfig) else read_config(config, **hub)
     if getattr(read, "quantization_config", None) is not None:
         raise ValueError(
             f"this {read.model_type} model is saved quantised, whose memory depends on its kernels: estimate it "
@@ -32,28 +36,33 @@ def absent_model(config: Any, dtype: torch.dtype | str | None = None) -> Any:
     kind = dtype_named(dtype or read.dtype or torch.float32)
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(read, dtype=kind, attn_implementation="eager")
+            model = AutoModelForCausalLM.from_config(
+                read, dtype=kind, attn_implementation="eager", trust_remote_code=trust_remote_code
+            )
         model.config.architectures = [type(model).__name__]
         tokenizer = AutoTokenizer.from_pretrained(DEMO)
         # TransformerLens takes matrices apart only if it can read them, but here there is nothing to misread.
         with torch.device("meta"), patch.object(quantization, "unreadable_weight_reason", return_value=None):
-            return TransformerBridge.boot_transformers(
+            bridge = TransformerBridge.boot_transformers(
                 read.model_type, hf_model=model, tokenizer=tokenizer, device="meta", dtype=kind
             ).eval()
     except Exception as error:  # whatever the libraries raise for architectures that they do not know
         what = f"a {read.model_type} model cannot be built without its weights"
         raise ValueError(f"{what}: {one_line(error)}") from error
+    check_decoder(bridge)
+    return bridge
 
 
-def read_config(config: Any) -> PretrainedConfig:
+def read_config(config: Any, **hub: Any) -> PretrainedConfig:
     if not isinstance(config, str | os.PathLike):
         raise TypeError(f"config={config!r} must be a folder, its config.json, a name on the hub or a PretrainedConfig")
-    path = Path(config).expanduser()
-    where = path.parent if path.name == "config.json" else path
-    try:
-        return AutoConfig.from_pretrained(str(where) if path.exists() else os.fspath(config))
-    except Exception as error:  # whatever a library raises for files it cannot read
-        raise ValueError(f"no configuration {str(config)!r} could be read: {one_line(error)}") from error
+    name = str(DEMO) if os.fspath(config) == "demo" else os.fspath(config)
+    local = folder_of(name, "configuration")
+    if local is not None:
+        local = local.parent if local.name == "config.json" else local
+        if not (local / "config.json").is_file():
+            raise ValueError(f"the folder {str(local)!r} has no config.json")
+    return read_from(name, "configuration", local, lambda place: AutoConfig.from_pretrained(place, **hub))
 
 
 def weights(model: Model) -> Iterator[Tensor]:

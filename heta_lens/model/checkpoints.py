@@ -23,6 +23,7 @@ BENIGN = re.compile(r"(\.|_)(inv_freq|masked_bias|position_ids|cos_cached|sin_ca
 """Buffers that older versions of transformers saved with the weights, and that a model computes itself."""
 FUSED = re.compile(r"(qkv|qkv_proj|query_key_value|c_attn|w_pack)$", re.IGNORECASE)
 """What architectures call queries, keys and values in one matrix."""
+FOUR_BITS = 64  # weights that are scaled together
 LONGEST = 300  # characters of another library's message that are shown
 
 
@@ -46,7 +47,29 @@ class Checked:
         check_complete(name, report)
         check_finite_weights(name, model)
         check_separable(name, model)
+        check_four_bits(name, model)
         return model
+
+
+def check_in_memory(model: Any) -> None:
+    """Refuse a model whose embeddings or unembedding are offloaded: they are read, and not only run."""
+    for name in ("embed", "unembed"):
+        if any(tensor.device.type == "meta" for tensor in model.get_submodule(name).parameters()):
+            raise CheckpointError(
+                f"the model's {name} is offloaded, and it must be in memory: put it on the CPU in device_map=, or "
+                "allow more max_memory="
+            )
+
+
+def check_four_bits(name: str, model: Any) -> None:
+    """Refuse widths for which the CPU kernel of bitsandbytes packs 4 bits otherwise than it reads them."""
+    for place, module in model.named_modules():
+        weight = getattr(module, "weight", None)
+        if type(module).__name__ == "Linear4bit" and weight.device.type == "cpu" and module.in_features % FOUR_BITS:
+            raise CheckpointError(
+                f"{name!r} cannot run in 4 bits on a CPU: bitsandbytes takes widths that are multiples of {FOUR_BITS}, "
+                f"and {place} has {module.in_features}; load it in 8 bits"
+            )
 
 
 def check_complete(name: str, report: dict[str, Any]) -> None:

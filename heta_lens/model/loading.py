@@ -5,35 +5,24 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from threading import Lock, Thread
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
-from huggingface_hub import constants, get_session
-from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 from safetensors.torch import load_file
 from torch import nn
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.utilities import get_device
 from transformers import AutoConfig, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from heta_lens.model.checkpoints import (
-    WHOLE,
-    Checked,
-    CheckpointError,
-    check_folder,
-    check_weight_file,
-    load_weights,
-    one_line,
-)
-from heta_lens.model.loading_options import boot_options, default_dtype
+from heta_lens.model.checkpoints import WHOLE, Checked, check_folder, check_in_memory, check_weight_file, load_weights
+from heta_lens.model.hub import folder_of, read_from
+from heta_lens.model.loading_options import boot_options, check_places, default_dtype
 
 Kind: TypeAlias = Literal["hooked", "bridge"]
 
-ANSWER = 2.5  # seconds to wait for the hub's answer
 DEMO = Path(__file__).parents[1] / "demo_model"
 HAS_HOOKED = importlib.util.find_spec("transformer_lens.HookedTransformer") is not None
 """`HookedTransformer` was removed in TransformerLens 4."""
@@ -126,28 +115,18 @@ def load_model(
 
 def _from_folder_or_hub(name: str, given: dict[str, Any]) -> Any:
     """A bridge of a checkpoint; whatever goes wrong is said in one sentence, and no hub is waited for."""
-    path = Path(name).expanduser()
-    if not name or (name.startswith(("/", ".", "~")) and not path.exists()):
-        raise ValueError(f"no model {name!r}: give demo, a name of the Hugging Face hub, or a folder that exists")
-    local = path.exists()
-    if local:
-        check_folder(path)
-    silent = not (local or constants.HF_HUB_OFFLINE or hub_answers())
-    try:
-        with _offline() if silent else nullcontext():
-            return _booted(str(path) if local else name, given)
-    except (CheckpointError, MemoryError):
-        raise
-    except Exception as error:  # whatever a library raises for files it cannot read
-        where = f"{constants.ENDPOINT} did not answer" if silent else "looked for on the Hugging Face hub"
-        what = "" if local else f" (not a folder here; {where})"
-        raise ValueError(f"the model {name!r}{what} cannot be loaded: {reason(error, name)}") from error
+    local = folder_of(name, "model")
+    if local is not None:
+        if "revision" in given:
+            raise ValueError(f"revision={given['revision']!r} is of a model on the hub, and {name!r} is a folder")
+        check_folder(local)
+    return read_from(name, "model", local, lambda place: _booted(place, given))
 
 
 def _booted(name: str, given: dict[str, Any]) -> Any:
     """A bridge of a checkpoint, which is checked while it is loaded."""
-    hub = {key: given[key] for key in ("revision", "trust_remote_code") if key in given}
-    config = AutoConfig.from_pretrained(name, **hub)
+    trust = given.get("trust_remote_code", False)  # left out, transformers would ask whoever is at the terminal
+    config = AutoConfig.from_pretrained(name, revision=given.get("revision"), trust_remote_code=trust)
     quantise = given.pop("quantization_config", None)
     if "dtype" not in given:
         given["dtype"] = default_dtype(name, given, getattr(config, "dtype", None))
@@ -156,7 +135,10 @@ def _booted(name: str, given: dict[str, Any]) -> Any:
         given["device_map"] = {"": str(given.pop("device", None) or get_device())}
     checked: Any = Checked(quantise)
     logging.getLogger("bitsandbytes.autograd._functions").addFilter(_once)  # the same filter again changes nothing
-    return TransformerBridge.boot_transformers(name, model_class=checked, **given).eval()
+    check_places(given.get("device_map"))
+    booted = TransformerBridge.boot_transformers(name, model_class=checked, **given).eval()
+    check_in_memory(booted)
+    return booted
 
 
 _logged: set[str] = set()
@@ -185,46 +167,6 @@ def _bridged(model: nn.Module, given: dict[str, Any]) -> Any:
     if not source and "tokenizer" not in given:
         raise ValueError("this model does not know where its tokenizer is: give tokenizer=")
     return TransformerBridge.boot_transformers(source or "model", hf_model=model, **given, **own).eval()
-
-
-def reason(error: BaseException, name: str) -> str:
-    """What to do about an error of the hub, or what the library said."""
-    chain = [error]
-    while (earlier := chain[-1].__cause__ or chain[-1].__context__) is not None and earlier not in chain:
-        chain.append(earlier)
-    if any(isinstance(one, GatedRepoError) for one in chain):
-        return f"it is gated; accept its terms at {constants.ENDPOINT}/{name} and log in with `hf auth login`"
-    if any(isinstance(one, RepositoryNotFoundError) for one in chain):
-        return "the hub has no such model, or it is private and you are not logged in (`hf auth login`)"
-    return one_line(error)
-
-
-def hub_answers(seconds: float = ANSWER) -> bool:
-    """Whether the hub can be reached: tried once, where a download would retry for half a minute."""
-    answers: list[Any] = []
-
-    def ask() -> None:
-        with suppress(Exception):  # whatever the client raises without a network
-            answers.append(get_session().head(constants.ENDPOINT, timeout=seconds))
-
-    request = Thread(target=ask, daemon=True)  # looking up a host name has no time limit
-    request.start()
-    request.join(seconds)
-    return bool(answers)
-
-
-_going_offline = Lock()
-
-
-@contextmanager
-def _offline() -> Iterator[None]:
-    """Make the hub's client use local files only."""
-    with _going_offline:
-        before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
-        try:
-            yield
-        finally:
-            constants.HF_HUB_OFFLINE = before
 
 
 def _hooked(weights: Any, tokenizer: Any) -> Any:

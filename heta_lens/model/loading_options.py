@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib.metadata import version
@@ -13,9 +14,14 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.utilities import get_device
 
 from heta_lens._util.caller_warnings import warn
+from heta_lens._util.options import check_at_least
+from heta_lens.model.checkpoints import CheckpointError
 
 BITS = {"8bit": "load_in_8bit", "4bit": "load_in_4bit"}  # of bitsandbytes
 DTYPES = ("float64", "float32", "bfloat16", "float16")
+READ = re.compile(r"^$|(^|[._])(embed\w*|wte|lm_head|embed_out)$")
+"""What embeddings and unembeddings are called, and the whole model."""
+SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "fp64": "float64"}
 
 
 def boot_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,12 +36,26 @@ def boot_options(options: Mapping[str, Any]) -> dict[str, Any]:
                 f"load_model takes no {name}={hint}: nor does TransformerBridge.boot_transformers of TransformerLens "
                 f"{version('transformer-lens')}"
             )
+    check_kinds(options)
     check_devices(given)
     if "dtype" in given:
         given["dtype"] = dtype_named(given["dtype"])
     if "quantization_config" in given:
         given["quantization_config"] = quantisation(given["quantization_config"])
     return given
+
+
+def check_kinds(options: Mapping[str, Any]) -> None:
+    """Refuse options of another type than `load_model` takes."""
+    trust, limits, places = (options.get(name) for name in ("trust_remote_code", "max_memory", "device_map"))
+    if not isinstance(trust, bool | None):
+        raise TypeError(f"trust_remote_code={trust!r} must be True or False")
+    if not isinstance(limits, Mapping | None):
+        raise TypeError(f"max_memory={limits!r} must be a dict of devices and sizes, such as {{0: '20GB'}}")
+    if not isinstance(places, str | Mapping | None) or places == {}:
+        raise TypeError(f"device_map={places!r} must be 'auto', or a dict of modules and devices")
+    if options.get("n_devices") is not None:
+        check_at_least("n_devices", options["n_devices"], 1, whole=True)
 
 
 def check_devices(given: Mapping[str, Any]) -> None:
@@ -48,26 +68,46 @@ def check_devices(given: Mapping[str, Any]) -> None:
     if "n_devices" in given and given["n_devices"] > (there := torch.cuda.device_count()):
         raise ValueError(f"n_devices={given['n_devices']}: this machine has {there} GPUs; device_map= also takes cpu")
     if "device" in given:
-        check_device(given["device"])
+        check_device("device", given["device"])
+    if isinstance(given.get("device_map"), Mapping):
+        for module, place in given["device_map"].items():
+            if place != "disk":
+                check_device(f"device_map={{{module!r}: …}}", place)
 
 
-def check_device(device: Any) -> None:
+def check_places(device_map: Any) -> None:
+    """Refuse a map that puts embeddings or the unembedding on the disk, which are read and not only run."""
+    places = device_map if isinstance(device_map, Mapping) else {"": device_map}
+    away = [name for name, place in places.items() if place == "disk" and READ.search(name)]
+    if away:
+        what = repr(away[0]) if away[0] else "the whole model"
+        raise CheckpointError(
+            f"device_map= puts {what} on the disk, and embeddings and unembedding must be in memory: put these on the "
+            "CPU, and blocks on the disk"
+        )
+
+
+def check_device(name: str, device: Any) -> None:
     try:
         kind = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise ValueError(f"device={device!r} is no device, such as cpu, cuda or cuda:1") from error
-    there = {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    if (kind.index or 0) >= there.get(kind.type, 1):
-        raise ValueError(f"device={str(device)!r}: this machine has {there[kind.type]} devices of that kind")
+        raise ValueError(f"{name}={device!r} is no device, such as cpu, cuda or cuda:1") from error
+    if kind.type == "meta":
+        raise ValueError(f"{name}={str(device)!r} holds no weights: heta_lens.estimate_memory needs none")
+    there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    count = there.get(kind.type, (kind.index or 0) + 1)  # of kinds that cannot be counted here, none is refused
+    if (kind.index or 0) >= count:
+        has = f"no device {kind.type}" if count == 0 else f"only {', '.join(f'{kind.type}:{n}' for n in range(count))}"
+        raise ValueError(f"{name}={str(device)!r}: this machine has {has}")
 
 
 def dtype_named(dtype: Any) -> torch.dtype:
     """``"bfloat16"`` or ``torch.bfloat16``."""
     named = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
     if not isinstance(named, torch.dtype) or str(named).removeprefix("torch.") not in DTYPES:
-        raise ValueError(
-            f"dtype={dtype!r} is not one of {', '.join(DTYPES)}: for fewer bits give quantization_config='8bit'"
-        )
+        short = SHORT.get(str(dtype).lower())
+        way = f"did you mean {short!r}?" if short else "for fewer bits give quantization_config='8bit'"
+        raise ValueError(f"dtype={dtype!r} is not one of {', '.join(DTYPES)}: {way}")
     return named
 
 
@@ -80,6 +120,8 @@ def quantisation(config: Any) -> Any:
             f"quantization_config={str(config)!r} is not {' or '.join(BITS)}, nor a dict with quant_method"
         )
     if not isinstance(config, Mapping):
+        if not hasattr(config, "quant_method"):
+            raise TypeError(f"quantization_config={config!r} is not {' or '.join(BITS)}, nor one of transformers")
         return config
     from transformers.quantizers.auto import AutoQuantizationConfig  # imports what quantises
 

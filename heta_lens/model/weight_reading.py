@@ -1,6 +1,7 @@
 """Weights that may be quantised or offloaded: read where they hold their numbers, and otherwise run."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,6 +23,31 @@ def is_readable(weight: Any) -> bool:
 def is_elsewhere(weight: Any) -> bool:
     """Whether it is loaded only when its module runs (offloaded to another memory or to a disk)."""
     return isinstance(weight, Tensor) and weight.device.type == "meta"
+
+
+@contextmanager
+def at_hand(module: Any) -> Iterator[None]:
+    """Have what is kept elsewhere loaded meanwhile, as it is while the module runs."""
+    hook = getattr(bare(module), "_hf_hook", None)
+    if hook is None:
+        yield
+        return
+    hook.pre_forward(bare(module))
+    try:
+        yield
+    finally:
+        hook.post_forward(bare(module), None)
+
+
+def vector_of(part: Any, name: str, projection: str) -> Tensor | None:
+    """The bias of a projection, as TransformerLens calls it; None, if it has none."""
+    with at_hand(getattr(part, projection, part)):
+        return detached(getattr(part, name, None))
+
+
+def detached(tensor: Any) -> Tensor | None:
+    """Its numbers, which stay when the module's are put away again."""
+    return tensor.detach().clone() if isinstance(tensor, Tensor) else None
 
 
 def stored(module: Any) -> dict[str, Tensor]:

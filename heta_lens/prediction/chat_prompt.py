@@ -187,6 +187,8 @@ def _following(ids: Any, chat: ChatPrompt) -> list[int]:
     if row.ndim != 1 or (len(row) and (row.is_floating_point() or row.dtype == torch.bool)):
         raise ValueError(f"ids= must be the ids after one chat; got {given.dtype} of shape {tuple(given.shape)}")
     added: list[int] = row.tolist()
+    if wrong := [number for number in added if number < 0]:
+        raise ValueError(f"ids= has {wrong[0]}, which is no token: ids are 0 or more")
     if added[: len(chat)] == chat.tokens[0].tolist():
         raise ValueError(
             f"ids= begins with the chat's own {len(chat)} tokens: give those after it, ids[:, {len(chat)}:]"

@@ -24,7 +24,7 @@ def prediction(monkeypatch: pytest.MonkeyPatch) -> Any:
     return predict(model, zoo.prompt(model, 40), 7)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("section", SECTIONS)
 def test_every_section_has_a_cell_for_every_column(prediction: Any, section: str) -> None:
     _, columns, _, _, rows_of = SECTIONS[section]

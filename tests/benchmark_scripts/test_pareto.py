@@ -51,7 +51,7 @@ def test_ways_that_share_products_are_those_of_as_many_groups() -> None:
     assert families[None]["one by one, probes=2"] == 2 and "tolerance=0.05" not in families[16]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.usefixtures("unchecked")
 def test_every_way_is_measured_against_the_same_reference(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ways = {pareto.DEFAULT: {"probes": 2}, "row": {"support": "row", "probes": 2}, "tolerance": {"tolerance": 0.5}}

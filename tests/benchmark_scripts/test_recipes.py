@@ -20,7 +20,7 @@ def test_models_are_as_large_as_their_names(name: str, billions: float) -> None:
     assert sum(parameter.numel() for parameter in model.parameters()) / 1e9 == pytest.approx(billions, abs=0.005)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(recipes, "PAGE", tmp_path / "RECIPES.md")
     monkeypatch.setattr(recipes, "MODELS", {"tiny": recipes.Shape(TINY, 600, 2)})

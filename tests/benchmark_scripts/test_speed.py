@@ -60,7 +60,7 @@ def test_of_a_long_context_only_the_default_is_measured(case: Case) -> None:
     assert float(rows[2]["ours / floor"].lstrip("~")) > 1
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_products_are_as_many_whatever_the_length_and_flops_grow_with_it() -> None:
     model, rows = zoo.native_bridge(), []
     for n in (20, 40):
@@ -132,7 +132,7 @@ def test_what_was_measured_is_interpolated() -> None:
     assert extrapolated({8: (1, 2), 4: (3, 1)}, [8, 6, 4], [2, 2, 1]) == (1 + 4) + (2 + 3) + (3 + 1)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.usefixtures("unchecked")
 def test_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(models.MODELS, "tiny", zoo.native_bridge)

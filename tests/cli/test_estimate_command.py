@@ -44,7 +44,7 @@ def test_what_is_wrong_is_said_in_a_line(folder: str) -> None:
     for words, message in (
         (("--config", folder, "--tokens", "20", "--gpu-memory", "80"), "give a number and a unit"),
         (("--config", folder, "--tokens", "1", "--gpu-memory", "8GB"), "tokens=1 must be at least 2"),
-        (("--config", folder + "/no", "--tokens", "9", "--gpu-memory", "8GB"), "could be read"),
+        (("--config", folder + "/no", "--tokens", "9", "--gpu-memory", "8GB"), "no configuration"),
         (("--config", folder, "--tokens", "9", "--gpu-memory", "8GB", "-o", "variant=windy"), "variant='windy'"),
     ):
         said = run(*words)

@@ -82,6 +82,7 @@ def test_the_command_evaluates_the_method_by_the_metric(installed: Path) -> None
     assert "concentration" in (installed / "run" / "records.jsonl").read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.sample(quick=0, test=1)
 @pytest.mark.parametrize(
     ("entry", "message"),

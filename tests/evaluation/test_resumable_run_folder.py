@@ -345,7 +345,11 @@ def test_a_second_evaluation_in_a_folder_is_refused_until_the_first_has_ended(fo
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="has other signals")
 @pytest.mark.parametrize(
-    ("how", "code"), [(signal.SIGKILL, -signal.SIGKILL), pytest.param(signal.SIGINT, 130, marks=pytest.mark.nightly)]
+    ("how", "code"),
+    [
+        pytest.param(signal.SIGKILL, -signal.SIGKILL, marks=pytest.mark.thorough),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.nightly),
+    ],
 )
 def test_two_commands_on_one_folder_and_then_one_that_is_stopped(tmp_path: Path, how: int, code: int) -> None:
     words = ["evaluate", "recall", "--limit", "200", "-m", "recency", "--metrics", "f1", "--out", str(tmp_path / "run")]

@@ -33,6 +33,10 @@ POINTS: list[tuple[Any, str, int, dict[str, Any]]] = [
     (LLAMA, "float32", 96, {"variant": "gs"}),
     (QWEN2, "float32", 96, {"variant": "win", "window": 32}),
     (QWEN2, "float32", 96, {"variant": "ls+win", "layers": 2, "window": 32}),
+    (LLAMA, "float32", 128, {"variant": "win", "window": 16}),
+    (LLAMA, "bfloat16", 192, {"variant": "win", "window": 32}),
+    (LLAMA, "float32", 96, {"variant": "lr+win", "window": 32, "rank": 4}),
+    (LLAMA, "bfloat16", 192, {"variant": "lr+win", "window": 32, "rank": 4}),
 ]
 
 
@@ -51,6 +55,7 @@ def measured(config: Any, dtype: str, tokens: int, method: Heta) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.sample(quick=0, test=4)
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("config", "dtype", "tokens", "options"), POINTS)

@@ -1,12 +1,14 @@
 """A model is built from its configuration alone, without weights."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
-from transformers import AutoModelForCausalLM, CTRLConfig, GPT2Config, LlamaConfig, PretrainedConfig
+from transformers import AutoModelForCausalLM, BertConfig, CTRLConfig, GPT2Config, LlamaConfig, PretrainedConfig
 
+import heta_lens
 from helpers import zoo
 from heta_lens.model.absent_model import absent_model, weights
 
@@ -43,13 +45,36 @@ def test_what_transformer_lens_does_not_know_is_refused() -> None:
 def test_what_is_no_configuration_is_said_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="config=3 must be a folder"):
         absent_model(3)
-    with pytest.raises(ValueError, match=r"no configuration .*nowhere.* could be read: "):
+    with pytest.raises(ValueError, match=r"no configuration '.*nowhere': give demo"):
         absent_model(tmp_path / "nowhere")
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ValueError, match="could be read: "):
+    with pytest.raises(ValueError, match=r"the configuration .* cannot be loaded: "):
         absent_model(tmp_path)
+    with pytest.raises(ValueError, match=r"has no config\.json"):
+        absent_model(tmp_path.parent)
     with pytest.raises(ValueError, match="dtype='int3' is not one of"):
         absent_model(CONFIG, "int3")
+
+
+def test_the_demo_model_has_a_configuration_too() -> None:
+    assert absent_model("demo").cfg.d_vocab == heta_lens.load_demo_model().cfg.d_vocab
+
+
+def test_encoders_are_refused() -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    with pytest.raises(ValueError, match=r"is not a decoder-only language model|cannot be built without its weights"):
+        absent_model(BertConfig(**sizes, vocab_size=50))
+
+
+def test_code_of_a_configuration_is_not_run_unless_it_is_trusted(tmp_path: Path) -> None:
+    zoo.huggingface("llama").save_pretrained(tmp_path)
+    zoo.tokenizer().save_pretrained(tmp_path)
+    config = {**CONFIG.to_dict(), "model_type": "mine", "auto_map": {"AutoConfig": "mine.Mine"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "mine.py").write_text("raise SystemExit('it ran')")
+    for load in (absent_model, heta_lens.load_model):
+        with pytest.raises(ValueError, match="code of its own, which runs only with trust_remote_code=True"):
+            load(tmp_path)
 
 
 def test_quantised_weights_are_refused() -> None:

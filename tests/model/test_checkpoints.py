@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
@@ -16,12 +17,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
+import heta_lens
 from helpers import zoo
 from helpers.quantised import QuantisedLinear
 from heta_lens.cli import app
 from heta_lens.model import loading
 from heta_lens.model.checkpoints import CheckpointError, check_separable
-from heta_lens.model.loading import hub_answers, load_model
+from heta_lens.model.hub import hub_answers
+from heta_lens.model.loading import load_model
 
 Damage = Callable[[Path], Any]
 WEIGHT = "transformer.h.0.mlp.c_fc.weight"
@@ -199,9 +202,28 @@ def test_a_hub_that_is_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: release.wait(20))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     started = time.perf_counter()
-    assert not hub_answers(0.2)
+    assert not hub_answers("a/b", 0.2)
     assert time.perf_counter() - started < 2
     release.set()
+
+
+@pytest.mark.parametrize(("status", "answers"), [(200, True), (401, True), (404, True), (503, False)])
+def test_a_hub_that_fails_is_not_waited_for(status: int, answers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Session:
+        def head(self, url: str, **_: Any) -> Any:
+            asked.append(url)
+            return SimpleNamespace(status_code=status)
+
+    monkeypatch.setattr("heta_lens.model.hub.get_session", Session)
+    assert hub_answers("a/b") is answers and asked[0].endswith("/api/models/a/b")
+
+
+@pytest.mark.usefixtures("unchecked", "no_hub")
+def test_a_configuration_without_a_network_is_one_sentence_at_once() -> None:
+    with pytest.raises(ValueError, match=r"the configuration 'no-such/model' \(not a folder here; .* did not answer"):
+        heta_lens.estimate_memory("no-such/model", 8, memory=10**9)
 
 
 DEMO_FAULTS: dict[str, tuple[Callable[[dict[str, torch.Tensor]], Any], str]] = {

@@ -198,7 +198,7 @@ def test_placement(monkeypatch: pytest.MonkeyPatch) -> None:
     @wraps(loading.TransformerBridge.boot_transformers)
     def boot(_: str, **options: Any) -> Any:
         given.update(options)
-        return torch.nn.Identity()
+        return torch.nn.ModuleDict({"embed": torch.nn.Identity(), "unembed": torch.nn.Identity()})
 
     monkeypatch.setattr(loading.TransformerBridge, "boot_transformers", staticmethod(boot))
     heta_lens.load_model("demo", device_map="auto", max_memory={"cpu": "8GB"}, n_ctx=64)
@@ -272,7 +272,7 @@ def test_the_hubs_answers(raised: Exception, sentence: str, monkeypatch: pytest.
         except Exception as error:
             raise OSError(str(error)) from error  # as transformers does
 
-    monkeypatch.setattr(loading, "hub_answers", lambda: True)
+    monkeypatch.setattr("heta_lens.model.hub.hub_answers", lambda _: True)
     monkeypatch.setattr(loading.AutoConfig, "from_pretrained", refuse)
     with pytest.raises(ValueError, match=r"the model 'a/b' .* cannot be loaded") as refused:
         heta_lens.load_model("a/b")

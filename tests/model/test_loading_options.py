@@ -9,7 +9,14 @@ import torch
 from transformers import BitsAndBytesConfig
 
 from heta_lens.model import loading_options
-from heta_lens.model.loading_options import boot_options, default_dtype, on_processor, quantisation, read_map
+from heta_lens.model.loading_options import (
+    boot_options,
+    check_places,
+    default_dtype,
+    on_processor,
+    quantisation,
+    read_map,
+)
 
 
 def test_what_is_not_given_is_left_out() -> None:
@@ -21,9 +28,14 @@ def test_what_is_not_given_is_left_out() -> None:
     ("options", "sentence"),
     [
         ({"dtype": "fp16"}, "dtype='fp16' is not one of float64, float32, bfloat16, float16"),
+        ({"dtype": "bf16"}, "did you mean 'bfloat16'?"),
         ({"dtype": torch.int8}, "for fewer bits give quantization_config='8bit'"),
         ({"device": "gpu"}, "device='gpu' is no device, such as cpu, cuda or cuda:1"),
-        ({"device": "cuda:7"}, "device='cuda:7': this machine has 0 devices of that kind"),
+        ({"device": "cuda:7"}, "device='cuda:7': this machine has no device cuda"),
+        ({"device": "cpu:1"}, "device='cpu:1': this machine has only cpu:0"),
+        ({"device": "meta"}, "device='meta' holds no weights: heta_lens.estimate_memory needs none"),
+        ({"device_map": {"a": "b"}}, "device_map={'a': …}='b' is no device"),
+        ({"n_devices": 0}, "n_devices=0 must be at least 1"),
         ({"device": "cpu", "device_map": "auto"}, "device='cpu' and device_map='auto' both say where: give one"),
         ({"n_devices": 3}, "n_devices=3: this machine has 0 GPUs"),
         ({"max_memory": {0: "1GB"}}, "give device_map='auto' with it"),
@@ -36,6 +48,32 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], sentence: str, monke
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(ValueError, match=re.escape(sentence)):
         boot_options(options)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"trust_remote_code": "no"}, "trust_remote_code='no' must be True or False"),
+        ({"max_memory": "1GB", "device_map": "auto"}, "max_memory='1GB' must be a dict of devices and sizes"),
+        ({"device_map": 5}, "device_map=5 must be 'auto', or a dict"),
+        ({"device_map": {}}, "device_map={} must be 'auto', or a dict"),
+        ({"n_devices": "2"}, "n_devices='2' must be a whole number"),
+        ({"quantization_config": 8}, "quantization_config=8 is not 8bit or 4bit, nor one of transformers"),
+    ],
+    ids=str,
+)
+def test_other_types_are_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(sentence)):
+        boot_options(options)
+
+
+@pytest.mark.parametrize("name", ["", "lm_head", "model.embed_tokens", "transformer.wte", "gpt_neox.embed_out"])
+def test_what_is_read_cannot_be_on_the_disk(name: str) -> None:
+    check_places({name: "cpu", "model.layers.0": "disk"})
+    what = repr(name) if name else "the whole model"
+    with pytest.raises(ValueError, match=f"device_map= puts {what} on the disk, and embeddings"):
+        check_places({name: "disk", "x": "cpu"})
 
 
 def test_an_option_that_nobody_takes_is_refused() -> None:

@@ -41,7 +41,7 @@ def test_every_kind_of_file_is_itself_and_the_same_each_time(suffix: str, start:
     assert not re.search(rb"CreationDate|dc:date|Software|matplotlib v", make(), re.IGNORECASE)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_files_do_not_depend_on_the_process() -> None:
     code = "from matplotlib.figure import Figure\nfrom heta_lens.plots.figure_files import exports_of, looks\n"
     code += "from hashlib import sha256\n"

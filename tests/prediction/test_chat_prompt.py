@@ -212,6 +212,11 @@ def test_half_an_emoji_before_an_end_marker_takes_it_into_no_content() -> None:
     assert longer.template[len(made) :].tolist() == [False, True, False]
 
 
+def test_what_is_no_token_cannot_follow() -> None:
+    with pytest.raises(ValueError, match="ids= has -3, which is no token"):
+        chat(chats.bridge(), [{"role": "user", "content": "Hi"}]).followed_by([5, -3])
+
+
 def test_nothing_may_follow() -> None:
     made = chat(chats.bridge(), chats.CHAT)
     assert made.followed_by([]) is made

@@ -12,7 +12,9 @@ TESTS = Path(__file__).parents[1]
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="has no fork")
-@pytest.mark.parametrize("count", [2, pytest.param(50, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "count", [pytest.param(2, marks=pytest.mark.thorough), pytest.param(50, marks=pytest.mark.nightly)]
+)
 @pytest.mark.parametrize("what", ["kills", "meetings"])
 def test_evaluations_that_are_killed_and_that_meet(what: str, count: int) -> None:
     command = [sys.executable, "-m", "helpers.killing", what, str(count)]

@@ -108,7 +108,7 @@ def with_a_compiled_block(model: Any) -> Any:
     return model
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "make", [compiled, with_a_compiled_block, pytest.param(compiled_in_place, marks=pytest.mark.nightly)]
 )

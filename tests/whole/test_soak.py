@@ -58,7 +58,10 @@ def memory() -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("few", "many"), [(90, 180), pytest.param(500, 5000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    ("few", "many"),
+    [pytest.param(90, 180, marks=pytest.mark.thorough), pytest.param(500, 5000, marks=pytest.mark.nightly)],
+)
 def test_thousands_of_attributions_leave_nothing_behind(few: int, many: int) -> None:
     model = demo()
     attribute(model, few, 0)

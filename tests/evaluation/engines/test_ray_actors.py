@@ -29,7 +29,7 @@ def test_ray_ends_with_a_refusal_by_which_it_was_started() -> None:
     assert not ray.is_initialized()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.usefixtures("cluster")
 def test_what_a_running_cluster_has_not_enough_of_is_refused_and_the_cluster_stays() -> None:
     with pytest.raises(ValueError, match=r"the Ray cluster has room for 2 workers with 1 CPU each, and 3 are asked"):

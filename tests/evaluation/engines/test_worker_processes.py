@@ -109,7 +109,7 @@ def heed_interrupts() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("code", [pytest.param(signal.SIGKILL, marks=pytest.mark.thorough), signal.SIGINT])
 def test_workers_end_with_the_command_and_what_is_finished_is_kept(code: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "heta_lens", "attribute-dataset", "recall", "--limit", "300", "--out", "o"]
     command += ["--workers", "2", "-m", "lime"]

@@ -68,8 +68,8 @@ def test_workers_have_the_results_of_one_process_bit_for_bit(engine: Any, expect
     assert not difference([*results(tmp_path)], [*expected])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", RAY_RARELY)
+@pytest.mark.thorough
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_killed_worker_costs_one_method_of_a_prompt_and_nothing_else(
     engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,7 @@ def test_one_evaluation_does_not_count_twice(tmp_path: Path) -> None:
             Leaderboard.of(twice)
 
 
+@pytest.mark.thorough
 def test_a_clear_difference_counts_among_any_number_of_comparisons(tmp_path: Path) -> None:
     many = {"heta": 0.9, **{f"worse-{number}": 0.1 for number in range(70)}}
     board = Leaderboard.of([evaluation(tmp_path / str(seed), f"s{seed}", many, 40, seed) for seed in range(2)])
