@@ -60,12 +60,14 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 COMPARED = {
     "bfloat16": "float32",
+    "float16": "float32",
     "8 bits": "float32",
     "8 bits, unpacked": "same weights",
     "two devices": "float32",
 }
 COLUMNS = {
     "bfloat16": "bfloat16",
+    "float16": "float16",
     "8 bits": "8 bits (bitsandbytes)",
     "8 bits, unpacked": "8 bits, to the same weights unpacked",
     "two devices": "two devices",

@@ -64,7 +64,7 @@ def check_in_memory(model: Any) -> None:
 def check_four_bits(name: str, model: Any) -> None:
     """Refuse widths for which the CPU kernel of bitsandbytes packs 4 bits otherwise than it reads them."""
     for place, module in model.named_modules():
-        weight = getattr(module, "weight", None)
+        weight: Any = getattr(module, "weight", None)
         if type(module).__name__ == "Linear4bit" and weight.device.type == "cpu" and module.in_features % FOUR_BITS:
             raise CheckpointError(
                 f"{name!r} cannot run in 4 bits on a CPU: bitsandbytes takes widths that are multiples of {FOUR_BITS}, "

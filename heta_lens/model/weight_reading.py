@@ -1,7 +1,6 @@
 """Weights that may be quantised or offloaded: read where they hold their numbers, and otherwise run."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,29 +24,17 @@ def is_elsewhere(weight: Any) -> bool:
     return isinstance(weight, Tensor) and weight.device.type == "meta"
 
 
-@contextmanager
-def at_hand(module: Any) -> Iterator[None]:
-    """Have what is kept elsewhere loaded meanwhile, as it is while the module runs."""
+def vector_of(part: Any, name: str, module: Any, own: str) -> Tensor | None:
+    """A bias, or the weight of a norm, under TransformerLens' ``name``; kept elsewhere, it is its module's ``own``."""
+    tensor = getattr(part, name, None)
     hook = getattr(bare(module), "_hf_hook", None)
-    if hook is None:
-        yield
-        return
-    hook.pre_forward(bare(module))
+    if tensor is None or not is_elsewhere(tensor) or hook is None:
+        return tensor
+    hook.pre_forward(bare(module))  # which loads it, as for a run of the module
     try:
-        yield
+        return getattr(bare(module), own).detach().clone().reshape(tensor.shape)
     finally:
         hook.post_forward(bare(module), None)
-
-
-def vector_of(part: Any, name: str, projection: str) -> Tensor | None:
-    """The bias of a projection, as TransformerLens calls it; None, if it has none."""
-    with at_hand(getattr(part, projection, part)):
-        return detached(getattr(part, name, None))
-
-
-def detached(tensor: Any) -> Tensor | None:
-    """Its numbers, which stay when the module's are put away again."""
-    return tensor.detach().clone() if isinstance(tensor, Tensor) else None
 
 
 def stored(module: Any) -> dict[str, Tensor]:

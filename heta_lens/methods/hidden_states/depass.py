@@ -17,7 +17,7 @@ from heta_lens.methods.layer_reading import full_ids, pattern_runs
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hook_sites import stream_name
 from heta_lens.model.norms_and_neurons import irregularity, neurons
-from heta_lens.model.weight_reading import at_hand, detached, read_or_run, vector_of
+from heta_lens.model.weight_reading import read_or_run, vector_of
 from heta_lens.prediction.live_activations import live
 from heta_lens.prediction.prediction import Prediction
 
@@ -98,7 +98,7 @@ class DePass(Method):
         gated = getattr(clean.prediction.adapter.model.cfg, "gated_mlp", False)
         into, bias = ("W_gate", "gate"), None
         if not gated:
-            into, bias = ("W_in", "in"), vector_of(mlp, "b_in", "in")
+            into, bias = ("W_in", "in"), bias_of(mlp, "b_in", "in")
         weights = weights_of(*into, width=read.shape[-1]).to(read)
         outputs = weights_of("W_out", "out", width=weights.shape[-1]).to(read)
         written = [
@@ -107,7 +107,7 @@ class DePass(Method):
             @ outputs
             for at in range(read.shape[1])
         ]
-        return with_bias(torch.stack(written, 1), vector_of(mlp, "b_out", "out"))
+        return with_bias(torch.stack(written, 1), bias_of(mlp, "b_out", "out"))
 
     def _shares(self, added: Float[Tensor, "part neuron"], position: int, begins: bool) -> Float[Tensor, "part neuron"]:
         """How what each neuron writes at a position is shared out: parts that add nothing get nothing."""
@@ -201,8 +201,7 @@ def normalised(parts: Parts, place: str, clean: Clean) -> Parts:
     if not str(model.cfg.normalization_type).startswith("RMS"):
         parts = parts - parts.mean(-1, keepdim=True)
     scaled = parts / clean.scales[place][-parts.shape[1] :]
-    with at_hand(norm):
-        weight, bias = (detached(getattr(norm, name, None)) for name in ("w", "b"))
+    weight, bias = vector_of(norm, "w", norm, "weight"), vector_of(norm, "b", norm, "bias")
     return with_bias(scaled if weight is None else scaled * weight.to(scaled), bias)
 
 
@@ -219,14 +218,18 @@ def attention(read: Parts, layer: int, clean: Clean) -> Parts:
         weights = rearrange(weights, "d (group d_head) -> group d d_head", d_head=outputs.shape[1])
     values = einsum(read, weights, "part pos d, group d d_head -> part pos group d_head")
     heads = repeat(
-        with_bias(values, vector_of(block, "b_V", "v")),
+        with_bias(values, bias_of(block, "b_V", "v")),
         "part pos group d_head -> part pos (group share) d_head",
         share=len(pattern) // len(weights),
     )
     mixed = einsum(pattern.to(read), heads, "head query key, part key head d_head -> part query head d_head")
     return with_bias(
-        einsum(mixed, outputs, "part pos head d_head, head d_head d -> part pos d"), vector_of(block, "b_O", "o")
+        einsum(mixed, outputs, "part pos head d_head, head d_head d -> part pos d"), bias_of(block, "b_O", "o")
     )
+
+
+def bias_of(part: Any, name: str, projection: str) -> Tensor | None:
+    return vector_of(part, name, getattr(part, projection, part), "bias")
 
 
 def check_whole(parts: Parts, stream: Float[Tensor, "pos d"], layer: int) -> None:
