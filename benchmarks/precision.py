@@ -160,8 +160,8 @@ def preamble() -> str:
     return f"""Written by `python -m benchmarks.precision write`. Every method on {STORIES} stories of the demo model (a
 bridge of 6 layers, in float32 on one device), against the same model in bfloat16, with bitsandbytes' 8-bit weights, and
 split over two devices. Differences are the sum of absolute differences of the scores, relative to the sum of the
-absolute scores. bitsandbytes rounds weights and, in every run, activations to 8 bits: the third column has the whole
-difference, the fourth what is left against a model of float32 weights that are rounded in the same way. The second
+absolute scores. bitsandbytes rounds weights and, in every run, activations to 8 bits: its first column has the whole
+difference, the second what is left against a model of float32 weights that are rounded in the same way. The second
 device is simulated on a machine that has one: its tensors refuse to meet those of the first.
 
 Where the model is certain, as on these stories, HETA's score is nearly all information. Rows with the curvature have

@@ -69,7 +69,7 @@ def recipes(layers: int) -> list[dict[str, Any]]:
 
 
 def row(model: str, options: dict[str, Any], predicted: MemoryEstimate) -> list[str]:
-    named = f"`{written(options)}`" if options else "as it is"
+    named = f"`{written(options)}`" if options else "default options"
     sizes = [predicted.weights, *(predicted.steps.get(step, 0) for step in ("gate", "information", "curvature"))]
     in_gib = [f"{size / GIB:.1f}" for size in sizes]
     copies = str(predicted.batches["curvature"])

@@ -42,7 +42,11 @@ def figure() -> Figure:
     first.set_yticks([])
     for axes, (name, values) in zip(others, rows.items(), strict=True):
         colours = [ORANGE if position in evidence else BLUE for position in range(count)]
-        axes.bar(range(count), (values / values.max()).tolist(), color=[[part / 255 for part in colour] for colour in colours])
+        axes.bar(
+            range(count),
+            (values / values.max()).tolist(),
+            color=[[part / 255 for part in colour] for colour in colours],
+        )
         axes.set_ylabel(name, rotation=0, ha="right", va="center")
         axes.set_yticks([])
         axes.spines[["top", "left", "right"]].set_visible(False)

@@ -223,7 +223,7 @@ def verdicts(family: str, at: int) -> Mapping[str, str]:
 
 # --------------------------------------------------------------------------------------------------------- the summary
 def summary_table(every: Sequence[Entry]) -> tuple[Sequence[str], list[list[str]]]:
-    """HETA as it is and as recommended, the best three others, and random scores."""
+    """HETA with its defaults and as recommended, the best three others, and random scores."""
     own = {one.method: one for one in every if one.budget is None and one.families == len(compared())}
     order = sorted(own, key=lambda name: -own[name].quality)
     rivals = [name for name in order if not name.startswith("heta") and name != "random"][:3]

@@ -33,4 +33,4 @@ def _read(written: str) -> Any:
 def written(options: Mapping[str, Any], method: str = "") -> str:
     """Options as a call has them; without a method, HETA's."""
     given = ", ".join(f"{name}={value!r}" for name, value in options.items())
-    return f"{method}({given})" if method else given or "HETA as it is"
+    return f"{method}({given})" if method else given or "HETA with its defaults"

@@ -70,5 +70,5 @@ def _table(predicted: "MemoryEstimate") -> Table:
     """A row for each choice of options."""
     table = Table("options", Column("GiB", justify="right"), "fits", "made of", box=None, padding=(0, 2, 0, 0))
     for each in _choices(predicted):
-        table.add_row(*map(Text, (each.name, f"{each.needed / 2**30:,.1f}", "yes" if each.fits else "no", each.sum)))
+        table.add_row(*map(Text, (each.name, f"{each.needed / 2**30:,.3g}", "yes" if each.fits else "no", each.sum)))
     return table

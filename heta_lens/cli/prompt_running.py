@@ -54,7 +54,7 @@ def read_by(loaded: Any, prompt: Prompt, question: Question) -> ReadPrompt:
     text = "".join(adapter.tokenizer.write(token, [*ids[0].tolist(), *added[:at]]) for at, token in enumerate(added))
     whole = ids.new_tensor([[*ids[0].tolist(), *added]])
     tokens = whole if isinstance(prompt, str) else tokens.followed_by(whole[:, ids.shape[1] :])
-    return ReadPrompt(adapter.cache(whole, lean_names_filter), tokens, Span(ids.shape[1]), text)
+    return ReadPrompt(adapter.cache(whole, lean_names_filter), tokens, question.span or Span(ids.shape[1]), text)
 
 
 def _encoded(loaded: Any, prompt: Prompt) -> tuple[Any, Any]:

@@ -20,9 +20,9 @@ TARGET = (
 AGAINST = "Explain why --target rather than this token: the difference of their log-probabilities. May be repeated."
 FUNCTION = "Explain a function of the logits instead of a token: one of your own files, as margins:entropy."
 POSITION = "Explain the token at position P of the prompt, from the tokens before it; -1 is the last."
-SPAN = "Explain the tokens of the prompt from START to before STOP (to its end) as if the model had written them."
-THROUGH = "With --span or --generate: the model's reasoning at START:STOP, which the answer is followed through."
-GENERATE = "Let the model write N tokens, the most likely each time; print them and explain them."
+SPAN = "Explain the tokens from START to before STOP (to the end), as if the model had written them."
+THROUGH = "With --span: the model's reasoning at START:STOP, which the answer is followed through."
+GENERATE = "Let the model write N tokens, the most likely each time; print and explain them, or only --span of them."
 FLAGS: dict[str, Any] = {
     "target": Annotated[list[str] | None, typer.Option(metavar="TOKEN", help=TARGET)],
     "against": Annotated[list[str] | None, typer.Option(metavar="TOKEN", help=AGAINST)],
@@ -120,8 +120,6 @@ def _check(question_flags: Mapping[str, Any]) -> None:
     one, several = (
         [name for name in names if question_flags.get(name) is not None] for names in (ONE_TOKEN, SEVERAL_TOKENS)
     )
-    if len(several) > 1:
-        raise ValueError("--span and --generate both say which tokens are explained: give one of them")
     if one and several:
         way = "leave it out, or explain one of them with --position"
         raise ValueError(f"{_flag(one[0])} is about one token, and {_flag(several[0])} about several: {way}")

@@ -75,14 +75,14 @@ class MemoryEstimate:
         copies = self.batches.get(self.largest)
         at_once = f" ({copies} at once)" if copies else ""
         parts = {"weights": self.weights, "cache": self.cache, self.largest: self.steps[self.largest]}
-        return " + ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items()) + at_once
+        return " + ".join(f"{name} {size / GIB:.3g}" for name, size in parts.items()) + at_once
 
     def __repr__(self) -> str:
         rows = [
-            f"  {each.name}: {each.needed / GIB:.1f}{'' if each.fits else ', too much'} = {each.sum}"
+            f"  {each.name}: {each.needed / GIB:.3g}{'' if each.fits else ', too much'} = {each.sum}"
             for each in (self, *self.smaller)
         ]
-        title = f"{self.model}, {self.tokens:,} tokens; GiB of {self.memory / GIB:.1f}, predicted"
+        title = f"{self.model}, {self.tokens:,} tokens; GiB of {self.memory / GIB:.3g}, predicted"
         return "\n".join([title, *rows])
 
 
@@ -159,8 +159,9 @@ class MemoryMeter:
     def model(self) -> str:
         adapter = self.prediction.adapter
         inner = wrapped(adapter.model)
-        count = sum(parameter.numel() for parameter in inner.parameters()) / 1e9
-        return f"{type(inner).__name__} of {count:.2f} billion parameters in {str(adapter.dtype).split('.')[-1]}"
+        count = sum(parameter.numel() for parameter in inner.parameters())
+        named = f"{count / 1e9:.2f} billion" if count >= 1e8 else f"{count / 1e6:.2f} million"
+        return f"{type(inner).__name__} of {named} parameters in {str(adapter.dtype).split('.')[-1]}"
 
     def estimated(self, method: Heta) -> MemoryEstimate:
         prediction = replace(self.prediction, prompt=replace(self.prediction.prompt))  # without what was run before

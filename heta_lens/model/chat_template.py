@@ -52,7 +52,7 @@ class ChatTemplate:
             raise
         except Exception as error:  # templates come with models, and anything may happen in them
             reason = " ".join(str(error).split()) or type(error).__name__
-            raise ValueError(f"this model's chat template refuses these messages: {reason[:300]}") from None
+            raise ValueError(f"this model's chat template refuses this chat: {reason[:300]}") from None
 
 
 def chat_template(tokenizer: TokenizerWrapper, options: Mapping[str, Any]) -> ChatTemplate:
@@ -107,11 +107,11 @@ def checked_messages(messages: Any) -> list[Message]:
 def _check_message(name: str, message: Message) -> None:
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str):
-        raise TypeError(f"{name} has {brief(role)} as its role, and must have a text, such as 'user'")
+        raise TypeError(f"{name} has {brief(role)} as its role, and must have text, such as 'user'")
     if isinstance(content, list | tuple):
-        raise TypeError(f"{name} has a list as its content, as multimodal messages do, and must have a text")
+        raise TypeError(f"{name} has a list as its content, as multimodal messages do, and must have text")
     if not isinstance(calls := message.get("tool_calls"), list | tuple | None):
         raise TypeError(f"{name} has {brief(calls)} as its tool_calls, and must have a list of dicts")
     if not isinstance(content, str) and not (content is None and calls):
-        raise TypeError(f"{name} has {brief(content)} as its content, and must have a text")
+        raise TypeError(f"{name} has {brief(content)} as its content, and must have text")
     check_utf8(f"the content of {name}", content or "")

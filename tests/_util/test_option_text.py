@@ -39,7 +39,7 @@ def test_an_option_that_no_file_can_hold_is_refused() -> None:
 def test_options_are_written_as_a_call_has_them() -> None:
     assert written({"variant": "ls", "layers": 2}) == "variant='ls', layers=2"
     assert (written({}), written({}, "lime"), written({"seed": 1}, "lime")) == (
-        "HETA as it is",
+        "HETA with its defaults",
         "lime()",
         "lime(seed=1)",
     )

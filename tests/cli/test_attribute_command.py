@@ -348,3 +348,15 @@ def test_a_figure(tmp_path: Path) -> None:
         done = run("attribute", TEXT, "-m", "loo", "--figure", str(tmp_path / name))
         assert done.exit_code == 0 and name in done.output
     assert "<svg" in (tmp_path / "a.svg").read_text() and "\\" in (tmp_path / "a.tex").read_text()
+
+
+def test_an_answer_among_what_is_generated_is_followed_through_the_rest_of_it() -> None:
+    length = len(heta_lens.load_demo_model().to_tokens(TEXT)[0])
+    through = f"{length}:-1"
+    done = run("attribute", TEXT, "-m", "ixg", "--generate", "4", "--span", "-1", "--through", through, "--json")
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    (step,) = document["steps"]
+    whole = run("attribute", TEXT, "-m", "ixg", "--generate", "4", "--json")
+    written = len(json.loads(whole.stdout)["steps"])
+    assert len(step["token"]) == length + written - 1 and written > 1

@@ -61,7 +61,6 @@ def test_spans_and_positions() -> None:
 @pytest.mark.parametrize(
     ("asking", "message"),
     [
-        ({"span": "3", "generate": 2}, "--span and --generate both say which tokens"),
         ({"span": "3", "target": ["a"]}, "--target is about one token, and --span about several"),
         ({"span": "3", "position": 0}, "--position is about one token, and --span about several"),
         ({"generate": 3, "target_function": "a:b"}, "--target-function is about one token, and --generate about"),

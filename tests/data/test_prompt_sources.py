@@ -105,7 +105,7 @@ def test_a_data_set_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         (Instance("a", "x", None), {}, "is one prompt: put it into a list"),
         (["x"], {"limit": 0}, "limit=0 must be at least 1"),
         ("recall", {"fields": {"text": "x"}}, "fields=.* has no effect: the suite is read by its own fields"),
-        ([{"messages": [{"role": "user"}]}], {}, r"messages\[0\] has None as its content, and must have a text"),
+        ([{"messages": [{"role": "user"}]}], {}, r"messages\[0\] has None as its content, and must have text"),
         ([{"messages": CHAT, "gold": [[0, 2]]}], {}, "has messages and gold: where the characters of a chat are"),
     ],
 )

@@ -112,7 +112,7 @@ def test_options_that_the_template_does_not_read_are_refused(name: str, option: 
     ids=["system", "alternate", "role", "no content", "no text"],
 )
 def test_what_the_template_refuses_is_said_in_a_line(name: str, messages: list[Any], reason: str) -> None:
-    with pytest.raises(ValueError, match=rf"this model's chat template refuses these messages: .*{reason}") as raised:
+    with pytest.raises(ValueError, match=rf"this model's chat template refuses this chat: .*{reason}") as raised:
         template(name).render(messages)
     assert "\n" not in str(raised.value)
 

@@ -10,7 +10,9 @@ from heta_lens.model.hub import folder_of, read_from
 def test_a_name_is_of_a_folder_or_of_the_hub(tmp_path: Path) -> None:
     assert folder_of(str(tmp_path), "model") == tmp_path and folder_of("org/name", "model") is None
     for name in ("", "./nowhere", "/no/where", "~nobody-of-this-name"):
-        with pytest.raises(ValueError, match=f"no model '{name}': give demo, a name of the Hugging Face hub, or a fold"):
+        with pytest.raises(
+            ValueError, match=f"no model '{name}': give demo, a name of the Hugging Face hub, or a fold"
+        ):
             folder_of(name, "model")
 
 
