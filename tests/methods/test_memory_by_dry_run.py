@@ -33,10 +33,9 @@ POINTS: list[tuple[Any, str, int, dict[str, Any]]] = [
     (LLAMA, "float32", 96, {"variant": "gs"}),
     (QWEN2, "float32", 96, {"variant": "win", "window": 32}),
     (QWEN2, "float32", 96, {"variant": "ls+win", "layers": 2, "window": 32}),
-    (LLAMA, "float32", 128, {"variant": "win", "window": 16}),
-    (LLAMA, "bfloat16", 192, {"variant": "win", "window": 32}),
-    (LLAMA, "float32", 96, {"variant": "lr+win", "window": 32, "rank": 4}),
-    (LLAMA, "bfloat16", 192, {"variant": "lr+win", "window": 32, "rank": 4}),
+    (LLAMA, "float32", 128, {"variant": "win", "window": 16, "probes": 1}),
+    (LLAMA, "float32", 96, {"variant": "lr+win", "window": 32, "rank": 4, "probes": 2}),
+    (LLAMA, "bfloat16", 96, {"variant": "lr+win", "window": 32, "rank": 4, "probes": 2}),
 ]
 
 
