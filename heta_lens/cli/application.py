@@ -1,5 +1,6 @@
 """The command itself, and the options that several commands share."""
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -58,10 +59,16 @@ def _print_version(wanted: bool) -> bool:
     return wanted
 
 
+def _mute_kernels() -> None:
+    """Say nothing of a kernel of bitsandbytes that is not installed: TransformerLens imports it for every model."""
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
+
+
 @app.callback()
 def heta_lens_command(
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Which tokens made the model say that?"""
+    _mute_kernels()
