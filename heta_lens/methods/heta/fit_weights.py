@@ -93,7 +93,8 @@ def _warn_of_doubts(held_out: pd.DataFrame, predictions: int) -> None:
     """A fit to few predictions, or one that fixed weights beat on what was held out, is no reason to change weights."""
     fitted, fixed = held_out.loc["fitted", "error"], held_out.loc["half_scaled", "error"]
     if predictions < FEW:
-        warn(f"weights vary much with fewer than {FEW} predictions, and fit_weights was given {predictions}: use more")
+        few = "1 prediction" if predictions == 1 else f"{predictions} predictions"
+        warn(f"fit_weights was given {few}, and weights vary much with so few: use {FEW} or more")
     if fitted > fixed:
         warn(
             f"on held-out predictions the fitted weights are off by {fitted:.3g} nats, and β = γ by {fixed:.3g}: "
