@@ -15,6 +15,7 @@ import nbformat
 from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
+WIDGET = "application/vnd.jupyter.widget-view+json"
 METADATA = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
 
 
@@ -26,8 +27,14 @@ def executed(script: Path) -> Any:
     for number, cell in enumerate(notebook.cells):
         cell.id, cell.metadata = f"cell-{number}", nbformat.from_dict({})
         if cell.cell_type == "code":
-            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+            cell.outputs = [output for output in cell.outputs if not _is_progress(output)]
     return notebook
+
+
+def _is_progress(output: Any) -> bool:
+    """Whether it is a message on stderr, a progress bar, or what such a bar leaves behind."""
+    data = output.get("data", {})
+    return output.get("name") == "stderr" or WIDGET in data or ("text/html" in data and not data.get("text/plain"))
 
 
 def main(names: list[str]) -> None:
