@@ -1,12 +1,13 @@
 """All code on the pages runs: Python blocks of a page from top to bottom, and every command, on stand-ins.
 
-Hubs cannot be reached in tests, so that local models and small files stand for what pages name, and few prompts for
-many. Pages whose outputs are tested too have tests of their own.
+Hubs cannot be reached in tests, so that local models and small files stand for what pages name, few prompts for many,
+and one metric for all. Pages whose outputs are tested too have tests of their own.
 """
 
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -58,14 +59,21 @@ def replaced(block: str) -> str:
 
 def commands(page: Path) -> Iterator[str]:
     lines = [line for block in code(page, "sh") for line in block.splitlines() if line.startswith("heta-lens ")]
-    yield from (line.partition(" | ")[0] for line in lines if not any(part in line for part in NOT_RUN))
+    for line in lines:
+        if not any(part in line for part in NOT_RUN):
+            few = {"--metrics": "morf", "--limit": "2"} if line.startswith("heta-lens evaluate ") else {}
+            more = [f" {flag} {value}" for flag, value in few.items() if flag not in line]
+            yield line.partition(" | ")[0] + "".join(more)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files that pages name, and models that are loaded by the names that stand for theirs."""
     stories = [story for story, _ in zip(recall.stories("test", facts=2), range(2), strict=False)]
-    records = "".join(json.dumps({"text": story.text, "answer": story.answer}) + "\n" for story in stories)
+    records = "".join(
+        json.dumps({"id": str(number), "text": story.text, "answer": story.answer}) + "\n"
+        for number, story in enumerate(stories)
+    )
     for name in ("prompts.jsonl", "mine.jsonl"):
         (tmp_path / name).write_text(records, encoding="utf-8")
     rows = [f'"{story.text}","{story.answer}"' for story in stories]
@@ -108,6 +116,8 @@ def test_python_runs_from_top_to_bottom(page: Path) -> None:
 @pytest.mark.parametrize("page", [page for page in PAGES if [*commands(page)]], ids=lambda page: page.name)
 def test_every_command_runs(page: Path) -> None:
     for command in commands(page):
+        if " --path " in command:  # another evaluation than the one before it
+            shutil.rmtree("results", ignore_errors=True)
         with doubts_allowed():
             done = CliRunner().invoke(app, shlex.split(command)[1:])
         assert done.exit_code == 0, f"{command}: {done.output}"
