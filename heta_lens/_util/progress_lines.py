@@ -10,24 +10,24 @@ EVERY = 30.0  # seconds between two lines
 
 @dataclass(eq=False)
 class ProgressLines:
-    """Says how many of ``total`` are done, and how long the others take if they take as long."""
+    """Says how many of ``total`` are done, and how long the others take if they take as long.
+
+    What was ``kept`` from an earlier run is done, and says nothing of how long the others take.
+    """
 
     total: int
     say: Callable[[str], None]
     clock: Callable[[], float] = perf_counter
-    every: float = EVERY
-    done: int = 0
-    start: float = field(init=False)
-    due: float = field(init=False)
+    kept: int = 0
+    done: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self.start = self.clock()
-        self.due = self.start + self.every
+        self.start = self.last = self.clock()
 
     def advance(self, count: int) -> None:
         self.done += count
-        now = self.clock()
-        if now >= self.due and 0 < self.done < self.total:
-            self.due = now + self.every
-            left = timedelta(seconds=round((now - self.start) * (self.total - self.done) / self.done))
-            self.say(f"{self.done} of {self.total} done, about {left} left")
+        now, left = self.clock(), self.total - self.kept - self.done
+        if now - self.last >= EVERY and left > 0:
+            self.last = now
+            time_left = timedelta(seconds=round((now - self.start) * left / self.done))
+            self.say(f"{self.kept + self.done} of {self.total} done, about {time_left} left")

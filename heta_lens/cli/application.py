@@ -25,6 +25,10 @@ Page = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also 
 Retry = Annotated[bool, typer.Option("--retry-failed", help=RETRY)]
 
 
+# TransformerLens imports bitsandbytes for every model, which warns of a kernel that is not installed.
+logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
+
+
 class Once(TyperCommand):
     """A command that refuses an option of one value given twice, instead of taking its last value."""
 
@@ -59,16 +63,10 @@ def _print_version(wanted: bool) -> bool:
     return wanted
 
 
-def _mute_kernels() -> None:
-    """Say nothing of a kernel of bitsandbytes that is not installed: TransformerLens imports it for every model."""
-    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
-
-
 @app.callback()
 def heta_lens_command(
-    version: Annotated[  # noqa: ARG001
+    version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Which tokens made the model say that?"""
-    _mute_kernels()

@@ -169,14 +169,14 @@ def _patch_tokens(read: ReadPrompt, question: Question, way: dict[str, Any], fil
     from heta_lens.prediction.prediction import Prediction
 
     prediction = Prediction.from_cache(read.cache, question.target, position=question.position, tokens=read.tokens)
-    effect = effects(prediction, **way).cpu().double()
+    values = effects(prediction, **way).cpu().double()
     title, tokens = f"without each token: {prediction.target_words}", prediction.written
-    rows = sorted(zip(range(len(tokens)), tokens, effect.tolist(), strict=True), key=lambda row: -row[2])
+    rows = sorted(zip(range(len(tokens)), tokens, values.tolist(), strict=True), key=lambda row: -row[2])
     add(target=prediction.target_words, effects=[{"position": at, "token": t, "effect": e} for at, t, e in rows])
     say(title)
     cells = [(str(place), repr(token), f"{effect:.4g}") for place, token, effect in rows[:top]]
     show(text_table(["position", "token", "effect"], cells, right=("effect",)))
-    _write_view(lambda: heat(title, ["effect"], tokens, effect[None], "", [*range(len(tokens))]), files)
+    _write_view(lambda: heat(title, ["effect"], tokens, values[None], "", [*range(len(tokens))]), files)
 
 
 def _patch_grid(

@@ -27,12 +27,13 @@ def list_metrics(
 ) -> None:
     """List the metrics: what each measures, which direction is better, what it costs beside the attribution."""
     from heta_lens.metrics import METRICS
+    from heta_lens.metrics.metric_descriptions import described
 
     with errors_in_a_line():
         if name is not None:
             _show_metric(_known("metric", name, METRICS))
             return
-        add(metrics=[{"name": each, **metric.about} for each, metric in METRICS.items()])
+        add(metrics=[{"name": each, "measures": described(each), **metric.about} for each, metric in METRICS.items()])
         rows = {each: _metric_lines(each, metric) for each, metric in METRICS.items()}
         show(_list("metric", "what it measures", rows))
 

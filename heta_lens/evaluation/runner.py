@@ -52,7 +52,7 @@ def evaluate(
         metrics: the names of the metrics; without any, only the scores are kept.
         folder: where the results are kept.
         facts: what else to keep about this evaluation, such as the names of the suite and of the model.
-        progress: show a progress bar, or a line every half minute where none can be drawn.
+        progress: show a progress bar, or where none can be drawn a line, at most every half minute.
         retry_failed: repeat what raised an error or was not finite, instead of leaving it failed.
         workers: how many share the work, and where; by default it is done here.
         shard: do only the prompts of this shard, into a folder of its own inside ``folder``. `merge` joins them.
@@ -66,14 +66,13 @@ def evaluate(
     with (
         working(model, named, workers, len(mine)) as work,
         opened(folder, request, request["methods"], work.identity.fingerprint, retry_failed=retry_failed) as results,
-        _progress(len(mine) * len(entries), progress) as advance,
     ):
-        tasks = tasks_left(results, mine, metrics)
+        tasks, total = tasks_left(results, mine, metrics), len(mine) * len(entries)
         pending = {task.instance.id: task.pending for task in tasks}
-        advance(len(mine) * len(entries) - sum(map(len, pending.values())))
-        for record, scores in work.outcomes(tasks):
-            results.append(record, pending[record.instance][record.method], scores)
-            advance(1)
+        with _progress(total, total - sum(map(len, pending.values())), progress) as advance:
+            for record, scores in work.outcomes(tasks):
+                results.append(record, pending[record.instance][record.method], scores)
+                advance(1)
 
 
 def tasks_left(results: RunFolder, prompts: Iterable[tuple[int, Instance]], metrics: Sequence[str]) -> list[Task]:
@@ -122,12 +121,14 @@ def check_request(instances: Sequence[Instance], entries: Sequence[Explainer], m
 
 
 @contextmanager
-def _progress(total: int, shown: bool) -> Iterator[Callable[[int], None]]:
+def _progress(total: int, kept: int, shown: bool) -> Iterator[Callable[[int], None]]:
+    """A bar, or lines, of ``total`` explanations, of which some were ``kept`` from an earlier run."""
     columns = TextColumn("evaluating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     console = Console(stderr=True)
     if shown and not (console.is_terminal or console.is_jupyter):
-        yield ProgressLines(total, partial(console.print, markup=False, highlight=False, soft_wrap=True)).advance
+        say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+        yield ProgressLines(total, say, kept=kept).advance
         return
     with Progress(*columns, console=console, disable=not shown) as bar:
-        task = bar.add_task("", total=total)
+        task = bar.add_task("", total=total, completed=kept)
         yield lambda count: bar.advance(task, count)

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Pretra
 from heta_lens.model.checkpoints import one_line
 from heta_lens.model.hub import folder_of, read_from
 from heta_lens.model.loading import DEMO
-from heta_lens.model.loading_options import dtype_named
+from heta_lens.model.loading_options import check_kinds, dtype_named
 from heta_lens.model.model_checks import check_decoder
 from heta_lens.model.model_protocol import Model, wrapped
 
@@ -26,6 +26,9 @@ def absent_model(
 
     Its tokenizer is only a placeholder.
     """
+    check_kinds({"trust_remote_code": trust_remote_code})
+    if isinstance(config, PretrainedConfig) and revision is not None:
+        raise ValueError(f"revision={revision!r} is of a configuration on the hub, and this one is already loaded")
     hub = {"revision": revision, "trust_remote_code": trust_remote_code}
     read = config if isinstance(config, PretrainedConfig) else read_config(config, **hub)
     if getattr(read, "quantization_config", None) is not None:
@@ -53,16 +56,18 @@ def absent_model(
     return bridge
 
 
-def read_config(config: Any, **hub: Any) -> PretrainedConfig:
+def read_config(config: Any, revision: str | None = None, **hub: Any) -> PretrainedConfig:
     if not isinstance(config, str | os.PathLike):
         raise TypeError(f"config={config!r} must be a folder, its config.json, a name on the hub or a PretrainedConfig")
     name = str(DEMO) if os.fspath(config) == "demo" else os.fspath(config)
-    local = folder_of(name, "configuration")
+    local = folder_of(name, "configuration", revision)
     if local is not None:
         local = local.parent if local.name == "config.json" else local
         if not (local / "config.json").is_file():
             raise ValueError(f"the folder {str(local)!r} has no config.json")
-    return read_from(name, "configuration", local, lambda place: AutoConfig.from_pretrained(place, **hub))
+    return read_from(
+        name, "configuration", local, lambda place: AutoConfig.from_pretrained(place, revision=revision, **hub)
+    )
 
 
 def weights(model: Model) -> Iterator[Tensor]:

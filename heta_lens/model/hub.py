@@ -17,8 +17,11 @@ SERVER_ERRORS = 500  # from this status code on
 Read = TypeVar("Read")
 
 
-def folder_of(name: str, what: str) -> Path | None:
-    """The folder that a name is of; None for a name of the hub; refused if it can only be a folder, and is none."""
+def folder_of(name: str, what: str, revision: str | None = None) -> Path | None:
+    """The folder that a name is of; None for a name of the hub; refused if it can only be a folder, and is none.
+
+    A folder has no ``revision``.
+    """
     missing = f"no {what} {name!r}: give demo, a name of the Hugging Face hub, or a folder that exists"
     try:
         path = Path(name).expanduser()
@@ -26,6 +29,8 @@ def folder_of(name: str, what: str) -> Path | None:
         raise ValueError(missing) from error
     if not name or (name.startswith(("/", ".", "~")) and not path.exists()):
         raise ValueError(missing)
+    if path.exists() and revision is not None:
+        raise ValueError(f"revision={revision!r} is of a {what} on the hub, and {name!r} is a folder")
     return path if path.exists() else None
 
 
@@ -48,9 +53,9 @@ def reason(error: BaseException, name: str) -> str:
     chain = [error]
     while (earlier := chain[-1].__cause__ or chain[-1].__context__) is not None and earlier not in chain:
         chain.append(earlier)
-    if any(isinstance(one, GatedRepoError) for one in chain):
+    if any(isinstance(link, GatedRepoError) for link in chain):
         return f"it is gated; accept its terms at {constants.ENDPOINT}/{name} and log in with `hf auth login`"
-    if any(isinstance(one, RepositoryNotFoundError) for one in chain):
+    if any(isinstance(link, RepositoryNotFoundError) for link in chain):
         return "the hub has no such model, or it is private and you are not logged in (`hf auth login`)"
     if "trust_remote_code" in str(error):
         return "it comes with code of its own, which runs only with trust_remote_code=True (--trust-remote-code)"

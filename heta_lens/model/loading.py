@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoTokenizer, LlamaConfig, LlamaForCausalL
 
 from heta_lens.model.checkpoints import WHOLE, Checked, check_folder, check_in_memory, check_weight_file, load_weights
 from heta_lens.model.hub import folder_of, read_from
-from heta_lens.model.loading_options import boot_options, check_places, default_dtype
+from heta_lens.model.loading_options import boot_options, default_dtype
 
 Kind: TypeAlias = Literal["hooked", "bridge"]
 
@@ -115,10 +115,8 @@ def load_model(
 
 def _from_folder_or_hub(name: str, given: dict[str, Any]) -> Any:
     """A bridge of a checkpoint; whatever goes wrong is said in one sentence, and no hub is waited for."""
-    local = folder_of(name, "model")
+    local = folder_of(name, "model", given.get("revision"))
     if local is not None:
-        if "revision" in given:
-            raise ValueError(f"revision={given['revision']!r} is of a model on the hub, and {name!r} is a folder")
         check_folder(local)
     return read_from(name, "model", local, lambda place: _booted(place, given))
 
@@ -135,7 +133,6 @@ def _booted(name: str, given: dict[str, Any]) -> Any:
         given["device_map"] = {"": str(given.pop("device", None) or get_device())}
     checked: Any = Checked(quantise)
     logging.getLogger("bitsandbytes.autograd._functions").addFilter(_once)  # the same filter again changes nothing
-    check_places(given.get("device_map"))
     booted = TransformerBridge.boot_transformers(name, model_class=checked, **given).eval()
     check_in_memory(booted)
     return booted

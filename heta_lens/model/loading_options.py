@@ -15,7 +15,6 @@ from transformer_lens.utilities import get_device
 
 from heta_lens._util.caller_warnings import warn
 from heta_lens._util.options import check_at_least
-from heta_lens.model.checkpoints import CheckpointError
 
 BITS = {"8bit": "load_in_8bit", "4bit": "load_in_4bit"}  # of bitsandbytes
 DTYPES = ("float64", "float32", "bfloat16", "float16")
@@ -70,18 +69,18 @@ def check_devices(given: Mapping[str, Any]) -> None:
     if "device" in given:
         check_device("device", given["device"])
     if isinstance(given.get("device_map"), Mapping):
-        for module, place in given["device_map"].items():
-            if place != "disk":
-                check_device(f"device_map={{{module!r}: …}}", place)
+        check_places(given["device_map"])
 
 
-def check_places(device_map: Any) -> None:
-    """Refuse a map that puts embeddings or the unembedding on the disk, which are read and not only run."""
-    places = device_map if isinstance(device_map, Mapping) else {"": device_map}
+def check_places(places: Mapping[str, Any]) -> None:
+    """Refuse what is no device, and embeddings or an unembedding on the disk: they are read, and not only run."""
+    for module, place in places.items():
+        if place != "disk":
+            check_device(f"device_map={{{module!r}: …}}", place)
     away = [name for name, place in places.items() if place == "disk" and READ.search(name)]
     if away:
         what = repr(away[0]) if away[0] else "the whole model"
-        raise CheckpointError(
+        raise ValueError(
             f"device_map= puts {what} on the disk, and embeddings and unembedding must be in memory: put these on the "
             "CPU, and blocks on the disk"
         )

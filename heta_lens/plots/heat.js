@@ -25,7 +25,7 @@ const heat = (box, { rows, columns, value, deepest, point, pick }) => {
     pen.clip();
     for (const row of down) for (const column of across) {
       const number = value(row, column), depth = Math.min(1, Math.abs(number) / deepest(row));
-      pen.fillStyle = `rgb(${number < 0 ? below : above} / ${.8 * depth})`;
+      pen.fillStyle = `rgb(${number < 0 ? below : above} / ${depth})`;
       pen.fillRect(x(column), y(row), size - 1, size - 1);
     }
     pen.restore();

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -127,10 +127,17 @@ def test_progress_counts_what_was_there_and_what_is_new(tmp_path: Path, monkeypa
     instances = suite("recall", limit=2)
     evaluated(tmp_path, instances, "recency", metrics=["f1"])
     steps: list[int] = []
-    bar = contextmanager(lambda total, _: iter([steps.append]) if total == 4 else iter([]))
-    monkeypatch.setattr("heta_lens.evaluation.runner._progress", bar)
+    kept: list[int] = []
+
+    @contextmanager
+    def progress(total: int, before: int, _: bool) -> Iterator[Callable[[int], None]]:
+        assert total == 4
+        kept.append(before)
+        yield steps.append
+
+    monkeypatch.setattr("heta_lens.evaluation.runner._progress", progress)
     evaluated(tmp_path, instances, "recency", "random", metrics=["f1"])
-    assert steps == [2, 1, 1]  # the method that was there on both prompts, and the one that was added
+    assert (kept, steps) == ([2], [1, 1])  # the method that was there on both prompts, and the one that was added
 
 
 @pytest.mark.filterwarnings("default:.*cut short:UserWarning")

@@ -229,6 +229,7 @@ def attention(read: Parts, layer: int, clean: Clean) -> Parts:
 
 
 def bias_of(part: Any, name: str, projection: str) -> Tensor | None:
+    """What a projection adds, if anything."""
     return vector_of(part, name, getattr(part, projection, part), "bias")
 
 
