@@ -157,7 +157,7 @@ class SpanAttribution(GroupedScores):
 
     @property
     def notes(self) -> list[str]:
-        """How to read the scores, and on which ways they came through a reasoning."""
+        """How to read the scores, and how they came to the prompt through the reasoning."""
         return [*self.summed.notes, *self._ways]
 
     @property
@@ -199,12 +199,12 @@ def _written(step: Attribution) -> str:
 
 
 def _ways(hop_shares: Float[Tensor, "hop"]) -> list[str]:
-    """On which ways the score came."""
+    """How the score came to the prompt: straight, or through how many reasoning tokens."""
     straight, once, twice, *more = [*hop_shares.tolist(), 0.0, 0.0]
     by_way = {"one": once, "two": twice, "more": sum(more)}
     return [
         f"{straight:.0%} of the score came straight from the answer, {sum(by_way.values()):.0%} through the reasoning",
-        "by way of so many of its tokens: " + ", ".join(f"{share:.0%} {name}" for name, share in by_way.items()),
+        "by the reasoning tokens on the way: " + ", ".join(f"{share:.0%} {name}" for name, share in by_way.items()),
     ]
 
 

@@ -195,7 +195,7 @@ def test_what_is_read_is_about_what_was_followed(span: SpanAttribution) -> None:
     assert f"through=({A}, {B})" in lines[0] and span.title == lines[0]
     assert best.score == float(span.through.max()) and f"{best.score:.4g}" in lines[1]
     assert lines[-2].startswith(f"{float(span.hop_shares[0]):.0%} of the score came straight from the answer, ")
-    assert lines[-1].startswith("by way of so many of its tokens: ")
+    assert lines[-1].startswith("by the reasoning tokens on the way: ")
     assert all(len(line) <= 80 for line in lines)
     text = "".join(span.tokens[:START])
     for words in (span.by_word(), span.by_spans([(0, len(text))])):

@@ -251,13 +251,13 @@ def put_into_readme(table: str) -> None:
 def write() -> None:
     every = entries()
     draw(every)
-    put_into_readme(f"{markdown(*summary_table(every))}\n\n{prompts_compared()}")
+    put_into_readme(f"{markdown(*summary_table(every))}\n\n{columns_explained()}")
     sections = [
         TEXT,
         reading(every),
         "![quality over forwards](rivals.svg)",
         "## At equal compute",
-        f"{COMPUTE} {prompts_compared()}",
+        f"{COMPUTE} Prompts: {prompts_compared()}.",
         markdown(*compute_table(every)),
         "## Causal tables",
         CAUSAL_TEXT,
@@ -266,10 +266,23 @@ def write() -> None:
     PAGE.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
 
 
+def prompts(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{size} of {family}" for family, size in sizes.items())
+
+
 def prompts_compared() -> str:
-    """How many prompts of which families."""
-    sizes = {family: len(rows(family, "quick", True)[REFERENCE].templates) for family in compared()}
-    return f"Prompts: {', '.join(f'{size} of {family}' for family, size in sizes.items())}."
+    """How many prompts of which families the quality stands on."""
+    return prompts({family: len(rows(family, "quick", True)[REFERENCE].templates) for family in compared()})
+
+
+def columns_explained() -> str:
+    """On which prompts the columns of the README's table stand."""
+    sizes = {family: len(as_proposed(family)[REFERENCE].templates) for family in measured()}
+    return (
+        "*Quality*: the share of all methods, at every budget, that one is better than, by measures of interventions, on "
+        f"{len(compared())} families of prompts ({prompts_compared()}). *Better / worse*: by more than chance, of {len(MEASURES)} "
+        f"measures on each of {len(sizes)} families ({prompts(sizes)})."
+    )
 
 
 def reading(every: Sequence[Entry]) -> str:
@@ -284,7 +297,7 @@ def reading(every: Sequence[Entry]) -> str:
     )
     place = [one.method for one in complete].index(REFERENCE) + 1
     return (
-        f"**What to use, if you can afford so much:** {steps}.\n\n**HETA** as the paper has it is number {place} of "
+        f"**What to use, by budget:** {steps}.\n\n**HETA** as published is number {place} of "
         f"{len(complete)} methods as they are proposed, over {len(compared())} families of prompts."
     )
 
@@ -298,7 +311,7 @@ beside them."""
 COMPUTE = """*Quality*: among all methods with all budgets, the share that one is better than, averaged over ten
 measures and over the families; 1 would be best by all, 0.5 is the middle. With a budget, the option that a method's
 cost grows with is made as large as 3, 30 or 100 forwards allow, where a backward or a product with the Hessian counts
-as two; a dash is where on some prompt it costs more however little it does. Methods that refuse a family's target are
+as two; a dash says that on some prompt even the cheapest setting costs more. Methods that refuse a family's target are
 compared on the others. After the semicolon, which is no part of the quality: how often the highest score is on known
 evidence."""
 CAUSAL_TEXT = """Methods as they are proposed. ▲ better, ▼ worse than `heta`, the literal formula: p ≤ 0.05 by the

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from time import perf_counter
 
-EVERY = 30.0  # seconds between two lines
+EVERY = 15.0  # seconds between two lines
 
 
 @dataclass(eq=False)
 class ProgressLines:
-    """Says how many of ``total`` are done, and how long the others take if they take as long.
+    """Says how many of ``total`` are done, at once and then now and then, and how long the others will take.
 
-    What was ``kept`` from an earlier run is done, and says nothing of how long the others take.
+    That is as long as those before them took; what was ``kept`` from an earlier run took no time.
     """
 
     total: int
@@ -23,6 +23,8 @@ class ProgressLines:
 
     def __post_init__(self) -> None:
         self.start = self.last = self.clock()
+        if self.total > self.kept:
+            self.say(f"{self.kept} of {self.total} done")
 
     def advance(self, count: int) -> None:
         self.done += count

@@ -18,11 +18,13 @@ class Saved(NamedTuple):
 
 def saved_results(path: Path, prompt: str | None = None, method: str | None = None) -> list[Saved]:
     """What is in a file; of one that holds many, those of this prompt and method."""
+    from heta_lens._util.file_reading import regular_file
     from heta_lens.evaluation.kept_scores import READERS
 
     path = path.expanduser()
     if path.is_dir() or path.suffix in READERS:
         return _of_scores(path, prompt, method)
+    regular_file(path, f"{path}: there is no such file")
     for flag, name in {"--prompt": prompt, "--method": method}.items():
         if name is not None:
             raise ValueError(f"{flag} {name} chooses among the scores of many prompts, and {path} is one attribution")

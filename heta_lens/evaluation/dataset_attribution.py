@@ -49,7 +49,7 @@ def attribute_dataset(
         limit: how many prompts at most.
         seed: which prompts of a suite are drawn.
         retry_failed: repeat what raised an error, instead of leaving it failed.
-        progress: show a progress bar, or where none can be drawn a line, at most every half minute.
+        progress: show a progress bar, or lines now and then where none can be drawn.
         facts: what else to keep about this run, such as the name of the model.
         workers: how many share the work, and where; by default it is done here.
         shard: do only the prompts of this shard, into a folder of its own inside ``out``. `merge` joins them.

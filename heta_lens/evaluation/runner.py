@@ -52,7 +52,7 @@ def evaluate(
         metrics: the names of the metrics; without any, only the scores are kept.
         folder: where the results are kept.
         facts: what else to keep about this evaluation, such as the names of the suite and of the model.
-        progress: show a progress bar, or where none can be drawn a line, at most every half minute.
+        progress: show a progress bar, or lines now and then where none can be drawn.
         retry_failed: repeat what raised an error or was not finite, instead of leaving it failed.
         workers: how many share the work, and where; by default it is done here.
         shard: do only the prompts of this shard, into a folder of its own inside ``folder``. `merge` joins them.

@@ -22,7 +22,7 @@ def folder_of(name: str, what: str, revision: str | None = None) -> Path | None:
 
     A folder has no ``revision``.
     """
-    missing = f"no {what} {name!r}: give demo, a name of the Hugging Face hub, or a folder that exists"
+    missing = f"no {what} {name!r}: give demo, a name on the Hugging Face hub, or a folder that exists"
     try:
         path = Path(name).expanduser()
     except RuntimeError as error:  # a home that nobody has

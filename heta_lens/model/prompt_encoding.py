@@ -28,7 +28,7 @@ def refuse_unknown(model: Any, text: str) -> None:
     if unknown := _unknown(model.tokenizer, text):
         known = f"it knows {len(model.tokenizer)}, each a word after a blank, or a mark like '.'"
         named = ", ".join(map(repr, unknown))
-        raise ValueError(f"this model has no token for {named}: {known}; a model of another name or folder reads more")
+        raise ValueError(f"this model has no token for {named}: {known}; --model chooses one with a larger vocabulary")
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from heta_lens.diagnostics import share_of
 from heta_lens.plots.shares import percent
 
 WIDTH = 30  # of the bars
-SIGNED = "either sign: above 0 speaks for the target"
+SIGNED = "have either sign: above 0 speaks for the target"
 UNSIGNED = "≥ 0: how much it matters, no direction"
 SHOWN = 3  # other spellings of the target, and members of a set, that are named
 

@@ -211,7 +211,7 @@ def test_an_evaluation_in_which_all_fails_says_so_where_it_is_seen(tmp_path: Pat
         (("reproduce", "main", "--path", "longra=x/main.csv", "--out", "x"), "main.csv are the same file"),
         (("report", "/nowhere"), "/nowhere holds no evaluation"),
         (("reproduce", "compnents", "--quick"), "did you mean 'components'"),
-        (("reproduce", "main"), "give model=, a name of the Hugging Face hub"),
+        (("reproduce", "main"), "give model=, a name on the Hugging Face hub"),
     ],
 )
 def test_mistakes_get_one_sentence(

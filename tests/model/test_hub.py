@@ -11,7 +11,7 @@ def test_a_name_is_of_a_folder_or_of_the_hub(tmp_path: Path) -> None:
     assert folder_of(str(tmp_path), "model") == tmp_path and folder_of("org/name", "model") is None
     for name in ("", "./nowhere", "/no/where", "~nobody-of-this-name"):
         with pytest.raises(
-            ValueError, match=f"no model '{name}': give demo, a name of the Hugging Face hub, or a fold"
+            ValueError, match=f"no model '{name}': give demo, a name on the Hugging Face hub, or a fold"
         ):
             folder_of(name, "model")
 

@@ -44,7 +44,7 @@ def test_bars_are_as_long_as_their_scores():
 
 def test_signed_scores_say_what_their_sign_means():
     made = attribution(scores=[-score for score in SCORES], signed=True)
-    assert lines(made)[-1] == "scores either sign: above 0 speaks for the target"
+    assert lines(made)[-1] == "scores have either sign: above 0 speaks for the target"
     assert lines(made)[1].split()[:3] == ["5", r"'\n'", "-0.25"]
     assert lines(made)[-2] == "most against the target: '<bos>' at 0, -6"
     assert lines(made)[-3].count("█") == 30

@@ -58,7 +58,7 @@ def reproduce(
     Args:
         table: one of `TABLES`.
         quick: on the demo model and stories that it can read, in minutes.
-        model: on this model (a name of the Hugging Face hub, or a folder) and the paper's data sets.
+        model: on this model (a name on the Hugging Face hub, or a folder) and the paper's data sets.
         load_options: how `load_model` loads it, such as ``{"dtype": "bfloat16"}``.
         out: a folder for the two files and the records behind them; interrupted runs resume there.
         limit: how many prompts of each data set; 3 with ``quick``, else 100.
@@ -71,7 +71,7 @@ def reproduce(
     check_choice("table", table, TABLES)
     if quick == (model is not None):
         raise ValueError(
-            "give model=, a name of the Hugging Face hub or a folder, or quick=True for the demo model"
+            "give model=, a name on the Hugging Face hub or a folder, or quick=True for the demo model"
             if not quick
             else f"quick=True is of the demo model, and model={model!r} another: give one of them"
         )
@@ -213,8 +213,8 @@ class Making:
 
     # ------------------------------------------------------------------------------------------------- its heading
     def _about(self, records: Mapping[str, Mapping[str, list[Record]]], unread: Mapping[str, str]) -> Iterator[str]:
-        paper = " and ".join(dict.fromkeys(block.model for block in self.printed.blocks)) if self._own else self._block
-        yield f"The paper's figures are of {paper}, ours of {'the ' * (self._name == DEMO)}{self._name}."
+        paper = ", ".join(dict.fromkeys(block.model for block in self.printed.blocks)) if self._own else self._block
+        yield f"The paper's figures are for {paper}, ours for {'the ' * (self._name == DEMO)}{self._name}."
         if records:
             yield f"Prompts. {'; '.join(self._prompts(name, of) for name, of in records.items())}."
         for reason in unread.values():

@@ -74,9 +74,9 @@ def _legend(table: ReproducedTable) -> Iterator[str]:
         "all agree, not that more would."
     )
     if any(isinf(end) for one in table.ours.values() if one.estimate for end in (one.estimate.low, one.estimate.high)):
-        yield "An end is infinite where some of the prompts, drawn again, give the logarithm of 0."
+        yield "An end is infinite where prompts are so few or so alike, or effects so small, that they give no bound."
     if table.printed.impossible:
-        yield "*: the printed figure cannot be, for the reason of its number."
+        yield "*: the printed figure is impossible; the number gives the reason."
     if any(place not in table.ours for place, _ in table.printed.figures()):
         hubs = dict.fromkeys(block.hub for block in table.printed.blocks if not _has(table, block.model))
         yield f"{NEEDS}: only that model can fill the cell, as --model {', --model '.join(hubs)}."
