@@ -279,9 +279,9 @@ def columns_explained() -> str:
     """On which prompts the columns of the README's table stand."""
     sizes = {family: len(as_proposed(family)[REFERENCE].templates) for family in measured()}
     return (
-        "*Quality*: the share of all methods, at every budget, that one is better than, by measures of interventions, on "
-        f"{len(compared())} families of prompts ({prompts_compared()}). *Better / worse*: by more than chance, of {len(MEASURES)} "
-        f"measures on each of {len(sizes)} families ({prompts(sizes)})."
+        "*Quality*: the share of all methods, at every budget, that one is better than, by measures of interventions, "
+        f"on {len(compared())} families of prompts ({prompts_compared()}). *Better / worse*: by more than chance, of "
+        f"{len(MEASURES)} measures on each of {len(sizes)} families ({prompts(sizes)})."
     )
 
 

@@ -18,7 +18,8 @@ class Agreement(NamedTuple):
     @property
     def verdict(self) -> str:
         if isnan(self.correlation):
-            return "undefined: the scores or the effects are all equal"
+            why = "there is one token" if self.tokens == 1 else "the scores or the effects are all equal"
+            return f"undefined: {why}"
         if isnan(self.low):
             return f"cannot tell: there are {self.tokens} tokens"
         if self.low > 0:
@@ -48,4 +49,4 @@ def agreement(correlation: float, tokens: int) -> Agreement:
     middle = max(-most, min(most, correlation))
     reach = Z95 * sqrt((1 + middle**2 / 2) / (tokens - 3))
     low, high = tanh(atanh(middle) - reach), tanh(atanh(middle) + reach)
-    return Agreement(correlation, -1.0 if correlation <= -1 else low, 1.0 if correlation >= 1 else high, tokens)
+    return Agreement(correlation, -1.0 if correlation < -most else low, 1.0 if correlation > most else high, tokens)

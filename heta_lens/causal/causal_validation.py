@@ -164,5 +164,5 @@ def _evaluated(prediction: Prediction, attribution: Attribution, special: bool) 
     """The attribution, of the tokens that are evaluated."""
     check_explains(attribution, prediction)
     if not special and bool(attribution.special.all()):
-        raise ValueError("every token of this attribution is special: special=True evaluates them too")
+        raise ValueError("every token of this attribution is special: special=True (--special) evaluates them too")
     return attribution if special else attribution.without(special=True)

@@ -22,11 +22,11 @@ from heta_lens.cli.patch_arguments import (
     refuse,
     way_of,
 )
-from heta_lens.cli.prompt_arguments import prompt_of, with_prompt_flags
+from heta_lens.cli.prompt_arguments import prompt_of, with_prompt_flags, with_text
 from heta_lens.cli.prompt_running import ReadPrompt, read_by
 from heta_lens.cli.question_arguments import Question, question_of, with_target_flags
 from heta_lens.cli.quiet_flag import bars
-from heta_lens.cli.result_files import DRAWN, PAGES, Files, with_view_flags
+from heta_lens.cli.result_files import DRAWN, PAGES, Files, check_page, with_view_flags
 from heta_lens.cli.result_views import HIGHEST, TOP, name_files, text_table, write_view
 
 if TYPE_CHECKING:
@@ -38,11 +38,16 @@ if TYPE_CHECKING:
 causal = typer.Typer(help="Patch activations, and see what the prediction does then.", no_args_is_help=True)
 app.add_typer(causal, name="causal", rich_help_panel=None)
 
-REFERENCE = "A prompt of as many tokens that patches come from, instead of masked tokens."
+REFERENCE = (
+    "A prompt of as many tokens (of a chat, another last message) that patches come from, instead of masked tokens."
+)
 SPECIAL = "Evaluate special tokens too, which often are attention sinks."
 K = "How many tokens with the highest scores are patched together."
 LEAST = "The least effect that a highest token should have."
-CORRUPTED = "A prompt of as many tokens: its run is patched with the clean one's activations, layer by layer."
+CORRUPTED = (
+    "A prompt of as many tokens (of a chat, another last message): its run is patched with the clean one's "
+    "activations, layer by layer."
+)
 FLOW = "How the gate's flow reaches the prediction, as HETA has it (suffix)."
 SOURCE = "Only what flows from the token at this position."
 
@@ -76,6 +81,7 @@ def validate_scores(
 ) -> None:
     """Patch every token, and say whether the effects agree with the scores of a method."""
     with errors_in_a_line(html):
+        check_page(html)
         prompt, question, methods = prompt_of(**prompt_flags), question_of(question_flags), methods_of(method_flags)
         label, method = _only(methods)
         question.check(method)
@@ -86,7 +92,7 @@ def validate_scores(
 
         loaded = _loaded(model, loading)
         read = read_by(loaded, prompt, question)
-        other = read_by(loaded, reference, question) if reference is not None else None
+        other = None if reference is None else read_by(loaded, with_text(prompt, reference), question)
         others = {} if other is None else {"reference": other.cache, "reference_tokens": other.tokens}
         explained: Any = read.explained(question, method)
         result = validate(
@@ -159,7 +165,7 @@ def patch_prompt(
             refuse({"position": question.position}, "has no effect with --corrupted: the next token is explained")
             chosen = grid_options(of_grid, scale)
             loaded = _loaded(model, loading)
-            both = read_by(loaded, prompt, question), read_by(loaded, corrupted, question)
+            both = read_by(loaded, prompt, question), read_by(loaded, with_text(prompt, corrupted), question)
             _patch_grid(*both, question, chosen, written, top)
 
 
@@ -186,6 +192,7 @@ def _patch_grid(
 
     tokens = {"tokens": clean.tokens, "corrupted_tokens": corrupted.tokens}
     grid = patch(clean.cache, corrupted.cache, question.target, **tokens, **chosen, progress=bars())
+    grid.check_lost()
     add(title=grid.title, clean=grid.clean, corrupted=grid.corrupted, patches=[p._asdict() for p in _every(grid)])
     say(f"{grid.title}; clean {grid.clean:.4g}, corrupted {grid.corrupted:.4g}")
     show(_patch_table(grid.top(top)))
@@ -218,6 +225,7 @@ def list_heads(
 ) -> None:
     """List the heads through which most of HETA's gate flows, as L0H1 for head 1 of layer 0."""
     with errors_in_a_line(html):
+        check_page(html)
         prompt, options = prompt_of(**prompt_flags), {"value_norm": value_norm, **flow_option(flow)}
         from heta_lens.causal import gate_heads
 

@@ -28,12 +28,12 @@ def compare_saved(
     from heta_lens.plots.comparison_page import check_comparable
 
     with errors_in_a_line(html):
+        Files(html=html).check()
+        Files().check_apart({}, html, paths)
         saved = [each for path in paths for each in saved_results(path, prompt)]
         if len(saved) < 2:
             held = f"{paths[0]} holds {len(saved) or 'none'}"
             raise ValueError(f"a comparison takes two attributions or more, and {held}: name another file too")
-        if len({each.name for each in saved}) < len(saved):
-            raise ValueError("a file is named twice: give each once")
         check_comparable({each.name: each.result for each in saved})
         results = dict(zip(_labels(saved), (each.result for each in saved), strict=True))
         write_comparison(results, html)

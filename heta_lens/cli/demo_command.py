@@ -27,6 +27,7 @@ def demo(
 ) -> None:
     """Explain the answer of the small model that ships with heta_lens, to a question about a short story."""
     with errors_in_a_line(html):
+        Files(html=html).check()
         from heta_lens.data import recall
 
         chosen = EASY[hops] if seed is None else seed

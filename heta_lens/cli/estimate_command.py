@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 CONFIG = "A folder with a config.json, or a name on the Hugging Face hub. Weights are neither needed nor read."
 MEMORY = "How much memory the GPUs have, all together, such as 80GB or 640GiB."
+DTYPE = "float32, bfloat16, float16 or float64; by default the model's own."
 OPTIONS = "An option of HETA, such as variant=win; may be repeated."
 UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
@@ -29,7 +30,7 @@ def estimate(
     config: Annotated[str, typer.Option(help=CONFIG)],
     tokens: Annotated[int, typer.Option(help="How long the prompt is.")],
     gpu_memory: Annotated[str, typer.Option(metavar="SIZE", help=MEMORY)],
-    dtype: Annotated[str | None, typer.Option(help="bfloat16, float16 or float32; by default the model's own.")] = None,
+    dtype: Annotated[str | None, typer.Option(help=DTYPE)] = None,
     option: Annotated[list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help=OPTIONS)] = None,
     *,
     hub: dict[str, Any],
@@ -37,11 +38,15 @@ def estimate(
     """Predict how much memory HETA takes on a model, without the model; and what takes less, if it is too much."""
     with errors_in_a_line():
         size = bytes_of(gpu_memory)
-        from heta_lens import estimate_memory
+        from heta_lens import Heta, estimate_memory
         from heta_lens._util.option_text import keywords
+        from heta_lens._util.options import check_names
+
+        options = keywords(option or [])
+        check_names(Heta, options)
 
         with Console(stderr=True, quiet=quiet()).status("running every step on tensors without data …"):
-            predicted = estimate_memory(config, tokens, memory=size, dtype=dtype, **hub, **keywords(option or []))
+            predicted = estimate_memory(config, tokens, memory=size, dtype=dtype, **hub, **options)
         add(model=predicted.model, tokens=tokens, memory=size, choices=[*map(_choice, _choices(predicted))])
         say(f"{predicted.model}, {tokens:,} tokens; {gpu_memory} is {size / 2**30:.1f} GiB. Predicted:")
         show(_table(predicted))

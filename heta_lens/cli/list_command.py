@@ -59,7 +59,8 @@ def _known(kind: str, name: str, names: Iterable[str], short: Mapping[str, str] 
     """The full name; what is none is refused with those that are near."""
     full = short.get(name, name)
     if full not in [*names]:
-        near = get_close_matches(name.lower(), [*names, *short], n=3, cutoff=0.4)
+        every, lower = [*names, *short], name.lower()
+        near = [lower] if lower in every else get_close_matches(lower, every, n=3, cutoff=0.6)
         way = f"did you mean {' or '.join(map(repr, near))}?" if near else f"heta-lens {kind}s lists them"
         raise ValueError(f"there is no {kind} {name!r}: {way}")
     return full
@@ -78,7 +79,7 @@ def _show_metric(name: str) -> None:
         "what it is": metric.title + (f": {metric.variant}" if metric.variant else ""),
         "from": metric.source,
         "better": metric.better,
-        "range": f"{low} to {high}",
+        "range": "unbounded" if low == high else f"{low} to {high}",
         "cost": _metric_cost(metric),
         "needs": ", ".join(metric.needs) or "nothing but a prompt",
         "over prompts": metric.aggregate,

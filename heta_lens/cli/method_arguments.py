@@ -43,9 +43,16 @@ def methods_of(method_flags: Mapping[str, Any]) -> "dict[str, Method]":
         raise ValueError(f"the method {twice} is given twice: give it once, or with other options")
     methods = {label: _without_bars(_named(label, options)) for label in names or ["heta"]}
     for first, second in combinations(methods, 2):
-        if methods[first] == methods[second]:
+        if _same(methods[first], methods[second]):
             raise ValueError(f"{first} and {second} are the same method: give one of them, or other options")
     return methods
+
+
+def _same(first: "Method", second: "Method") -> bool:
+    """Whether they are one method with the same options: methods are compared by identity otherwise."""
+    from heta_lens._util.options import settings
+
+    return type(first) is type(second) and settings(first) == settings(second)
 
 
 def _named(label: str, options: Sequence[str]) -> "Method":

@@ -1,10 +1,9 @@
 """How tokens or activations are patched: the options of ``heta-lens causal``, refused where they contradict."""
 
+import re
 from typing import Annotated, Any, get_args
 
 import typer
-
-from heta_lens.cli.question_arguments import Span
 
 HOW = "edge_patch: the values that the last position reads; resid_patch: what enters --layer; input: embeddings."
 MASK = "What patched-in activations come from: tokens masked as zero, mean, vocab_mean, pad, space, or a token's id."
@@ -59,11 +58,12 @@ def grid_options(given: dict[str, Any], scale: Any) -> dict[str, Any]:
 
 
 def numbers(flag: str, written: str) -> list[int]:
-    span = Span.read(flag, written)
-    stop = span.start + 1 if ":" not in written else span.stop
-    if span.start < 0 or stop is None or stop <= span.start:
+    """``"3:7"`` or ``"3"``."""
+    match = re.fullmatch(r"(\d+)(?::(\d+))?", written.strip())
+    found = match and range(int(match[1]), int(match[2] or int(match[1]) + 1))
+    if not found:
         raise ValueError(f"{flag} {written} is no range of numbers from 0: write 3:7, or 3 for one")
-    return [*range(span.start, stop)]
+    return [*found]
 
 
 def flow_option(flow: str | None) -> dict[str, Any]:

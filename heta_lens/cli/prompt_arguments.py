@@ -57,6 +57,11 @@ def prompt_of(
     return prompt
 
 
+def with_text(prompt: Prompt, text: str) -> Prompt:
+    """The same prompt with another text; of a chat, with another message at its end."""
+    return text if isinstance(prompt, str) else [*prompt[:-1], {**prompt[-1], "content": text}]
+
+
 def _file_text(path: Path) -> str:
     """What is in the file, without the newline that ends its last line."""
     from heta_lens._util.file_reading import read_text

@@ -121,8 +121,7 @@ def _check(question_flags: Mapping[str, Any]) -> None:
         [name for name in names if question_flags.get(name) is not None] for names in (ONE_TOKEN, SEVERAL_TOKENS)
     )
     if one and several:
-        way = "leave it out, or explain one of them with --position"
-        raise ValueError(f"{_flag(one[0])} is about one token, and {_flag(several[0])} about several: {way}")
+        raise ValueError(f"{_flag(one[0])} is about one token, and {_flag(several[0])} about several: give one of them")
     if "through" in question_flags and not several:
         raise ValueError("--through goes with --span or --generate, which say where the answer is: give one too")
     if "against" in question_flags and "target" not in question_flags:

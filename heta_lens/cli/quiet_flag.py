@@ -1,5 +1,6 @@
 """``--quiet``: a command prints its results and errors, and nothing beside them."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,6 +11,7 @@ import typer
 from heta_lens.cli.flag_groups import Command, with_parameters
 
 HELP = "Only results and errors: no warnings, progress bars or names of files that were written."
+TQDM = "TQDM_DISABLE"  # which other libraries' progress bars heed once they are imported
 FLAG = {"be_quiet": Annotated[bool, typer.Option("--quiet", "-q", help=HELP)]}
 
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
@@ -37,8 +39,13 @@ def with_quiet(run: Command) -> Command:
 
 @contextmanager
 def _set(value: bool) -> Iterator[None]:
-    token = _quiet.set(value)
+    token, bars_before = _quiet.set(value), os.environ.get(TQDM)
+    if value:
+        os.environ[TQDM] = "1"
     try:
         yield
     finally:
         _quiet.reset(token)
+        if value:
+            os.environ.pop(TQDM)
+            os.environ |= {} if bars_before is None else {TQDM: bars_before}

@@ -1,7 +1,7 @@
 """Files that a result is written to: a page, a figure, and the attribution itself."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -48,7 +48,8 @@ class Files:
         return [path for field in fields(self) if (path := getattr(self, field.name)) is not None]
 
     def check(self, kinds: Sequence[str] = FIGURES) -> None:
-        """Refuse a figure of a kind that the view cannot be saved as."""
+        """Refuse a page that is named as something else, and a figure of a kind that the view cannot be saved as."""
+        check_page(self.html)
         if self.figure is None or (self.figure.exists() and not self.figure.is_file()):
             return  # a folder is refused as one, and a stream gets a page
         suffix = self.figure.suffix.lower()
@@ -60,13 +61,15 @@ class Files:
 
             check_extra("matplotlib", f"--figure {self.figure}")
 
-    def check_labels(self, labels: Iterable[str]) -> None:
-        """Refuse several results of which two would be written to one file."""
-        by_name: dict[str, str] = {}
-        for label in labels if self.with_page_apart.paths else ():
-            other = by_name.setdefault(_in_names(label), label)
-            if other != label:
-                raise ValueError(f"{other} and {label} would be written to one file: write them by two commands")
+    def check_apart(self, labels: Mapping[str, Any], page: Path | None = None, inputs: Sequence[Path] = ()) -> None:
+        """Refuse files of several results that are one file, the ``page`` of all of them, or an input."""
+        from heta_lens._util.file_writing import check_distinct
+
+        paths = {f"FILE {number}": path for number, path in enumerate(inputs, 1)} | {"--html": page}
+        for label in labels:
+            own, of = self.of(label, labels), f" of {label}" if len(labels) > 1 else ""
+            paths |= {f"{name}{of}": path for name, path in zip(own.names, own.paths, strict=True)}
+        check_distinct(paths)
 
     def of(self, label: str, labels: Mapping[str, Any]) -> "Files":
         """Those of one of several results: its label is put before each suffix."""
@@ -78,6 +81,12 @@ class Files:
     def with_page_apart(self) -> "Files":
         """Without the page, which is of all results together."""
         return replace(self, html=None)
+
+
+def check_page(path: Path | None) -> None:
+    """Refuse a page that is not named as one."""
+    if path is not None and path.suffix.lower() not in PAGES and not (path.exists() and not path.is_file()):
+        raise ValueError(f"--html {path} is a page: give it a name that ends in one of {', '.join(PAGES)}")
 
 
 def _labelled(path: Path, label: str) -> Path:

@@ -44,12 +44,9 @@ def show_saved(
     with errors_in_a_line(*written.paths, names=written.names):
         check_by(by)
         written.check()
-        _refuse_overwriting(paths, written)
         saved = [each for path in paths for each in saved_results(path, prompt, method)]
         labels = {each.name: each for each in saved}
-        if len(labels) < len(saved):
-            raise ValueError("a file is named twice: give each once")
-        written.check_labels(labels)
+        written.check_apart(labels, inputs=paths)
         shown = [_shown(each, written.of(each.name, labels), by) for each in saved]
         add(shown=shown)
         for each in saved if not wanted() else ():
@@ -70,11 +67,3 @@ def _print(saved: Saved, by: str, top: int, *, heading: bool) -> None:
     if heading:
         show(Text(f"\n{legible(saved.name)}", style="reverse"))
     show_result(saved.result, by=by, top=top)
-
-
-def _refuse_overwriting(paths: list[Path], files: Files) -> None:
-    from heta_lens._util.file_writing import check_distinct
-
-    named = dict(zip(files.names, files.paths, strict=True))
-    for path in paths:
-        check_distinct({"FILE": path, **named})

@@ -114,6 +114,9 @@ def estimate_memory(
     check_names(Heta, options)
     method = Heta(**options)
     adapter = ModelAdapter(absent_model(config, dtype, revision, trust_remote_code=trust_remote_code))
+    longest = getattr(wrapped(adapter.model).config, "max_position_embeddings", None) or tokens
+    if tokens > longest:
+        raise ValueError(f"tokens={tokens}: this model reads {longest} at most")
     with DryRun() as held:
         prediction = prediction_without_data(adapter, tokens)
         cache = held.now

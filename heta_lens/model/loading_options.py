@@ -18,14 +18,15 @@ from heta_lens._util.options import check_at_least
 
 BITS = {"8bit": "load_in_8bit", "4bit": "load_in_4bit"}  # of bitsandbytes
 DTYPES = ("float64", "float32", "bfloat16", "float16")
-READ = re.compile(r"^$|(^|[._])(embed\w*|wte|lm_head|embed_out)$")
+READ = re.compile(r"^(model|transformer|gpt_neox)?$|(^|[._])(embed\w*|wte|lm_head|embed_out)$")
 """What embeddings and unembeddings are called, and the whole model."""
 SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "fp64": "float64"}
 
 
 def boot_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that were given, checked; those of quantisation, which TransformerLens does not take, as they are."""
-    given = {name: value for name, value in options.items() if value is not None and value is not False}
+    unused = {"trust_remote_code": False}
+    given = {name: value for name, value in options.items() if value is not None and unused.get(name) is not value}
     known = inspect.signature(TransformerBridge.boot_transformers).parameters.keys() - {"model_name", "model_class"}
     for name in given:
         if name not in {*known, "quantization_config"}:
@@ -37,6 +38,8 @@ def boot_options(options: Mapping[str, Any]) -> dict[str, Any]:
             )
     check_kinds(options)
     check_devices(given)
+    if isinstance(given.get("device_map"), Mapping):
+        given["device_map"] = {module: _place(place) for module, place in given["device_map"].items()}
     if "dtype" in given:
         given["dtype"] = dtype_named(given["dtype"])
     if "quantization_config" in given:
@@ -49,9 +52,11 @@ def check_kinds(options: Mapping[str, Any]) -> None:
     trust, limits, places = (options.get(name) for name in ("trust_remote_code", "max_memory", "device_map"))
     if not isinstance(trust, bool | None):
         raise TypeError(f"trust_remote_code={trust!r} must be True or False")
-    if not isinstance(limits, Mapping | None):
-        raise TypeError(f"max_memory={limits!r} must be a dict of devices and sizes, such as {{0: '20GB'}}")
-    if not isinstance(places, str | Mapping | None) or places == {}:
+    if not isinstance(limits, Mapping | None) or None in (limits or {}).values():
+        sizes = "{0: '20GB', 'cpu': '60GB'}, or 0=20GB,cpu=60GB"
+        raise TypeError(f"max_memory={limits!r} must say a size for each device: {sizes}")
+    names = places if isinstance(places, Mapping) else ()
+    if not isinstance(places, str | Mapping | None) or places == {} or not all(isinstance(name, str) for name in names):
         raise TypeError(f"device_map={places!r} must be 'auto', or a dict of modules and devices")
     if options.get("n_devices") is not None:
         check_at_least("n_devices", options["n_devices"], 1, whole=True)
@@ -86,7 +91,17 @@ def check_places(places: Mapping[str, Any]) -> None:
         )
 
 
+def _place(place: Any) -> str | int:
+    """A device as accelerate has it, which takes ``cpu`` and ``cpu:0`` for two."""
+    if place == "disk" or isinstance(place, int):
+        return place
+    device = torch.device(place)
+    return "cpu" if device.type == "cpu" else str(device)
+
+
 def check_device(name: str, device: Any) -> None:
+    if isinstance(device, int) and not isinstance(device, bool):
+        device = f"cuda:{device}"
     try:
         kind = torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -104,7 +119,8 @@ def dtype_named(dtype: Any) -> torch.dtype:
     """``"bfloat16"`` or ``torch.bfloat16``."""
     named = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
     if not isinstance(named, torch.dtype) or str(named).removeprefix("torch.") not in DTYPES:
-        short = SHORT.get(str(dtype).lower())
+        lower = str(dtype).lower().removeprefix("torch.")
+        short = lower if lower in DTYPES else SHORT.get(lower)
         way = f"did you mean {short!r}?" if short else "for fewer bits give quantization_config='8bit'"
         raise ValueError(f"dtype={dtype!r} is not one of {', '.join(DTYPES)}: {way}")
     return named

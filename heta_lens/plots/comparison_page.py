@@ -1,12 +1,13 @@
 """Several attributions of one text as a page: their tokens one below another, and by how much their ranks differ."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 import torch
 
+from heta_lens._util.file_reading import brief
 from heta_lens._util.html_view import View
 from heta_lens._util.printable_text import cut, single_line
 from heta_lens.attribution import Attribution
@@ -16,7 +17,7 @@ from heta_lens.plots.view_data import Shown
 from heta_lens.span_attribution import SpanAttribution
 
 
-def compare(attributions: Sequence[Attribution | SpanAttribution], *, names: Sequence[str] | None = None) -> View:
+def compare(attributions: Iterable[Attribution | SpanAttribution], *, names: Iterable[str] | None = None) -> View:
     """Attributions of one text, one below another, each with its own scale; a table has their shares and ranks.
 
     They are named by their methods, and by the options in which attributions of one method differ, unless ``names``
@@ -39,11 +40,12 @@ def compare(attributions: Sequence[Attribution | SpanAttribution], *, names: Seq
 def frame_of(named: Mapping[str, Attribution | SpanAttribution]) -> pd.DataFrame:
     """A row per token, with each attribution's score and rank."""
     first = next(iter(named.values())).summed
-    columns: dict[str, Any] = {"position": first.positions.tolist(), "token": first.tokens}
+    columns: list[tuple[str, Any]] = [("position", first.positions.tolist()), ("token", first.tokens)]
     for name, own in named.items():
         order = own.summed.scores.argsort(descending=True, stable=True)
-        columns |= {name: own.summed.scores.tolist(), f"rank by {name}": (order.argsort() + 1).tolist()}
-    return pd.DataFrame(columns)
+        columns += [(name, own.summed.scores.tolist()), (f"rank by {name}", (order.argsort() + 1).tolist())]
+    # Not by a dict, in which a name such as "token" would replace another column.
+    return pd.DataFrame(zip(*(values for _, values in columns), strict=True), columns=[name for name, _ in columns])
 
 
 def check_comparable(named: Mapping[str, Attribution | SpanAttribution]) -> None:
@@ -68,16 +70,23 @@ def _difference(first: Attribution, other: Attribution) -> str:
     return "" if len(first) == len(other) else f"{len(first)} tokens in the first and {len(other)} in the second"
 
 
-def _named(
-    attributions: Sequence[Attribution | SpanAttribution], names: Sequence[str] | None
-) -> dict[str, Attribution | SpanAttribution]:
-    names = names_of([own.summed for own in attributions]) if names is None else [*names]
-    if len(names) != len(attributions):
-        raise ValueError(f"names={names!r} must have one name per attribution: there are {len(attributions)}")
-    if len({*names}) < len(names):
-        twice = next(name for name, count in Counter(names).items() if count > 1)
-        raise ValueError(f"names={names!r} must differ: {twice!r} is there twice")
-    return dict(zip(names, attributions, strict=True))
+def _named(attributions: Any, names: Iterable[str] | None) -> dict[str, Attribution | SpanAttribution]:
+    """The attributions by their names, both checked."""
+    if isinstance(attributions, Mapping | str) or not isinstance(attributions, Iterable):
+        raise TypeError(f"compare takes a list of attributions, and their names by names=: got {brief(attributions)}")
+    given = [*attributions]
+    for own in given:
+        if not isinstance(own, Attribution | SpanAttribution):
+            raise TypeError(f"compare takes attributions: got {brief(own)}")
+    chosen = names_of([own.summed for own in given]) if names is None else [*names]
+    if isinstance(names, str) or not all(isinstance(name, str) for name in chosen):
+        raise TypeError(f"names={brief(names)} must be a list of texts, one per attribution")
+    if len(chosen) != len(given):
+        raise ValueError(f"names={chosen!r} must have one name per attribution: there are {len(given)}")
+    if len({*chosen}) < len(chosen):
+        twice = next(name for name, count in Counter(chosen).items() if count > 1)
+        raise ValueError(f"names={chosen!r} must differ: {twice!r} is there twice")
+    return dict(zip(chosen, given, strict=True))
 
 
 def names_of(attributions: Sequence[Attribution]) -> list[str]:

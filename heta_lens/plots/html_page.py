@@ -1,6 +1,6 @@
 """An attribution as a page that needs nothing else: tokens in colour, switches and a table; no network."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -45,13 +45,13 @@ class Block(NamedTuple):
     runs: list[tuple[bool, list[Chip]]]
 
 
-def page(attribution: Attribution | SpanAttribution, *, marked: Collection[int] = (), note: str = "") -> View:
+def page(attribution: Attribution | SpanAttribution, *, marked: Iterable[int] = (), note: str = "") -> View:
     """All of an attribution to look at: a notebook shows it, ``.open()`` a browser, ``.save("page.html")`` keeps it.
 
     ``marked`` positions are underlined, as evidence, and ``note`` may say why. It can also be saved as a figure
     (``.png``, ``.svg``, ``.pdf``), as LaTeX (``.tex``), and as its numbers (``.csv``, ``.json``).
     """
-    return _page(attribution, marked, note)
+    return _page(attribution, frozenset(marked), note)
 
 
 def messages(attribution: Attribution | SpanAttribution) -> View:

@@ -34,6 +34,7 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
         (-1.0, 6, "patching contradicts the scores"),
         (1.0, 5, "cannot tell: the interval includes 0"),
         (1.0, 4, "cannot tell: the interval includes 0"),
+        (nan, 1, "undefined: there is one token"),
         (nan, 20, "undefined: the scores or the effects are all equal"),
     ],
 )
@@ -52,6 +53,13 @@ def test_the_interval_of_a_perfect_correlation_ends_at_it_and_narrows_with_token
     assert few.low < 0.6 and few.high == 1
     assert many.low == -1 and many.high < -0.99
     assert agreement(1.0, 30).low > agreement(0.99, 30).low
+
+
+def test_an_interval_has_its_correlation_in_it_even_if_that_is_rounded() -> None:
+    for tokens in (5, 10, 30):
+        for correlation in (1 - 2**-53, -1 + 2**-53, 1.0, -1.0, 0.99):
+            interval = agreement(correlation, tokens)
+            assert interval.low <= correlation <= interval.high
 
 
 def test_no_interval_of_a_few_tokens() -> None:

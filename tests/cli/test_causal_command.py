@@ -78,6 +78,8 @@ def test_heads_are_named_by_layer_and_number(tmp_path: Path) -> None:
         (["patch", TEXT, "--corrupted", OTHER, "--figure", "a.tex"], "--figure a.tex cannot be written"),
         (["heads", TEXT, "--flow", "x"], "--flow='x' is not one of"),
         (["heads", ""], "the text is empty"),
+        (["heads", TEXT, "--html", "a.png"], "--html a.png is a page"),
+        (["validate", TEXT, "--html", "a.png"], "--html a.png is a page"),
     ],
     ids=str,
 )
@@ -87,6 +89,11 @@ def test_mistakes_are_refused_before_a_model_is_loaded(
     monkeypatch.setattr(loading, "load_model", lambda *_, **__: pytest.fail("a model was loaded"))
     done = run(*words)
     assert done.exit_code == 2 and message in done.stderr
+
+
+def test_nothing_is_restored_where_nothing_was_lost() -> None:
+    done = run("patch", TEXT, "--corrupted", TEXT)
+    assert done.exit_code == 2 and "nothing was lost: the target is as likely" in done.stderr and not done.stdout
 
 
 def test_prompts_of_different_lengths_are_refused() -> None:

@@ -37,14 +37,20 @@ def test_attributions_are_compared(tmp_path: Path) -> None:
     ("names", "message"),
     [
         (["a"], "a comparison takes two attributions or more, and .*a holds 1"),
-        (["a", "a"], "a file is named twice"),
+        (["a", "a"], "FILE 1 .*a and FILE 2 .*a are the same file"),
+        (["a", "other", "--html", "a"], "--html a is a page: give it a name that ends in one of .html"),
+        (["a.html", "other", "--html", "a.html"], "FILE 1 .*a.html and --html .*a.html are the same file"),
         (["a", "other"], r"explain different texts: at position 1, ' Mia' in the first and ' Leo' in the second"),
         (["a", "nowhere"], "nowhere: there is no such file"),
     ],
     ids=str,
 )
-def test_mistakes_get_one_sentence(names: list[str], message: str, tmp_path: Path) -> None:
+def test_mistakes_get_one_sentence(
+    names: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saved(tmp_path / "a", method="recency")
     saved(tmp_path / "other", "Leo put the key in the", "recency")
-    done = run("compare", *(str(tmp_path / name) for name in names))
+    saved(tmp_path / "a.html", method="recency")
+    monkeypatch.chdir(tmp_path)
+    done = run("compare", *names)
     assert done.exit_code == 2 and re.search(message, done.stderr) and "Traceback" not in done.output

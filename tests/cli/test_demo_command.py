@@ -45,14 +45,15 @@ def test_demos_differ_by_seed_and_hops(tmp_path: Path) -> None:
     said = {run("demo", *words, "--html", page).output for words in ([], ["--seed", "1"], ["--hops", "2"])}
     assert len(said) == 3
     assert run("demo", "--hops", "3").exit_code == 2
+    assert "is a page" in run("demo", "--html", str(tmp_path / "a.png")).stderr
 
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("unchecked")
 def test_demo_says_when_the_model_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = str(tmp_path / "a.html")
-    assert "as the model says" in run("demo", "--html", page).output
+    assert "which the model answers: " in run("demo", "--html", page).output
     explained = ReadPrompt.explained
     wrong = lambda read, _, method: explained(read, Question(target=" bag"), method)  # noqa: E731
     monkeypatch.setattr(ReadPrompt, "explained", wrong)
-    assert "which the model gets wrong" in run("demo", "--html", page).output
+    assert "which the model does not answer: " in run("demo", "--html", page).output

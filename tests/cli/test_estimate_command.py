@@ -46,6 +46,8 @@ def test_what_is_wrong_is_said_in_a_line(folder: str) -> None:
         (("--config", folder, "--tokens", "1", "--gpu-memory", "8GB"), "tokens=1 must be at least 2"),
         (("--config", folder + "/no", "--tokens", "9", "--gpu-memory", "8GB"), "no configuration"),
         (("--config", folder, "--tokens", "9", "--gpu-memory", "8GB", "-o", "variant=windy"), "variant='windy'"),
+        (("--config", folder, "--tokens", "9", "--gpu-memory", "8GB", "-o", "config=x"), "no option 'config'"),
+        (("--config", folder, "--tokens", "5000", "--gpu-memory", "8GB"), "tokens=5000: this model reads 2048 at most"),
     ):
         said = run(*words)
         assert said.exit_code == 2 and message in said.output and "Traceback" not in said.output

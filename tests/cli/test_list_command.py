@@ -65,6 +65,7 @@ def test_a_method_of_ones_own_is_described(tmp_path: Path, monkeypatch: pytest.M
     ("words", "message"),
     [
         (["methods", "limes"], "there is no method 'limes': did you mean 'lime'"),
+        (["methods", "IG"], "there is no method 'IG': did you mean 'ig'?"),
         (["methods", "zzzz"], "there is no method 'zzzz': heta-lens methods lists them"),
         (["metrics", "soft_n"], "there is no metric 'soft_n': did you mean 'soft_n"),
         (["methods", "nowhere:x"], "nowhere:x cannot be loaded"),

@@ -32,6 +32,8 @@ def test_options_of_the_one_method_and_of_a_preset() -> None:
     [
         ({"method": ["loo,lime"], "option": ["samples=3"]}, "--option samples=3 is of one method, and there are 2"),
         ({"method": ["loo", "loo"]}, "the method loo is given twice"),
+        ({"method": ["ig,integrated_gradients"]}, "ig and integrated_gradients are the same method"),
+        ({"method": ["heta", "heta probes=10"]}, "heta and heta probes=10 are the same method"),
         ({"method": ["lime samples=90"], "option": ["samples=91"]}, "option 'samples' is given twice"),
         ({"method": ["lime 'samples"]}, "is no method and its options"),
         ({"method": ["limes"]}, "did you mean 'lime'"),

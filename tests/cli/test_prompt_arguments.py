@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from heta_lens.cli.prompt_arguments import prompt_of
+from heta_lens.cli.prompt_arguments import prompt_of, with_text
 
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Ünd? 😀"}]
 
@@ -51,6 +51,12 @@ def test_a_question_is_a_chat() -> None:
     assert prompt_of(None, None, None, "Why?") == [{"role": "user", "content": "Why?"}]
     assert prompt_of(None, None, "Be brief.", "Ünd? 😀") == CHAT
     assert prompt_of(None, None, "", "") == [{"role": "system", "content": ""}, {"role": "user", "content": ""}]
+
+
+def test_another_text_is_that_of_the_last_message() -> None:
+    assert with_text("a", "b") == "b"
+    chat = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
+    assert with_text(chat, "c") == [chat[0], {"role": "user", "content": "c"}] and chat[1]["content"] == "b"
 
 
 @pytest.mark.parametrize("encode", [str.encode, lambda text: b"\xef\xbb\xbf" + text.encode()], ids=["plain", "bom"])

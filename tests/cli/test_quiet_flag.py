@@ -1,6 +1,7 @@
 """What ``--quiet`` leaves out."""
 
 import warnings
+from os import environ
 from typing import Any
 
 import pytest
@@ -10,15 +11,19 @@ from heta_lens.cli.errors_and_messages import errors_in_a_line, note, say
 from heta_lens.cli.quiet_flag import bars, quiet, with_quiet
 
 
-def test_it_lasts_as_long_as_the_command() -> None:
+def test_it_lasts_as_long_as_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     noted: list[Any] = []
 
     def run() -> None:
-        noted.append((quiet(), bars()))
+        noted.append((quiet(), bars(), environ.get("TQDM_DISABLE")))
 
+    monkeypatch.setenv("TQDM_DISABLE", "0")
     with_quiet(run)(be_quiet=True)
     with_quiet(run)(be_quiet=False)
-    assert noted == [(True, False), (False, None)] and not quiet()
+    assert noted == [(True, False, "1"), (False, None, "0")] and not quiet()
+    monkeypatch.delenv("TQDM_DISABLE")
+    with_quiet(run)(be_quiet=True)
+    assert noted[-1] == (True, False, "1") and "TQDM_DISABLE" not in environ
 
 
 def test_results_and_errors_stay(capsys: pytest.CaptureFixture[str]) -> None:

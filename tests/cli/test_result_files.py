@@ -27,6 +27,25 @@ def test_unknown_kinds_are_refused(name: str) -> None:
         Files(figure=Path(name)).check()
 
 
+@pytest.mark.parametrize("name", ["a", "a.png", "a.htmlx", ".html"])
+def test_a_page_is_named_as_one(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"--html {name} is a page: give it a name that ends in one of .html, .htm"):
+        Files(html=Path(name)).check()
+    for page in ("a.html", "b/a.HTM", "/dev/null"):
+        Files(html=Path(page)).check()
+
+
+def test_no_file_is_written_over_another() -> None:
+    labels = {"lime": 0, "lime samples=9": 1}
+    Files(Path("a.html"), Path("a.png"), Path("a")).check_apart(labels, Path("b.html"), [Path("c"), Path("d")])
+    with pytest.raises(ValueError, match=r"--html b\.html and --figure b\.html are the same file"):
+        Files(figure=Path("b.html")).check_apart({"lime": 0}, Path("b.html"))
+    with pytest.raises(ValueError, match=r"--save of a b a-a_b and --save of a_b a-a_b are the same file"):
+        Files(save=Path("a")).check_apart({"a b": 0, "a_b": 1})
+    with pytest.raises(ValueError, match="FILE 2 a-lime and --save of lime a-lime are the same file"):
+        Files(save=Path("a")).check_apart(labels, inputs=[Path("a"), Path("a-lime")])
+
+
 def test_a_drawing_needs_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
     monkeypatch.setattr("heta_lens._util.extras.find_spec", lambda *_: None, raising=False)

@@ -50,8 +50,8 @@ def test_it_writes_pages_and_figures(kept: tuple[str, str], tmp_path: Path) -> N
         (["{}", "--by", "letter"], "--by letter is not one of"),
         (["{}", "--by", "role"], "--by role is for a chat"),
         (["{}", "--figure", "a.gif"], "--figure a.gif cannot be written"),
-        (["{}", "{}"], "a file is named twice"),
-        (["{}", "--html", "{}"], "are the same file"),
+        (["{}", "{}"], "are the same file: give two files"),
+        (["{}", "--html", "{}"], "is a page: give it a name that ends in one of .html, .htm"),
         (["nowhere"], "nowhere: there is no such file"),
         (["{}", "--method", "loo"], "--method loo chooses among the scores of many prompts"),
     ],
@@ -60,3 +60,11 @@ def test_it_writes_pages_and_figures(kept: tuple[str, str], tmp_path: Path) -> N
 def test_mistakes_get_one_sentence(words: list[str], message: str, kept: tuple[str, str]) -> None:
     done = run("show", *(word.format(kept[0]) for word in words))
     assert done.exit_code == 2 and message in done.stderr and "Traceback" not in done.output
+
+
+def test_what_is_shown_is_not_written_over(kept: tuple[str, str], tmp_path: Path) -> None:
+    page = Path(kept[0]).rename(tmp_path / "a.html")
+    held = page.read_bytes()
+    done = run("show", str(page), "--html", str(page))
+    assert done.exit_code == 2 and "FILE 1" in done.stderr and "and --html" in done.stderr
+    assert page.read_bytes() == held

@@ -21,6 +21,7 @@ from heta_lens.model.loading_options import (
 
 def test_what_is_not_given_is_left_out() -> None:
     assert boot_options({"dtype": None, "trust_remote_code": False, "n_ctx": 8}) == {"n_ctx": 8}
+    assert boot_options({"load_weights": False, "dtype": None}) == {"load_weights": False}
     assert boot_options({"dtype": "bfloat16"}) == boot_options({"dtype": torch.bfloat16}) == {"dtype": torch.bfloat16}
 
 
@@ -29,6 +30,8 @@ def test_what_is_not_given_is_left_out() -> None:
     [
         ({"dtype": "fp16"}, "dtype='fp16' is not one of float64, float32, bfloat16, float16"),
         ({"dtype": "bf16"}, "did you mean 'bfloat16'?"),
+        ({"dtype": "BFloat16"}, "did you mean 'bfloat16'?"),
+        ({"device": 3}, "device='cuda:3': this machine has no device cuda"),
         ({"dtype": torch.int8}, "for fewer bits give quantization_config='8bit'"),
         ({"device": "gpu"}, "device='gpu' is no device, such as cpu, cuda or cuda:1"),
         ({"device": "cuda:7"}, "device='cuda:7': this machine has no device cuda"),
@@ -55,7 +58,9 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], sentence: str, monke
     ("options", "sentence"),
     [
         ({"trust_remote_code": "no"}, "trust_remote_code='no' must be True or False"),
-        ({"max_memory": "1GB", "device_map": "auto"}, "max_memory='1GB' must be a dict of devices and sizes"),
+        ({"max_memory": "1GB", "device_map": "auto"}, "max_memory='1GB' must say a size for each device"),
+        ({"max_memory": {0: None}, "device_map": "auto"}, "max_memory={0: None} must say a size for each device"),
+        ({"device_map": {0: "cpu"}}, "device_map={0: 'cpu'} must be 'auto', or a dict"),
         ({"device_map": 5}, "device_map=5 must be 'auto', or a dict"),
         ({"device_map": {}}, "device_map={} must be 'auto', or a dict"),
         ({"n_devices": "2"}, "n_devices='2' must be a whole number"),
@@ -68,12 +73,21 @@ def test_other_types_are_refused(options: dict[str, Any], sentence: str) -> None
         boot_options(options)
 
 
-@pytest.mark.parametrize("name", ["", "lm_head", "model.embed_tokens", "transformer.wte", "gpt_neox.embed_out"])
+@pytest.mark.parametrize(
+    "name", ["", "model", "transformer", "lm_head", "model.embed_tokens", "transformer.wte", "gpt_neox.embed_out"]
+)
 def test_what_is_read_cannot_be_on_the_disk(name: str) -> None:
     check_places({name: "cpu", "model.layers.0": "disk"})
     what = repr(name) if name else "the whole model"
     with pytest.raises(ValueError, match=f"device_map= puts {what} on the disk, and embeddings"):
         check_places({name: "disk", "x": "cpu"})
+
+
+def test_devices_are_named_as_accelerate_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading_options, "check_device", lambda *_: None)
+    places = {"a": torch.device("cpu"), "b": "cpu:0", "c": 1, "d": "disk", "e": "cuda:1"}
+    named = boot_options({"device_map": places})["device_map"]
+    assert named == {"a": "cpu", "b": "cpu", "c": 1, "d": "disk", "e": "cuda:1"}
 
 
 def test_an_option_that_nobody_takes_is_refused() -> None:

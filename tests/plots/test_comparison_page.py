@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -50,6 +51,29 @@ def test_names_can_be_chosen() -> None:
         heta_lens.compare(made, names=["a"])
     with pytest.raises(ValueError, match="must differ: 'a' is there twice"):
         heta_lens.compare(made, names=["a", "a"])
+
+
+def test_a_name_may_be_that_of_another_column(tmp_path: Path) -> None:
+    made = (written(TOKENS, scores) for scores in ([1.0, 2.0, 3.0], [3.0, 1.0, 2.0]))
+    read = pd.read_csv(heta_lens.compare(made, names=iter(["token", "x"])).save(tmp_path / "x.csv"))
+    assert read.shape == (3, 6) and read["token"].str.strip().tolist() == ["a", "b", "c"]
+    assert read["token.1"].tolist() == [1.0, 2.0, 3.0] and read["rank by token"].tolist() == [3, 2, 1]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("given", "names", "refusal"),
+    [
+        ({"a": written(TOKENS), "b": written(TOKENS)}, None, "takes a list of attributions, and their names by names="),
+        (5, None, "takes a list of attributions, and their names by names=: got 5"),
+        ([written(TOKENS), "b"], None, "compare takes attributions: got 'b'"),
+        ([written(TOKENS), written(TOKENS)], "ab", "names='ab' must be a list of texts"),
+        ([written(TOKENS), written(TOKENS)], ["a", 1], r"names=\['a', 1\] must be a list of texts"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(given: Any, names: Any, refusal: str) -> None:
+    with pytest.raises(TypeError, match=refusal):
+        heta_lens.compare(given, names=names)
 
 
 def test_a_span_is_compared_by_all_its_targets_together() -> None:
