@@ -39,12 +39,15 @@ FOLDER, ARCHIVE = Path(__file__).with_name("judged"), Path(__file__).with_name("
 SLOW = ["causal_tracing", "faml", "reagent", "sequential_integrated_gradients"]  # over two seconds a story
 UNABLE = ["sea_cot"]  # the models at hand do not answer Yes or No
 TOLD = "context_cite query=@question"
-FAST = ["heta", *sorted({*heta_lens.METHODS} - {"heta", *SLOW, *UNABLE}), TOLD]
+RELP, ALONE = "attn_lrp rule=relp", "heta groups=None"
+FAST = ["heta", *sorted({*heta_lens.METHODS} - {"heta", *SLOW, *UNABLE}), RELP, TOLD]
 SETTINGS = ["heta balance=sum", "heta variant=no_gate", "heta variant=transition_only"]
 ABLATIONS = [f"heta variant={name}" for name in ("uniform_gate", "hessian_only", "kl_only")]
 CONTROLS = ["attention_rollout", "gradient_norm", "integrated_gradients", "causal_tracing", "leave_one_out", "random"]
 PATCHED = ["patch_correlation", "intervention_5", "mean_effect_5", "misattribution"]
-COPIED = [method for method in FAST if method not in (TOLD, "gilot")]  # whose programmes grow with the vocabulary
+COPIED = [
+    method for method in FAST if method not in (TOLD, "at2", "gilot")
+]  # fitted on stories; grows with the vocabulary
 CHEAP = [name for name, metric in METRICS.items() if not metric.again]
 AGAIN = [name for name, metric in METRICS.items() if metric.again]
 
@@ -98,8 +101,8 @@ def copy_of(prompt: dict[str, Any]) -> Instance:
 
 
 PARTS = {
-    "recall": Part("recall stories", demo, recall(300), [*FAST, *SLOW, *SETTINGS], CHEAP),
-    "copied": Part("copied words", load_stories3m, copied(100), [*COPIED, "causal_tracing", *SETTINGS], CHEAP),
+    "recall": Part("recall stories", demo, recall(300), [*FAST, *SLOW, *SETTINGS, ALONE], CHEAP),
+    "copied": Part("copied words", load_stories3m, copied(100), [*COPIED, "causal_tracing", *SETTINGS, ALONE], CHEAP),
     "ablations": Part("recall stories (ablations)", demo, recall(50), ["heta", *ABLATIONS], CHEAP),
     "again": Part("recall stories (repeated runs)", demo, recall(50), FAST, AGAIN),
 }

@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # loaded on first use: `import heta_lens` takes no time
     from heta_lens import causal, data, evaluation, metrics, plots
-    from heta_lens.api import attribute, attribute_batch, attribute_span, estimate
+    from heta_lens.api import (
+        attribute,
+        attribute_batch,
+        attribute_span,
+        estimate,
+        estimate_batch,
+        estimate_span,
+    )
     from heta_lens.attribution import Attribution
     from heta_lens.evaluation.dataset_attribution import attribute_dataset
     from heta_lens.evaluation.kept_scores import KeptScores, load_scores
@@ -45,7 +52,9 @@ __all__ = [
     "compare",
     "data",
     "estimate",
+    "estimate_batch",
     "estimate_memory",
+    "estimate_span",
     "evaluation",
     "fit_at2",
     "fit_weights",
@@ -60,7 +69,8 @@ __all__ = [
 ]
 
 _MODULES = {
-    **dict.fromkeys(("attribute", "attribute_batch", "attribute_span", "estimate"), "api"),
+    **dict.fromkeys(("attribute", "attribute_batch", "attribute_span"), "api"),
+    **dict.fromkeys(("estimate", "estimate_batch", "estimate_span"), "api"),
     **dict.fromkeys(("load_demo_model", "load_model"), "model.loading"),
     **dict.fromkeys(("ChatPrompt", "chat"), "prediction.chat_prompt"),
     "METHODS": "methods.method_registry",

@@ -78,7 +78,7 @@ def estimate(
     proposed fits in them.
     """
     explain = method_of(method, options)
-    return estimated(explain, Prediction.from_cache(cache, target, position=position, tokens=tokens), memory)
+    return estimated(explain, [Prediction.from_cache(cache, target, position=position, tokens=tokens)], memory)
 
 
 @one_at_a_time("cache")
@@ -106,6 +106,41 @@ def attribute_span(
     by the number of reasoning tokens in between. Tokens between the reasoning and the answer keep their scores.
     """
     explain = method_of(method, options)
+    reasoning, answer = span_predictions(cache, start, stop, targets, through, tokens)
+    steps, last = explain.each([*reasoning, *answer]), answer[-1]
+    *context, written = last.prompt.ids[: len(last) + 1].tolist()
+    tokens_of_all = (*steps[-1].tokens, last.adapter.tokenizer.write(written, context))
+    return SpanAttribution(tuple(steps[len(reasoning) :]), tokens_of_all, tuple(steps[: len(reasoning)]))
+
+
+@one_at_a_time("cache")
+def estimate_span(
+    cache: Any,
+    start: SupportsIndex,
+    stop: SupportsIndex | None = None,
+    *,
+    targets: TargetLike | list[TargetLike] = None,
+    through: Sequence[SupportsIndex] | None = None,
+    tokens: Tokens = None,
+    memory: float | int | None = None,
+    method: MethodLike = "heta",
+    **options: Any,
+) -> Estimate:
+    """What would `attribute_span` cost with these arguments, and what would be cheaper? As `estimate` says it."""
+    explain = method_of(method, options)
+    reasoning, answer = span_predictions(cache, start, stop, targets, through, tokens)
+    return estimated(explain, [*reasoning, *answer], memory, together=True)
+
+
+def span_predictions(
+    cache: Any,
+    start: SupportsIndex,
+    stop: SupportsIndex | None,
+    targets: TargetLike | list[TargetLike],
+    through: Sequence[SupportsIndex] | None,
+    tokens: Tokens,
+) -> tuple[list[Prediction], list[Prediction]]:
+    """The tokens of the reasoning, and those of the answer, to be explained."""
     adapter = ModelAdapter.of(cache)
     with adapter.undisturbed():
         cached = Activations.of(cache)
@@ -114,10 +149,7 @@ def attribute_span(
         each_target = one_each("targets", targets, last - first, "position")
         by_position = dict.fromkeys(reasoning) | dict(zip(range(first, last), each_target, strict=True))
         prepared = predictions(adapter, cached, by_position, tokens=tokens, follow=True, needed=last)
-    steps = explain.each(prepared)
-    ids, count = prepared[-1].prompt.ids[:last].tolist(), len(reasoning)
-    tokens_of_all = (*steps[-1].tokens, adapter.tokenizer.write(ids[-1], ids[:-1]))
-    return SpanAttribution(tuple(steps[count:]), tokens_of_all, tuple(steps[:count]))
+    return prepared[: len(reasoning)], prepared[len(reasoning) :]
 
 
 @one_at_a_time("cache")
@@ -137,6 +169,40 @@ def attribute_batch(
     real tokens and 0 at padding, which may be left or right; padding is not a position, and positions count without it.
     """
     explain = method_of(method, options)
+    prepared = batch_predictions(cache, targets, positions, tokens, attention_mask, explain)
+    attributions = []
+    for number in range(len(prepared)):
+        with about(f"prompt {number} of the batch"):
+            attributions.append(explain(prepared.pop(0)))  # and with it what was kept for its runs
+    return attributions
+
+
+@one_at_a_time("cache")
+def estimate_batch(
+    cache: Any,
+    targets: TargetLike | list[TargetLike] = None,
+    *,
+    positions: SupportsIndex | list[SupportsIndex | None] | None = None,
+    tokens: Any = None,
+    attention_mask: Any = None,
+    memory: float | int | None = None,
+    method: MethodLike = "heta",
+    **options: Any,
+) -> Estimate:
+    """What would `attribute_batch` cost with these arguments, and what would be cheaper? As `estimate` says it."""
+    explain = method_of(method, options)
+    return estimated(explain, batch_predictions(cache, targets, positions, tokens, attention_mask, explain), memory)
+
+
+def batch_predictions(
+    cache: Any,
+    targets: TargetLike | list[TargetLike],
+    positions: SupportsIndex | list[SupportsIndex | None] | None,
+    tokens: Any,
+    attention_mask: Any,
+    method: Method,
+) -> list[Prediction]:
+    """One of each prompt, which the method can explain."""
     adapter, prepared = ModelAdapter.of(cache), []
     with adapter.undisturbed():
         rows = Activations.of_each(cache)
@@ -158,12 +224,8 @@ def attribute_batch(
                 n = context_length(len(cached[EMBED]), position)
                 own = known if isinstance(known, Vocabulary) else known[number][part]
                 prepared += predictions(adapter, cached, {n: target}, tokens=own, follow=position is not None)
-                explain.check(prepared[-1])
-    attributions = []
-    for number in range(count):
-        with about(f"prompt {number} of the batch"):
-            attributions.append(explain(prepared.pop(0)))  # and with it what was kept for its runs
-    return attributions
+                method.check(prepared[-1])
+    return prepared
 
 
 def method_of(method: MethodLike, options: Mapping[str, Any]) -> Method:

@@ -122,6 +122,10 @@ class Method(Options, ABC):
             signed=self.directed,
         )
 
+    def sharing(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
+        """These predictions of one prompt, those together that `each` explains by the same runs."""
+        return [[prediction] for prediction in predictions]
+
     @one_at_a_time("predictions")
     def each(self, predictions: Sequence[Prediction]) -> list[Attribution]:
         """Explain several predictions of one prompt, one after the other."""

@@ -27,7 +27,7 @@ def worth(method: Method, prediction: Prediction) -> int:
     if not isinstance(method, Heta):
         work = method.work(prediction)
         return work.get("forwards", 0) + 2 * work.get("backwards", 0)
-    own = counts(method, prediction)
+    own = counts(method, [prediction])
     full = worth(method.full, prediction) if method.audit and method.recipe.cheaper else 0
     return own.forwards + 2 * (own.backwards + own.hvps) + full
 

@@ -1,6 +1,6 @@
 """What an attribution will cost, before it is begun, and what would be cheaper."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, nan
 from time import perf_counter
@@ -29,11 +29,12 @@ MINUTE, HOUR = 60, 3600
 
 @dataclass(frozen=True)
 class Estimate:
-    """The cost of ``attribute(cache, **options)``; what may stop early is counted as if it did not, and what
-    a method works out beside its runs, such as GiLOT's transports, is not counted.
+    """The cost of ``attribute(cache, **options)``, or of all ``predictions`` of a span or batch together.
 
-    ``runs`` says how many plain forwards of the whole context it is worth; ``memory`` is in bytes, beside the model and
-    the cache, with ``batch`` copies at once. ``cheaper`` are other options and what they would cost, the cheapest last.
+    What may stop early is counted as if it did not, and what a method works out beside its runs, such as GiLOT's
+    transports, is not counted. ``tokens`` are those of the longest context, and ``runs`` says how many plain forwards
+    of it the work is worth. ``memory`` is in bytes, beside the model and the cache, with ``batch`` copies at once.
+    ``cheaper`` are other options and what they would cost, the cheapest last.
     """
 
     options: dict[str, Any]
@@ -48,10 +49,17 @@ class Estimate:
     cheaper: tuple["Estimate", ...] = ()
     backwards: int = 0
     method: str = "heta"
+    predictions: int = 1
 
     def __repr__(self) -> str:
-        lines = [f"{self._name} on {self.tokens} tokens: {self._size}", *self._advice]
+        lines = [f"{self._name} {self._what}: {self._size}", *self._advice]
         return "\n".join(lines)
+
+    @property
+    def _what(self) -> str:
+        if self.predictions == 1:
+            return f"on {self.tokens} tokens"
+        return f"of {self.predictions} predictions on up to {self.tokens} tokens"
 
     @property
     def _name(self) -> str:
@@ -90,17 +98,33 @@ class Speed(NamedTuple):
         return work.forwards * self.forward + products
 
 
-@one_at_a_time("prediction")
-def estimated(method: Method, prediction: Prediction, memory: float | int | None = None) -> Estimate:
-    """The cost of a method, and of cheaper ones that fit into so much memory (by default, half of what is free)."""
-    method.check(prediction)
+@one_at_a_time("predictions")
+def estimated(
+    method: Method,
+    predictions: Sequence[Prediction],
+    memory: float | int | None = None,
+    *,
+    together: bool = False,
+) -> Estimate:
+    """The cost of a method, and of cheaper ones that fit into so much memory (by default, half of what is free).
+
+    ``together``: the predictions are of one prompt, and may share runs.
+    """
+    for prediction in predictions:
+        method.check(prediction)
     if memory is not None:
         check_at_least("memory", memory, 1)
-    free = available(prediction.adapter.device) // 2 if memory is None else int(memory)
+    shortest, longest = min(predictions, key=len), max(predictions, key=len)
+    free = available(longest.adapter.device) // 2 if memory is None else int(memory)
+    speed = timed(longest, products=isinstance(method, Heta))
     if not isinstance(method, Heta):
-        return _baseline_cost(method, prediction, free)
-    speed = timed(prediction)
-    own, *others = (_heta_cost(one, prediction, speed, free) for one in (method, *cheaper_options(method, prediction)))
+        return _summed([_baseline_cost(method, prediction, speed, free) for prediction in predictions])
+
+    def cost(one: Heta) -> Estimate:
+        groups = one.sharing(predictions) if together else [[prediction] for prediction in predictions]
+        return _summed([_heta_cost(one, group, speed, free) for group in groups])
+
+    own, *others = map(cost, (method, *cheaper_options(method, shortest)))
     if memory is not None:  # of which the method itself would know nothing
         others = [replace(other, options=other.options | {"batch": other.batch}) for other in others]
     fits = own.memory <= free
@@ -146,26 +170,45 @@ def _lasting(before: Callable[[], Any], run: Callable[[], Any]) -> float:
     return perf_counter() - begun
 
 
-def _heta_cost(method: Heta, prediction: Prediction, speed: Speed, free: int) -> Estimate:
-    """Of HETA; of a cheaper variant that is audited, with the full method's."""
-    own = counts(method, prediction)
-    full = _heta_cost(method.full, prediction, speed, free) if method.audit and method.recipe.cheaper else None
-    room = _memory(method, prediction, own.hvps, free)
-    n = len(prediction)
+def _summed(costs: Sequence[Estimate]) -> Estimate:
+    """Of one attribution after another, in runs of the longest context."""
+    longest = max(costs, key=lambda cost: cost.tokens)
+    return replace(
+        longest,
+        predictions=sum(cost.predictions for cost in costs),
+        forwards=sum(cost.forwards for cost in costs),
+        backwards=sum(cost.backwards for cost in costs),
+        hvps=sum(cost.hvps for cost in costs),
+        runs=sum(cost.runs * cost.tokens for cost in costs) / longest.tokens,
+        seconds=sum(cost.seconds for cost in costs),
+        memory=max(cost.memory for cost in costs),
+    )
+
+
+def _heta_cost(method: Heta, predictions: Sequence[Prediction], speed: Speed, free: int) -> Estimate:
+    """Of HETA, where these predictions share masked forwards; of a cheaper variant's audit, with the full method's."""
+    own, n = counts(method, predictions), len(predictions[-1])
+    room = _memory(method, predictions, own.hvps, free)
     again = 2 * ceil(own.hvps / room.batch) if method.checkpoint else 0  # runs of every block
     own.ran.graphs += again * n
-    return Estimate(
+    cost = Estimate(
         options=method.chosen,
         tokens=n,
-        forwards=own.forwards + again + (full.forwards if full else 0),
-        backwards=own.backwards + again + (full.backwards if full else 0),
+        forwards=own.forwards + again,
+        backwards=own.backwards + again,
         hvps=own.hvps,
-        runs=own.ran.runs / n + (full.runs if full else 0),
-        seconds=speed.of(own.ran) + CHECKS * n * speed.forward + (full.seconds if full else 0),
-        memory=max(room.needed, full.memory if full else 0),
+        runs=own.ran.runs / n,
+        seconds=speed.of(own.ran) + CHECKS * n * speed.forward,
+        memory=room.needed,
         batch=room.batch,
         free=free,
     )
+    full = [_heta_cost(method.full, [each], speed, free) for each in predictions] if _audits_full(method) else []
+    return replace(_summed([cost, *full]), options=cost.options, batch=cost.batch, predictions=len(predictions))
+
+
+def _audits_full(method: Heta) -> bool:
+    return method.audit and method.recipe.cheaper
 
 
 class Memory(NamedTuple):
@@ -175,21 +218,22 @@ class Memory(NamedTuple):
     batch: int
 
 
-def _memory(method: Heta, prediction: Prediction, hvps: int, free: int) -> Memory:
-    prompt, sizes, n = prediction.prompt, prediction.adapter.sizes, len(prediction)
-    segments = method.segments(prediction)
+def _memory(method: Heta, predictions: Sequence[Prediction], hvps: int, free: int) -> Memory:
+    *_, longest_context = predictions
+    prompt, sizes, n = longest_context.prompt, longest_context.adapter.sizes, len(longest_context)
+    segments, read = method.segments(longest_context), len(predictions)
     longest, bytes_held = longest_run(method, segments), sizes.forward(n, n)
     batch, room = 1, int(free / HELD)
     if method.weights[1]:
-        batch = prompt.batches(method.batch, longest, free=room).of(longest)
-        bytes_held = max(bytes_held, batch * sizes.forward(longest, n))
+        batch = prompt.batches(method.batch, longest, read=read, free=room).of(longest)
+        bytes_held = max(bytes_held, batch * sizes.forward(longest, n, read))
     if hvps:
         batch, how = min(hvps, product_batches(method, segments, room).of(longest)), {"checkpoint": method.checkpoint}
         bytes_held = max(bytes_held, sizes.graph(longest, n, **how) + batch * sizes.product(longest, n, **how))
     return Memory(round(HELD * bytes_held), batch)
 
 
-def _baseline_cost(method: Method, prediction: Prediction, free: int) -> Estimate:
+def _baseline_cost(method: Method, prediction: Prediction, speed: Speed, free: int) -> Estimate:
     """Of what is counted in runs of the whole context; a backward is about as much as two forwards."""
     n, work, sizes = len(prediction), method.work(prediction), prediction.adapter.sizes
     forwards, backwards = (work.get(kind, 0) for kind in ("forwards", "backwards"))
@@ -205,7 +249,7 @@ def _baseline_cost(method: Method, prediction: Prediction, free: int) -> Estimat
         backwards=backwards,
         hvps=0,
         runs=runs,
-        seconds=runs * n * timed(prediction, products=False).forward if runs else 0.0,
+        seconds=runs * n * speed.forward,
         memory=round(HELD * batch * (sizes.forward(n, n, read) + (sizes.graph(n, n) if backwards else 0))),
         batch=batch,
         free=free,

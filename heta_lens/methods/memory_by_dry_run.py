@@ -175,7 +175,7 @@ class MemoryMeter:
             batches["information"] = min(prompt.batches(method.batch, longest, free=free).of(longest), len(prediction))
             steps["information"] = self._most(_run_masked, segments, batches["information"])
         if method.estimator is not None:
-            products = max(1, counts(method, prediction).hvps)
+            products = max(1, counts(method, [prediction]).hvps)
             batches["curvature"] = min(product_batches(method, segments, free).of(longest), products)
             steps["curvature"] = self._most(partial(_take_products, method), segments, batches["curvature"])
         return MemoryEstimate(

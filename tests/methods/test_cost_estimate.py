@@ -39,6 +39,49 @@ def test_other_methods_are_foreseen_by_their_runs(
     assert not expected.cheaper
 
 
+@pytest.mark.parametrize(
+    "options", [{"method": "leave_one_out"}, {"probes": 2}, {"probes": 1, "mask": "mean"}], ids=str
+)
+@pytest.mark.parametrize("build", [lambda: zoo.bridge("gpt2"), zoo.native_bridge], ids=["bridge", "native"])
+def test_a_span_is_foreseen_with_what_its_targets_share(build: Any, options: dict[str, Any]) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    cache = cache_of(model, ids)
+    for where in ({}, {"through": (N - 5, N - 3)}):
+        expected = heta_lens.estimate_span(cache, N - 3, **where, tokens=ids, **options)
+        took = heta_lens.attribute_span(cache, N - 3, **where, tokens=ids, **options).cost
+        assert {kind: getattr(expected, kind) for kind in took} == took
+        targets = 5 if where else 3
+        assert (expected.predictions, expected.tokens) == (targets, N - 1)
+        assert f"of {targets} predictions on up to {N - 1} tokens: " in repr(expected)
+
+
+def test_targets_of_a_span_share_masked_forwards_where_they_can() -> None:
+    model = zoo.native_bridge()
+    ids = zoo.prompt(model, N)
+    cache, kl_only = cache_of(model, ids), {"variant": "kl_only", "tokens": ids}
+    own = heta_lens.estimate(cache, position=N - 1, **kl_only)
+    together, apart = (heta_lens.estimate_span(cache, N - 4, mask=mask, **kl_only) for mask in ("zero", "mean"))
+    assert together.runs == own.runs == N and apart.runs > 3 * N
+    assert together.memory > own.memory  # each copy is read at four places
+
+
+def test_the_prompts_of_a_batch_are_added_up() -> None:
+    model = zoo.native_bridge()
+    ids = torch.cat([zoo.prompt(model, N), zoo.prompt(model, N)])
+    mask = torch.ones_like(ids)
+    mask[1, :8] = 0
+    cache = model.run_with_cache(ids, attention_mask=mask)[1]
+    for options in ({"method": "leave_one_out"}, {"probes": 2}, {"variant": "lr", "rank": 2, "probes": 2}):
+        expected = heta_lens.estimate_batch(cache, 7, tokens=ids, attention_mask=mask, **options)
+        found = heta_lens.attribute_batch(cache, 7, tokens=ids, attention_mask=mask, **options)
+        took = [[each.diagnostics[kind] for kind in ("forwards", "backwards")] for each in found]
+        assert [expected.forwards, expected.backwards] == [sum(kind) for kind in zip(*took, strict=True)]
+        assert (expected.predictions, expected.tokens) == (2, N)
+    both = heta_lens.estimate_batch(cache, 7, tokens=ids, attention_mask=mask, method="leave_one_out")
+    assert both.runs == N + (N - 8) ** 2 / N
+
+
 def test_what_is_read_at_every_position_takes_memory() -> None:
     model = zoo.bridge("gpt2")
     ids, weights = zoo.prompt(model, N), model.embed.W_E

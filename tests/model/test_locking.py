@@ -50,7 +50,9 @@ class Subject:
             **{name: partial(self._scores, method, name) for name in METHODS},
             "span": lambda: heta_lens.attribute_span(self.cache, N - 2, tokens=self.ids, probes=1).total,
             "batch": self._batch,
-            "estimate": lambda: torch.tensor(heta_lens.estimate(self.cache, TARGET, tokens=self.ids).forwards),
+            "estimate": lambda: self._estimated(heta_lens.estimate(self.cache, TARGET, tokens=self.ids)),
+            "estimate span": lambda: self._estimated(heta_lens.estimate_span(self.cache, N - 2, tokens=self.ids)),
+            "estimate batch": lambda: self._estimated(heta_lens.estimate_batch(self.both, tokens=self.both_ids)),
             "with a prediction": lambda: heta_lens.METHODS["leave_one_out"]()(self.asked).scores,
             "lazy": self._lazy,
             "effects": lambda: causal.effects(self.asked, how="input"),
@@ -68,6 +70,9 @@ class Subject:
 
     def _scores(self, method: Callable[..., Any], name: str) -> Tensor:
         return method(method=name).scores
+
+    def _estimated(self, cost: Any) -> Tensor:
+        return torch.tensor(cost.forwards)
 
     def _batch(self) -> Tensor:
         found = heta_lens.attribute_batch(self.both, TARGET, tokens=self.both_ids, method="input_x_gradient")

@@ -112,6 +112,11 @@ class Heta(HetaOptions, Method):
     def __call__(self, prediction: Prediction) -> Attribution:
         return self.each([prediction])[0]
 
+    def sharing(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
+        """All together, as they share masked forwards; each by itself where windows or masks differ by the context."""
+        alone = self.recipe.windowed or (isinstance(self.mask, str) and self.mask == "mean")
+        return super().sharing(predictions) if alone else [[*predictions]]
+
     @one_at_a_time("predictions")
     def each(self, predictions: Sequence[Prediction]) -> list[Attribution]:
         """Explain predictions of one prompt, shorter contexts first; they share masked forwards where they can."""
@@ -120,8 +125,7 @@ class Heta(HetaOptions, Method):
             raise ValueError("these predictions must be of one prompt, each of a longer context than the one before it")
         for prediction in predictions:
             self.check(prediction)
-        alone = self.recipe.windowed or (isinstance(self.mask, str) and self.mask == "mean")
-        groups = [[prediction] for prediction in predictions] if alone else [predictions]  # other windows, other masks
+        groups = self.sharing(predictions)
         expected = Counter[str]()
         for group in groups:
             expected.update(work_ahead(self, group))

@@ -27,10 +27,14 @@ def work_ahead(options: HetaOptions, predictions: Sequence[Prediction]) -> dict[
     for prediction, own_segments in zip(predictions, segments, strict=True):
         products = [products_of(options, segment) for segment in own_segments]
         work["hvps"] += sum(own.hvps for own in products if own is not None)
-        work["audit"] += (len(prediction) + SUBSETS) * options.audit
+        work["audit"] += audit_runs(options, prediction)
         if options.audit and options.recipe.cheaper:
             work.update(work_ahead(options.full, [prediction]))
     return dict(work)
+
+
+def audit_runs(options: HetaOptions, prediction: Prediction) -> int:
+    return (len(prediction) + SUBSETS) * options.audit
 
 
 def products_of(options: HetaOptions, segment: Segment) -> Products | None:
@@ -79,28 +83,29 @@ class Counts(NamedTuple):
     ran: Positions
 
 
-def counts(options: HetaOptions, prediction: Prediction) -> Counts:
-    """Of the score and its audit; without the full method's, with which a cheaper variant may be compared."""
-    gamma, n = options.weights[1], len(prediction)
-    segments, work = options.segments(prediction), work_ahead(options, [prediction])
-    longest = longest_run(options, segments)
-    ran = Positions(n * (1.0 + work.get("audit", 0)))
-    forwards, backwards = 1 + read_and_settled(options, prediction), 0
-    for segment in segments:
-        length = min(longest, n - segment.window.start)
-        calls = 2 if in_two_calls(options, segment) else 1
-        products = products_of(options, segment)
-        if gamma:
-            forwards += calls * len(segment.scored_range)
-            groups = segment.expected_by_start(MASKED)
-            ran.forwards += sum(len(group) * (length - group[0]) for group in groups)
-        if products is not None:
+def counts(options: HetaOptions, predictions: Sequence[Prediction]) -> Counts:
+    """Of the scores and their audits, of predictions that share masked forwards (the longest is the last).
+
+    Without the full method's, with which a cheaper variant may be compared.
+    """
+    *_, longest = predictions
+    ran, forwards, backwards, hvps = Positions(float(len(longest))), 1, 0, 0
+    for segment, length, calls in runs_of(options, longest) if options.weights[1] else ():
+        forwards += calls * len(segment.scored_range)
+        ran.forwards += sum(len(group) * (length - group[0]) for group in segment.expected_by_start(MASKED))
+    for prediction in predictions:
+        forwards += read_and_settled(options, prediction)
+        ran.forwards += len(prediction) * audit_runs(options, prediction)
+        for segment, length, calls in runs_of(options, prediction):
+            products = products_of(options, segment)
+            if products is None:
+                continue
             graphs = graphs_of(segment, products)
+            built = (len(graphs) + products.late) * products.rounds + products.bounds
+            forwards, backwards, hvps = forwards + calls * built, backwards + built, hvps + products.hvps
             ran.graphs += sum(length - graph.start for graph in graphs)
             ran.products += sum(graph.products * (length - graph.start) for graph in graphs)
-            built = (len(graphs) + products.late) * products.rounds + products.bounds
-            forwards, backwards = forwards + calls * built, backwards + built
-    return Counts(forwards, backwards, work["hvps"], ran)
+    return Counts(forwards, backwards, hvps, ran)
 
 
 # ------------------------------------------------------------------------------------------------ runs of windows
@@ -124,9 +129,13 @@ def held_between(options: HetaOptions, segment: Segment) -> bool:
     return frozen and segment.window.stop < len(segment.whole) - TAIL
 
 
-def in_two_calls(options: HetaOptions, segment: Segment) -> bool:
-    """Whether a run of this window is one of its own, and another of the tail."""
-    return held_between(options, segment) and segment.whole.prompt.kept is not None
+def runs_of(options: HetaOptions, prediction: Prediction) -> Iterator[tuple[Segment, int, int]]:
+    """Each segment, how many positions its runs have, and how many calls make one: of the window, and of the tail."""
+    segments = options.segments(prediction)
+    longest = longest_run(options, segments)
+    for segment in segments:
+        in_two_calls = held_between(options, segment) and prediction.prompt.kept is not None
+        yield segment, min(longest, len(prediction) - segment.window.start), 2 if in_two_calls else 1
 
 
 def read_and_settled(options: HetaOptions, prediction: Prediction) -> int:
@@ -177,7 +186,7 @@ def cheaper_options(method: Cheaper, prediction: Prediction) -> Iterator[Cheaper
 def cheaper_way(method: HetaOptions, prediction: Prediction) -> str:
     """The cheaper options nearest to these, and what share of the runs they take; in a sentence, if there are any."""
     for other in cheaper_options(method, prediction):
-        share = counts(other, prediction).ran.runs / counts(method, prediction).ran.runs
+        share = counts(other, [prediction]).ran.runs / counts(method, [prediction]).ran.runs
         if share < WORTHWHILE:
             names = (method.chosen.keys() | other.chosen.keys()) - other.without_effect.keys()
             changed = [name for name in sorted(names) if getattr(other, name) is not getattr(method, name)]
