@@ -279,9 +279,11 @@ def columns_explained() -> str:
     """On which prompts the columns of the README's table stand."""
     sizes = {family: len(as_proposed(family)[REFERENCE].templates) for family in measured()}
     return (
-        "*Quality*: the share of all methods, at every budget, that one is better than, by measures of interventions, "
-        f"on {len(compared())} families of prompts ({prompts_compared()}). *Better / worse*: by more than chance, of "
-        f"{len(MEASURES)} measures on each of {len(sizes)} families ({prompts(sizes)})."
+        "*Quality*: the share of all other methods and settings, at every budget, that agree less well with "
+        f"interventions, on {len(compared())} families of prompts ({prompts_compared()}). *Better / worse*: how often "
+        f"a method is significantly better or worse than `heta`, by {len(MEASURES)} measures on each of {len(sizes)} "
+        f"families ({prompts(sizes)}). *First is evidence*: how often the highest score is on a token that is known to "
+        "tell the answer. *Forwards*: what it takes, where a backward pass counts as two."
     )
 
 

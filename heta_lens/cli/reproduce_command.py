@@ -1,16 +1,21 @@
 """``heta-lens reproduce``: a table of the paper."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from heta_lens.cli.application import Retry, command
-from heta_lens.cli.errors_and_messages import errors_in_a_line, note, resumable
-from heta_lens.cli.json_output import add
+from heta_lens.cli.errors_and_messages import errors_in_a_line, note, resumable, show
+from heta_lens.cli.json_output import add, wanted
 from heta_lens.cli.loading_flags import loading_options, with_loading_flags
 from heta_lens.cli.quiet_flag import quiet
+from heta_lens.cli.result_views import text_table
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
+PLACE = ("block", "row", "column")  # of a figure
 TABLES = (
     *("main", "qwen", "dsa", "components", "beta_gamma", "robustness", "hessian", "long_context", "decoding"),
     *("compute_quality", "causal_gate", "causal_downstream", "runtime_gptj", "runtime_phi", "runtime_qwen"),
@@ -55,8 +60,26 @@ def reproduce_table(
         }
         written = reproduce(table, **how, paths=paths, options=options, retry_failed=retry_failed)
         add(table=table, files=written)
+        if not wanted():
+            show(measured_table(next(path for path in written if path.suffix == ".csv")))
+            note("With the paper's figures and 95 % intervals:")
         for path_written in written:
             note(path_written)
+
+
+def measured_table(page: Path) -> "Table":
+    """What was measured here, in the rows and columns of the paper."""
+    import pandas as pd
+
+    lines = pd.read_csv(page)
+    ours = lines[lines["ours"].notna()]
+    columns = [*dict.fromkeys(ours["column"])]
+    cells = {place: f"{value:.3g}" for place, value in ours.set_index([*PLACE])["ours"].items()}
+    rows = [
+        [row, block, *(cells.get((block, row, column), "") for column in columns)]
+        for block, row in dict.fromkeys(zip(ours["block"], ours["row"], strict=True))
+    ]
+    return text_table(["row", "measured on", *columns], rows, right=columns)
 
 
 def _check_distinct_from_pages(paths: dict[str, str], out: Path, table: str) -> None:
