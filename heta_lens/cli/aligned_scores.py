@@ -22,7 +22,7 @@ def show_comparison(results: Mapping[str, Explained], top: int) -> None:
 
     for label, result in results.items():
         say(f"{label}: {question(result.summed)}")
-    say("")
+    show(Text("\nscores, and their ranks in brackets", style="bold"))
     show(highest_table(results, top))
     show(Text("\nrank correlation of all tokens' scores", style="bold"))
     show(correlation_table(results))

@@ -10,6 +10,7 @@ from heta_lens.cli.json_output import add
 from heta_lens.cli.loading_flags import loading_options, with_loading_flags
 from heta_lens.cli.method_arguments import methods_of, with_method_flags
 from heta_lens.cli.patch_arguments import (
+    MEASURED,
     How,
     Layer,
     Mask,
@@ -179,7 +180,7 @@ def _patch_tokens(read: ReadPrompt, question: Question, way: dict[str, Any], fil
     title, tokens = f"without each token: {prediction.target_words}", prediction.written
     rows = sorted(zip(range(len(tokens)), tokens, values.tolist(), strict=True), key=lambda row: -row[2])
     add(target=prediction.target_words, effects=[{"position": at, "token": t, "effect": e} for at, t, e in rows])
-    say(title)
+    say(f"{title} (effect: by how much its {MEASURED[way.get('scale', 'log_prob')]} falls)")
     cells = [(str(place), repr(token), f"{effect:.4g}") for place, token, effect in rows[:top]]
     show(text_table(["position", "token", "effect"], cells, right=("effect",)))
     _write_view(lambda: heat(title, ["effect"], tokens, values[None], "", [*range(len(tokens))]), files)
@@ -194,7 +195,8 @@ def _patch_grid(
     grid = patch(clean.cache, corrupted.cache, question.target, **tokens, **chosen, progress=bars())
     grid.check_lost()
     add(title=grid.title, clean=grid.clean, corrupted=grid.corrupted, patches=[p._asdict() for p in _every(grid)])
-    say(f"{grid.title}; clean {grid.clean:.4g}, corrupted {grid.corrupted:.4g}")
+    measured = MEASURED[chosen.get("scale", "log_prob")]
+    say(f"{grid.title}, its {measured}: {grid.clean:.4g} in the clean run, {grid.corrupted:.4g} in the corrupted one")
     show(_patch_table(grid.top(top)))
     _write_view(grid.plot, files)
 

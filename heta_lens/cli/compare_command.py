@@ -34,6 +34,8 @@ def compare_saved(
         if len(saved) < 2:
             held = f"{paths[0]} holds {len(saved) or 'none'}"
             raise ValueError(f"a comparison takes two attributions or more, and {held}: name another file too")
+        if len(prompts := {each.prompt: None for each in saved if each.prompt}) > 1:
+            raise ValueError(f"these are of the prompts {', '.join(prompts)}: choose one with --prompt")
         check_comparable({each.name: each.result for each in saved})
         results = dict(zip(_labels(saved), (each.result for each in saved), strict=True))
         write_comparison(results, html)

@@ -9,6 +9,8 @@ HOW = "edge_patch: the values that the last position reads; resid_patch: what en
 MASK = "What patched-in activations come from: tokens masked as zero, mean, vocab_mean, pad, space, or a token's id."
 LAYER = "Where resid_patch patches."
 PATTERNS = "Whether edge_patch leaves attention as it was: frozen or recomputed (frozen)."
+MEASURED = {"log_prob": "log-probability", "prob": "probability", "logit": "logit", "log_odds": "log-odds"}
+"""What is measured of the target, by ``--scale``."""
 SCALE = "Of the effects: log_prob, prob, logit or log_odds (log_prob)."
 WHAT = "resid_pre, attn_out, mlp_out (a column per position), or head_out, head_q, head_k, head_v (per head)."
 PLACES = "With --corrupted: only these, as 3:7."

@@ -9,11 +9,12 @@ MOST = 20  # results of one file that a terminal is worth
 
 
 class Saved(NamedTuple):
-    """A result, the file it is in, and a name for it."""
+    """A result, the file it is in, and a name for it; of a file of many prompts, the prompt's too."""
 
     path: Path
     name: str
     result: Explained
+    prompt: str | None = None
 
 
 def saved_results(path: Path, prompt: str | None = None, method: str | None = None) -> list[Saved]:
@@ -56,4 +57,4 @@ def _of_scores(path: Path, prompt: str | None, method: str | None) -> list[Saved
             f"{path} holds {len(scores)} attributions, of the prompts {names} …: choose with --prompt and --method"
         )
     named = zip(scores.names, scores, strict=True)
-    return [Saved(path, f"{path} {of} {by}", attribution) for (of, by), attribution in named]
+    return [Saved(path, f"{path} {of} {by}", attribution, of) for (of, by), attribution in named]

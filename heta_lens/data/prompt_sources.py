@@ -131,9 +131,9 @@ def _of_record(record: Record, fields: Mapping[str, str], otherwise: str) -> Ins
     if "text" not in given:
         if "text" in values:
             raise ValueError("its text is empty")
-        columns = ", ".join(map(brief, record))
-        way = "fields={'text': …} or --field text=…"
-        raise ValueError(f"it has no text, but {columns}: say which of them is, by {way}")
+        columns, first = ", ".join(map(brief, record)), next(iter(record), "…")
+        way = f"fields={{'text': {first!r}}} or --field text={first}"
+        raise ValueError(f"it has no text, but {columns}: say which of them is, as by {way}")
     return instance_of({"answer": None, **given, "id": str(given.get("id", otherwise))})
 
 

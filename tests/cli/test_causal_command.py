@@ -43,6 +43,8 @@ def test_another_prompt_may_be_what_is_patched_in() -> None:
 def test_the_effects_of_patching_each_token() -> None:
     done = run("patch", TEXT, "--target", " drawer", "--top", "1")
     assert done.exit_code == 0 and re.search(r"^7 +' drawer' +9\.357 *$", done.stdout, re.MULTILINE)
+    assert "(effect: by how much its log-probability falls)" in done.stdout
+    assert "how much its logit falls" in run("patch", TEXT, "--scale", "logit", "--top", "1").stdout
 
 
 def test_a_grid_is_that_of_the_library(tmp_path: Path) -> None:
@@ -50,6 +52,7 @@ def test_a_grid_is_that_of_the_library(tmp_path: Path) -> None:
     words = "--corrupted", OTHER, "--target", " drawer", "--layers", "0:2", "--top", "1"
     done = run("patch", TEXT, *words, "--html", str(page), "--figure", str(figure))
     assert done.exit_code == 0 and page.exists() and "<svg" in figure.read_text()
+    assert "its log-probability: " in done.stdout and " in the clean run, " in done.stdout
     (clean, ids), (corrupted, other) = cached(), cached(OTHER)
     grid = causal.patch(clean, corrupted, " drawer", tokens=ids, corrupted_tokens=other, layers=[0, 1])
     (best,) = grid.top(1)

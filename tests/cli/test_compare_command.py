@@ -33,6 +33,16 @@ def test_attributions_are_compared(tmp_path: Path) -> None:
     assert re.search(r"position +token +a +d", again.stdout) and re.search(r"^a +1\.00", again.stdout, re.MULTILINE)
 
 
+def test_one_of_many_prompts_is_chosen(tmp_path: Path) -> None:
+    folder = str(tmp_path / "scores")
+    (tmp_path / "p.csv").write_text(f"text\n{TEXT}\n{TEXT}\n")
+    words = ("attribute-dataset", str(tmp_path / "p.csv"), "-m", "recency", "-m", "ixg", "--out", folder)
+    assert run(*words).exit_code == 0
+    done = run("compare", folder)
+    assert done.exit_code == 2 and "these are of the prompts p-0, p-1: choose one with --prompt" in done.stderr
+    assert run("compare", folder, "--prompt", "p-1").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [

@@ -1,10 +1,11 @@
 """How tokens or activations are patched, and what contradicts itself."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from heta_lens.cli.patch_arguments import flow_option, grid_options, numbers, refuse, way_of
+from heta_lens.cli.patch_arguments import MEASURED, flow_option, grid_options, numbers, refuse, way_of
+from heta_lens.prediction import readout
 
 
 def way(**given: Any) -> dict[str, Any]:
@@ -44,6 +45,10 @@ def test_contradictions_are_refused(given: dict[str, Any], message: str) -> None
 def test_a_range_has_a_beginning_and_an_end(written: str) -> None:
     with pytest.raises(ValueError, match=r"--layers .* is no range of numbers from 0: write 3:7, or 3 for one"):
         numbers("--layers", written)
+
+
+def test_what_is_measured_is_named_for_every_scale() -> None:
+    assert {*MEASURED} == {*get_args(readout.Scale)}
 
 
 def test_kinds_of_activations_and_flows() -> None:

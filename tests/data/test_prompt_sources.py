@@ -89,7 +89,11 @@ def test_a_data_set_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         ("p.csv", {}, "source='p.csv' is not a file"),
         ([], {}, "there are no prompts in prompt"),
         ([3], {}, "the prompt 3 is neither a text, nor a chat, nor a record with a text"),
-        (["x", {"question": "x"}], {}, "number 1 of prompt: it has no text, but 'question': say which of them is, by"),
+        (
+            ["x", {"question": "x"}],
+            {},
+            "number 1 of prompt: it has no text, but 'question': say which .* --field text=question",
+        ),
         ([{"text": ""}], {}, "its text is empty"),
         (
             [{"question": "x"}],
