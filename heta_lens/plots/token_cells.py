@@ -48,12 +48,18 @@ def _cell(attribution: Attribution, rows: range, spans: Sequence[Sequence[int]],
 
 
 def runs(cells: Sequence[Cell]) -> Iterator[tuple[bool, list[Cell]]]:
-    """Stretches of cells that are read from right to left, with what stands between such words, and the others."""
-    directions = [_direction(cell.text) for cell in cells]
+    """Stretches of cells that are read from right to left, and the others."""
+    for leftward, places in directed_runs([cell.text for cell in cells]):
+        yield leftward, [*cells[places.start : places.stop]]
+
+
+def directed_runs(texts: Sequence[str]) -> Iterator[tuple[bool, range]]:
+    """Stretches of texts that are read from right to left, with what stands between such words, and the others."""
+    directions = [_direction(text) for text in texts]
     at = 0
-    while at < len(cells):
+    while at < len(texts):
         stop = _end(directions, at)
-        yield directions[at] == "R", [*cells[at:stop]]
+        yield directions[at] == "R", range(at, stop)
         at = stop
 
 

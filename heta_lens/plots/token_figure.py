@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxtyping import Float
@@ -13,6 +14,7 @@ from heta_lens.attribution import Attribution
 from heta_lens.plots.colours import BLUE, ORANGE, WHITE, Shade, deepest, shades
 from heta_lens.plots.figure_files import INK, NEEDED_BY, QUIET, colours_of, draw_scale, drawable, looks, named
 from heta_lens.plots.shares import percent_of
+from heta_lens.plots.token_cells import directed_runs
 from heta_lens.span_attribution import SpanAttribution
 
 if TYPE_CHECKING:
@@ -82,15 +84,15 @@ class Coloured:
 def token_figure(attribution: Attribution | SpanAttribution) -> Figure:
     """The question, the text with every token coloured by its score, and the scale of the colours; for matplotlib.
 
-    A span is coloured by all of its targets together, and its own tokens follow in a frame. Tokens stand from left to
-    right in every script. ``figure_files.exports_of`` makes files of it in which letters are as wide as measured here;
-    for ``figure.savefig``, matplotlib's ``text.hinting`` must be "none" for that.
+    A span is coloured by all of its targets together, and its own tokens follow in a frame. Words of a script that is
+    read from right to left stand in that order. ``figure_files.exports_of`` makes files of it in which letters are as
+    wide as measured here; for ``figure.savefig``, matplotlib's ``text.hinting`` must be "none" for that.
     """
     check_extra("matplotlib", NEEDED_BY)
     shown = Coloured.of(attribution)
     tokens, notes = [*shown.tokens, *shown.written], [drawable(note) for note in shown.notes]
     with looks(map(drawable, [shown.title, *tokens, *notes])):
-        pieces = [*laid_out(tokens, WIDTH, _measure(SIZE))]
+        pieces = in_reading_order([*laid_out(tokens, WIDTH, _measure(SIZE))])
         text = LINE * (pieces[-1].row + 1)
         height = TITLE + text + CAPTION + NOTE * len(notes)
         figure = extra("matplotlib.figure", NEEDED_BY).Figure(figsize=(WIDTH / POINTS, height / POINTS))
@@ -129,6 +131,18 @@ def laid_out(tokens: Sequence[str], width: float, measure: Callable[[str], float
                 left += measure(part)
             if text.endswith("\n"):
                 row, left = row + 1, 0.0
+
+
+def in_reading_order(pieces: Sequence[Piece]) -> list[Piece]:
+    """The same with words that are read from right to left, in each line, in that order."""
+    placed = []
+    for _, line in groupby(pieces, key=lambda piece: piece.row):
+        of_row = [*line]
+        for leftward, places in directed_runs([piece.text for piece in of_row]):
+            run = of_row[places.start : places.stop]
+            ends = run[0].left + run[-1].left + run[-1].width
+            placed += [piece._replace(left=ends - piece.left - piece.width) if leftward else piece for piece in run]
+    return placed
 
 
 def _words(tokens: Sequence[str]) -> list[list[tuple[int, str]]]:
@@ -187,7 +201,7 @@ def _frames(axes: Axes, pieces: Sequence[Piece]) -> None:
     rectangle = extra("matplotlib.patches", NEEDED_BY).Rectangle
     for row in {piece.row: None for piece in pieces}:
         own = [piece for piece in pieces if piece.row == row]
-        left, right = own[0].left, own[-1].left + own[-1].width
+        left, right = min(piece.left for piece in own), max(piece.left + piece.width for piece in own)
         corner, height = (left, _line(row) - ABOVE), ABOVE + BELOW
         axes.add_patch(rectangle(corner, right - left, height, fill=False, edgecolor=INK, linewidth=0.8))
 

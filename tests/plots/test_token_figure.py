@@ -15,7 +15,7 @@ from heta_lens import Attribution, SpanAttribution
 from heta_lens._util import extras
 from heta_lens.plots.colours import shades
 from heta_lens.plots.figure_files import drawable, exports_of, looks
-from heta_lens.plots.token_figure import SIZE, WIDTH, laid_out, tints, token_figure
+from heta_lens.plots.token_figure import SIZE, WIDTH, in_reading_order, laid_out, tints, token_figure
 
 HOSTILE = (
     "$x_1$",
@@ -73,6 +73,13 @@ def test_lines_break_between_words_and_at_line_ends() -> None:
     moved = [*laid_out(["one", " two", "fold"], 90.0, letters)]
     assert [piece.row for piece in moved] == [0, 1, 1], "a word stays together"
     assert [piece.row for piece in laid_out(["a", " bcd", "\n"], 50.0, letters)] == [0, 1, 1], "with its line end"
+
+
+def test_words_that_are_read_from_the_right_stand_in_that_order() -> None:
+    pieces = in_reading_order([*laid_out(["a", " ש", " לו", "!", " b", "\n", "ם", " ש"], 20.0, len)])
+    placed = [(piece.text, piece.row, piece.left) for piece in pieces]
+    assert placed[:5] == [("a", 0, 0), (" ש", 0, 4), (" לו", 0, 1), ("!", 0, 6), (" b", 0, 7)]
+    assert placed[-2:] == [("ם", 1, 2), (" ש", 1, 0)]
 
 
 def test_what_is_too_long_for_a_line_is_cut() -> None:
