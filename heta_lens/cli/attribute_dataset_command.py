@@ -16,7 +16,7 @@ from heta_lens.cli.quiet_flag import quiet
 from heta_lens.cli.suite_arguments import OF_SUITE, SOURCE, suite_options
 from heta_lens.cli.worker_flags import distribution_options, results_folder, with_worker_flags
 
-METHODS = "With its options, as in 'lime samples=200'; may be repeated, or with commas (heta)."
+METHODS = "With its options, as in 'lime samples=200', or a preset; may be repeated, or with commas (heta)."
 FIELD = "Which column is which field, as in text=question; may be repeated."
 SAVE = "Also write all scores to a .parquet, .jsonl or .csv file; may be repeated."
 

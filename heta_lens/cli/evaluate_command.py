@@ -25,7 +25,9 @@ LEADERBOARD = Path("leaderboard")
 OUT = f"Where the leaderboard of several DIRs is written ({LEADERBOARD})."
 SUITES = ("recall", "curated", "longra", "tellmewhy", "wikibio", "jsonl")
 METHODS = ["heta", "leave_one_out", "input_x_gradient", "attention_rollout", "random"]
-ENTRIES = f"With its options, as in 'lime samples=200'; may be repeated, or with commas ({', '.join(METHODS)})."
+ENTRIES = (
+    f"With its options, as in 'lime samples=200', or a preset; may be repeated, or with commas ({', '.join(METHODS)})."
+)
 SCORES = "Also evaluate the scores in a file: ours, inseq's, or tokens and scores; may be repeated."
 BUDGET = "At most so many forwards for every method and prompt, as 100F; a backward counts as two."
 METRICS = "See heta-lens metrics; may be repeated, or with commas (all that run a method only once)."

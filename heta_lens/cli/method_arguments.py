@@ -15,7 +15,7 @@ from heta_lens.cli.quiet_flag import bars
 if TYPE_CHECKING:
     from heta_lens import Method
 
-METHOD = "How: heta-lens methods lists them (heta); several with commas or repeated, as 'lime samples=99'."
+METHOD = "How: heta-lens methods lists them (heta); several with commas or repeated, as 'lime samples=99'; or a preset."
 PRESET = "In place of a method: fast, careful, long or no_gradients, each a method with its options."
 OPTIONS = "An option of the one method, like probes=20; may be repeated."
 FLAGS: dict[str, Any] = {
@@ -56,14 +56,15 @@ def _same(first: "Method", second: "Method") -> bool:
 
 
 def _named(label: str, options: Sequence[str]) -> "Method":
-    """``"lime"`` with these options, or ``"lime samples=200"`` with its own ones too."""
+    """``"lime"`` with these options, or ``"lime samples=200"`` with its own ones too; or a preset by its name."""
     from heta_lens.api import method_of
+    from heta_lens.methods.presets import resolved
 
     try:
         name, *own = shlex.split(label)
     except ValueError as error:
         raise ValueError(f"--method {label} is no method and its options ({error}): write 'lime samples=200'") from None
-    return method_of(name, method_options([*own, *options]))
+    return method_of(*resolved(name, method_options([*own, *options])))
 
 
 def _preset(name: str, methods: Sequence[str], options: Sequence[str]) -> "Method":

@@ -23,6 +23,12 @@ PRESETS: Mapping[str, Preset] = {
 }
 
 
+def resolved(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The method that a name stands for, with its options: a preset with these changes, or the method of this name."""
+    chosen = PRESETS.get(name)
+    return (name, {**options}) if chosen is None else (chosen.method, {**chosen.options, **options})
+
+
 def preset(name: str, **changes: Any) -> Method:
     """The method for a situation, ``attribute(cache, method=preset("fast"))``; ``changes`` are other options of it.
 
@@ -32,7 +38,7 @@ def preset(name: str, **changes: Any) -> Method:
     - ``no_gradients``: for or against the target, without gradients
     """
     check_choice("preset", name, PRESETS)
-    chosen = PRESETS[name]
-    kind: Any = METHODS[chosen.method]
+    method, options = resolved(name, changes)
+    kind: Any = METHODS[method]
     check_names(kind, changes)
-    return kind(**{**chosen.options, **changes})
+    return kind(**options)

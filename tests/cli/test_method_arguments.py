@@ -27,6 +27,13 @@ def test_options_of_the_one_method_and_of_a_preset() -> None:
     assert (label, method.name, vars(method)["effect"]) == ("no_gradients", "leave_one_out", "kl")
 
 
+def test_a_preset_may_be_among_several_methods() -> None:
+    methods = methods_of({"method": ["careful,no_gradients effect=kl"]})
+    assert [method.name for method in methods.values()] == ["heta", "leave_one_out"]
+    with pytest.raises(ValueError, match="fast and attn_lrp are the same method"):
+        methods_of({"method": ["fast,attn_lrp"]})
+
+
 @pytest.mark.parametrize(
     ("choosing", "message"),
     [

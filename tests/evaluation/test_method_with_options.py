@@ -7,6 +7,7 @@ from helpers.evaluating import case_of, evaluated
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry
 from heta_lens.evaluation.method_with_options import ranges
+from heta_lens.methods.presets import PRESETS
 
 
 def test_spans_stand_for_tokens_in_each_prompt(tmp_path: Path) -> None:
@@ -23,6 +24,13 @@ def test_spans_stand_for_tokens_in_each_prompt(tmp_path: Path) -> None:
 def test_a_method_is_read_with_options_in_brackets_and_quotes() -> None:
     assert dict(Entry.read("context_cite query='((0, 5), (7, 9))'").options) == {"query": ((0, 5), (7, 9))}
     assert dict(Entry.read("heta  balance=sum").options) == {"balance": "sum"}
+
+
+def test_a_preset_stands_for_its_method_and_options() -> None:
+    entry = Entry.read("no_gradients effect=kl batch=2")
+    assert (entry.label, entry.method) == ("no_gradients effect=kl batch=2", "leave_one_out")
+    assert entry.options == {"effect": "kl", "batch": 2}
+    assert Entry.read("careful").options == PRESETS["careful"].options
 
 
 def test_an_option_that_stands_for_spans_needs_them(tmp_path: Path) -> None:
