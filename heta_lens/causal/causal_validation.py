@@ -61,19 +61,20 @@ class Validation:
     def plot(self) -> View:
         """Scores above effects, each as shares of its largest."""
         rows = torch.stack([values / (values.abs().max() or 1) for values in (self.scores, self.effects)])
-        return heat(self.title, ["score", "effect"], self.tokens, rows, self._summary, self.positions)
+        return heat(self.title, ["score", "effect"], self.tokens, rows, "; ".join(self._summary), self.positions)
 
     def __repr__(self) -> str:
-        return f"{self.title}: {self._summary}"
+        return "\n".join([self.title, *self._summary])
 
     @property
-    def _summary(self) -> str:
+    def _summary(self) -> list[str]:
         k, top = (min(self.options[name], len(self.positions)) for name in ("k", "top"))
-        return (
-            f"{self.agreement}; effect of the {k} highest on {self.options['scale']}: {self.joint:.3g} together, "
-            f"{self.mean_single:.3g} each on average; {self.misattribution:.0%} of the {top} highest have an effect "
-            f"below {self.options['least']:g}"
-        )
+        return [
+            str(self.agreement),
+            f"patching the {k} highest lowers {self.options['scale']} by {self.joint:.3g}; patching one of them, by "
+            f"{self.mean_single:.3g} on average",
+            f"{self.misattribution:.0%} of the {top} highest have an effect below {self.options['least']:g}",
+        ]
 
 
 @one_at_a_time("cache")

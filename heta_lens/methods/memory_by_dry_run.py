@@ -163,7 +163,8 @@ class MemoryMeter:
         adapter = self.prediction.adapter
         inner = wrapped(adapter.model)
         count = sum(parameter.numel() for parameter in inner.parameters())
-        named = f"{count / 1e9:.2f} billion" if count >= 1e8 else f"{count / 1e6:.2f} million"
+        large = f"{count / 1e9:.2f} billion" if count >= 1e8 else f"{count / 1e6:.2f} million"
+        named = large if count >= 1e5 else f"{count:,}"
         return f"{type(inner).__name__} of {named} parameters in {str(adapter.dtype).split('.')[-1]}"
 
     def estimated(self, method: Heta) -> MemoryEstimate:
