@@ -136,8 +136,12 @@ def estimate_memory(
 def prediction_without_data(adapter: ModelAdapter, tokens: int) -> Prediction:
     """Of a lean cache of a prompt of so many tokens."""
     ids = torch.zeros(1, tokens, dtype=torch.long, device=adapter.device)
-    with torch.no_grad():
-        cache = adapter.cache(ids, lean_names_filter)
+    try:
+        with torch.no_grad():
+            cache = adapter.cache(ids, lean_names_filter)
+    except RuntimeError as error:
+        name = str(adapter.dtype).removeprefix("torch.")
+        raise ValueError(f"this model cannot run without data in {name} ({error}): try another dtype") from error
     cached = Activations({name: activation[0] for name, activation in cache.items()})
     embeddings = cached[EMBED].float()
     log_probs = torch.zeros(adapter.vocabulary, device=adapter.device)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Phi3Config, Qwen2Config
+from transformers import AutoModelForCausalLM, GPT2Config, GptOssConfig, LlamaConfig, Phi3Config, Qwen2Config
 
 import heta_lens
 from helpers import zoo
@@ -89,3 +89,12 @@ def test_bad_arguments_are_refused_before_any_work() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             estimate_memory(object(), **given)
+
+
+def test_what_cannot_run_without_data_is_refused() -> None:
+    """The experts of GPT-OSS, which PyTorch plans in bfloat16 only."""
+    sizes: dict[str, Any] = {**SIZES, "num_key_value_heads": 2, "head_dim": 8, "num_local_experts": 4}
+    config = GptOssConfig(**sizes, num_experts_per_tok=2, vocab_size=90)
+    assert estimate_memory(config, 20, memory=2**30, dtype="bfloat16").fits
+    with pytest.raises(ValueError, match=r"cannot run without data in float32 \(.*: try another dtype"):
+        estimate_memory(config, 20, memory=2**30, dtype="float32")
