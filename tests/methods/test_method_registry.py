@@ -125,6 +125,8 @@ def test_the_table_and_the_documents_tell_of_it(method: str) -> None:
 @METHOD
 @MODEL
 def test_there_is_a_finite_score_for_every_token_and_the_same_again(build: Callable[..., Any], method: str) -> None:
+    if method == "gim" and zoo.hides_softmax(build):
+        pytest.skip("refuses this model")
     model = build()
     torch.manual_seed(1)
     first = first_asked(model, method)
@@ -141,6 +143,8 @@ def test_there_is_a_finite_score_for_every_token_and_the_same_again(build: Calla
 @METHOD
 @MODEL
 def test_nothing_at_or_after_the_target_is_read(build: Callable[..., Any], method: str) -> None:
+    if method == "gim" and zoo.hides_softmax(build):
+        pytest.skip("refuses this model")
     model, length = build(), N - 3
     ids = zoo.prompt(model, N)
     other = ids.clone()

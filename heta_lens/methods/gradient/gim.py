@@ -1,6 +1,6 @@
 """GIM, gradient interaction modifications (Edin 2025): a gradient in which tokens that share attention all count."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar
@@ -24,13 +24,12 @@ from heta_lens.methods.gradient.backward_rules import (
 )
 from heta_lens.methods.shared_options import WithMask
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.hook_sites import pattern_name, scores_name
+from heta_lens.model.hook_sites import pattern_name
 from heta_lens.model.hooking import Hook
 from heta_lens.model.norms_and_neurons import neurons
 from heta_lens.prediction.masking import Masking
 from heta_lens.prediction.prediction import Prediction
 
-ROUNDING = 0.05  # of patterns in half precision; without a mask, scores are much further from their pattern
 SHARES = (1 / 4, 1 / 4, 1 / 2)  # of queries', keys' and values' gradients
 
 
@@ -60,48 +59,51 @@ class Gim(WithModifiedGradient, WithMask):
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
         change = prediction.embeddings - prediction.mask_vector(self.mask)
-        _, gradient = modified_gradient(prediction, self._rules(prediction.adapter), progress)
+        changed: set[int] = set()
+        _, gradient = modified_gradient(prediction, self._rules(prediction.adapter, changed.add), progress)
+        if untouched := {*range(prediction.adapter.layers)} - changed:
+            raise ValueError(
+                f"method='gim' changes attention's softmax, and hooks do not change that of layer {min(untouched)} "
+                "of this model: load it as a HookedTransformer, or choose another method, such as 'attn_lrp'"
+            )
         return Scores(einsum(change, gradient, "pos d, pos d -> pos"))
 
-    def _rules(self, adapter: ModelAdapter) -> Hooks:
-        hooks = [*at_norms(adapter), *at_attention(adapter, SHARES), *at_softmax(adapter, self.temperature)]
+    def _rules(self, adapter: ModelAdapter, changed: Callable[[int], None]) -> Hooks:
+        hooks = [*at_norms(adapter), *at_attention(adapter, SHARES), *at_softmax(adapter, self.temperature, changed)]
         mlps = (neurons(adapter, layer) for layer in range(adapter.layers)) if self.halve_gates else ()
         return [*hooks, *((mlp.after, partial(pass_on, 1 / 2)) for mlp in mlps if mlp and mlp.gated)]
 
 
-def at_softmax(adapter: ModelAdapter, temperature: float | int) -> Iterator[tuple[str, Hook]]:
-    """Patterns pass their gradient on to attention scores as a softmax of a higher temperature."""
+def at_softmax(
+    adapter: ModelAdapter, temperature: float | int, changed: Callable[[int], None]
+) -> Iterator[tuple[str, Hook]]:
+    """Patterns pass their gradient on to attention scores as a softmax of a higher temperature.
+
+    ``changed`` gets the number of each layer when a gradient arrives there: not every model reads its patterns from
+    where hooks replace them.
+    """
     sinks = bool(getattr(adapter.model.cfg, "use_attention_sinks", False))
     for layer in range(adapter.layers):
-        noted: list[Tensor] = []
-        yield scores_name(layer), noted.append
-        yield pattern_name(layer), partial(tempered, temperature, sinks, noted, layer)
+        yield pattern_name(layer), partial(tempered, temperature, sinks, partial(changed, layer))
 
 
 def tempered(
     temperature: float | int,
     sinks: bool,
-    noted: list[Tensor],
-    layer: int,
+    arrived: Callable[[], None],
     pattern: Float[Tensor, "batch head query key"],
 ) -> Float[Tensor, "batch head query key"]:
-    """The pattern; its gradient by scores s is ``σ ⊙ (g - ⟨g, σ⟩)``, without a 1 / T, where ``σ = softmax(s / T)``."""
-    if not noted or _apart(noted[-1], pattern, sinks):
-        raise ValueError(
-            f"method='gim' changes the softmax of attention, and this model does not show that of layer {layer}: "
-            "load it as a HookedTransformer, or choose another method, such as 'attn_lrp'"
-        )
-    scores = noted.pop()
-    if sinks:  # one more score, for what no position gets
-        rest = (1 - pattern.detach().sum(-1, keepdim=True)).clamp(min=torch.finfo(pattern.dtype).tiny)
-        total = scores.detach().logsumexp(-1, keepdim=True)
-        scores = torch.cat([scores, total + rest.log() - (-rest).log1p()], -1)
+    """The pattern p; its gradient by scores s is ``σ ⊙ (g - ⟨g, σ⟩)``, without a 1 / T, where ``σ = softmax(s / T)``.
+
+    Scores need not be read: ``log p`` is s but for a number that is the same for all keys, which changes no softmax.
+    """
+    whole = pattern.to(torch.promote_types(pattern.dtype, torch.float32))
+    if sinks:  # with one more score, for what no position gets
+        whole = torch.cat([whole, 1 - whole.sum(-1, keepdim=True)], -1)
+    numbers = torch.finfo(whole.dtype)
+    seen = whole > numbers.tiny
+    scores = whole.where(seen, 1).log().masked_fill(~seen, numbers.min)
     flatter = (scores / temperature).softmax(-1)[..., : pattern.shape[-1]]
-    return pattern.detach() + temperature * live(flatter).to(pattern)
-
-
-def _apart(scores: Tensor, pattern: Tensor, sinks: bool) -> bool:
-    """Whether the pattern is another than the softmax of the scores, as where they are shown before they are masked."""
-    softmax = scores.detach().softmax(-1)
-    total = pattern.detach().sum(-1, keepdim=True) if sinks else 1.0
-    return bool((softmax * total - pattern.detach()).abs().max() > ROUNDING)
+    replaced = pattern.detach() + temperature * live(flatter).to(pattern)
+    replaced.register_hook(lambda _: arrived())
+    return replaced

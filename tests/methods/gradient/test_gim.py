@@ -15,7 +15,7 @@ from heta_lens.methods.gradient.gim import Gim
 
 N, TARGET, FOIL = 9, 7, 20
 SHARES = {"query": 0.25, "key": 0.25, "value": 0.5}
-SHOWN = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$|hooked-gptj"))  # whose softmax can be changed
+FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$|hooked-gptj"))
 ONE_EACH = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
 
 
@@ -24,7 +24,7 @@ def scores(model: Any, target: Any = TARGET, **options: Any) -> Tensor:
 
 
 @pytest.mark.parametrize("temperature", [1, 2, 3.5])
-@SHOWN
+@FAMILIES
 def test_scores_are_those_of_a_plain_implementation(build: Any, temperature: float) -> None:
     model, (family, *_) = build(), build.args
     plain, _ = relevances(model, family, Rules(**SHARES, slopes=True, temperature=temperature), TARGET, N)
@@ -98,10 +98,18 @@ def test_the_default_mask_is_a_blank() -> None:
     assert torch.equal(Gim()(prediction).scores, Gim(mask=pad)(prediction).scores)
 
 
-@pytest.mark.parametrize("build", zoo.models("bridge-gptj$"))
-def test_a_model_that_does_not_show_its_softmax_is_refused(build: Any) -> None:
-    with pytest.raises(ValueError, match="does not show that of layer 0: load it as a HookedTransformer"):
+@pytest.mark.parametrize("build", zoo.models(zoo.HIDE_SOFTMAX))
+def test_a_model_whose_softmax_cannot_be_changed_is_refused(build: Any) -> None:
+    with pytest.raises(ValueError, match="hooks do not change that of layer 0 of this model: load it as a Hooked"):
         scores(build())
+
+
+@pytest.mark.every_model
+@pytest.mark.parametrize("build", zoo.models("^(?!bridge-(gptj|native|gptoss|gemma2)$)"))
+def test_the_temperature_reaches_the_scores_of_every_other_model(build: Any) -> None:
+    model = build()
+    flat, steep = (scores(model, temperature=temperature) for temperature in (3, 1))
+    assert relative(flat, steep) > 0.001
 
 
 def test_what_has_no_rule_is_refused() -> None:

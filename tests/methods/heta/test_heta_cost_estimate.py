@@ -207,6 +207,7 @@ QUICK: dict[str, list[dict[str, Any]]] = {
     "tdd": [{}, {"direction": "bidirectional"}],
     "causal_tracing": [{"samples": 2, "layers": 2}, {"samples": 2, "mode": "noise_one"}],
     "faml": [{"steps": 3}],
+    "jacobian_scope": [],  # pulls a state back through the model, and not the logits that the meter watches
     "sea_cot": [{"explanations": 2, "length": 4, "think": ".", "conclude": " is", "entail": "{explanation}{claim}"}],
 }
 ASKED = [
@@ -223,6 +224,8 @@ ASKED = [
 def test_costs_reported_are_costs_paid(
     build: Any, method: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if method == "gim" and zoo.hides_softmax(build):
+        pytest.skip("refuses this model")
     model = build()
     ids = zoo.prompt(model, 24 if method == "heta" and "win" in options.get("variant", "") else 9)
     lean = model.run_with_cache(ids, names_filter=["hook_embed"])[1]
