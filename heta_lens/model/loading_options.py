@@ -14,6 +14,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.utilities import get_device
 
 from heta_lens._util.caller_warnings import warn
+from heta_lens._util.file_reading import brief
 from heta_lens._util.options import check_at_least
 
 BITS = {"8bit": "load_in_8bit", "4bit": "load_in_4bit"}  # of bitsandbytes
@@ -58,6 +59,9 @@ def check_kinds(options: Mapping[str, Any]) -> None:
     names = places if isinstance(places, Mapping) else ()
     if not isinstance(places, str | Mapping | None) or places == {} or not all(isinstance(name, str) for name in names):
         raise TypeError(f"device_map={places!r} must be 'auto', or a dict of modules and devices")
+    tokenizer = options.get("tokenizer")
+    if tokenizer is not None and not hasattr(tokenizer, "convert_ids_to_tokens"):
+        raise TypeError(f"tokenizer={brief(tokenizer)} must be a tokenizer of transformers")
     if options.get("n_devices") is not None:
         check_at_least("n_devices", options["n_devices"], 1, whole=True)
 

@@ -64,6 +64,7 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], sentence: str, monke
         ({"device_map": 5}, "device_map=5 must be 'auto', or a dict"),
         ({"device_map": {}}, "device_map={} must be 'auto', or a dict"),
         ({"n_devices": "2"}, "n_devices='2' must be a whole number"),
+        ({"tokenizer": "gpt2"}, "tokenizer='gpt2' must be a tokenizer of transformers"),
         ({"quantization_config": 8}, "quantization_config=8 is not 8bit or 4bit, nor one of transformers"),
     ],
     ids=str,
