@@ -82,6 +82,7 @@ def test_a_writer_on_another_machine_counts_as_alive() -> None:
     assert not Holder(2**22 + 5, platform.node(), "then").may_live
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_on_a_file_system_without_locks_a_file_stands_for_one_and_is_taken_over_from_the_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -131,6 +131,7 @@ def test_a_disk_that_is_full_in_the_middle_of_a_line_keeps_those_before(
     assert len(load_scores(tmp_path)) == 5
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such limit")
 def test_a_limit_on_files_ends_the_command_with_a_sentence_and_nothing_lost(tmp_path: Path) -> None:

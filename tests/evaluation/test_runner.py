@@ -140,6 +140,7 @@ def test_progress_counts_what_was_there_and_what_is_new(tmp_path: Path, monkeypa
     assert (kept, steps) == ([2], [1, 1])  # the method that was there on both prompts, and the one that was added
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("default:.*cut short:UserWarning")
 def test_a_run_that_is_killed_goes_on_and_ends_with_the_same_tables(tmp_path: Path) -> None:
     words = [*WORDS, "-m", ",".join(QUICK), "--metrics", ",".join(FEW)]

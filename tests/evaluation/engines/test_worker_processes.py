@@ -48,6 +48,7 @@ heta_lens.attribute_dataset({model}, ["A key."], "random", out="o", workers=Work
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "model", "message"),
@@ -65,6 +66,7 @@ def test_a_program_that_workers_cannot_import_is_refused(
     assert not (tmp_path / "o").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_workers_that_are_idle_end_by_themselves_and_those_that_do_not_are_killed() -> None:
     crew = WorkerProcesses(WorkerSetup(partial(load_model, "demo"), {}, 1))
@@ -87,6 +89,7 @@ def test_one_that_takes_anothers_place_has_its_number() -> None:
     crew.stop([], [second, third])
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_death_is_told_by_its_signal() -> None:
     crew = WorkerProcesses(WorkerSetup(partial(load_model, "demo"), {}, 1))

@@ -62,7 +62,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", RAY_RARELY)
 def test_workers_have_the_results_of_one_process_bit_for_bit(engine: Any, expected: Any, tmp_path: Path) -> None:
     run(tmp_path, *METHODS, workers=Workers(2, engine, threads=1))
     assert not difference([*results(tmp_path)], [*expected])
@@ -102,6 +102,7 @@ def test_what_is_wrong_with_a_model_is_raised_here(
     assert not (tmp_path / "o").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_no_process_outlives_its_block(tmp_path: Path) -> None:
     before = {child.pid for child in psutil.Process().children(recursive=True)}

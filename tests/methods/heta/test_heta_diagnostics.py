@@ -86,6 +86,7 @@ for seed in range(3):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_a_loop_warns_once() -> None:

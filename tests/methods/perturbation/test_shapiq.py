@@ -56,6 +56,7 @@ def test_of_tokens_that_are_masked_they_are_kernel_shaps() -> None:
     assert relative(own.scores, theirs.scores) < 1e-6
 
 
+@pytest.mark.thorough
 @ESTIMATOR
 def test_estimates_come_near(estimator: Any) -> None:
     model = zoo.bridge("gpt2")
