@@ -14,7 +14,11 @@ help:  ## show this list
 quick: .venv/tl3/ready  ## the inner loop, under two minutes: one line of TransformerLens, nothing slow
 	$(TL3)/python -m pytest -n auto -m "$(DEFAULT) and not slow"
 
-test: lint types docs test-tl3 test-tl4  ## all that must pass before a change lands: lint, types, docs, tests on both lines
+test:  ## all that must pass before a change lands: lint, types, docs, tests on both lines
+	$(MAKE) --jobs=2 .venv/tl3/ready .venv/tl4/ready
+	$(MAKE) --jobs=2 lint types docs
+	$(MAKE) test-tl3
+	$(MAKE) test-tl4
 
 test-tl3: .venv/tl3/ready  ## the tests on transformer-lens 3.9
 	$(TL3)/python -m pytest -n auto
