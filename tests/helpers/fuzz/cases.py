@@ -15,9 +15,11 @@ from typing import NamedTuple
 
 import heta_lens
 from helpers.fuzz.readers import READERS, Reader
+from heta_lens._util.tensor_storage import OtherKind
 
 SECONDS, MEMORY = 10, 2**30
-OWN = {ValueError, TypeError, OSError, FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError}
+FILES = {OSError, FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError}
+OWN = {ValueError, TypeError, OtherKind, *FILES}
 PACKAGE = str(Path(heta_lens.__file__).parent)
 LONGEST = 1000
 
