@@ -2,7 +2,7 @@
 
     python -m benchmarks.results run [PART ...]    evaluate methods, each part in its folder; interrupted runs resume
     python -m benchmarks.results write             write docs/results.md from the folders and the archive
-    python -m benchmarks.results keep              put the folders into the archive, hours of work in two megabytes
+    python -m benchmarks.results keep              put the folders into the archive, hours of work in three megabytes
 
 The recall stories are of the test split, on the demo model. The copied words are the prompts of `copied_words`, on
 the stories3M model, whose folder ``run copied`` needs.
@@ -32,6 +32,7 @@ from heta_lens.evaluation.report import phrases
 from heta_lens.evaluation.report.document import Block, Heading, Paragraph, Table, markdown
 from heta_lens.evaluation.report.folder_report import overview
 from heta_lens.evaluation.report.summary_tables import Summary, summary
+from heta_lens.evaluation.run_records import RECORDS, RUN
 from heta_lens.metrics import METRICS
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results.md"
@@ -123,8 +124,9 @@ def keep() -> None:
     """Put the parts that are there into the archive that goes with the code."""
     with tarfile.open(ARCHIVE, "w:xz") as archive:
         for name in PARTS:
-            for path in sorted((FOLDER / name).glob("*.json*")):
-                archive.add(path, path.relative_to(FOLDER).as_posix())
+            for path in (FOLDER / name / RUN, FOLDER / name / RECORDS):
+                if path.exists():
+                    archive.add(path, path.relative_to(FOLDER).as_posix())
 
 
 def unpack() -> None:
