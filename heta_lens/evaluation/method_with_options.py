@@ -26,7 +26,7 @@ class Entry:
     label: str
     method: str
     options: Mapping[str, Any]
-    budget: float | None = None
+    budget: float | int | None = None
     """At most how many plain forwards each prompt may take."""
 
     @classmethod

@@ -32,7 +32,7 @@ def worth(method: Method, prediction: Prediction) -> int:
     return own.forwards + 2 * (own.backwards + own.hvps) + full
 
 
-def within_budget(method: M, prediction: Prediction, budget: float) -> M:
+def within_budget(method: M, prediction: Prediction, budget: float | int) -> M:
     """The method with as much work as a budget of so many plain forwards allows, as `worth` counts them.
 
     Of `Method.scaled_by`, the first option is made as large as the budget allows, and the others stay as they are. If
@@ -53,7 +53,7 @@ def within_budget(method: M, prediction: Prediction, budget: float) -> M:
     return method
 
 
-def _checked(method: M, name: str, prediction: Prediction, budget: float) -> M:
+def _checked(method: M, name: str, prediction: Prediction, budget: float | int) -> M:
     try:
         method.check(prediction)
     except ValueError as error:
@@ -61,7 +61,7 @@ def _checked(method: M, name: str, prediction: Prediction, budget: float) -> M:
     return method
 
 
-def _fitting(method: Method, name: str, prediction: Prediction, budget: float) -> Callable[[int], bool]:
+def _fitting(method: Method, name: str, prediction: Prediction, budget: float | int) -> Callable[[int], bool]:
     def fits(size: int) -> bool:
         try:
             return worth(replace(method, **{name: size}), prediction) <= budget

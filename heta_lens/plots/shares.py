@@ -17,7 +17,7 @@ def percent(share: float) -> str:
     return ">99.9%" if 0.999 < share < 1 else f"{share:.1%}"
 
 
-def percent_of(scores: Float[Tensor, "pos"], score: float) -> str:
+def percent_of(scores: Float[Tensor, "pos"], score: float | int) -> str:
     """How much of all scores a score is; signs do not count."""
     return percent(abs(score) / (float(scores.abs().sum()) or 1.0))
 

@@ -15,6 +15,7 @@ from helpers.pages import chips, data, depths, evidence, strip, text, values, wr
 from helpers.printing import printed
 from heta_lens import attribute_span, chat, plots
 from heta_lens.attribution import Attribution
+from heta_lens.diagnostics import Diagnostics
 from heta_lens.plots.score_formula import score_formula
 from heta_lens.span_attribution import SpanAttribution
 
@@ -108,7 +109,7 @@ def test_neither_escapes_nor_markup_reach_a_terminal_or_a_page() -> None:
 def test_a_page_of_500_tokens_is_small() -> None:
     made = written([f" word{number % 90}" for number in range(500)])
     parts = {name: made.scores * factor for name, factor in (("gate", 3), ("curvature", 5), ("information", 7))}
-    errors = {"standard_errors": {"scores": made.scores, "curvature": made.scores}}
+    errors = Diagnostics.of({"standard_errors": {"scores": made.scores, "curvature": made.scores}})
     view = replace(made, parts=parts, diagnostics=errors).plot()
     assert len(chips(view)) == 500 and len(view.page.encode()) < LIMIT
     assert data(view)["values"][2]["errors"] is not None

@@ -14,6 +14,7 @@ from helpers.pages import chips, written
 from heta_lens import plots
 from heta_lens._util.chat_messages import Messages
 from heta_lens._util.html_view import View
+from heta_lens.diagnostics import Diagnostics
 from heta_lens.span_attribution import SpanAttribution
 
 pytestmark = [needs_browser, pytest.mark.slow]
@@ -33,7 +34,9 @@ def views() -> dict[str, View]:
     words = [f" w{number}" + (".\n" if number == 19 else "") for number in range(40)]
     several = written(words, [float(number % 7 - 2) for number in range(40)], signed=True)
     parts = {"gate": several.scores.abs(), "information": several.scores.flip(0).abs()}
-    rich = replace(several, parts=parts, diagnostics={"standard_errors": {"scores": several.scores.abs() / 10}})
+    rich = replace(
+        several, parts=parts, diagnostics=Diagnostics.of({"standard_errors": {"scores": several.scores.abs() / 10}})
+    )
     steps = tuple(
         written(words[:length], [float((5 * row) % length) for row in range(length)]) for length in (37, 38, 39)
     )
