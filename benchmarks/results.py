@@ -46,9 +46,8 @@ SETTINGS = ["heta balance=sum", "heta variant=no_gate", "heta variant=transition
 ABLATIONS = [f"heta variant={name}" for name in ("uniform_gate", "hessian_only", "kl_only")]
 CONTROLS = ["attention_rollout", "gradient_norm", "integrated_gradients", "causal_tracing", "leave_one_out", "random"]
 PATCHED = ["patch_correlation", "intervention_5", "mean_effect_5", "misattribution"]
-COPIED = [
-    method for method in FAST if method not in (TOLD, "at2", "gilot")
-]  # fitted on stories; grows with the vocabulary
+UNFIT = [TOLD, "at2", "gilot"]  # for copied words: no question, weights fitted on stories, too large a vocabulary
+COPIED = [method for method in FAST if method not in UNFIT]
 CHEAP = [name for name, metric in METRICS.items() if not metric.again]
 AGAIN = [name for name, metric in METRICS.items() if metric.again]
 

@@ -63,7 +63,7 @@ class Grid:
         patches = self._patches()
         return [patches[place] for place in order]
 
-    def check_lost(self) -> None:
+    def check_something_lost(self) -> None:
         """Refuse a grid of which nothing can be restored."""
         if self.clean == self.corrupted:
             raise ValueError("nothing was lost: the target is as likely in the clean run as in the corrupted one")
@@ -82,7 +82,7 @@ class Grid:
 
     def plot(self) -> View:
         """A heat map of what was restored, layer 0 on top as TransformerLens has it."""
-        self.check_lost()
+        self.check_something_lost()
         names = [f"layer {layer}" for layer in self.layers]
         places = () if self.of_heads else self.columns
         view = heat(self.title, names, self.labels, self.restored, f"restored: {self._range}", places)

@@ -57,7 +57,7 @@ def attribute_text(
         check_by(by, not isinstance(prompt, str))
         question = question_of(question_flags)
         methods = _checked(methods_of(method_flags), question, by)
-        written.with_page_apart.check_apart(methods, written.html)
+        written.with_page_apart.check_apart(methods, {"--html": written.html})
         read = read_prompt(model, prompt, question, **loading_options(loading))
         results = {label: read.explained(question, method) for label, method in methods.items()}
         if read.written is not None:

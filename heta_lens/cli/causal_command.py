@@ -10,7 +10,6 @@ from heta_lens.cli.json_output import add
 from heta_lens.cli.loading_flags import loading_options, with_loading_flags
 from heta_lens.cli.method_arguments import methods_of, with_method_flags
 from heta_lens.cli.patch_arguments import (
-    MEASURED,
     How,
     Layer,
     Mask,
@@ -20,6 +19,7 @@ from heta_lens.cli.patch_arguments import (
     What,
     flow_option,
     grid_options,
+    measured,
     refuse,
     way_of,
 )
@@ -180,7 +180,7 @@ def _patch_tokens(read: ReadPrompt, question: Question, way: dict[str, Any], fil
     title, tokens = f"without each token: {prediction.target_words}", prediction.written
     rows = sorted(zip(range(len(tokens)), tokens, values.tolist(), strict=True), key=lambda row: -row[2])
     add(target=prediction.target_words, effects=[{"position": at, "token": t, "effect": e} for at, t, e in rows])
-    say(f"{title} (effect: by how much its {MEASURED[way.get('scale', 'log_prob')]} falls)")
+    say(f"{title} (effect: by how much its {measured(way)} falls)")
     cells = [(str(place), repr(token), f"{effect:.4g}") for place, token, effect in rows[:top]]
     show(text_table(["position", "token", "effect"], cells, right=("effect",)))
     _write_view(lambda: heat(title, ["effect"], tokens, values[None], "", [*range(len(tokens))]), files)
@@ -193,10 +193,10 @@ def _patch_grid(
 
     tokens = {"tokens": clean.tokens, "corrupted_tokens": corrupted.tokens}
     grid = patch(clean.cache, corrupted.cache, question.target, **tokens, **chosen, progress=bars())
-    grid.check_lost()
+    grid.check_something_lost()
     add(title=grid.title, clean=grid.clean, corrupted=grid.corrupted, patches=[p._asdict() for p in _every(grid)])
-    measured = MEASURED[chosen.get("scale", "log_prob")]
-    say(f"{grid.title}, its {measured}: {grid.clean:.4g} in the clean run, {grid.corrupted:.4g} in the corrupted one")
+    clean_and_corrupted = f"{grid.clean:.4g} in the clean run, {grid.corrupted:.4g} in the corrupted one"
+    say(f"{grid.title}, its {measured(chosen)}: {clean_and_corrupted}")
     show(_patch_table(grid.top(top)))
     _write_view(grid.plot, files)
 

@@ -9,7 +9,7 @@ from heta_lens.cli.aligned_scores import comparison_document, show_comparison, w
 from heta_lens.cli.application import Page, command
 from heta_lens.cli.errors_and_messages import errors_in_a_line
 from heta_lens.cli.json_output import add, wanted
-from heta_lens.cli.result_files import Files
+from heta_lens.cli.result_files import Files, check_page, numbered
 from heta_lens.cli.result_views import HIGHEST, TOP, document_of, name_files
 from heta_lens.cli.saved_results import Saved, saved_results
 
@@ -25,11 +25,12 @@ def compare_saved(
     html: Page = None,
 ) -> None:
     """Compare saved attributions of one text: the highest tokens of each, and how their ranks correlate."""
+    from heta_lens._util.file_writing import check_distinct
     from heta_lens.plots.comparison_page import check_comparable
 
     with errors_in_a_line(html):
-        Files(html=html).check()
-        Files().check_apart({}, html, paths)
+        check_page(html)
+        check_distinct({**numbered(paths), "--html": html})
         saved = [each for path in paths for each in saved_results(path, prompt)]
         if len(saved) < 2:
             held = f"{paths[0]} holds {len(saved) or 'none'}"

@@ -11,7 +11,7 @@ from heta_lens.cli.json_output import add, wanted
 from heta_lens.cli.method_arguments import methods_of
 from heta_lens.cli.prompt_running import read_prompt
 from heta_lens.cli.question_arguments import Question
-from heta_lens.cli.result_files import Files
+from heta_lens.cli.result_files import Files, check_page
 from heta_lens.cli.result_views import document_of, name_files, show_result, write_files
 
 PAGE = "Where the page is written."
@@ -27,7 +27,7 @@ def demo(
 ) -> None:
     """Explain the answer of the small model that ships with heta_lens, to a question about a short story."""
     with errors_in_a_line(html):
-        Files(html=html).check()
+        check_page(html)
         from heta_lens.data import recall
 
         chosen = EASY[hops] if seed is None else seed

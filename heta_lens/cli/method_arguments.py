@@ -58,13 +58,13 @@ def _same(first: "Method", second: "Method") -> bool:
 def _named(label: str, options: Sequence[str]) -> "Method":
     """``"lime"`` with these options, or ``"lime samples=200"`` with its own ones too; or a preset by its name."""
     from heta_lens.api import method_of
-    from heta_lens.methods.presets import resolved
+    from heta_lens.methods.presets import method_and_options
 
     try:
         name, *own = shlex.split(label)
     except ValueError as error:
         raise ValueError(f"--method {label} is no method and its options ({error}): write 'lime samples=200'") from None
-    return method_of(*resolved(name, method_options([*own, *options])))
+    return method_of(*method_and_options(name, method_options([*own, *options])))
 
 
 def _preset(name: str, methods: Sequence[str], options: Sequence[str]) -> "Method":

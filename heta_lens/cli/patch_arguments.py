@@ -45,6 +45,11 @@ def way_of(how: Any, mask: Any, layer: Any, patterns: Any, scale: Any) -> dict[s
     return way
 
 
+def measured(options: dict[str, Any]) -> str:
+    """What the effects are of, by the chosen scale."""
+    return MEASURED[options.get("scale", "log_prob")]
+
+
 def grid_options(given: dict[str, Any], scale: Any) -> dict[str, Any]:
     from heta_lens._util.options import check_choice
     from heta_lens.causal.activation_patching import ELSEWHERE, ByHead, ByPosition
@@ -60,12 +65,12 @@ def grid_options(given: dict[str, Any], scale: Any) -> dict[str, Any]:
 
 
 def numbers(flag: str, written: str) -> list[int]:
-    """``"3:7"`` or ``"3"``."""
+    """Those of ``3:7``, or ``3`` alone."""
     match = re.fullmatch(r"(\d+)(?::(\d+))?", written.strip())
-    found = match and range(int(match[1]), int(match[2] or int(match[1]) + 1))
-    if not found:
+    places = range(int(match[1]), int(match[2] or int(match[1]) + 1)) if match else range(0)
+    if not places:
         raise ValueError(f"{flag} {written} is no range of numbers from 0: write 3:7, or 3 for one")
-    return [*found]
+    return [*places]
 
 
 def flow_option(flow: str | None) -> dict[str, Any]:

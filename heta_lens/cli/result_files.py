@@ -61,11 +61,11 @@ class Files:
 
             check_extra("matplotlib", f"--figure {self.figure}")
 
-    def check_apart(self, labels: Mapping[str, Any], page: Path | None = None, inputs: Sequence[Path] = ()) -> None:
-        """Refuse files of several results that are one file, the ``page`` of all of them, or an input."""
+    def check_apart(self, labels: Mapping[str, Any], others: Mapping[str, Path | None]) -> None:
+        """Refuse files of several results that are one file, or one of ``others``, by the names of these."""
         from heta_lens._util.file_writing import check_distinct
 
-        paths = {f"FILE {number}": path for number, path in enumerate(inputs, 1)} | {"--html": page}
+        paths = {**others}
         for label in labels:
             own, of = self.of(label, labels), f" of {label}" if len(labels) > 1 else ""
             paths |= {f"{name}{of}": path for name, path in zip(own.names, own.paths, strict=True)}
@@ -81,6 +81,11 @@ class Files:
     def with_page_apart(self) -> "Files":
         """Without the page, which is of all results together."""
         return replace(self, html=None)
+
+
+def numbered(inputs: Sequence[Path]) -> dict[str, Path | None]:
+    """The files that a command reads, by what its help calls them."""
+    return {f"FILE {number}": path for number, path in enumerate(inputs, 1)}
 
 
 def check_page(path: Path | None) -> None:

@@ -9,7 +9,7 @@ from rich.text import Text
 from heta_lens.cli.application import command
 from heta_lens.cli.errors_and_messages import errors_in_a_line, show
 from heta_lens.cli.json_output import add, wanted
-from heta_lens.cli.result_files import Files, with_view_flags
+from heta_lens.cli.result_files import Files, numbered, with_view_flags
 from heta_lens.cli.result_views import (
     BY,
     GROUPS,
@@ -46,7 +46,7 @@ def show_saved(
         written.check()
         saved = [each for path in paths for each in saved_results(path, prompt, method)]
         labels = {each.name: each for each in saved}
-        written.check_apart(labels, inputs=paths)
+        written.check_apart(labels, numbered(paths))
         shown = [_shown(each, written.of(each.name, labels), by) for each in saved]
         add(shown=shown)
         for each in saved if not wanted() else ():

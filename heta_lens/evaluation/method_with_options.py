@@ -11,7 +11,7 @@ from heta_lens._util.options import check_at_least, check_choice, check_names
 from heta_lens.api import METHODS, Method, method_of
 from heta_lens.data.instance import SPANS, Instance
 from heta_lens.methods.budget import within_budget
-from heta_lens.methods.presets import resolved
+from heta_lens.methods.presets import method_and_options
 from heta_lens.metrics.evidence_positions import evidence_positions
 from heta_lens.prediction.prediction import Prediction
 
@@ -38,7 +38,7 @@ class Entry:
             raise ValueError(
                 f"{brief(written)} is no method and its options ({error}): write 'lime samples=200'"
             ) from None
-        return cls(" ".join(written.split()), *resolved(name, keywords(given)))
+        return cls(" ".join(written.split()), *method_and_options(name, keywords(given)))
 
     def __post_init__(self) -> None:
         for name, value in self.options.items():

@@ -122,7 +122,7 @@ class Method(Options, ABC):
             signed=self.directed,
         )
 
-    def sharing(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
+    def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
         """These predictions of one prompt, those together that `each` explains by the same runs."""
         return [[prediction] for prediction in predictions]
 

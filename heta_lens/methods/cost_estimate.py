@@ -121,7 +121,7 @@ def estimated(
         return _summed([_baseline_cost(method, prediction, speed, free) for prediction in predictions])
 
     def cost(one: Heta) -> Estimate:
-        groups = one.sharing(predictions) if together else [[prediction] for prediction in predictions]
+        groups = one.sharing_runs(predictions) if together else [[prediction] for prediction in predictions]
         return _summed([_heta_cost(one, group, speed, free) for group in groups])
 
     own, *others = map(cost, (method, *cheaper_options(method, shortest)))

@@ -23,7 +23,7 @@ PRESETS: Mapping[str, Preset] = {
 }
 
 
-def resolved(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def method_and_options(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The method that a name stands for, with its options: a preset with these changes, or the method of this name."""
     chosen = PRESETS.get(name)
     return (name, {**options}) if chosen is None else (chosen.method, {**chosen.options, **options})
@@ -38,7 +38,7 @@ def preset(name: str, **changes: Any) -> Method:
     - ``no_gradients``: for or against the target, without gradients
     """
     check_choice("preset", name, PRESETS)
-    method, options = resolved(name, changes)
+    method, options = method_and_options(name, changes)
     kind: Any = METHODS[method]
     check_names(kind, changes)
     return kind(**options)

@@ -7,7 +7,7 @@ import pytest
 from helpers import zoo
 from helpers.asking import explain
 from heta_lens import plots
-from heta_lens.cli.result_files import FIGURES, PAGES, Files
+from heta_lens.cli.result_files import FIGURES, PAGES, Files, numbered
 
 
 def test_every_figure_can_be_made_of_the_page() -> None:
@@ -37,13 +37,13 @@ def test_a_page_is_named_as_one(name: str) -> None:
 
 def test_no_file_is_written_over_another() -> None:
     labels = {"lime": 0, "lime samples=9": 1}
-    Files(Path("a.html"), Path("a.png"), Path("a")).check_apart(labels, Path("b.html"), [Path("c"), Path("d")])
+    Files(Path("a.html"), Path("a.png"), Path("a")).check_apart(labels, {"--html": Path("b.html")})
     with pytest.raises(ValueError, match=r"--html b\.html and --figure b\.html are the same file"):
-        Files(figure=Path("b.html")).check_apart({"lime": 0}, Path("b.html"))
+        Files(figure=Path("b.html")).check_apart({"lime": 0}, {"--html": Path("b.html")})
     with pytest.raises(ValueError, match=r"--save of a b a-a_b and --save of a_b a-a_b are the same file"):
-        Files(save=Path("a")).check_apart({"a b": 0, "a_b": 1})
+        Files(save=Path("a")).check_apart({"a b": 0, "a_b": 1}, {})
     with pytest.raises(ValueError, match="FILE 2 a-lime and --save of lime a-lime are the same file"):
-        Files(save=Path("a")).check_apart(labels, inputs=[Path("a"), Path("a-lime")])
+        Files(save=Path("a")).check_apart(labels, numbered([Path("a"), Path("a-lime")]))
 
 
 def test_a_drawing_needs_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from helpers import zoo
 from helpers.asking import explain
 from helpers.paths import ROOT
 from heta_lens import PRESETS, preset
+from heta_lens.api import method_of
 from heta_lens.cli import app
 
 TEXT = "Nina put the key in the drawer . Question : Where did Nina put the key ? Answer : in the"
@@ -73,3 +74,8 @@ def test_the_documents_name_every_preset() -> None:
         assert f"- ``{name}``: {chosen.when}" in docstring
         assert f"| `{name}` |" in page and chosen.method in page
     assert heta_lens.PRESETS is PRESETS
+
+
+def test_a_presets_name_is_no_methods_and_the_refusal_says_how_to_give_it() -> None:
+    with pytest.raises(ValueError, match=r"a preset is given as method=heta_lens.preset\('careful'\)"):
+        method_of("careful", {})

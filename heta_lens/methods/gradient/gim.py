@@ -105,5 +105,6 @@ def tempered(
     scores = whole.where(seen, 1).log().masked_fill(~seen, numbers.min)
     flatter = (scores / temperature).softmax(-1)[..., : pattern.shape[-1]]
     replaced = pattern.detach() + temperature * live(flatter).to(pattern)
-    replaced.register_hook(lambda _: arrived())
+    if replaced.requires_grad:
+        replaced.register_hook(lambda _: arrived())
     return replaced

@@ -112,10 +112,10 @@ class Heta(HetaOptions, Method):
     def __call__(self, prediction: Prediction) -> Attribution:
         return self.each([prediction])[0]
 
-    def sharing(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
+    def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
         """All together, as they share masked forwards; each by itself where windows or masks differ by the context."""
         alone = self.recipe.windowed or (isinstance(self.mask, str) and self.mask == "mean")
-        return super().sharing(predictions) if alone else [[*predictions]]
+        return super().sharing_runs(predictions) if alone else [[*predictions]]
 
     @one_at_a_time("predictions")
     def each(self, predictions: Sequence[Prediction]) -> list[Attribution]:
@@ -125,7 +125,7 @@ class Heta(HetaOptions, Method):
             raise ValueError("these predictions must be of one prompt, each of a longer context than the one before it")
         for prediction in predictions:
             self.check(prediction)
-        groups = self.sharing(predictions)
+        groups = self.sharing_runs(predictions)
         expected = Counter[str]()
         for group in groups:
             expected.update(work_ahead(self, group))
