@@ -189,13 +189,13 @@ def _heta_cost(method: Heta, predictions: Sequence[Prediction], speed: Speed, fr
     """Of HETA, where these predictions share masked forwards; of a cheaper variant's audit, with the full method's."""
     own, n = counts(method, predictions), len(predictions[-1])
     room = _memory(method, predictions, own.hvps, free)
-    again = 2 * ceil(own.hvps / room.batch) if method.checkpoint else 0  # runs of every block
-    own.ran.graphs += again * n
+    again = [2 * ceil(counts(method, [each]).hvps / room.batch) * method.checkpoint for each in predictions]
+    own.ran.graphs += sum(runs * len(each) for runs, each in zip(again, predictions, strict=True))  # of every block
     cost = Estimate(
         options=method.chosen,
         tokens=n,
-        forwards=own.forwards + again,
-        backwards=own.backwards + again,
+        forwards=own.forwards + sum(again) + any(again),  # and once for what enters the blocks
+        backwards=own.backwards + sum(again),
         hvps=own.hvps,
         runs=own.ran.runs / n,
         seconds=speed.of(own.ran) + CHECKS * n * speed.forward,

@@ -10,7 +10,9 @@ import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of, explain
 from helpers.costs import estimate
+from heta_lens import Heta
 from heta_lens.methods.cost_estimate import CHECKS, HELD, Positions, Speed, timed
+from heta_lens.methods.heta.heta_cost_estimate import cheaper_options
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.memory_estimates import Sizes
 
@@ -40,7 +42,9 @@ def test_other_methods_are_foreseen_by_their_runs(
 
 
 @pytest.mark.parametrize(
-    "options", [{"method": "leave_one_out"}, {"probes": 2}, {"probes": 1, "mask": "mean"}], ids=str
+    "options",
+    [{"method": "leave_one_out"}, {"probes": 2}, {"probes": 1, "mask": "mean"}, {"probes": 2, "checkpoint": True}],
+    ids=str,
 )
 @pytest.mark.parametrize("build", [lambda: zoo.bridge("gpt2"), zoo.native_bridge], ids=["bridge", "native"])
 def test_a_span_is_foreseen_with_what_its_targets_share(build: Any, options: dict[str, Any]) -> None:
@@ -127,6 +131,14 @@ def test_proposals_are_cheaper_and_work() -> None:
     for other in whole.cheaper:
         assert other.options["beta"] == 1.0
         assert explain(model, ids, **other.options).diagnostics["hvps"] == other.hvps
+
+
+def test_windows_and_squared_gradients_are_proposed_without_checkpoints() -> None:
+    model = heta_lens.load_demo_model()
+    ids = zoo.prompt(model, 130)
+    prediction = heta_lens.Prediction.from_cache(cache_of(model, ids), tokens=ids)
+    proposed = {one.variant: one for one in cheaper_options(Heta(checkpoint=True), prediction)}
+    assert proposed["full"].checkpoint and not proposed["win"].checkpoint and not proposed["gs"].checkpoint
 
 
 @pytest.mark.thorough

@@ -176,6 +176,7 @@ def cheaper_options(method: Cheaper, prediction: Prediction) -> Iterator[Cheaper
     if method.support == "block":
         yield from (with_options(**kept, groups=few) for few in GROUPS if few < (method.groups or len(prediction)))
         yield with_options(**kept, support="row")
+    kept.pop("checkpoint", None)  # which windows do not go with, and a squared gradient has no use for
     for window in (size for size in WINDOWS if size <= len(prediction) // 2):
         yield with_options(variant="win", window=window, **kept)
     random = {"probes", "seed"}
