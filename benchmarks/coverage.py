@@ -134,7 +134,7 @@ def archived_values(metric: str, method: str) -> Mapping[str, Mapping[str, Vecto
 
 @cache
 def archived_records() -> list[dict[str, Any]]:
-    with tarfile.open(HERE / "judged.tar.xz") as archive:
+    with tarfile.open(HERE / "evaluated.tar.xz") as archive:
         lines = archive.extractfile("recall/records.jsonl")
         assert lines is not None
         records = [json.loads(line) for line in lines]

@@ -107,7 +107,7 @@ def measured(model: Any, prompts: Sequence[Story], title: str, label: str) -> di
     load = os.getloadavg()[0] / (os.cpu_count() or 1)
     if isinstance(outcomes, str):
         return {"refused": outcomes}
-    return {"templates": [story.template for story in prompts[: len(outcomes)]], "judged": outcomes, "load": load}
+    return {"templates": [story.template for story in prompts[: len(outcomes)]], "evaluated": outcomes, "load": load}
 
 
 @app.command()
@@ -236,7 +236,7 @@ def timed(run: Callable[[], Any]) -> float:
 def row(label: str, measurement: Mapping[str, Any]) -> list[str]:
     if "refused" in measurement:
         return [f"{label}: {measurement['refused']}", "0", *["–"] * 4]
-    first, mass, seconds, worth = zip(*measurement["judged"], strict=True)
+    first, mass, seconds, worth = zip(*measurement["evaluated"], strict=True)
     templates, costs = measurement["templates"], (f"{np.median(seconds):.3g}", f"{np.nanmean(worth):.3g}")
     return [label, str(len(first)), proportion(first, templates), average(mass, templates, (0, 1)), *costs]
 

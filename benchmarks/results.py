@@ -36,17 +36,18 @@ from heta_lens.evaluation.run_records import RECORDS, RUN
 from heta_lens.metrics import METRICS
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results.md"
-FOLDER, ARCHIVE = Path(__file__).with_name("judged"), Path(__file__).with_name("judged.tar.xz")
+FOLDER, ARCHIVE = Path(__file__).with_name("evaluated"), Path(__file__).with_name("evaluated.tar.xz")
 SLOW = ["causal_tracing", "faml", "reagent", "sequential_integrated_gradients"]  # over two seconds a story
 UNABLE = ["sea_cot"]  # the models at hand do not answer Yes or No
-TOLD = "context_cite query=@question"
+WITH_QUESTION = "context_cite query=@question"
 RELP, ALONE = "attn_lrp rule=relp", "heta groups=None"
-FAST = ["heta", *sorted({*heta_lens.METHODS} - {"heta", *SLOW, *UNABLE}), RELP, TOLD]
+FAST = ["heta", *sorted({*heta_lens.METHODS} - {"heta", *SLOW, *UNABLE}), RELP, WITH_QUESTION]
 SETTINGS = ["heta balance=sum", "heta variant=no_gate", "heta variant=transition_only"]
 ABLATIONS = [f"heta variant={name}" for name in ("uniform_gate", "hessian_only", "kl_only")]
 CONTROLS = ["attention_rollout", "gradient_norm", "integrated_gradients", "causal_tracing", "leave_one_out", "random"]
 PATCHED = ["patch_correlation", "intervention_5", "mean_effect_5", "misattribution"]
-UNFIT = [TOLD, "at2", "gilot"]  # for copied words: no question, weights fitted on stories, too large a vocabulary
+# Not for copied words: there is no question, weights are fitted on stories, the vocabulary is too large.
+UNFIT = [WITH_QUESTION, "at2", "gilot"]
 COPIED = [method for method in FAST if method not in UNFIT]
 CHEAP = [name for name, metric in METRICS.items() if not metric.again]
 AGAIN = [name for name, metric in METRICS.items() if metric.again]

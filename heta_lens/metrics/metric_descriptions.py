@@ -40,8 +40,8 @@ DESCRIPTIONS: Mapping[str, str] = {
     "paraphrase_consistency": "Whether words keep their order by score when the prompt is paraphrased.",
     "weight_randomisation": "Whether the scores depend on what the model has learned: how much they are like those of "
     "the same model with its weights shuffled.",
-    "verdict_change": "Whether the model still judges a claim correctly from the tokens of the story with the highest "
-    "scores alone.",
+    "verdict_change": "Whether the model still answers correctly if a claim is true, from the tokens of the story with "
+    "the highest scores alone.",
     "tool_change": "Whether a sentence look-up finds the answer from the tokens with the highest scores.",
 }
 

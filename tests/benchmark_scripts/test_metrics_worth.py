@@ -38,7 +38,7 @@ def test_ties_are_pairs_of_methods_with_one_value() -> None:
     assert tied(values("coarse", [[1, 0], [1, 1], [1, np.nan]])) == pytest.approx(3 / 4)
 
 
-def test_a_metric_is_judged_by_others_and_by_controls() -> None:
+def test_a_metric_is_evaluated_by_others_and_by_controls() -> None:
     methods = ["method", "recency", "random"]
     means = {
         name: goodness(one)

@@ -21,8 +21,8 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = suite("recall", limit=3, facts=2)
     one = results.Part("short stories", results.demo, lambda: prompts, methods, ["evidence_mass", "aopc_ins"])
     monkeypatch.setattr(results, "PARTS", {"short": one, "never run": one})
-    monkeypatch.setattr(results, "FOLDER", tmp_path / "judged")
-    monkeypatch.setattr(results, "ARCHIVE", tmp_path / "judged.tar.xz")
+    monkeypatch.setattr(results, "FOLDER", tmp_path / "evaluated")
+    monkeypatch.setattr(results, "ARCHIVE", tmp_path / "evaluated.tar.xz")
     monkeypatch.setattr(results, "RESULTS", tmp_path / "results.md")
 
 
@@ -37,7 +37,7 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
         assert page.count(told) == 1
     assert "Not measured yet: Soft-NC; Soft-NS;" in page and "Evidence mass" not in page.split("\n\n")[1]
     assert "3 prompts of" in page and "| recency |" in page and "nan" not in page
-    found = results.summary(tmp_path / "judged" / "short")
+    found = results.summary(tmp_path / "evaluated" / "short")
     mass = found.metrics["evidence_mass"]
     (tally,) = (one for one in results.by_metric(found) if one.name == "Evidence mass")
     verdicts = [found.verdict(mass, method) for method in ("leave_one_out", "recency")]
@@ -46,14 +46,14 @@ def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
     results.run(["short"], tmp_path)
     results.write()
     assert (tmp_path / "results.md").read_text() == page
-    with open(tmp_path / "judged" / "short" / "records.jsonl", "rb+") as file:
+    with open(tmp_path / "evaluated" / "short" / "records.jsonl", "rb+") as file:
         whole = file.read()
         file.truncate(len(whole) - len(whole.splitlines(keepends=True)[-1]))
     results.write()
     assert "Short stories" not in (tmp_path / "results.md").read_text()  # which are not finished
-    (tmp_path / "judged" / "short" / "records.jsonl").write_bytes(whole)
+    (tmp_path / "evaluated" / "short" / "records.jsonl").write_bytes(whole)
     results.keep()
-    shutil.rmtree(tmp_path / "judged")
+    shutil.rmtree(tmp_path / "evaluated")
     results.write()
     assert (tmp_path / "results.md").read_text() == page
 

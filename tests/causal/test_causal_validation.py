@@ -50,17 +50,17 @@ def test_effects_agree_with_themselves_and_not_with_their_opposite(build: Callab
 
 
 @ONE_EACH
-def test_what_was_left_out_and_special_tokens_are_not_judged(build: Callable[[], Any]) -> None:
+def test_what_was_left_out_and_special_tokens_are_not_evaluated(build: Callable[[], Any]) -> None:
     model = build()
     ids = zoo.prompt(model, N)
     cache, attribution = cache_of(model, ids), explained(model, ids)
     some = validate(cache, attribution.without([2]), tokens=ids)
-    judged = [at for at in range(N) if at != 2 and not attribution.special[at]]
-    assert list(some.positions) == judged
-    assert some.tokens == tuple(attribution.tokens[at] for at in judged)
-    torch.testing.assert_close(some.scores, attribution.scores[judged].double())
+    evaluated = [at for at in range(N) if at != 2 and not attribution.special[at]]
+    assert list(some.positions) == evaluated
+    assert some.tokens == tuple(attribution.tokens[at] for at in evaluated)
+    torch.testing.assert_close(some.scores, attribution.scores[evaluated].double())
     frame = some.to_frame()
-    assert list(frame["position"]) == judged and list(frame["effect"]) == some.effects.tolist()
+    assert list(frame["position"]) == evaluated and list(frame["effect"]) == some.effects.tolist()
     assert "rank correlation" in repr(some) and "score" in some.plot().fragment
     flat = validate(cache, with_scores(attribution, torch.ones(N)), tokens=ids)
     assert isnan(flat.patch_correlation) and "undefined" in repr(flat)

@@ -30,7 +30,7 @@ def objective(model: Any, ids: Tensor, target: Any = TARGET) -> Any:
 
 
 def check_audit(attribution: Any, model: Any, ids: Tensor, vector: Tensor | None = None, target: Any = TARGET) -> None:
-    """Every set of tokens masked by the oracle; the scale fitted on one half of the sets, and judged on the other."""
+    """Every set of tokens masked by the oracle; the scale fitted on one half of them, and evaluated on the other."""
     at, g = plain_embeddings(model, ids), objective(model, ids, target)
     vector = torch.zeros_like(at[0]) if vector is None else vector
     members = subsets(attribution.options["seed"], len(at))
@@ -38,14 +38,14 @@ def check_audit(attribution: Any, model: Any, ids: Tensor, vector: Tensor | None
     sums = torch.stack([attribution.scores[row].sum() for row in members])
     order = np.random.default_rng([attribution.options["seed"], len(drops)]).permutation(len(drops))
     half = len(order) // 2
-    fitted, judged = order[:half], order[half:]
+    fitted, evaluated = order[:half], order[half:]
     scale = variants.best_scale(drops[fitted], sums[fitted])
-    left = variants.faithfulness_errors(drops[judged], scale * sums[judged])
+    left = variants.faithfulness_errors(drops[evaluated], scale * sums[evaluated])
     expected = {
         "raw": float(variants.faithfulness_errors(drops, sums).mean()),
         "calibrated": float(left.mean()),
-        "calibrated_standard_error": float(left.std() / len(judged) ** 0.5),
-        "nothing": float(drops[judged].abs().mean()),
+        "calibrated_standard_error": float(left.std() / len(evaluated) ** 0.5),
+        "nothing": float(drops[evaluated].abs().mean()),
         "scale": float(scale),
         "subsets": len(drops),
     }

@@ -44,7 +44,7 @@ def test_less_tokens_than_k_are_all_of_them() -> None:
     assert chance_of_passing(4, 1, k=9) == 1
 
 
-def test_only_candidates_are_judged() -> None:
+def test_only_candidates_are_evaluated() -> None:
     some = [0, 1, 2]
     assert patch_correlation(SCORES, EFFECTS, candidates=some) == pytest.approx(0.5)
     assert patch_correlation(SCORES, EFFECTS, candidates=[2, 0]) == pytest.approx(1)

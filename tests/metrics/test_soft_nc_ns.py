@@ -119,7 +119,7 @@ def test_equal_retention_is_the_mean_height_over_shares(build: Any) -> None:
 
 
 @ONE_EACH
-def test_gates_that_are_constant_are_judged_alike(build: Any) -> None:
+def test_gates_that_are_constant_are_evaluated_alike(build: Any) -> None:
     asked = prediction_of(build())
     with doubts_allowed():
         none, uniform = (Heta(probes=2, variant=name)(asked).scores for name in ("no_gate", "uniform_gate"))

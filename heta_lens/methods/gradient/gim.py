@@ -101,8 +101,8 @@ def tempered(
     if sinks:  # with one more score, for what no position gets
         whole = torch.cat([whole, 1 - whole.sum(-1, keepdim=True)], -1)
     numbers = torch.finfo(whole.dtype)
-    seen = whole > numbers.tiny
-    scores = whole.where(seen, 1).log().masked_fill(~seen, numbers.min)
+    visible = whole > numbers.tiny
+    scores = whole.where(visible, 1).log().masked_fill(~visible, numbers.min)
     flatter = (scores / temperature).softmax(-1)[..., : pattern.shape[-1]]
     replaced = pattern.detach() + temperature * live(flatter).to(pattern)
     if replaced.requires_grad:
