@@ -1,11 +1,14 @@
 """``heta-lens``, or ``python -m heta_lens``."""
 
+import os
 import signal
 import sys
 
 
 def main() -> None:
     """Run the command; an interrupt at any moment, imports included, ends it without a traceback."""
+    if os.environ.get("COLUMNS") == "0":  # as of a terminal that does not know its width; rich would print nothing
+        del os.environ["COLUMNS"]
     try:
         from heta_lens.cli import app
 

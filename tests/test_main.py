@@ -1,5 +1,6 @@
-"""Interrupting the command at any moment ends it without a traceback."""
+"""The command as a process: it prints to any terminal, and an interrupt ends it without a traceback."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -29,6 +30,13 @@ def test_an_interrupt_ends_it_without_a_traceback(seconds: float) -> None:
             run.kill()
     assert "Traceback" not in errors
     assert run.returncode == 130
+
+
+@pytest.mark.slow
+def test_a_terminal_that_does_not_know_its_width_is_printed_to() -> None:
+    command = [sys.executable, "-m", "heta_lens", "attribute", TEXT, "-m", "random"]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "0"})
+    assert "position" in run.stdout
 
 
 @pytest.mark.slow

@@ -240,7 +240,8 @@ def check_names(method: type, given: Iterable[str]) -> None:
     known = [field.name for field in fields(method)]
     for name in given:
         if name not in known:
-            raise TypeError(f"{method.__name__} has no option {name!r}{hint(name, known)}; it has {', '.join(known)}")
+            title = getattr(method, "name", method.__name__)
+            raise TypeError(f"{title} has no option {name!r}{hint(name, known)}; it has {', '.join(known)}")
 
 
 def _plain(value: Any, default: Any) -> Any:

@@ -47,7 +47,7 @@ def absent_model(
         # TransformerLens takes matrices apart only if it can read them, but here there is nothing to misread.
         with torch.device("meta"), patch.object(quantization, "unreadable_weight_reason", return_value=None):
             bridge = TransformerBridge.boot_transformers(
-                read.model_type, hf_model=model, tokenizer=tokenizer, device="meta", dtype=kind
+                "model", hf_model=model, tokenizer=tokenizer, device="meta", dtype=kind
             ).eval()
     except Exception as error:  # whatever the libraries raise for architectures that they do not know
         what = f"a {read.model_type} model cannot be built without its weights"

@@ -29,12 +29,9 @@ def compare(attributions: Iterable[Attribution | SpanAttribution], *, names: Ite
     values = [Shown(name, own.scores, own.standard_errors.get("scores")) for name, own in summed.items()]
     title = f"{', '.join(named)}: {'; '.join(dict.fromkeys(map(question, summed.values())))}"
     notes = [f"{name}: {'; '.join(own.notes)}" for name, own in named.items()]
-    exports = {".csv": lambda: frame_of(named).to_csv(index=False)}
-    return View(
-        title,
-        fragment(next(iter(summed.values())), title, notes, values, more={"compare": True, "hint": HINTS[0]}),
-        exports,
-    )
+    text = max(summed.values(), key=lambda own: own.messages is not None)  # one that knows a chat's messages, if any
+    page = fragment(text, title, notes, values, more={"compare": True, "hint": HINTS[0]})
+    return View(title, page, {".csv": lambda: frame_of(named).to_csv(index=False)})
 
 
 def frame_of(named: Mapping[str, Attribution | SpanAttribution]) -> pd.DataFrame:

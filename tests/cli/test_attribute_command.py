@@ -177,7 +177,7 @@ def test_mistakes_get_one_sentence(words: list[str], message: str) -> None:
     ("words", "message"),
     [
         ([" "], "the text is empty"),
-        ([TEXT, "-o", "probs=3"], "Heta has no option 'probs'"),
+        ([TEXT, "-o", "probs=3"], "heta has no option 'probs'"),
         ([TEXT, "--method", "limes"], "did you mean 'lime'?"),
         ([TEXT, "-m", "lime surrogate=linear"], "surrogate='linear' is not one of 'ridge', 'lasso'"),
         ([TEXT, "--by", "line"], "--by line is not one of token, word"),

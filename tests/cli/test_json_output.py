@@ -146,7 +146,7 @@ def test_scores_evaluations_and_reports_of_many_prompts(tmp_path: Path) -> None:
 def test_an_evaluation_without_any_value_says_so_in_its_document(tmp_path: Path) -> None:
     recall = "recall", "--limit", "1", "-m", "lime features=@gold"
     printed = document("attribute-dataset", *recall, "--out", str(tmp_path / "o"), code=2)
-    assert printed["error"].startswith("Lime has no option 'features'") and not (tmp_path / "o").exists()
+    assert printed["error"].startswith("lime has no option 'features'") and not (tmp_path / "o").exists()
     recall = "recall", "--limit", "1", "-m", "leave_one_out", "--budget", "2F"
     printed = document("evaluate", *recall, "--metrics", "f1", "--out", str(tmp_path / "p"), code=1)
     assert "over the budget of 2" in printed["failed"][0]["reason"] and printed["error"].startswith("no metric has a")

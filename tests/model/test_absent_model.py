@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 from transformer_lens.model_bridge import TransformerBridge
-from transformers import AutoModelForCausalLM, BertConfig, CTRLConfig, GPT2Config, LlamaConfig, PretrainedConfig
+from transformers import (
+    AutoModelForCausalLM,
+    BertConfig,
+    CTRLConfig,
+    GPT2Config,
+    GPTJConfig,
+    LlamaConfig,
+    PretrainedConfig,
+)
 
 import heta_lens
 from helpers import zoo
@@ -35,6 +43,13 @@ def test_its_weights_take_as_much_as_those_of_a_model_that_is_there(config: Pret
     absent = absent_model(config, "float32")
     sizes = [sum(one.untyped_storage().nbytes() for one in weights(model)) for model in (absent, bridge)]
     assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
+
+
+def test_a_kind_of_model_is_not_taken_for_a_name_that_transformer_lens_has_renamed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    absent_model(GPTJConfig(n_embd=16, n_layer=1, n_head=2, rotary_dim=4, vocab_size=50))
+    assert "DEPRECATED" not in caplog.text
 
 
 def test_what_transformer_lens_does_not_know_is_refused() -> None:

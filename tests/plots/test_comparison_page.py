@@ -11,6 +11,7 @@ import torch
 import heta_lens
 from helpers.pages import data, values, written
 from heta_lens import SpanAttribution
+from heta_lens._util.chat_messages import Messages
 from heta_lens.plots.comparison_page import frame_of, names_of
 
 TOKENS = ["a", " b", " c"]
@@ -41,6 +42,13 @@ def test_options_that_are_tensors_are_compared_and_named_in_a_line() -> None:
     names = names_of(made)
     assert names[0] == "heta mask=tensor([0, 1])" and len(names[1]) < 60 and "\n" not in names[1]
     assert names_of([made[0], replace(made[0])]) == ["heta (1)", "heta (2)"]
+
+
+def test_the_messages_of_a_chat_are_shown_whichever_attribution_knows_them() -> None:
+    messages = Messages(("user",), torch.tensor([[0, 0, 5]]), torch.zeros(3, dtype=torch.long))
+    chat = written(TOKENS, method="lime", messages=messages)
+    for made in ([written(TOKENS), chat], [chat, written(TOKENS)]):
+        assert data(heta_lens.compare(made))["units"]["messages"]["roles"] == ["user"]
 
 
 def test_names_can_be_chosen() -> None:
