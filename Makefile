@@ -26,12 +26,12 @@ test-tl3: .venv/tl3/ready  ## the tests on transformer-lens 3.9
 test-tl4: .venv/tl4/ready  ## the tests on transformer-lens 4.3 that touch what differs between the lines
 	$(TL4)/python -m pytest -n auto -m "$(DEFAULT) and both_lines"
 
-test-all: lint types docs .venv/tl3/ready .venv/tl4/ready  ## every kind of model, all tables and notebooks, both lines, nightly
+test-all: lint types docs .venv/tl3/ready .venv/tl4/ready  ## every model, table and notebook, both lines, nightly (hours)
 	$(TL3)/python -m pytest -n auto -m "not nightly"
 	$(TL4)/python -m pytest -n auto -m "not nightly"
 	$(MAKE) nightly
 
-nightly: .venv/tl3/ready  ## thousands of cases each (intervals, interrupts, damaged files), types checked at run time, newest
+nightly: .venv/tl3/ready  ## thousands of cases each, types checked at run time, newest (an hour)
 	$(TL3)/python -m pytest -n auto -m nightly
 	$(TL3)/python -m pytest -n auto --jaxtyping-packages=heta_lens,beartype.beartype
 	$(MAKE) newest
@@ -66,7 +66,7 @@ pictures: .venv/tl3/ready  ## make the pictures of docs/gallery and what the pag
 	$(TL3)/python docs/method_figure.py
 	$(TL3)/python docs/printed_outputs.py README.md docs/five_minutes.md
 
-oracles: .venv/tl3/ready .venv/oracles/ready .venv/beside/ready  ## compare methods with their authors' code
+oracles: .venv/tl3/ready .venv/oracles/ready .venv/beside/ready  ## compare methods with their authors' code (their packages are installed beside)
 	$(TL3)/python tests/helpers/oracles_lxt.py .venv/oracles/bin/python
 	PYTHONPATH=.venv/beside $(TL3)/python -m pytest $(wildcard tests/methods/*/test_*_oracle.py)
 
@@ -79,7 +79,7 @@ model: .venv/tl3/ready  ## train the demo model (about an hour; interrupted runs
 	$(TL3)/python -m benchmarks.reasoning train
 	$(TL3)/python -m benchmarks.study.contest
 
-bench: .venv/tl3/ready .venv/oracles/ready  ## write the tables of benchmarks/ (copied_words, study and rivals need the stories3M model)
+bench: .venv/tl3/ready .venv/oracles/ready  ## write the tables of benchmarks/, some of which need the stories3M model (many hours; resumes)
 	$(TL3)/python -m benchmarks.speed
 	$(TL3)/python -m benchmarks.long
 	$(TL3)/python -m benchmarks.memory
