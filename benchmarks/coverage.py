@@ -228,10 +228,10 @@ def table(trials: int) -> Iterator[str]:
 
 def main(trials: Annotated[int, typer.Option(help="Samples per cell.")] = 1000) -> None:
     about = (
-        f"Written by `python -m benchmarks.coverage --trials {trials}`: how often 95 % intervals hold the value of the "
-        f"population, over {trials} samples per cell, and how often intervals of plain percentiles of the cluster "
-        "bootstrap would. The size of the test: how often p < .05 where two methods are equal in the population (the "
-        "second has the mean of the first's skewed values, or of archived records is moved until both are equal)."
+        f"Written by `python -m benchmarks.coverage --trials {trials}`: how often 95 % intervals contain the "
+        f"population value, over {trials} samples per cell, and how often intervals of plain percentiles of the "
+        "cluster bootstrap would. The size of the test: how often p < .05 where two methods are equal in the "
+        "population (the second is given the first's mean; archived records are shifted until both means are equal)."
     )
     WRITTEN.write_text("\n\n".join([TITLE, about, "\n".join(table(trials))]) + "\n")
 

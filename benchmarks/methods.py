@@ -45,7 +45,7 @@ COLUMNS = ["method", "prompts", "first is evidence", "evidence mass", "s", "forw
 Options = Callable[[Story], dict[str, Any]]
 OF_SENTENCES = ("context_cite", "arc_jsd", "attribot", "shapiq")
 AS_IT_IS: dict[str, Options] = {name: lambda _: {} for name in heta_lens.METHODS} | {
-    f"{name}, told the question": lambda story: {"query": question(story)} for name in OF_SENTENCES
+    f"{name}, with the question": lambda story: {"query": question(story)} for name in OF_SENTENCES
 }
 EQUAL: dict[str, Options] = {  # a backward counts as two forwards
     "heta": lambda story: {"support": "row", "probes": max(3, length(story) // 4)},
@@ -57,7 +57,7 @@ EQUAL: dict[str, Options] = {  # a backward counts as two forwards
     "lime": lambda story: {"samples": length(story)},
     "kernel_shap": lambda story: {"samples": 2 * length(story)},  # the least it takes
     "context_cite": lambda story: {"samples": length(story) - 16},
-    "context_cite, told the question": lambda story: {"samples": length(story) - 16, "query": question(story)},
+    "context_cite, with the question": lambda story: {"samples": length(story) - 16, "query": question(story)},
     "progressive_inference": lambda story: {"passes": "multi", "samples": length(story)},
     "reagent": lambda story: {"probes": 2, "max_steps": length(story) // 4},
     "gilot": lambda _: {},
@@ -243,7 +243,7 @@ def row(label: str, measurement: Mapping[str, Any]) -> list[str]:
 
 LEGEND = f"""Written by `make bench`: all methods on stories of the demo model's test split, with what they do if
 nothing is said, and once more with about as much compute as leave-one-out takes. Every method sees the same
-{PROMPTS} prompts, of one hop; one that takes more than {PATIENCE:.0f} s a prompt, the first {SLOW}.
+{PROMPTS} prompts, of one hop; one that takes more than {PATIENCE:.0f} s per prompt, the first {SLOW}.
 
 *first is evidence*: the highest score is on a token of the sentence that tells the answer; *evidence mass*: the share
 of the scores above 0 that lies on that sentence. Neither looks at the token that begins the text. *s*: the median of
@@ -251,7 +251,7 @@ seconds of processor time a prompt, on one thread; *forwards' worth*: FLOPs, in 
 {COUNTED} prompts.
 
 The authors of methods that leave out sentences keep the question; no other method here knows which part that is. So
-these methods have two rows: *told the question*, where it is kept, and as they are."""
+these methods have two rows: *with the question*, where it is kept, and as they are."""
 
 
 if __name__ == "__main__":

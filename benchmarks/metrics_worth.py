@@ -243,7 +243,7 @@ def reading(found: Mapping[str, Sequence[Worth]]) -> str:
         f"{listed(misled)}.\n\n"
         f"**Fooled by position.** By these, recency, which only counts tokens, is in the first {1 - LATE:.0%} of "
         f"places on one kind or both: {listed(positional)}.\n\n"
-        f"**Coarse.** By these, two methods have the same value of more than {OFTEN:.0%} of the prompts, on one kind "
+        f"**Coarse.** By these, two methods have the same value on more than {OFTEN:.0%} of the prompts, on one kind "
         f"or both: {listed(coarse)}."
     )
 
@@ -254,13 +254,14 @@ def listed(titles: set[str]) -> str:
 
 ABOUT = """Written by `python -m benchmarks.metrics_worth write`, from the values behind [Results](results.md).
 
-A metric is of use if it prefers methods that find known evidence and whose scores agree with interventions, if it knows
-random scores when it sees them, and if it says the same on other prompts. Over methods, and so on a few dozen points:
+A metric is of use if it prefers methods that find known evidence and whose scores agree with interventions, if it
+ranks random scores low, and if it ranks methods alike on other prompts. Computed over methods, that is, on a few dozen
+points:
 
 - *evidence*: Spearman's correlation of its means with those of *Evidence mass*;
 - *interventions*: with those of *Mean effect@5* and *ABPC*, the mean of the two, without itself and without *ABPC*
   for the areas that it is made of;
-- *random*, *recency*: the places of two controls that do not look at the model;
+- *random*, *recency*: the ranks of two controls that do not look at the model;
 - *halves*: its correlation between two halves of the templates, the mean of fifty splits;
 - *ties*: how often two methods have the same value on a prompt, which then does not tell them apart."""
 NOISE = """Metrics that draw random numbers, on {} recall stories, repeated with five seeds. *of means*: how much a

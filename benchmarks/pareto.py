@@ -198,7 +198,7 @@ def by_probes(
 def curvature(
     prediction: heta_lens.Prediction, tokens: Iterable[int], *, groups: int | None, probes: int, seed: int = 0
 ) -> Curvature:
-    """Of some tokens alone, which share products in so many groups (None: in none)."""
+    """Of some tokens alone, which share HVPs in so many groups (None: in none)."""
     estimator: Any = heta_lens.Heta(seed=seed).estimator
     with prediction.running():
         problem = Problem(whole_segment(prediction), prediction.prompt.batches("auto", len(prediction), products=True))

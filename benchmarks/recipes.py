@@ -25,14 +25,14 @@ COLUMNS = [
     "gate",
     "masked copies",
     "curvature",
-    "products at once",
+    "HVPs at once",
     "in all",
     "fits",
 ]
 
 
 class Shape(NamedTuple):
-    """A model, the length of the prompt, and how many of its last layers the paper's cheaper variants take."""
+    """A model, the length of the prompt, and how many of its last layers the paper's approximations take."""
 
     config: PretrainedConfig
     tokens: int

@@ -213,8 +213,9 @@ def read_out(title: str, results: Summary) -> str:
         f"On {title} the scores of {order[0]} agree best with the effects of patching single tokens, {sure} "
         f"({agreed.title} {value[order[0]]}), and those of {results.reference} are number "
         f"{order.index(results.reference) + 1} of {len(order)} ({value[results.reference]}; random {value['random']}). "
-        f"By more of these {len(results.metrics)} metrics better than {results.reference}: "
-        f"{listed([str(one) for one in better]) or 'none'}; worse: {listed([str(one) for one in worse]) or 'none'}."
+        f"Better than {results.reference} on more of these {len(results.metrics)} metrics than worse: "
+        f"{listed([str(one) for one in better]) or 'none'}; worse on more: "
+        f"{listed([str(one) for one in worse]) or 'none'}."
     )
     return summary_text.replace("`", "")
 
@@ -239,8 +240,8 @@ def losses(summaries: Mapping[str, Summary]) -> str:
         few = [f"*{tally.name}*" for tally in by_metric(one) if tally.worse > tally.better]
         rivals = [str(tally) for tally in by_method(one, others(one)) if tally.better > tally.worse]
         sentences.append(
-            f"{title.capitalize()}: by {listed(few) or 'no metric'} more methods are better than worse; over all "
-            f"metrics these are better more often than worse: {listed(rivals) or 'none'}."
+            f"{title.capitalize()}: on {listed(few) or 'no metric'}, more methods beat HETA than lose to it. Methods "
+            f"that beat it on more metrics than they lose: {listed(rivals) or 'none'}."
         )
     return f"**Where it does not.** {' '.join(sentences)}"
 

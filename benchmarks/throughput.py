@@ -1,4 +1,4 @@
-"""How many prompts a second two workers do, compared with one: processes of this machine, and Ray on it.
+"""How many prompts per second two workers do, compared with one: processes of this machine, and Ray on it.
 
 `python -m benchmarks.throughput` writes THROUGHPUT.md.
 """
@@ -25,7 +25,7 @@ SETUPS = {
     "Ray, one worker": Workers(1, "ray", threads=1),
     "Ray, two workers": Workers(2, "ray", threads=1),
 }
-COLUMNS = ["workers", "prompts a second", "times one process", f"seconds of {PROMPTS} prompts", "until work begins"]
+COLUMNS = ["workers", "prompts per second", "times one process", f"seconds of {PROMPTS} prompts", "until work begins"]
 
 
 class Timing(NamedTuple):
@@ -79,7 +79,7 @@ def rows(timings: dict[str, Timing]) -> list[Sequence[str]]:
 def page(timings: dict[str, Timing]) -> str:
     about = (
         f"Recall stories of the demo model, explained by {', '.join(METHODS)}, evaluated by {' and '.join(METRICS)}; "
-        f"{os.cpu_count()} CPU cores, one thread for each worker. Medians of {ROUNDS} rounds. Prompts a second are "
+        f"{os.cpu_count()} CPU cores, one thread for each worker. Medians of {ROUNDS} rounds. Prompts per second are "
         "without the time until work begins, which is the same for any number of prompts."
     )
     return f"{about}\n\n{markdown(COLUMNS, rows(timings))}\n"

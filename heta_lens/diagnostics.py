@@ -16,7 +16,7 @@ from heta_lens._util.sample_statistics import Samples
 
 @dataclass(frozen=True)
 class Cost:
-    """What scores took: rows that passed through the model, first gradients, products with H, and seconds.
+    """What scores took: rows that passed through the model, first gradients, HVPs, and seconds.
 
     Of the forwards, ``forwards_shared`` served as many attributions as ``forwards_shared_by``; ``audit`` counts
     the rows of an audit.

@@ -107,7 +107,7 @@ class SpanAttribution(GroupedScores):
         return self.summed.top(k, by)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a pair of a target and a token before it: those of `Attribution.to_frame`, and whose they are."""
+        """One row per pair of a target and a token before it: those of `Attribution.to_frame`, and whose they are."""
         frames = [
             step.to_frame().assign(target=target, target_position=len(step))
             for step, target in zip(self.steps, self.targets, strict=True)

@@ -1,4 +1,4 @@
-"""What sharing products adds to chance in longer contexts."""
+"""What sharing HVPs adds to chance in longer contexts."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -27,7 +27,7 @@ error of all, relative to their sum; how often ± t standard errors (t of 10 sam
 
 
 def rows(name: str, prediction: Any) -> Iterator[list[str]]:
-    """How near the sizes of pairs are, where tokens share products and where they do not."""
+    """How near the sizes of pairs are, where tokens share HVPs and where they do not."""
     pairs = partial(found, prediction, interactions=True, gamma=0)
     upper = torch.triu_indices(len(prediction), len(prediction), 1).unbind()
     expected = whole(pairs(groups=None, probes=MANY, seed=SEED).interactions)[upper]

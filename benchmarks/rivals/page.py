@@ -169,7 +169,7 @@ def draw(every: Sequence[Entry]) -> None:
         for one in best:
             name = one.method if one.budget is None else f"{one.method} at {one.budget}"
             axis.annotate(name, (max(one.runs, 0.5), one.quality), xytext=(3, 4), textcoords="offset points")
-        axis.set(xscale="log", xlabel="forwards (a backward, or a product with H, counts as two)", ylabel="quality")
+        axis.set(xscale="log", xlabel="forwards (a backward, or an HVP, counts as two)", ylabel="quality")
         axis.legend(frameon=False, loc="lower right")
         figure.tight_layout()
         figure.savefig(FIGURE, metadata={"Date": None})
@@ -299,8 +299,9 @@ def reading(every: Sequence[Entry]) -> str:
     )
     place = [one.method for one in complete].index(REFERENCE) + 1
     return (
-        f"**What to use, by budget:** {steps}.\n\n**HETA** as published is number {place} of "
-        f"{len(complete)} methods as they are proposed, over {len(compared())} families of prompts."
+        f"**What to use, by budget:** {steps}.\n\n**HETA** as published is number {place} of {len(complete)} rows "
+        f"(methods as they are proposed, other settings of some, and controls), over {len(compared())} families of "
+        "prompts."
     )
 
 
@@ -312,7 +313,7 @@ study itself has), by its ten measures. None of these uses the known evidence; t
 beside them."""
 COMPUTE = """*Quality*: among all methods with all budgets, the share that one is better than, averaged over ten
 measures and over the families; 1 would be best by all, 0.5 is the middle. With a budget, the option that a method's
-cost grows with is made as large as 3, 30 or 100 forwards allow, where a backward or a product with the Hessian counts
+cost grows with is made as large as 3, 30 or 100 forwards allow, where a backward or an HVP counts
 as two; a dash says that on some prompt even the cheapest setting costs more. Methods that refuse a family's target are
 compared on the others. After the semicolon, which is no part of the quality: how often the highest score is on known
 evidence."""

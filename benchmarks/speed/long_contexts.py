@@ -18,7 +18,7 @@ LONG_COLUMNS = ["N", "way", "curvature, s", "information, s", "full / this"]
 
 
 def long_rows(case: Case, part_costs: dict[str, Cost]) -> Iterator[list[str]]:
-    """Of windows, the middle one is measured and stands for all; of a low rank, a few of its products."""
+    """Of windows, the middle one is measured and stands for all; of a low rank, a few of its HVPs."""
     n = case.ids.shape[1]
     full = part_costs["curvature"].ours, part_costs["information"].ours
     ways = {"full": full}

@@ -189,15 +189,13 @@ multiplied by factors from ¼ to 4, so that the same prompts are predicted with 
 *Above*: the curvature's share of the score `M (½ S + ½ I)`. *Below*: the mass of the scores on known evidence.
 
 `log p` is flat where p is 1: its gradient and its Hessian both shrink with `1 - p`. S sums absolute values over all
-dimensions of an embedding and is large to begin with; I is a divergence, and stays in the order of nats. So the formula
-is hardly a mixture of the two. Where the prediction is uncertain, the sum is the curvature, and the information has no
-say; where it is certain, the sum is the information, and the score is that of `kl_only`. In between, it is how certain
-the model is that decides which of the two counts, and not which of them finds the evidence. {reading}
+dimensions of an embedding and is large to begin with; I is a divergence, and stays in the order of nats. So the sum
+is rarely a mixture of the two: uncertain predictions are scored by the curvature, and certain ones by the information,
+as by `kl_only`. Which of the two dominates depends on p, and not on which of them finds the evidence. {reading}
 
 **What to do.** Look at `attribution.diagnostics.share`: it says how much of the score comes from each part. If it is
-near 0 or 1 and both parts are meant to count, give `balance="sum"`, which divides each by its total first; the green
-line does. If one part is enough, `variant="kl_only"` needs no product with the Hessian. To compare prompts, do not
-leave the choice to p.
+near 0 or 1 and both parts are meant to count, give `balance="sum"`, which divides each by its total first (the
+green line). If one part is enough, `variant="kl_only"` needs no HVP. To compare prompts, use the same balance for all.
 
 In the tables: the mean share, and for each score the mass on the evidence, then Spearman's correlation with the
 effects of patching the values that the last position reads; 95 % intervals over templates."""

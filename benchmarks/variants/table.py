@@ -1,4 +1,4 @@
-"""How far each cheaper variant is from full HETA, what it costs, and what its own diagnostics said about the error.
+"""How far each approximation is from full HETA, what it costs, and what its own diagnostics said about the error.
 
 Over prompts, with 95 % intervals:
 
@@ -226,7 +226,7 @@ def kept_row(most: int, prune: float, outcomes: Mapping[Any, Kept]) -> list[str]
     return [str(most), f"{prune:g}", proportion(near, prompts, 1), f"{sure / len(near):.1%}", *costs]
 
 
-TITLE = f"""# The cheaper variants
+TITLE = f"""# Approximations of the full method
 
 Written by `make bench`. stories3M: {PROMPTS} prompts of {LENGTH} tokens, {PROBES} probes, windows of {WINDOW}."""
 LEGEND = (

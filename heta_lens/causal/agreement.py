@@ -33,7 +33,7 @@ class Agreement(NamedTuple):
         interval = (
             ""
             if isnan(self.low)
-            else f" [{self.low:.2f}, {self.high:.2f}] over {self.tokens} tokens, as if they were independent"
+            else f" [{self.low:.2f}, {self.high:.2f}] over {self.tokens} tokens, treated as independent"
         )
         return f"{self.verdict}: rank correlation {self.correlation:.2f}{interval}"
 

@@ -31,7 +31,7 @@ def attribute_prompts(
     methods: Annotated[list[str] | None, typer.Option("--methods", "-m", metavar="METHOD", help=METHODS)] = None,
     field: Annotated[list[str] | None, typer.Option("--field", metavar="FIELD=COLUMN", help=FIELD)] = None,
     path: Annotated[Path | None, typer.Option(help="The file that a suite is read from.")] = None,
-    split: Annotated[str | None, typer.Option(help="Which part of a suite or data set.")] = None,
+    split: Annotated[str | None, typer.Option(help="Which part of a suite (test) or data set (train).")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="How many prompts (recall, which has no end: 100).")] = None,
     seed: Annotated[int, typer.Option(help="Which prompts of a suite are drawn.")] = 0,
     option: Annotated[list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help=OF_SUITE)] = None,

@@ -44,7 +44,7 @@ REFERENCE = (
 )
 SPECIAL = "Evaluate special tokens too, which often are attention sinks."
 K = "How many tokens with the highest scores are patched together."
-LEAST = "The least effect that a highest token should have."
+LEAST = "A highest token with a smaller effect counts as misattributed."
 CORRUPTED = (
     "A prompt of as many tokens (of a chat, another last message): its run is patched with the clean one's "
     "activations, layer by layer."

@@ -92,7 +92,9 @@ def evaluate_suite(
 @command("report")
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR…", help="What evaluate was given as --out.")],
-    against: Annotated[str | None, typer.Option(metavar="METRIC", help="What costs are drawn against.")] = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="METRIC", help="The metric that costs are drawn against.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help=OUT)] = None,
 ) -> None:
     """Write tables, figures and a page of the results of an evaluation so far; of several, a leaderboard."""

@@ -15,7 +15,7 @@ from heta_lens.cli.quiet_flag import bars
 if TYPE_CHECKING:
     from heta_lens import Method
 
-METHOD = "How: heta-lens methods lists them (heta); several with commas or repeated, as 'lime samples=99'; or a preset."
+METHOD = "As heta-lens methods lists them (heta); several with commas or repeated, as 'lime samples=99'; or a preset."
 PRESET = "In place of a method: fast, careful, long or no_gradients, each a method with its options."
 OPTIONS = "An option of the one method, like probes=20; may be repeated."
 FLAGS: dict[str, Any] = {

@@ -21,8 +21,8 @@ AGAINST = "Explain why --target rather than this token: the difference of their 
 FUNCTION = "Explain a function of the logits instead of a token: one of your own files, as margins:entropy."
 POSITION = "Explain the token at position P of the prompt, from the tokens before it; -1 is the last."
 SPAN = "Explain the tokens from START to before STOP (to the end), as if the model had written them."
-THROUGH = "With --span: the model's reasoning at START:STOP, which the answer is followed through."
-GENERATE = "Let the model write N tokens, the most likely each time; print and explain them, or only --span of them."
+THROUGH = "With --span: pass the answer's scores on through the model's reasoning at START:STOP."
+GENERATE = "Let the model write up to N tokens, the most likely each time; print and explain them, or --span of them."
 FLAGS: dict[str, Any] = {
     "target": Annotated[list[str] | None, typer.Option(metavar="TOKEN", help=TARGET)],
     "against": Annotated[list[str] | None, typer.Option(metavar="TOKEN", help=AGAINST)],

@@ -24,7 +24,7 @@ By: TypeAlias = Literal["token", "word", "sentence", "message", "role"]
 GROUPS = get_args(By)
 OF_CHATS = "message", "role"
 BY = "What the highest scores are listed by: token, word, sentence, or, of a chat, message or role."
-TOP = "How many of them."
+TOP = "How many rows to list."
 HIGHEST = 8
 
 

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 FLAGS: dict[str, Any] = {
     "engine": Annotated[str | None, typer.Option(help="local: this machine (default); ray: a Ray cluster.")],
     "workers": Annotated[int | None, typer.Option(min=1, help="How many, each with a model of its own (1).")],
-    "threads": Annotated[int | None, typer.Option(min=1, help="Of each worker; by default the cores are divided.")],
-    "gpus": Annotated[float | None, typer.Option(min=0, help="Of each worker of Ray; 0.5, for two that share one.")],
+    "threads": Annotated[int | None, typer.Option(min=1, help="Threads per worker; by default the cores are divided.")],
+    "gpus": Annotated[float | None, typer.Option(min=0, help="GPUs per worker of Ray; 0.5 if two share one.")],
     "address": Annotated[str | None, typer.Option(help="Of a Ray cluster that runs; by default Ray starts here.")],
-    "retries": Annotated[int | None, typer.Option(min=0, help="How many more workers are given what one died of (2).")],
+    "retries": Annotated[
+        int | None, typer.Option(min=0, help="How often to run a method again after its worker died (2).")
+    ],
     "shard": Annotated[
         str | None,
         typer.Option(metavar="I/N", help="Only these prompts, as 0/3; auto/3: as SLURM or RANK says."),

@@ -171,7 +171,7 @@ def _plain(value: Any) -> Any:
 
 def read_jsonl(path: str | Path) -> Iterator[Instance]:
     """The instances of a file, one per line; a wrong line is refused by its number."""
-    text = read_text(path, f"there is no file {path}: give one with an instance a line, as write_jsonl makes it")
+    text = read_text(path, f"there is no file {path}: give one with an instance per line, as write_jsonl makes it")
     lines, first = [*numbered_lines(text)], dict[str, int]()
     for at, (number, line) in enumerate(lines):
         try:

@@ -50,7 +50,7 @@ class Sentence:
 class Story:
     """A prompt that ends where its answer should be written.
 
-    ``evidence`` are the sentences that tell the answer (one a hop), ``gold`` the words in them that carry it (owner,
+    ``evidence`` are the sentences that tell the answer (one per hop), ``gold`` the words in them that carry it (owner,
     thing, place, room), ``distractor`` the rest of the story, ``question`` all that comes after it. (That a claim is
     false can also be seen from the sentence that names the claimed place, which counts as a distractor.)
     """

@@ -145,7 +145,7 @@ def _longra(request: SuiteRequest) -> Sequence[Mapping[str, Any]]:
 
 def _jsonl(request: SuiteRequest) -> list[Instance]:
     request.checked_options(read_jsonl)
-    return request.limited(read_jsonl(_file(request, "a file with an instance a line, as write_jsonl makes it")))
+    return request.limited(read_jsonl(_file(request, "a file with an instance per line, as write_jsonl makes it")))
 
 
 def _file(request: SuiteRequest, kind: str) -> str | Path:

@@ -90,9 +90,14 @@ class Record:
                 )
 
     @property
+    def gradients(self) -> int:
+        """The backwards that are not those of HVPs."""
+        return self.backwards - 2 * self.hvps
+
+    @property
     def worth(self) -> int:
         """In plain forwards: a backward counts as two, and so does an HVP, although it is two backwards."""
-        return self.forwards + 2 * self.backwards - 2 * self.hvps
+        return self.forwards + 2 * (self.gradients + self.hvps)
 
     @property
     def key(self) -> tuple[str, str]:

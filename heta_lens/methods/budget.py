@@ -28,7 +28,7 @@ def worth(method: Method, prediction: Prediction) -> int:
         work = method.work(prediction)
         return work.get("forwards", 0) + 2 * work.get("backwards", 0)
     own = counts(method, [prediction])
-    full = worth(method.full, prediction) if method.audit and method.recipe.cheaper else 0
+    full = worth(method.full, prediction) if method.audit and method.recipe.approximate else 0
     return own.forwards + 2 * (own.backwards + own.hvps) + full
 
 

@@ -186,7 +186,7 @@ def _summed(costs: Sequence[Estimate]) -> Estimate:
 
 
 def _heta_cost(method: Heta, predictions: Sequence[Prediction], speed: Speed, free: int) -> Estimate:
-    """Of HETA, where these predictions share masked forwards; of a cheaper variant's audit, with the full method's."""
+    """Of HETA, where these predictions share masked forwards; of an approximation's audit, with the full method's."""
     own, n = counts(method, predictions), len(predictions[-1])
     room = _memory(method, predictions, own.hvps, free)
     again = [2 * ceil(counts(method, [each]).hvps / room.batch) * method.checkpoint for each in predictions]
@@ -208,7 +208,7 @@ def _heta_cost(method: Heta, predictions: Sequence[Prediction], speed: Speed, fr
 
 
 def _audits_full(method: Heta) -> bool:
-    return method.audit and method.recipe.cheaper
+    return method.audit and method.recipe.approximate
 
 
 class Memory(NamedTuple):

@@ -17,7 +17,7 @@ class Preset(NamedTuple):
 
 PRESETS: Mapping[str, Preset] = {
     "fast": Preset("attn_lrp", {}, "an answer at once, for about three forwards"),
-    "careful": Preset("heta", HETA["recommended"], "HETA as recommended, for a forward a token"),
+    "careful": Preset("heta", HETA["recommended"], "HETA as recommended, for a forward per token"),
     "long": Preset("attn_lrp", {}, "thousands of tokens, where a run for each is too much"),
     "no_gradients": Preset("leave_one_out", {"effect": "log_prob"}, "for or against the target, without gradients"),
 }
@@ -33,7 +33,7 @@ def preset(name: str, **changes: Any) -> Method:
     """The method for a situation, ``attribute(cache, method=preset("fast"))``; ``changes`` are other options of it.
 
     - ``fast``: an answer at once, for about three forwards
-    - ``careful``: HETA as recommended, for a forward a token
+    - ``careful``: HETA as recommended, for a forward per token
     - ``long``: thousands of tokens, where a run for each is too much
     - ``no_gradients``: for or against the target, without gradients
     """

@@ -79,7 +79,7 @@ def _escaped(character: str) -> str:
 
 
 def _tokens(shown: Coloured) -> Iterator[str]:
-    """A box per token, one a line; a token with line ends, or a very long one, has several."""
+    """A box per token, one per line; a token with line ends, or a very long one, has several."""
     boxes = [f"\\hetatoken{{{_numbers(shade)}}}" for shade in tints(shown.scores)]
     boxes += ["\\hetaframed"] * len(shown.written)
     pieces = [

@@ -256,6 +256,8 @@ WITHOUT_EFFECT = [
     ("heta", {"variant": "lr", "rank": 2, "tolerance": 0.1}, "tolerance=0.1 has no effect with variant='lr'"),
     ("heta", {"variant": "transition_only", "balance": "sum"}, "balance='sum' has no effect with variant='transition"),
     ("heta", {"beta": 0, "support": "row"}, "support='row' has no effect with variant='full' and beta=0"),
+    ("heta", {"variant": "kl_only", "window": 9}, "window=9 has no effect with variant='kl_only'"),
+    ("heta", {"variant": "transition_only", "kl": "js"}, "kl='js' has no effect with variant='transition_only'"),
     ("heta", {"gamma": 0, "kl": "js"}, "kl='js' has no effect with variant='full' and gamma=0"),
     ("heta", {"norm": "entrywise", "probes": 3}, "probes=3 has no effect with norm='entrywise' (which is exact)"),
     ("heta", {"norm": "entrywise", "seed": 3}, "seed=3 has no effect with norm='entrywise' (which is exact)"),

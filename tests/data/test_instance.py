@@ -132,5 +132,5 @@ def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
     assert not (tmp_path / "some.jsonl").exists()
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere to write some.jsonl in"):
         write_jsonl(tmp_path / "nowhere" / "some.jsonl", [NINA])
-    with pytest.raises(FileNotFoundError, match=r"there is no file .*other.jsonl: give one with an instance a line"):
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*other.jsonl: give one with an instance per line"):
         list(read_jsonl(tmp_path / "other.jsonl"))

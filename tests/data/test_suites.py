@@ -75,7 +75,7 @@ def test_a_limit_draws_by_the_seed_and_keeps_the_order(tmp_path: Path) -> None:
         (
             {"name": "jsonl"},
             ValueError,
-            "the jsonl suite is read from a file: give path=, a file with an instance a line",
+            "the jsonl suite is read from a file: give path=, a file with an instance per line",
         ),
         ({"name": "recall", "path": "x"}, ValueError, "path='x' is for suites that are read: recall is made"),
         ({"name": "recall"}, ValueError, "the recall suite has no end: give limit="),

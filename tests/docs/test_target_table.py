@@ -27,7 +27,7 @@ def test_the_table_has_every_method_and_every_kind_of_target() -> None:
 def test_a_row_says_what_the_method_takes(row: list[str]) -> None:
     method = METHODS[row[0].strip("`")]()
     assert row[1:-1] == ["yes" if kind in method.takes else "no" for kind in KINDS]
-    assert ("target-agnostic" in row[-1]) == method.target_agnostic
+    assert ("target-agnostic" in row[-1]) == method.ignores_target
     assert ("takes gradients" in row[-1]) == (method.differentiates or method.name == "heta")
 
 

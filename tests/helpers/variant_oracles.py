@@ -1,4 +1,4 @@
-"""Slow float64 transcriptions of HETA's cheaper variants and of the diagnostics of its theory.
+"""Slow float64 transcriptions of HETA's approximations and of the diagnostics of its theory.
 
     curvature    gauss_newton and squared_gradient in place of the Hessian, range_finder against best_rank,
                  frobenius_pairs and entrywise_pairs of the blocks between tokens

@@ -51,7 +51,7 @@ FEWER = {
 }
 """Methods that may need fewer runs than they foresee."""
 
-ONE_TARGET = {"faml", "gilot", "peering", "reagent", "sea_cot"}
+ONE_TARGET = {"faml", "peering", "reagent", "sea_cot"}
 """Methods that refuse a contrast."""
 
 SEES_TARGET = {"peering"}

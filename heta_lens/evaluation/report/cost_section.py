@@ -15,25 +15,26 @@ def cost_section(results: Summary, metric: Measure, drawn: Figure) -> Iterator[B
 
     yield Heading("Cost")
     yield Paragraph(
-        "Medians per prompt (worth: a backward, or a Hessian–vector product, counts as two forwards); seconds also "
-        "with the 10th and 90th percentile. Seconds depend on the machine and differ from run to run; nothing above "
-        "does."
+        "Medians per prompt (worth: a backward, or a Hessian–vector product (HVP), counts as two forwards); seconds "
+        "also with the 10th and 90th percentile. Seconds depend on the machine and differ from run to run; nothing "
+        "above does."
     )
     yield drawn
     if hidden := [method for method in results.methods if method not in placed(results, metric)]:
         yield Paragraph(f"Not in the figure, without a finite value or a time: {', '.join(hidden)}.")
     yield Table(
-        ["method", "seconds", "forwards", "backwards", "worth in forwards", "tokens", "n"],
+        ["method", "seconds", "forwards", "backwards", "HVPs", "worth in forwards", "tokens", "n"],
         [[method, *_row(results.costs, method)] for method in results.methods],
     )
 
 
 def _row(costs: pd.DataFrame, method: str) -> list[str]:
     if method not in costs.index:
-        return ["none (not known, or no instance succeeded)", *[""] * 5]
+        return ["none (not known, or no instance succeeded)", *[""] * 6]
     cost = costs.loc[method]
     seconds = f"{cost.seconds:.3g} [{cost.seconds_p10:.3g}, {cost.seconds_p90:.3g}]"
-    return [seconds, *(f"{cost[name]:g}" for name in ("forwards", "backwards", "worth", "tokens")), f"{cost.n:.0f}"]
+    runs = (f"{cost[name]:g}" for name in ("forwards", "backwards", "hvps", "worth", "tokens"))
+    return [seconds, *runs, f"{cost.n:.0f}"]
 
 
 def cost_table(results: Summary) -> pd.DataFrame:

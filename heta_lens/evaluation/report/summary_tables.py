@@ -112,7 +112,7 @@ def metrics_of(folder: Path, run: Mapping[str, Any]) -> dict[str, Measure]:
 
 
 def _costs(records: Sequence[Record]) -> pd.DataFrame:
-    costs = ["seconds", "forwards", "backwards", "worth", "tokens"]
+    costs = ["seconds", "forwards", "gradients", "hvps", "worth", "tokens"]
     rows = [{"method": record.method, **{name: getattr(record, name) for name in costs}} for record in records]
     frame = pd.DataFrame(rows, columns=["method", *costs]).astype(dict.fromkeys(costs, float))
     by_method = frame.groupby("method")
@@ -123,7 +123,8 @@ def _costs(records: Sequence[Record]) -> pd.DataFrame:
             "seconds_p10": by_method["seconds"].quantile(0.1),
             "seconds_p90": by_method["seconds"].quantile(0.9),
             "forwards": by_method["forwards"].median(),
-            "backwards": by_method["backwards"].median(),
+            "backwards": by_method["gradients"].median(),
+            "hvps": by_method["hvps"].median(),
             "worth": by_method["worth"].median(),
             "tokens": by_method["tokens"].median(),
         }

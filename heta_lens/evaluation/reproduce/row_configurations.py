@@ -150,7 +150,7 @@ def recombining(ready: Ready, full: Heta, known: Known) -> Ready:
 
 def recombined(method: Explain, full: Heta, known: Known) -> Explain:
     """The method as a recombination of the full method's parts, where it is one; else as it is."""
-    if not isinstance(method, Heta) or (method.recipe.cheaper and method.recipe != full.recipe):
+    if not isinstance(method, Heta) or (method.recipe.approximate and method.recipe != full.recipe):
         return method
     own = {name: value for name, value in method.chosen.items() if name not in ("variant", "beta", "gamma")}
     same = all(full.chosen.get(name) == value for name, value in own.items())

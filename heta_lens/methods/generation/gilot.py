@@ -13,7 +13,6 @@ from torch import Tensor
 from heta_lens._util.divergence import kl
 from heta_lens._util.extras import check_extra, extra
 from heta_lens._util.options import COUNT, AtLeast
-from heta_lens._util.target_kinds import Kind
 from heta_lens._util.work_counting import Done, Work
 from heta_lens.methods.base import Scores, refuse_hooks, refuse_overlong
 from heta_lens.methods.shared_options import WithBatch, WithMask
@@ -50,6 +49,7 @@ class Gilot(WithMask, WithBatch):
     family: ClassVar = "generation"
     cost: ClassVar = "N F and N linear programmes; (N + 1) (1 + (length - 1) beams) F when it looks ahead"
     signed: ClassVar = False
+    target_agnostic: ClassVar = True
     adapted: ClassVar = "by default only the next token is considered; transport is exact; texts do not end"
 
     def __post_init__(self) -> None:
@@ -64,10 +64,6 @@ class Gilot(WithMask, WithBatch):
             **({"beams": "length=1 (before which no token is written)"} if self.length == 1 else {}),
             **({} if self.distance == "ot" else {"nucleus": every, "support": every}),
         }
-
-    @property
-    def takes(self) -> frozenset[Kind]:
-        return frozenset(("token",))
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)

@@ -1,4 +1,4 @@
-"""The audit: how well scores add up to the effects of masking, and how far a cheaper variant is from ``full``."""
+"""The audit: how well scores add up to the effects of masking, and how far an approximation is from ``full``."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -24,12 +24,12 @@ def audited(
     work: Work,
     explain_fully: Callable[[], Attribution],
 ) -> dict[str, Any]:
-    """``faithfulness`` on sets of tokens; for a cheaper variant also ``against_full``."""
+    """``faithfulness`` on sets of tokens; for an approximation also ``against_full``."""
     members = subsets(options.seed, len(prediction)).to(score.device)
     with counting(Counter()):  # each set is a row, and reported as audited
         dropped = drops(prediction, options.mask, members, options.batch, partial(work.add, "audit"))
     facts: dict[str, Any] = {"faithfulness": faithfulness(dropped, members.to(score) @ score, options.seed)}
-    if options.recipe.cheaper:
+    if options.recipe.approximate:
         facts["against_full"] = _against_full(options, prediction, score, explain_fully())
     return facts
 

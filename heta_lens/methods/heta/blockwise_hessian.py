@@ -1,4 +1,4 @@
-"""The Hessian of g, block by block: the graph of one block at a time, built anew for every batch of products.
+"""The Hessian of g, block by block: the graph of one block at a time, built anew for every batch of HVPs.
 
 g = top ∘ f_n ∘ … ∘ f_1, where the fs are the model's blocks and the top is the last of them with all that follows.
 With what enters each block (x) and g's gradient by what leaves it (λ) known, a product with H passes up through the
@@ -9,7 +9,7 @@ blocks and down again:
     down    h ← Jᵀ h + ∂(Jᵀ λ)/∂x · v         with the v that entered this block
 
 Each line needs the derivatives of one block only, so memory holds one graph instead of one a block. In return, every
-batch of products runs each block twice more.
+batch of HVPs runs each block twice more.
 """
 
 from collections.abc import Callable, Sequence

@@ -29,7 +29,7 @@ class Curvature(Samples):
     """S as samples to be averaged: one per probe for ``hutchinson``, a single one for the exact norms.
 
     ``pairs`` are the tokens' interactions, where they were asked for; ``energy`` is how much of H a low rank has.
-    ``cross_talk`` is what was taken out of S, where tokens shared products, and ``readings`` are what they showed.
+    ``cross_talk`` is what was taken out of S, where tokens shared HVPs, and ``readings`` are what they showed.
     """
 
     pairs: Pairs | None = None
@@ -45,7 +45,7 @@ class Curvature(Samples):
 
     @classmethod
     def of_readings(cls, readings: Sequence[Float[Tensor, "3 _"]], pairs: Pairs | None = None) -> "Curvature":
-        """Of what shared products show at each token."""
+        """Of what shared HVPs show at each token."""
         made = replace(cls.of(without_cross_talk(readings), pairs), readings=readings)
         if not any(own[2].any() for own in readings):
             return made

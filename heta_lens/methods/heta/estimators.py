@@ -46,7 +46,7 @@ class Problem:
 
 
 class Products(NamedTuple):
-    """What an estimate takes, at most: products with H, all through one gradient graph or each token through the graph
+    """What an estimate takes, at most: HVPs, all through one gradient graph or each token through the graph
     of those that share its start; in how many rounds these are built anew, and how many more, for a bound and, in every
     round, for late tokens."""
 
@@ -61,7 +61,7 @@ class Products(NamedTuple):
 class Estimator(ABC):
     """A kind of curvature. Its fields are the options that it reads."""
 
-    second_order: ClassVar[bool] = True  # takes products with H, and so needs second derivatives
+    second_order: ClassVar[bool] = True  # takes HVPs, and so needs second derivatives
     approximate: ClassVar[bool] = True  # stands for the full method's curvature
     why_unused: ClassVar[str] = ""  # why options that it does not read have no effect
 

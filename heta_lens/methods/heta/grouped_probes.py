@@ -1,4 +1,4 @@
-"""Grouped probes: tokens share products with H, so that a score takes as many of them whatever the context's length.
+"""Grouped probes: tokens share HVPs, so that a score takes as many of them whatever the context's length.
 
 For every probe, each token i belongs to one of a few groups (`token_groups`). The product of H with the signs r of a
 group, read at i,

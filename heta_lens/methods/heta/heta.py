@@ -53,20 +53,20 @@ class Heta(HetaOptions, Method):
     """HETA with these options: ``Heta(beta=1.0)(prediction)`` gives an `Attribution` with scores ≥ 0.
 
     The curvature costs ``groups · probes`` Hessian–vector products, however long the context is, the information one
-    masked forward a token, the gate arithmetic on the cache only. A part whose weight is 0 is not computed. An option
+    masked forward per token, the gate arithmetic on the cache only. A part whose weight is 0 is not computed. An option
     that has no effect with the others is warned of, and named in ``diagnostics["unused_options"]``.
 
-    - ``variant``: ``full``; cheaper: ``lr`` (low rank), ``ls`` (last layers), ``win`` (windows), ``lr+win``,
+    - ``variant``: ``full``; approximations: ``lr`` (low rank), ``ls`` (last layers), ``win`` (windows), ``lr+win``,
       ``ls+win``, ``gs`` (squared gradient for S), ``gn`` (Gauss–Newton for H); ablated: ``transition_only`` (the gate
       alone), ``hessian_only`` and ``kl_only`` (one part, gated), ``no_gate``, ``uniform_gate``
     - ``beta``, ``gamma``: weights of curvature and information
     - ``balance``: divide each part by its ``sum`` or ``max`` over the context first, or by nothing (``none``)
-    - ``probes``, ``seed``: random sign vectors a token, and where they come from
-    - ``groups``: how many groups of tokens share products; the cross-talk between tokens of a group is taken out of the
+    - ``probes``, ``seed``: random sign vectors per token, and where they come from
+    - ``groups``: how many groups of tokens share HVPs; the cross-talk between tokens of a group is taken out of the
       curvature, and ``diagnostics["cross_talk"]`` is how much that was; None probes every token alone
     - ``support``: a token's own block of H (``block``), or what it has with all others (``row``, an upper bound)
     - ``norm``: ``hutchinson`` (Eq. 2), ``exact`` (its expectation, tiny models), ``entrywise`` (the appendix's norm)
-    - ``rank``: eigenvectors that ``lr`` keeps; it costs 2 (rank + 8) + probes products in all (a window)
+    - ``rank``: eigenvectors that ``lr`` keeps; it costs 2 (rank + 8) + probes HVPs in all (per window)
     - ``layers``: how many of the last layers ``ls`` differentiates; token i is then its stream's state where they begin
     - ``window``, ``overlap``: tokens in a window, and the share of them that the next one sees again
     - ``window_mode``: ``frozen`` (the window and the last 16 tokens react, all else keeps its keys and values; a token
@@ -78,11 +78,11 @@ class Heta(HetaOptions, Method):
     - ``interactions``: also how strongly each pair of tokens bends log P together, ``attribution.interactions``; with
       ``groups``, small pairs are within their standard errors of 0
     - ``audit``: also measure what costs runs of its own: how well scores add up to the effect of masking sets of
-      tokens; for a cheaper variant, its distance from ``full``
+      tokens; for an approximation, its distance from ``full``
     - ``tolerance``: stop probing a token when the 95 % half-width of its score is within this share of the largest
       score; ``probes`` is then the most it gets
     - ``prune``: do not probe tokens whose curvature will not add more than this share of the largest score, by the 95 %
-      end of the row form (``probes`` more products, a window), which is never below the block's; they keep an S of 0
+      end of the row form (``probes`` more HVPs per window), which is never below the block's; they keep an S of 0
     - ``checkpoint``: hold the gradient graph of one block at a time instead of all blocks'; in return, every batch of
       products runs the blocks twice more, so that a large ``batch`` saves time
     - ``batch``: copies of the context alive at once; a smaller one needs less memory and changes nothing else
@@ -91,7 +91,7 @@ class Heta(HetaOptions, Method):
 
     name: ClassVar[str] = "heta"
     family: ClassVar[str] = "heta"
-    cost: ClassVar[str] = "groups · probes products with H (2 F + 2 B each) + N F"
+    cost: ClassVar[str] = "groups · probes HVPs (about 2 F each) + N F"
     scaled_by: ClassVar = ("probes", "groups")
     signed: ClassVar[bool] = False
     target_agnostic: ClassVar[bool] = False
@@ -147,7 +147,7 @@ class Heta(HetaOptions, Method):
             )
         if self.checkpoint and self.probed and not (alone := prediction.prompt.runner.alone).same:
             raise ValueError(f"checkpoint=True runs blocks one at a time, but {alone.why}: leave it out")
-        if self.audit and self.recipe.cheaper:
+        if self.audit and self.recipe.approximate:
             self.full.check(prediction)
         prediction.mask_vector(self.mask)
         if callable(prediction.target) and self.estimator is not None:
@@ -157,7 +157,7 @@ class Heta(HetaOptions, Method):
                 check_function(prediction.target, logits, rademacher(self.seed, 0, 1, len(logits))[0].to(logits))
 
     def work(self, prediction: Prediction) -> dict[str, int]:
-        """How many forwards and products with H lie ahead, at most."""
+        """How many forwards and HVPs lie ahead, at most."""
         return work_ahead(self, [prediction])
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
@@ -171,7 +171,7 @@ class Heta(HetaOptions, Method):
 
         1. gate         M_i ∝ Σ_{l,h} Φ^{(l,h)}(i→T) · ‖v_i W_O‖, from the cache alone
         2. information  I_i = KL(P ‖ P with e_i masked), a forward per token that serves every prediction
-        3. curvature    S_i = mean_k ‖Π_i H Π_i r_k‖₁, products with the Hessian of each prediction's own g
+        3. curvature    S_i = mean_k ‖Π_i H Π_i r_k‖₁, HVPs of each prediction's own g
         4. score        M_i · (β S_i + γ I_i)
         """
         gated = [Gated.of(self, prediction, work) for prediction in predictions]

@@ -28,7 +28,7 @@ def work_ahead(options: HetaOptions, predictions: Sequence[Prediction]) -> dict[
         products = [products_of(options, segment) for segment in own_segments]
         work["hvps"] += sum(own.hvps for own in products if own is not None)
         work["audit"] += audit_runs(options, prediction)
-        if options.audit and options.recipe.cheaper:
+        if options.audit and options.recipe.approximate:
             work.update(work_ahead(options.full, [prediction]))
     return dict(work)
 
@@ -86,7 +86,7 @@ class Counts(NamedTuple):
 def counts(options: HetaOptions, predictions: Sequence[Prediction]) -> Counts:
     """Of the scores and their audits, of predictions that share masked forwards (the longest is the last).
 
-    Without the full method's, with which a cheaper variant may be compared.
+    Without the full method's, with which an approximation may be compared.
     """
     *_, longest = predictions
     ran, forwards, backwards, hvps = Positions(float(len(longest))), 1, 0, 0

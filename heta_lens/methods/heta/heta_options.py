@@ -85,7 +85,7 @@ class HetaOptions(Options):
 
     @property
     def probed(self) -> bool:
-        """Whether products with H are taken."""
+        """Whether HVPs are taken."""
         return self.estimator is not None and self.estimator.second_order
 
     @property
@@ -109,10 +109,14 @@ class HetaOptions(Options):
         return self.chosen.keys() - self.without_effect.keys()
 
     @property
-    def reason(self) -> str:
-        """What leaves out the products with H, or the whole of a part."""
+    def unprobed(self) -> str:
+        """What leaves out the HVPs."""
+        return self.reason("probes")
+
+    def reason(self, option: str) -> str:
+        """What leaves out the part that an option is of."""
         zero = [f"{weight}=0" for weight in ("beta", "gamma") if getattr(self, weight) == 0]
-        why = self.recipe.why_unused
+        why = self.recipe.why_unused(option)
         return " and ".join([f"variant={self.variant!r}" + (f" ({why})" if why else ""), *zero])
 
     @property
@@ -122,23 +126,23 @@ class HetaOptions(Options):
     @cached_property
     def _without_effect(self) -> Mapping[str, str]:
         exact = f"norm={self.norm!r} (which is exact)"
-        unused = dict.fromkeys(self.recipe.unused(*self.weights) - {"interactions"}, self.reason)
+        unused = {name: self.reason(name) for name in self.recipe.unused(*self.weights) - {"interactions"}}
         if self.probed and not self.random:
             unused |= dict.fromkeys(("probes", "groups", "tolerance", "prune"), exact)
         elif self.probed and self.support == "row":
-            unused["groups"] = "support='row' (where all tokens share each product)"
+            unused["groups"] = "support='row' (where all tokens share each HVP)"
         if not self.prune:  # which is off, and asks for nothing
             unused.pop("prune", None)
         if not (self.audit or self.random):
-            unused["seed"] = exact if self.probed else self.reason
-        if self.audit and self.recipe.cheaper:  # the full method, which this is compared with, may use them
+            unused["seed"] = exact if self.probed else self.reason("seed")
+        if self.audit and self.recipe.approximate:  # the full method, which this is compared with, may use them
             everywhere = self.unused_by_full
             unused = {name: reason for name, reason in unused.items() if name in everywhere}
         return unused
 
     @property
     def unused_by_full(self) -> set[str]:
-        """Options that the full method, as a standard for cheaper ones, does not use either."""
+        """Options that the full method, as a standard for approximations, does not use either."""
         return VARIANTS["full"].unused(*self.weights) | {"tolerance", "prune"}
 
     def windows_over(self, prediction: Prediction) -> list[Window]:
@@ -153,7 +157,7 @@ class HetaOptions(Options):
 
     @property
     def full(self: Own) -> Own:
-        """What a cheaper variant stands for."""
+        """What an approximation stands for."""
         kept = {name: value for name, value in self.chosen.items() if name not in self.unused_by_full}
         if self.norm != "hutchinson":
             kept.pop("probes", None)  # which only a low rank has a use for then
@@ -208,7 +212,7 @@ CONTRADICTIONS = [
     Contradiction(lambda o: o.tolerance == 0, "tolerance=0 is never reached; tolerance=None takes all the probes"),
     Contradiction(
         lambda o: o.interactions and not o.probed,
-        "interactions=True does not go with {o.reason}: pairs are sizes of blocks of H",
+        "interactions=True does not go with {o.unprobed}: pairs are sizes of blocks of H",
     ),
     Contradiction(
         lambda o: o.layers is None and "layers" in o.recipe.reads(),
@@ -236,7 +240,7 @@ CONTRADICTIONS = [
     ),
     Contradiction(
         lambda o: o.variant == "gn",
-        "checkpoint=True does not go with variant='gn', whose products pass through all blocks at once",
+        "checkpoint=True does not go with variant='gn', whose HVPs pass through all blocks at once",
         "checkpoint",
     ),
     Contradiction(

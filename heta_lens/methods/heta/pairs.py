@@ -1,4 +1,4 @@
-"""How strongly two tokens act together: the size ``‖H_ij‖`` of every pair's block, from products with H.
+"""How strongly two tokens act together: the size ``‖H_ij‖`` of every pair's block, from HVPs.
 
 Probes give the Frobenius norm, on which, unlike Eq. 2's, a block and its transpose agree: ``E‖H_ji r‖₂² = ‖H_ij‖_F²``.
 """
@@ -57,7 +57,7 @@ def _symmetric(rows: Sequence[Tensor]) -> Float[Tensor, "pos pos"]:
     return upper + upper.triu(1).T
 
 
-# ------------------------------------------------------------------------------------------ where tokens share products
+# ------------------------------------------------------------------------------------------ where tokens share HVPs
 def check_separable(tokens: int, groups: int, probes: int) -> None:
     """Refuse groups that do not tell pairs apart, or too few probes to do it twice."""
     shared = groups - most_alone(groups)  # at least

@@ -1,4 +1,4 @@
-"""Which tokens share products with H: the groups of one probe.
+"""Which tokens share HVPs: the groups of one probe.
 
 Tokens that disturb others most, by the rows of H, have groups of their own. The others are dealt anew for every probe,
 at random and evenly, and so that each of a few probes in a row sets other tokens apart.

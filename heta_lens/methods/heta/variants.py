@@ -27,13 +27,14 @@ class Recipe(NamedTuple):
     weights: tuple[int, int] | None = None
 
     @property
-    def cheaper(self) -> bool:
+    def approximate(self) -> bool:
         """Whether it approximates the full method, instead of leaving a part of it out."""
         return self.windowed or (self.estimator is not None and self.estimator.approximate)
 
-    @property
-    def why_unused(self) -> str:
-        """Why options of the curvature have no effect."""
+    def why_unused(self, option: str) -> str:
+        """Why an option has no effect, where that is for the curvature's sake."""
+        if option not in _curvature_options() | {"seed"}:
+            return ""
         return "which has no curvature" if self.estimator is None else self.estimator.why_unused
 
     def reads(self, beta: float | int = 1) -> set[str]:

@@ -174,11 +174,17 @@ def test_options_of_gilot_do_something() -> None:
     assert float(same[3]) < 1e-9 < float(same.max())
 
 
+def test_gilot_gives_every_target_the_same_scores() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    alone, pair = (Gilot()(predict(model, ids, target)) for target in (TARGET, (TARGET, 30)))
+    torch.testing.assert_close(alone.scores, pair.scores)
+    assert "the same for every target" in str(pair.diagnostics["note"])
+
+
 def test_what_gilot_refuses() -> None:
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, N)
-    with pytest.raises(ValueError, match="'gilot' explains one token, and cannot contrast"):
-        Gilot()(predict(model, ids, (TARGET, 30)))
     for nucleus in (0, 1.5):
         with pytest.raises(ValueError, match=f"nucleus={nucleus}.* must be above 0 and at most 1"):
             Gilot(nucleus=nucleus)

@@ -1,4 +1,4 @@
-"""What scores are worth: do they add up, what bounds them, how far is a cheaper variant from the full one."""
+"""What scores are worth: do they add up, what bounds them, how far is an approximation from the full one."""
 
 from typing import Any
 

@@ -24,7 +24,7 @@ from helpers.variants import PROBES, TARGET, D, N, found
 from heta_lens.methods.heta.variants import VARIANTS
 from heta_lens.model.adapter import ModelAdapter
 
-CHEAPER = [name for name, terms in VARIANTS.items() if terms.cheaper]
+CHEAPER = [name for name, terms in VARIANTS.items() if terms.approximate]
 SEVERAL = "bridge-(gpt2|llama|native)|hooked-(rotary_gqa|parallel)"
 
 

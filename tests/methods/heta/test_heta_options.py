@@ -1,5 +1,6 @@
 """Which options of HETA contradict each other, and which have no effect."""
 
+import re
 from contextlib import nullcontext
 from fractions import Fraction
 from typing import Any
@@ -47,6 +48,17 @@ def test_an_option_without_effect_on_a_variant_is_warned_of(option: str, variant
     accepting = (name for name, recipe in VARIANTS.items() if option not in recipe.unused(*(recipe.weights or (1, 1))))
     allowed = next(name for name in accepting if name not in UNUSED[option][1])
     assert getattr(make(**{"variant": allowed, option: value} | ({"layers": 1} if "ls" in allowed else {})), option)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "reason"),
+    [("probes", 3, " (which has no curvature)"), ("window", 9, "")],
+    ids=["probes", "window"],
+)
+def test_only_options_of_the_curvature_have_no_effect_for_its_sake(option: str, value: int, reason: str) -> None:
+    said = f"{option}={value} has no effect with variant='kl_only'{reason}"
+    with pytest.warns(UserWarning, match=f"^{re.escape(said)}$"):
+        Heta(variant="kl_only", **{option: value})
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -22,7 +22,7 @@ from heta_lens.model.adapter import ModelAdapter
 from heta_lens.prediction.cached_activations import Activations
 from heta_lens.prediction.prediction import predictions
 
-CHEAPER = [name for name, terms in VARIANTS.items() if terms.cheaper]
+CHEAPER = [name for name, terms in VARIANTS.items() if terms.approximate]
 
 
 def test_every_variant_is_tested_here() -> None:
@@ -101,7 +101,7 @@ def test_a_single_token_can_be_explained_by_every_variant(variant: Variant) -> N
     model = zoo.bridge("gpt2")
     one = found(model, zoo.prompt(model, 1), variant)
     assert one.scores.shape == (1,) and one.scores.isfinite().all() and one.scores.all()
-    if not VARIANTS[variant].cheaper or "lr" in variant or variant == "win":
+    if not VARIANTS[variant].approximate or "lr" in variant or variant == "win":
         rank = {"rank": 8} if "lr" in variant else {}
         whole = found(model, zoo.prompt(model, 1), "full").parts
         for name, part in found(model, zoo.prompt(model, 1), variant, **rank).parts.items():
