@@ -5,12 +5,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
 from rich.text import Text
 
 from heta_lens.cli.errors_and_messages import say, show
 from heta_lens.cli.prompt_running import Explained
-from heta_lens.cli.result_views import text_table
+from heta_lens.cli.text_table import TextTable, text_table
 
 if TYPE_CHECKING:
     from heta_lens import Attribution
@@ -36,7 +35,7 @@ def write_comparison(results: Mapping[str, Explained], path: Path | None) -> Non
         plots.compare([*results.values()], names=[*results]).save(path)
 
 
-def highest_table(results: Mapping[str, Explained], top: int) -> Table:
+def highest_table(results: Mapping[str, Explained], top: int) -> TextTable:
     """A row for every token among the highest of any result: its score and rank in each."""
     ranked = {label: _ranks(result.summed) for label, result in results.items()}
     texts, rows = _texts(results), []
@@ -56,7 +55,7 @@ def correlations(results: Mapping[str, Explained]) -> dict[tuple[str, str], floa
     return {(one, other): rank_correlation(scores[one], scores[other]) for one, other in combinations(scores, 2)}
 
 
-def correlation_table(results: Mapping[str, Explained]) -> Table:
+def correlation_table(results: Mapping[str, Explained]) -> TextTable:
     known = correlations(results)
     both = known | {(other, one): value for (one, other), value in known.items()}
     rows = [[one, *("" if one == other else _written(both[one, other]) for other in results)] for one in results]

@@ -28,7 +28,8 @@ from heta_lens.cli.prompt_running import ReadPrompt, read_by
 from heta_lens.cli.question_arguments import Question, question_of, with_target_flags
 from heta_lens.cli.quiet_flag import bars
 from heta_lens.cli.result_files import DRAWN, PAGES, Files, check_page, with_view_flags
-from heta_lens.cli.result_views import HIGHEST, TOP, name_files, text_table, write_view
+from heta_lens.cli.result_views import HIGHEST, TOP, name_files, write_view
+from heta_lens.cli.text_table import text_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

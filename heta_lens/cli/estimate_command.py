@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Column, Table
-from rich.text import Text
 
 from heta_lens.cli.application import command
 from heta_lens.cli.errors_and_messages import errors_in_a_line, say, show
 from heta_lens.cli.json_output import add
 from heta_lens.cli.loading_flags import with_hub_flags
 from heta_lens.cli.quiet_flag import quiet
+from heta_lens.cli.text_table import TextTable, text_table
 
 if TYPE_CHECKING:
     from heta_lens.methods.memory_by_dry_run import MemoryEstimate
@@ -71,9 +70,8 @@ def _choice(each: "MemoryEstimate") -> dict[str, Any]:
     return {"options": each.options, "bytes": each.needed, "fits": each.fits, **parts}
 
 
-def _table(predicted: "MemoryEstimate") -> Table:
+def _table(predicted: "MemoryEstimate") -> TextTable:
     """A row for each choice of options."""
-    table = Table("options", Column("GiB", justify="right"), "fits", "made of", box=None, padding=(0, 2, 0, 0))
-    for each in _choices(predicted):
-        table.add_row(*map(Text, (each.name, f"{each.needed / 2**30:,.3g}", "yes" if each.fits else "no", each.sum)))
-    return table
+    choices = _choices(predicted)
+    rows = [(each.name, f"{each.needed / 2**30:,.3g}", "yes" if each.fits else "no", each.sum) for each in choices]
+    return text_table(["options", "GiB", "fits", "made of"], rows, right=["GiB"])

@@ -6,14 +6,13 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Column, Table
 from rich.text import Text
 
 from heta_lens.cli.application import command
 from heta_lens.cli.errors_and_messages import errors_in_a_line, say, show
 from heta_lens.cli.json_output import add
 from heta_lens.cli.option_descriptions import described_options, description
-from heta_lens.cli.result_views import text_table
+from heta_lens.cli.text_table import TextTable, text_table
 
 if TYPE_CHECKING:
     from heta_lens import Method
@@ -148,11 +147,7 @@ def _method_example(name: str, method: "type[Method]") -> str:
 
 def _show_facts(name: str, facts: Mapping[str, str]) -> None:
     say(name, style="bold")
-    table = Table(Column(no_wrap=True), Column(overflow="fold"), box=None, padding=(0, 2, 0, 0), show_header=False)
-    for what, value in facts.items():
-        if value:
-            _add_row(table, what, value)
-    show(table)
+    show(text_table(["", ""], [(what, value) for what, value in facts.items() if value], header=False))
 
 
 # ------------------------------------------------------------------------------------------ the lists
@@ -201,15 +196,6 @@ def _summary(method: type) -> str:
     return (sys.modules[method.__module__].__doc__ or "").partition("\n")[0]
 
 
-def _list(kind: str, title: str, entries: Mapping[str, Iterable[str]]) -> Table:
+def _list(kind: str, title: str, entries: Mapping[str, Iterable[str]]) -> TextTable:
     """A name in each row, and beside it what it is: lines that are as wide as the terminal lets them be."""
-    table = Table(Column(kind, no_wrap=True), Column(title, overflow="fold"), box=None, padding=(0, 2, 0, 0))
-    for name, lines in entries.items():
-        _add_row(table, name, "\n".join(lines))
-    return table
-
-
-def _add_row(table: Table, *cells: str) -> None:
-    from heta_lens._util.printable_text import legible
-
-    table.add_row(*(Text(legible(cell, keep="\n")) for cell in cells))
+    return text_table([kind, title], [(name, "\n".join(lines)) for name, lines in entries.items()])

@@ -3,11 +3,10 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from rich.table import Table
 from rich.text import Text
 
 from heta_lens.cli.errors_and_messages import show
-from heta_lens.cli.result_views import text_table
+from heta_lens.cli.text_table import TextTable, text_table
 
 if TYPE_CHECKING:
     from heta_lens.evaluation.report import document
@@ -47,14 +46,12 @@ def _show_blocks(blocks: "Iterable[document.Block]") -> None:
             show(Text("\n".join(block.lines), style="dim"))
 
 
-def as_rich(table: "document.Table") -> Table:
+def as_rich(table: "document.Table") -> TextTable:
     """A table of a report for `rich` to print."""
     from heta_lens._util.printable_text import legible
 
-    shown = Table(box=None, padding=(0, 2, 0, 0))
-    for number, column in enumerate(table.columns):
-        shown.add_column(Text(legible(column)), justify="left" if number < table.texts else "right")
-    for row, cells in enumerate(table.rows):
-        styles = ["bold" if (row, column) in table.bold else "" for column in range(len(cells))]
-        shown.add_row(*(Text(legible(cell), style=style) for cell, style in zip(cells, styles, strict=True)))
-    return shown
+    def styled(row: int, column: int, cell: str) -> Text:
+        return Text(legible(cell), style="bold" if (row, column) in table.bold else "")
+
+    rows = [[styled(row, column, cell) for column, cell in enumerate(cells)] for row, cells in enumerate(table.rows)]
+    return TextTable([*map(legible, table.columns)], rows, frozenset(range(table.texts, len(table.columns))))

@@ -1,7 +1,7 @@
 """``heta-lens reproduce``: a table of the paper."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -10,10 +10,7 @@ from heta_lens.cli.errors_and_messages import errors_in_a_line, note, resumable,
 from heta_lens.cli.json_output import add, wanted
 from heta_lens.cli.loading_flags import loading_options, with_loading_flags
 from heta_lens.cli.quiet_flag import quiet
-from heta_lens.cli.result_views import text_table
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from heta_lens.cli.text_table import TextTable, text_table
 
 PLACE = ("block", "row", "column")  # of a figure
 TABLES = (
@@ -67,7 +64,7 @@ def reproduce_table(
             note(path_written)
 
 
-def measured_table(page: Path) -> "Table":
+def measured_table(page: Path) -> TextTable:
     """What was measured here, in the rows and columns of the paper."""
     import pandas as pd
 

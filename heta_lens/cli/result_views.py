@@ -6,12 +6,12 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from heta_lens.cli.errors_and_messages import note, say, show
 from heta_lens.cli.prompt_running import Explained
 from heta_lens.cli.result_files import Files
+from heta_lens.cli.text_table import TextTable, text_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +77,7 @@ def _views(explained: Explained, by: str, top: int, marked: Collection[int]) -> 
     return [main, *targets]
 
 
-def group_table(explained: Explained, by: str, top: int) -> Table:
+def group_table(explained: Explained, by: str, top: int) -> TextTable:
     """The highest groups, each with the share of the whole score that its tokens hold."""
     from heta_lens.plots.shares import percent_of
 
@@ -95,26 +95,13 @@ def _places(group: "Scored") -> str:
     return f"{first}–{rest[-1]}" if rest else str(first)
 
 
-def target_table(span: "SpanAttribution") -> Table:
+def target_table(span: "SpanAttribution") -> TextTable:
     """Each target of a span with the tokens that matter most to it."""
     rows = []
     for step, target in zip(span.steps, span.targets, strict=True):
         sources = ", ".join(f"{token.text!r} {token.score:.3g}" for token in step.top(3))
         rows.append((str(len(step)), repr(target), sources))
     return text_table(["position", "target", "top sources"], rows)
-
-
-def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> Table:
-    """A table of texts that cannot steer the terminal."""
-    from heta_lens._util.printable_text import legible
-
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in columns:
-        justify = "right" if column in right else "left"
-        table.add_column(Text(legible(column)), justify=justify, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(legible(cell)) for cell in row))
-    return table
 
 
 # ---------------------------------------------------------------------------------------------------- files and JSON

@@ -4,13 +4,12 @@ from functools import cache
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of, explain
 from heta_lens.cli.result_files import Files
-from heta_lens.cli.result_views import check_by, document_of, groups_of, text_table
+from heta_lens.cli.result_views import check_by, document_of, groups_of
 
 
 @cache
@@ -49,11 +48,3 @@ def test_a_document_has_rows_and_of_a_span_their_total() -> None:
     assert [len(row["token"]) for row in many["steps"]] == [4, 5]
     assert many["total"]["score"] == span().total.tolist() and len(many["total"]["token"]) == 4
     assert {*many["groups"][0]} == {"text", "score", "positions"}
-
-
-def test_a_table_cannot_steer_the_terminal() -> None:
-    console = Console(width=60, color_system=None)
-    with console.capture() as printed:
-        console.print(text_table(["a\x1b", "b"], [("\x1b[2J", "[red]x"), ("y", "z" * 80)], right=("b",)))
-    shown = printed.get()
-    assert "\x1b" not in shown and "[red]x" in shown and shown.count("z") == 80
