@@ -10,6 +10,7 @@ REORDERING = {*map(chr, (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(
 MISPLACED = {*map(chr, (0xFEFF, *range(0x206A, 0x2070), *range(0xFFF9, 0xFFFC), *range(0xE0001, 0xE0080)))}
 # Tags write text that nobody sees, except after a black flag, where they make it that of a region.
 REGIONAL_FLAG = re.compile("(\N{WAVING BLACK FLAG}[\U000e0020-\U000e007e]{1,6}\U000e007f)")
+SPACES = re.compile(" {2,}")
 BLANKS = "\u115f\u1160\u2800\u3164\uffa0"  # letters and symbols that look like spaces
 NAMES = {
     "\u00ad": "SHY", "\u034f": "CGJ", "\u200b": "ZWSP", "\u200c": "ZWNJ", "\u200d": "ZWJ", "\u2060": "WJ",
@@ -44,12 +45,13 @@ def cut(line: str, width: int) -> str:
 def visible(token: str) -> str:
     """A token that is shown on its own, so that no token looks like nothing.
 
-    A line end is ⏎, a tab →, a no-break space ⍽; where there is nothing else, a space is ␣, and what only joins or
-    shapes others has its name, such as ⟨ZWJ⟩.
+    A line end is ⏎, a tab →, a no-break space ⍽, and each of several spaces in a row ·. Where there is nothing else, a
+    space is ␣, and what only joins or shapes others has its name, such as ⟨ZWJ⟩.
     """
     shown = single_line(token).replace("\N{NO-BREAK SPACE}", "⍽")
     if all(map(_blank, token)):
         return "".join(map(_named, shown))
+    shown = SPACES.sub(lambda spaces: "·" * len(spaces[0]), shown)
     return f"\N{DOTTED CIRCLE}{shown}" if unicodedata.category(shown[0])[0] == "M" else shown  # a mark needs a letter
 
 

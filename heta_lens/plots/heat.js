@@ -1,6 +1,6 @@
 /** A table of numbers on a canvas that stays in view while its box scrolls: only what is visible is drawn. */
 const heat = (box, { rows, columns, value, deepest, point, pick }) => {
-  const size = 15, ratio = window.devicePixelRatio || 1, style = getComputedStyle(box), colour = style.color;
+  const size = 15, ratio = window.devicePixelRatio || 1, style = getComputedStyle(box);
   const [above, below] = ["--pos", "--neg"].map(name => style.getPropertyValue(name));
   const longest = names => Math.min(16, Math.max(...names.map(name => name.length)));
   const left = 7 * longest(rows) + 14, top = 7 * longest(columns) + 14;
@@ -29,7 +29,7 @@ const heat = (box, { rows, columns, value, deepest, point, pick }) => {
       pen.fillRect(x(column), y(row), size - 1, size - 1);
     }
     pen.restore();
-    pen.fillStyle = colour;
+    pen.fillStyle = style.color;
     pen.textBaseline = "middle";
     pen.textAlign = "right";
     for (const row of down) if (y(row) >= top - size / 2) pen.fillText(short(rows[row]), left - 6, y(row) + size / 2);
@@ -57,5 +57,6 @@ const heat = (box, { rows, columns, value, deepest, point, pick }) => {
   canvas.onmousemove = event => { const at = cell(event); if (at) point(...at); };
   canvas.onclick = event => { const at = cell(event); if (at && pick) pick(...at); };
   new ResizeObserver(later).observe(box);
+  for (const when of ["print", "(prefers-color-scheme: dark)"]) matchMedia(when).addEventListener("change", draw);
   draw();
 };

@@ -8,6 +8,10 @@
   // ------------------------------------------------------------------------------------------- numbers and elements
   const bytes = text => Uint8Array.from(atob(text), letter => letter.charCodeAt(0)).buffer;
   const floats = text => [...new Float32Array(bytes(text))];
+  const counts = (text, length) => {
+    const packed = bytes(text);
+    return [...(packed.byteLength < 4 * length ? new Uint16Array(packed) : new Uint32Array(packed))];
+  };
   const half = bits => {
     const sign = bits & 0x8000 ? -1 : 1, exponent = bits >> 10 & 31, fraction = bits & 1023;
     return sign * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -24 * fraction);
@@ -38,12 +42,12 @@
   const positions = data.positions ?? Array.from({ length: data.count }, (_, row) => row);
   /** Chips are tokens as they are shown: one may stand for several rows of the data, which write one character. */
   const chipOf = [], rowsOf = texts.map(() => []);
-  (data.cells ? floats(data.cells) : texts.map(() => 1)).forEach((rows, chip) => {
+  (data.cells ? counts(data.cells, texts.length) : texts.map(() => 1)).forEach((rows, chip) => {
     while (rows--) rowsOf[chip].push(chipOf.push(chip) - 1);
   });
   const views = data.values.map(view => ({ ...view, values: floats(view.values), errors: view.errors && floats(view.errors) }));
   const units = { tokens: chipOf };
-  for (const name in data.units) units[name] = floats(data.units[name].of);
+  for (const name in data.units) units[name] = counts(data.units[name].of, data.count);
   const kinds = { "first token": new Set(data.first), "special tokens": new Set(data.special), "the chat template": new Set(data.template) };
   const evidence = new Set(data.marked), hiddenKinds = new Set();
   const state = { view: data.compare ? "all" : 0, unit: data.by ?? "tokens", current: null, pinned: false, pick: null, feeds: false, sorted: -1, down: true, all: false };

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from heta_lens._util.printable_text import single_line
@@ -49,7 +50,7 @@ def page_data(
     return {
         "count": len(attribution),
         "positions": None if positions == [*range(len(positions))] else positions,
-        "cells": None if len(cells) == len(attribution) else packed([len(cell.rows) for cell in cells]),
+        "cells": None if len(cells) == len(attribution) else packed_counts([len(cell.rows) for cell in cells]),
         "values": [*map(_colouring, values)],
         "units": units(attribution),
         "first": [0] if positions[:1] == [0] else [],
@@ -77,16 +78,22 @@ def units(attribution: Attribution) -> dict[str, dict[str, Any]]:
 
 
 def _unit(group: Sequence[Scored | ScoredMessage], row_at: Mapping[int, int]) -> dict[str, Any]:
-    owners = np.zeros(len(row_at))
+    owners = np.zeros(len(row_at), int)
     for number, member in enumerate(group):
         owners[[row_at[position] for position in member.positions]] = number
     roles = [single_line(member.role) for member in group if isinstance(member, ScoredMessage)]
-    return {"of": packed(owners)} | ({"roles": roles} if roles else {})
+    return {"of": packed_counts(owners)} | ({"roles": roles} if roles else {})
 
 
 def packed(values: Any) -> str:
     """Numbers in 32 bits each as text, of which a page makes the same numbers again."""
     return b64encode(np.asarray(values, np.dtype("<f4")).tobytes()).decode()
+
+
+def packed_counts(values: Sequence[int] | NDArray[np.int_]) -> str:
+    """Whole numbers in 16 bits each, or in 32 if any is larger."""
+    counts = np.asarray(values)
+    return b64encode(counts.astype("<u2" if counts.max(initial=0) < 2**16 else "<u4").tobytes()).decode()
 
 
 def packed_halves(values: Any) -> str:

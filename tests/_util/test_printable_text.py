@@ -73,6 +73,7 @@ def test_a_single_line_has_no_tabs_either() -> None:
         ("   ", "␣␣␣"),
         ("\u00a0", "⍽"),
         ("10\u00a0km", "10⍽km"),
+        ("a  b c", "a··b c"),
         ("\u200c", "⟨ZWNJ⟩"),
         (" \u200d", "␣⟨ZWJ⟩"),
         ("\u200b", "⟨ZWSP⟩"),

@@ -107,7 +107,7 @@ def test_neither_escapes_nor_markup_reach_a_terminal_or_a_page() -> None:
 
 
 def test_a_page_of_500_tokens_is_small() -> None:
-    made = written([f" word{number % 90}" for number in range(500)])
+    made = written([f" word{number % 90}" if number % 12 else "." for number in range(500)])
     parts = {name: made.scores * factor for name, factor in (("gate", 3), ("curvature", 5), ("information", 7))}
     errors = Diagnostics.of({"standard_errors": {"scores": made.scores, "curvature": made.scores}})
     view = replace(made, parts=parts, diagnostics=errors).plot()

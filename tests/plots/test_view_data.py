@@ -7,21 +7,24 @@ import torch
 from helpers.attributions import of_chat
 from helpers.pages import numbers, written
 from heta_lens.plots.token_cells import cells
-from heta_lens.plots.view_data import embedded, packed, packed_halves, page_data, shown, units
+from heta_lens.plots.view_data import embedded, packed, packed_counts, packed_halves, page_data, shown, units
 
 
 def test_numbers_come_back_as_they_were() -> None:
     values = torch.tensor([0.1, -3e-30, 1e30, 0.0])
     assert numbers(packed(values)) == values.tolist()
+    assert numbers(packed_counts([2, 0, 65_535]), "<u2") == [2, 0, 65_535]
+    assert numbers(packed_counts([2, 65_536]), "<u4") == [2, 65_536]
     assert numbers(packed_halves([1.0, -0.5, 0.25, 0.0]), "<f2") == [1.0, -0.5, 0.25, 0.0]
 
 
 def test_units_say_where_each_token_belongs() -> None:
     made = written(["One", " t", "wo", ".", " Three", " four", "."])
     own = units(made)
-    assert numbers(own["words"]["of"]) == [0, 1, 1, 1, 2, 3, 3] and numbers(own["sentences"]["of"]) == [0] * 4 + [1] * 3
+    assert numbers(own["words"]["of"], "<u2") == [0, 1, 1, 1, 2, 3, 3]
+    assert numbers(own["sentences"]["of"], "<u2") == [0] * 4 + [1] * 3
     chat = units(of_chat())
-    assert numbers(chat["messages"]["of"]) == [3, 0, 0, 3, 1, 3]
+    assert numbers(chat["messages"]["of"], "<u2") == [3, 0, 0, 3, 1, 3]
 
 
 def test_a_text_of_one_word_has_no_units() -> None:
