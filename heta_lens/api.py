@@ -1,6 +1,7 @@
 """The one verb: `attribute`, for a token; and for the tokens of a span, and for a batch of prompts."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, SupportsIndex, TypeAlias
 
 from heta_lens._util.file_reading import brief
@@ -17,6 +18,15 @@ from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.span_and_batch import about, batch_predictions, span_predictions
 from heta_lens.prediction.target import TargetLike
 from heta_lens.span_attribution import SpanAttribution
+
+MISNAMED = {
+    **dict.fromkeys(("end", "span"), "start and stop of attribute_span?"),
+    **dict.fromkeys(("pos", "token_position", "index"), "position=?"),
+    **dict.fromkeys(("contrast", "against", "foil"), "a pair, target=(why_this, rather_than_this)?"),
+    **dict.fromkeys(("prompt", "text", "input_ids", "ids"), "tokens=, the ids that were run?"),
+    **dict.fromkeys(("label", "answer", "target_token", "target_id"), "target=?"),
+}
+"""What people call arguments of these functions, which would otherwise be taken for options of the method."""
 
 MethodLike: TypeAlias = str | Method | Callable[[Prediction], Any]  # a name, a ready method or a plain function
 
@@ -182,6 +192,10 @@ def method_of(method: MethodLike, options: Mapping[str, Any]) -> Method:
         way = "`heta-lens methods` lists them, 'heta' first"
         if method in PRESETS:
             way = f"a preset is given as method=heta_lens.preset({method!r})"
-        raise ValueError(f"method={brief(method)} is not in heta_lens.METHODS{hint(method.lower(), METHODS)}: {way}")
+        meant = f" (did you mean {method.lower()!r}?)" if method.lower() in METHODS else hint(method.lower(), METHODS)
+        raise ValueError(f"method={brief(method)} is not in heta_lens.METHODS{meant}: {way}")
+    for name in options:
+        if name in MISNAMED and name not in {field.name for field in fields(METHODS[method])}:
+            raise TypeError(f"{name}= is not an option of {METHODS[method].name}: did you mean {MISNAMED[name]}")
     check_names(METHODS[method], options)
     return METHODS[method](**options)

@@ -49,6 +49,8 @@ PAIR = (7, 9)
         ({"start": 9, "targets": torch.tensor([5, 6, 7])}, ValueError, ["targets=", "3 entries", "2 positions"]),
         ({"start": 4, "method": "hetta"}, ValueError, ["method='hetta'", "did you mean 'heta'"]),
         ({"start": 4, "method": Heta}, TypeError, ["method=", "'heta'"]),
+        ({"start": 4, "end": 6}, TypeError, ["end= is not an option of heta: did you mean start and stop"]),
+        ({"start": 4, "method": "IG"}, ValueError, ["method='IG'", "did you mean 'ig'"]),
         ({"start": 4, "prob": 3}, TypeError, ["no option 'prob'", "did you mean 'probes'", "window_gate"]),
         ({"start": 4, "probes": 0}, ValueError, ["probes=0", "at least 1"]),
         ({"start": 4, "method": Heta(), "probes": 3}, TypeError, ["probes", "options go with a method's name"]),

@@ -41,6 +41,9 @@ class Head(NamedTuple):
         """As ``L0H1``: head 1 of layer 0."""
         return f"L{self.layer}H{self.head}"
 
+    def __repr__(self) -> str:
+        return f"{self.name} {self.value:.3g}"
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Heads:
@@ -59,7 +62,7 @@ class Heads:
 
     def to_frame(self) -> pd.DataFrame:
         """One row per head."""
-        return pd.DataFrame(self._heads())
+        return pd.DataFrame([{"name": head.name, **head._asdict()} for head in self._heads()])
 
     def plot(self) -> View:
         """A heat map, layer 0 on top, as TransformerLens has it."""
@@ -68,7 +71,7 @@ class Heads:
         return heat(self.title, rows, columns, self.values, self.notes)
 
     def __repr__(self) -> str:
-        return f"{self.title}: most by " + ", ".join(f"{head.name} {head.value:.3g}" for head in self.top(5))
+        return f"{self.title}: most by " + ", ".join(map(repr, self.top(5)))
 
     def _heads(self) -> list[Head]:
         rows = enumerate(self.values.tolist())

@@ -30,6 +30,7 @@ def test_heads_together_are_the_gate(build: Callable[[], Any], flow: Any) -> Non
     layer, head, share = heads.top(1, source=2)[0]
     assert share == float(heads.of(2).values.max()) == float(heads.shares[layer, head, 2])
     assert f"most by L{heads.top(1)[0].layer}H" in repr(heads) and "layer 1" in heads.plot(2).fragment
+    assert repr(heads.top(1)).startswith("[L") and heads.of(2).to_frame()["name"][1] == "L0H1"
     frame = heads.to_frame()
     assert frame["share"].sum() == pytest.approx(1)
     row = frame[(frame["layer"] == 1) & (frame["head"] == 1) & (frame["position"] == 3)]

@@ -32,6 +32,12 @@ MODELS: dict[str, tuple[str, ...]] = {  # the features that are weighed, with fa
     "curvature": ("curvature",),
     "information": ("information",),
 }
+SIMPLER = {
+    "half_scaled": ("β = γ", "keep β = γ"),
+    "curvature": ("the curvature alone", "use variant='hessian_only'"),
+    "information": ("the information alone", "use variant='kl_only'"),
+    "nothing": ("scores of 0", "do not read these scores as effects of masking"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,15 +96,17 @@ def fit_weights(predictions: Sequence[Prediction], method: Heta | None = None, *
 
 
 def _warn_of_doubts(held_out: pd.DataFrame, predictions: int) -> None:
-    """A fit to few predictions, or one that fixed weights beat on what was held out, is no reason to change weights."""
-    fitted, fixed = held_out.loc["fitted", "error"], held_out.loc["half_scaled", "error"]
+    """A fit to few predictions, or one that simpler scores beat on held-out ones, is no reason to change weights."""
+    errors = held_out["error"]
+    best = min(SIMPLER, key=lambda name: errors[name])
     if predictions < FEW:
         few = "1 prediction" if predictions == 1 else f"{predictions} predictions"
         warn(f"fit_weights was given {few}, and weights vary much with so few: use {FEW} or more")
-    if fitted > fixed:
+    if errors["fitted"] > errors[best]:
+        name, instead = SIMPLER[best]
         warn(
-            f"on held-out predictions the fitted weights are off by {fitted:.3g} nats, and β = γ by {fixed:.3g}: "
-            "keep β = γ, or fit to more predictions"
+            f"on held-out predictions the fitted weights are off by {errors['fitted']:.3g} nats, and {name} by "
+            f"{errors[best]:.3g}: {instead}, or fit to more predictions"
         )
 
 

@@ -1,5 +1,6 @@
 """Fitted weights: the nonnegative least squares solution, and its error on what had no part in it."""
 
+import re
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -353,8 +354,18 @@ def test_few_predictions_are_warned_of(asked: list[Prediction], monkeypatch: pyt
         fit_weights(asked, method())
 
 
-def test_weights_that_are_worse_than_equal_ones_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    errors = pd.DataFrame({"error": {"fitted": 0.5, "half_scaled": 0.25}})
+@pytest.mark.parametrize(
+    ("best", "advice"),
+    [
+        ("half_scaled", "β = γ by 0.25: keep β = γ"),
+        ("information", "the information alone by 0.25: use variant='kl_only'"),
+        ("nothing", "scores of 0 by 0.25: do not read these scores as effects of masking"),
+    ],
+)
+def test_weights_that_are_worse_than_something_simpler_are_warned_of(
+    best: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = dict.fromkeys(("half_scaled", "curvature", "information", "nothing"), 0.75) | {"fitted": 0.5, best: 0.25}
     monkeypatch.setattr(heta_lens.methods.heta.fit_weights, "FEW", 0)
-    with pytest.warns(UserWarning, match="off by 0.5 nats, and β = γ by 0.25: keep β = γ"):
-        heta_lens.methods.heta.fit_weights._warn_of_doubts(errors, 3)
+    with pytest.warns(UserWarning, match=f"off by 0.5 nats, and {re.escape(advice)}"):
+        heta_lens.methods.heta.fit_weights._warn_of_doubts(pd.DataFrame({"error": errors}), 3)
