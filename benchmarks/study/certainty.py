@@ -42,6 +42,8 @@ FIGURE = PAGE.with_name("certainty.svg")
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 FAMILY_SIZES: Mapping[str, int] = {"recall": 40, "two hops": 40, "copied": 40}
 WAYS = {"M · S": "C0", "M · I": "C1", "M · (½ S + ½ I)": "C3", "the same, balanced": "C2"}
+LINES = "o-", "s--", "^-.", "D:"  # which tell the ways apart without their colours
+VISIBLE = 0.02  # differences of masses that are worth a word
 BANDS = (0.0, 0.5, 0.9, 0.99, 0.999, 1.0)
 app = typer.Typer(add_completion=False)
 
@@ -121,13 +123,27 @@ def reading(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     for family, prompts in found.items():
         every = [one for prompt in prompts for one in prompt["factors"]]
         certain = [one for one in every if one["p"] > BANDS[-2]]
-        curvature, information, both, _ = np.mean([one["mass"] for one in certain], axis=0)
+        curvature, information, both, balanced = np.mean([one["mass"] for one in certain], axis=0)
         share = np.mean([one["share"] for one in certain])
         sentences.append(
             f"On {family}, where p is above {BANDS[-2]:g}, the curvature is {share:.0%} of the score; it alone has a "
-            f"mass of {curvature:.2f} on the evidence, the information {information:.2f}, the sum {both:.2f}."
+            f"mass of {curvature:.2f} on the evidence, the information {information:.2f}, the sum {both:.2f}, the "
+            f"balanced sum {balanced:.2f}. {gains(every)}"
         )
-    return " ".join(sentences)
+    return "\n".join(f"- {sentence}" for sentence in sentences)
+
+
+def gains(every: Sequence[Mapping[str, Any]]) -> str:
+    """Where the information alone has more mass on the evidence than the sum, or less."""
+    bands: dict[str, list[str]] = {"larger": [], "smaller": []}
+    for low, high in pairwise(BANDS):
+        inside = [one["mass"] for one in every if low < one["p"] <= high]
+        if inside:
+            _, information, both, _ = np.mean(inside, axis=0)
+            if abs(information - both) > VISIBLE:
+                bands["larger" if information > both else "smaller"].append(f"{low:g}–{high:g}")
+    said = [f"{word} than with the sum at p {', '.join(where)}" for word, where in bands.items() if where]
+    return f"With `kl_only`, the mass on the evidence is {' and '.join(said) or 'the same at every p'}."
 
 
 def table(prompts: Sequence[Mapping[str, Any]]) -> tuple[Sequence[str], list[list[str]]]:
@@ -155,9 +171,9 @@ def draw(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
             doubt = np.array([max(1 - one["p"], 1e-9) for one in some])
             above.scatter(doubt, [one["share"] for one in some], s=6, color="C0", alpha=0.4, linewidths=0)
             above.set(title=family, xscale="log", ylim=(-0.03, 1.03))
-            for way, (name, colour) in enumerate(WAYS.items()):
+            for way, ((name, colour), line) in enumerate(zip(WAYS.items(), LINES, strict=True)):
                 masses = np.array([one["mass"][way] for one in some])
-                below.plot(*by_band(doubt, masses), "o-", ms=3, color=colour, label=name)
+                below.plot(*by_band(doubt, masses), line, ms=3, color=colour, label=name)
             below.set(ylim=(0, 1), xlabel="1 - p(target), more certain to the left")
         rows[0, 0].set_ylabel("share of the curvature in the score")
         rows[1, 0].set_ylabel("mass on the evidence")
@@ -191,11 +207,15 @@ multiplied by factors from ¼ to 4, so that the same prompts are predicted with 
 `log p` is flat where p is 1: its gradient and its Hessian both shrink with `1 - p`. S sums absolute values over all
 dimensions of an embedding and is large to begin with; I is a divergence, and stays in the order of nats. So the sum
 is rarely a mixture of the two: uncertain predictions are scored by the curvature, and certain ones by the information,
-as by `kl_only`. Which of the two dominates depends on p, and not on which of them finds the evidence. {reading}
+as by `kl_only`. Which of the two dominates depends on p, and not on which of them finds the evidence:
+
+{reading}
 
 **What to do.** Look at `attribution.diagnostics.share`: it says how much of the score comes from each part. If it is
-near 0 or 1 and both parts are meant to count, give `balance="sum"`, which divides each by its total first (the
-green line). If one part is enough, `variant="kl_only"` needs no HVP. To compare prompts, use the same balance for all.
+near 0 or 1 and both parts are meant to count, give `balance="sum"`, which divides each by its total first (the line
+*balanced*). Then both count at every p, which is not better in itself: it helps where the part that the sum drowns
+finds more of the evidence, and hurts where that finds less ([Results](results.md) has both). If one part is enough,
+`variant="kl_only"` needs no HVP.
 
 In the tables: the mean share, and for each score the mass on the evidence, then Spearman's correlation with the
 effects of patching the values that the last position reads; 95 % intervals over templates."""
