@@ -17,12 +17,14 @@ from benchmarks.rivals.groups import BUDGETS, GROUPS, outcomes_of
 from benchmarks.study.families import FAMILIES
 from benchmarks.study.interventions import MEASURES, REFERENCES
 from heta_lens.evaluation.difference_tests import chance, corrected
+from heta_lens.methods.presets import PRESETS
 
 PAGE = Path(__file__).parents[2] / "docs" / "rivals.md"
 FIGURE = PAGE.with_name("rivals.svg")
 README = PAGE.parents[1] / "README.md"
 MARKS = ("<!-- from docs/rivals.md -->", "<!-- to here -->")
 REFERENCE, RECOMMENDED, LEVEL = "heta", "heta recommended", 0.05
+FAST = PRESETS["fast"].method
 BETTER, WORSE = "▲ ", "▼ "
 AS_PROPOSED = ("quick", "settings", "slow")
 CAUSAL, AREAS = range(2 * len(REFERENCES)), range(2 * len(REFERENCES), len(MEASURES))
@@ -223,11 +225,11 @@ def verdicts(family: str, at: int) -> Mapping[str, str]:
 
 # --------------------------------------------------------------------------------------------------------- the summary
 def summary_table(every: Sequence[Entry]) -> tuple[Sequence[str], list[list[str]]]:
-    """HETA with its defaults and as recommended, the best three others, and random scores."""
+    """HETA with its defaults and as recommended, the best three others, the preset `fast`, and random scores."""
     own = {one.method: one for one in every if one.budget is None and one.families == len(compared())}
     order = sorted(own, key=lambda name: -own[name].quality)
     rivals = [name for name in order if not name.startswith("heta") and name != "random"][:3]
-    shown = [name for name in (REFERENCE, RECOMMENDED, *rivals, "random") if name in own]
+    shown = [name for name in dict.fromkeys((REFERENCE, RECOMMENDED, *rivals, FAST, "random")) if name in own]
     columns = ["method", "quality", "better / worse than `heta`", "first is evidence", "forwards"]
     return columns, [[f"`{name}`", *summary_cells(own[name])] for name in shown]
 

@@ -90,7 +90,7 @@ def test_the_page_is_written_from_what_was_measured(measured: Path) -> None:
     page.write()
     text, readme = ((measured / name).read_text(encoding="utf-8") for name in ("rivals.md", "README.md"))
     assert "## Contest" in text and "6 prompts of" in text and "nan" not in text
-    assert "number " in text and " of 3 methods as they are proposed" in text
+    assert "number " in text and " of 3 rows (methods as they are proposed" in text
     assert readme.startswith("before") and readme.rstrip().endswith("after") and "old" not in readme
     assert readme.count("\n| `") == 3 and (measured / "rivals.svg").exists()
     rows: dict[str, Any] = {one.method: one for one in page.entries() if one.budget is None}
