@@ -20,11 +20,18 @@ import heta_lens
 from heta_lens import causal, plots
 from heta_lens._util.html_view import View
 from heta_lens.data import recall
+from heta_lens.data.suites import suite
+from heta_lens.evaluation import Entry, evaluate, write_report
 
 FOLDER = Path(__file__).with_name("gallery")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-device-scale-factor=1.5")
 METHODS = ("leave_one_out", "attn_lrp")  # beside HETA
+COMPARED, METRIC, STORIES = (
+    ("heta", *METHODS, "integrated_gradients", "attention_rollout", "random"),
+    "evidence_mass",
+    20,
+)
 DARK = "--blink-settings=preferredColorScheme=0"
 
 
@@ -77,8 +84,19 @@ def terminal(path: Path) -> None:
     console.save_svg(str(path), title="heta-lens attribute")
 
 
+def forest(path: Path) -> None:
+    """The figure of a small evaluation's report."""
+    with TemporaryDirectory() as temporary:
+        model, prompts, folder = heta_lens.load_demo_model(), suite("recall", limit=STORIES), Path(temporary)
+        evaluate(model, prompts, [Entry.read(label) for label in COMPARED], [METRIC], folder, facts={"suite": "recall"})
+        write_report(folder)
+        (drawn,) = (folder / "figures").glob(f"*{METRIC}.svg")
+        shutil.copyfile(drawn, path)
+
+
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
+    forest(FOLDER / "forest.svg")
     for name, picture in pictures():
         if isinstance(picture, View):
             picture.save(FOLDER / name)

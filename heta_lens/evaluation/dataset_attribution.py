@@ -1,6 +1,6 @@
 """The scores of many prompts by several methods, kept in a folder as they are computed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -9,8 +9,8 @@ from typing import Any
 from heta_lens.data.prompt_sources import Source, prompts
 from heta_lens.evaluation.engines.workers import Workers
 from heta_lens.evaluation.kept_scores import SCORES, KeptScores, load_scores
-from heta_lens.evaluation.method_with_options import Entry
 from heta_lens.evaluation.prompt_drawing import drawn
+from heta_lens.evaluation.prompt_evaluation import Methods, explainers
 from heta_lens.evaluation.runner import HERE, evaluate
 from heta_lens.evaluation.shards import Shard
 
@@ -18,7 +18,7 @@ from heta_lens.evaluation.shards import Shard
 def attribute_dataset(
     model: Any,
     source: Source,
-    methods: str | Sequence[str] = "heta",
+    methods: Methods = "heta",
     *,
     out: str | PathLike[str],
     fields: Mapping[str, str] | None = None,
@@ -42,7 +42,7 @@ def attribute_dataset(
         model: a TransformerLens model, the name of one, a folder, or a function that loads it. Of several workers
             each loads its own, so that they cannot be given a model.
         source: a suite, a file, ``hf:NAME`` or prompts; see `data.prompts`.
-        methods: their names, with options as in ``"lime samples=200"``.
+        methods: their names, with options as in ``"lime samples=200"``; ready ones; or functions of yours.
         out: the folder where scores are kept; it is made if it does not exist.
         fields: which column is which field, as in ``{"text": "question"}``.
         split: which split of a suite or data set.
@@ -59,7 +59,7 @@ def attribute_dataset(
         scores = heta_lens.attribute_dataset(model, "prompts.csv", ["heta", "leave_one_out"], out="scores")
         scores["prompts-0", "heta"].plot()
     """
-    entries = [Entry.read(method) for method in ([methods] if isinstance(methods, str) else methods)]
+    entries = explainers(methods)
     draw = partial(prompts, source, fields=fields, split=split, limit=limit, seed=seed, **options)
     instances, model = drawn(source, model, workers, draw)
     folder = Path(out).expanduser()

@@ -7,7 +7,8 @@ from typing import Any
 
 from heta_lens._util.file_reading import brief
 from heta_lens._util.option_text import keywords
-from heta_lens._util.options import check_at_least, check_choice, check_names
+from heta_lens._util.options import check_at_least, check_choice, check_names, chosen
+from heta_lens._util.plain_json import plain
 from heta_lens.api import METHODS, Method, method_of
 from heta_lens.data.instance import SPANS, Instance
 from heta_lens.methods.budget import within_budget
@@ -69,6 +70,31 @@ class Entry:
                     raise ValueError(f"{name}={value}, and no {value[1:]} is known of this prompt")
         method = method_of(self.method, options)
         return method if self.budget is None else within_budget(method, prediction, self.budget)
+
+
+@dataclass(frozen=True)
+class ReadyMethod:
+    """A method with its options, or a function of yours, as it is evaluated."""
+
+    method: Method
+
+    @property
+    def label(self) -> str:
+        """Its name and the options that are not the default, as on the command line."""
+        return " ".join([self.method.name, *(f"{name}={value}" for name, value in chosen(self.method).items())])
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """Where it is from, and its options, as ``run.json`` keeps them."""
+        kind, name = type(self.method), self.method.name
+        known = name in METHODS and METHODS[name] is kind
+        return {
+            "method": name if known else f"{kind.__module__}.{name}",
+            "options": {option: plain(value) for option, value in chosen(self.method).items()},
+        }
+
+    def ready(self, instance: Instance, prediction: Prediction) -> Method:  # noqa: ARG002
+        return self.method
 
 
 def _names_spans(value: Any) -> bool:

@@ -40,7 +40,7 @@ def metric_values(
     for evaluator, names in _by_evaluator(case, metrics, others or {}, results).items():
         try:
             values = evaluator(case)
-            results |= {name: _plain_value(values[name] if isinstance(values, Mapping) else values) for name in names}
+            results |= {name: _plain_value(_own(name, values)) for name in names}
         except Exception as error:
             results |= dict.fromkeys(names, description(error))
             errors |= dict.fromkeys(names, raised_at(error))
@@ -65,6 +65,15 @@ def _by_evaluator(
         else:
             names.setdefault(METRICS[name].evaluate if name in METRICS else others[name], []).append(name)
     return names
+
+
+def _own(name: str, values: Any) -> Any:
+    """A metric's own value of those that its evaluator returned; if there is only one, whatever it is called there."""
+    if not isinstance(values, Mapping):
+        return values
+    if name not in values and len(values) != 1:
+        raise ValueError(f"it returned {', '.join(values) or 'nothing'}, and has to return a number for {name!r}")
+    return values.get(name, next(iter(values.values())))
 
 
 def _plain_value(value: Any) -> Any:

@@ -7,10 +7,11 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from heta_lens._util.versions import versions
+from heta_lens.api import MethodLike, method_of
 from heta_lens.data.instance import Instance
 from heta_lens.evaluation.failure_descriptions import description, raised_at
 from heta_lens.evaluation.given_scores import GivenMethod
-from heta_lens.evaluation.method_with_options import Entry
+from heta_lens.evaluation.method_with_options import Entry, ReadyMethod
 from heta_lens.evaluation.metric_values import metric_values, record_of
 from heta_lens.evaluation.run_records import Record
 from heta_lens.evaluation.score_rows import ScoreRow, row_of
@@ -26,8 +27,22 @@ from heta_lens.prediction.prediction import Prediction
 
 Prepared = TypeVar("Prepared")
 Ready: TypeAlias = Callable[[Instance, Prediction], Explain]
-Explainer: TypeAlias = Entry | GivenMethod
+Explainer: TypeAlias = Entry | ReadyMethod | GivenMethod
+Methods: TypeAlias = MethodLike | Explainer | Sequence[MethodLike | Explainer]
 Pending: TypeAlias = Mapping[str, Sequence[str]]  # metrics still to be computed, by the labels of methods
+
+
+def explainers(methods: Methods) -> list[Explainer]:
+    """Methods as they are evaluated: names with their options, ready ones, or functions ``(prediction) -> scores``."""
+    if isinstance(methods, Sequence) and not isinstance(methods, str):
+        return [*map(_explainer, methods)]
+    return [_explainer(methods)]
+
+
+def _explainer(method: MethodLike | Explainer) -> Explainer:
+    if isinstance(method, str):
+        return Entry.read(method)
+    return method if isinstance(method, Explainer) else ReadyMethod(method_of(method, {}))
 
 
 class Task(NamedTuple):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from heta_lens._util.progress_lines import ProgressLines
 from heta_lens.data.instance import OTHERS, Instance
 from heta_lens.data.instance import record_of as as_json
 from heta_lens.evaluation.engines.workers import Workers, working
-from heta_lens.evaluation.prompt_evaluation import Explainer, Task
+from heta_lens.evaluation.prompt_evaluation import Explainer, Methods, Task, explainers
 from heta_lens.evaluation.resumable_run_folder import RunFolder, opened
 from heta_lens.evaluation.shards import Shard
 from heta_lens.metrics import METRICS
@@ -28,9 +29,9 @@ HERE = Workers()
 def evaluate(
     model: Any,
     instances: Sequence[Instance],
-    entries: Sequence[Explainer],
-    metrics: Sequence[str],
-    folder: Path,
+    methods: Methods,
+    metrics: str | Sequence[str],
+    folder: str | PathLike[str],
     *,
     facts: Mapping[str, Any] | None = None,
     progress: bool = True,
@@ -48,7 +49,8 @@ def evaluate(
         model: which predictions are explained: a model, its name, a folder, or a function that loads it. Of several
             workers each loads its own, so that they cannot be given a model.
         instances: the prompts.
-        entries: the methods.
+        methods: their names with options, as ``"lime samples=200"``; ready ones, as ``Heta(probes=20)``; or functions
+            ``(prediction) -> scores``.
         metrics: the names of the metrics; without any, only the scores are kept.
         folder: where the results are kept.
         facts: what else to keep about this evaluation, such as the names of the suite and of the model.
@@ -57,6 +59,7 @@ def evaluate(
         workers: how many share the work, and where; by default it is done here.
         shard: do only the prompts of this shard, into a folder of its own inside ``folder``. `merge` joins them.
     """
+    entries, metrics, folder = explainers(methods), [metrics] if isinstance(metrics, str) else metrics, Path(folder)
     check_request(instances, entries, metrics)
     request = {**(facts or {}), **_request(instances, entries, metrics)}
     named = {entry.label: entry for entry in entries}

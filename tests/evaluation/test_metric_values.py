@@ -35,6 +35,13 @@ def test_scores_that_say_little_are_doubted() -> None:
     assert doubts == [[], ["soft_nc", "dsa"], ["soft_nc", "dsa", "morf"]]
 
 
+def test_a_metric_of_one_value_may_call_it_as_it_likes() -> None:
+    case = case_of(suite("recall", limit=1, facts=2)[0])
+    assert figures(case, ["mine"], {"mine": lambda _: {"short": 2.0}})[0] == {"mine": 2.0}
+    _, reasons = figures(case, ["mine"], {"mine": lambda _: {"a": 1.0, "b": 2.0}})
+    assert "it returned a, b, and has to return a number for 'mine'" in reasons["mine"]
+
+
 def test_figures_and_folders_that_cannot_be_are_refused(tmp_path: Path) -> None:
     case = case_of(suite("recall", limit=1)[0])
     with pytest.raises(ValueError, match=r"metric='dsaa' is not one of .*did you mean 'dsa'"):

@@ -15,14 +15,15 @@ import pytest
 import torch
 
 import heta_lens
-from helpers.evaluating import FEW, evaluated, run
+from helpers.evaluating import FEW, demo, evaluated, run
 from heta_lens._util.versions import versions
 from heta_lens.data.instance import Instance, write_jsonl
 from heta_lens.data.suites import suite
-from heta_lens.evaluation import write_report
+from heta_lens.evaluation import evaluate, write_report
 from heta_lens.evaluation.report.summary_tables import summary
-from heta_lens.evaluation.run_records import RECORDS, read_records
+from heta_lens.evaluation.run_records import RECORDS, read_records, read_run
 from heta_lens.methods.base import Scores
+from heta_lens.prediction.prediction import Prediction
 
 QUICK = ["leave_one_out", "input_x_gradient", "random"]
 
@@ -56,6 +57,25 @@ def test_scores_that_tell_nothing_are_doubtful(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(heta_lens.METHODS["random"], "explain", lambda _, asked, work: Scores(torch.ones(len(asked))))  # noqa: ARG005
     (record,) = evaluated(tmp_path, suite("recall", limit=1), "random", metrics=["morf", "dsa"]).values()
     assert list(record.degenerate) == ["morf", "dsa"]
+
+
+def length(prediction: Prediction) -> torch.Tensor:
+    return prediction.embeddings.norm(dim=-1)
+
+
+def test_methods_are_named_ready_or_functions_and_resume(tmp_path: Path) -> None:
+    model, prompts = demo(), suite("recall", limit=2, facts=2)
+    methods = ["random", heta_lens.METHODS["lime"](samples=9), length]
+    for _ in range(2):
+        evaluate(model, prompts, methods, "evidence_mass", str(tmp_path), progress=False)
+    records = read_records(tmp_path)
+    assert sorted(record.method for record in records) == sorted(["random", "lime samples=9", "length"] * 2)
+    assert all(record.values["evidence_mass"] is not None for record in records)
+    run = read_run(tmp_path)
+    assert run["methods"]["lime samples=9"] == {"method": "lime", "options": {"samples": 9}}
+    assert run["methods"]["length"]["method"].endswith("test_runner.length")
+    evaluate(model, prompts, length, "evidence_mass", tmp_path / "alone", progress=False)
+    assert {record.method for record in read_records(tmp_path / "alone")} == {"length"}
 
 
 def test_an_answer_that_is_not_known_is_what_the_model_says(tmp_path: Path) -> None:

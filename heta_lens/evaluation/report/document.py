@@ -2,10 +2,10 @@
 
 import csv
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import pandas as pd
 
@@ -47,13 +47,28 @@ class Table:
         return cls([*frame.columns], frame.to_numpy().tolist())
 
 
+class Drawn(NamedTuple):
+    """A figure, for a page and for a paper."""
+
+    svg: str
+    pdf: bytes
+
+
 @dataclass(frozen=True)
 class Figure:
-    """An SVG, also kept in ``path``, and a description of it for those who cannot see it."""
+    """A figure, kept in files of this ``name``, and a description of it for those who cannot see it."""
 
-    path: str
-    svg: str
+    name: str
+    drawn: Drawn
     shows: str
+
+    @property
+    def path(self) -> str:
+        return f"figures/{self.name}.svg"
+
+    @property
+    def files(self) -> Mapping[str, str | bytes]:
+        return {self.path: self.drawn.svg, f"figures/{self.name}.pdf": self.drawn.pdf}
 
 
 Block: TypeAlias = Heading | Paragraph | Notes | Table | Figure

@@ -1,27 +1,29 @@
-"""Figures of a summary, as SVG: the value of every method with its interval, and against its cost."""
+"""Figures of a summary, as SVG and PDF: the value of every method with its interval, and against its cost."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from io import StringIO
+from io import BytesIO, StringIO
 from math import ceil, isfinite, isnan
 from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 from matplotlib.transforms import Bbox, BboxBase
 
-from heta_lens.evaluation.report.document import INK, PAPER, QUIET
+from heta_lens.evaluation.report.document import INK, PAPER, QUIET, Drawn
 from heta_lens.evaluation.report.metric_description import Measure
 from heta_lens.evaluation.report.metric_results import Cell
 from heta_lens.evaluation.report.summary_tables import Summary
 
 LOOKS: dict[Any, Any] = {
     "svg.hashsalt": "heta_lens",
-    "svg.fonttype": "none",
+    "svg.fonttype": "none",  # small, for pages
+    "pdf.fonttype": 42,  # embedded, for papers
     "figure.dpi": 72,  # an SVG is measured in points
     "font.size": 9,
     "text.color": INK,
@@ -36,6 +38,7 @@ LOOKS: dict[Any, Any] = {
     "text.parse_math": False,
 }
 NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
+NO_DATE = {"CreationDate": None, "Creator": None, "Producer": None}
 BLUE, ORANGE = "#2f7fd0", "#d9702b"
 WIDTH, ROW = 5.6, 0.24  # inches
 LETTER, LINE = 4.9, 10.0  # points, of a small letter and of a line
@@ -63,14 +66,14 @@ WORSE = Mark("v", ORANGE, True, "worse")
 NOT_SIGNIFICANT = Mark("o", QUIET, False, "not significant")
 
 
-def dots(summary: Summary, metric: Measure) -> str:
+def dots(summary: Summary, metric: Measure) -> Drawn:
     """Every method's value with its interval, the best on top."""
-    return svg(lambda: _dots(summary, metric))
+    return drawn(lambda: _dots(summary, metric))
 
 
-def costs(summary: Summary, metric: Measure) -> str:
+def costs(summary: Summary, metric: Measure) -> Drawn:
     """Every method's value against its seconds per prompt."""
-    return svg(lambda: _costs(summary, metric))
+    return drawn(lambda: _costs(summary, metric))
 
 
 def mark(summary: Summary, metric: Measure, method: str) -> Mark:
@@ -79,11 +82,12 @@ def mark(summary: Summary, metric: Measure, method: str) -> Mark:
     return {1: BETTER, -1: WORSE, 0: NOT_SIGNIFICANT}[summary.verdict(metric, method)]
 
 
-def svg(draw: Callable[[], Figure]) -> str:
+def drawn(draw: Callable[[], Figure]) -> Drawn:
     with matplotlib.rc_context(LOOKS):
-        figure, written = draw(), StringIO()
-        FigureCanvasSVG(figure).print_svg(written, metadata=NO_METADATA)
-    return written.getvalue()
+        figure, svg, pdf = draw(), StringIO(), BytesIO()
+        FigureCanvasSVG(figure).print_svg(svg, metadata=NO_METADATA)
+        FigureCanvasPdf(figure).print_pdf(pdf, metadata=NO_DATE)
+    return Drawn(svg.getvalue(), pdf.getvalue())
 
 
 def _dots(summary: Summary, metric: Measure) -> Figure:

@@ -46,10 +46,10 @@ def write_summary(results: Summary, folder: Path, against: str | None = None) ->
 
     shown = _against(results, against)
     drawn = {
-        name: Figure(f"figures/{_file_name(number, name)}.svg", dots(results, metric), _shows(metric))
+        name: Figure(_file_name(number, name), dots(results, metric), _shows(metric))
         for number, (name, metric) in enumerate(results.metrics.items(), 1)
     }
-    cost = Figure("figures/costs.svg", costs(results, shown), f"{shown.title} against seconds per prompt")
+    cost = Figure("costs", costs(results, shown), f"{shown.title} against seconds per prompt")
     blocks = list(_document(results, drawn))
     texts = {
         "report.md": markdown([*blocks, Paragraph("Costs are in costs.csv and at the end of report.html.")]),
@@ -57,10 +57,10 @@ def write_summary(results: Summary, folder: Path, against: str | None = None) ->
         "results.csv": sheet(pd.DataFrame(map(_written, result_rows(results)), dtype=object)),
         "missing.csv": sheet(missing_reasons(results)),
         "costs.csv": sheet(cost_table(results)),
-        **{figure.path: figure.svg for figure in [*drawn.values(), cost]},
     }
+    figures = {path: data for figure in [*drawn.values(), cost] for path, data in figure.files.items()}
     (folder / "figures").mkdir(exist_ok=True)
-    return [write_atomically(folder / name, text) for name, text in texts.items()]
+    return [write_atomically(folder / name, data) for name, data in {**texts, **figures}.items()]
 
 
 def _against(results: Summary, name: str | None) -> Measure:

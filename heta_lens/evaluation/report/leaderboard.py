@@ -159,16 +159,15 @@ def write_leaderboard(board: Leaderboard, folder: Path) -> list[Path]:
     check_extra("matplotlib", "a leaderboard, which has a figure,")
     from heta_lens.evaluation.report.leaderboard_figure import ranks_by_cost
 
-    drawn = Figure("figures/leaderboard.svg", ranks_by_cost(board.rows), "Mean rank of every method against its cost")
+    drawn = Figure("leaderboard", ranks_by_cost(board.rows), "Mean rank of every method against its cost")
     blocks = [*_document(board, drawn)]
     texts = {
         "leaderboard.md": markdown(blocks),
         "leaderboard.html": page("Leaderboard", blocks),
         "leaderboard.csv": sheet(pd.DataFrame(map(_written, board.cells), dtype=object)),
-        drawn.path: drawn.svg,
     }
     (folder / "figures").mkdir(parents=True, exist_ok=True)
-    return [write_atomically(folder / name, text) for name, text in texts.items()]
+    return [write_atomically(folder / name, data) for name, data in {**texts, **drawn.files}.items()]
 
 
 def _written(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,14 +6,14 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from heta_lens.evaluation.report.document import QUIET
-from heta_lens.evaluation.report.figures import BLUE, PAPER, WIDTH, name_points, svg
+from heta_lens.evaluation.report.document import QUIET, Drawn
+from heta_lens.evaluation.report.figures import BLUE, PAPER, WIDTH, drawn, name_points
 
 FREE = 0.5  # where methods stand that run nothing
 
 
-def ranks_by_cost(rows: Sequence[Mapping[str, Any]]) -> str:
-    return svg(lambda: _drawn([row for row in rows if not (isnan(row["rank"]) or isnan(row["worth"]))]))
+def ranks_by_cost(rows: Sequence[Mapping[str, Any]]) -> Drawn:
+    return drawn(lambda: _drawn([row for row in rows if not (isnan(row["rank"]) or isnan(row["worth"]))]))
 
 
 def frontier(points: Sequence[tuple[float, float]]) -> list[int]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from helpers.report_folder import bytes_of, folder_of, records
 from heta_lens.evaluation.report.folder_report import write_report
 
-TIMED = {"costs.csv", "report.html", "figures/costs.svg"}
+TIMED = {"costs.csv", "report.html", "figures/costs.svg", "figures/costs.pdf"}
 
 
 def test_times_are_apart(tmp_path: Path, written: Path) -> None:

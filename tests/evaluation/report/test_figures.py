@@ -25,12 +25,14 @@ def test_marks_tell_better_from_worse_and_from_chance(found: Summary) -> None:
 
 
 def test_figures_show_every_method(written: Path) -> None:
-    shown = {path.name: texts(ElementTree.parse(path).getroot()) for path in (written / "figures").iterdir()}
+    shown = {path.name: texts(ElementTree.parse(path).getroot()) for path in (written / "figures").glob("*.svg")}
     assert sorted(shown) == [*(f"0{at}-{name}.svg" for at, name in enumerate(METRICS, 1)), "costs.svg"]
     for name, text in shown.items():
         assert all(method in text for method in METHODS) or name == "costs.svg"
     assert "no value" in shown["01-dsa.svg"] and "← -∞" in shown["04-soft_nc.svg"]
     assert "Sentence share (more is better)" in shown["costs.svg"] and "broken" not in shown["costs.svg"]
+    pages = [path.with_suffix(".pdf") for path in (written / "figures").glob("*.svg")]
+    assert all(b"FontFile" in path.read_bytes() for path in pages)  # fonts are embedded, for papers
     page = (written / "report.html").read_text()
     assert "Not in the figure, without a finite value or a time: broken." in page
 

@@ -78,7 +78,7 @@ def test_a_chance_difference_among_many_is_not_called_one(tmp_path: Path) -> Non
 
 def test_tables_page_and_figure_are_written(board: Leaderboard, tmp_path: Path) -> None:
     files = write_leaderboard(board, tmp_path / "out")
-    assert [path.name for path in files] == ["leaderboard.md", "leaderboard.html", "leaderboard.csv", "leaderboard.svg"]
+    assert [path.name for path in files] == [f"leaderboard.{kind}" for kind in ("md", "html", "csv", "svg", "pdf")]
     text = files[0].read_text()
     assert "| better | 0.00 | 4 | 4 | 0 | 0 | 26 | 0.2 |" in text
     assert "| heta |" in text and "the reference" in text and "all 8 comparisons" in text

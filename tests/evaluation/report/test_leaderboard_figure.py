@@ -19,6 +19,7 @@ def test_methods_without_a_cost_or_rank_are_left_out_and_names_are_drawn() -> No
         {"method": "unknown", "rank": float("nan"), "worth": 3.0},
     ]
     drawn = ranks_by_cost(rows)
-    assert "cheap &amp; good" in drawn and "dear" in drawn and "unknown" not in drawn
-    assert ranks_by_cost([]).startswith("<?xml")
+    assert "cheap &amp; good" in drawn.svg and "dear" in drawn.svg and "unknown" not in drawn.svg
+    assert drawn.pdf.startswith(b"%PDF") and b"FontFile" in drawn.pdf  # its fonts are embedded
+    assert ranks_by_cost([]).svg.startswith("<?xml")
     assert drawn == ranks_by_cost(rows)
