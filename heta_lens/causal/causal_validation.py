@@ -67,10 +67,16 @@ class Validation:
         return "\n".join([self.title, *self._summary])
 
     @property
+    def _intervention(self) -> str:
+        """How tokens were patched."""
+        layer = self.options.get("layer")
+        return f"how={self.options['how']!r}" + (f", layer={layer}" if layer is not None else "")
+
+    @property
     def _summary(self) -> list[str]:
         k, top = (min(self.options[name], len(self.positions)) for name in ("k", "top"))
         return [
-            str(self.agreement),
+            f"{self.agreement} (by {self._intervention})",
             f"patching the {k} highest lowers {self.options['scale']} by {self.joint:.3g}; patching one of them, by "
             f"{self.mean_single:.3g} on average",
             f"{self.misattribution:.0%} of the {top} highest have an effect below {self.options['least']:g}",

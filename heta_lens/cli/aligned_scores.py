@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from heta_lens.cli.errors_and_messages import say, show
+from heta_lens.cli.errors_and_messages import note, say, show
 from heta_lens.cli.prompt_running import Explained
 from heta_lens.cli.text_table import TextTable, text_table
 
@@ -21,9 +21,12 @@ def show_comparison(results: Mapping[str, Explained], top: int) -> None:
 
     for label, result in results.items():
         say(f"{label}: {question(result.summed)}")
+        for remark in result.summed.notes[-2 if result.summed.diagnostics.note else -1 :]:
+            note(f"  {remark}")
     show(Text("\nscores, and their ranks in brackets", style="bold"))
     show(highest_table(results, top))
-    show(Text("\nrank correlation of all tokens' scores", style="bold"))
+    what = "sizes of scores, since not all have signs" if _of_sizes(results) else "scores"
+    show(Text(f"\nrank correlation of all tokens' {what}", style="bold"))
     show(correlation_table(results))
 
 
@@ -48,11 +51,18 @@ def highest_table(results: Mapping[str, Explained], top: int) -> TextTable:
 
 
 def correlations(results: Mapping[str, Explained]) -> dict[tuple[str, str], float]:
-    """Spearman's, of all tokens' scores; NaN where the scores of one are all equal."""
+    """Spearman's, of all tokens' scores, or of their sizes; NaN where the scores of one are all equal."""
     from heta_lens.diagnostics import rank_correlation
 
     scores = {label: result.summed.scores.double() for label, result in results.items()}
+    if _of_sizes(results):
+        scores = {label: own.abs() for label, own in scores.items()}
     return {(one, other): rank_correlation(scores[one], scores[other]) for one, other in combinations(scores, 2)}
+
+
+def _of_sizes(results: Mapping[str, Explained]) -> bool:
+    """Whether only some scores have a sign, so that only sizes can be compared."""
+    return len({result.summed.signed for result in results.values()}) > 1
 
 
 def correlation_table(results: Mapping[str, Explained]) -> TextTable:

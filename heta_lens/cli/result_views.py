@@ -71,7 +71,8 @@ def _views(explained: Explained, by: str, top: int, marked: Collection[int]) -> 
     from heta_lens import SpanAttribution, plots
 
     if by != "token":
-        return [Text(explained.title, style="bold"), group_table(explained, by, top)]
+        title, notes = Text(explained.title, style="bold"), Text("\n".join(explained.notes), style="dim")
+        return [title, notes, Text(), group_table(explained, by, top)]
     main = plots.terminal(explained, marked=marked, top=top)
     targets = [Text(), target_table(explained)] if isinstance(explained, SpanAttribution) else []
     return [main, *targets]

@@ -16,6 +16,7 @@ from heta_lens.plots.shares import percent
 WIDTH = 30  # of the bars
 SIGNED = "have either sign: above 0 speaks for the target"
 UNSIGNED = "≥ 0: how much it matters, no direction"
+FOR_CONTRASTS = "; leave_one_out with effect='log_prob', or attn_lrp, says which token speaks for which of the two"
 SHOWN = 3  # other spellings of the target, and members of a set, that are named
 
 
@@ -60,7 +61,7 @@ def notes(attribution: Attribution) -> list[str]:
         _unfinished(attribution),
         _most_against(attribution),
         known.note or "",
-        f"scores {sign}",
+        f"scores {sign}" + (FOR_CONTRASTS if isinstance(attribution.target, tuple) and not attribution.signed else ""),
     ]
     return [note for note in possible if note]
 

@@ -1,7 +1,7 @@
 """An attribution's tokens as coloured text for a slide or a paper, with the scale of the colours."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -55,13 +55,22 @@ class Coloured:
     positions: tuple[int, ...]
     written: tuple[str, ...]
     left_out: int
+    marked: frozenset[int] = frozenset()
+    more: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, attribution: Attribution | SpanAttribution) -> "Coloured":
+    def of(cls, attribution: Attribution | SpanAttribution, marked: Collection[int] = (), note: str = "") -> "Coloured":
         scored = attribution.summed
         written = attribution.tokens[attribution.start :] if isinstance(attribution, SpanAttribution) else ()
         positions, left_out = tuple(scored.positions.tolist()), scored.diagnostics.left_out or 0
-        return cls(attribution.title, scored.tokens, scored.scores, positions, tuple(written), left_out)
+        more = tuple(filter(None, [scored.diagnostics.note, note]))
+        own = attribution.title, scored.tokens, scored.scores, positions, tuple(written), left_out
+        return cls(*own, frozenset(marked), more)
+
+    @property
+    def evidence(self) -> set[int]:
+        """The rows of the marked positions."""
+        return {row for row, position in enumerate(self.positions) if position in self.marked}
 
     @property
     def notes(self) -> list[str]:
@@ -73,23 +82,25 @@ class Coloured:
             clipped: abs(beyond) > end,
             f"{self.left_out} tokens left out": self.left_out > 0,
             "framed: the answer that is explained": bool(self.written),
+            "underlined: evidence": bool(self.evidence),
         }
-        return [note for note, holds in possible.items() if holds]
+        return [*(note for note, holds in possible.items() if holds), *self.more]
 
     def share(self, score: float) -> str:
         """How much of all scores, sign aside, that is."""
         return f"{percent_of(self.scores, score)} of the score"
 
 
-def token_figure(attribution: Attribution | SpanAttribution) -> Figure:
+def token_figure(attribution: Attribution | SpanAttribution, *, marked: Collection[int] = (), note: str = "") -> Figure:
     """The question, the text with every token coloured by its score, and the scale of the colours; for matplotlib.
 
-    A span is coloured by all of its targets together, and its own tokens follow in a frame. Words of a script that is
-    read from right to left stand in that order. ``figure_files.exports_of`` makes files of it in which letters are as
-    wide as measured here; for ``figure.savefig``, matplotlib's ``text.hinting`` must be "none" for that.
+    ``marked`` positions are underlined, as evidence, and ``note`` may say why. A span is coloured by all of its targets
+    together, and its own tokens follow in a frame. Words of a script that is read from right to left stand in that
+    order. ``figure_files.exports_of`` makes files of it in which letters are as wide as measured here; for
+    ``figure.savefig``, matplotlib's ``text.hinting`` must be "none" for that.
     """
     check_extra("matplotlib", NEEDED_BY)
-    shown = Coloured.of(attribution)
+    shown = Coloured.of(attribution, marked, note)
     tokens, notes = [*shown.tokens, *shown.written], [drawable(note) for note in shown.notes]
     with looks(map(drawable, [shown.title, *tokens, *notes])):
         pieces = in_reading_order([*laid_out(tokens, WIDTH, _measure(SIZE))])
@@ -101,6 +112,7 @@ def token_figure(attribution: Attribution | SpanAttribution) -> Figure:
         _title(axes, shown.title)
         _tokens(axes, pieces, [*tints(shown.scores), *[WHITE] * len(shown.written)])
         _frames(axes, [piece for piece in pieces if piece.token >= len(shown.tokens)])
+        _underline(axes, [piece for piece in pieces if piece.token in shown.evidence])
         _scale(figure, shown, (TITLE + text) / height, height)
         for row, note in enumerate(notes):
             axes.text(0, height - NOTE * (len(notes) - row - 0.7), note, color=QUIET, size=8)
@@ -204,6 +216,12 @@ def _frames(axes: Axes, pieces: Sequence[Piece]) -> None:
         left, right = min(piece.left for piece in own), max(piece.left + piece.width for piece in own)
         corner, height = (left, _line(row) - ABOVE), ABOVE + BELOW
         axes.add_patch(rectangle(corner, right - left, height, fill=False, edgecolor=INK, linewidth=0.8))
+
+
+def _underline(axes: Axes, pieces: Sequence[Piece]) -> None:
+    for piece in pieces:
+        line, left = _line(piece.row) + 2, piece.left + piece.width * (len(piece.text) > len(piece.text.lstrip())) / 8
+        axes.plot([left, piece.left + piece.width], [line, line], color=INK, linewidth=1.2, solid_capstyle="butt")
 
 
 def _line(row: int) -> float:

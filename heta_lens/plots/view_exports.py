@@ -1,7 +1,7 @@
 """What a view of an attribution can be saved as beside a page: a figure, LaTeX, or its numbers."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from heta_lens._util.plain_json import plain
@@ -12,11 +12,20 @@ from heta_lens.plots.token_figure import token_figure
 from heta_lens.span_attribution import SpanAttribution
 
 
-def exports(attribution: Attribution | SpanAttribution) -> dict[str, Callable[[], str | bytes]]:
+def exports(
+    attribution: Attribution | SpanAttribution, marked: Collection[int] = (), note: str = ""
+) -> dict[str, Callable[[], str | bytes]]:
     """What makes each kind of file, by its suffix."""
     return {
-        **exports_of(lambda: token_figure(attribution)),
+        **exports_of(lambda: token_figure(attribution, marked=marked, note=note)),
         ".tex": lambda: latex(attribution),
+        **numbers(attribution),
+    }
+
+
+def numbers(attribution: Attribution | SpanAttribution) -> dict[str, Callable[[], str | bytes]]:
+    """What makes the files that are no pictures."""
+    return {
         ".csv": lambda: attribution.to_frame().to_csv(index=False),
         ".json": lambda: as_json(attribution),
     }

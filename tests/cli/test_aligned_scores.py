@@ -21,9 +21,15 @@ def of(*scores: float, n: int = 4) -> Attribution:
 
 def test_a_row_is_a_token_among_the_highest_of_any() -> None:
     table = highest_table({"a": of(4.0, 3.0, 2.0, 1.0), "b": of(1.0, 2.0, 3.0, 4.0)}, top=1)
-    position, token, first, second = ([*column.cells] for column in table.columns)
+    position, token, first, second = zip(*table.rows, strict=True)
     assert [*map(str, position)] == ["0", "3"] and len(token) == 2
     assert [*map(str, first)] == ["4 (1)", "1 (4)"] and [*map(str, second)] == ["1 (4)", "4 (1)"]
+
+
+def test_sizes_are_compared_where_only_some_scores_have_a_sign() -> None:
+    sizes, both = of(4.0, 3.0, 2.0, 0.0), replace(of(4.0, -3.0, 2.0, 0.0), signed=True)
+    assert correlations({"a": sizes, "b": both})["a", "b"] == pytest.approx(1.0)
+    assert correlations({"a": replace(sizes, signed=True), "b": both})["a", "b"] < 0.5
 
 
 def test_correlations_are_spearmans() -> None:

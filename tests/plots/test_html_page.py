@@ -56,6 +56,8 @@ def test_a_page_of_a_chat_has_a_bar_for_each_message(attribution: Attribution) -
 
 def test_messages_colours_by_message() -> None:
     assert data(plots.messages(of_chat()))["by"] == "messages" and data(plots.page(of_chat()))["by"] == "tokens"
+    with pytest.raises(ValueError, match=r"\.png"):
+        plots.messages(of_chat()).save("messages.png")  # which would show no messages
     with pytest.raises(ValueError, match="knows no messages"):
         plots.messages(plain())
 
