@@ -63,7 +63,8 @@ class Coloured:
         scored = attribution.summed
         written = attribution.tokens[attribution.start :] if isinstance(attribution, SpanAttribution) else ()
         positions, left_out = tuple(scored.positions.tolist()), scored.diagnostics.left_out or 0
-        more = tuple(filter(None, [scored.diagnostics.note, note]))
+        evidence = note or "underlined: evidence" * bool({*marked} & {*positions})
+        more = tuple(filter(None, [scored.diagnostics.note, evidence]))
         own = attribution.title, scored.tokens, scored.scores, positions, tuple(written), left_out
         return cls(*own, frozenset(marked), more)
 
@@ -82,7 +83,6 @@ class Coloured:
             clipped: abs(beyond) > end,
             f"{self.left_out} tokens left out": self.left_out > 0,
             "framed: the answer that is explained": bool(self.written),
-            "underlined: evidence": bool(self.evidence),
         }
         return [*(note for note, holds in possible.items() if holds), *self.more]
 
