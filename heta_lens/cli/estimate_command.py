@@ -34,7 +34,7 @@ def estimate(
     *,
     hub: dict[str, Any],
 ) -> None:
-    """Predict how much memory HETA takes on a model, without the model; and what takes less, if it is too much."""
+    """Predict how much memory and how many runs HETA takes on a model that is not there; and what takes less memory."""
     with errors_in_a_line():
         size = bytes_of(gpu_memory)
         from heta_lens import Heta, estimate_memory
@@ -67,11 +67,29 @@ def _choices(predicted: "MemoryEstimate") -> "list[MemoryEstimate]":
 
 def _choice(each: "MemoryEstimate") -> dict[str, Any]:
     parts = {"weights": each.weights, "cache": each.cache, "steps": each.steps, "batches": each.batches}
-    return {"options": each.options, "bytes": each.needed, "fits": each.fits, **parts}
+    return {
+        "options": each.options,
+        "bytes": each.needed,
+        "fits": each.fits,
+        "forwards": each.forwards,
+        "hvps": each.hvps,
+        **parts,
+    }
 
 
 def _table(predicted: "MemoryEstimate") -> TextTable:
     """A row for each choice of options."""
     choices = _choices(predicted)
-    rows = [(each.name, f"{each.needed / 2**30:,.3g}", "yes" if each.fits else "no", each.sum) for each in choices]
-    return text_table(["options", "GiB", "fits", "made of"], rows, right=["GiB"])
+    rows = [
+        (
+            each.name,
+            f"{each.needed / 2**30:,.3g}",
+            "yes" if each.fits else "no",
+            str(each.forwards),
+            str(each.hvps),
+            each.sum,
+        )
+        for each in choices
+    ]
+    columns = ["options", "GiB", "fits", "forwards", "HVPs", "made of"]
+    return text_table(columns, rows, right=["GiB", "forwards", "HVPs"])

@@ -50,7 +50,8 @@ def prompt_of(
         messages = [("system", system), ("user", user)]
         return [{"role": role, "content": content} for role, content in messages if content is not None]
     if text is not None and os.path.isfile(text):
-        raise ValueError(f"{text} is a file: --file {text} reads the prompt from it")
+        way = f"heta-lens show {text} shows a saved attribution" if text.endswith(".safetensors") else ""
+        raise ValueError(f"{text} is a file: {way or f'--file {text} reads the prompt from it'}")
     prompt = _file_text(file) if file is not None else _piped() if text is None else _typed(text)
     if not prompt.strip():
         raise ValueError("the text is empty: give the prompt that the model is to continue")

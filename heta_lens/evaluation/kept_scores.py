@@ -119,7 +119,10 @@ def load_scores(path: str | PathLike[str]) -> KeptScores:
     where = Path(path).expanduser()
     where = where / SCORES if where.is_dir() else where
     regular_file(where, f"{path} has no scores: heta-lens attribute-dataset … --out {path} makes them")
-    check_choice("the suffix of path", where.suffix, [*READERS])
+    if where.suffix not in READERS:
+        raise ValueError(
+            f"{where.name} is no {' or '.join(READERS)} file of scores; Attribution.load reads .safetensors"
+        )
     read = sorted(READERS[where.suffix](where), key=lambda packed: packed.number)
     latest = {packed[:2]: packed for packed in read}
     prompts, methods = (list(dict.fromkeys(names)) for names in zip(*latest, strict=True)) if latest else ([], [])

@@ -39,7 +39,7 @@ class MemoryEstimate:
     """Bytes that HETA's tensors take at once, on all devices together; what the allocator wastes comes on top.
 
     ``steps`` are the most that each of them holds beside the ``weights`` and the ``cache``, with ``batches`` copies of
-    the prompt at once.
+    the prompt at once. ``forwards`` and ``hvps`` are how many runs and Hessian–vector products it takes.
     """
 
     model: str
@@ -50,6 +50,8 @@ class MemoryEstimate:
     steps: Mapping[str, int]
     batches: Mapping[str, int]
     memory: int
+    forwards: int
+    hvps: int
     smaller: tuple["MemoryEstimate", ...] = ()
 
     @property
@@ -166,7 +168,8 @@ class MemoryMeter:
     def model(self) -> str:
         adapter = self.prediction.adapter
         inner = wrapped(adapter.model)
-        count = sum(parameter.numel() for parameter in inner.parameters())
+        # Of a matrix that was taken apart the parts are parameters too, but there is one storage.
+        count = sum(tensor.untyped_storage().nbytes() // tensor.element_size() for tensor in weights(adapter.model))
         large = f"{count / 1e9:.2f} billion" if count >= 1e8 else f"{count / 1e6:.2f} million"
         named = large if count >= 1e5 else f"{count:,}"
         return f"{type(inner).__name__} of {named} parameters in {str(adapter.dtype).split('.')[-1]}"
@@ -176,12 +179,12 @@ class MemoryMeter:
         segments, prompt = _different(method.segments(prediction), method.overlap), prediction.prompt
         free = max(1, (self.memory - self.weights - self.cache) // 2)  # as `attribute` leaves the other half alone
         longest, steps, batches = longest_run(method, segments), dict(self.shared), dict[str, int]()
+        work = counts(method, [prediction])
         if method.weights[1]:
             batches["information"] = min(prompt.batches(method.batch, longest, free=free).of(longest), len(prediction))
             steps["information"] = self._most(_run_masked, segments, batches["information"])
         if method.estimator is not None:
-            products = max(1, counts(method, [prediction]).hvps)
-            batches["curvature"] = min(product_batches(method, segments, free).of(longest), products)
+            batches["curvature"] = min(product_batches(method, segments, free).of(longest), max(1, work.hvps))
             steps["curvature"] = self._most(partial(_take_products, method), segments, batches["curvature"])
         return MemoryEstimate(
             model=self.model,
@@ -192,6 +195,8 @@ class MemoryMeter:
             steps=steps,
             batches=batches,
             memory=self.memory,
+            forwards=work.forwards,
+            hvps=work.hvps,
         )
 
     def _most(self, run: Callable[[Segment, int], object], segments: Sequence[Segment], copies: int) -> int:

@@ -12,6 +12,11 @@ RATES = ("p", "dropout", "attention_dropout")  # how torch and transformers call
 
 def model_of(cache: Any) -> Any:
     """The model a cache was taken from; refused in one sentence if it cannot be explained."""
+    if hasattr(cache, "run_with_cache"):
+        raise TypeError(
+            f"expected an ActivationCache, got the model itself, a {type(cache).__name__}: run it first, "
+            "_, cache = model.run_with_cache(tokens)"
+        )
     model = getattr(cache, "model", None)
     if model is None and hasattr(cache, "cache_dict"):
         raise TypeError("the cache has no model (cache.model is None): set cache.model to the model it was taken from")

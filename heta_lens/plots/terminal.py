@@ -73,8 +73,9 @@ class TerminalView:
         yield _legend(attribution, manner, underlined=not self.marked.isdisjoint(attribution.positions.tolist()))
         yield Text()
         yield _tokens(attribution, self.top, width)
-        if formula := score_formula(attribution):
-            yield Text(formula)
+        errors = "± is one standard error" if attribution.standard_errors else ""
+        if below := "; ".join(filter(None, [score_formula(attribution), errors])):
+            yield Text(below)
         if attribution.messages is not None:
             yield Text()
             yield _messages(attribution, width)

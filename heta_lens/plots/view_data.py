@@ -38,7 +38,8 @@ def shown(attribution: Attribution) -> list[Shown]:
     errors = attribution.standard_errors
     parts = [Shown(name, part, errors.get(name), MEANINGS.get(name, "")) for name, part in attribution.parts.items()]
     signs = "blue speaks for the target, orange against it" if attribution.signed else ""
-    what = "; ".join(filter(None, [MEANINGS["score"], signs, score_formula(attribution)]))
+    spread = "± is one standard error" if errors else ""
+    what = "; ".join(filter(None, [MEANINGS["score"], signs, score_formula(attribution), spread]))
     return [Shown("score", attribution.scores, errors.get("scores"), what), *parts]
 
 

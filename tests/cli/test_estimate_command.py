@@ -1,5 +1,6 @@
 """``heta-lens estimate`` prints a table of memory, and refuses in one line what it cannot read."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ def test_it_says_what_fits(folder: str) -> None:
     said = run("--config", folder, "--tokens", "20", "--gpu-memory", "8GB", "-o", "batch=2")
     assert said.exit_code == 0 and "bfloat16, 20 tokens; 8GB is 7.5 GiB. Predicted:" in said.output
     assert " yes " in said.output and "(2 at once)" in said.output
+    assert re.search(r" yes +\d+ +161 ", said.output)  # runs: those that `estimate` counts, too
 
 
 def test_it_proposes_what_takes_less(folder: str) -> None:

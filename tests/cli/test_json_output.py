@@ -135,7 +135,7 @@ def test_scores_evaluations_and_reports_of_many_prompts(tmp_path: Path) -> None:
     other = str(tmp_path / "other")
     document("evaluate", *recall, "--metrics", "f1", "--seed", "1", "--out", other)
     board = document("report", out, other, "--out", str(tmp_path / "board"))
-    assert {row["method"] for row in board["standings"]} == {"recency", "random"} and len(board["files"]) == 4
+    assert {row["method"] for row in board["standings"]} == {"recency", "random"} and len(board["files"]) == 5
     shard = document("evaluate", *recall, "--metrics", "f1", "--shard", "0/2", "--out", str(tmp_path / "parts"))
     assert shard["folder"].endswith("shard-0-of-2")
     merged = document("merge", str(tmp_path / "parts"), "--partial")

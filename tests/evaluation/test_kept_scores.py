@@ -98,7 +98,7 @@ def test_what_has_no_scores_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"has no scores: heta-lens attribute-dataset … --out .* makes them"):
         load_scores(tmp_path)
     (tmp_path / "a.txt").write_text("")
-    with pytest.raises(ValueError, match=r"'\.txt' is not one of '\.jsonl', '\.parquet'"):
+    with pytest.raises(ValueError, match=r"a\.txt is no \.jsonl or \.parquet file of scores"):
         load_scores(tmp_path / "a.txt")
     with pytest.raises(ValueError, match=r"'\.xlsx' is not one of '\.jsonl', '\.parquet', '\.csv'"):
         kept().save(tmp_path / "a.xlsx")

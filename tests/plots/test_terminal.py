@@ -44,7 +44,8 @@ def segments(made: Attribution, system: str, **options: object) -> Iterator[Segm
 
 def rows(text: str) -> list[list[str]]:
     """The rows of the table of tokens."""
-    return [row.split() for row in text[text.index("position") :].split("\n\n")[0].splitlines()[1:]]
+    lines = text[text.index("position") :].split("\n\n")[0].splitlines()[1:]
+    return [row.split() for row in lines if not row.startswith(("score =", "±"))]
 
 
 # ---------------------------------------------------------------------------------------------------------- the prompt

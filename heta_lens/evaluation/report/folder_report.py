@@ -25,6 +25,7 @@ from heta_lens.evaluation.report.metric_description import Measure
 from heta_lens.evaluation.report.metric_results import SIGNIFICANT
 from heta_lens.evaluation.report.missing_values import missing_reasons, missing_values
 from heta_lens.evaluation.report.summary_tables import Summary, summary
+from heta_lens.metrics.metric_descriptions import described
 
 FILES = "report.md", "report.html", "results.csv", "missing.csv", "costs.csv"
 WIDE = 4  # metrics side by side
@@ -80,7 +81,7 @@ def _document(results: Summary, drawn: Mapping[str, Figure]) -> Iterator[Block]:
     yield Heading("Metric by metric")
     for name, metric in results.metrics.items():
         yield Heading(metric.title, 3)
-        yield Paragraph(phrases.meaning(metric))
+        yield Paragraph(" ".join(filter(None, [described(name), phrases.meaning(metric)])))
         yield drawn[name]
         yield _details(results, metric)
     yield Heading("What is missing")
