@@ -8,6 +8,7 @@ from heta_lens._util.plain_json import plain
 from heta_lens.attribution import Attribution
 from heta_lens.plots.figure_files import exports_of
 from heta_lens.plots.latex_tokens import latex
+from heta_lens.plots.score_formula import score_formula
 from heta_lens.plots.token_figure import token_figure
 from heta_lens.span_attribution import SpanAttribution
 
@@ -41,6 +42,8 @@ def as_json(attribution: Attribution | SpanAttribution) -> str:
         "text": summed.text,
         "target": summed.target_text,
         "signed": summed.signed,
+        "options": summed.options,
+        "formula": score_formula(summed),
         "notes": attribution.notes,
         "rows": frame.to_dict("records"),
     }

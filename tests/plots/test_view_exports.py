@@ -9,6 +9,7 @@ import torch
 
 from helpers.pages import written
 from heta_lens.diagnostics import Diagnostics
+from heta_lens.plots.score_formula import score_formula
 from heta_lens.plots.view_exports import as_json, exports
 from heta_lens.span_attribution import SpanAttribution
 
@@ -18,6 +19,7 @@ def test_numbers_are_those_of_the_frame() -> None:
     table = pd.read_csv(io.StringIO(str(exports(made)[".csv"]())))
     assert table["score"].tolist() == made.to_frame()["score"].tolist() and table["token"].tolist() == ["é", " b"]
     content = json.loads(as_json(made))
+    assert content["formula"] == score_formula(made) and content["options"].keys() == made.options.keys()
     assert [row["score"] for row in content["rows"]] == made.scores.tolist() and content["text"] == "é b"
     assert content["title"] == made.title and content["notes"] == made.notes
 
