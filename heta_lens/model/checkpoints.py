@@ -203,8 +203,8 @@ def listed(names: Iterable[str], shown: int = 3) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Another library's message in one line; with its type where the message alone says little."""
-    message = " ".join(str(error).split()).rstrip(".")
+    """The first sentence of another library's message; with its type where the message alone says little."""
+    message = re.split(r"(?<=[a-z)`'\"][.!?]) (?=[A-Z])", " ".join(str(error).split()))[0].rstrip(".")
     if isinstance(error, LookupError | AttributeError) or not message:
         message = f"{type(error).__name__}: {message}"
     return message if len(message) <= LONGEST else message[: LONGEST - 1] + "…"

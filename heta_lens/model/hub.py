@@ -1,13 +1,15 @@
 """The Hugging Face hub: whether it answers, and whatever goes wrong there in one sentence."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, TypeVar
 
+import transformers
 from huggingface_hub import constants, get_session
-from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
 from heta_lens.model.checkpoints import CheckpointError, one_line
 
@@ -57,6 +59,10 @@ def reason(error: BaseException, name: str) -> str:
         return f"it is gated; accept its terms at {constants.ENDPOINT}/{name} and log in with `hf auth login`"
     if any(isinstance(link, RepositoryNotFoundError) for link in chain):
         return "the hub has no such model, or it is private and you are not logged in (`hf auth login`)"
+    if any(isinstance(link, LocalEntryNotFoundError) for link in chain) or "in the cached files" in str(error):
+        return "no copy of it is on this machine"
+    if unknown := re.search(r"model type `([^`]*)` but Transformers does not recognize", str(error)):
+        return f"transformers {transformers.__version__} does not know {unknown[1]!r} models; a newer version may"
     if "trust_remote_code" in str(error):
         return "it comes with code of its own, which runs only with trust_remote_code=True (--trust-remote-code)"
     return one_line(error)
