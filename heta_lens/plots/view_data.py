@@ -39,7 +39,7 @@ def shown(attribution: Attribution) -> list[Shown]:
     parts = [Shown(name, part, errors.get(name), MEANINGS.get(name, "")) for name, part in attribution.parts.items()]
     signs = "blue speaks for the target, orange against it" if attribution.signed else ""
     spread = "± is one standard error" if errors else ""
-    what = "; ".join(filter(None, [MEANINGS["score"], signs, score_formula(attribution), spread]))
+    what = "; ".join(filter(None, [MEANINGS["score"], signs, spread, score_formula(attribution)]))
     return [Shown("score", attribution.scores, errors.get("scores"), what), *parts]
 
 
