@@ -47,6 +47,7 @@ def test_every_directional_control_is_shown() -> None:
     assert not REORDERING & set(legible("".join(REORDERING)))
 
 
+@pytest.mark.slow
 def test_nothing_is_left_that_is_a_control_or_no_character() -> None:
     kept = {legible(chr(code)) for code in range(0x110000)} - {"\t"}
     assert not {unicodedata.category(character) for text in kept for character in text} & {"Cc", "Cs", "Cn", "Co"}
@@ -92,6 +93,7 @@ def test_a_token_of_its_own_never_looks_like_nothing(token: str, shown: str) -> 
     assert visible(token) == shown
 
 
+@pytest.mark.slow
 def test_every_character_is_seen_as_a_token() -> None:
     lone = [visible(chr(code)) for code in range(0x110000)]
     assert not [text for text in lone if not text.strip() or unicodedata.category(text[0]) in ("Cf", "Mn", "Zs")]

@@ -30,6 +30,7 @@ def test_every_way_is_measured_in_a_process_of_its_own(tmp_path: Path, monkeypat
     assert rows[-1][2] == rows[-1][4] == "–"  # nothing is predicted for a cache of everything
 
 
+@pytest.mark.slow
 def test_what_was_measured_stands_beside_what_was_predicted() -> None:
     predicted, measured, ratio = map(float, memory.compared(4 * memory.GIB, lean=True))
     assert measured == 4 and ratio == pytest.approx(predicted / 4, abs=0.01) and 1 < predicted < 4

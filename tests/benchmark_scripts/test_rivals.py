@@ -86,6 +86,7 @@ def test_a_method_is_compared_on_the_prompts_that_both_were_measured_on() -> Non
     assert (same.keys, same.templates, same.values.tolist()) == ([("c",), ("a",)], ["v", "t"], [[3.0], [1.0]])
 
 
+@pytest.mark.slow
 def test_the_page_is_written_from_what_was_measured(measured: Path) -> None:
     page.write()
     text, readme = ((measured / name).read_text(encoding="utf-8") for name in ("rivals.md", "README.md"))

@@ -51,6 +51,7 @@ def parts() -> Measured:
         (Candidate(gate="suffix1", beta=0.0, gamma=0.0), {"variant": "transition_only"}),
     ],
 )
+@pytest.mark.slow
 def test_a_candidate_is_heta_with_its_options(candidate: Candidate, options: dict[str, object]) -> None:
     expected = heta_lens.Heta(**options, progress=False)(case().prediction).scores  # type: ignore[arg-type]
     assert torch.allclose(candidate.score(parts()), expected, rtol=1e-4, atol=1e-6 * float(expected.max()))
@@ -75,6 +76,7 @@ def test_a_tempered_gate_is_a_power_of_it() -> None:
     assert torch.allclose(tempered * parts().gates["suffix1"].values ** 0.5, plain)
 
 
+@pytest.mark.slow
 def test_the_gradient_gate_is_what_values_add_to_first_order() -> None:
     prediction, step = case().prediction, 1e-3
     adapter = prediction.adapter
@@ -118,6 +120,7 @@ def test_the_contrast_is_with_the_strongest_other_token() -> None:
     assert not torch.allclose(other, parts().curvatures["block"].values)
 
 
+@pytest.mark.slow
 def test_measures_are_those_of_the_library() -> None:
     prediction, places = case().prediction, ordinary(case().prediction)
     scores = torch.stack([parts().gates["suffix1"].values, torch.rand(len(prediction))])
@@ -160,6 +163,7 @@ def test_recall_asks_after_stories_of_all_sizes() -> None:
     assert len({one.id for one in some}) == 8
 
 
+@pytest.mark.slow
 def test_the_contest_model_knows_who_has_the_highest_number() -> None:
     cases = [*FAMILIES["contest"].cases("contest", "test", 50)]
     drawn = [*islice(contest.instances("test"), 50)]

@@ -36,6 +36,7 @@ def test_it_says_what_fits(folder: str) -> None:
     assert re.search(r" yes +\d+ +161 ", said.output)  # runs: those that `estimate` counts, too
 
 
+@pytest.mark.slow
 def test_it_proposes_what_takes_less(folder: str) -> None:
     said = run("--config", folder, "--tokens", "20", "--gpu-memory", "0.01MB")
     assert said.exit_code == 0 and "variant='kl_only'" in said.output and " no" in said.output

@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from helpers.evaluating import run
 from heta_lens.methods.attention.head_weights import HeadWeights
 
 
+@pytest.mark.slow
 def test_weights_are_fitted_and_used(tmp_path: Path) -> None:
     file = tmp_path / "w.safetensors"
     fitted = run("fit-at2", "recall", "--split", "train", "--limit", "2", "--samples", "4", "--out", file)

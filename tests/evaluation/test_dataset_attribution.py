@@ -43,6 +43,7 @@ def test_one_cache_serves_all_methods(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(caches) == 2
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = explained(tmp_path / "whole", 3)
     method, calls = heta_lens.METHODS["input_x_gradient"], []
@@ -116,6 +117,7 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
         heta_lens.attribute_dataset(zoo.bridge("gpt2"), instances, "recency", out=tmp_path, progress=False)
 
 
+@pytest.mark.slow
 def test_lost_scores_are_computed_again(tmp_path: Path) -> None:
     whole = explained(tmp_path)
     (tmp_path / SCORES).unlink()

@@ -153,6 +153,7 @@ def test_run_json_is_written_once(folder: Path) -> None:
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
 
 
+@pytest.mark.slow
 def test_a_report_that_cannot_be_written_leaves_the_one_before(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {path: path.read_bytes() for path in write_report(folder)}
     with monkeypatch.context() as broken:
@@ -312,6 +313,7 @@ def as_before_fingerprints(folder: Path) -> None:
     (folder / RECORDS).write_text("".join(json.dumps(one) + "\n" for one in old))
 
 
+@pytest.mark.slow
 def test_a_folder_from_before_fingerprints_is_read_and_resumed_with_a_warning(half: Path) -> None:
     as_before_fingerprints(half)
     before = lines(half)

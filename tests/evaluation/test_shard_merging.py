@@ -64,6 +64,7 @@ def test_three_shards_are_one_run(shards: Path, tmp_path: Path) -> None:
     assert merge(shards) == 21 and (shards / RECORDS).read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_missing_shard_and_one_that_is_not_finished_are_named(shards: Path) -> None:
     shutil.rmtree(shards / "shard-1-of-3")
     path = shards / "shard-2-of-3" / RECORDS
@@ -166,6 +167,7 @@ def test_names_that_are_mistyped_make_no_folder(shards: Path, tmp_path: Path) ->
     assert not (tmp_path / "merged").exists() and not (shards / "shard-9-of-3").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_evaluation_is_not_overwritten(shards: Path) -> None:
     run(shards, seed=5)
     before = (shards / RECORDS).read_bytes()

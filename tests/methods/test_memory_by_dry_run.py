@@ -65,6 +65,7 @@ def test_the_prediction_is_near_what_is_measured(config: Any, dtype: str, tokens
     assert predicted.needed - predicted.weights == pytest.approx(expected, rel=0.2)
 
 
+@pytest.mark.slow
 def test_what_takes_less_is_proposed_where_it_is_too_much() -> None:
     enough = estimate_memory(LLAMA, 64, memory=2**40, batch=1)
     assert enough.fits and enough.smaller == () and "too much" not in repr(enough)
@@ -75,6 +76,7 @@ def test_what_takes_less_is_proposed_where_it_is_too_much() -> None:
     assert {"checkpoint": True, "batch": 1} in [other.options for other in tight.smaller]
 
 
+@pytest.mark.slow
 def test_larger_models_and_longer_prompts_take_more() -> None:
     sizes = [estimate_memory(LLAMA, tokens, memory=2**40, batch=1).steps["curvature"] for tokens in (16, 32, 64)]
     assert sizes[1] > 2 * sizes[0] and sizes[2] > 2 * sizes[1]
@@ -91,6 +93,7 @@ def test_bad_arguments_are_refused_before_any_work() -> None:
             estimate_memory(object(), **given)
 
 
+@pytest.mark.slow
 def test_what_cannot_run_without_data_is_refused() -> None:
     """The experts of GPT-OSS, which PyTorch plans in bfloat16 only."""
     sizes: dict[str, Any] = {**SIZES, "num_key_value_heads": 2, "head_dim": 8, "num_local_experts": 4}

@@ -121,6 +121,7 @@ def test_tokens_with_one_embedding_are_told_apart_only_by_the_caller(kind: str) 
 
 
 @pytest.mark.parametrize("kind", OWN_KINDS)
+@pytest.mark.slow
 def test_tokens_with_one_embedding_do_no_harm_outside_the_prompt(kind: str) -> None:
     model = OWN_KINDS[kind]()
     ids = zoo.prompt(model, N)

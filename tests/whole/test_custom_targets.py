@@ -337,6 +337,7 @@ def test_of_a_function_a_file_holds_the_name(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- interventions
+@pytest.mark.slow
 def test_interventions_and_metrics_take_any_target() -> None:
     model = zoo.bridge("gpt2")
     ids, other = zoo.prompt(model, N), zoo.prompt(model, N, seed=1)

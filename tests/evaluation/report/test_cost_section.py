@@ -3,12 +3,15 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from helpers.report_folder import bytes_of, folder_of, records
 from heta_lens.evaluation.report.folder_report import write_report
 
 TIMED = {"costs.csv", "report.html", "figures/costs.svg", "figures/costs.pdf"}
 
 
+@pytest.mark.slow
 def test_times_are_apart(tmp_path: Path, written: Path) -> None:
     slower = [replace(one, seconds=one.seconds * 7 + 1, forwards=9) for one in records()]
     write_report(folder_of(tmp_path / "slow", slower))

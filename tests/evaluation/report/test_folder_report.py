@@ -64,6 +64,7 @@ def test_every_cell_of_the_tables_says_something(written: Path) -> None:
     assert "| half | † 0." in text and "| ours | ‡ 0." in text and "| lime samples=80 | ▼ 0." in text
 
 
+@pytest.mark.slow
 def test_a_word_of_methods_not_asked_for(tmp_path: Path) -> None:
     three = {name: METHODS[name] for name in ("lime samples=80", "ours", "half")}
     folder = folder_of(tmp_path, records(), {**DSA_ONLY, "methods": three})

@@ -43,6 +43,7 @@ def test_what_is_missing_is_counted_with_its_reasons(found: Summary) -> None:
         assert cell.estimate.n + sum(cell.why.values()) == N
 
 
+@pytest.mark.slow
 def test_instances_that_no_method_was_given_yet_are_not_run(tmp_path: Path) -> None:
     told = summary(folder_of(tmp_path, records(), {**DSA_ONLY, "instances": 100}))
     assert told.cells["dsa", "ours"].pending == 76
@@ -86,6 +87,7 @@ def test_more_is_drawn_where_another_seed_might_change_who_is_called_different(t
         assert (told.p < SIGNIFICANT) == (told.high < 0)
 
 
+@pytest.mark.slow
 def test_the_best_is_bold_only_if_it_beats_every_other_by_more_than_chance(tmp_path: Path, found: Summary) -> None:
     assert found.best == {}  # half has too few instances to be told from ours
     three = {name: METHODS[name] for name in ("lime samples=80", "ours", "a|b <i>")}

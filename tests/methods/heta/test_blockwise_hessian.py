@@ -68,6 +68,7 @@ def test_a_single_layer_has_no_blocks_to_take_apart(build: Any) -> None:
     assert torch.equal(blockwise.scores, whole.scores)
 
 
+@pytest.mark.slow
 def test_more_layers_need_hardly_more_memory() -> None:
     def held(layers: int, checkpoint: bool) -> int:
         model = zoo.bridge("gpt2", d_model=16, n_layers=layers)

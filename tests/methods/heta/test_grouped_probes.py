@@ -72,6 +72,7 @@ def test_products_on_a_model_are_those_of_its_dense_hessian(name: str) -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"variant": "gn"}, {"variant": "ls", "layers": 1}, {"variant": "win", "window": 8}]
 )
+@pytest.mark.slow
 def test_variants_share_products_too(options: dict[str, Any]) -> None:
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, 12)
@@ -107,6 +108,7 @@ def test_tokens_with_a_group_of_their_own_have_no_cross_talk() -> None:
     assert all(readings[token, 2].all() for token in range(3, N))
 
 
+@pytest.mark.slow
 def test_many_probes_come_near_the_expectation_without_the_cross_talk() -> None:
     hessian = decaying_hessian()
     readings = of_dense(hessian, probes=4000, at_once=100)

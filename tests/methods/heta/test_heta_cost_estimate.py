@@ -67,6 +67,7 @@ def test_what_may_stop_early_is_counted_as_if_it_did_not() -> None:
     assert estimate(model, ids, prune=0.1).hvps == 10 * (16 + 1) + rounds
 
 
+@pytest.mark.slow
 def test_a_graph_for_late_tokens_is_counted_whether_it_is_needed_or_not() -> None:
     model = zoo.bridge("gpt2")
     graphs = set[int]()

@@ -72,6 +72,7 @@ def test_many_probes_come_near_every_block() -> None:
     assert (pairs.standard_errors < 0.15 * exact).all()
 
 
+@pytest.mark.slow
 def test_standard_errors_equal_the_spread_over_seeds() -> None:
     hessian, exact = uneven_hessian(), pair_energies(uneven_hessian()).sqrt()
     several = [found(hessian, 60, seed) for seed in range(100)]
