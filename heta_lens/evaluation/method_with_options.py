@@ -1,8 +1,10 @@
 """A method as it is evaluated: its name and options, read from the command line, and prepared for each prompt."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from inspect import getsource, isfunction
 from typing import Any
 
 from heta_lens._util.file_reading import brief
@@ -76,7 +78,12 @@ class Entry:
 class ReadyMethod:
     """A method with its options, or a function of yours, as it is evaluated."""
 
-    method: Method
+    given: Method | Callable[[Prediction], Any]
+
+    @property
+    def method(self) -> Method:
+        """Made anew each time: the class that a function becomes cannot be sent to another process."""
+        return method_of(self.given, {})
 
     @property
     def label(self) -> str:
@@ -86,12 +93,22 @@ class ReadyMethod:
     @property
     def recipe(self) -> dict[str, Any]:
         """Where it is from, and its options, as ``run.json`` keeps them."""
-        kind, name = type(self.method), self.method.name
+        method = self.method
+        kind, name = type(method), method.name
         known = name in METHODS and METHODS[name] is kind
-        return {
-            "method": name if known else f"{kind.__module__}.{name}",
-            "options": {option: plain(value) for option, value in chosen(self.method).items()},
-        }
+        options = {option: plain(value) for option, value in chosen(method).items()}
+        return {"method": name if known else f"{kind.__module__}.{name}", "options": options, **self._code}
+
+    @property
+    def _code(self) -> dict[str, str]:
+        """A digest of a function's source, so that an evaluation is not resumed with another of its name."""
+        if not isfunction(self.given):
+            return {}
+        try:
+            source = getsource(self.given)
+        except OSError:  # it was written where no source is kept
+            return {}
+        return {"code": sha256(source.encode()).hexdigest()[:16]}
 
     def ready(self, instance: Instance, prediction: Prediction) -> Method:  # noqa: ARG002
         return self.method

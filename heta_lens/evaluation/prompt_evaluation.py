@@ -42,7 +42,10 @@ def explainers(methods: Methods) -> list[Explainer]:
 def _explainer(method: MethodLike | Explainer) -> Explainer:
     if isinstance(method, str):
         return Entry.read(method)
-    return method if isinstance(method, Explainer) else ReadyMethod(method_of(method, {}))
+    if isinstance(method, Explainer):
+        return method
+    method_of(method, {})  # which refuses what is none
+    return ReadyMethod(method)
 
 
 class Task(NamedTuple):

@@ -15,11 +15,11 @@ import pytest
 import torch
 
 import heta_lens
-from helpers.evaluating import FEW, demo, evaluated, run
+from helpers.evaluating import FEW, demo, evaluated, recency_of, run
 from heta_lens._util.versions import versions
 from heta_lens.data.instance import Instance, write_jsonl
 from heta_lens.data.suites import suite
-from heta_lens.evaluation import evaluate, write_report
+from heta_lens.evaluation import Workers, evaluate, write_report
 from heta_lens.evaluation.report.summary_tables import summary
 from heta_lens.evaluation.run_records import RECORDS, read_records, read_run
 from heta_lens.methods.base import Scores
@@ -76,6 +76,27 @@ def test_methods_are_named_ready_or_functions_and_resume(tmp_path: Path) -> None
     assert run["methods"]["length"]["method"].endswith("test_runner.length")
     evaluate(model, prompts, length, "evidence_mass", tmp_path / "alone", progress=False)
     assert {record.method for record in read_records(tmp_path / "alone")} == {"length"}
+
+
+def test_a_function_that_has_changed_is_another_method(tmp_path: Path) -> None:
+    model, prompts = demo(), suite("recall", limit=1, facts=2)
+    evaluate(model, prompts, length, "f1", tmp_path, progress=False)
+
+    def other(prediction: Prediction) -> torch.Tensor:
+        return -prediction.embeddings.norm(dim=-1)
+
+    other.__name__ = "length"
+    with pytest.raises(ValueError, match="holds an evaluation with other methods: give another folder"):
+        evaluate(model, prompts, other, "f1", tmp_path, progress=False)
+
+
+@pytest.mark.slow
+def test_workers_take_functions_of_modules_only(tmp_path: Path) -> None:
+    prompts = suite("recall", limit=2, facts=2)
+    evaluate("demo", prompts, recency_of, "f1", tmp_path / "a", progress=False, workers=Workers(2))
+    assert [record.failed for record in read_records(tmp_path / "a")] == ["", ""]
+    with pytest.raises(ValueError, match=r"workers cannot be given these methods .*: name them"):
+        evaluate("demo", prompts, lambda _: None, "f1", tmp_path / "b", progress=False, workers=Workers(2))
 
 
 def test_an_answer_that_is_not_known_is_what_the_model_says(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from heta_lens.evaluation import Entry, evaluate
 from heta_lens.evaluation.prompt_evaluation import ask
 from heta_lens.evaluation.run_records import read_records
 from heta_lens.metrics import ExplainedPrompt
+from heta_lens.prediction.prediction import Prediction
 
 FEW = ["soft_nc", "soft_ns", "aopc_del", "evidence_mass", "dsa", "f1"]
 
@@ -45,3 +46,8 @@ def case_of(instance: Instance) -> ExplainedPrompt:
     prediction = ask(demo(), instance)
     method = heta_lens.METHODS["leave_one_out"]()
     return ExplainedPrompt(instance, prediction, method(prediction), lambda *_: method, partial(ask, demo()))
+
+
+def recency_of(prediction: Prediction) -> Any:
+    """A method that is a plain function, of a module that workers can import."""
+    return torch.arange(float(len(prediction)))

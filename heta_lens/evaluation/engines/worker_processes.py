@@ -126,7 +126,18 @@ def _check_importable(setup: WorkerSetup) -> None:
     try:
         pickle.dumps(setup)
     except Exception as error:
+        if _is_picklable(setup.load):
+            way = "name them, or give functions of a module"
+            raise ValueError(f"workers cannot be given these methods ({error}): {way}") from None
         raise ValueError(f"workers cannot load the model this way ({error}): {ways}") from None
+
+
+def _is_picklable(value: object) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:
+        return False
+    return True
 
 
 # ------------------------------------------------------------------------------------------------------ in the worker
