@@ -21,17 +21,14 @@ from heta_lens import causal, plots
 from heta_lens._util.html_view import View
 from heta_lens.data import recall
 from heta_lens.data.suites import suite
-from heta_lens.evaluation import Entry, evaluate, write_report
+from heta_lens.evaluation import evaluate, write_report
 
 FOLDER = Path(__file__).with_name("gallery")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-device-scale-factor=1.5")
 METHODS = ("leave_one_out", "attn_lrp")  # beside HETA
-COMPARED, METRIC, STORIES = (
-    ("heta", *METHODS, "integrated_gradients", "attention_rollout", "random"),
-    "evidence_mass",
-    20,
-)
+COMPARED = ("heta", *METHODS, "integrated_gradients", "attention_rollout", "random")  # on stories, by a metric
+STORIES, METRIC = 20, "evidence_mass"
 DARK = "--blink-settings=preferredColorScheme=0"
 
 
@@ -88,7 +85,7 @@ def forest(path: Path) -> None:
     """The figure of a small evaluation's report."""
     with TemporaryDirectory() as temporary:
         model, prompts, folder = heta_lens.load_demo_model(), suite("recall", limit=STORIES), Path(temporary)
-        evaluate(model, prompts, [Entry.read(label) for label in COMPARED], [METRIC], folder, facts={"suite": "recall"})
+        evaluate(model, prompts, COMPARED, METRIC, folder, facts={"suite": "recall"})
         write_report(folder)
         (drawn,) = (folder / "figures").glob(f"*{METRIC}.svg")
         shutil.copyfile(drawn, path)

@@ -7,8 +7,8 @@ import sys
 
 def main() -> None:
     """Run the command; an interrupt at any moment, imports included, ends it without a traceback."""
-    # On cores that others use too, OpenMP's threads wait for one another, and by default they do so by running on: that
-    # makes an attribution that takes a second take up to a minute. Asleep they cost next to nothing.
+    # OpenMP's threads wait for one another by running on, which on cores that others use too makes small models many
+    # times as slow; asleep, they wait at next to no cost.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if os.environ.get("COLUMNS") == "0":  # as of a terminal that does not know its width; rich would print nothing
         del os.environ["COLUMNS"]

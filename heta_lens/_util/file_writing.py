@@ -10,7 +10,15 @@ from errno import EACCES, EBADF, EINVAL, ENOTSUP, EPERM
 from os import PathLike
 from pathlib import Path
 
+VIEWS = {".html", ".htm", ".png", ".jpg", ".jpeg", ".svg", ".pdf", ".tex", ".csv", ".json", ".jsonl", ".txt"}
 NO_FOLDER_SYNC = {EACCES, EBADF, EINVAL, ENOTSUP, EPERM}  # of folders that cannot be opened or synced; nothing is lost
+
+
+def check_no_view(path: str | PathLike[str], instead: str) -> None:
+    """Refuse the name of a picture, a page or a table for a file of tensors; ``instead`` is what writes those."""
+    if Path(path).suffix.lower() in VIEWS:
+        name = Path(path).name
+        raise ValueError(f"{name} would hold tensors: name it .safetensors, or write what it shows by {instead}")
 
 
 def write_atomically(path: str | PathLike[str], data: bytes | str) -> Path:

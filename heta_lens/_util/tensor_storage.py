@@ -14,11 +14,10 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from heta_lens._util.file_reading import brief, parse_json, regular_file
-from heta_lens._util.file_writing import write_atomically
+from heta_lens._util.file_writing import check_no_view, write_atomically
 from heta_lens._util.nested_tensors import pack, tensor_names, unpack
 from heta_lens._util.type_checks import fits
 
-VIEWS = {".html", ".htm", ".png", ".jpg", ".jpeg", ".svg", ".pdf", ".tex", ".csv", ".json", ".jsonl", ".txt"}
 LONGEST_HEADER = 100_000_000  # as safetensors has it
 DTYPES = {
     **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "BOOL": torch.bool},
@@ -32,20 +31,12 @@ class OtherKind(ValueError):
 
 def save(path: str | PathLike[str], kind: str, version: int, value: Mapping[str, Any]) -> None:
     """Write ``value`` as a file of this kind and version."""
-    check_no_view(path)
+    check_no_view(path, "its plot().save")
     tensors: dict[str, Tensor] = {}
     header = json.dumps(pack(value, tensors))
     if not Path(path).parent.is_dir():
         raise FileNotFoundError(f"there is no folder {Path(path).parent} to save {Path(path).name} in")
     write_atomically(path, to_bytes(tensors, {"format": kind, "version": str(version), "value": header}))
-
-
-def check_no_view(path: str | PathLike[str]) -> None:
-    """Refuse the name of a picture, a page or a table, which a safetensors file is none of."""
-    if Path(path).suffix.lower() in VIEWS:
-        raise ValueError(
-            f"{Path(path).name} would hold tensors: name it .safetensors, or write what it shows by .plot().save"
-        )
 
 
 def load(

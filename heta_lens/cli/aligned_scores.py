@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 
 def show_comparison(results: Mapping[str, Explained], top: int) -> None:
     """Print what each result puts highest, and how the results correlate."""
-    from heta_lens.plots.attribution_text import question
+    from heta_lens.plots.attribution_text import meaning, question
 
     for label, result in results.items():
         say(f"{label}: {question(result.summed)}")
-        for remark in result.summed.notes[-2 if result.summed.diagnostics.note else -1 :]:
-            note(f"  {remark}")
+        note(f"  {'; '.join(meaning(result.summed))}")
     show(Text("\nscores, and their ranks in brackets", style="bold"))
     show(highest_table(results, top))
     what = "sizes of scores, since not all have signs" if _of_sizes(results) else "scores"

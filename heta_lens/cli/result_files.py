@@ -50,8 +50,10 @@ class Files:
     def check(self, kinds: Sequence[str] = FIGURES) -> None:
         """Refuse a page that is named as something else, and a figure of a kind that the view cannot be saved as."""
         check_page(self.html)
-        if self.save is not None and self.save.suffix.lower() in (*FIGURES, ".csv", ".json"):
-            raise ValueError(f"--save {self.save} would hold tensors: name it .safetensors, or write it by --figure")
+        if self.save is not None:
+            from heta_lens._util.file_writing import check_no_view
+
+            check_no_view(self.save, "--figure")
         if self.figure is None or (self.figure.exists() and not self.figure.is_file()):
             return  # a folder is refused as one, and a stream gets a page
         suffix = self.figure.suffix.lower()

@@ -1,7 +1,7 @@
 """A table of texts in the terminal; where it is too narrow for the columns, each row as a list."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from rich.cells import cell_len
@@ -16,11 +16,11 @@ FOLDED = 24  # to how many cells a column of longer texts may shrink; numbers ne
 
 @dataclass(frozen=True)
 class TextTable:
-    """Rows for `rich` to print; columns named in ``right`` are numbers."""
+    """Rows for `rich` to print; columns whose places are in ``right`` are numbers."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Text]]
-    right: frozenset[int] = field(default_factory=frozenset)
+    right: frozenset[int] = frozenset()
     header: bool = True
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:

@@ -11,7 +11,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.utilities import quantization
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 
-from heta_lens.model.checkpoints import one_line
+from heta_lens.model.checkpoints import first_sentence
 from heta_lens.model.hub import folder_of, read_from
 from heta_lens.model.loading import DEMO
 from heta_lens.model.loading_options import check_kinds, dtype_named
@@ -51,7 +51,7 @@ def absent_model(
             ).eval()
     except Exception as error:  # whatever the libraries raise for architectures that they do not know
         what = f"a {read.model_type} model cannot be built without its weights"
-        raise ValueError(f"{what}: {one_line(error)}") from error
+        raise ValueError(f"{what}: {first_sentence(error)}") from error
     check_decoder(bridge)
     return bridge
 

@@ -152,7 +152,9 @@ def check_tokenizer(file: Path) -> None:
     try:
         Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises a bare Exception
-        raise ValueError(f"{str(file)!r} is not a tokenizer: {one_line(error)}; save the tokenizer again") from error
+        raise ValueError(
+            f"{str(file)!r} is not a tokenizer: {first_sentence(error)}; save the tokenizer again"
+        ) from error
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -182,14 +184,14 @@ def check_weight_file(file: Path) -> None:
         with safe_open(file, framework="pt"):
             pass
     except SafetensorError as error:
-        raise ValueError(f"{str(file)!r} is damaged ({one_line(error)}): copy or download it again") from error
+        raise ValueError(f"{str(file)!r} is damaged ({first_sentence(error)}): copy or download it again") from error
 
 
 def read_object(file: Path) -> dict[str, Any]:
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
-        raise ValueError(f"{str(file)!r} is not valid JSON: {one_line(error)}") from error
+        raise ValueError(f"{str(file)!r} is not valid JSON: {first_sentence(error)}") from error
     if not isinstance(value, dict):
         raise ValueError(f"{str(file)!r} must be a JSON object, got {type(value).__name__}")
     return value
@@ -202,7 +204,7 @@ def listed(names: Iterable[str], shown: int = 3) -> str:
     return ", ".join(ordered[:shown]) + more
 
 
-def one_line(error: BaseException) -> str:
+def first_sentence(error: BaseException) -> str:
     """The first sentence of another library's message; with its type where the message alone says little."""
     message = re.split(r"(?<=[a-z)`'\"][.!?]) (?=[A-Z])", " ".join(str(error).split()))[0].rstrip(".")
     if isinstance(error, LookupError | AttributeError) or not message:

@@ -11,7 +11,7 @@ import transformers
 from huggingface_hub import constants, get_session
 from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
-from heta_lens.model.checkpoints import CheckpointError, one_line
+from heta_lens.model.checkpoints import CheckpointError, first_sentence
 
 ANSWER = 2.5  # seconds to wait for the hub's answer
 SERVER_ERRORS = 500  # from this status code on
@@ -65,7 +65,7 @@ def reason(error: BaseException, name: str) -> str:
         return f"transformers {transformers.__version__} does not know {unknown[1]!r} models; a newer version may"
     if "trust_remote_code" in str(error):
         return "it comes with code of its own, which runs only with trust_remote_code=True (--trust-remote-code)"
-    return one_line(error)
+    return first_sentence(error)
 
 
 def hub_answers(name: str, seconds: float = ANSWER) -> bool:

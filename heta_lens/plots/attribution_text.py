@@ -49,7 +49,6 @@ def notes(attribution: Attribution) -> list[str]:
     known = attribution.diagnostics
     removed = known.left_out or 0
     sink = nan if removed or known.sink_mass is None else known.sink_mass
-    sign = SIGNED if attribution.signed else UNSIGNED
     possible = [
         _likelihood(attribution) if known.target_rank is not None else "",
         "" if known.target_value is None else f"{attribution.target_text}(logits) = {known.target_value:.4g}",
@@ -60,10 +59,15 @@ def notes(attribution: Attribution) -> list[str]:
         _shares(known.share or {}, known.weak_parts or ()),
         _unfinished(attribution),
         _most_against(attribution),
-        known.note or "",
-        f"scores {sign}" + (FOR_CONTRASTS if isinstance(attribution.target, tuple) and not attribution.signed else ""),
     ]
-    return [note for note in possible if note]
+    return [*filter(None, possible), *meaning(attribution)]
+
+
+def meaning(attribution: Attribution) -> list[str]:
+    """What scores of this method say of the target."""
+    sign = SIGNED if attribution.signed else UNSIGNED
+    instead = FOR_CONTRASTS if isinstance(attribution.target, tuple) and not attribution.signed else ""
+    return [*filter(None, [attribution.diagnostics.note]), f"scores {sign}{instead}"]
 
 
 def _template(attribution: Attribution) -> str:

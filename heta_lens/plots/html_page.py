@@ -13,7 +13,7 @@ from heta_lens.attribution import Attribution
 from heta_lens.plots.colours import BLUE, ORANGE, deepest
 from heta_lens.plots.token_cells import Cell, cells, runs
 from heta_lens.plots.view_data import Shown, embedded, page_data, shown
-from heta_lens.plots.view_exports import exports, numbers
+from heta_lens.plots.view_exports import exports, number_files
 from heta_lens.plots.whole_span import matrix, span_values, whole_text
 from heta_lens.span_attribution import SpanAttribution
 
@@ -68,7 +68,7 @@ def _page(
     values, more = (shown(scored), {}) if span is None else (span_values(span), {"matrix": matrix(span)})
     notes = [*attribution.notes, *([note] if note else [])]
     own = fragment(scored, attribution.title, notes, values, marked, more | {"by": by, "hint": HINTS[span is not None]})
-    made = exports(attribution, marked, note) if by == "tokens" else numbers(attribution)
+    made = exports(attribution, marked, note) if by == "tokens" else number_files(attribution)
     return View(attribution.title, own, made)
 
 

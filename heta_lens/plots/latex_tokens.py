@@ -1,7 +1,7 @@
 r"""An attribution's tokens as LaTeX: coloured boxes that wrap at line ends, for a paper's source."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 
 from heta_lens._util.printable_text import JOINERS
@@ -47,13 +47,14 @@ HEAD = r"""% In the preamble: \usepackage{xcolor}
 """
 
 
-def latex(attribution: Attribution | SpanAttribution) -> str:
+def latex(attribution: Attribution | SpanAttribution, *, marked: Collection[int] = (), note: str = "") -> str:
     r"""The question, the text with every token coloured by its score, and what the deepest colours stand for.
 
     Put it into a file and ``\input`` it. It defines its commands for itself alone, and needs xcolor. A span is coloured
-    by all of its targets together, and its own tokens follow in frames.
+    by all of its targets together, and its own tokens follow in frames. ``marked`` positions are underlined, as
+    evidence, and ``note`` may say why.
     """
-    shown = Coloured.of(attribution)
+    shown = Coloured.of(attribution, marked, note)
     return "".join(
         [
             HEAD.replace("ABOVE", _numbers(tint(BLUE))).replace("BELOW", _numbers(tint(ORANGE))),
@@ -93,7 +94,8 @@ def _tokens(shown: Coloured) -> Iterator[str]:
             yield "\\hetaspace" if between_words else "\\hetainside"
         if before < len(shown.tokens) <= number:
             yield "\\hetaedge"
-        yield f"{boxes[number]}{{{escaped(text)}}}"
+        shown_text = f"\\underline{{{escaped(text)}}}" if number in shown.marked else escaped(text)
+        yield f"{boxes[number]}{{{shown_text}}}"
         yield "\\newline\n" if text.endswith("\n") else "%\n"
     if shown.written:
         yield "\\hetaedge%\n"

@@ -47,7 +47,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Coloured:
-    """Tokens to colour by a score each, and those that the model wrote after them."""
+    """Tokens to colour by a score each, some of them ``marked``, and those that the model wrote after them."""
 
     title: str
     tokens: tuple[str, ...]
@@ -56,22 +56,17 @@ class Coloured:
     written: tuple[str, ...]
     left_out: int
     marked: frozenset[int] = frozenset()
-    more: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, attribution: Attribution | SpanAttribution, marked: Collection[int] = (), note: str = "") -> "Coloured":
         scored = attribution.summed
         written = attribution.tokens[attribution.start :] if isinstance(attribution, SpanAttribution) else ()
         positions, left_out = tuple(scored.positions.tolist()), scored.diagnostics.left_out or 0
-        evidence = note or "underlined: evidence" * bool({*marked} & {*positions})
-        more = tuple(filter(None, [scored.diagnostics.note, evidence]))
+        rows = frozenset(row for row, position in enumerate(positions) if position in marked)
+        remarks = scored.diagnostics.note, note or ("underlined: evidence" if rows else "")
         own = attribution.title, scored.tokens, scored.scores, positions, tuple(written), left_out
-        return cls(*own, frozenset(marked), more)
-
-    @property
-    def evidence(self) -> set[int]:
-        """The rows of the marked positions."""
-        return {row for row, position in enumerate(self.positions) if position in self.marked}
+        return cls(*own, rows, tuple(filter(None, remarks)))
 
     @property
     def notes(self) -> list[str]:
@@ -84,7 +79,7 @@ class Coloured:
             f"{self.left_out} tokens left out": self.left_out > 0,
             "framed: the answer that is explained": bool(self.written),
         }
-        return [*(note for note, holds in possible.items() if holds), *self.more]
+        return [*(note for note, holds in possible.items() if holds), *self.remarks]
 
     def share(self, score: float) -> str:
         """How much of all scores, sign aside, that is."""
@@ -112,7 +107,7 @@ def token_figure(attribution: Attribution | SpanAttribution, *, marked: Collecti
         _title(axes, shown.title)
         _tokens(axes, pieces, [*tints(shown.scores), *[WHITE] * len(shown.written)])
         _frames(axes, [piece for piece in pieces if piece.token >= len(shown.tokens)])
-        _underline(axes, [piece for piece in pieces if piece.token in shown.evidence])
+        _underline(axes, [piece for piece in pieces if piece.token in shown.marked], _measure(SIZE))
         _scale(figure, shown, (TITLE + text) / height, height)
         for row, note in enumerate(notes):
             axes.text(0, height - NOTE * (len(notes) - row - 0.7), note, color=QUIET, size=8)
@@ -218,10 +213,12 @@ def _frames(axes: Axes, pieces: Sequence[Piece]) -> None:
         axes.add_patch(rectangle(corner, right - left, height, fill=False, edgecolor=INK, linewidth=0.8))
 
 
-def _underline(axes: Axes, pieces: Sequence[Piece]) -> None:
+def _underline(axes: Axes, pieces: Sequence[Piece], measure: Callable[[str], float]) -> None:
+    """Without the space before a word."""
     for piece in pieces:
-        line, left = _line(piece.row) + 2, piece.left + piece.width * (len(piece.text) > len(piece.text.lstrip())) / 8
-        axes.plot([left, piece.left + piece.width], [line, line], color=INK, linewidth=1.2, solid_capstyle="butt")
+        line = _line(piece.row) + 2
+        ends = piece.left + measure(piece.text[: -len(piece.text.lstrip()) or None]), piece.left + piece.width
+        axes.plot(ends, [line, line], color=INK, linewidth=1.2, solid_capstyle="butt")
 
 
 def _line(row: int) -> float:

@@ -19,12 +19,12 @@ def exports(
     """What makes each kind of file, by its suffix."""
     return {
         **exports_of(lambda: token_figure(attribution, marked=marked, note=note)),
-        ".tex": lambda: latex(attribution),
-        **numbers(attribution),
+        ".tex": lambda: latex(attribution, marked=marked, note=note),
+        **number_files(attribution),
     }
 
 
-def numbers(attribution: Attribution | SpanAttribution) -> dict[str, Callable[[], str | bytes]]:
+def number_files(attribution: Attribution | SpanAttribution) -> dict[str, Callable[[], str | bytes]]:
     """What makes the files that are no pictures."""
     return {
         ".csv": lambda: attribution.to_frame().to_csv(index=False),

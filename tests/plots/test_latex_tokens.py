@@ -118,13 +118,22 @@ def test_groups_are_closed() -> None:
     assert plots.latex is latex
 
 
+def test_evidence_is_underlined() -> None:
+    made = attribution()
+    text = latex(made, marked=[1], note="where it is said")
+    assert text.count("\\underline{") == 1 and escaped("where it is said") in text and "underline" not in latex(made)
+    assert escaped("underlined: evidence") in latex(made, marked=[1])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["pdflatex", "lualatex"])
 def test_it_compiles(engine: str, tmp_path: Path) -> None:
     if shutil.which(engine) is None:
         pytest.skip(f"{engine} is not installed")
     source = "\\documentclass{article}\\usepackage{xcolor}\\begin{document}%s\\end{document}"
-    (tmp_path / "page.tex").write_text(source % "\n\nText.\n\n".join(map(latex, (hostile(), span()))), encoding="utf-8")
+    (tmp_path / "page.tex").write_text(
+        source % "\n\nText.\n\n".join([latex(hostile(), marked=range(4)), latex(span())]), encoding="utf-8"
+    )
     options = ["-halt-on-error", "-interaction=nonstopmode"]
     done = subprocess.run(
         [engine, *options, "page.tex"], cwd=tmp_path, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
