@@ -24,8 +24,8 @@ def show_comparison(results: Mapping[str, Explained], top: int) -> None:
         note(f"  {'; '.join(meaning(result.summed))}")
     show(Text("\nscores, and their ranks in brackets", style="bold"))
     show(highest_table(results, top))
-    what = "sizes of scores, since not all have signs" if _of_sizes(results) else "scores"
-    show(Text(f"\nrank correlation of all tokens' {what}", style="bold"))
+    sizes = "the sizes of all scores, since not all have signs"
+    show(Text(f"\nrank correlation of {sizes if _of_sizes(results) else 'all scores'}", style="bold"))
     show(correlation_table(results))
 
 

@@ -50,17 +50,16 @@ class TextTable:
         return table
 
     def _lists(self) -> Iterator[RenderableType]:
-        """A line for each cell with its column's name; long texts below, indented."""
+        """For each row a line for each cell with its column's name, and the long texts below, indented."""
+        from heta_lens.plots.terminal_table import block
+
+        short = [at for at, folds in enumerate(self.folds) if not folds]
+        names = [self.columns[at] * self.header for at in short]
         for number, row in enumerate(self.rows):
             if number:
                 yield Text()
-            for at, (name, cell) in enumerate(zip(self.columns, row, strict=True)):
-                if not cell.plain.strip():
-                    continue
-                if self.folds[at]:
-                    yield Padding(cell, (0, 0, 0, GAP))
-                else:
-                    yield Text.assemble(f"{name}{' ' * GAP}" * self.header, cell, style="" if at else "bold")
+            yield block(names, [row[at].plain for at in short])
+            yield from (Padding(cell, (0, 0, 0, GAP)) for at, cell in enumerate(row) if self.folds[at] and cell.plain)
 
 
 def text_table(

@@ -28,19 +28,26 @@ def table(columns: Sequence[Column], width: int) -> Text:
         if max(map(cell_len, rows)) <= width:
             return _bold_first(rows)
     rows = zip(*(column.cells for column in columns), strict=True)
-    blocks = (_block([column.name for column in columns], cells, width) for cells in rows)
+    blocks = (block([column.name for column in columns], cells, width) for cells in rows)
     return Text("\n\n").join(blocks)
 
 
-def _block(names: Sequence[str], cells: Sequence[str], width: int) -> Text:
-    """A row as lines, without those that are empty."""
+def block(names: Sequence[str], cells: Sequence[str], width: int | None = None) -> Text:
+    """A row as lines of a name and a cell each, without empty ones; cut at the width, or free to be folded."""
     longest = max(map(cell_len, names))
+    gap = GAPS[0] if longest else ""
     lines = [
-        set_cell_size(name, longest) + GAPS[0] + single_line(cell).strip()
+        set_cell_size(name, longest) + gap + single_line(cell).strip()
         for name, cell in zip(names, cells, strict=True)
         if cell
     ]
-    return _bold_first([cut(line, width) for line in lines])
+    if not lines:
+        return Text()
+    if width is not None:
+        return _bold_first([cut(line, width) for line in lines])
+    shown = _bold_first(lines)
+    shown.no_wrap, shown.overflow = False, "fold"
+    return shown
 
 
 def _padded(column: Column) -> list[str]:

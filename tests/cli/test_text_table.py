@@ -24,12 +24,12 @@ def test_columns_stand_side_by_side_where_they_fit() -> None:
     ]
 
 
-@pytest.mark.parametrize("width", [30, 20])
+@pytest.mark.parametrize("width", [30, 23])
 def test_numbers_stay_whole_where_they_do_not(width: int) -> None:
     lines = printed(text_table(["position", "token", "heta"], ROWS, right=["heta"]), width)
     assert lines == [
-        *("position  12", "token  ' jar'", "heta  0.0002298 (1)", ""),
-        *("position  3", "token  ' box'", "heta  3.076e-05 (2)"),
+        *("position  12", "token     ' jar'", "heta      0.0002298 (1)", ""),
+        *("position  3", "token     ' box'", "heta      3.076e-05 (2)"),
     ]
 
 
@@ -41,6 +41,12 @@ def test_long_texts_are_folded_and_below_their_row_where_it_is_narrow(header: bo
     assert narrow[0] == ("method  " if header else "") + "leave_one_out"
     assert narrow[1] == "  word word word word word" and " ".join(narrow).count("word") == 20
     assert narrow[-1].endswith("ifr")
+
+
+def test_rows_and_tables_without_text_are_printed() -> None:
+    for width in (2, 60):
+        assert not "".join(printed(text_table(["a", "b"], [("", "")], header=False), width)).strip()
+        assert set("".join(printed(text_table(["a", "b"], []), width))) <= {*"ab "}
 
 
 def test_a_table_cannot_steer_the_terminal() -> None:
