@@ -213,9 +213,9 @@ as by `kl_only`. Which of the two dominates depends on p, and not on which of th
 
 **What to do.** Look at `attribution.diagnostics.share`: it says how much of the score comes from each part. If it is
 near 0 or 1 and both parts are meant to count, give `balance="sum"`, which divides each by its total first (the line
-*balanced*). Then both count at every p, which is not better in itself: it helps where the part that the sum drowns
-finds more of the evidence, and hurts where that finds less ([Results](results.md) has both). If one part is enough,
-`variant="kl_only"` needs no HVP.
+*balanced*). Then both count at every p, which is not better in itself: it helps where the part that counts
+for little in the sum finds more of the evidence, and hurts where it finds less ([Results](results.md) has both). If one
+part is enough, `variant="kl_only"` needs no HVP.
 
 In the tables: the mean share, and for each score the mass on the evidence, then Spearman's correlation with the
 effects of patching the values that the last position reads; 95 % intervals over templates."""
