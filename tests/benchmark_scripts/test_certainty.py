@@ -51,7 +51,7 @@ def test_the_page_says_where_the_information_alone_is_nearer_to_the_evidence() -
     masses = {0.3: 0.5, 0.95: 0.1, 1.0: 0.3}
     measured = [{"p": p, "mass": (0.0, information, 0.3, 0.0)} for p, information in masses.items()]
     assert certainty.gains(measured) == (
-        "With `kl_only`, the mass on the evidence is larger than with the sum at p 0–0.5 and smaller than with the sum at "
-        "p 0.9–0.99."
+        "With `kl_only`, the mass on the evidence is larger than with the sum at p 0–0.5 and smaller than with the sum "
+        "at p 0.9–0.99."
     )
     assert certainty.gains(measured[2:]).endswith("the same at every p.")
