@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from itertools import combinations
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from heta_lens.cli.errors_and_messages import note, say, show
 from heta_lens.cli.prompt_running import Explained
+from heta_lens.cli.result_files import Files
+from heta_lens.cli.result_views import write_view
 from heta_lens.cli.text_table import TextTable, text_table
 
 if TYPE_CHECKING:
@@ -29,12 +30,11 @@ def show_comparison(results: Mapping[str, Explained], top: int) -> None:
     show(correlation_table(results))
 
 
-def write_comparison(results: Mapping[str, Explained], path: Path | None) -> None:
-    """Write a page of all results, if one is wanted."""
+def write_comparison(results: Mapping[str, Explained], files: Files) -> None:
+    """Write the page and the figure of all results that are wanted."""
     from heta_lens import plots
 
-    if path is not None:
-        plots.compare([*results.values()], names=[*results]).save(path)
+    write_view(lambda: plots.compare([*results.values()], names=[*results]), files)
 
 
 def highest_table(results: Mapping[str, Explained], top: int) -> TextTable:

@@ -57,7 +57,7 @@ def attribute_text(
         check_by(by, not isinstance(prompt, str))
         question = question_of(question_flags)
         methods = _checked(methods_of(method_flags), question, by)
-        written.with_page_apart.check_apart(methods, {"--html": written.html})
+        written.without_views.check_apart(methods, {"--html": written.html, "--figure": written.figure})
         read = read_prompt(model, prompt, question, **loading_options(loading))
         results = {label: read.explained(question, method) for label, method in methods.items()}
         if read.written is not None:
@@ -88,16 +88,16 @@ def _put_out(results: Mapping[str, Explained], files: Files, by: str, top: int, 
 
 
 def _put_out_several(results: Mapping[str, Explained], files: Files, top: int, written: str) -> None:
-    """One page of all of them; of each a figure and a file, where those are wanted."""
-    apart = {label: files.with_page_apart.of(label, results) for label in results}
+    """One page and one figure of all of them, and a file of each, where those are wanted."""
+    apart = {label: files.without_views.of(label, results) for label in results}
     for label, explained in results.items():
         write_files(explained, apart[label])
-    write_comparison(results, files.html)
+    write_comparison(results, files.views)
     if wanted():
         each = [{"method": label, **document_of(result, apart[label])} for label, result in results.items()]
-        add(methods=each, correlations=comparison_document(results), page=files.html)
+        add(methods=each, correlations=comparison_document(results), page=files.html, figure=files.figure)
     show_written(written)
     show_comparison(results, top)
     for own in apart.values():
         name_files(own)
-    name_files(Files(html=files.html))
+    name_files(files.views)

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 import typer
 
 from heta_lens.cli.aligned_scores import comparison_document, show_comparison, write_comparison
-from heta_lens.cli.application import Page, command
+from heta_lens.cli.application import command
 from heta_lens.cli.errors_and_messages import errors_in_a_line
 from heta_lens.cli.json_output import add, wanted
-from heta_lens.cli.result_files import Files, check_page, numbered
+from heta_lens.cli.result_files import Files, numbered, with_view_flags
 from heta_lens.cli.result_views import HIGHEST, TOP, document_of, name_files
 from heta_lens.cli.saved_results import Saved, saved_results
 
@@ -18,19 +18,22 @@ PROMPT = "Of a file of many prompts, only this one."
 
 
 @command("compare")
+@with_view_flags
 def compare_saved(
     paths: Annotated[list[Path], typer.Argument(metavar="FILE…", help=FILE)],
     prompt: Annotated[str | None, typer.Option(metavar="NAME", help=PROMPT)] = None,
     top: Annotated[int, typer.Option(metavar="N", min=1, help=TOP)] = HIGHEST,
-    html: Page = None,
+    *,
+    files: dict[str, Any],
 ) -> None:
     """Compare saved attributions of one text: the highest tokens of each, and how their ranks correlate."""
     from heta_lens._util.file_writing import check_distinct
     from heta_lens.plots.comparison_page import check_comparable
 
-    with errors_in_a_line(html):
-        check_page(html)
-        check_distinct({**numbered(paths), "--html": html})
+    written = Files(**files)
+    with errors_in_a_line(*written.paths, names=written.names):
+        written.check()
+        check_distinct({**numbered(paths), "--html": written.html, "--figure": written.figure})
         saved = [each for path in paths for each in saved_results(path, prompt)]
         if len(saved) < 2:
             held = f"{paths[0]} holds {len(saved) or 'none'}"
@@ -39,12 +42,12 @@ def compare_saved(
             raise ValueError(f"these are of the prompts {', '.join(prompts)}: choose one with --prompt")
         check_comparable({each.name: each.result for each in saved})
         results = dict(zip(_labels(saved), (each.result for each in saved), strict=True))
-        write_comparison(results, html)
+        write_comparison(results, written)
         if wanted():
             compared = _documents(saved, [*results])
-            add(compared=compared, correlations=comparison_document(results), page=html)
+            add(compared=compared, correlations=comparison_document(results), page=written.html, figure=written.figure)
         show_comparison(results, top)
-        name_files(Files(html=html))
+        name_files(written)
 
 
 def _labels(saved: list[Saved]) -> list[str]:

@@ -16,7 +16,7 @@ FIGURES = (*PAGES, *DRAWN, ".tex")  # as far as plots.page can be saved
 """The suffixes of what ``--figure`` writes."""
 
 HTML = "Also write a standalone HTML page; of several methods, one that compares them."
-FIGURE = f"Also write a figure, of the kind that its suffix says: {', '.join(FIGURES)}; of several methods, one each."
+FIGURE = f"Also write a figure, of the kind that its suffix says: {', '.join(FIGURES)}; of several methods, one of all."
 SAVE = "Keep the attribution (safetensors), for heta-lens show and compare; of several, as FILE-heta.safetensors."
 VIEW_FLAGS: dict[str, Any] = {
     "html": Annotated[Path | None, typer.Option("--html", metavar="FILE", help=HTML)],
@@ -82,9 +82,13 @@ class Files:
         return Files(*(path and _labelled(path, label) for path in (self.html, self.figure, self.save)))
 
     @property
-    def with_page_apart(self) -> "Files":
-        """Without the page, which is of all results together."""
-        return replace(self, html=None)
+    def views(self) -> "Files":
+        """The page and the figure, which may be of several results together."""
+        return replace(self, save=None)
+
+    @property
+    def without_views(self) -> "Files":
+        return replace(self, html=None, figure=None)
 
 
 def numbered(inputs: Sequence[Path]) -> dict[str, Path | None]:

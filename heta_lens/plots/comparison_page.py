@@ -1,7 +1,8 @@
 """Several attributions of one text as a page: their tokens one below another, and by how much their ranks differ."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -12,8 +13,12 @@ from heta_lens._util.html_view import View
 from heta_lens._util.printable_text import cut, single_line
 from heta_lens.attribution import Attribution
 from heta_lens.plots.attribution_text import question
+from heta_lens.plots.figure_files import exports_of
 from heta_lens.plots.html_page import HINTS, fragment
+from heta_lens.plots.latex_tokens import latex_of
+from heta_lens.plots.token_figure import Coloured, stacked
 from heta_lens.plots.view_data import Shown
+from heta_lens.plots.view_exports import described, json_text
 from heta_lens.span_attribution import SpanAttribution
 
 
@@ -21,7 +26,8 @@ def compare(attributions: Iterable[Attribution | SpanAttribution], *, names: Ite
     """Attributions of one text, one below another, each with its own scale; a table has their shares and ranks.
 
     They are named by their methods, and by the options in which attributions of one method differ, unless ``names``
-    names them. A span has the scores of all of its targets together.
+    names them. A span has the scores of all of its targets together. It can also be saved as a figure (``.png``,
+    ``.svg``, ``.pdf``), as LaTeX (``.tex``), and as its numbers (``.csv``, ``.json``).
     """
     named = _named(attributions, names)
     check_comparable(named)
@@ -31,7 +37,30 @@ def compare(attributions: Iterable[Attribution | SpanAttribution], *, names: Ite
     notes = [f"{name}: {'; '.join(own.notes)}" for name, own in named.items()]
     text = max(summed.values(), key=lambda own: own.messages is not None)  # one that knows a chat's messages, if any
     page = fragment(text, title, notes, values, more={"compare": True, "hint": HINTS[0]})
-    return View(title, page, {".csv": lambda: frame_of(named).to_csv(index=False)})
+    return View(title, page, _exports(title, named))
+
+
+def _exports(title: str, named: Mapping[str, Attribution | SpanAttribution]) -> dict[str, Callable[[], str | bytes]]:
+    """What makes each kind of file, by its suffix: the coloured texts one below another, or the numbers."""
+
+    def texts() -> list[Coloured]:
+        return [replace(Coloured.of(own), title=f"{name}: {question(own.summed)}") for name, own in named.items()]
+
+    def document() -> str:
+        first = next(iter(named.values())).summed
+        compared = [
+            {"name": name, **described(own), "scores": own.summed.scores.tolist(), "ranks": _ranks(own)}
+            for name, own in named.items()
+        ]
+        where = {"positions": first.positions.tolist(), "tokens": first.tokens}
+        return json_text({"title": title, **where, "compared": compared})
+
+    return {
+        **exports_of(lambda: stacked(texts())),
+        ".tex": lambda: "\\par\\medskip\n".join(map(latex_of, texts())),
+        ".csv": lambda: frame_of(named).to_csv(index=False),
+        ".json": document,
+    }
 
 
 def frame_of(named: Mapping[str, Attribution | SpanAttribution]) -> pd.DataFrame:
@@ -39,10 +68,14 @@ def frame_of(named: Mapping[str, Attribution | SpanAttribution]) -> pd.DataFrame
     first = next(iter(named.values())).summed
     columns: list[tuple[str, Any]] = [("position", first.positions.tolist()), ("token", first.tokens)]
     for name, own in named.items():
-        order = own.summed.scores.argsort(descending=True, stable=True)
-        columns += [(name, own.summed.scores.tolist()), (f"rank by {name}", (order.argsort() + 1).tolist())]
+        columns += [(name, own.summed.scores.tolist()), (f"rank by {name}", _ranks(own))]
     # Not by a dict, in which a name such as "token" would replace another column.
     return pd.DataFrame(zip(*(values for _, values in columns), strict=True), columns=[name for name, _ in columns])
+
+
+def _ranks(attribution: Attribution | SpanAttribution) -> list[int]:
+    """Of its tokens, 1 the highest score."""
+    return (attribution.summed.scores.argsort(descending=True, stable=True).argsort() + 1).tolist()
 
 
 def check_comparable(named: Mapping[str, Attribution | SpanAttribution]) -> None:

@@ -54,7 +54,11 @@ def latex(attribution: Attribution | SpanAttribution, *, marked: Collection[int]
     by all of its targets together, and its own tokens follow in frames. ``marked`` positions are underlined, as
     evidence, and ``note`` may say why.
     """
-    shown = Coloured.of(attribution, marked, note)
+    return latex_of(Coloured.of(attribution, marked, note))
+
+
+def latex_of(shown: Coloured) -> str:
+    """Of a coloured text, as a paragraph of its own."""
     return "".join(
         [
             HEAD.replace("ABOVE", _numbers(tint(BLUE))).replace("BELOW", _numbers(tint(ORANGE))),

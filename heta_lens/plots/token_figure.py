@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxtyping import Float
@@ -32,6 +32,7 @@ TITLE, CAPTION, NOTE = (
     12.0,
 )  # points: the heights of the title, of the scale of colours, and of a line below
 BELOW, ABOVE = 4.0, 10.5  # points: how far a token's background reaches from the line it stands on
+GAP = 14.0  # points: between two texts
 BAR = 110.0  # points: the width of the scale
 
 
@@ -81,6 +82,16 @@ class Coloured:
         }
         return [*(note for note, holds in possible.items() if holds), *self.remarks]
 
+    @property
+    def all_tokens(self) -> tuple[str, ...]:
+        """Also those that the model wrote."""
+        return (*self.tokens, *self.written)
+
+    @property
+    def all_texts(self) -> list[str]:
+        """Whatever of it is drawn."""
+        return [self.title, *self.all_tokens, *self.notes]
+
     def share(self, score: float) -> str:
         """How much of all scores, sign aside, that is."""
         return f"{percent_of(self.scores, score)} of the score"
@@ -94,24 +105,35 @@ def token_figure(attribution: Attribution | SpanAttribution, *, marked: Collecti
     order. ``figure_files.exports_of`` makes files of it in which letters are as wide as measured here; for
     ``figure.savefig``, matplotlib's ``text.hinting`` must be "none" for that.
     """
+    return stacked([Coloured.of(attribution, marked, note)])
+
+
+def stacked(texts: Sequence[Coloured]) -> Figure:
+    """Coloured texts one below another, each with its title, its scale and its notes."""
     check_extra("matplotlib", NEEDED_BY)
-    shown = Coloured.of(attribution, marked, note)
-    tokens, notes = [*shown.tokens, *shown.written], [drawable(note) for note in shown.notes]
-    with looks(map(drawable, [shown.title, *tokens, *notes])):
-        pieces = in_reading_order([*laid_out(tokens, WIDTH, _measure(SIZE))])
-        text = LINE * (pieces[-1].row + 1)
-        height = TITLE + text + CAPTION + NOTE * len(notes)
+    with looks(map(drawable, [line for text in texts for line in text.all_texts])):
+        placed = [(text, in_reading_order([*laid_out(text.all_tokens, WIDTH, _measure(SIZE))])) for text in texts]
+        heights = [TITLE + _height(pieces) + CAPTION + NOTE * len(text.notes) for text, pieces in placed]
+        height = sum(heights) + GAP * (len(texts) - 1)
         figure = extra("matplotlib.figure", NEEDED_BY).Figure(figsize=(WIDTH / POINTS, height / POINTS))
-        axes = figure.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(height, 0))
-        axes.set_axis_off()
-        _title(axes, shown.title)
-        _tokens(axes, pieces, [*tints(shown.scores), *[WHITE] * len(shown.written)])
-        _frames(axes, [piece for piece in pieces if piece.token >= len(shown.tokens)])
-        _underline(axes, [piece for piece in pieces if piece.token in shown.marked], _measure(SIZE))
-        _scale(figure, shown, (TITLE + text) / height, height)
-        for row, note in enumerate(notes):
-            axes.text(0, height - NOTE * (len(notes) - row - 0.7), note, color=QUIET, size=8)
+        bottoms = accumulate(heights, lambda end, own: end - GAP - own, initial=height + GAP)
+        for (text, pieces), bottom, own in zip(placed, [*bottoms][1:], heights, strict=True):
+            _draw(figure, text, pieces, bottom / height, own / height)
     return figure
+
+
+def _draw(figure: Figure, shown: Coloured, pieces: Sequence[Piece], bottom: float, share: float) -> None:
+    """One text into its share of the figure's height."""
+    height = share * figure.get_figheight() * POINTS
+    axes = figure.add_axes((0, bottom, 1, share), xlim=(0, WIDTH), ylim=(height, 0))
+    axes.set_axis_off()
+    _title(axes, shown.title)
+    _tokens(axes, pieces, [*tints(shown.scores), *[WHITE] * len(shown.written)])
+    _frames(axes, [piece for piece in pieces if piece.token >= len(shown.tokens)])
+    _underline(axes, [piece for piece in pieces if piece.token in shown.marked], _measure(SIZE))
+    _scale(figure, axes, shown, TITLE + _height(pieces))
+    for row, note in enumerate(shown.notes):
+        axes.text(0, height - NOTE * (len(shown.notes) - row - 0.7), drawable(note), color=QUIET, size=8)
 
 
 def tints(values: Float[Tensor, "pos"]) -> list[Shade]:
@@ -150,6 +172,11 @@ def in_reading_order(pieces: Sequence[Piece]) -> list[Piece]:
             ends = run[0].left + run[-1].left + run[-1].width
             placed += [piece._replace(left=ends - piece.left - piece.width) if leftward else piece for piece in run]
     return placed
+
+
+def _height(pieces: Sequence[Piece]) -> float:
+    """Of the lines that the tokens take, in points."""
+    return LINE * (1 + max(piece.row for piece in pieces))
 
 
 def _words(tokens: Sequence[str]) -> list[list[tuple[int, str]]]:
@@ -226,11 +253,13 @@ def _line(row: int) -> float:
     return TITLE + LINE * row + ABOVE + 1
 
 
-def _scale(figure: Figure, shown: Coloured, top: float, height: float) -> None:
-    """The scale of the colours with its ends, and how much of the score these are."""
+def _scale(figure: Figure, axes: Axes, shown: Coloured, top: float) -> None:
+    """The scale of the colours with its ends, and how much of the score these are; so many points from the top."""
     end = deepest(shown.scores)
     colours = colours_of(shown.scores, tint(BLUE), tint(ORANGE))
-    bar = figure.add_axes((4 / WIDTH, 1 - top - 18 / height, BAR / WIDTH, 8 / height))
+    place = axes.get_position()
+    point = place.height / axes.get_ylim()[0]
+    bar = figure.add_axes((4 / WIDTH, place.y1 - (top + 18) * point, BAR / WIDTH, 8 * point))
     mappable = extra("matplotlib.cm", NEEDED_BY).ScalarMappable(**colours)
     draw_scale(figure, mappable, shown.scores, cax=bar, orientation="horizontal")
-    figure.text((BAR + 24) / WIDTH, 1 - top - 17 / height, f"{end:.3g} is {shown.share(end)}", size=8)
+    axes.text(BAR + 24, top + 17, f"{end:.3g} is {shown.share(end)}", size=8)

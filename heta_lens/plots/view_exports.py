@@ -1,7 +1,7 @@
 """What a view of an attribution can be saved as beside a page: a figure, LaTeX, or its numbers."""
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from heta_lens._util.plain_json import plain
@@ -34,9 +34,13 @@ def number_files(attribution: Attribution | SpanAttribution) -> dict[str, Callab
 
 def as_json(attribution: Attribution | SpanAttribution) -> str:
     """The question, how to read the scores, and the rows of `to_frame`: for other programs, not to be read back."""
+    return json_text({**described(attribution), "rows": attribution.to_frame().to_dict("records")})
+
+
+def described(attribution: Attribution | SpanAttribution) -> dict[str, Any]:
+    """The question, and how to read the scores."""
     summed = attribution.summed
-    frame = attribution.to_frame()
-    content: dict[str, Any] = {
+    return {
         "title": attribution.title,
         "method": summed.method,
         "text": summed.text,
@@ -45,6 +49,9 @@ def as_json(attribution: Attribution | SpanAttribution) -> str:
         "options": summed.options,
         "formula": score_formula(summed),
         "notes": attribution.notes,
-        "rows": frame.to_dict("records"),
     }
-    return json.dumps(plain(content), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+
+
+def json_text(content: Mapping[str, Any]) -> str:
+    """As a file holds it."""
+    return json.dumps(plain(dict(content)), ensure_ascii=False, allow_nan=False, indent=1) + "\n"

@@ -355,6 +355,14 @@ def test_a_figure(tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "a.svg").read_text() and "\\" in (tmp_path / "a.tex").read_text()
 
 
+def test_a_figure_of_several_methods(tmp_path: Path) -> None:
+    done = run("attribute", TEXT, "-m", "loo,recency", "--figure", str(tmp_path / "a.tex"), "--json")
+    assert json.loads(done.stdout)["figure"] == str(tmp_path / "a.tex")
+    tex = (tmp_path / "a.tex").read_text()
+    assert tex.count(r"\begingroup") == 2 and r"\textbf{loo:" in tex and r"\textbf{recency:" in tex
+    assert [file.name for file in tmp_path.iterdir()] == ["a.tex"]
+
+
 def test_an_answer_among_what_is_generated_is_followed_through_the_rest_of_it() -> None:
     length = len(heta_lens.load_demo_model().to_tokens(TEXT)[0])
     through = f"{length}:-1"

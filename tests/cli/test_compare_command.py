@@ -23,12 +23,13 @@ def saved(path: Path, text: str = TEXT, method: str = "loo") -> str:
 
 def test_attributions_are_compared(tmp_path: Path) -> None:
     one, other = saved(tmp_path / "a"), saved(tmp_path / "b", method="ixg")
-    done = run("compare", one, other, "--top", "2", "--html", str(tmp_path / "c.html"))
+    figure = tmp_path / "c.svg"
+    done = run("compare", one, other, "--top", "2", "--html", str(tmp_path / "c.html"), "--figure", str(figure))
     assert done.exit_code == 0, done.output
     assert re.search(r"position +token +leave_one_out +input_x_gradient", done.stdout)
     assert re.search(r"^7 +' drawer' +9\.36 \(1\) ", done.stdout, re.MULTILINE)
     assert re.search(r"^leave_one_out +0\.\d\d", done.stdout, re.MULTILINE)
-    assert "input_x_gradient" in (tmp_path / "c.html").read_text()
+    assert "input_x_gradient" in (tmp_path / "c.html").read_text() and "<svg" in figure.read_text()
     again = run("compare", one, saved(tmp_path / "d"))
     assert re.search(r"position +token +a +d", again.stdout) and re.search(r"^a +1\.00", again.stdout, re.MULTILINE)
 

@@ -59,7 +59,7 @@ def test_files_of_several_results_have_their_labels() -> None:
     assert files.of("heta", {"heta": 0}) == files
     assert files.of("heta", labels) == Files(Path("b/a-heta.html"), None, Path("a-heta.safetensors"))
     assert files.of("lime samples=9", labels).save == Path("a-lime_samples=9.safetensors")
-    assert files.with_page_apart == Files(save=Path("a.safetensors"))
+    assert files.without_views == Files(save=Path("a.safetensors")) and files.views == Files(html=Path("b/a.html"))
 
 
 def test_flags_and_paths() -> None:

@@ -1,5 +1,6 @@
 """Several attributions of one text as a page."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,31 @@ def test_its_numbers_can_be_saved(tmp_path: Path) -> None:
     expected = frame_of(dict(zip(names_of(made), made, strict=True))).astype({"token": read.token.dtype})
     pd.testing.assert_frame_equal(read, expected, check_dtype=False)
     assert read["rank by heta"].tolist() == [3, 2, 1] and read["rank by lime"].tolist() == [1, 3, 2]
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf", ".tex", ".json", ".html"])
+def test_it_can_be_saved_as_what_an_attribution_can(tmp_path: Path, suffix: str) -> None:
+    made = [written(TOKENS, [1.0, 2.0, 3.0]), written(TOKENS, [3.0, 1.0, 2.0], method="lime")]
+    assert heta_lens.compare(made).save(tmp_path / f"x{suffix}").stat().st_size > 100
+
+
+def test_latex_has_every_attribution_with_its_own_scale(tmp_path: Path) -> None:
+    made = [written(TOKENS, [0.0, 2.0, 3.0]), written(TOKENS, [30.0, 0.0, 20.0])]
+    tex = heta_lens.compare(made, names=["before", "after"]).save(tmp_path / "x.tex").read_text(encoding="utf-8")
+    before, after = tex.split(r"\par\medskip")
+    for part, name, end in ((before, "before", 3), (after, "after", 30)):
+        assert part.count(r"\begingroup") == part.count(r"\endgroup") == 1 == part.count(rf"\textbf{{{name}:")
+        assert rf"${end}$, which is 60.0\%" in part
+
+
+def test_json_has_scores_and_ranks_by_position(tmp_path: Path) -> None:
+    made = [written(TOKENS, [1.0, 2.0, 3.0]), written(TOKENS, [3.0, 1.0, 2.0], method="lime")]
+    read = json.loads(heta_lens.compare(made).save(tmp_path / "x.json").read_text(encoding="utf-8"))
+    assert read["tokens"] == TOKENS and read["positions"] == [0, 1, 2]
+    assert [(own["name"], own["scores"], own["ranks"]) for own in read["compared"]] == [
+        ("heta", [1.0, 2.0, 3.0], [3, 2, 1]),
+        ("lime", [3.0, 1.0, 2.0], [1, 3, 2]),
+    ]
 
 
 def test_options_that_are_tensors_are_compared_and_named_in_a_line() -> None:

@@ -15,7 +15,18 @@ from heta_lens import Attribution, SpanAttribution
 from heta_lens._util import extras
 from heta_lens.plots.colours import shades
 from heta_lens.plots.figure_files import drawable, exports_of, looks
-from heta_lens.plots.token_figure import SIZE, WIDTH, in_reading_order, laid_out, tints, token_figure
+from heta_lens.plots.token_figure import (
+    GAP,
+    POINTS,
+    SIZE,
+    WIDTH,
+    Coloured,
+    in_reading_order,
+    laid_out,
+    stacked,
+    tints,
+    token_figure,
+)
 
 HOSTILE = (
     "$x_1$",
@@ -56,6 +67,16 @@ def span(count: int = 3) -> SpanAttribution:
 
 def letters(text: str) -> float:
     return 10.0 * len(text)
+
+
+def test_texts_stand_one_below_another_with_a_scale_each() -> None:
+    both = stacked([Coloured.of(hostile()), Coloured.of(span())])
+    alone = [token_figure(hostile()), token_figure(span())]
+    assert both.get_figheight() == pytest.approx(sum(figure.get_figheight() for figure in alone) + GAP / POINTS)
+    assert sorted(texts(both)) == sorted(text for figure in alone for text in texts(figure))
+    first, second = (axes for axes in both.axes if axes.get_position().width == 1)
+    assert first.get_position().y0 > second.get_position().y1, "neither covers the other"
+    assert (first.get_position().y1, second.get_position().y0) == pytest.approx((1, 0))
 
 
 # -------------------------------------------------------------------------------------------------------------- layout
