@@ -232,7 +232,7 @@
       text: unit => `${result.ranks[unit]} (${signed(result.ranks[unit] - first.ranks[unit])})`,
     });
     const values = result => ({ title: result.view.name, number: unit => result.sums[unit], text: unit => round(result.sums[unit]) + error(result.view, unit) });
-    if (data.compare) return [...basic, ...results.flatMap((result, at) => [values(result), share("share", result), ...(at ? [difference(result)] : [])])];
+    if (data.compare) return [...basic, ...results.flatMap((result, at) => [values(result), share(`${result.view.name}, share`, result), ...(at ? [difference(result)] : [])])];
     const others = state.pick === null ? views.filter(view => view !== first.view) : [];
     return [...basic, share("share", first), ...[first, ...others.map(summed)].map(values)];
   };
