@@ -53,23 +53,36 @@
   const state = { view: data.compare ? "all" : 0, unit: data.by ?? "tokens", current: null, pinned: false, pick: null, feeds: false, sorted: -1, down: true, all: false };
 
   /** Of a span: for every target the scores of what came before it. */
-  const matrix = new Map();
-  if (data.matrix) {
-    const halves = new Uint16Array(bytes(data.matrix.halves));
+  const unpacked = ({ scales, halves }) => {
+    const packed = new Uint16Array(bytes(halves)), rows = new Map();
     let from = 0;
     data.matrix.targets.forEach((target, at) => {
-      const scale = data.matrix.scales[at], row = halves.subarray(from, from += target);
-      matrix.set(target, chipOf.map((_, place) => place < target ? half(row[place]) * scale : 0));
+      const row = packed.subarray(from, from += target);
+      rows.set(target, chipOf.map((_, place) => place < target ? half(row[place]) * scales[at] : 0));
     });
-  }
-  const targetsOf = chip => rowsOf[chip].filter(row => matrix.has(row));
-  const picked = () => {
-    if (state.pick === null) return null;
-    const rows = rowsOf[state.pick], quoted = `“${texts[state.pick]}”`;
-    if (state.feeds) return { name: `influence of ${quoted}`, values: chipOf.map((_, at) => total(rows.map(row => matrix.get(at)?.[row] ?? 0))) };
-    return { name: `scores for ${quoted}`, values: chipOf.map((_, at) => total(targetsOf(state.pick).map(target => matrix.get(target)[at]))) };
+    return rows;
   };
-  const shown = () => state.view === "all" ? views : [picked() ?? views[state.view]];
+  const once = (known, name, packs) => known[name] ??= unpacked(packs);
+  const matrix = data.matrix ? unpacked(data.matrix) : new Map(), parts = {}, errorsOf = {};
+  const part = name => once(parts, name, data.matrix.parts[name]);
+  const targetsOf = chip => rowsOf[chip].filter(row => matrix.has(row));
+  const isPart = view => Object.hasOwn(data.matrix?.parts ?? {}, view.name);
+  /** Of the picked token, what a view shows: the scores, or the part of them that it is of. */
+  const picked = view => {
+    const rows = rowsOf[state.pick], quoted = `“${texts[state.pick]}”`, of = isPart(view) ? part(view.name) : matrix, name = isPart(view) ? view.name : "scores";
+    const { what } = isPart(view) ? view : {};
+    if (state.feeds) return { what, name: `influence of ${quoted}${isPart(view) ? `, ${name}` : ""}`, values: chipOf.map((_, at) => total(rows.map(row => of.get(at)?.[row] ?? 0))) };
+    const targets = targetsOf(state.pick), errors = targets.length === 1 && of === matrix && data.matrix.errors ? once(errorsOf, "scores", data.matrix.errors).get(targets[0]) : null;
+    return { what, errors, name: `${name} for ${quoted}`, values: chipOf.map((_, at) => total(targets.map(target => of.get(target)[at]))) };
+  };
+  const shown = () => state.view === "all" ? views : [state.pick === null ? views[state.view] : picked(views[state.view])];
+  /** What is not shown, but said beside it. */
+  const others = () => {
+    const own = views[state.view];
+    if (state.view === "all" || state.pick === null) return views.filter(view => view !== own);
+    const scores = views.find(view => !isPart(view));
+    return [scores, ...views.filter(isPart)].filter(view => isPart(own) ? view !== own : isPart(view)).map(picked);
+  };
   const hidden = row => [...hiddenKinds].some(kind => kinds[kind].has(row));
   const unitName = unit => {
     const chips = new Set(chipOf.filter((_, row) => units[state.unit][row] === unit));
@@ -209,8 +222,7 @@
   const described = unit => {
     const rows = chipOf.map((_, row) => row).filter(row => units[state.unit][row] === unit), [first] = rows, last = rows[rows.length - 1];
     const place = last > first ? `positions ${positions[first]}–${positions[last]}` : `position ${positions[first]}`;
-    const compared = matrix.size ? [...new Set([views[0], ...shown()])] : views;
-    const numbers = compared.map(summed).map(result =>
+    const numbers = (state.pick === null ? views : [views[0], ...shown(), ...others()]).map(summed).map(result =>
       `${result.view.name} ${round(result.sums[unit])}${error(result.view, unit)} (${percent(result.share(unit))}, rank ${result.ranks[unit] ?? "–"})`);
     const more = [rows.some(row => evidence.has(row)) && "evidence", rows.every(hidden) && "hidden"];
     return [unitName(unit), place, ...numbers, ...more].filter(Boolean).join(" · ");
@@ -233,8 +245,7 @@
     });
     const values = result => ({ title: result.view.name, number: unit => result.sums[unit], text: unit => round(result.sums[unit]) + error(result.view, unit) });
     if (data.compare) return [...basic, ...results.flatMap((result, at) => [values(result), share(`${result.view.name}, share`, result), ...(at ? [difference(result)] : [])])];
-    const others = state.pick === null ? views.filter(view => view !== first.view) : [];
-    return [...basic, share("share", first), ...[first, ...others.map(summed)].map(values)];
+    return [...basic, share("share", first), ...[first, ...others().map(summed)].map(values)];
   };
   const table = results => {
     const heads = columns(results), element = make("table"), line = element.createTHead().insertRow(), body = element.createTBody(), [first] = results;

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from helpers.pages import data, numbers, values, written
+from heta_lens.diagnostics import Diagnostics
 from heta_lens.plots.whole_span import matrix, span_values, whole_text
 from heta_lens.span_attribution import SpanAttribution
 
@@ -36,6 +37,36 @@ def test_the_matrix_has_every_targets_scores() -> None:
 def test_a_target_of_nothing_but_zeros_stays_zero() -> None:
     nothing = replace(span(), steps=tuple(replace(step, scores=0 * step.scores) for step in span().steps))
     assert matrix(nothing)["scales"] == [1.0, 1.0, 1.0] and not any(numbers(matrix(nothing)["halves"], "<f2"))
+
+
+def test_every_target_has_its_parts_and_standard_errors() -> None:
+    steps = tuple(
+        replace(
+            step,
+            parts={"gate": 2 * step.scores, "curvature": -step.scores},
+            diagnostics=Diagnostics(standard_errors={"scores": step.scores / 8}),
+        )
+        for step in span().steps
+    )
+    own = replace(span(), steps=steps)
+    packs = matrix(own)
+    assert packs["parts"]["gate"]["scales"] == [6.0, 10.0, 14.0] and packs["errors"]["scales"] == [3 / 8, 5 / 8, 7 / 8]
+    assert numbers(packs["parts"]["curvature"]["halves"], "<f2") == [
+        -value for value in numbers(packs["halves"], "<f2")
+    ]
+    gate, curvature = (shown for shown in span_values(own) if shown.name in ("gate", "curvature"))
+    assert gate.values.tolist() == [*(2 * own.total).tolist(), 0, 0, 0] and "flow" in gate.what
+    assert curvature.values.tolist() == [*(-own.total).tolist(), 0, 0, 0]
+
+
+def test_parts_and_errors_that_some_targets_lack_are_left_out() -> None:
+    first, *others = span().steps
+    with_all = replace(
+        first, parts={"gate": first.scores}, diagnostics=Diagnostics(standard_errors={"scores": first.scores})
+    )
+    own = replace(span(), steps=(with_all, *others))
+    assert (matrix(own)["parts"], matrix(own)["errors"]) == ({}, None)
+    assert [shown.name for shown in span_values(own)] == ["all targets"]
 
 
 @pytest.mark.parametrize("reasoning", [0, 1])

@@ -148,6 +148,33 @@ def test_a_target_shows_what_made_it_and_a_source_what_it_feeds(tmp_path: Path) 
     assert "influence of “ w1”" in shown["scale"] and "scores for “ w38” 0 (" in shown["made"] and shown["focus"]
 
 
+def test_of_a_target_its_parts_and_errors_are_shown(tmp_path: Path) -> None:
+    steps = []
+    for length in (3, 4):
+        scores = torch.arange(1.0, length + 1)
+        made = written([f" w{at}" for at in range(length)], scores.tolist())
+        errors, parts = (
+            Diagnostics(standard_errors={"scores": scores / 10}),
+            {"gate": scores / 8, "curvature": 2 * scores},
+        )
+        steps.append(replace(made, parts=parts, diagnostics=errors))
+    view = plots.page(SpanAttribution(tuple(steps), tuple(f" w{at}" for at in range(5))))
+    script = """const heads = () => $$("th").map(head => head.textContent), before = heads();
+      const first = () => $$("tbody tr:first-child td").map(cell => cell.textContent.trim());
+      chips()[4].click(); const picked = heads(), cells = first();
+      choose(0, "2"); const views = $$(".bar select option").map(option => option.textContent);
+      chips()[4].click(); const part = heads(), scale = $(".scale").textContent;
+      choose($$(".bar select").length - 1, "feeds"); chips()[0].click();
+      return { before, picked, cells, views, part, scale, fed: $(".scale").textContent };"""
+    shown = run(view.page, script, tmp_path)
+    assert shown["before"][4:] == ["all targets", "gate", "curvature"]
+    assert shown["picked"][4:] == ["scores for “ w4”", "gate for “ w4”", "curvature for “ w4”"]
+    assert shown["cells"][4:] == ["4 ± 0.4", "0.5", "8"], "of the last target alone, with its error"
+    assert shown["views"][:3] == ["all targets", "gate", "curvature"]
+    assert shown["part"][4:] == ["curvature for “ w4”", "scores for “ w4”", "gate for “ w4”"]
+    assert shown["scale"].startswith("curvature for “ w4”") and "influence of “ w0”, curvature" in shown["fed"]
+
+
 def test_targets_that_write_one_character_together_are_one(tmp_path: Path) -> None:
     tokens, offsets = ["a", "b", "c", "d"], torch.tensor([[0, 1], [1, 2], [1, 2], [1, 2]])
     steps = tuple(
