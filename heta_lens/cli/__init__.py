@@ -6,9 +6,10 @@ model is loaded, `prompt_arguments` which text or chat is the prompt, `question_
 `comma_lists` is how options of several values are read, `suite_arguments` the options of a suite, `patch_arguments` how
 tokens or activations are patched. `json_output` is what ``--json`` prints, `quiet_flag` what ``--quiet`` leaves out,
 `errors_and_messages` prints lines, warnings, errors and what an interrupt leaves, `failed_prompts` how many failed and
-why. `prompt_running` has a model read a prompt and explains it, `saved_results` reads results again, `result_views`
-shows one, `aligned_scores` several side by side, `report_tables` those of a report and `option_descriptions` the
-options of a method; `text_table` is how tables are printed.
+why. `checks_before_loading` refuses what the tokenizer alone can, `prompt_running` has a model read a prompt and
+explains it, `saved_results` reads results again, `result_views` shows one, `aligned_scores` several side by side,
+`report_tables` those of a report and `option_descriptions` the options of a method; `text_table` is how tables are
+printed.
 
 `attribute_command` has ``attribute``, `demo_command` ``demo``, `show_command` ``show``, `compare_command` ``compare``,
 `causal_command` ``causal validate``, ``causal patch`` and ``causal heads``, `attribute_dataset_command`

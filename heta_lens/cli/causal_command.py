@@ -24,7 +24,7 @@ from heta_lens.cli.patch_arguments import (
     way_of,
 )
 from heta_lens.cli.prompt_arguments import prompt_of, with_prompt_flags, with_text
-from heta_lens.cli.prompt_running import ReadPrompt, read_by
+from heta_lens.cli.prompt_running import ReadPrompt, loaded_for, read_by, read_prompt
 from heta_lens.cli.question_arguments import Question, question_of, with_target_flags
 from heta_lens.cli.quiet_flag import bars
 from heta_lens.cli.result_files import DRAWN, PAGES, Files, check_page, with_view_flags
@@ -92,7 +92,7 @@ def validate_scores(
             raise ValueError("--mask and --reference both say what is patched in: give one of them")
         from heta_lens.causal import validate
 
-        loaded = _loaded(model, loading)
+        loaded = loaded_for(model, prompt, question, **loading_options(loading))
         read = read_by(loaded, prompt, question)
         other = None if reference is None else read_by(loaded, with_text(prompt, reference), question)
         others = {} if other is None else {"reference": other.cache, "reference_tokens": other.tokens}
@@ -161,12 +161,12 @@ def patch_prompt(
         if corrupted is None:
             refuse({**of_grid, "figure": written.figure}, "needs --corrupted, the prompt whose run is patched")
             way = way_of(**of_tokens, scale=scale)
-            _patch_tokens(read_by(_loaded(model, loading), prompt, question), question, way, written, top)
+            _patch_tokens(read_prompt(model, prompt, question, **loading_options(loading)), question, way, written, top)
         else:
             refuse(of_tokens, "has no effect with --corrupted, whose run is patched as --what says")
             refuse({"position": question.position}, "has no effect with --corrupted: the next token is explained")
             chosen = grid_options(of_grid, scale)
-            loaded = _loaded(model, loading)
+            loaded = loaded_for(model, prompt, question, **loading_options(loading))
             both = read_by(loaded, prompt, question), read_by(loaded, with_text(prompt, corrupted), question)
             _patch_grid(*both, question, chosen, written, top)
 
@@ -232,7 +232,7 @@ def list_heads(
         prompt, options = prompt_of(**prompt_flags), {"value_norm": value_norm, **flow_option(flow)}
         from heta_lens.causal import gate_heads
 
-        read = read_by(_loaded(model, loading), prompt, Question())
+        read = read_prompt(model, prompt, Question(position=position), **loading_options(loading))
         gate = gate_heads(read.cache, position=position, tokens=read.tokens, **options)
         heads = gate.of(source)
         every = heads.top(heads.values.numel())
@@ -247,12 +247,6 @@ def _only(methods: dict[str, Any]) -> tuple[str, Any]:
     if len(methods) > 1:
         raise ValueError(f"one method is validated at a time, and --method names {len(methods)}: give one")
     return next(iter(methods.items()))
-
-
-def _loaded(model: str, loading: dict[str, Any]) -> Any:
-    from heta_lens.model.loading import load_model
-
-    return load_model(model, **loading_options(loading))
 
 
 def _write_view(view: "Callable[[], View]", files: Files) -> None:

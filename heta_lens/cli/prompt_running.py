@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from heta_lens.cli.checks_before_loading import check_before_loading
 from heta_lens.cli.prompt_arguments import Prompt
 from heta_lens.cli.question_arguments import Question, Span
 
@@ -35,10 +36,15 @@ class ReadPrompt:
 
 def read_prompt(model: str, prompt: Prompt, question: Question, **loading: Any) -> ReadPrompt:
     """Load the model, and have it read the prompt; and write, if that is the question."""
+    return read_by(loaded_for(model, prompt, question, **loading), prompt, question)
+
+
+def loaded_for(model: str, prompt: Prompt, question: Question, **loading: Any) -> Any:
+    """The model, unless it can be refused before it is loaded that this prompt and question do not fit it."""
     from heta_lens.model.loading import load_model
 
-    loaded = load_model(model, **loading)
-    return read_by(loaded, prompt, question)
+    check_before_loading(model, prompt, question, **loading)
+    return load_model(model, **loading)
 
 
 def read_by(loaded: Any, prompt: Prompt, question: Question) -> ReadPrompt:

@@ -1,0 +1,82 @@
+"""What of a question the configuration and the tokenizer alone can refuse, before any weights are read."""
+
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from heta_lens.cli.prompt_arguments import Prompt
+from heta_lens.cli.question_arguments import Question
+
+
+class Known(NamedTuple):
+    """Of a model whose weights are not loaded yet."""
+
+    config: Any
+    tokenizer: Any
+
+
+def check_before_loading(model: str, prompt: Prompt, question: Question, **loading: Any) -> None:
+    """Refuse a text that is too long, a place outside of it, and a target that is not one token.
+
+    Models that load at once are not looked at. Neither are chats, and files that cannot be read here: loading the model
+    says what is wrong with them.
+    """
+    if model == "demo" or not isinstance(prompt, str):
+        return
+    hub = {name: loading[name] for name in ("revision", "trust_remote_code") if name in loading}
+    known = None
+    with suppress(ValueError):
+        known = _known(model, **hub)
+    if known is not None:
+        ids = known.tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        _check_length(known, len(ids))
+        _check_places(question, len(ids) + _added(known.tokenizer, prompt, len(ids)))
+        _check_target(known, question.target, ids)
+
+
+def _known(model: str, revision: str | None = None, *, trust_remote_code: bool = False) -> Known:
+    from transformers import AutoConfig, AutoTokenizer
+
+    from heta_lens.model.hub import folder_of, read_from
+
+    hub = {"revision": revision, "trust_remote_code": trust_remote_code}
+
+    def read(place: str) -> Known:
+        return Known(AutoConfig.from_pretrained(place, **hub), AutoTokenizer.from_pretrained(place, **hub))
+
+    return read_from(model, "model", folder_of(model, "model", revision), read)
+
+
+def _added(tokenizer: Any, prompt: str, count: int) -> int:
+    """How many tokens there may be beside the text's own: those that the tokenizer adds, or one that begins it."""
+    return max(1, len(tokenizer(prompt)["input_ids"]) - count)
+
+
+def _check_length(known: Known, count: int) -> None:
+    longest = getattr(known.config.get_text_config(), "max_position_embeddings", None)
+    if longest is not None and count > longest:
+        raise ValueError(f"the text is {count} tokens long, and this model reads {longest} at most")
+
+
+def _check_places(question: Question, most: int) -> None:
+    """Refuse places outside of the prompt and what is written after it, which have at most so many tokens."""
+    most += question.generate or 0
+    span = () if question.span is None else (question.span.start, question.span.stop)
+    places = {"--position": (question.position,), "--span": span, "--through": question.through or ()}
+    for flag, given in places.items():
+        for place in given:
+            if place is not None and not -most <= place <= most:
+                raise ValueError(f"{flag} {place} is outside of the text, which has at most {most} tokens")
+
+
+def _check_target(known: Known, target: Any, ids: list[int]) -> None:
+    """Refuse texts that are not a single token, and ids that no token has."""
+    from heta_lens._util.options import check_token
+    from heta_lens.model.tokenizer import TokenizerWrapper
+
+    size = known.config.get_text_config().vocab_size
+    for side in target if isinstance(target, tuple) else (target,):
+        for token in side if isinstance(side, set) else (side,):
+            if isinstance(token, str):
+                TokenizerWrapper(known.tokenizer).find(token, ids, [0.0] * len(known.tokenizer))
+            elif isinstance(token, int):
+                check_token("target", token, size)
