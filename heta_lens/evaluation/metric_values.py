@@ -101,7 +101,14 @@ def record_of(case: ExplainedPrompt, label: str, results: MetricValues) -> Recor
         forwards=int(facts.get("forwards", 0)),
         backwards=int(facts.get("backwards", 0)) + 2 * int(facts.get("hvps", 0)),
         hvps=int(facts.get("hvps", 0)),
+        log_prob=_log_prob(case),
     )
+
+
+def _log_prob(case: ExplainedPrompt) -> float | None:
+    """Of the explained token, if it is one."""
+    target = case.prediction.target
+    return min(0.0, float(case.prediction.log_probs[target])) if isinstance(target, int) else None
 
 
 def _degenerate(case: ExplainedPrompt, metric: str) -> bool:

@@ -79,6 +79,8 @@ class Record:
     evaluation: str = ""
     hvps: int = 0
     """Hessian–vector products, each of which is also two of the ``backwards``."""
+    log_prob: float | None = None
+    """The log-probability of the explained token."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "degenerate", tuple(self.degenerate))  # which JSON has as a list
@@ -196,6 +198,8 @@ def _record(metrics: Metrics, values: Mapping[str, Any]) -> Record:
     for name in ("tokens", "seconds", "forwards", "backwards", "hvps"):
         if getattr(record, name) < 0:
             raise ValueError(f"its {name} is {getattr(record, name)}, and must be at least 0")
+    if record.log_prob is not None and record.log_prob > 0:
+        raise ValueError(f"its log_prob is {record.log_prob}, and must be at most 0")
     for name, value in record.values.items():
         if name in metrics:
             _check_value(name, value, metrics[name])

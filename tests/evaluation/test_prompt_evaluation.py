@@ -23,6 +23,7 @@ def test_a_prompt_is_asked_once_for_all_methods(monkeypatch: pytest.MonkeyPatch)
     assert [outcome.record.method for outcome in outcomes] == [*named]
     for record, scores in outcomes:
         assert set(record.values) == {"f1"}
+        assert record.log_prob == pytest.approx(float(ask(demo(), prompt).log_probs.max()))
         assert scores is not None and (scores.key, scores.number) == (record.key, 7)
 
 

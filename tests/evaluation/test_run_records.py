@@ -23,6 +23,7 @@ FULL = Record(
     forwards=80,
     backwards=2,
     versions={"torch": "2.6"},
+    log_prob=-0.25,
 )
 
 
@@ -113,6 +114,7 @@ BAD = {
         "its degenerate is 'dsa', and must be a list of text",
     ),
     "negative": (json.dumps(FIELDS | {"seconds": -1.0}).encode(), "its seconds is -1.0, and must be at least 0"),
+    "certain": (json.dumps(FIELDS | {"log_prob": 0.5}).encode(), "its log_prob is 0.5, and must be at most 0"),
     "list": (b"[]", r"it is \[\], and must be an object"),
     "deep": (b"[" * 100_000, "more than 64 levels deep"),
     "less deep": (b"[" * 70 + b"]" * 70, "more than 64 levels deep"),

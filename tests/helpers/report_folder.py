@@ -66,6 +66,7 @@ def record(method: str, number: int) -> Record:
         seconds=seconds * (3 if method == "ours" else 1),
         forwards=5,
         backwards=2,
+        log_prob=-number / 8,
     )
 
 

@@ -12,10 +12,12 @@ from math import ceil, isinf, isnan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from heta_lens._util.extras import check_extra
 from heta_lens._util.file_writing import write_atomically
+from heta_lens._util.probability_text import probability
 from heta_lens.evaluation.difference_tests import least_p
 from heta_lens.evaluation.report import phrases
 from heta_lens.evaluation.report.cost_section import cost_section, cost_table
@@ -120,6 +122,9 @@ def _about(results: Summary) -> Iterator[str]:
     if results.correct:
         right = sum(results.correct.values())
         yield f"The explained token is the model's own prediction in {right} of {len(results.correct)} instances."
+    if results.log_probs:
+        low, middle, high = map(probability, np.quantile([*results.log_probs.values()], (0.25, 0.5, 0.75)))
+        yield f"How likely the explained token was: {middle} in the median, {low} and {high} at the quartiles."
     if results.strangers:
         yield f"Skipped, because run.json does not list them: records of {', '.join(results.strangers)}."
 

@@ -41,6 +41,8 @@ class Summary:
     """By the id of an instance."""
     correct: Mapping[str, bool]
     """By the id of an instance, where it is known."""
+    log_probs: Mapping[str, float]
+    """Of the explained tokens, by the id of an instance, where it is known."""
     strangers: tuple[str, ...]
     """Methods of records that the evaluation does not list."""
     by_metric: Mapping[str, MetricResults] = field(repr=False)
@@ -98,6 +100,7 @@ def summary(folder: Path) -> Summary:
         costs=_costs([record for record in listed if not (record.failed or is_given(run["methods"][record.method]))]),
         templates={record.instance: record.template for record in listed},
         correct={record.instance: record.correct for record in listed if record.correct is not None},
+        log_probs={record.instance: record.log_prob for record in listed if record.log_prob is not None},
         by_metric=results,
         strangers=tuple(sorted({record.method for record in records} - set(methods))),
     )

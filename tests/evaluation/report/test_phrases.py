@@ -11,6 +11,10 @@ def test_notes_say_what_is_meant(written: Path) -> None:
     text = (written / "report.md").read_text()
     assert "24 instances of the test split, made from 8 templates of 3 each. Methods are compared with ours." in text
     assert "own prediction in 18 of 24 instances" in text
+    # Log-probabilities of 0, -1/8 … -23/8: quartiles at -5.75/8, -11.5/8 and -17.25/8.
+    assert (
+        "How likely the explained token was: p = 0.238 in the median, p = 0.116 and p = 0.487 at the quartiles" in text
+    )
     assert "dsa: more is better; a mean over instances, at least -1 and at most 1. Cost: nothing." in text
     assert "bias: nearer 0 is better; a mean over instances. The difference is that of the distances" in text
     assert "Variant: of sums. Source: ours." in text
