@@ -116,6 +116,7 @@ def _show_method(name: str) -> None:
     )
     facts = {
         "what it does": about["summary"],
+        "paper": about["paper"],
         "adapted": about["adapted"],
         "also called": ", ".join(about["aliases"]),
         "family": about["family"],
@@ -158,6 +159,7 @@ def _about(name: str, method: "type[Method]") -> dict[str, Any]:
         "name": name,
         "aliases": METHODS.aliases(name),
         "summary": _summary(method),
+        "paper": getattr(method, "paper", ""),
         "adapted": getattr(method, "adapted", ""),
         "cost": method.cost,
         "signed": method.signed,

@@ -70,6 +70,7 @@ class Method(Options, ABC):
     - ``takes``: the kinds of target that it explains; by default a ``token``, a ``set`` of tokens, a ``contrast`` of
       two tokens or sets, and a ``function`` of the logits
     - ``scaled_by``: the options that its cost grows with, whose values a budget decides
+    - ``paper``: who published it, as which title, and where
     - ``adapted``: in which way it differs from what its authors do
     - ``random``, ``directed``, ``title``: properties, where the options decide
     - ``check(prediction)``: refuse a prediction, with a ``ValueError``, before any work; after ``super().check``, which
@@ -88,6 +89,7 @@ class Method(Options, ABC):
     target_agnostic: ClassVar[bool] = False
     differentiates: ClassVar[bool] = False
     scaled_by: ClassVar[tuple[str, ...]] = ()
+    paper: ClassVar[str] = ""
     adapted: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
@@ -181,7 +183,7 @@ REFUSED: dict[Kind, str] = {
     "function": "explains a token, not the function target={0}: name a token, or choose a method that takes functions, "
     "such as 'heta' or 'leave_one_out'",
 }
-LABELS = {"cost": "Cost", "adapted": "Adapted"}  # of the class attributes that the docstring repeats
+LABELS = {"cost": "Cost", "paper": "Paper", "adapted": "Adapted"}  # of the class attributes that the docstring repeats
 
 
 def common_facts(method: Method, prediction: Prediction, scores: Float[Tensor, "pos"]) -> dict[str, Any]:

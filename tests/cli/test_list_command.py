@@ -39,6 +39,19 @@ def test_a_method_is_described() -> None:
     assert "example heta-lens attribute" in shown and "--method lime -o samples=50" in shown
 
 
+WITHOUT_PAPER = {"attention_last", "leave_one_out", "random", "recency"}  # which nobody claims to have invented
+
+
+def test_a_method_names_its_paper() -> None:
+    listed = json.loads(run("methods", "--json").stdout)["methods"]
+    papers = {about["name"]: about["paper"] for about in listed}
+    assert {name for name, paper in papers.items() if not paper} == WITHOUT_PAPER
+    for paper in filter(None, papers.values()):
+        for each in paper.split("; "):
+            assert re.fullmatch(r"[A-Z].*, .{20,}, .*\b20[0-2]\d(, arXiv:\d{4}\.\d{4,5})?", each), each
+    assert "paper Ribeiro, Singh & Guestrin" in " ".join(run("methods", "lime").output.split())
+
+
 @pytest.mark.sample(quick=2)
 @pytest.mark.parametrize("method", ["lime", "leave_one_out", "heta"])
 def test_the_example_of_a_method_runs(method: str) -> None:

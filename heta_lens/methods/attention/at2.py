@@ -41,6 +41,7 @@ class At2(WithBos):
     weights: Annotated[str | PathLike[str] | Tensor | None, check_weights] = None
 
     name: ClassVar = "at2"
+    paper: ClassVar[str] = "Cohen-Wang, Chuang & Madry, Learning to attribute with attention, 2025, arXiv:2504.13752"
     family: ClassVar = "attention"
     cost: ClassVar = "nothing, with attention in the cache; else 2 F; and once per model, the fit"
     target_agnostic: ClassVar = True

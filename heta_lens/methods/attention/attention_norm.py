@@ -38,6 +38,10 @@ class AttentionNorm(WithLayer):
     residual: bool = False
 
     name: ClassVar = "attention_norm"
+    paper: ClassVar[str] = (
+        "Kobayashi et al., Attention is not only a weight: analyzing transformers with vector norms, EMNLP 2020, "
+        "arXiv:2004.10102"
+    )
     family: ClassVar = "attention"
     cost: ClassVar = "nothing, with attention in the cache; else 3 F; L F more with the residual"
     signed: ClassVar = False

@@ -40,6 +40,7 @@ class AttentionRollout(Method):
     start_layer: Annotated[int, AtLeast(0, whole=True)] = 0
 
     name: ClassVar = "attention_rollout"
+    paper: ClassVar[str] = "Abnar & Zuidema, Quantifying attention flow in transformers, ACL 2020, arXiv:2005.00928"
     family: ClassVar = "attention"
     cost: ClassVar = "nothing, with attention in the cache; else 2 F"
     signed: ClassVar = False

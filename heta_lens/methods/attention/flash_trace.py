@@ -42,6 +42,10 @@ class FlashTrace(Method):
     threshold: Annotated[float | int, AtLeast(0)] = 0
 
     name: ClassVar = "flash_trace"
+    paper: ClassVar[str] = (
+        "Pan et al., Towards long-horizon interpretability: efficient and faithful multi-token attribution for "
+        "reasoning LLMs, ICML 2026, arXiv:2602.01914"
+    )
     family: ClassVar = "attention"
     cost: ClassVar = "F; 2 F more without attention in the cache"
     signed: ClassVar = False

@@ -33,6 +33,10 @@ class Ifr(Method):
     threshold: Annotated[float | int, AtLeast(0, below=1)] = 0
 
     name: ClassVar = "ifr"
+    paper: ClassVar[str] = (
+        "Ferrando & Voita, Information flow routes: automatically interpreting language models at scale, EMNLP "
+        "2024, arXiv:2403.00824"
+    )
     family: ClassVar = "attention"
     cost: ClassVar = "F; 2 F more without attention in the cache"
     signed: ClassVar = False

@@ -40,6 +40,7 @@ class ValueZeroing(WithBatch):
     floor: Annotated[float | int, AtLeast(0, below=2.0)] = 1e-5
 
     name: ClassVar = "value_zeroing"
+    paper: ClassVar[str] = "Mohebbi et al., Quantifying context mixing in transformers, EACL 2023, arXiv:2301.12971"
     family: ClassVar = "attention"
     cost: ClassVar = "(N + 1) F"
     signed: ClassVar = False

@@ -46,6 +46,7 @@ class Gilot(WithMask, WithBatch):
     beams: Annotated[int, COUNT] = 1
 
     name: ClassVar = "gilot"
+    paper: ClassVar[str] = "Li et al., GiLOT: interpreting generative language models via optimal transport, ICML 2024"
     family: ClassVar = "generation"
     cost: ClassVar = "N F and N linear programmes; (N + 1) (1 + (length - 1) beams) F when it looks ahead"
     signed: ClassVar = False

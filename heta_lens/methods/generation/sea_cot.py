@@ -81,6 +81,10 @@ class SeaCot(WithSeed, WithBatch):
     )
 
     name: ClassVar = "sea_cot"
+    paper: ClassVar[str] = (
+        "Yeo, Satapathy, Goh & Cambria, How interpretable are reasoning explanations from prompting large "
+        "language models?, Findings of NAACL 2024, arXiv:2402.11863"
+    )
     family: ClassVar = "generation"
     cost: ClassVar = "(1 + explanations (length + 2)) F"
     scaled_by: ClassVar = ("explanations", "length")

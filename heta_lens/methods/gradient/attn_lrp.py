@@ -39,6 +39,12 @@ class AttnLrp(WithModifiedGradient):
     rule: Rule = "attn_lrp"
 
     name: ClassVar = "attn_lrp"
+    paper: ClassVar[str] = (
+        "Achtibat et al., AttnLRP: attention-aware layer-wise relevance propagation for transformers, ICML 2024, "
+        "arXiv:2402.05602; Ali et al., XAI for transformers: better explanations through conservative "
+        "propagation, ICML 2022, arXiv:2202.07304; Rezaei Jafari et al., RelP: faithful and efficient circuit "
+        "discovery in language models via relevance patching, 2025, arXiv:2508.21258"
+    )
     family: ClassVar = "gradient"
     differentiates: ClassVar = True
     cost: ClassVar = "F + B, changed"

@@ -48,6 +48,9 @@ class DiscretizedIntegratedGradients(WithMask, WithBos, WithScale, WithBatch):
     factor: Annotated[int, AtLeast(0, whole=True, most=20)] = 0
 
     name: ClassVar = "discretized_integrated_gradients"
+    paper: ClassVar[str] = (
+        "Sanyal & Ren, Discretized integrated gradients for explaining language models, EMNLP 2021, arXiv:2108.13654"
+    )
     family: ClassVar = "gradient"
     differentiates: ClassVar = True
     cost: ClassVar = "2^factor · (steps + 1) · (F + B), and a search of the vocabulary for each step of each token"

@@ -44,6 +44,7 @@ class Faml(WithMask, WithBos):
     mask: Masking = "pad"
 
     name: ClassVar = "faml"
+    paper: ClassVar[str] = "Barkan et al., LLM explainability via attributive masking learning, Findings of EMNLP 2024"
     family: ClassVar = "gradient"
     differentiates: ClassVar = True
     cost: ClassVar = "2 steps · (F + B)"

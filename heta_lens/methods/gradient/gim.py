@@ -53,6 +53,9 @@ class Gim(WithModifiedGradient, WithMask):
     halve_gates: bool = False
 
     name: ClassVar = "gim"
+    paper: ClassVar[str] = (
+        "Edin et al., GIM: improved interpretability for large language models, 2025, arXiv:2505.17630"
+    )
     family: ClassVar = "gradient"
     differentiates: ClassVar = True
     cost: ClassVar = "F + B, changed"

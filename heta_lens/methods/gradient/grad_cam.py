@@ -28,6 +28,10 @@ class GradCam(WithLayer, WithScale):
     elementwise: bool = False
 
     name: ClassVar = "grad_cam"
+    paper: ClassVar[str] = (
+        "Selvaraju et al., Grad-CAM: visual explanations from deep networks via gradient-based localization, ICCV "
+        "2017, arXiv:1610.02391"
+    )
     family: ClassVar = "gradient"
     differentiates: ClassVar = True
     cost: ClassVar = "2 F + B"

@@ -20,6 +20,10 @@ class GradientNorm(WithScale):
     order: Literal[2, 1] = 2
 
     name: ClassVar = "gradient_norm"
+    paper: ClassVar[str] = (
+        "Simonyan, Vedaldi & Zisserman, Deep inside convolutional networks: visualising image classification "
+        "models and saliency maps, 2013, arXiv:1312.6034"
+    )
     family: ClassVar = "gradient"
     differentiates: ClassVar = True
     cost: ClassVar = "F + B"

@@ -17,6 +17,10 @@ class InputXGradient(WithScale):
     """``a_i = Σ_c E_ic ∂g/∂E_ic``: above 0 speaks for the target."""
 
     name: ClassVar = "input_x_gradient"
+    paper: ClassVar[str] = (
+        "Shrikumar, Greenside & Kundaje, Learning important features through propagating activation differences, "
+        "ICML 2017, arXiv:1704.02685"
+    )
     family: ClassVar = "gradient"
     differentiates: ClassVar = True
     cost: ClassVar = "F + B"

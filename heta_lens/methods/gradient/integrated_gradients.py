@@ -45,6 +45,9 @@ class IntegratedGradients(PathIntegral):
     """
 
     name: ClassVar = "integrated_gradients"
+    paper: ClassVar[str] = (
+        "Sundararajan, Taly & Yan, Axiomatic attribution for deep networks, ICML 2017, arXiv:1703.01365"
+    )
     family: ClassVar = "gradient"
     differentiates: ClassVar = True
     cost: ClassVar = "steps · (F + B)"

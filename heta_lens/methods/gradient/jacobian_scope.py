@@ -35,6 +35,9 @@ class JacobianScope(Method):
     rank: Annotated[int | None, AtLeast(1, whole=True)] = 1
 
     name: ClassVar = "jacobian_scope"
+    paper: ClassVar[str] = (
+        "Liu et al., Jacobian Scopes: token-level causal attributions in LLMs, 2026, arXiv:2601.16407"
+    )
     family: ClassVar = "gradient"
     cost: ClassVar = "F + rank · B, and an eigendecomposition as wide as the model; temperature: F + B"
     signed: ClassVar = False

@@ -34,6 +34,10 @@ class SequentialIntegratedGradients(PathIntegral):
     """
 
     name: ClassVar = "sequential_integrated_gradients"
+    paper: ClassVar[str] = (
+        "Enguehard, Sequential integrated gradients: a simple but effective method for explaining language "
+        "models, Findings of ACL 2023, arXiv:2305.15853"
+    )
     family: ClassVar = "gradient"
     differentiates: ClassVar = True
     cost: ClassVar = "N · (steps · (F + B) + F), each from the moved token on"

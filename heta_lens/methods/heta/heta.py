@@ -90,6 +90,9 @@ class Heta(HetaOptions, Method):
     """
 
     name: ClassVar[str] = "heta"
+    paper: ClassVar[str] = (
+        "Pramanik et al., Hessian-Enhanced Token Attribution (HETA): interpreting autoregressive LLMs, ICLR 2026"
+    )
     family: ClassVar[str] = "heta"
     cost: ClassVar[str] = "groups · probes HVPs (about 2 F each) + N F"
     scaled_by: ClassVar = ("probes", "groups")

@@ -1,4 +1,4 @@
-"""DePass (2025): every hidden state split into one part per token, and the parts passed through the model."""
+"""DePass (Hong 2025): every hidden state split into one part per token, and the parts passed through the model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,6 +49,10 @@ class DePass(Method):
     ignore_first: bool = True
 
     name: ClassVar = "depass"
+    paper: ClassVar[str] = (
+        "Hong et al., DePass: unified feature attributing by simple decomposed forward pass, NeurIPS 2025, "
+        "arXiv:2510.18462"
+    )
     family: ClassVar = "hidden_states"
     cost: ClassVar = "F, and one as wide as there are tokens"
     adapted: ClassVar = "biases and positions are one more part; norms that take a mean away, and MLPs without a gate"

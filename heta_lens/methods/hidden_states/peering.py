@@ -34,6 +34,10 @@ class Peering(WithLayer):
     center: bool = False
 
     name: ClassVar = "peering"
+    paper: ClassVar[str] = (
+        "Phukan et al., Peering into the mind of language models: an approach for attribution in contextual "
+        "question answering, Findings of ACL 2024, arXiv:2405.17980"
+    )
     family: ClassVar = "hidden_states"
     cost: ClassVar = "F"
     signed: ClassVar = False

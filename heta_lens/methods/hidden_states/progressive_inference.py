@@ -47,6 +47,10 @@ class ProgressiveInference(WithMask, WithBos, WithSeed, WithBatch):
     scale: Scale = "prob"
 
     name: ClassVar = "progressive_inference"
+    paper: ClassVar[str] = (
+        "Kariyappa et al., Progressive inference: explaining decoder-only sequence classification models using "
+        "intermediate predictions, ICML 2024, arXiv:2406.02625"
+    )
     family: ClassVar = "hidden_states"
     cost: ClassVar = "F, or samples · F with passes='multi'"
     adapted: ClassVar = "how coalitions are drawn and weighted is our choice"

@@ -39,6 +39,9 @@ class Tdd(WithBatch):
     add_bos: bool = False
 
     name: ClassVar = "tdd"
+    paper: ClassVar[str] = (
+        "Feng et al., Unveiling and manipulating prompt influence in large language models, ICLR 2024, arXiv:2405.11891"
+    )
     family: ClassVar = "hidden_states"
     cost: ClassVar = "N F, most of them of fewer tokens; forward: F"
     adapted: ClassVar = "without a contrast, the foil is the model's most likely other token"

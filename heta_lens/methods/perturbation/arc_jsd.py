@@ -24,6 +24,10 @@ class ArcJsd(WithSources):
     """
 
     name: ClassVar = "arc_jsd"
+    paper: ClassVar[str] = (
+        "Li et al., Attributing response to context: a Jensen–Shannon divergence driven mechanistic study of "
+        "context attribution in retrieval-augmented generation, 2025, arXiv:2505.16415"
+    )
     family: ClassVar = "perturbation"
     cost: ClassVar = "sources · F, of long contexts each from the source on"
     signed: ClassVar = False

@@ -44,6 +44,10 @@ class AttriBot(WithSources):
     proxy: Annotated[Any, check_proxy] = None
 
     name: ClassVar = "attribot"
+    paper: ClassVar[str] = (
+        "Liu, Kandpal & Raffel, AttriBoT: a bag of tricks for efficiently approximating leave-one-out context "
+        "attribution, ICLR 2025, arXiv:2411.15102"
+    )
     family: ClassVar = "perturbation"
     cost: ClassVar = (
         "sources · F, of long contexts each from the source on; pruned, (paragraphs + sources kept + 1) · F"

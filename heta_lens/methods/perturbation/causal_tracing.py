@@ -47,6 +47,9 @@ class CausalTracing(WithSeed, WithBatch):
     scale: Scale = "prob"
 
     name: ClassVar = "causal_tracing"
+    paper: ClassVar[str] = (
+        "Meng et al., Locating and editing factual associations in GPT, NeurIPS 2022, arXiv:2202.05262"
+    )
     family: ClassVar = "perturbation"
     cost: ClassVar = "samples · (layers · N + 2) F + F; noise_one: (samples · N + 1) F"
     scaled_by: ClassVar = ("samples", "layers")

@@ -44,6 +44,9 @@ class ContextCite(WithSources, WithSeed):
     scale: Scale = "log_odds"
 
     name: ClassVar = "context_cite"
+    paper: ClassVar[str] = (
+        "Cohen-Wang et al., ContextCite: attributing model generation to context, NeurIPS 2024, arXiv:2409.00729"
+    )
     family: ClassVar = "perturbation"
     cost: ClassVar = "(samples + held_out) · F"
     scaled_by: ClassVar = ("samples", "held_out")

@@ -37,6 +37,9 @@ class KernelShap(WithMask, WithBos, WithScale, WithSeed, WithBatch):
     paired: bool = True
 
     name: ClassVar = "kernel_shap"
+    paper: ClassVar[str] = (
+        "Lundberg & Lee, A unified approach to interpreting model predictions, NeurIPS 2017, arXiv:1705.07874"
+    )
     family: ClassVar = "perturbation"
     cost: ClassVar = "samples · F"
     scaled_by: ClassVar = ("samples",)

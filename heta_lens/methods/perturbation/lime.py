@@ -42,6 +42,10 @@ class Lime(WithMask, WithBos, WithScale, WithSeed, WithBatch):
     penalty: Annotated[float | int | None, AtLeast(0)] = None
 
     name: ClassVar = "lime"
+    paper: ClassVar[str] = (
+        "Ribeiro, Singh & Guestrin, “Why should I trust you?”: explaining the predictions of any classifier, KDD "
+        "2016, arXiv:1602.04938"
+    )
     family: ClassVar = "perturbation"
     cost: ClassVar = "samples · F"
     scaled_by: ClassVar = ("samples",)

@@ -57,6 +57,10 @@ class Reagent(WithSeed, WithBatch):
     replacer: Annotated[Literal["unigram", "lm"] | Callable[..., Any], check_replacer] = "unigram"
 
     name: ClassVar = "reagent"
+    paper: ClassVar[str] = (
+        "Zhao & Shan, ReAGent: a model-agnostic feature attribution method for generative language models, 2024, "
+        "arXiv:2402.00794"
+    )
     family: ClassVar = "perturbation"
     cost: ClassVar = "up to 2 · max_steps · probes F"
     scaled_by: ClassVar = ("max_steps", "probes")

@@ -50,6 +50,9 @@ class Shapiq(WithSources, WithScale, WithSeed):
     samples: Annotated[int | None, AtLeast(2, whole=True, most=MOST)] = None
 
     name: ClassVar = "shapiq"
+    paper: ClassVar[str] = (
+        "Muschalik et al., shapiq: Shapley interactions for machine learning, NeurIPS 2024, arXiv:2410.01649"
+    )
     family: ClassVar = "perturbation"
     cost: ClassVar = "samples · F"
     scaled_by: ClassVar = ("samples",)
