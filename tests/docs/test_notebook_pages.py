@@ -34,4 +34,5 @@ def test_the_site_has_all_of_them() -> None:
     names = {f"notebooks/{path.stem}.md" for path in NOTEBOOKS}
     assert {*re.findall(r"notebooks/\w+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))} == names
     config = load_config(str(ROOT / "mkdocs.yml"))
-    assert {file.src_uri for file in PAGES["on_files"](Files([]), config)} == names
+    made = config.plugins.on_files(Files([]), config=config)
+    assert {file.src_uri for file in made if file.src_uri.startswith("notebooks")} == names
