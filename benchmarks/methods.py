@@ -145,7 +145,7 @@ def name_of(label: str) -> str:
 
 def length(story: Story) -> int:
     """Of the context, with the token that begins it."""
-    return 1 + len(story.pieces)
+    return 1 + len(story.tokens)
 
 
 def question(story: Story) -> tuple[tuple[int, int], ...]:

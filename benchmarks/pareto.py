@@ -60,9 +60,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "groups=8, probes=10": {"groups": 8},
     "groups=8, probes=20": {"groups": 8, "probes": 20},
     "groups=32, probes=10": {"groups": 32},
-    "one by one, probes=2": {"groups": None, "probes": 2},
-    "one by one, probes=5": {"groups": None, "probes": 5},
-    "one by one, probes=10": {"groups": None},
+    "each token alone, probes=2": {"groups": None, "probes": 2},
+    "each token alone, probes=5": {"groups": None, "probes": 5},
+    "each token alone, probes=10": {"groups": None},
     "row, probes=10": {"support": "row"},
     "tolerance=0.05": {"tolerance": 0.05},
     "lr, rank=64": {"variant": "lr", "rank": 64},
@@ -313,7 +313,7 @@ def short(way: str) -> str:
     """``groups × probes``, where a way has these."""
     numbers = re.findall(r"(groups|probes)=(\d+)", way)
     grouped = bool(numbers) and numbers[0][0] == "groups"
-    kind = "" if grouped else way.split(",")[0].split("=")[0].replace("one by one", "alone")
+    kind = "" if grouped else way.split(",")[0].split("=")[0].replace("each token alone", "alone")
     return " × ".join(filter(None, [kind, *(number for _, number in numbers)]))
 
 

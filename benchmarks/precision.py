@@ -42,7 +42,7 @@ def words_shared(explanation: str, claim: str) -> float:
 
 ESTIMATORS: dict[str, dict[str, Any]] = {
     "": {"probes": 2},
-    ", one by one": {"groups": None, "probes": 2},
+    ", each token alone": {"groups": None, "probes": 2},
     ", row": {"support": "row", "probes": 4},
     ", lr": {"variant": "lr", "rank": 4},
     ", ls": {"variant": "ls", "layers": 2, "probes": 2},

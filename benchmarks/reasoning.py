@@ -95,8 +95,8 @@ def asked(split: Split, count: int) -> list[Story]:
 
 def prompt_pieces(story: Story) -> list[str]:
     """Up to ``Answer:``; in the story, the model only had to write the room."""
-    assert story.pieces[-2:] == [" in", " the"]
-    return story.pieces[:-2]
+    assert story.tokens[-2:] == [" in", " the"]
+    return story.tokens[:-2]
 
 
 def facts(story: Story) -> Mapping[str, str]:

@@ -69,7 +69,7 @@ def answered_of(
         for some in (prompts, [story.counterfactual for story in prompts])
     )
     return [
-        Answered(story.template, 1 + len(story.pieces), answered, follows, chances(story))
+        Answered(story.template, 1 + len(story.tokens), answered, follows, chances(story))
         for story, answered, follows in zip(prompts, right, moved, strict=True)
     ]
 

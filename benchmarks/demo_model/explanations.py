@@ -117,7 +117,7 @@ def scored(model: Any, story: Story) -> dict[str, Tensor]:
 def random_scores(prompts: Sequence[Story]) -> list[Tensor]:
     """Of every prompt, whichever of them are still to be measured."""
     generator = torch.Generator().manual_seed(0)
-    return [torch.rand(1 + len(story.pieces), generator=generator) for story in prompts]
+    return [torch.rand(1 + len(story.tokens), generator=generator) for story in prompts]
 
 
 def verdict(scores: Tensor, story: Story) -> Evaluated:

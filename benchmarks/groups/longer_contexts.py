@@ -11,7 +11,7 @@ from benchmarks.pareto import curvature
 from benchmarks.speed.parts import spread
 
 TITLE = "Longer contexts"
-COLUMNS = ["model", "tokens", "compared", "L1 to one by one", "L1 of one by one to another seed", "ΣS, %"]
+COLUMNS = ["model", "tokens", "compared", "L1 to each token alone", "L1 of each token alone to another seed", "ΣS, %"]
 LONGER, COMPARED = (32, 128, 512), 32  # contexts, and of how many of their tokens each is probed alone
 NOTE = f"""\
 Gate times curvature of {COMPARED} tokens evenly over the context, from products that all tokens share, against probing

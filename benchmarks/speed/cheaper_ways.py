@@ -25,7 +25,7 @@ WAYS: dict[str, dict[str, Any]] = {  # 0 stands for half of the layers, and for 
     'variant="gn"': {"variant": "gn"},
     'variant="win", window N/4': {"variant": "win", "window": 0},
 }
-WAY_COLUMNS = ["N", "way", "s", "naive / this", "one by one / this", "HVPs", "ρ", "L1", "top ten in common"]
+WAY_COLUMNS = ["N", "way", "s", "naive / this", "each token alone / this", "HVPs", "ρ", "L1", "top ten in common"]
 
 
 def way_rows(case: Case, naive: float) -> Iterator[list[str]]:

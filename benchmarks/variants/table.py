@@ -67,8 +67,8 @@ WINDOWS = {"window": WINDOW}
 PER_WINDOW = {**WINDOWS, "window_gate": "per_window"}
 VARIANTS: dict[str, tuple[dict[str, Any], Predicted | None]] = {
     "full, other probes": ({"seed": 1}, chance),
-    "full, one by one": ({"groups": None}, None),
-    "full, one by one, other probes": ({"groups": None, "seed": 1}, chance),
+    "full, each token alone": ({"groups": None}, None),
+    "full, each token alone, other probes": ({"groups": None, "seed": 1}, chance),
     "full, support=row": ({"support": "row"}, None),
     "full, tolerance .05": ({"tolerance": TOLERANCE}, None),
     "full, tolerance .05, prune .001": ({"tolerance": TOLERANCE, "prune": PRUNE}, None),

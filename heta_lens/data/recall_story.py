@@ -65,13 +65,13 @@ class Story:
     """The place or room that the counterfactual's evidence names."""
 
     @cached_property
-    def pieces(self) -> list[str]:
+    def tokens(self) -> list[str]:
         """The text, token by token."""
         return [piece for sentence in (*self.sentences, self.asking) for piece, _ in sentence.pieces]
 
     @cached_property
     def text(self) -> str:
-        return "".join(self.pieces).removeprefix(" ")
+        return "".join(self.tokens).removeprefix(" ")
 
     @property
     def template(self) -> str:
@@ -133,18 +133,18 @@ class Story:
 
     @cached_property
     def _starts(self) -> list[int]:
-        """Where in ``pieces`` each sentence begins."""
+        """Where in ``tokens`` each sentence begins."""
         return list(accumulate((len(sentence.pieces) for sentence in (*self.sentences, self.asking)), initial=0))
 
     @cached_property
     def _ends(self) -> list[int]:
         """Where in ``text`` each piece ends."""
-        return list(accumulate(map(len, self.pieces), initial=-1))
+        return list(accumulate(map(len, self.tokens), initial=-1))
 
     def _stretch(self, start: int, stop: int) -> Stretch:
         return self._tokens(self._starts[start], self._starts[stop])
 
     def _tokens(self, start: int, stop: int) -> Stretch:
         """Pieces ``[start, stop)``; the blank before a word is not part of it, and token 0 begins the text."""
-        blank = self.pieces[start].startswith(" ")
+        blank = self.tokens[start].startswith(" ")
         return Stretch(Span(self._ends[start] + blank, self._ends[stop]), range(start + 1, stop + 1))

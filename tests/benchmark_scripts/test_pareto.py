@@ -40,15 +40,15 @@ def test_fewer_probes_are_the_first_of_more(groups: int | None) -> None:
 
 
 def test_ways_have_short_names() -> None:
-    assert [*map(pareto.short, (pareto.DEFAULT, "one by one, probes=5", "row, probes=10", "tolerance=0.05", "gs"))] == [
-        *("16 × 10", "alone × 5", "row × 10", "tolerance", "gs")
-    ]
+    assert [
+        *map(pareto.short, (pareto.DEFAULT, "each token alone, probes=5", "row, probes=10", "tolerance=0.05", "gs"))
+    ] == [*("16 × 10", "alone × 5", "row × 10", "tolerance", "gs")]
 
 
 def test_ways_that_share_products_are_those_of_as_many_groups() -> None:
     families = dict(pareto.families())
     assert families[16] == {pareto.DEFAULT: 10, "groups=16, probes=5": 5, "groups=16, probes=20": 20}
-    assert families[None]["one by one, probes=2"] == 2 and "tolerance=0.05" not in families[16]
+    assert families[None]["each token alone, probes=2"] == 2 and "tolerance=0.05" not in families[16]
 
 
 @pytest.mark.thorough

@@ -19,7 +19,7 @@ def test_spans_line_up_with_the_tokenizer(knobs: dict[str, Any]) -> None:
     for story in some(1000, **knobs):
         read = tokenizer(story.text, return_offsets_mapping=True)
         assert tokenizer.unk_token_id not in read["input_ids"]
-        assert [" " + story.text, story.pieces] == [
+        assert [" " + story.text, story.tokens] == [
             tokenizer.decode(read["input_ids"][1:]),
             tokenizer.convert_ids_to_tokens(read["input_ids"])[1:],
         ]
@@ -36,7 +36,7 @@ def test_the_parts_of_a_story_cover_it_once(knobs: dict[str, Any]) -> None:
     for story in some(50, **knobs):
         stretches = sorted([*story.evidence, *story.distractor, story.question], key=lambda one: one.tokens.start)
         covered = [token for stretch in stretches for token in stretch.tokens]
-        assert covered == list(range(1, len(story.pieces) + 1))
+        assert covered == list(range(1, len(story.tokens) + 1))
         assert " ".join(text_of(story, one) for one in stretches) == story.text
 
 
@@ -65,7 +65,7 @@ def test_the_evidence_tells_the_answer(hops: Any, worded: Any) -> None:
 def test_a_counterfactual_differs_in_the_evidence_and_in_the_answer(knobs: dict[str, Any]) -> None:
     for story in some(100, **knobs):
         changed = story.counterfactual
-        differ = {at for at, both in enumerate(zip(story.pieces, changed.pieces, strict=True), 1) if len(set(both)) > 1}
+        differ = {at for at, both in enumerate(zip(story.tokens, changed.tokens, strict=True), 1) if len(set(both)) > 1}
         told = differ & {*story.evidence[-1].tokens}
         assert len(told) == 1
         assert told <= {token for stretch in story.gold for token in stretch.tokens}
@@ -76,8 +76,8 @@ def test_a_counterfactual_differs_in_the_evidence_and_in_the_answer(knobs: dict[
         assert [one.tokens for one in changed.evidence] == [one.tokens for one in story.evidence]
         assert changed.counterfactual == story
         if not knobs.get("claim"):
-            assert story.answer not in changed.pieces
-            assert changed.answer not in story.pieces
+            assert story.answer not in changed.tokens
+            assert changed.answer not in story.tokens
 
 
 @pytest.mark.parametrize("worded", ["trained", "more"])

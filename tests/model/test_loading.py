@@ -112,7 +112,7 @@ def test_both_kinds_give_the_same_log_probabilities() -> None:
     hooked, bridge = (heta_lens.load_demo_model(kind) for kind in ("hooked", "bridge"))
     for story in [*told(3), *told(3, hops=2), *told(1, facts=40, filler=80)]:
         one, other = (model(model.to_tokens(story.text)).log_softmax(-1) for model in (hooked, bridge))
-        assert one.shape[1] == len(story.pieces) + 1
+        assert one.shape[1] == len(story.tokens) + 1
         torch.testing.assert_close(one, other, atol=1e-4, rtol=0)
 
 
