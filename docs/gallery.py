@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from PIL import Image
 from rich.console import Console
+from rich.terminal_theme import DEFAULT_TERMINAL_THEME
 
 import heta_lens
 from heta_lens import causal, plots
@@ -78,7 +79,7 @@ def terminal(path: Path) -> None:
     attribution = heta_lens.attribute(model.run_with_cache(tokens)[1], story.answer, tokens=tokens)
     console = Console(record=True, width=100, color_system="truecolor", force_terminal=True, file=StringIO())
     console.print(plots.terminal(attribution))
-    console.save_svg(str(path), title="heta-lens attribute")
+    console.save_svg(str(path), title="heta-lens attribute", theme=DEFAULT_TERMINAL_THEME)
 
 
 def forest(path: Path) -> None:
