@@ -6,8 +6,8 @@
 Prompts are of the test split, the same for all methods. A method that takes more than a second for a prompt gets fewer
 of them.
 
-The second table gives every method that can spend more or less about as much as leave-one-out: a run for each token.
-The third compares methods that run many contexts with a loop that runs them one by one, on one prompt.
+The second table has every method with budgets of 3, 30 and 100 forwards. The third compares methods that run many
+contexts with a loop that runs them one by one, on one prompt.
 """
 
 import os
@@ -33,6 +33,7 @@ from benchmarks.outcomes import FOLDER, Folder, Key, Outcomes
 from benchmarks.report import average, intervals_over, proportion
 from heta_lens.data.recall import stories
 from heta_lens.data.recall_story import Story
+from heta_lens.methods.budget import within_budget
 from heta_lens.metrics import evidence_mass
 from heta_lens.model.adapter import ModelAdapter
 
@@ -47,25 +48,7 @@ OF_SENTENCES = ("context_cite", "arc_jsd", "attribot", "shapiq")
 AS_IT_IS: dict[str, Options] = {name: lambda _: {} for name in heta_lens.METHODS} | {
     f"{name}, with the question": lambda story: {"query": question(story)} for name in OF_SENTENCES
 }
-EQUAL: dict[str, Options] = {  # a backward counts as two forwards
-    "heta": lambda story: {"support": "row", "probes": max(3, length(story) // 4)},
-    "integrated_gradients": lambda story: {"steps": length(story) // 3},
-    "sequential_integrated_gradients": lambda _: {"steps": 1},
-    "discretized_integrated_gradients": lambda story: {"steps": length(story) // 3},
-    "value_zeroing": lambda _: {},
-    "leave_one_out": lambda _: {},
-    "lime": lambda story: {"samples": length(story)},
-    "kernel_shap": lambda story: {"samples": 2 * length(story)},  # the least it takes
-    "context_cite": lambda story: {"samples": length(story) - 16},
-    "context_cite, with the question": lambda story: {"samples": length(story) - 16, "query": question(story)},
-    "progressive_inference": lambda story: {"passes": "multi", "samples": length(story)},
-    "reagent": lambda story: {"probes": 2, "max_steps": length(story) // 4},
-    "gilot": lambda _: {},
-    "tdd": lambda _: {},
-    "causal_tracing": lambda _: {"mode": "noise_one", "samples": 1},
-    "faml": lambda story: {"steps": length(story) // 6},
-    "sea_cot": lambda story: {"explanations": 2, "length": length(story) // 2},
-}
+BUDGETS = {f"{budget} forwards": budget for budget in (3, 30, 100)}
 
 
 class Outcome(NamedTuple):
@@ -77,7 +60,7 @@ class Outcome(NamedTuple):
     worth: float
 
 
-WAYS: Mapping[str, Mapping[str, Options]] = {"As they are": AS_IT_IS, "At equal compute": EQUAL}
+AS_THEY_ARE = "As they are"
 app = typer.Typer(add_completion=False)
 
 
@@ -99,11 +82,12 @@ def run(
 
 
 def keys() -> list[Key]:
-    return [(title, label) for title, ways in WAYS.items() for label in ways]
+    return [(how, label) for how in (AS_THEY_ARE, *BUDGETS) for label in AS_IT_IS]
 
 
-def measured(model: Any, prompts: Sequence[Story], title: str, label: str) -> dict[str, Any]:
-    outcomes = outcomes_of(model, prompts, label, WAYS[title][label])
+def measured(model: Any, prompts: Sequence[Story], how: str, label: str) -> dict[str, Any]:
+    budget = BUDGETS.get(how)
+    outcomes = outcomes_of(model, prompts if budget is None else prompts[:SLOW], label, budget)
     load = os.getloadavg()[0] / (os.cpu_count() or 1)
     if isinstance(outcomes, str):
         return {"refused": outcomes}
@@ -113,18 +97,45 @@ def measured(model: Any, prompts: Sequence[Story], title: str, label: str) -> di
 @app.command()
 def write(folder: Folder = FOLDER) -> None:
     """Write METHODS.md from what was measured."""
-    tables = [table(title, folder) for title in WAYS] + [loops(folder)]
+    tables = [as_they_are(folder), at_budgets(folder), loops(folder)]
     for one in tables:
         report.show(one.title, one.columns, one.rows)
     if folder == FOLDER:
         report.write(RESULTS, LEGEND, tables, level=3)
 
 
-def table(title: str, folder: Path) -> report.Table:
-    outcomes, missing = Outcomes("methods", folder).of([key for key in keys() if key[0] == title])
+def as_they_are(folder: Path) -> report.Table:
+    outcomes, missing = Outcomes("methods", folder).of([key for key in keys() if key[0] == AS_THEY_ARE])
     ran = [one for one in outcomes.values() if "refused" not in one]
     note = f"{intervals_over(one['templates'] for one in ran)} {busy([one['load'] for one in ran])}" if ran else ""
-    return report.Table(title, COLUMNS, [row(str(label), one) for (_, label), one in outcomes.items()], missing, note)
+    rows = [row(str(label), one) for (_, label), one in outcomes.items()]
+    return report.Table(AS_THEY_ARE, COLUMNS, rows, missing, note)
+
+
+def at_budgets(folder: Path) -> report.Table:
+    """A row for each method that some budget is enough for, with a column for each."""
+    outcomes, missing = Outcomes("methods", folder).of([key for key in keys() if key[0] != AS_THEY_ARE])
+    ran = {key: one for key, one in outcomes.items() if "refused" not in one}
+    rows = [
+        [label, *(cell(ran.get((how, label))) for how in BUDGETS)]
+        for label in AS_IT_IS
+        if any((how, label) in ran for how in BUDGETS)
+    ]
+    note = (
+        f"The first {SLOW} prompts. In each column: how often the highest score is on the evidence, and its mass. The "
+        "option that a method's cost grows with is made as large as the budget allows, where a backward or an HVP "
+        "counts as two forwards; a dash says that on some prompt even the cheapest setting costs more."
+    )
+    columns = ["method", *(f"at {how}" for how in BUDGETS)]
+    return report.Table("At equal compute", columns, rows, missing, note)
+
+
+def cell(measurement: Mapping[str, Any] | None) -> str:
+    if measurement is None:
+        return "–"
+    first, mass, *_ = zip(*measurement["evaluated"], strict=True)
+    templates = measurement["templates"]
+    return f"{proportion(first, templates)}; {average(mass, templates, (0, 1))}"
 
 
 def busy(loads: Sequence[float]) -> str:
@@ -143,33 +154,31 @@ def name_of(label: str) -> str:
     return label.split(",")[0]
 
 
-def length(story: Story) -> int:
-    """Of the context, with the token that begins it."""
-    return 1 + len(story.tokens)
-
-
 def question(story: Story) -> tuple[tuple[int, int], ...]:
     return ((story.question.tokens.start, story.question.tokens.stop),)
 
 
-def outcomes_of(model: Any, prompts: Sequence[Story], label: str, way: Options) -> list[Outcome] | str:
+def outcomes_of(model: Any, prompts: Sequence[Story], label: str, budget: int | None) -> list[Outcome] | str:
     """A method's outcomes, or the reason why it refuses."""
     outcomes: list[Outcome] = []
     for number, story in enumerate(prompts):
         if number == SLOW and np.median([one.seconds for one in outcomes]) > PATIENCE:
             break
         try:
-            outcomes.append(outcome(model, story, name_of(label), way, counting=number < COUNTED))
+            counting = budget is None and number < COUNTED
+            outcomes.append(outcome(model, story, label, budget, counting=counting))
         except ValueError as refused:
             return str(refused)
     return outcomes
 
 
-def outcome(model: Any, story: Story, name: str, way: Options, counting: bool) -> Outcome:
+def outcome(model: Any, story: Story, label: str, budget: int | None, counting: bool) -> Outcome:
     """Seconds are of processor time, which other programs hardly change, without the FLOP counter and without the runs
     that fill and check the cache."""
     prediction = prepared(model, story)
-    method = heta_lens.METHODS[name](progress=False, **way(story))
+    method: Any = heta_lens.METHODS[name_of(label)](progress=False, **AS_IT_IS[label](story))
+    if budget is not None:
+        method = within_budget(method, prediction, budget)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         worth = (
@@ -242,7 +251,7 @@ def row(label: str, measurement: Mapping[str, Any]) -> list[str]:
 
 
 LEGEND = f"""Written by `make bench`: all methods on stories of the demo model's test split, with what they do if
-nothing is said, and once more with about as much compute as leave-one-out takes. Every method sees the same
+nothing is said, and at budgets of 3, 30 and 100 forwards. Every method sees the same
 {PROMPTS} prompts, of one hop; one that takes more than {PATIENCE:.0f} s per prompt, the first {SLOW}.
 
 *first is evidence*: the highest score is on a token of the sentence that tells the answer; *evidence mass*: the share
