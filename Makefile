@@ -27,13 +27,12 @@ test-tl4: .venv/tl4/ready  ## the tests on transformer-lens 4.3 that touch what 
 	$(TL4)/python -m pytest -n auto -m "$(DEFAULT) and both_lines"
 
 test-all: lint types docs .venv/tl3/ready .venv/tl4/ready  ## every model, table and notebook, both lines, nightly (hours)
-	$(TL3)/python -m pytest -n auto -m "not nightly"
+	$(TL3)/python -m pytest -n auto -m "not nightly" --jaxtyping-packages=heta_lens,beartype.beartype
 	$(TL4)/python -m pytest -n auto -m "not nightly"
 	$(MAKE) nightly
 
-nightly: .venv/tl3/ready  ## thousands of cases each, types checked at run time, newest (an hour)
+nightly: .venv/tl3/ready  ## thousands of cases each, and the newest versions of everything (an hour)
 	$(TL3)/python -m pytest -n auto -m nightly
-	$(TL3)/python -m pytest -n auto --jaxtyping-packages=heta_lens,beartype.beartype
 	$(MAKE) newest
 
 newest: newest-$(notdir $(PYTHON))  ## the tests that touch what differs between the lines, with the newest versions of everything
