@@ -22,6 +22,9 @@ def check_before_loading(model: str, prompt: Prompt, question: Question, **loadi
     """
     if model == "demo" or not isinstance(prompt, str):
         return
+    from heta_lens.model.prompt_encoding import check_text
+
+    check_text(prompt)
     hub = {name: loading[name] for name in ("revision", "trust_remote_code") if name in loading}
     known = None
     with suppress(ValueError):

@@ -9,18 +9,23 @@ from torch import Tensor
 
 def encode(model: Any, text: str) -> Int[Tensor, "1 pos"]:
     """The tokens of a prompt; words that the tokenizer has no token for are refused by name."""
-    if not text.strip():
-        raise ValueError("the text is empty: give the prompt that the model is to continue")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"the text is not valid UTF-8 at character {error.start}") from None
+    check_text(text)
     ids = model.to_tokens(text, truncate=False)
     longest = model.cfg.n_ctx
     if ids.shape[1] > longest:
         raise ValueError(f"the text is {ids.shape[1]} tokens long, and this model reads {longest} at most")
     refuse_unknown(model, text)
     return ids
+
+
+def check_text(text: str) -> None:
+    """Refuse what no tokenizer reads."""
+    if not text.strip():
+        raise ValueError("the text is empty: give the prompt that the model is to continue")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the text is not valid UTF-8 at character {error.start}") from None
 
 
 def refuse_unknown(model: Any, text: str) -> None:

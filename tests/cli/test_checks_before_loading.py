@@ -49,6 +49,15 @@ def test_a_question_that_does_not_fit(
         loaded_for(folder, TEXT, question)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"), [("a \udcff", "not valid UTF-8 at character 2"), (" ", "the text is empty")]
+)
+def test_a_text_that_no_tokenizer_reads(folder: str, text: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "load_model", pytest.fail)
+    with pytest.raises(ValueError, match=message):
+        loaded_for(folder, text, Question())
+
+
 def test_a_text_that_is_too_long(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "load_model", pytest.fail)
     with pytest.raises(ValueError, match=r"the text is \d+ tokens long, and this model reads \d+ at most"):
