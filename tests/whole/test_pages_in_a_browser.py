@@ -1,5 +1,6 @@
 """Pages in a headless browser without network, light and dark: nothing fails, all is legible, and the switches work."""
 
+import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -229,6 +230,42 @@ def test_two_views_on_one_page_do_not_disturb_each_other(tmp_path: Path) -> None
     script = """chips()[3].click();
       return [$$(".heta-view.live").length, $$(".heta-view").map(view => view.querySelectorAll(".now").length)];"""
     assert run(page, script, tmp_path) == [3, [1, 0, 0]]
+
+
+INSERTED = """const outputs = fragments.map(fragment => {
+  const output = document.createElement("div");
+  document.body.append(output);
+  output.innerHTML = fragment;
+  output.querySelectorAll("script:not([type])").forEach(dead => {
+    const script = document.createElement("script");
+    script.textContent = dead.textContent;
+    PLACE;
+  });
+  return output;
+});"""
+IN_PLACE, IN_HEAD = "dead.replaceWith(script)", "document.head.appendChild(script).remove()"  # where a script is run
+FRAMED = """const outputs = await Promise.all(fragments.map(fragment => new Promise(done => {
+  const frame = document.createElement("iframe");
+  frame.srcdoc = fragment;
+  frame.onload = () => done(frame.contentDocument.body);
+  document.body.append(frame);
+})));"""
+
+
+@pytest.mark.parametrize(
+    "way",
+    [INSERTED.replace("PLACE", IN_PLACE), INSERTED.replace("PLACE", IN_HEAD), FRAMED],
+    ids=["lab, vs code", "classic", "colab"],
+)
+def test_a_view_works_however_a_notebook_shows_it(way: str, tmp_path: Path) -> None:
+    fragments = json.dumps([views()[name].fragment for name in ("one", "span", "comparison")]).replace("<", "\\u003c")
+    script = f"""const fragments = {fragments}; {way}
+      return outputs.map(output => {{
+        output.querySelector(".strip b").click();
+        return [!!output.querySelector(".heta-view.live"), output.querySelectorAll("tbody tr").length > 5,
+          output.querySelectorAll(".now").length > 0];
+      }});"""
+    assert run("<title>a notebook</title>", script, tmp_path) == [[True, True, True]] * 3
 
 
 @pytest.mark.parametrize("targets", [0, 200])
