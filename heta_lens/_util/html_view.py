@@ -1,5 +1,6 @@
 """HTML from templates; and views, which a notebook shows and which can be saved as pages or figures."""
 
+import re
 import webbrowser
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from heta_lens._util.file_writing import write_atomically
 from heta_lens._util.printable_text import legible
 
 PAGES = (".html", ".htm")
+COMMENT = re.compile(r"// .*|/\*.*\*/")
 
 _TEMPLATES = Environment(
     loader=PackageLoader("heta_lens", ""),
@@ -36,12 +38,14 @@ def html_from(template: str, **values: Any) -> str:
 
 @cache
 def source(path: str) -> Markup:
-    """A script or style sheet of this package, given by its path there, without indentation: pages embed it.
+    """A script or style sheet of this package, given by its path there, as pages embed it.
 
-    A line ``//: name`` of a script stands for the file of that name beside it.
+    It comes without indentation, and without lines that are comments. A line ``//: name`` of a script stands for the
+    file of that name beside it.
     """
     file = files("heta_lens").joinpath(path)
-    lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    stripped = map(str.strip, file.read_text(encoding="utf-8").splitlines())
+    lines = [line for line in stripped if not COMMENT.fullmatch(line)]
     folder = path.rpartition("/")[0]
     included = [source(f"{folder}/{line.removeprefix('//: ')}") if line.startswith("//: ") else line for line in lines]
     return Markup("\n".join(included))

@@ -1,17 +1,13 @@
 """What of a question the configuration and the tokenizer alone can refuse, before any weights are read."""
 
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from heta_lens.cli.prompt_arguments import Prompt
 from heta_lens.cli.question_arguments import Question
 
-
-class Known(NamedTuple):
-    """Of a model whose weights are not loaded yet."""
-
-    config: Any
-    tokenizer: Any
+if TYPE_CHECKING:
+    from heta_lens.model.loading import Known
 
 
 def check_before_loading(model: str, prompt: Prompt, question: Question, **loading: Any) -> None:
@@ -22,13 +18,14 @@ def check_before_loading(model: str, prompt: Prompt, question: Question, **loadi
     """
     if model == "demo" or not isinstance(prompt, str):
         return
+    from heta_lens.model.loading import known_before_loading
     from heta_lens.model.prompt_encoding import check_text
 
     check_text(prompt)
     hub = {name: loading[name] for name in ("revision", "trust_remote_code") if name in loading}
     known = None
     with suppress(ValueError):
-        known = _known(model, **hub)
+        known = known_before_loading(model, **hub)
     if known is not None:
         ids = known.tokenizer(prompt, add_special_tokens=False)["input_ids"]
         _check_length(known, len(ids))
@@ -36,25 +33,12 @@ def check_before_loading(model: str, prompt: Prompt, question: Question, **loadi
         _check_target(known, question.target, ids)
 
 
-def _known(model: str, revision: str | None = None, *, trust_remote_code: bool = False) -> Known:
-    from transformers import AutoConfig, AutoTokenizer
-
-    from heta_lens.model.hub import folder_of, read_from
-
-    hub = {"revision": revision, "trust_remote_code": trust_remote_code}
-
-    def read(place: str) -> Known:
-        return Known(AutoConfig.from_pretrained(place, **hub), AutoTokenizer.from_pretrained(place, **hub))
-
-    return read_from(model, "model", folder_of(model, "model", revision), read)
-
-
 def _added(tokenizer: Any, prompt: str, count: int) -> int:
     """How many tokens there may be beside the text's own: those that the tokenizer adds, or one that begins it."""
     return max(1, len(tokenizer(prompt)["input_ids"]) - count)
 
 
-def _check_length(known: Known, count: int) -> None:
+def _check_length(known: "Known", count: int) -> None:
     longest = getattr(known.config.get_text_config(), "max_position_embeddings", None)
     if longest is not None and count > longest:
         raise ValueError(f"the text is {count} tokens long, and this model reads {longest} at most")
@@ -71,7 +55,7 @@ def _check_places(question: Question, most: int) -> None:
                 raise ValueError(f"{flag} {place} is outside of the text, which has at most {most} tokens")
 
 
-def _check_target(known: Known, target: Any, ids: list[int]) -> None:
+def _check_target(known: "Known", target: Any, ids: list[int]) -> None:
     """Refuse texts that are not a single token, and ids that no token has."""
     from heta_lens._util.options import check_token
     from heta_lens.model.tokenizer import TokenizerWrapper

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 from safetensors.torch import load_file
@@ -111,6 +111,23 @@ def load_model(
     if name == "demo" and not given:
         return load_demo_model()
     return _from_folder_or_hub(str(DEMO) if name == "demo" else name, given)
+
+
+class Known(NamedTuple):
+    """What there is to know of a model whose weights are not loaded."""
+
+    config: Any
+    tokenizer: Any
+
+
+def known_before_loading(name: str, revision: str | None = None, *, trust_remote_code: bool = False) -> Known:
+    """The configuration and the tokenizer of a folder, or of a name on the hub."""
+    hub: Any = {"revision": revision, "trust_remote_code": trust_remote_code}
+
+    def read(place: str) -> Known:
+        return Known(AutoConfig.from_pretrained(place, **hub), AutoTokenizer.from_pretrained(place, **hub))
+
+    return read_from(name, "model", folder_of(name, "model", revision), read)
 
 
 def _from_folder_or_hub(name: str, given: dict[str, Any]) -> Any:

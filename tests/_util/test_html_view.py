@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from helpers.views import view
-from heta_lens._util.html_view import View
+from heta_lens._util.html_view import View, source
 
 
 def test_a_notebook_gets_the_fragment():
@@ -58,3 +58,9 @@ def test_a_view_opens_in_a_browser(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 @pytest.mark.parametrize("name", ["x.htm", "x.HTML", "a.b.html"])
 def test_a_page_may_be_named_in_any_way_a_page_is(name: str, tmp_path: Path):
     assert view(["a"]).save(tmp_path / name).read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_scripts_come_without_comments_and_with_what_they_include():
+    script = source("plots/view.js")
+    assert "const heat =" in script and "//: heat.js" not in script
+    assert not [line for line in script.splitlines() if line.startswith(("//", "/*", " "))]

@@ -22,6 +22,7 @@ def outcome() -> dict[str, Any]:
     return certainty.outcome(case())
 
 
+@pytest.mark.slow
 def test_the_same_prompt_is_predicted_with_more_certainty() -> None:
     found = [one["p"] for one in outcome()["factors"]]
     assert found == sorted(found) and found[0] < 0.9 < found[-1]

@@ -11,6 +11,7 @@ from benchmarks import recipes
 TINY = LlamaConfig(hidden_size=16, intermediate_size=32, num_hidden_layers=3, num_attention_heads=2, vocab_size=64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "billions"), [("Qwen2.5 3B", 3.09), ("GPT-J 6B", 6.05), ("Phi-3 14B", 13.96), ("Llama-3.1 70B", 70.55)]
 )

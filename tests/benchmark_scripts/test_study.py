@@ -63,6 +63,7 @@ def test_candidates_are_distinct_and_hold_what_they_change() -> None:
     assert all(one.simple == one for one in CANDIDATES)
 
 
+@pytest.mark.slow
 def test_costs_are_those_of_the_parts_in_use() -> None:
     found = measured(case().prediction, ("zero",), ("block",))
     n = len(case().prediction)
@@ -71,6 +72,7 @@ def test_costs_are_those_of_the_parts_in_use() -> None:
     assert Candidate(gate="gradient", beta=0.0, gamma=0.0).runs(found) == 3
 
 
+@pytest.mark.slow
 def test_a_tempered_gate_is_a_power_of_it() -> None:
     plain, tempered = (Candidate(power=power, beta=0.0, gamma=1.0).score(parts()) for power in (1.0, 0.5))
     assert torch.allclose(tempered * parts().gates["suffix1"].values ** 0.5, plain)
@@ -112,6 +114,7 @@ def test_the_mask_other_is_the_embedding_of_other_tokens() -> None:
     assert (found["other/js"].values <= np.log(2)).all()
 
 
+@pytest.mark.slow
 def test_the_contrast_is_with_the_strongest_other_token() -> None:
     prediction = case().prediction
     first, second = prediction.log_probs.topk(2).indices.tolist()

@@ -68,6 +68,7 @@ def test_a_swap_ends_whatever_happens_under_it(build: Callable[[], Any]) -> None
         assert "hook_embed" in cache
 
 
+@pytest.mark.slow
 def test_a_swap_that_is_never_begun_says_that_nothing_was_changed() -> None:
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, N)

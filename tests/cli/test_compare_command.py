@@ -21,6 +21,7 @@ def saved(path: Path, text: str = TEXT, method: str = "loo") -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_attributions_are_compared(tmp_path: Path) -> None:
     one, other = saved(tmp_path / "a"), saved(tmp_path / "b", method="ixg")
     figure = tmp_path / "c.svg"

@@ -70,6 +70,7 @@ def test_what_was_saved(tmp_path: Path) -> None:
     assert "error" in document("show", "nowhere", code=2) and "error" in document("compare", kept[0], code=2)
 
 
+@pytest.mark.slow
 def test_patching() -> None:
     printed = document("causal", "validate", TEXT, "-m", "loo")
     agreement = printed["patch_correlation"]

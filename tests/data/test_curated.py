@@ -65,6 +65,7 @@ def test_a_wrong_record_of_the_curated_data_is_refused(change: dict[str, Any], m
         curated.released([CURATED | change])
 
 
+@pytest.mark.slow
 @shared
 @pytest.mark.parametrize(("file", "left_out"), [("100_unique", 0), ("2000", 1900)])
 def test_all_released_instances_are_read(file: str, left_out: int) -> None:

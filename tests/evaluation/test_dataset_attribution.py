@@ -24,6 +24,7 @@ def explained(out: Path, count: int = 2, methods: Any = METHODS, **options: Any)
     return heta_lens.attribute_dataset(demo(), instances, methods, out=out, progress=False, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_scores_are_those_of_attribute(tmp_path: Path) -> None:
     scores = explained(tmp_path)
@@ -36,6 +37,7 @@ def test_scores_are_those_of_attribute(tmp_path: Path) -> None:
     assert scores[first.id, "leave_one_out"].target == expected.target
 
 
+@pytest.mark.slow
 def test_one_cache_serves_all_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     caches, cache = [], ModelAdapter.cache
     monkeypatch.setattr(ModelAdapter, "cache", lambda *given: caches.append(1) or cache(*given))
@@ -71,6 +73,7 @@ def test_methods_are_added(tmp_path: Path) -> None:
     assert scores.methods == ("random", "recency") and len(scores) == 4
 
 
+@pytest.mark.slow
 def test_what_fails_is_recorded_and_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: Any) -> Any:
         raise RuntimeError("no luck")
@@ -83,6 +86,7 @@ def test_what_fails_is_recorded_and_can_be_repeated(tmp_path: Path, monkeypatch:
     assert explained(tmp_path, retry_failed=True).methods == ("input_x_gradient", "leave_one_out")
 
 
+@pytest.mark.slow
 def test_other_prompts_are_refused(tmp_path: Path) -> None:
     explained(tmp_path)
     with pytest.raises(ValueError, match="holds an evaluation with other instances, texts"):
@@ -103,6 +107,7 @@ def test_chats_have_roles(tmp_path: Path) -> None:
     assert len(scores[0].by_message()) >= len(chats.CHAT)
 
 
+@pytest.mark.slow
 def test_an_evaluation_keeps_its_scores(tmp_path: Path) -> None:
     instances = suites.suite("recall", limit=2)
     entries = [heta_lens.evaluation.Entry.read("leave_one_out")]
@@ -126,6 +131,7 @@ def test_lost_scores_are_computed_again(tmp_path: Path) -> None:
     assert torch.equal(again[whole.names[0]].scores, whole[0].scores)
 
 
+@pytest.mark.slow
 def test_scores_come_in_the_order_of_the_prompts(tmp_path: Path) -> None:
     texts = [f"The whistle of {name} was placed in the" for name in ["Tom", "Enzo"] * 6]
     scores = heta_lens.attribute_dataset(demo(), texts, ["recency", "random"], out=tmp_path, progress=False)

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from helpers.evaluating import case_of, evaluated
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry
@@ -10,6 +12,7 @@ from heta_lens.evaluation.method_with_options import ranges
 from heta_lens.methods.presets import PRESETS
 
 
+@pytest.mark.slow
 def test_spans_stand_for_tokens_in_each_prompt(tmp_path: Path) -> None:
     assert ranges([2, 3, 5]) == ((2, 4), (5, 6))
     told = "context_cite samples=8 held_out=2 query=@question"

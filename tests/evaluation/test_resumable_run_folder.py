@@ -231,6 +231,7 @@ def test_somebody_elses_file_is_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / RUN).read_text() == "my notes"
 
 
+@pytest.mark.slow
 def test_a_folder_that_became_a_file_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="file is a file: give a folder"):

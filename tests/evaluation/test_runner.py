@@ -42,6 +42,7 @@ def test_a_record_has_the_versions_it_was_made_with(tmp_path: Path) -> None:
     assert record.versions == versions() and "versions" not in record.options
 
 
+@pytest.mark.slow
 def test_what_fails_is_recorded_and_stops_nothing(tmp_path: Path) -> None:
     (good,) = suite("recall", limit=1)
     unknown = Instance("odd", "Xyzzy plugh .", None)

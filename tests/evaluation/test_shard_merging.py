@@ -96,6 +96,7 @@ def test_shards_of_different_evaluations_are_refused_with_the_difference(
         merge(tmp_path / "merged", [shards / "shard-0-of-3", other], partial=True)
 
 
+@pytest.mark.slow
 def test_what_are_no_shards_is_refused(shards: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no shards: heta-lens evaluate … --shard 0/2 --out"):
         merge(tmp_path / "nothing")

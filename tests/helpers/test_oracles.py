@@ -72,6 +72,7 @@ def hessian_by_differences(g, embeddings: Tensor, step: float = 1e-4) -> Tensor:
     return hessian.reshape(*embeddings.shape, *embeddings.shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("functional", [False, True])
 def test_hessian_agrees_with_finite_differences(functional):
     embeddings = normal(3, 2)

@@ -25,6 +25,7 @@ CONFIG = LlamaConfig(
 )
 
 
+@pytest.mark.slow
 def test_a_folder_its_file_and_a_configuration_give_the_same(tmp_path: Path) -> None:
     CONFIG.save_pretrained(tmp_path)
     for given in (CONFIG, tmp_path, str(tmp_path), tmp_path / "config.json"):

@@ -38,6 +38,7 @@ def test_its_numbers_can_be_saved(tmp_path: Path) -> None:
     assert read["rank by heta"].tolist() == [3, 2, 1] and read["rank by lime"].tolist() == [1, 3, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf", ".tex", ".json", ".html"])
 def test_it_can_be_saved_as_what_an_attribution_can(tmp_path: Path, suffix: str) -> None:
     made = [written(TOKENS, [1.0, 2.0, 3.0]), written(TOKENS, [3.0, 1.0, 2.0], method="lime")]

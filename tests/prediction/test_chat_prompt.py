@@ -309,6 +309,7 @@ def test_a_chat_that_goes_on_and_begins_anew_is_refused() -> None:
         chat(chats.bridge(), chats.CHAT, continue_final_message=True)
 
 
+@pytest.mark.slow
 def test_models_that_read_no_chats_are_refused() -> None:
     with pytest.raises(ValueError, match="this model's tokenizer has no chat template"):
         chat(zoo.bridge("gpt2"), chats.CHAT)

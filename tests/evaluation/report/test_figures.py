@@ -24,6 +24,7 @@ def test_marks_tell_better_from_worse_and_from_chance(found: Summary) -> None:
     assert told["absent"] == [NOT_SIGNIFICANT, REFERENCE, NOT_SIGNIFICANT, NOT_SIGNIFICANT, NOT_SIGNIFICANT]
 
 
+@pytest.mark.slow
 def test_figures_show_every_method(written: Path) -> None:
     shown = {path.name: texts(ElementTree.parse(path).getroot()) for path in (written / "figures").glob("*.svg")}
     assert sorted(shown) == [*(f"0{at}-{name}.svg" for at, name in enumerate(METRICS, 1)), "costs.svg"]
@@ -37,6 +38,7 @@ def test_figures_show_every_method(written: Path) -> None:
     assert "Not in the figure, without a finite value or a time: broken." in page
 
 
+@pytest.mark.slow
 def test_costs_may_be_drawn_against_another_metric(tmp_path: Path) -> None:
     both = {name: METRICS[name] for name in ("dsa", "error")}
     folder = folder_of(tmp_path, records(), {**RUNS, "metrics": both})
@@ -46,6 +48,7 @@ def test_costs_may_be_drawn_against_another_metric(tmp_path: Path) -> None:
         write_report(folder, against="errr")
 
 
+@pytest.mark.slow
 def test_many_methods_are_numbered(tmp_path: Path) -> None:
     many = {f"method-{at}": {"method": "random", "options": {}} for at in range(12)}
     found = [replace(record("ours", number), method=method) for number in range(8) for method in many]

@@ -108,6 +108,7 @@ def test_a_report_says_where_no_difference_could_be_told(tmp_path: Path, templat
     assert (summary(tmp_path).best.get("f1") == "heta") is not said
 
 
+@pytest.mark.slow
 def test_formulas_of_others_are_texts_in_every_table(tmp_path: Path) -> None:
     evil = '=HYPERLINK("http://x","y")'
     run = {**DSA_ONLY, "methods": {evil: {"method": "lime", "options": {}}, **METHODS}}

@@ -2,6 +2,8 @@
 
 from itertools import product
 
+import pytest
+
 from heta_lens.evaluation.report.leaderboard_figure import frontier, ranks_by_cost
 
 
@@ -12,6 +14,7 @@ def test_the_frontier_is_what_no_other_point_beats() -> None:
     assert [grid[place] for place in frontier([(float(x), float(y)) for x, y in grid])] == [(0, 0)]
 
 
+@pytest.mark.slow
 def test_methods_without_a_cost_or_rank_are_left_out_and_names_are_drawn() -> None:
     rows = [
         {"method": "cheap & good", "rank": 0.1, "worth": 0.0},

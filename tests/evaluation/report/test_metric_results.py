@@ -70,6 +70,7 @@ def test_p_is_corrected_for_the_number_of_methods(found: Summary) -> None:
     assert told[0].p is not None and told[0].p > raw[0]
 
 
+@pytest.mark.slow
 def test_more_is_drawn_where_another_seed_might_change_who_is_called_different(tmp_path: Path) -> None:
     skewed = np.random.default_rng(1).lognormal(-0.18, 0.6, size=40)
     near = float(brentq(lambda less: difference([*(skewed - less)], [0.0] * 40, range(40)).p - SIGNIFICANT, 1.1, 1.6))

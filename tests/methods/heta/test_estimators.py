@@ -71,6 +71,7 @@ def test_the_last_layers_equal_the_hessian_of_the_stream_that_enters_them(name: 
     assert relative(last.scores, full.scores) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "build"), zoo.named("bridge-(gpt2|llama)|hooked-rotary_gqa"))
 def test_any_of_the_last_layers_and_any_norm_equal_the_oracle(name: str, build: Any) -> None:
     model = build(n_layers=3)

@@ -63,6 +63,7 @@ def test_with_a_group_a_token_pairs_are_the_mean_of_both_readings() -> None:
     torch.testing.assert_close(pairs.standard_errors, both.std(0) / 3**0.5 / (2 * both.mean(0).sqrt()))
 
 
+@pytest.mark.slow
 def test_many_probes_come_near_every_block() -> None:
     hessian = uneven_hessian()
     pairs, exact = found(hessian, 3000), pair_energies(hessian).sqrt()
