@@ -234,10 +234,10 @@ def reading(found: Mapping[str, Sequence[Worth]]) -> str:
     positional = {one.metric.title for some in found.values() for one in some if one.positional}
     coarse = {one.metric.title for some in found.values() for one in some if one.ties > OFTEN}
     return (
-        f"**To be reported.** On both kinds of prompts these agree with interventions by more than {AGREES:g}, have "
-        f"random scores in the last {1 - LATE:.0%} of places, agree between halves by more than {STABLE:g}, and are "
-        f"neither coarse nor fooled by position (see below): {listed(everywhere)}. Of these, with evidence by more "
-        f"than {AGREES:g}: {with_evidence}.\n\n"
+        f"**To be reported.** On both kinds of prompts these correlate with interventions by more than {AGREES:g}, "
+        f"have random scores in the last {1 - LATE:.0%} of places, agree between halves by more than {STABLE:g}, and "
+        f"are neither coarse nor fooled by position (see below): {listed(everywhere)}. Of these, by more than "
+        f"{AGREES:g} with evidence too: {with_evidence}.\n\n"
         f"**Not to be trusted alone.** By these, random scores are in the better half of all methods on one kind or "
         f"both: "
         f"{listed(misled)}.\n\n"

@@ -139,7 +139,7 @@ def front(every: Sequence[Entry]) -> list[Entry]:
 def compute_table(every: Sequence[Entry]) -> tuple[Sequence[str], list[list[str]]]:
     columns = ["method", "as proposed", "forwards", *(f"at {budget}" for budget in BUDGETS)]
     by = {(one.method, one.budget): one for one in every}
-    methods = sorted({one.method for one in every}, key=lambda name: -max(_quality(by, name)))
+    methods = sorted({one.method for one in every}, key=lambda name: -_quality(by, name))
     table = []
     for name in methods:
         own = by.get((name, None))
@@ -148,8 +148,10 @@ def compute_table(every: Sequence[Entry]) -> tuple[Sequence[str], list[list[str]
     return columns, table
 
 
-def _quality(by: Mapping[tuple[str, int | None], Entry], name: str) -> list[float]:
-    return [one.quality for (method, _), one in by.items() if method == name]
+def _quality(by: Mapping[tuple[str, int | None], Entry], name: str) -> float:
+    """As proposed, if that was measured, or else the best."""
+    own = {budget: one.quality for (method, budget), one in by.items() if method == name}
+    return own.get(None, max(own.values()))
 
 
 def _cell(entry: Entry | None) -> str:
@@ -302,8 +304,8 @@ def reading(every: Sequence[Entry]) -> str:
     place = [one.method for one in complete].index(REFERENCE) + 1
     return (
         f"**What to use, by budget:** {steps}.\n\n**HETA** as published is number {place} of {len(complete)} rows "
-        f"(methods as they are proposed, other settings of some, and controls), over {len(compared())} families of "
-        "prompts."
+        f"(methods as they are proposed, other settings of some, and controls) that explain all {len(compared())} "
+        "families of prompts."
     )
 
 
@@ -318,6 +320,6 @@ measures and over the families; 1 would be best by all, 0.5 is the middle. With 
 cost grows with is made as large as 3, 30 or 100 forwards allow, where a backward or an HVP counts
 as two; a dash says that on some prompt even the cheapest setting costs more. Methods that refuse a family's target are
 compared on the others. After the semicolon, which is no part of the quality: how often the highest score is on known
-evidence."""
+evidence. Rows are sorted by the quality as proposed (of those that were only measured with budgets, by the best)."""
 CAUSAL_TEXT = """Methods as they are proposed. ▲ better, ▼ worse than `heta`, the literal formula: p ≤ 0.05 by the
 cluster bootstrap over templates, after Holm's correction for the number of methods; in brackets 95 % intervals."""

@@ -258,5 +258,6 @@ def _same(value: Any, default: Any) -> bool:
 def hint(value: Any, choices: Iterable[Any]) -> str:
     """What may have been meant, if anything."""
     by_text = {str(choice): choice for choice in choices}
-    close = get_close_matches(str(value), by_text, n=1)
+    begun = sorted((text for text in by_text if text.startswith(f"{value}_")), key=len)
+    close = begun or get_close_matches(str(value), by_text, n=1)
     return f" (did you mean {by_text[close[0]]!r}?)" if close else ""

@@ -71,7 +71,8 @@ def patch(
         corrupted_cache: of a prompt of as many tokens after which it is less so, by the same model.
         target: as `attribute` is given it; left out, it is what the model says after the clean prompt.
         what: the kind of activation.
-        tokens, corrupted_tokens: the ids that were cached; without them they are read off the cached embeddings.
+        tokens: the clean ids that were cached; without them they are read off the cached embeddings.
+        corrupted_tokens: the same of the corrupted prompt.
         positions: the only ones that are patched, each by itself; together, where columns are heads.
         layers: the only ones that are patched, and that have rows, from the first up.
         scale: of the grid; ``logit`` and a pair for a target make the logit difference.

@@ -126,7 +126,8 @@ def gate_heads(
 
     Args:
         cache: of the prompt that is explained.
-        flow, value_norm: as `Heta` has them.
+        flow: as `Heta` has it.
+        value_norm: as `Heta` has it.
         position: of the predicted token, as `attribute` is given it.
         tokens: the ids that were cached; without them they are read off the cached embeddings.
     """
@@ -157,7 +158,8 @@ def ablate_heads(
         target: as `attribute` is given it.
         fill: what stands for what a head hands on: nothing (``zero``), or its ``mean`` over the context.
         positions: where it is emptied; everywhere, if none are named.
-        position, tokens: as `attribute` is given them.
+        position: as `attribute` is given it.
+        tokens: as `attribute` is given them.
         scale: what g is, the target's ``prob``, ``log_prob``, ``logit`` or ``log_odds``.
         batch: how many copies of the context run at once.
         progress: show a progress bar; None shows it on a terminal or in a notebook.

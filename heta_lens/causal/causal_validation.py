@@ -111,13 +111,20 @@ def validate(
     Args:
         cache: of the prompt that was explained, from a model with the same hooks.
         attribution: of any method. Tokens that were left out of it are not evaluated.
-        position, tokens: as `attribute` was given them.
-        how, mask, layer, patterns, scale: the intervention, as `effects` has it.
-        reference, reference_tokens: the cache and ids of a counterfactual prompt of as many tokens, to patch with.
+        position: as `attribute` was given it.
+        tokens: as `attribute` was given them.
+        how: the intervention, as `effects` has it.
+        mask: what masked embeddings become, as `effects` has it.
+        layer: at which a layer is patched, as `effects` has it.
+        patterns: whether attention may change, as `effects` has it.
+        scale: of the effects, as `effects` has it.
+        reference: the cache of a counterfactual prompt of as many tokens, to patch with.
+        reference_tokens: the ids of that prompt.
         k: how many tokens with the highest scores are patched together; all, where there are fewer.
         top: how many of them should have an effect of at least ``least``.
         special: evaluate special tokens too, which often are attention sinks.
-        batch, progress: how many copies of the context run at once; whether a progress bar is shown (None: if watched).
+        batch: how many copies of the context run at once.
+        progress: show a progress bar; None shows it on a terminal or in a notebook.
     """
     check_attribution(attribution)
     _check_counts(k, top, least)

@@ -61,7 +61,8 @@ def trace(
     Args:
         cache: of the clean prompt.
         target: as `attribute` is given it.
-        tokens, position: as `attribute` is given them.
+        tokens: as `attribute` is given them.
+        position: as `attribute` is given it.
         subject: the positions whose embeddings are under noise; by default all but a token that only says that the
             text begins.
         what: is put back: the residual stream after the layer (``resid_post``), or what the layer's MLP or attention
@@ -69,7 +70,8 @@ def trace(
         window: of what is added, of how many layers it is put back at once, around the layer (of an even number, one
             more is below it than above); of fewer at both ends. The authors take 10.
         noise: in standard deviations of the context's embeddings.
-        samples, seed: how often noise is drawn, and where from.
+        samples: how often noise is drawn.
+        seed: of the noise.
         scale: what the grid holds, the target's ``prob``, ``log_prob``, ``logit`` or ``log_odds``.
         batch: how many copies of the context run at once.
         progress: show a progress bar; None shows it on a terminal or in a notebook.

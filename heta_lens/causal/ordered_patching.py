@@ -64,12 +64,17 @@ def patch_in_order(
     """Patch positions together, one more at a time, highest scores first, until enough of what was lost is back.
 
     Args:
-        clean_cache, corrupted_cache, tokens, corrupted_tokens, scale: as `patch` has them.
+        clean_cache: as `patch` has it.
+        corrupted_cache: as `patch` has it.
+        tokens: as `patch` has them.
+        corrupted_tokens: as `patch` has them.
+        scale: as `patch` has it.
         attribution: of either prompt. Tokens that were left out of it are not patched.
         target: as `attribute` is given it; left out, it is the attribution's.
         restore: how much has to come back, as a share of what the corrupted run has lost: 1 is all. A share that is
             never reached has all positions patched.
-        what, layer: the activation that is patched.
+        what: the kind of activation that is patched.
+        layer: where it is patched.
         batch: at most how many runs are made at once: first one, then twice as many each time, so that few are wasted.
     """
     check_choice("what", what, get_args(ByPosition))

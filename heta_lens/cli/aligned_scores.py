@@ -14,19 +14,22 @@ from heta_lens.cli.text_table import TextTable, text_table
 
 if TYPE_CHECKING:
     from heta_lens import Attribution
+    from heta_lens.attribution import Order
 
 
 def show_comparison(results: Mapping[str, Explained], top: int) -> None:
     """Print what each result puts highest, and how the results correlate."""
-    from heta_lens.plots.attribution_text import meaning, question
+    from heta_lens.plots.attribution_text import question
 
     for label, result in results.items():
         say(f"{label}: {question(result.summed)}")
-        note(f"  {'; '.join(meaning(result.summed))}")
-    show(Text("\nscores, and their ranks in brackets", style="bold"))
+        note(f"  {'; '.join(result.notes)}")
+    sizes = _of_sizes(results)
+    by_size = "by size, since not all have signs, " if sizes else ""
+    show(Text(f"\nscores, and their ranks {by_size}in brackets; the best mean rank first", style="bold"))
     show(highest_table(results, top))
-    sizes = "the sizes of all scores, since not all have signs"
-    show(Text(f"\nrank correlation of {sizes if _of_sizes(results) else 'all scores'}", style="bold"))
+    of_sizes = "the sizes of all scores, since not all have signs"
+    show(Text(f"\nrank correlation of {of_sizes if sizes else 'all scores'}", style="bold"))
     show(correlation_table(results))
 
 
@@ -39,7 +42,8 @@ def write_comparison(results: Mapping[str, Explained], files: Files) -> None:
 
 def highest_table(results: Mapping[str, Explained], top: int) -> TextTable:
     """A row for every token among the highest of any result: its score and rank in each."""
-    ranked = {label: _ranks(result.summed) for label, result in results.items()}
+    order: Order = "size" if _of_sizes(results) else "score"
+    ranked = {label: _ranks(result.summed, order) for label, result in results.items()}
     texts, rows = _texts(results), []
     chosen = {place for ranks in ranked.values() for place, rank in ranks.items() if rank <= top}
     for place in sorted(chosen, key=lambda place: sum(ranks[place] for ranks in ranked.values())):
@@ -80,9 +84,9 @@ def _written(value: float) -> str:
     return "undefined" if value != value else f"{value:.2f}"
 
 
-def _ranks(attribution: "Attribution") -> dict[int, int]:
+def _ranks(attribution: "Attribution", by: "Order") -> dict[int, int]:
     """By position, the place in the order of `Attribution.top`, from 1."""
-    order = attribution.top(len(attribution))
+    order = attribution.top(len(attribution), by)
     return {token.positions[0]: rank for rank, token in enumerate(order, 1)}
 
 

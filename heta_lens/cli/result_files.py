@@ -14,6 +14,7 @@ PAGES = (".html", ".htm")
 DRAWN = (".png", ".svg", ".pdf")  # with matplotlib
 FIGURES = (*PAGES, *DRAWN, ".tex")  # as far as plots.page can be saved
 """The suffixes of what ``--figure`` writes."""
+NUMBERS = (".json", ".jsonl", ".csv", ".txt")
 
 HTML = "Also write a standalone HTML page; of several methods, one that compares them."
 FIGURE = f"Also write a figure, of the kind that its suffix says: {', '.join(FIGURES)}; of several methods, one of all."
@@ -53,7 +54,7 @@ class Files:
         if self.save is not None:
             from heta_lens._util.file_writing import check_no_view
 
-            check_no_view(self.save, "--figure")
+            check_no_view(self.save, "--json" if self.save.suffix.lower() in NUMBERS else "--figure")
         if self.figure is None or (self.figure.exists() and not self.figure.is_file()):
             return  # a folder is refused as one, and a stream gets a page
         suffix = self.figure.suffix.lower()

@@ -141,7 +141,7 @@ def refuse_text(decode: Decode, encode: Callable[[str], Sequence[int]], text: st
         raise ValueError(f"target={text!r} cannot be written by this model's tokenizer, which turns it into {tokens}")
     raise ValueError(
         f"target={text!r} is not a single token of this model but {len(tokens)}: {tokens}; "
-        "explain the first of them, or give a token id"
+        "explain the first of them, give a token id, or explain all of them as a span"
     )
 
 

@@ -18,7 +18,7 @@
   };
   const round = value => !value ? "0" : Math.abs(value) < 1e-3 || Math.abs(value) >= 1e5 ? value.toExponential(2) : String(+value.toPrecision(3));
   const percent = share => share > 0 && share < .001 ? "<0.1%" : share < 1 && share > .999 ? ">99.9%" : `${(100 * share).toFixed(1)}%`;
-  const signed = number => number > 0 ? `+${number}` : number < 0 ? `−${-number}` : "=";
+  const moved = places => places > 0 ? `↓${places}` : places < 0 ? `↑${-places}` : "=";
   const clip = text => text.length > 60 ? `${text.slice(0, 59)}…` : text;
   const total = values => values.reduce((sum, value) => sum + value, 0);
   const make = (tag, text = "", attributes = {}) => {
@@ -173,8 +173,8 @@
     ramp.style.background = `linear-gradient(90deg, ${colours.join(",")})`;
     const beyond = order.filter(unit => Math.abs(sums[unit]) > result.deepest * 1.0001);
     const clipped = beyond.map(unit => `${unitName(unit)} is ${round(sums[unit])} (${percent(result.share(unit))}), beyond the scale, which ends at twice the second largest`);
-    const notes = [highest ? round(result.deepest) : "0", view.what, ...clipped, hiddenKinds.size && `hidden: ${percent(result.hidden)}`];
-    line.append(ramp, notes.filter(Boolean).join(" · "));
+    const notes = [view.what, ...clipped, hiddenKinds.size && `hidden: ${percent(result.hidden)}`].filter(Boolean);
+    line.append(ramp, make("span", highest ? round(result.deepest) : "0"), make("span", notes.join(" · ")));
     return line;
   };
 
@@ -233,7 +233,7 @@
   const columns = results => {
     const [first] = results, place = unit => positions[units[state.unit].indexOf(unit)];
     const ranks = result => unit => result.ranks[unit];
-    const share = (title, result) => ({ title, number: result.share, text: unit => percent(result.share(unit)), bar: true });
+    const share = (title, result) => ({ title, number: result.share, text: unit => percent(result.share(unit)), bar: result });
     const basic = [
       { title: "rank", number: ranks(first), text: ranks(first) },
       { title: "position", number: place, text: place },
@@ -241,7 +241,7 @@
     ];
     const difference = result => ({
       title: `rank (change from ${first.view.name})`, number: ranks(result),
-      text: unit => `${result.ranks[unit]} (${signed(result.ranks[unit] - first.ranks[unit])})`,
+      text: unit => `${result.ranks[unit]} (${moved(result.ranks[unit] - first.ranks[unit])})`,
     });
     const values = result => ({ title: result.view.name, number: unit => result.sums[unit], text: unit => round(result.sums[unit]) + error(result.view, unit) });
     if (data.compare) return [...basic, ...results.flatMap((result, at) => [values(result), share(`${result.view.name}, share`, result), ...(at ? [difference(result)] : [])])];
@@ -269,7 +269,7 @@
       heads.forEach(({ number, text, bar }) => {
         const cell = row.insertCell();
         cell.append(text(unit));
-        if (bar) cell.style.background = `linear-gradient(90deg, rgb(var(--pos) / .25) ${100 * number(unit)}%, transparent 0)`;
+        if (bar) cell.style.background = `linear-gradient(90deg, rgb(var(${bar.sums[unit] < 0 ? "--neg" : "--pos"}) / .25) ${100 * number(unit)}%, transparent 0)`;
       });
     });
     const more = make("button", state.all ? "show the first 20" : `show all ${order.length}`, { type: "button" });

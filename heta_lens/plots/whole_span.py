@@ -24,7 +24,8 @@ def span_values(span: SpanAttribution) -> list[Shown]:
     through = {"through the reasoning": span.through} if span.reasoning else {}
     parts = {name: sum_before(span, [step.parts[name] for step in span.steps]) for name in common_parts(span)}
     rows = {**through, "all targets": span.total, **parts}
-    return [Shown(name, _padded(row, len(span.tokens)), what=MEANINGS.get(name, "")) for name, row in rows.items()]
+    what = {name: f"{MEANINGS.get(name, name)}; added up over the targets, as the scores are" for name in parts}
+    return [Shown(name, _padded(row, len(span.tokens)), what=what.get(name, "")) for name, row in rows.items()]
 
 
 def common_parts(span: SpanAttribution) -> list[str]:

@@ -32,7 +32,10 @@ def context_length(cached: int, position: SupportsIndex | None) -> int:
         )
     place = index(position)
     if not -cached <= place < cached:
-        raise ValueError(f"position={place} is outside the cached prompt of {cached} tokens")
+        last = cached - 1
+        raise ValueError(
+            f"position={place} is outside the cached prompt of {cached} tokens: give 1 to {last}, or -{last} to -1"
+        )
     if place % cached == 0:
         raise ValueError(f"position={place} is the first token, which has no context: nothing comes before it")
     return place % cached

@@ -23,6 +23,7 @@ from heta_lens._util.options import (
     check_names,
     check_options,
     chosen,
+    hint,
     settings,
 )
 from heta_lens._util.progress import MOST_WORK, working
@@ -301,3 +302,8 @@ def test_settings_that_are_repeated_are_not_warned_of_again() -> None:
     assert Heta(**settings(Heta(variant="kl_only"))).unused_options == ()
     assert replace(method, variant="full").unused_options == () and copy(method).unused_options == ("probes",)
     assert Heta(variant="kl_only", tolerance=None, interactions=False, layers=None).unused_options == ()
+
+
+def test_a_name_that_others_begin_with_is_taken_for_the_shortest_of_them() -> None:
+    assert hint("aopc", ["abpc", "aopc_insertion", "aopc_del"]) == " (did you mean 'aopc_del'?)"
+    assert hint("abcp", ["abpc", "aopc_del"]) == " (did you mean 'abpc'?)" and hint("zzz", ["abpc"]) == ""

@@ -32,6 +32,17 @@ def test_sizes_are_compared_where_only_some_scores_have_a_sign() -> None:
     assert correlations({"a": replace(sizes, signed=True), "b": both})["a", "b"] < 0.5
 
 
+def test_what_is_large_against_the_target_is_listed_where_ranks_are_by_size() -> None:
+    sizes, both = of(4.0, 3.0, 2.0, 0.0), replace(of(1.0, 0.5, 2.0, -9.0), signed=True)
+    rows = highest_table({"a": sizes, "b": both}, top=1).rows
+    assert [[str(cell) for cell in (row[0], *row[2:])] for row in rows] == [
+        ["0", "4 (1)", "1 (3)"],
+        ["3", "0 (4)", "-9 (1)"],
+    ]
+    signed = highest_table({"a": replace(sizes, signed=True), "b": both}, top=1).rows
+    assert [str(row[0]) for row in signed] == ["0", "2"], "by score, where all have signs"
+
+
 def test_correlations_are_spearmans() -> None:
     results = {"a": of(4.0, 3.0, 2.0, 1.0), "b": of(1.0, 4.0, 3.0, 2.0), "c": of(1.0, 1.0, 1.0, 1.0)}
     found = correlations(results)

@@ -184,6 +184,8 @@ def test_mistakes_get_one_sentence(words: list[str], message: str) -> None:
         ([TEXT, "--by", "message"], "--by message is for a chat, and this prompt is a text"),
         ([TEXT, "-m", "loo,lime", "--by", "word"], "--by word lists the groups of one method, and there are 2"),
         ([TEXT, "--figure", "a.gif"], "--figure a.gif cannot be written"),
+        ([TEXT, "--save", "a.png"], "name it .safetensors, or write what it shows by --figure"),
+        ([TEXT, "--save", "a.json"], "name it .safetensors, or write what it shows by --json"),
         ([TEXT, "-m", "reagent", "--target", " a", "--target", " b"], "method='reagent' explains one token"),
         ([TEXT, "--span", "3", "--position", "3"], "--position is about one token, and --span about several"),
     ],

@@ -17,7 +17,7 @@ MODULES = {"METHODS", "PRESETS", "__version__", "causal", "data", "evaluation", 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     return folder
 

@@ -91,8 +91,8 @@ def _markdown(block: Block) -> str:
             return _plain(text)
         case Notes(lines):
             return "\n".join(f"- {_plain(line)}" for line in lines)
-        case Figure(path, _, shows):
-            return f"![{_plain(shows)}]({path})"
+        case Figure():
+            return f"![{_plain(block.shows)}]({block.path})"
         case Table():
             return _markdown_table(block)
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from math import ceil, isinf, isnan
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,12 @@ WIDE = 4  # metrics side by side
 BETTER, WORSE, FEWER, DEGENERATE = "▲", "▼", "†", "‡"
 
 
-def write_report(folder: Path, against: str | None = None) -> list[Path]:
+def write_report(folder: str | PathLike[str], against: str | None = None) -> list[Path]:
     """Write the report of a folder into it; ``against`` is the metric that costs are drawn against.
 
     By default, that is the first metric with a value.
     """
-    return write_summary(summary(folder), folder, against)
+    return write_summary(summary(Path(folder)), Path(folder), against)
 
 
 def write_summary(results: Summary, folder: Path, against: str | None = None) -> list[Path]:

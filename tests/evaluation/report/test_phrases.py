@@ -23,6 +23,11 @@ def test_notes_say_what_is_meant(written: Path) -> None:
     assert "| lime samples=80 | lime | samples=80 |" in text
 
 
+def test_figures_are_where_the_report_says(written: Path) -> None:
+    figures = re.findall(r"!\[[^\]]*\]\(([^)]*)\)", (written / "report.md").read_text())
+    assert len(figures) > 2 and all((written / figure).is_file() for figure in figures)
+
+
 def test_one_instance_has_no_interval(tmp_path: Path) -> None:
     write_report(folder_of(tmp_path, [record("ours", 1), record("lime samples=80", 1)], DSA_ONLY))
     text = (tmp_path / "report.md").read_text()
