@@ -100,7 +100,7 @@ def _shares(share: Mapping[str, float], weak: Sequence[str]) -> str:
 def _unfinished(attribution: Attribution) -> str:
     """By how much an integral with too few steps misses."""
     gap, due = attribution.diagnostics.completeness_gap or 0.0, attribution.diagnostics.completeness_due or 0.0
-    return f"the integral misses {gap:.3g} of {due:.3g}: more steps come nearer" if gap > abs(due) / 10 else ""
+    return f"the integral is {gap:.3g} off {due:.3g}: take more steps" if gap > abs(due) / 10 else ""
 
 
 def _likelihood(attribution: Attribution) -> str:

@@ -159,7 +159,7 @@ def _legend(results: Summary) -> Iterator[str]:
     )
     if (least := _least_p(results)) >= SIGNIFICANT:
         yield f"With so few templates no difference can be significant: p is at least {least:.2g}."
-    yield "Bold: better than every other method by the same test, each p times the number of others."
+    yield "Bold: better than every other method by the same test, with Bonferroni's correction for their number."
     yield f"n: the largest number of instances with a value. {FEWER} fewer. {DEGENERATE} degenerate scores among them."
     if any(isinf(cell.estimate.value) for cell in results.cells.values()):
         yield "A logarithm is -∞ where the method's own sum is 0, and ∞ where that of random scores is."
