@@ -38,7 +38,7 @@ def count() -> int:
         (Question((" key", {" drawer", " box box"})), "target=' box box' is not a single token"),
         (Question(10**6), "target=1000000 "),
     ],
-    ids=str,
+    ids=["beyond", "before", "span", "through", "beyond what is written", "two tokens", "in a set", "no id"],
 )
 def test_a_question_that_does_not_fit(
     folder: str, question: Question, message: str, monkeypatch: pytest.MonkeyPatch
@@ -75,7 +75,7 @@ def test_a_text_that_is_too_long(folder: str, monkeypatch: pytest.MonkeyPatch) -
         Question((" drawer", {"box", 5})),
         Question(len),
     ],
-    ids=str,
+    ids=["next", "last", "first", "span", "written", "contrast of sets", "function"],
 )
 def test_a_question_that_may_fit_loads_the_model(
     folder: str, question: Question, monkeypatch: pytest.MonkeyPatch
