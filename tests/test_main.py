@@ -1,5 +1,6 @@
 """The command as a process: it prints to any terminal, and an interrupt ends it without a traceback."""
 
+import importlib
 import os
 import signal
 import subprocess
@@ -8,6 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from heta_lens.__main__ import _interrupt
 
 TEXT = "Mia put the key in the drawer. Question: Where did Mia put the key? Answer: in the"
 
@@ -30,6 +33,22 @@ def test_an_interrupt_ends_it_without_a_traceback(seconds: float) -> None:
             run.kill()
     assert "Traceback" not in errors
     assert run.returncode == 130
+
+
+def test_an_interrupt_ends_an_import_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "_exit", lambda code: ended.append(code))
+    monkeypatch.syspath_prepend(tmp_path)
+    ended: list[int] = []
+    (tmp_path / "imported_and_interrupted.py").write_text(
+        "import sys\nfrom heta_lens.__main__ import _interrupt\ntry:\n    _interrupt(2, sys._getframe())\n"
+        "except KeyboardInterrupt:\n    pass\n"
+    )
+    importlib.import_module("imported_and_interrupted")
+    assert ended[:1] == [130]
+    before = [*ended]
+    with pytest.raises(KeyboardInterrupt):
+        _interrupt(2, None)
+    assert ended == before, "elsewhere Python's own exception is raised"
 
 
 @pytest.mark.slow
