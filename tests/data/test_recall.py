@@ -136,7 +136,7 @@ def test_neither_words_nor_length_tell_whether_a_claim_is_true() -> None:
     truths = np.array([one.answer for one in told])
     bags = CountVectorizer(lowercase=False, token_pattern=r"\w+").fit_transform([one.text for one in told])
     assert accuracy(bags, truths) < near(1 / 2, len(told))
-    counts = [[one.pieces.count(" " + one.asking.slots["place"]), len(one.pieces)] for one in told]
+    counts = [[one.tokens.count(" " + one.asking.slots["place"]), len(one.tokens)] for one in told]
     assert accuracy(np.array(counts), truths) < near(1 / 2, len(told))
     assert abs((truths == " true").mean() - 1 / 2) < 0.03
 
