@@ -8,8 +8,8 @@ from types import FrameType
 
 def main() -> None:
     """Run the command; an interrupt at any moment, imports included, ends it without a traceback."""
-    # OpenMP's threads wait for one another by running on, which on cores that others use too makes small models many
-    # times as slow; asleep, they wait at next to no cost.
+    # OpenMP's threads keep a core busy while they wait for one another, which makes small models many times as slow
+    # where others use the same cores; asleep, they wait at next to no cost.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if os.environ.get("COLUMNS") == "0":  # as of a terminal that does not know its width; rich would print nothing
         del os.environ["COLUMNS"]

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 def show_comparison(results: Mapping[str, Explained], top: int) -> None:
     """Print what each result puts highest, and how the results correlate."""
     from heta_lens.plots.attribution_text import question
+    from heta_lens.plots.comparison_page import ranked_by_size
 
     for label, result in results.items():
         say(f"{label}: {question(result.summed)}")
         note(f"  {'; '.join(result.notes)}")
-    sizes = _of_sizes(results)
+    sizes = ranked_by_size(results)
     by_size = "by size, since not all have signs, " if sizes else ""
     show(Text(f"\nscores, and their ranks {by_size}in brackets; the best mean rank first", style="bold"))
     show(highest_table(results, top))
@@ -42,7 +43,9 @@ def write_comparison(results: Mapping[str, Explained], files: Files) -> None:
 
 def highest_table(results: Mapping[str, Explained], top: int) -> TextTable:
     """A row for every token among the highest of any result: its score and rank in each."""
-    order: Order = "size" if _of_sizes(results) else "score"
+    from heta_lens.plots.comparison_page import ranked_by_size
+
+    order: Order = "size" if ranked_by_size(results) else "score"
     ranked = {label: _ranks(result.summed, order) for label, result in results.items()}
     texts, rows = _texts(results), []
     chosen = {place for ranks in ranked.values() for place, rank in ranks.items() if rank <= top}
@@ -56,16 +59,12 @@ def highest_table(results: Mapping[str, Explained], top: int) -> TextTable:
 def correlations(results: Mapping[str, Explained]) -> dict[tuple[str, str], float]:
     """Spearman's, of all tokens' scores, or of their sizes; NaN where the scores of one are all equal."""
     from heta_lens.diagnostics import rank_correlation
+    from heta_lens.plots.comparison_page import ranked_by_size
 
     scores = {label: result.summed.scores.double() for label, result in results.items()}
-    if _of_sizes(results):
+    if ranked_by_size(results):
         scores = {label: own.abs() for label, own in scores.items()}
     return {(one, other): rank_correlation(scores[one], scores[other]) for one, other in combinations(scores, 2)}
-
-
-def _of_sizes(results: Mapping[str, Explained]) -> bool:
-    """Whether only some scores have a sign, so that only sizes can be compared."""
-    return len({result.summed.signed for result in results.values()}) > 1
 
 
 def correlation_table(results: Mapping[str, Explained]) -> TextTable:

@@ -15,6 +15,7 @@ DRAWN = (".png", ".svg", ".pdf")  # with matplotlib
 FIGURES = (*PAGES, *DRAWN, ".tex")  # as far as plots.page can be saved
 """The suffixes of what ``--figure`` writes."""
 NUMBERS = (".json", ".jsonl", ".csv", ".txt")
+"""Those of what ``--json`` prints, or other programs make of it."""
 
 HTML = "Also write a standalone HTML page; of several methods, one that compares them."
 FIGURE = f"Also write a figure, of the kind that its suffix says: {', '.join(FIGURES)}; of several methods, one of all."

@@ -113,19 +113,19 @@ def load_model(
     return _from_folder_or_hub(str(DEMO) if name == "demo" else name, given)
 
 
-class Known(NamedTuple):
-    """What there is to know of a model whose weights are not loaded."""
+class WithoutWeights(NamedTuple):
+    """What there is of a model beside its weights."""
 
     config: Any
     tokenizer: Any
 
 
-def known_before_loading(name: str, revision: str | None = None, *, trust_remote_code: bool = False) -> Known:
+def load_without_weights(name: str, revision: str | None = None, *, trust_remote_code: bool = False) -> WithoutWeights:
     """The configuration and the tokenizer of a folder, or of a name on the hub."""
     hub: Any = {"revision": revision, "trust_remote_code": trust_remote_code}
 
-    def read(place: str) -> Known:
-        return Known(AutoConfig.from_pretrained(place, **hub), AutoTokenizer.from_pretrained(place, **hub))
+    def read(place: str) -> WithoutWeights:
+        return WithoutWeights(AutoConfig.from_pretrained(place, **hub), AutoTokenizer.from_pretrained(place, **hub))
 
     return read_from(name, "model", folder_of(name, "model", revision), read)
 

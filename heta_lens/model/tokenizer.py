@@ -60,6 +60,12 @@ class TokenizerWrapper:
         candidates = self._matches(text, context, log_probs)
         return best_match(candidates) if candidates else refuse_text(self.decode, self.encoder(), text)
 
+    def is_single(self, text: str) -> bool:
+        """Whether it is encoded as one token, with or without its leading space; others may still be one."""
+        encode = self.encoder()
+        encoded = [encode(form) for form in (text, text.lstrip())]
+        return any(len(ids) == 1 and self.decode(ids).strip() == text.strip() for ids in encoded)
+
     def spell(self, text: str, context: Sequence[int], log_probs: Sequence[float]) -> list[int]:
         """The tokens that write ``text`` after this context; if there are none, those that differ only in white space.
 

@@ -36,7 +36,9 @@ def compare(attributions: Iterable[Attribution | SpanAttribution], *, names: Ite
     title = f"{', '.join(named)}: {'; '.join(dict.fromkeys(map(question, summed.values())))}"
     notes = [f"{name}: {'; '.join(own.notes)}" for name, own in named.items()]
     text = max(summed.values(), key=lambda own: own.messages is not None)  # one that knows a chat's messages, if any
-    page = fragment(text, title, notes, values, more={"compare": True, "hint": HINTS[0]})
+    by_size = ranked_by_size(named)
+    notes += ["ranks are by size, since not all scores have signs"] if by_size else []
+    page = fragment(text, title, notes, values, more={"compare": True, "by_size": by_size, "hint": HINTS[0]})
     return View(title, page, _exports(title, named))
 
 
@@ -48,8 +50,9 @@ def _exports(title: str, named: Mapping[str, Attribution | SpanAttribution]) -> 
 
     def document() -> str:
         first = next(iter(named.values())).summed
+        ranks = _ranks(named)
         compared = [
-            {"name": name, **described(own), "scores": own.summed.scores.tolist(), "ranks": _ranks(own)}
+            {"name": name, **described(own), "scores": own.summed.scores.tolist(), "ranks": ranks[name]}
             for name, own in named.items()
         ]
         where = {"positions": first.positions.tolist(), "tokens": first.tokens}
@@ -67,15 +70,23 @@ def frame_of(named: Mapping[str, Attribution | SpanAttribution]) -> pd.DataFrame
     """A row per token, with each attribution's score and rank."""
     first = next(iter(named.values())).summed
     columns: list[tuple[str, Any]] = [("position", first.positions.tolist()), ("token", first.tokens)]
-    for name, own in named.items():
-        columns += [(name, own.summed.scores.tolist()), (f"rank by {name}", _ranks(own))]
+    for name, ranks in _ranks(named).items():
+        columns += [(name, named[name].summed.scores.tolist()), (f"rank by {name}", ranks)]
     # Not by a dict, in which a name such as "token" would replace another column.
     return pd.DataFrame(zip(*(values for _, values in columns), strict=True), columns=[name for name, _ in columns])
 
 
-def _ranks(attribution: Attribution | SpanAttribution) -> list[int]:
-    """Of its tokens, 1 the highest score."""
-    return (attribution.summed.scores.argsort(descending=True, stable=True).argsort() + 1).tolist()
+def ranked_by_size(named: Mapping[str, Attribution | SpanAttribution]) -> bool:
+    """Whether only some have signs, so that only sizes can be compared."""
+    return len({own.summed.signed for own in named.values()}) > 1
+
+
+def _ranks(named: Mapping[str, Attribution | SpanAttribution]) -> dict[str, list[int]]:
+    """Of the tokens in each, 1 the highest."""
+    scores = {name: own.summed.scores for name, own in named.items()}
+    if ranked_by_size(named):
+        scores = {name: own.abs() for name, own in scores.items()}
+    return {name: (own.argsort(descending=True, stable=True).argsort() + 1).tolist() for name, own in scores.items()}
 
 
 def check_comparable(named: Mapping[str, Attribution | SpanAttribution]) -> None:

@@ -91,6 +91,7 @@
     return `“${clip(state.unit === "tokens" ? text : text.trim())}”`;
   };
 
+  const height = data.by_size ? Math.abs : number => number;
   /** Where colour is deepest: twice the second largest size, so that one outlier does not bleach the rest. */
   const deepest = values => {
     const [largest = 0, second] = values.map(Math.abs).sort((a, b) => b - a);
@@ -108,7 +109,7 @@
       if (hidden(row)) hiddenSize += Math.abs(value);
       else visible[of[row]] = true;
     });
-    const order = sums.map((_, unit) => unit).filter(unit => visible[unit]).sort((a, b) => sums[b] - sums[a] || a - b);
+    const order = sums.map((_, unit) => unit).filter(unit => visible[unit]).sort((a, b) => height(sums[b]) - height(sums[a]) || a - b);
     const ranks = Object.fromEntries(order.map((unit, place) => [unit, place + 1]));
     const share = unit => sizes[unit] / whole;
     return { view, sums, order, ranks, share, deepest: deepest(order.map(unit => sums[unit])), hidden: hiddenSize / whole };
@@ -229,7 +230,7 @@
   };
 
   // ------------------------------------------------------------------------------------------------------- the table
-  /** Each with a title, the number to sort by, what a cell says, and whether that is a share, which has a bar. */
+  /** Each with a title, the number to sort by, what a cell says, and of a share the result, for its bar. */
   const columns = results => {
     const [first] = results, place = unit => positions[units[state.unit].indexOf(unit)];
     const ranks = result => unit => result.ranks[unit];

@@ -54,4 +54,4 @@ def described(attribution: Attribution | SpanAttribution) -> dict[str, Any]:
 
 def json_text(content: Mapping[str, Any]) -> str:
     """As a file holds it."""
-    return json.dumps(plain(dict(content)), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    return json.dumps(plain(content), ensure_ascii=False, allow_nan=False, indent=1) + "\n"

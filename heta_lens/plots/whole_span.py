@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from heta_lens._util.chat_messages import Messages
+from heta_lens._util.printable_text import single_line
 from heta_lens.attribution import Attribution
 from heta_lens.plots.view_data import MEANINGS, Shown, packed_halves
 from heta_lens.span_attribution import SpanAttribution
@@ -76,7 +77,7 @@ def matrix(span: SpanAttribution) -> dict[str, Any]:
     return {
         "targets": [*map(len, steps)],
         **_packed_rows([step.scores for step in steps]),
-        "parts": {name: _packed_rows([step.parts[name] for step in steps]) for name in common_parts(span)},
+        "parts": {single_line(name): _packed_rows([step.parts[name] for step in steps]) for name in common_parts(span)},
         "errors": _packed_rows(errors) if len(errors) == len(steps) else None,
     }
 

@@ -33,9 +33,8 @@ def context_length(cached: int, position: SupportsIndex | None) -> int:
     place = index(position)
     if not -cached <= place < cached:
         last = cached - 1
-        raise ValueError(
-            f"position={place} is outside the cached prompt of {cached} tokens: give 1 to {last}, or -{last} to -1"
-        )
+        way = f": give 1 to {last}, or -{last} to -1" if last else ""
+        raise ValueError(f"position={place} is outside the cached prompt of {cached} tokens{way}")
     if place % cached == 0:
         raise ValueError(f"position={place} is the first token, which has no context: nothing comes before it")
     return place % cached

@@ -54,6 +54,15 @@ def test_latex_has_every_attribution_with_its_own_scale(tmp_path: Path) -> None:
         assert rf"${end}$, which is 60.0\%" in part
 
 
+def test_ranks_are_by_size_where_not_all_have_signs() -> None:
+    sizes, signed = written(TOKENS, [1.0, 2.0, 3.0]), written(TOKENS, [1.0, -9.0, 3.0], signed=True)
+    assert frame_of({"a": sizes, "b": signed})["rank by b"].tolist() == [3, 1, 2]
+    assert frame_of({"a": signed, "b": signed})["rank by b"].tolist() == [2, 3, 1]
+    mixed, alike = heta_lens.compare([sizes, signed]), heta_lens.compare([signed, signed])
+    assert (data(mixed)["by_size"], data(alike)["by_size"]) == (True, False)
+    assert "ranks are by size" in mixed.fragment and "ranks are by size" not in alike.fragment
+
+
 def test_json_has_scores_and_ranks_by_position(tmp_path: Path) -> None:
     made = [written(TOKENS, [1.0, 2.0, 3.0]), written(TOKENS, [3.0, 1.0, 2.0], method="lime")]
     read = json.loads(heta_lens.compare(made).save(tmp_path / "x.json").read_text(encoding="utf-8"))

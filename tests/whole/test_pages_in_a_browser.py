@@ -133,6 +133,17 @@ def test_a_comparison_has_a_strip_for_each_and_differences_of_ranks(tmp_path: Pa
     assert shown["first"][0] == "1" and shown["first"][-1].endswith(")")
 
 
+def test_ranks_are_by_size_where_not_all_have_signs(tmp_path: Path) -> None:
+    sizes, signed = (
+        written(["a", " b", " c"], [1.0, 2.0, 3.0]),
+        written(["a", " b", " c"], [1.0, -9.0, 3.0], signed=True),
+    )
+    script = """return $$("tbody tr").map(row => [...row.cells].map(cell => cell.textContent)).map(cells =>
+      [cells[2], cells[0], cells[7]]);"""
+    rows = run(heta_lens.compare([sizes, signed], names=["a", "b"]).page, script, tmp_path)
+    assert rows == [["“ c”", "1", "2 (↓1)"], ["“ b”", "2", "1 (↑1)"], ["“a”", "3", "3 (=)"]]
+
+
 def test_a_target_shows_what_made_it_and_a_source_what_it_feeds(tmp_path: Path) -> None:
     script = """const all = chips().map(depth);
       $(".strip").focus(); chips()[38].click(); const target = chips().map(depth), made = tip();
