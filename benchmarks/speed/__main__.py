@@ -1,7 +1,7 @@
 """The cost of scores and of cheaper ways to them, beside a naive implementation of the paper's formulas.
 
-`python -m benchmarks.speed` writes RESULTS.md and the table in the README; with `--model` or `--length`, that model's
-tables or the rows of that length; with another option it only shows what it finds.
+`python -m benchmarks.speed` writes RESULTS.md and the table in docs/models.md; with `--model` or `--length`, that
+model's tables or the rows of that length; with another option it only shows what it finds.
 The naive implementation is `benchmarks/reference.py`: one full-length HVP for each token and probe, one full run for
 each masked token.
 

@@ -1,4 +1,4 @@
-"""Where tables are kept: RESULTS.md, by model, and one in the README."""
+"""Writes tables into RESULTS.md, by model, and one into docs/models.md."""
 
 import torch
 
@@ -16,7 +16,7 @@ TELLING = (
     "what memory holds",
 )
 WAIT_TITLE = "What you wait for"
-README = HERE.parent / "README.md"
+MODELS_PAGE = HERE.parent / "docs" / "models.md"
 MARKS = "<!-- what you wait for -->", "<!-- until here -->"
 LEGEND = """\
 **naive** is [`reference.py`](reference.py), a naive implementation: the formulas as they stand, every token probed
@@ -48,13 +48,13 @@ On a GPU: not measured."""
 def keep(table: Table) -> None:
     """Write a table into its file, in place of the one that has its title; rows of other lengths stay."""
     if table[0] == WAIT_TITLE:
-        README.write_text(rewritten(README.read_text(), table))
+        MODELS_PAGE.write_text(rewritten(MODELS_PAGE.read_text(), table))
     else:
         RESULTS.write_text(page(RESULTS.read_text() if RESULTS.exists() else "", table))
 
 
-def rewritten(readme: str, table: Table) -> str:
-    before, rest = readme.split(MARKS[0])
+def rewritten(text: str, table: Table) -> str:
+    before, rest = text.split(MARKS[0])
     stood, after = rest.split(MARKS[1])
     return f"{before}{MARKS[0]}\n{markdown(table[1], joined(stood, table))}\n{MARKS[1]}{after}"
 

@@ -14,7 +14,7 @@ from benchmarks.speed.cases import Case, Plan
 from benchmarks.speed.costs import COSTS, FLOP_COLUMNS, cost_rows, costs, flop_row
 from benchmarks.speed.flops import counted, forward_flops, suffix_flops
 from benchmarks.speed.long_contexts import LONG_COLUMNS, long_rows
-from benchmarks.speed.pages import MARKS, README, WAIT_TITLE, page, rewritten
+from benchmarks.speed.pages import MARKS, MODELS_PAGE, WAIT_TITLE, page, rewritten
 from benchmarks.speed.parts import PARTS, ROW, extrapolated, grouped_s, naive_s, one_by_one_s
 from helpers import zoo
 from helpers.asking import explain, relative
@@ -178,10 +178,10 @@ def test_what_is_proposed_for_a_long_context_is_measured(monkeypatch: pytest.Mon
     assert title in page("", (title, columns, [row]))
 
 
-def test_the_readme_has_a_place_for_its_table() -> None:
-    readme = README.read_text()
+def test_the_page_has_a_place_for_its_table() -> None:
+    text = MODELS_PAGE.read_text()
     table = (WAIT_TITLE, ["tokens", "s"], [["32", "1"]])
-    once = rewritten(readme, table)
+    once = rewritten(text, table)
     assert "| 32 | 1 |" in once and rewritten(once, table) == once
     assert [once.count(mark) for mark in MARKS] == [1, 1]
 
