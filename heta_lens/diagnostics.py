@@ -61,7 +61,7 @@ class Diagnostics(Mapping[str, Any]):
     left_out: int | None = None
     template_mass: float | None = None
     share: Mapping[str, float] | None = None
-    weak_parts: Sequence[str] | None = None
+    parts_correlation: float | None = None
     balanced: Float[Tensor, "pos"] | None = None
     probes: int | Tensor | None = None
     standard_errors: Mapping[str, Tensor | None] | None = None
@@ -158,8 +158,3 @@ def rank_correlation(one: Float[Tensor, "pos"], other: Float[Tensor, "pos"]) -> 
     if any(bool((values == values[0]).all()) for values in (one, other)):
         return math.nan
     return float(spearmanr(one.cpu(), other.cpu())[0])  # type: ignore[arg-type]
-
-
-def weak(share: Mapping[str, float], least: float = 0.01) -> list[str]:
-    """Parts that make up less than ``least`` of the score, so that it says next to nothing about them."""
-    return [name for name, part in share.items() if part < least]

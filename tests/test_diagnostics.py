@@ -17,7 +17,6 @@ from heta_lens.diagnostics import (
     shares,
     sink_mass,
     standard_error,
-    weak,
 )
 from heta_lens.methods.heta.random_probes import rademacher
 
@@ -95,7 +94,6 @@ def test_samples_of_single_probes_have_no_standard_error() -> None:
 def test_shares_are_of_sizes_and_of_nothing_there_are_none() -> None:
     terms = {"curvature": torch.tensor([3.0, -3.0]), "information": torch.tensor([0.0, 2.0])}
     assert shares(terms) == {"curvature": 0.75, "information": 0.25}
-    assert weak(shares(terms), 0.3) == ["information"]
     assert all(math.isnan(share) for share in shares({"gate": torch.zeros(2)}).values())
     assert sink_mass(torch.tensor([-1.0, 3.0])) == 0.25 and math.isnan(sink_mass(torch.zeros(2)))
 

@@ -56,7 +56,7 @@ def notes(attribution: Attribution) -> list[str]:
         f"{removed} tokens left out" if removed else "",
         _template(attribution),
         "" if isnan(sink) else f"first token (often an attention sink): {sink:.0%} of the score",
-        _shares(known.share or {}, known.weak_parts or ()),
+        _shares(known.share or {}),
         _unfinished(attribution),
         _most_against(attribution),
     ]
@@ -89,12 +89,11 @@ def _most_against(attribution: Attribution) -> str:
     return f"most against the target: {token}, {float(scores[row]):.4g}"
 
 
-def _shares(share: Mapping[str, float], weak: Sequence[str]) -> str:
-    """How much of the score comes from each part, and what to do about one that hardly counts."""
+def _shares(share: Mapping[str, float]) -> str:
+    """How much of the score comes from each part."""
     if len(share) < 2 or any(isnan(part) for part in share.values()):
         return ""
-    parts = ", ".join(f"{percent(part)} {name}" for name, part in share.items())
-    return f"the score is {parts}" + ("; balance='sum' weighs both alike" if weak else "")
+    return "the score is " + ", ".join(f"{percent(part)} {name}" for name, part in share.items())
 
 
 def _unfinished(attribution: Attribution) -> str:

@@ -25,6 +25,7 @@ else:
 BarOrder: TypeAlias = Literal["score", "text"]
 
 WIDTH, ROW = 5.6, 0.2  # inches
+LEAST_SHARE = 0.01  # of the score: a part that makes up less has no bar to be seen
 PART_COLOURS = {"curvature": "#2f6f62", "information": "#b9d9cf"}
 
 
@@ -108,8 +109,8 @@ def _bars(axes: Axes, attribution: Attribution, rows: Sequence[int], confidence:
 # -------------------------------------------------------------------------------------------------------------- parts
 def terms_of(attribution: Attribution) -> dict[str, Float[Tensor, "pos"]]:
     """Eq. 4 before its sum, ``M β S`` and ``M γ I``, where the score is this sum and both count; or else nothing."""
-    terms = score_terms(attribution) or []
-    if len(terms) < len(PART_COLOURS) or attribution.diagnostics.weak_parts:
+    terms, shares = score_terms(attribution) or [], (attribution.diagnostics.share or {}).values()
+    if len(terms) < len(PART_COLOURS) or min(shares, default=1) < LEAST_SHARE:
         return {}
     return {term.part: term.of(attribution.parts) for term in terms}
 

@@ -281,6 +281,18 @@ def _divided(part: PerToken, by: Literal["sum", "max"]) -> PerToken:
     return part / size if size > 0 else part  # a part that is zero everywhere stays zero
 
 
+def geometric(gate: PerToken, curvature: PerToken, information: PerToken, beta: Number, gamma: Number) -> PerToken:
+    """M_i exp((beta log S_i + gamma log |I_i|) / (beta + gamma)), with the sign of I_i; 0 where S_i or I_i is 0."""
+
+    def of(m: float, s: float, i: float) -> float:
+        if s == 0 or i == 0:
+            return 0.0
+        return math.copysign(m * math.exp((beta * math.log(s) + gamma * math.log(abs(i))) / (beta + gamma)), i)
+
+    rows = zip(gate.tolist(), curvature.tolist(), information.tolist(), strict=True)
+    return torch.tensor([of(*row) for row in rows], dtype=torch.float64)
+
+
 # --- toys --------------------------------------------------------------------------------------------------------
 
 

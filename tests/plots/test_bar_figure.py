@@ -111,7 +111,7 @@ def test_the_parts_of_a_score_add_up_to_it(balance: str) -> None:
 @pytest.mark.parametrize(
     "shown",
     [
-        heta("sum", weak_parts=["curvature"]),
+        heta("sum", share={"curvature": 0.009, "information": 0.991}),
         heta("sum").without([1]),
         replace(heta("none"), scores=heta("none").scores * 2),
         replace(heta("none"), parts={"gate": heta("none").parts["gate"]}),

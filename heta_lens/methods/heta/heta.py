@@ -60,7 +60,12 @@ class Heta(HetaOptions, Method):
       ``ls+win``, ``gs`` (squared gradient for S), ``gn`` (Gauss–Newton for H); ablated: ``transition_only`` (the gate
       alone), ``hessian_only`` and ``kl_only`` (one part, gated), ``no_gate``, ``uniform_gate``
     - ``beta``, ``gamma``: weights of curvature and information
+    - ``combine``: add the parts (``sum``, Eq. 4), or multiply them, ``M · S^w · I^(1-w)`` with w = β/(β+γ)
+      (``geometric``): rescaling a part then changes no token's rank
     - ``balance``: divide each part by its ``sum`` or ``max`` over the context first, or by nothing (``none``)
+    - ``gate``: value ``flow`` to the prediction, the same for all tokens (``uniform``, 1/N), or ``none`` (1)
+    - ``information``: how far masking a token moves the whole prediction (``divergence``, Eq. 3), or the drop of the
+      target's own log-probability (``target``): in a sum its size; in a product its sign too, so that scores are signed
     - ``probes``, ``seed``: random sign vectors per token, and where they come from
     - ``groups``: how many groups of tokens share HVPs; the cross-talk between tokens of a group is taken out of the
       curvature, and ``diagnostics["cross_talk"]`` is how much that was; None probes every token alone
@@ -98,11 +103,6 @@ class Heta(HetaOptions, Method):
     scaled_by: ClassVar = ("probes", "groups")
     signed: ClassVar[bool] = False
     target_agnostic: ClassVar[bool] = False
-
-    @property
-    def ignores_target(self) -> bool:
-        """Whether only the gate and the information count, which are about the whole prediction."""
-        return self.estimator is None
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> "Heta":
@@ -252,7 +252,7 @@ def _information(
 def _scored(method: Heta, gated: Gated, masked: Masked, work: Work) -> Attribution:
     """Steps 3 and 4, and what is known beside the score."""
     prediction, information = gated.prediction, masked.information
-    parts = Parts(gated.gate, None, information and information.divergence, *method.weights)
+    parts = Parts(gated.gate, None, method.information_of(information), *method.weights, method.combine)
     with work.step() as step:
         curvature, probing = _curvature(method, gated, parts, step)
         parts = replace(parts, curvature=curvature)
@@ -266,7 +266,9 @@ def _scored(method: Heta, gated: Gated, masked: Masked, work: Work) -> Attributi
     sizes = None
     if curvature is not None and curvature.pairs is not None:
         sizes, facts["standard_errors"]["interactions"] = curvature.pairs
-    return make_attribution(prediction, "heta", score, parts.means, settings(method), facts, sizes)
+    return make_attribution(
+        prediction, "heta", score, parts.means, settings(method), facts, sizes, signed=method.directed
+    )
 
 
 def _curvature(method: Heta, gated: Gated, parts: Parts, work: Work) -> tuple[Curvature | None, dict[str, Any]]:

@@ -13,7 +13,8 @@ from heta_lens.methods.heta.information import Information
 from heta_lens.methods.heta.score import Parts
 from heta_lens.prediction.prediction import Prediction
 
-IN_TITLE = {"variant", "balance", "support", "norm", "flow"}  # what makes it another score, if not the default
+# Options that make it another score, where they are not the default.
+IN_TITLE = {"variant", "combine", "gate", "information", "balance", "support", "norm", "flow"}
 
 
 def score_facts(
@@ -31,7 +32,7 @@ def score_facts(
         "unused_options": options.unused_options,
         "additivity_gap": abs(float(score.sum()) - whole_drop),
         **_masking_facts(options, prediction, parts, information),
-        **({} if options.estimator is not None else {"note": target_agnostic_note(prediction)}),
+        **({"note": target_agnostic_note(prediction)} if options.ignores_target else {}),
     }
 
 
@@ -42,10 +43,12 @@ def _masking_facts(
     if information is None:
         return {}
     gain, share = envelope(information.divergence, information.drop)
-    facts: dict[str, Any] = {"drop": information.drop, "envelope": parts.envelope(options.balance, gain)}
+    facts: dict[str, Any] = {"drop": information.drop}
+    if options.combine == "sum":
+        facts["envelope"] = parts.envelope(options.balance, gain)
     if options.kl == "orig_masked":
         facts["envelope_share"] = share
-    if (kind := kind_of(prediction.target)) != "token":
+    if options.information == "divergence" and (kind := kind_of(prediction.target)) != "token":
         facts["note"] = f"information is about the whole next-token distribution, not about the {kind}"
     return facts
 

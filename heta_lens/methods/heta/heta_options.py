@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
+from jaxtyping import Float
+from torch import Tensor
+
 from heta_lens._util.caller_warnings import warn
 from heta_lens._util.divergence import Direction
 from heta_lens._util.options import (
@@ -19,7 +22,8 @@ from heta_lens._util.options import (
 from heta_lens.methods.heta.curvature import Norm, Support
 from heta_lens.methods.heta.estimators import Estimator
 from heta_lens.methods.heta.gate import Flow
-from heta_lens.methods.heta.score import Balance
+from heta_lens.methods.heta.information import Information
+from heta_lens.methods.heta.score import Balance, Combine
 from heta_lens.methods.heta.segments import Segment, WindowMode, segments_of
 from heta_lens.methods.heta.stopping import LEAST
 from heta_lens.methods.heta.variants import VARIANTS, Recipe, Variant
@@ -37,7 +41,10 @@ class HetaOptions(Options):
     variant: Variant = "full"
     beta: Annotated[float | int, AtLeast(0)] = 0.5
     gamma: Annotated[float | int, AtLeast(0)] = 0.5
+    combine: Combine = "sum"
     balance: Balance = "none"
+    gate: Literal["flow", "uniform", "none"] = "flow"
+    information: Literal["divergence", "target"] = "divergence"
     probes: Annotated[int, COUNT] = 10
     groups: Annotated[int | None, AtLeast(2, whole=True)] = 16
     support: Support = "block"
@@ -70,7 +77,20 @@ class HetaOptions(Options):
 
     @property
     def recipe(self) -> Recipe:
-        return VARIANTS[self.variant]
+        """What the variant makes of Eq. 4, with the gate that was asked for where the variant leaves the choice."""
+        return self._gated(VARIANTS[self.variant])
+
+    def _gated(self, recipe: Recipe) -> Recipe:
+        return recipe._replace(gate=self.gate) if recipe.gate == "flow" else recipe
+
+    def _unused(self, recipe: Recipe) -> set[str]:
+        """Options that have no effect on what a recipe gives with these."""
+        unused = recipe.unused(*self.weights)
+        if self.combine == "geometric":
+            unused.add("balance")
+        if self.information == "target":
+            unused.add("kl")
+        return unused
 
     @property
     def weights(self) -> tuple[float | int, float | int]:
@@ -94,6 +114,22 @@ class HetaOptions(Options):
         return self.estimator is not None and self.estimator.random
 
     @property
+    def ignores_target(self) -> bool:
+        """Whether only the gate and a divergence count, which are about the whole prediction."""
+        return self.estimator is None and not (self.weights[1] and self.information == "target")
+
+    @property
+    def directed(self) -> bool:
+        """Whether a score has the sign of its token's effect on the target."""
+        return self.combine == "geometric" and self.information == "target"
+
+    def information_of(self, measured: Information | None) -> Float[Tensor, "pos"] | None:
+        """I of what masking each token does; an effect on the target has no sign where it is added to S."""
+        if measured is None or self.information == "divergence":
+            return measured and measured.divergence
+        return measured.drop if self.directed else measured.drop.abs()
+
+    @property
     def stops(self) -> bool:
         """Whether some tokens may get fewer probes than others."""
         return self.estimator is not None and self.estimator.stops
@@ -114,7 +150,13 @@ class HetaOptions(Options):
         return self.reason("probes")
 
     def reason(self, option: str) -> str:
-        """What leaves out the part that an option is of."""
+        """What leaves out the part that an option is of, or makes it unneeded."""
+        if option == "balance" and self.combine == "geometric":
+            return "combine='geometric' (whose ranks no scale of a part changes)"
+        if option == "kl" and self.information == "target":
+            return "information='target' (which is no divergence)"
+        if option in ("flow", "value_norm", "window_gate") and self.gate != "flow":
+            return f"gate={self.gate!r}"
         zero = [f"{weight}=0" for weight in ("beta", "gamma") if getattr(self, weight) == 0]
         why = self.recipe.why_unused(option)
         return " and ".join([f"variant={self.variant!r}" + (f" ({why})" if why else ""), *zero])
@@ -126,7 +168,7 @@ class HetaOptions(Options):
     @cached_property
     def _without_effect(self) -> Mapping[str, str]:
         exact = f"norm={self.norm!r} (which is exact)"
-        unused = {name: self.reason(name) for name in self.recipe.unused(*self.weights) - {"interactions"}}
+        unused = {name: self.reason(name) for name in self._unused(self.recipe) - {"interactions"}}
         if self.probed and not self.random:
             unused |= dict.fromkeys(("probes", "groups", "tolerance", "prune"), exact)
         elif self.probed and self.support == "row":
@@ -143,7 +185,7 @@ class HetaOptions(Options):
     @property
     def unused_by_full(self) -> set[str]:
         """Options that the full method, as a standard for approximations, does not use either."""
-        return VARIANTS["full"].unused(*self.weights) | {"tolerance", "prune"}
+        return self._unused(self._gated(VARIANTS["full"])) | {"tolerance", "prune"}
 
     def windows_over(self, prediction: Prediction) -> list[Window]:
         """The windows over a context; without windows, all of it is one."""
@@ -169,9 +211,9 @@ class HetaOptions(Options):
         kept = {name: value for name, value in self.chosen.items() if name not in self.without_effect}
         given: dict[str, Any] = kept | {"beta": beta, "gamma": gamma}
         if not beta:
-            given["variant"] = "win" if self.recipe.windowed else "full"
+            given |= {"variant": "win" if self.recipe.windowed else "full", "gate": self.recipe.gate}
             given = {name: value for name, value in given.items() if name not in ("seed", "interactions")}
-        unused = VARIANTS[given.get("variant", "full")].unused(beta, gamma)
+        unused = self._gated(VARIANTS[given.get("variant", "full")]).unused(beta, gamma)
         return type(self)(**{name: value for name, value in given.items() if name not in unused})
 
 
@@ -227,6 +269,19 @@ CONTRADICTIONS = [
         "beta=0 and gamma=0 leave nothing to score; for the gate alone, variant='transition_only'",
     ),
     Contradiction(
+        lambda o: o.combine == "geometric" and not all(o.weights),
+        "combine='geometric' multiplies curvature and information, of which variant={o.variant!r} with beta={o.beta!r} "
+        "and gamma={o.gamma!r} leaves one out: use variant='full' or 'gs', and weights above 0",
+    ),
+    Contradiction(
+        lambda o: VARIANTS[o.variant].gate not in ("flow", o.gate) and "gate" in o.given,
+        "variant={o.variant!r} fixes the gate, and gate={o.gate!r} is another: leave one of them out",
+    ),
+    Contradiction(
+        lambda o: o.variant == "transition_only" and o.gate != "flow",
+        "variant='transition_only' is the gate alone, which gate={o.gate!r} makes the same for every token",
+    ),
+    Contradiction(
         lambda o: o.beta == 0 and o.recipe.estimator is not None and o.recipe.estimator.approximate,
         "variant={o.variant!r} is about the curvature, which beta=0 leaves out",
     ),
@@ -250,6 +305,12 @@ CONTRADICTIONS = [
         "checkpoint",
     ),
     *_early_stopping("prune"),
+    Contradiction(
+        lambda o: o.combine == "geometric",
+        "prune={o.prune!r} does not go with combine='geometric', where what a token's S adds depends on its I; "
+        "it needs combine='sum', or tolerance=",
+        "prune",
+    ),
     Contradiction(
         lambda o: o.support == "row",
         "prune={o.prune!r} does not go with support='row', which costs the same for all tokens; "

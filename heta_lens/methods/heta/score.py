@@ -10,14 +10,18 @@ from torch import Tensor
 
 from heta_lens._util.sample_statistics import Samples
 from heta_lens._util.short_repr import short_repr
-from heta_lens.diagnostics import shares, sink_mass, standard_error, weak
+from heta_lens.diagnostics import rank_correlation, shares, sink_mass, standard_error
 
 Balance: TypeAlias = Literal["none", "sum", "max"]
+Combine: TypeAlias = Literal["sum", "geometric"]
 
 
 @dataclass(frozen=True)
 class Parts:
-    """M, S (as samples) and I, with their weights; a part whose weight is 0 is None."""
+    """M, S (as samples) and I, with their weights; a part whose weight is 0 is None.
+
+    ``combine`` adds the weighted parts, or multiplies their powers; I may be signed in a product.
+    """
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -27,6 +31,12 @@ class Parts:
     information: Float[Tensor, "pos"] | None
     beta: float | int
     gamma: float | int
+    combine: Combine = "sum"
+
+    @property
+    def power(self) -> float:
+        """Exponent w of S in the geometric score ``M · S^w · I^(1-w)``."""
+        return self.beta / (self.beta + self.gamma)
 
     @cached_property
     def means(self) -> dict[str, Float[Tensor, "pos"]]:
@@ -44,7 +54,11 @@ class Parts:
         }
 
     def score(self, balance: Balance) -> Float[Tensor, "pos"]:
-        """Eq. 4, or the gate alone where that is all there is."""
+        """Eq. 4, or the gate alone where that is all there is; or the geometric score, which no balance changes."""
+        if self.combine == "geometric":
+            assert self.curvature is not None and self.information is not None
+            sizes = self.curvature.mean**self.power * self.information.abs() ** (1 - self.power)
+            return self.gate * sizes * self.information.sign()
         terms = list(self.terms(balance).values())
         return torch.stack(terms).sum(0) if terms else self.gate
 
@@ -57,22 +71,26 @@ class Parts:
     def standard_errors(self, balance: Balance) -> dict[str, Float[Tensor, "pos"] | None]:
         """Of the score and each part. Only the probes are random."""
         errors: dict[str, Tensor | None] = dict.fromkeys(("scores", *self.means))
-        if self.curvature is not None:
-            errors["curvature"] = standard_error(self.curvature, torch.clone)
+        if self.curvature is None:
+            return errors
+        errors["curvature"] = own = standard_error(self.curvature, torch.clone)
+        if self.combine == "geometric":
+            if own is not None:  # 0 where S or I is, which the root has no derivative at
+                score, size = self.score(balance).abs(), self.curvature.mean
+                errors["scores"] = torch.where(score > 0, self.power * score * own / size, 0)
+        else:
             errors["scores"] = standard_error(
                 self.curvature, lambda mean: replace(self, curvature=Samples.even(mean[None])).score(balance)
             )
         return errors
 
     def diagnostics(self, balance: Balance) -> dict[str, Any]:
-        share = shares(self.terms(balance))
-        return {
-            "share": share,
-            "weak_parts": weak(share),
-            "sink_mass": sink_mass(self.score(balance)),
-            "balanced": self.score("sum"),
-            "standard_errors": self.standard_errors(balance),
-        }
+        """What the score is made of: shares of a sum, or how alike the factors of a product rank the tokens."""
+        facts = {"sink_mass": sink_mass(self.score(balance)), "standard_errors": self.standard_errors(balance)}
+        if self.combine == "geometric":
+            means = self.means
+            return facts | {"parts_correlation": rank_correlation(means["curvature"], means["information"].abs())}
+        return facts | {"share": shares(self.terms(balance)), "balanced": self.score("sum")}
 
 
 def scaled(part: Float[Tensor, "pos"], balance: Balance) -> Float[Tensor, "pos"]:

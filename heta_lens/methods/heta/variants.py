@@ -44,9 +44,10 @@ class Recipe(NamedTuple):
     def unused(self, beta: float | int, gamma: float | int) -> set[str]:
         """Options that have no effect on this variant, with these weights of curvature and information."""
         without_effect = {
-            **dict.fromkeys(("window", "overlap", "window_mode", "window_gate"), not self.windowed),
+            **dict.fromkeys(("window", "overlap", "window_mode"), not self.windowed),
+            "window_gate": not self.windowed or self.gate != "flow",
             **dict.fromkeys(("flow", "value_norm"), self.gate != "flow"),
-            "kl": not gamma,
+            **dict.fromkeys(("kl", "information"), not gamma),
             "balance": not (beta or gamma),
         }
         unread = _curvature_options() - self.reads(beta)

@@ -15,18 +15,17 @@ from helpers.paths import ROOT
 from heta_lens.methods.heta.score import Balance
 
 
-def test_a_weak_part_is_named_where_the_score_is_read() -> None:
+def test_the_share_of_each_part_is_named_where_the_score_is_read() -> None:
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, 6)
     attribution = heta_lens.attribute(cache_of(model, ids), tokens=ids, gamma=0.01)
-    assert attribution.diagnostics["weak_parts"] == ["information"]
     share = attribution.diagnostics["share"]
     assert share["information"] == pytest.approx(1 - share["curvature"])
     (said,) = [note for note in attribution.notes if note.startswith("the score is")]
-    assert said == "the score is >99.9% curvature, <0.1% information; balance='sum' weighs both alike"
+    assert said == "the score is >99.9% curvature, <0.1% information"
     balanced = explain(model, ids, balance="sum")
     shown = ", ".join(f"{part:.1%} {name}" for name, part in balanced.diagnostics["share"].items())
-    assert not balanced.diagnostics["weak_parts"] and f"the score is {shown}" in balanced.notes
+    assert f"the score is {shown}" in balanced.notes
 
 
 @pytest.mark.parametrize("balance", get_args(Balance))
