@@ -15,7 +15,7 @@ from heta_lens._util import tensor_storage
 from heta_lens._util.chat_messages import Messages
 from heta_lens._util.html_view import View
 from heta_lens._util.options import check_at_least, check_choice
-from heta_lens._util.sample_statistics import student_t
+from heta_lens._util.sample_statistics import powered_ends, student_t
 from heta_lens._util.saved_attribution_checks import FUNCTION, ONE_PER_TOKEN, check_shapes, check_values
 from heta_lens._util.target_kinds import SavedFunction, Target, function_name, sides
 from heta_lens._util.text_spans import Span, tokens_of
@@ -120,14 +120,22 @@ class Attribution(GroupedScores):
         return self.diagnostics.standard_errors or {}
 
     def interval(self, confidence: float = 0.95) -> tuple[Float[Tensor, "pos"], Float[Tensor, "pos"]]:
-        """Lower and upper ends of each score's confidence interval (Student's t over the probes)."""
+        """Lower and upper ends of each score's confidence interval (Student's t over the probes).
+
+        Of a geometric score, the ends of the curvature's interval, floored at 0, are transformed.
+        """
         if not 0 < confidence < 1:
             raise ValueError(f"confidence={confidence} must be between 0 and 1")
         error = self.standard_errors.get("scores")
         if error is None:
             raise ValueError("these scores have no standard error: nothing in them is random, or one probe was used")
         counts = torch.as_tensor(self.diagnostics.probes).expand(len(error))
-        reach = student_t(counts, confidence).to(error) * error
+        reach = student_t(counts, confidence).to(error)
+        if self.options.get("combine") == "geometric" and "curvature" in self.parts:
+            power = self.options["beta"] / (self.options["beta"] + self.options["gamma"])
+            mean, spread = self.parts["curvature"], self.standard_errors["curvature"]
+            return powered_ends(self.scores, mean, reach * spread, power)
+        reach = reach * error
         return self.scores - reach, self.scores + reach
 
     # ---------------------------------------------------------------------------------------- showing, keeping it

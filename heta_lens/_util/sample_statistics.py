@@ -40,6 +40,18 @@ class Samples:
         return own / (self.counts * (self.counts - 1)).clamp(min=1).sqrt().to(own)
 
 
+def powered_ends(
+    scores: Float[Tensor, "*#pos"],
+    mean: Float[Tensor, "*#pos"],
+    reach: Float[Tensor, "*#pos"],
+    power: float,
+) -> tuple[Float[Tensor, "*pos"], Float[Tensor, "*pos"]]:
+    """Transform ``mean ± reach``, floored at 0, to the ends of scores that have ``mean ** power`` as a factor."""
+    factors = [((mean + end).clamp(min=0) / mean) ** power for end in (-reach, reach)]
+    one, other = (torch.where(scores == 0, 0, scores * factor) for factor in factors)
+    return torch.minimum(one, other), torch.maximum(one, other)
+
+
 def student_t(counts: Int[Tensor, "pos"], confidence: float = 0.95) -> Float[Tensor, "pos"]:
     """Student's t for means of so many samples; 0 where there is no spread to scale."""
     quantiles = student.ppf((1 + confidence) / 2, (counts - 1).clamp(min=1).cpu().numpy())

@@ -23,7 +23,7 @@ from heta_lens.methods.heta.curvature import (
     curvature,
     squared_gradient,
 )
-from heta_lens.methods.heta.grouped_probes import grouped_products
+from heta_lens.methods.heta.grouped_probes import grouped_products, is_capped
 from heta_lens.methods.heta.hessian import HessianFrom, uncounted
 from heta_lens.methods.heta.low_rank import OVERSAMPLING, low_rank
 from heta_lens.methods.heta.pairs import check_separable, pairs_of_groups
@@ -38,11 +38,15 @@ Wanted: TypeAlias = Mapping[int, range]
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A segment whose tokens' curvature is wanted; how many products run at once, and what counts them."""
+    """A segment whose tokens' curvature is wanted; how many products run at once, and what counts them.
+
+    ``precise`` are positions whose small curvature matters: they are probed alone where cross-talk hides it.
+    """
 
     segment: Segment
     batches: Batches = field(default_factory=partial(Batches, 1))
     done: Done = uncounted
+    precise: frozenset[int] = frozenset()
 
 
 class Products(NamedTuple):
@@ -180,7 +184,14 @@ class ProbedHessian(Probed):
             problem.batches.size,
             late=problem.segment.restarts and not self.interactions,  # which are read at every token
         )
-        return Curvature.of_readings(products.readings(), pairs_of_groups(products) if self.interactions else None)
+        readings = dict(zip(wanted, products.readings(), strict=True))
+        hidden = [token for token in wanted if token in problem.precise and is_capped(readings[token])]
+        if hidden:
+            alone = replace(self, groups=None, interactions=False)
+            own = alone.estimate(problem, {token: wanted[token] for token in hidden}).drawn
+            readings |= dict(zip(hidden, own, strict=True))
+        pairs = pairs_of_groups(products) if self.interactions else None
+        return Curvature.of_readings([*readings.values()], pairs)
 
     def rows(self, problem: Problem) -> Curvature:
         """The row form of the tokens that the segment scores, which is never below the block form's expectation."""

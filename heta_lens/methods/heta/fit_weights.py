@@ -77,6 +77,8 @@ def fit_weights(predictions: Sequence[Prediction], method: Heta | None = None, *
     check_at_least("seed", seed, 0, whole=True)
     if method.recipe.weights is not None or not method.beta or not method.gamma:
         raise ValueError("fit_weights needs a method with both parts: variant='full', say, and beta and gamma above 0")
+    if method.combine == "geometric":
+        raise ValueError("fit_weights fits the weights of a sum, and combine='geometric' multiplies: leave it out")
     if not isinstance(predictions, Sequence) or not all(isinstance(entry, Prediction) for entry in predictions):
         raise TypeError("fit_weights takes a list of heta_lens.Prediction: Prediction.from_cache(cache, target), …")
     if not predictions:

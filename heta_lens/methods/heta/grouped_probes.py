@@ -184,6 +184,12 @@ def without_cross_talk(readings: Sequence[Float[Tensor, "3 _"]]) -> list[Float[T
     return [_without_cross_talk(own) for own in readings]
 
 
+def is_capped(readings: Float[Tensor, "3 probe"]) -> bool:
+    """Whether a token's cross-talk is so much of its energy that taking it out is stopped: S is then too large."""
+    energy, cross_talk = readings[1:].sum(1)
+    return bool(cross_talk > MOST_CROSS_TALK * energy)
+
+
 def _without_cross_talk(readings: Float[Tensor, "3 probe"]) -> Float[Tensor, "probe"]:
     """A token's samples of ‖H_ii r_i‖₁, from the readings of its probes.
 
@@ -193,9 +199,9 @@ def _without_cross_talk(readings: Float[Tensor, "3 probe"]) -> Float[Tensor, "pr
     means = readings.mean(1, keepdim=True)
     if not readings[2].any() or not means[1].any():
         return sizes
-    share = means[2] / means[1]
-    if share > MOST_CROSS_TALK:
+    if is_capped(readings):
         return (1 - MOST_CROSS_TALK) ** 0.5 * sizes
+    share = means[2] / means[1]
     kept, deviations = (1 - share).sqrt(), readings - means
     share_deviations = (deviations[2] - share * deviations[1]) / means[1]
     return kept * sizes - means[0] * share_deviations / (2 * kept)

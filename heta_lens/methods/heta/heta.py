@@ -237,9 +237,9 @@ def _information(
     """I and each masked token's effect on g, for every target, averaged over the segments that score a token."""
     longest, done = targets[-1], partial(work.add, "forwards")
     batches = longest.prompt.batches(method.batch, longest_run(method, segments), read=len(targets))
-    mask, divergence = method.mask, DIVERGENCES[method.kl]
+    mask, divergence, floor = method.mask, DIVERGENCES[method.kl], method.combine == "geometric"
     by_segment = [
-        masked_information(segment, targets, mask=mask, divergence=divergence, batches=batches, done=done)
+        masked_information(segment, targets, mask=mask, divergence=divergence, batches=batches, done=done, floor=floor)
         for segment in segments
     ]
     spans = [segment.scored for segment in segments]
@@ -277,7 +277,10 @@ def _curvature(method: Heta, gated: Gated, parts: Parts, work: Work) -> tuple[Cu
     if estimator is None:
         return None, {}
     batches = product_batches(method, gated.segments)
-    problems = [Problem(segment, batches, partial(work.add, "hvps")) for segment in gated.segments]
+    problems = [
+        Problem(segment, batches, partial(work.add, "hvps"), parts.where_curvature_decides)
+        for segment in gated.segments
+    ]
     if isinstance(estimator, ProbedHessian) and estimator.stops:
         curvature, facts = estimate_until_sure(estimator, problems, parts, method.balance)
     else:

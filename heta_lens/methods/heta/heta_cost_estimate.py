@@ -22,8 +22,7 @@ def work_ahead(options: HetaOptions, predictions: Sequence[Prediction]) -> dict[
     """What lies ahead, for the progress bar, where these share masked forwards (the longest is the last)."""
     work = Counter[str]()
     segments = [options.segments(prediction) for prediction in predictions]
-    scored = sum(len(segment.scored_range) for segment in segments[-1])
-    work["forwards"] += 1 + scored * bool(options.weights[1])
+    work["forwards"] += 1 + sum(len(group) for segment in segments[-1] for group in masked_by_start(options, segment))
     for prediction, own_segments in zip(predictions, segments, strict=True):
         products = [products_of(options, segment) for segment in own_segments]
         work["hvps"] += sum(own.hvps for own in products if own is not None)
@@ -31,6 +30,12 @@ def work_ahead(options: HetaOptions, predictions: Sequence[Prediction]) -> dict[
         if options.audit and options.recipe.approximate:
             work.update(work_ahead(options.full, [prediction]))
     return dict(work)
+
+
+def masked_by_start(options: HetaOptions, segment: Segment) -> list[list[int]]:
+    """The tokens that the information masks, by the start of their runs; a product also runs two clean copies each."""
+    groups = segment.expected_by_start(MASKED) if options.weights[1] else []
+    return [[group[0], *group, group[-1]] for group in groups] if options.combine == "geometric" else groups
 
 
 def audit_runs(options: HetaOptions, prediction: Prediction) -> int:
@@ -90,9 +95,10 @@ def counts(options: HetaOptions, predictions: Sequence[Prediction]) -> Counts:
     """
     *_, longest = predictions
     ran, forwards, backwards, hvps = Positions(float(len(longest))), 1, 0, 0
-    for segment, length, calls in runs_of(options, longest) if options.weights[1] else ():
-        forwards += calls * len(segment.scored_range)
-        ran.forwards += sum(len(group) * (length - group[0]) for group in segment.expected_by_start(MASKED))
+    for segment, length, calls in runs_of(options, longest):
+        masked = masked_by_start(options, segment)
+        forwards += calls * sum(map(len, masked))
+        ran.forwards += sum(len(group) * (length - group[0]) for group in masked)
     for prediction in predictions:
         forwards += read_and_settled(options, prediction)
         ran.forwards += len(prediction) * audit_runs(options, prediction)

@@ -1,6 +1,7 @@
 """What is known of a score beside it: its parts, how far it is from adding up, and what is worth a warning."""
 
 from collections.abc import Sequence
+from math import isnan
 from typing import Any
 
 from heta_lens._util.caller_warnings import warn
@@ -31,14 +32,31 @@ def score_facts(
         "chosen": {name: value for name, value in options.chosen.items() if name in titled},
         "unused_options": options.unused_options,
         "additivity_gap": abs(float(score.sum()) - whole_drop),
-        **_masking_facts(options, prediction, parts, information),
-        **({"note": target_agnostic_note(prediction)} if options.ignores_target else {}),
+        **_masking_facts(options, parts, information),
+        "note": "; ".join(_notes(options, prediction, parts)) or None,
     }
 
 
-def _masking_facts(
-    options: HetaOptions, prediction: Prediction, parts: Parts, information: Information | None
-) -> dict[str, Any]:
+def _notes(options: HetaOptions, prediction: Prediction, parts: Parts) -> list[str]:
+    """How to read the score: what does not depend on the target, and what a product's factors say."""
+    found, kind = [], kind_of(prediction.target)
+    if options.ignores_target:
+        found.append(target_agnostic_note(prediction))
+    elif parts.information is not None and options.information == "divergence" and kind != "token":
+        found.append(f"information is about the whole next-token distribution, not about the {kind}")
+    if parts.information is None or options.combine == "sum":
+        return found
+    if not isnan(alike := parts.rank_correlation):
+        found.append(f"curvature and information rank tokens alike at ρ = {alike:.2f}")
+    masked = (prediction.embeddings == prediction.mask_vector(options.mask)).all(-1)
+    if equal := int(masked.sum()):
+        found.append(f"{equal} of {len(masked)} tokens equal the mask already: their information is 0")
+    if rounded := int(((parts.information == 0) & ~masked).sum()):
+        found.append(f"masking {rounded} of {len(masked)} tokens changes no more than rounding does: counted as 0")
+    return found
+
+
+def _masking_facts(options: HetaOptions, parts: Parts, information: Information | None) -> dict[str, Any]:
     """How each token's information compares with its effect on g, where it was computed."""
     if information is None:
         return {}
@@ -48,8 +66,6 @@ def _masking_facts(
         facts["envelope"] = parts.envelope(options.balance, gain)
     if options.kl == "orig_masked":
         facts["envelope_share"] = share
-    if options.information == "divergence" and (kind := kind_of(prediction.target)) != "token":
-        facts["note"] = f"information is about the whole next-token distribution, not about the {kind}"
     return facts
 
 

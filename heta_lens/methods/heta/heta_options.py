@@ -270,8 +270,8 @@ CONTRADICTIONS = [
     ),
     Contradiction(
         lambda o: o.combine == "geometric" and not all(o.weights),
-        "combine='geometric' multiplies curvature and information, of which variant={o.variant!r} with beta={o.beta!r} "
-        "and gamma={o.gamma!r} leaves one out: use variant='full' or 'gs', and weights above 0",
+        "combine='geometric' multiplies curvature and information, which variant={o.variant!r} weighs by {o.weights}: "
+        "use variant='full' or 'gs', with beta and gamma above 0",
     ),
     Contradiction(
         lambda o: VARIANTS[o.variant].gate not in ("flow", o.gate) and "gate" in o.given,

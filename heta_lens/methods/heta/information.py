@@ -72,6 +72,7 @@ def information(
     by_start: Sequence[Sequence[int]],
     batches: Batches,
     done: Done,
+    floor: bool = False,
 ) -> Information:
     """``I[t, i] = D(P_t, P_t with token i masked)`` of tokens that are listed by the start which their runs share.
 
@@ -79,17 +80,26 @@ def information(
     not given), and what lies after a target's context does not change it: ``logits_from(start)`` answers for those
     targets whose context reaches ``start``. A token whose embedding is the mask already changes nothing, and is not
     run; that, like a token in no list, is 0.
+
+    ``floor`` also runs the clean context in the first and last batch of every list. It differs from the prediction by
+    rounding alone, and so does a token that moves no further: that is 0 as well.
     """
     reference = Clean(clean, divergence, lengths or [len(embeddings)] * len(clean))
     moved = clean[0].log_probs.new_zeros(len(Information._fields), len(clean), len(embeddings))
+    rounding = moved.new_zeros(len(Information._fields), len(clean), 1)
     changed = (embeddings != mask).any(-1).tolist()
     for group in ([i for i in group if changed[i]] for group in by_start):
         if group:
             start = group[0]
             run = partial(_masked_one_by_one, logits_from(start), embeddings, mask, start, reference, done)
-            rows = batches.map(run, torch.tensor(group), len(embeddings) - start)
-            moved[..., group] = rearrange(rows, "copy kind target -> kind target copy")
-    return Information(*moved)
+            around = torch.tensor([[group[0], False], *([i, True] for i in group), [group[-1], False]])
+            copies = around if floor else around[1:-1]
+            rows = batches.map(run, copies, len(embeddings) - start)
+            rows = rearrange(rows, "copy kind target -> kind target copy")
+            moved[..., group] = rows[..., copies[:, 1].bool()]
+            if floor:
+                rounding = torch.maximum(rounding, rows[..., [0, -1]].abs().amax(-1, keepdim=True))
+    return Information(*moved.where(moved.abs() > rounding, 0))
 
 
 def _masked_one_by_one(
@@ -99,9 +109,11 @@ def _masked_one_by_one(
     start: int,
     clean: Clean,
     done: Done,
-    positions: Int[Tensor, "copy"],
+    copies: Int[Tensor, "copy 2"],
 ) -> Float[Tensor, "copy kind target"]:
-    """A copy of the context from ``start`` on for each of these positions, which is masked there."""
-    rows = clean.compared(logits(masked_copies(embeddings[start:], positions - start, mask)), positions)
+    """A copy of the context from ``start`` on for each of these positions, with the token there masked, or clean."""
+    positions, masked = copies.unbind(1)
+    vectors = torch.where(masked.bool()[:, None].to(mask.device), mask, embeddings[positions])
+    rows = clean.compared(logits(masked_copies(embeddings[start:], positions - start, vectors)), positions)
     done(len(positions))
     return rows

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens._util.sample_statistics import Samples
+from heta_lens._util.sample_statistics import Samples, powered_ends, student_t
 from heta_lens._util.short_repr import short_repr
 from heta_lens.diagnostics import rank_correlation, shares, sink_mass, standard_error
 
@@ -84,12 +84,39 @@ class Parts:
             )
         return errors
 
+    @property
+    def where_curvature_decides(self) -> frozenset[int]:
+        """Tokens with an I above the average, of which a product needs a small S as it is."""
+        if self.combine == "sum" or self.information is None:
+            return frozenset()
+        sizes = self.information.abs()
+        return frozenset((sizes > sizes.mean()).nonzero()[:, 0].tolist())
+
+    def half_widths(self, balance: Balance) -> Float[Tensor, "pos"]:
+        """Half of each score's 95 % interval; 0 for a token that was not probed, if no token was."""
+        assert self.curvature is not None
+        errors, reach = self.standard_errors(balance), student_t(self.curvature.counts).to(self.gate)
+        if errors["scores"] is None or errors["curvature"] is None:
+            return torch.zeros_like(self.gate)
+        if self.combine == "sum":
+            return errors["scores"] * reach
+        return self.product_half_widths(errors["curvature"] * reach)
+
+    def product_half_widths(self, reach: Float[Tensor, "*count pos"]) -> Float[Tensor, "*count pos"]:
+        """The same of a geometric score whose S has this half-width."""
+        low, high = powered_ends(self.score("none"), self.means["curvature"], reach, self.power)
+        return (high - low) / 2
+
+    @cached_property
+    def rank_correlation(self) -> float:
+        """How alike S and I rank the tokens (Spearman); NaN where one of them does not tell tokens apart."""
+        return rank_correlation(self.means["curvature"], self.means["information"].abs())
+
     def diagnostics(self, balance: Balance) -> dict[str, Any]:
         """What the score is made of: shares of a sum, or how alike the factors of a product rank the tokens."""
         facts = {"sink_mass": sink_mass(self.score(balance)), "standard_errors": self.standard_errors(balance)}
         if self.combine == "geometric":
-            means = self.means
-            return facts | {"parts_correlation": rank_correlation(means["curvature"], means["information"].abs())}
+            return facts | {"parts_correlation": self.rank_correlation}
         return facts | {"share": shares(self.terms(balance)), "balanced": self.score("sum")}
 
 

@@ -214,6 +214,7 @@ def masked_information(
     divergence: Divergence,
     batches: Batches,
     done: Done,
+    floor: bool = False,
 ) -> Information:
     """Each token that a segment scores, masked in turn for all targets at once; a window is one target's own.
 
@@ -232,6 +233,7 @@ def masked_information(
         by_start=segment.by_start(segment.scored_range, MASKED),
         batches=batches,
         done=done,
+        floor=floor,
     )
     return Information(*(part[:, segment.own] for part in moved))
 

@@ -1,6 +1,6 @@
 """When to stop probing: which tokens' curvature needs more probes, by what is known of their scores so far."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,8 +56,8 @@ def _how_sure(estimator: ProbedHessian, parts: Parts, balance: Balance, counts: 
     if facts["pruned"]:
         facts["balanced"] = None  # which would need every token's S
     if estimator.tolerance is not None:
-        width = estimator.tolerance * parts.score(balance).max()
-        facts["unsure"] = int((half_widths(parts, balance) > width).sum())
+        width = estimator.tolerance * parts.score(balance).abs().max()
+        facts["unsure"] = int((parts.half_widths(balance) > width).sum())
     return facts
 
 
@@ -76,7 +76,7 @@ def probes_wanted(
     """
     assert parts.curvature is not None
     have = parts.curvature.counts
-    largest = parts.score(balance).max()
+    largest = parts.score(balance).abs().max()
     new = have == 0
     if bound is not None:
         term = parts.gate * parts.beta * bound
@@ -85,30 +85,33 @@ def probes_wanted(
     wanted = torch.where(new, most if tolerance is None else LEAST, have)
     if tolerance is None or not have.any():
         return wanted
-    errors = parts.standard_errors(balance)["scores"]
+    product = parts.combine == "geometric"  # of which S has the spread that is known, and the score a part of that
+    errors = parts.standard_errors(balance)["curvature" if product else "scores"]
     assert errors is not None
-    spread, term = errors * have.sqrt(), parts.terms(balance)["curvature"]
+    term = parts.means["curvature"] if product else parts.terms(balance)["curvature"]
+    spread = errors * have.sqrt()
     # Three probes may agree by accident: no token's spread counts for less than the usual one.
     usual = (spread / term)[term > 0].median() if (term > 0).any() else 0
-    needed = probes_needed(torch.maximum(spread, usual * term), float(tolerance * largest), most).to(have)
+    spread = torch.maximum(spread, usual * term)
+    half_widths = parts.product_half_widths if product else torch.clone
+    needed = probes_needed(spread, float(tolerance * largest), most, half_widths).to(have)
     # And three may differ by accident: go no further than to twice as many.
     return torch.where((have > 0) & (needed > have), torch.minimum(needed, 2 * have), wanted)
 
 
-def probes_needed(spread: Float[Tensor, "pos"], width: float, most: int) -> Int[Tensor, "pos"]:
-    """The fewest probes, at least three, whose mean has a 95 % half-width within ``width``; at most ``most``."""
+def probes_needed(
+    spread: Float[Tensor, "pos"],
+    width: float,
+    most: int,
+    half_widths: Callable[[Float[Tensor, "count pos"]], Float[Tensor, "count pos"]] = torch.clone,
+) -> Int[Tensor, "pos"]:
+    """The fewest probes, at least three, whose mean has a 95 % half-width within ``width``; at most ``most``.
+
+    ``half_widths`` are the scores' of those of what is probed.
+    """
     counts = torch.arange(LEAST, most)
-    reach = torch.from_numpy(student.ppf(0.975, counts - 1) / counts.sqrt().numpy())
-    return LEAST + (spread.cpu().double()[:, None] * reach > width).sum(1)
-
-
-def half_widths(parts: Parts, balance: Balance) -> Float[Tensor, "pos"]:
-    """Of the scores' 95 % intervals; of a token that was not probed, 0."""
-    assert parts.curvature is not None
-    errors = parts.standard_errors(balance)["scores"]
-    if errors is None:  # nothing was probed
-        return torch.zeros_like(parts.gate)
-    return errors * student_t(parts.curvature.counts).to(errors)
+    reach = torch.from_numpy(student.ppf(0.975, counts - 1) / counts.sqrt().numpy()).to(spread)
+    return LEAST + (half_widths(spread * reach[:, None]) > width).sum(0)
 
 
 def upper(row: Samples) -> Float[Tensor, "pos"]:

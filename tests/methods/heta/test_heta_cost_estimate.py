@@ -193,6 +193,7 @@ HETA: list[dict[str, Any]] = [
     {**LONG, "window_mode": "chunk", "window_gate": "per_window"},
     {**LONG, "window_mode": "restrict"},
     {**LONG, "variant": "ls+win", "layers": 1, "window_mode": "chunk"},
+    *({"combine": "geometric", "gate": "none", **more} for more in ({}, LONG, {"variant": "gs", "audit": True})),
 ]
 QUICK: dict[str, list[dict[str, Any]]] = {
     "integrated_gradients": [{"steps": 5}],
