@@ -22,7 +22,9 @@ def work_ahead(options: HetaOptions, predictions: Sequence[Prediction]) -> dict[
     """What lies ahead, for the progress bar, where these share masked forwards (the longest is the last)."""
     work = Counter[str]()
     segments = [options.segments(prediction) for prediction in predictions]
-    work["forwards"] += 1 + sum(len(group) for segment in segments[-1] for group in masked_by_start(options, segment))
+    scored = sum(len(segment.scored_range) for segment in segments[-1])
+    clean = 2 * len(segments[-1]) * (options.combine == "geometric")
+    work["forwards"] += 1 + (scored + clean) * bool(options.weights[1])
     for prediction, own_segments in zip(predictions, segments, strict=True):
         products = [products_of(options, segment) for segment in own_segments]
         work["hvps"] += sum(own.hvps for own in products if own is not None)

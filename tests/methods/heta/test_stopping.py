@@ -15,7 +15,7 @@ from helpers import zoo
 from helpers.asking import explain, predict, relative
 from heta_lens._util.sample_statistics import Samples
 from heta_lens.methods.heta.score import Parts
-from heta_lens.methods.heta.stopping import half_widths, probes_needed, probes_wanted, upper
+from heta_lens.methods.heta.stopping import probes_needed, probes_wanted, upper
 
 TARGET, N = 7, 9
 
@@ -229,7 +229,7 @@ def test_half_widths_are_students_over_a_tokens_own_probes() -> None:
         0.5 * float(torch.tensor([1.0, 3.0, 8.0]).std()) / 3**0.5 * student.ppf(0.975, 2),
         0.25 * float(torch.tensor([5.0, 7.0]).std()) / 2**0.5 * student.ppf(0.975, 1),
     ]
-    assert half_widths(own, "none").tolist() == pytest.approx(expected)
+    assert own.half_widths("none").tolist() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
