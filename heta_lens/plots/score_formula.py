@@ -33,6 +33,8 @@ class Term(NamedTuple):
 
 def score_formula(attribution: Attribution) -> str:
     """``score = gate × (0.5 × curvature + 0.5 × information)``; empty where the parts do not give the scores."""
+    if attribution.options.get("combine") == "geometric":
+        return _product(attribution)
     balance, terms = attribution.options.get("balance"), score_terms(attribution)
     if _divided(attribution) and attribution.diagnostics.left_out:
         return f"the score divides each part by its {balance} over the whole context, of which tokens are left out here"
@@ -53,6 +55,15 @@ def score_terms(attribution: Attribution) -> list[Term] | None:
         if _gives_scores(attribution, terms):
             return terms
     return None
+
+
+def _product(attribution: Attribution) -> str:
+    """The same of a geometric score."""
+    if not attribution.parts:
+        return ""
+    beta, gamma = (attribution.options[name] for name in ("beta", "gamma"))
+    powers = f"curvature^{beta / (beta + gamma):.4g}", f"information^{gamma / (beta + gamma):.4g}"
+    return " × ".join(["score = gate", *powers]) + (", with the sign of information" if attribution.signed else "")
 
 
 def _divided(attribution: Attribution) -> bool:

@@ -20,7 +20,7 @@ NUMBER = r"\d+\.?\d*(?:e[+-]?\d+)?"
 
 def value(formula: str, parts: Mapping[str, Tensor]) -> Tensor:
     """What the formula says, worked out from its text alone."""
-    right = formula.removeprefix("score = ").partition(", where")[0].replace("×", "*")
+    right = formula.removeprefix("score = ").partition(", where")[0].replace("×", "*").replace("^", "**")
     assert re.fullmatch(rf"(?:gate|curvature|information|{NUMBER}|[ ()+*/])+", right)
     return eval(right, {"__builtins__": {}}, dict(parts))
 
@@ -34,6 +34,7 @@ def value(formula: str, parts: Mapping[str, Tensor]) -> Tensor:
         ({"variant": "hessian_only"}, "score = gate × curvature"),
         ({"variant": "transition_only"}, "score = gate"),
         ({"beta": 0}, "score = gate × 0.5 × information"),
+        ({"combine": "geometric", "gamma": 1.5}, r"score = gate × curvature\^0.25 × information\^0.75"),
         ({"variant": "no_gate"}, r"score = gate × \(0.5 × curvature \+ 0.5 × information\)"),
         *(
             (
@@ -78,3 +79,10 @@ def test_what_was_divided_by_the_sum_of_more_tokens_says_so() -> None:
         "the score divides each part by its sum over the whole context, of which tokens are left out here"
     )
     assert score_formula(by_hand().without([1])) == "score = gate × (curvature + 2 × information)"
+
+
+def test_a_product_says_whose_sign_it_has_and_nothing_without_parts() -> None:
+    product = replace(by_hand(signed=True), options={"beta": 1, "gamma": 3, "combine": "geometric"})
+    said = "score = gate × curvature^0.25 × information^0.75, with the sign of information"
+    assert score_formula(product) == said
+    assert score_formula(replace(product, parts={})) == ""

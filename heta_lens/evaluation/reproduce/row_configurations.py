@@ -123,9 +123,9 @@ class Recombined:
         beta, gamma = self.configuration.weights
         curvature, information = (attribution.parts[name] for name in ("curvature", "information"))
         gate = gates[self.configuration.recipe.gate]
-        parts = Parts(
-            gate, Samples.even(curvature[None]) if beta else None, information if gamma else None, beta, gamma
-        )
+        curvature = Samples.even(curvature[None]) if beta else None
+        combine = self.configuration.combine
+        parts = Parts(gate, curvature, information if gamma else None, beta, gamma, combine)
         return replace(
             attribution,
             scores=parts.score(self.configuration.balance),

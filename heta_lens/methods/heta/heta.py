@@ -50,7 +50,7 @@ from heta_lens.prediction.prediction import Prediction
 
 @dataclass(frozen=True, eq=False)
 class Heta(HetaOptions, Method):
-    """HETA with these options: ``Heta(beta=1.0)(prediction)`` gives an `Attribution` with scores ≥ 0.
+    """HETA with these options: ``Heta(beta=1.0)(prediction)`` gives an `Attribution`, by default with scores ≥ 0.
 
     The curvature costs ``groups · probes`` Hessian–vector products, however long the context is, the information one
     masked forward per token, the gate arithmetic on the cache only. A part whose weight is 0 is not computed. An option
