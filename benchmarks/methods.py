@@ -250,7 +250,9 @@ def row(label: str, measurement: Mapping[str, Any]) -> list[str]:
     return [label, str(len(first)), proportion(first, templates), average(mass, templates, (0, 1)), *costs]
 
 
-LEGEND = f"""Written by `make bench`: all methods on stories of the demo model's test split, with what they do if
+LEGEND = f"""{report.TOY_MODELS}
+
+Written by `make bench`: all methods on stories of the demo model's test split, with what they do if
 nothing is said, and at budgets of 3, 30 and 100 forwards. Every method sees the same
 {PROMPTS} prompts, of one hop; one that takes more than {PATIENCE:.0f} s per prompt, the first {SLOW}.
 

@@ -20,7 +20,7 @@ from scipy.stats import rankdata
 
 import heta_lens
 from benchmarks.outcomes import Outcomes
-from benchmarks.report import markdown
+from benchmarks.report import TOY_MODELS, markdown
 from benchmarks.results import FOLDER, PARTS, unpack
 from benchmarks.study.families import FAMILIES, Case
 from benchmarks.tallies import BESIDE
@@ -207,7 +207,7 @@ def write() -> None:
     """Write the page."""
     unpack()
     found = {PARTS[part].title: worths(part) for part in ("recall", "copied")}
-    sections = ["# What each metric is worth", ABOUT, reading(found)]
+    sections = ["# What each metric is worth", TOY_MODELS, ABOUT, reading(found)]
     for title, some in found.items():
         rows = sorted(some, key=lambda one: -np.nanmin([one.evidence, one.interventions]))
         sections += [f"## {title.capitalize()}", f"{some[0].methods} methods.", markdown(COLUMNS, [*map(row, rows)])]

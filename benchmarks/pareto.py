@@ -238,6 +238,8 @@ def flops(prediction: heta_lens.Prediction, options: Mapping[str, Any]) -> float
 COLUMNS = ["way", "GFLOP", "on the front", "ρ", "L1", "top ten", "first", "mass"]
 LEGEND = f"""# Error against cost
 
+{report.TOY_MODELS}
+
 Written by `python -m benchmarks.pareto`. **recall**: questions about stories, read by the demo model; **copied**:
 stories whose next word is copied, read by stories3M; **long**: the same with another story before them.
 

@@ -293,7 +293,9 @@ def differences(outcomes: Sequence[Mapping[str, Any]], other: str, clusters: Seq
     ]
 
 
-LEGEND = f"""Written by `python -m benchmarks.reasoning write`: two-hop stories with {FACTS} facts, of the demo model's
+LEGEND = f"""{report.TOY_MODELS}
+
+Written by `python -m benchmarks.reasoning write`: two-hop stories with {FACTS} facts, of the demo model's
 test split, answered by the demo model after its attention was trained further (`benchmarks/reasoning_model.py`) to
 write the fact that it needs before it answers:
 

@@ -14,6 +14,11 @@ from heta_lens.evaluation.intervals import Bounds, estimate
 
 Rows = Sequence[Sequence[str]]
 
+TOY_MODELS = "Measured on toy models: what comes first here need not come first on a real model."
+EACH_ALONE = (
+    "*HETA was measured here with every token probed alone (`groups=None`), and has not been measured again since "
+    "tokens share HVPs.*"
+)
 INTERVALS = "95 % intervals"
 INDEPENDENT = (
     "*These intervals treat prompts as independent, which those of one template are not: they are too narrow. The "

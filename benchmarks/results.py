@@ -21,6 +21,7 @@ import typer
 
 import heta_lens
 from benchmarks.copied_words.table import PROMPTS
+from benchmarks.report import TOY_MODELS
 from benchmarks.stories3m import MODEL, load_stories3m
 from benchmarks.tallies import by_method, by_metric, listed, meaningful_metrics, others
 from heta_lens._util.text_spans import Span
@@ -53,10 +54,10 @@ CHEAP = [name for name, metric in METRICS.items() if not metric.again]
 AGAIN = [name for name, metric in METRICS.items() if metric.again]
 
 ABOUT = (
+    f"{TOY_MODELS}\n\n"
     "Written by `python -m benchmarks.results write`: every method by every metric, as measured. The metrics are "
     "explained on [Evaluating methods](evaluation.md). Differences are reported where they are significant (p < .05 "
-    "after Holm's correction for the number of methods). These are small models and short texts with confident "
-    "predictions: what wins here need not win on yours."
+    "after Holm's correction for the number of methods)."
 )
 
 app = typer.Typer(add_completion=False)

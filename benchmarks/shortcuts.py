@@ -133,7 +133,9 @@ def note(outcomes: list[dict[str, Any]]) -> str:
     )
 
 
-LEGEND = """Written by `python -m benchmarks.shortcuts`: AttriBoT's approximate shortcuts against the exact scores, on
+LEGEND = f"""{report.TOY_MODELS}
+
+Written by `python -m benchmarks.shortcuts`: AttriBoT's approximate shortcuts against the exact scores, on
 stories whose sentences are left out one at a time. *largest error*: over a prompt's sentences, the mean over prompts;
 *forwards*: of either model; *s, of exact*: processor time as a share of the exact way's, the median. The proxy is as
 large as the model here: what a smaller one would save is not in these seconds."""

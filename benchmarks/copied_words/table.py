@@ -140,7 +140,10 @@ def row(name: str, verdicts: list[Evaluated], templates: list[str]) -> list[str]
 
 
 COLUMNS = ["score", "copied word first", "in the top five", "ρ(Δ)", "ρ(|Δ|)"]
-TITLE = "# The copied word\n\nWritten by `make bench`: stories3M, {} prompts."
+TITLE = (
+    f"# The copied word\n\n{report.TOY_MODELS}\n\nWritten by `make bench`: stories3M, {{}} prompts.\n\n"
+    f"{report.EACH_ALONE}"
+)
 
 
 if __name__ == "__main__":

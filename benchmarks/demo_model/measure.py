@@ -42,6 +42,7 @@ from heta_lens.data.recall_wordings import WORDINGS
 from heta_lens.model.loading import load_model
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
+LEGEND = f"{report.TOY_MODELS}\n\nWritten by `make bench`.\n\n{report.EACH_ALONE}"
 app = typer.Typer(add_completion=False)
 
 
@@ -86,7 +87,7 @@ def write(folder: Folder = FOLDER) -> None:
     for table in tables:
         report.show(table.title, table.columns, table.rows)
     if folder == FOLDER:
-        report.write(RESULTS, "Written by `make bench`.", tables)
+        report.write(RESULTS, LEGEND, tables)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from matplotlib import pyplot as plt
 from scipy.stats import rankdata
 
 from benchmarks.outcomes import Key
-from benchmarks.report import average, markdown
+from benchmarks.report import TOY_MODELS, average, markdown
 from benchmarks.rivals.groups import BUDGETS, GROUPS, outcomes_of
 from benchmarks.study.families import FAMILIES
 from benchmarks.study.interventions import MEASURES, REFERENCES
@@ -309,7 +309,9 @@ def reading(every: Sequence[Entry]) -> str:
     )
 
 
-TEXT = """# Who agrees with interventions
+TEXT = f"""# Who agrees with interventions
+
+{TOY_MODELS}
 
 Written by `python -m benchmarks.rivals write`: every method but SEA-CoT, which these models cannot answer, as its
 authors propose it and with the same compute, on prompts of the [study](study.md)'s test split (of recall more than the

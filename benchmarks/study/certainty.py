@@ -24,7 +24,7 @@ from torch import Tensor
 
 import heta_lens
 from benchmarks.outcomes import Outcomes
-from benchmarks.report import average, markdown
+from benchmarks.report import TOY_MODELS, average, markdown
 from benchmarks.study.families import FAMILIES, Case
 from benchmarks.study.interventions import correlations, effects_of
 from benchmarks.study.parts import COPIES
@@ -193,7 +193,9 @@ def by_band(
     return centres, np.array([values[decades == decade].mean() for decade in kept])
 
 
-TEXT = """# Certain predictions
+TEXT = f"""# Certain predictions
+
+{TOY_MODELS}
 
 Written by `python -m benchmarks.study.certainty write`.
 
@@ -209,7 +211,7 @@ dimensions of an embedding and is large to begin with; I is a divergence, and st
 is rarely a mixture of the two: uncertain predictions are scored by the curvature, and certain ones by the information,
 as by `kl_only`. Which of the two dominates depends on p, and not on which of them finds the evidence:
 
-{reading}
+{{reading}}
 
 **What to do.** Look at `attribution.diagnostics.share`: it says how much of the score comes from each part. If it is
 near 0 or 1 and both parts are meant to count, give `balance="sum"`, which divides each by its total first (the line

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.report import average, markdown, proportion
+from benchmarks.report import TOY_MODELS, average, markdown, proportion
 from benchmarks.study.candidates import CANDIDATES, KL_ONLY, LITERAL, Candidate, changed
 from benchmarks.study.choice import BUDGETS, Standing, confirmed, measures_of, ranking, ranks_of, winners
 from benchmarks.study.families import DEV, FAMILIES
@@ -82,6 +82,7 @@ def write() -> None:
     found = confirmations()
     sections = [
         "# Which setting of HETA: results",
+        TOY_MODELS,
         "Written by `python -m benchmarks.study write`, by the [protocol](study.md). All candidates' values on dev are "
         "in `benchmarks/study/dev.csv`.",
         NAMES,

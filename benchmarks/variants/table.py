@@ -228,6 +228,8 @@ def kept_row(most: int, prune: float, outcomes: Mapping[Any, Kept]) -> list[str]
 
 TITLE = f"""# Approximations of the full method
 
+{report.TOY_MODELS}
+
 Written by `make bench`. stories3M: {PROMPTS} prompts of {LENGTH} tokens, {PROBES} probes, windows of {WINDOW}."""
 LEGEND = (
     'ρ and L1 (0 to 2, of scores that sum to 1) are against full HETA with the same probes; "full, other probes" is '
