@@ -90,23 +90,23 @@ validation = causal.validate(clean, attribution, tokens=clean_tokens)
 validation
 
 # %% [markdown]
-# There is no correlation, but patching the five highest tokens together costs more than twenty nats. Next, each token
-# alone: we expect an effect for each of the highest scores.
+# There is no correlation, but patching the five highest tokens together costs many nats. Next, each token alone: we
+# expect an effect for each of the highest scores.
 
 # %%
 validation.to_frame().nlargest(4, "score").round(4)
 
 # %% [markdown]
-# Only the full stop has a large effect, of more than twenty nats. The word itself has the highest score but costs only
-# a fifth of a nat. This intervention changes only what the last position reads, and the word's information was moved to
-# the full stop in earlier layers. The two words of the question have high scores, but patching them costs nothing.
-# Next, a plot in which each row is divided by its largest value. We expect the full stop to be dark in both rows.
+# Only the full stop has a large effect. The word itself has the highest score but costs little. This intervention
+# changes only what the last position reads, and the word's information was moved to the full stop in earlier layers.
+# The two words of the question have high scores, but patching them costs little or nothing. Next, a plot in which each
+# row is divided by its largest value. We expect the full stop to be dark in both rows.
 
 # %%
 validation.plot()
 
 # %% [markdown]
-# It is. The last token is dark only in the lower row (effects): its score misses an effect of twenty nats. Which
+# It is. The last token is dark only in the lower row (effects): its score misses a large effect. Which
 # intervention is right is an open question. With `how="input"` a token is masked for all later positions, and we expect
 # the word to have an effect.
 
@@ -191,7 +191,7 @@ heads = causal.gate_heads(clean, tokens=clean_tokens)
 heads.plot(word)
 
 # %% [markdown]
-# Two heads of the first two layers carry more than half of it. But attention to a token does not mean that the token is
+# Two heads of the first two layers carry most of it. But attention to a token does not mean that the token is
 # used. So we ablate each head and look at the prediction. We expect few heads to matter.
 
 # %%

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Ten methods on one prompt
 #
-# Many attribution methods say which tokens mattered. Here ten of them explain the same prediction, in one figure. A few
-# metrics then evaluate each of them.
+# Many attribution methods say which tokens mattered. Here ten of them explain the same prediction of a toy model, in
+# one figure. A few metrics then evaluate each of them. What comes first here need not come first on a real model.
 
 # %%
 MODEL = "demo"  # or a name on the Hugging Face hub, like "gpt2"

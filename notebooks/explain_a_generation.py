@@ -57,7 +57,7 @@ heat("sources of each target", answer.targets, answer.tokens, answer.matrix, "HE
 
 # %% [markdown]
 # Most of the dark columns are evidence, but not the darkest two of the first row. As a share of the score, we expect
-# more than half.
+# most of it.
 
 # %%
 prediction = heta_lens.Prediction.from_cache(cache, position=prompt_length, tokens=tokens)
@@ -66,7 +66,7 @@ evidence = [position for sentence in sentences for position in prediction.positi
 round(float(answer.matrix[0][evidence].sum() / answer.matrix[0].nansum()), 2), "of the room's score is on the evidence"
 
 # %% [markdown]
-# It is less than half: those two words have nearly all of the rest. Next, the full stop alone: we expect the highest
+# It is not most of it: those two words have nearly all of the rest. Next, the full stop alone: we expect the highest
 # score on the word before it.
 
 # %%

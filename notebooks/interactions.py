@@ -25,8 +25,8 @@ print(story.text, "→", story.answer)
 #
 # `interactions=True` keeps the whole map of second derivatives between tokens, from the products with the Hessian that
 # the score takes anyway. Tokens share these, so large pairs are found well and small ones are noise; 40 probes instead
-# of 10 halve their errors. (`groups=None` finds the small ones too, with twice as many products here, and more the
-# longer the context is.) We expect the map to be symmetric.
+# of 10 halve their errors. (`groups=None` finds the small ones too, with more products, and the more the longer the
+# context is.) We expect the map to be symmetric.
 
 # %%
 attribution = heta_lens.attribute(cache, tokens=tokens, interactions=True, probes=40)

@@ -65,12 +65,11 @@ for name, attribution in attributions.items():
     print(f"{name:12} {cost['seconds']:5.1f} s {cost['hvps']:4d} HVPs {moved:4.0%} moved", highest)
 
 # %% [markdown]
-# All cheaper options but the windows take less time. Each window has groups of its own, so four windows take four times
-# as many HVPs, though cheaper ones: at this length they save no time. The full stop after the evidence is always among
-# the two highest tokens, and most options agree on the next. Eight groups and windows move a tenth of the score, but so
-# does another seed. `support="row"` moves more, and the low rank a quarter. The last layers move two thirds: their
-# score has almost no curvature. Next, a heat map with a row for each option. We expect the same few dark columns in
-# every row.
+# All cheaper options but the windows take less time. Each window has groups of its own, so windows take more HVPs,
+# though cheaper ones: at this length they save no time. The full stop after the evidence is always among the two
+# highest tokens, and most options agree on the next. Eight groups and windows move little more of the score than
+# another seed does, `support="row"` and the low rank move more, and the last layers most: their score has almost no
+# curvature. Next, a heat map with a row for each option. We expect the same few dark columns in every row.
 
 # %%
 import torch
@@ -111,9 +110,9 @@ for name in ("default", "eight groups"):
 )
 
 # %% [markdown]
-# None is small. The standard errors of the default sum to a sixth of the scores, and those of eight groups to a
-# quarter. The low rank leaves out nearly half of the Hessian, and windows with their own gates miss a tenth of the
-# gate. So agreement on the highest scores proves nothing about the other tokens.
+# None is small. Eight groups have larger standard errors than the default, the low rank leaves out much of the Hessian,
+# and windows with their own gates miss a part of the gate. So agreement on the highest scores proves nothing about the
+# other tokens.
 #
 # `audit=True` measures more: the distance from the full method, and how well the scores add up to the effect of masking
 # sets of tokens. It needs extra runs, so we use a shorter story. We expect a rank correlation near 1.
@@ -128,5 +127,5 @@ audited = heta_lens.attribute(short_cache, contrast, tokens=short_tokens, varian
 
 # %% [markdown]
 # The ranking is nearly that of the full method (`against_full`). But the scores are poor as sums of effects
-# (`faithfulness`): with or without the best scale, their error in nats is nearly half of that of scores that are all 0.
-# The benchmarks measure the error of each option on many prompts.
+# (`faithfulness`): with or without the best scale, their error in nats is a large part of that of scores that are
+# all 0. The benchmarks measure the error of each option on many prompts.

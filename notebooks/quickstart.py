@@ -82,8 +82,8 @@ table.sort_values("score", ascending=False)[["token", "score", "score_se", "gate
 
 # %% [markdown]
 # There are 161 HVPs, as there would be for a longer context. The forward passes are the masked runs, one unmasked run
-# for comparison, and one that builds a gradient graph. Curvature has a share of less than a thousandth (`share`). The
-# first token, often an attention sink, has almost none of the score (`sink_mass`).
+# for comparison, and one that builds a gradient graph. Curvature has almost no share (`share`), and neither
+# has the first token, which is often an attention sink (`sink_mass`).
 #
 # A result is saved to one file, and is equal when loaded again. We expect `True`.
 
@@ -97,5 +97,5 @@ loaded = heta_lens.Attribution.load(path)
 loaded.scores.equal(attribution.scores) and loaded.tokens == attribution.tokens
 
 # %% [markdown]
-# It is. The README shows other questions: why this token rather than that one, why the token at position 12, many
-# prompts at once. The notebook `activation_patching` tests scores like these by intervention.
+# It is. The page *Five minutes* has other questions: why this token rather than that one, why the token at position 12,
+# many prompts at once. The notebook `activation_patching` tests scores like these by intervention.

@@ -1,4 +1,4 @@
-"""AttriBoT (Liu 2024): leaving out one sentence at a time, exactly, or of what a cheaper pass has left."""
+"""AttriBoT (Liu 2025): leaving out one sentence at a time, exactly, or of what a cheaper pass has left."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,0 +1,112 @@
+"""Hand-written pages state no measured figure, except those that are checked here against where they come from.
+
+Code, outputs, parts between marks and included files are left out. Pages that rank methods on toy models say so first.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+import jupytext
+import pytest
+
+from benchmarks.report import TOY_MODELS
+from helpers.paths import ROOT
+from heta_lens import METHODS
+
+DOCS = ROOT / "docs"
+BY_SCRIPTS = {"certainty", "coverage", "metrics_worth", "modules", "results", "rivals", "study_results"}
+REWRITTEN = {"README", "choosing"}
+PAGES = [
+    *(page for page in [ROOT / "README.md", *sorted(DOCS.glob("*.md"))] if page.stem not in BY_SCRIPTS | REWRITTEN),
+    *sorted((ROOT / "notebooks").glob("*.py")),
+]
+RANKINGS = [
+    *(DOCS / f"{name}.md" for name in sorted(BY_SCRIPTS - {"coverage", "modules"} | {"study"})),
+    *(ROOT / "benchmarks" / f"{name}.md" for name in ("METHODS", "PARETO", "REASONING", "SHORTCUTS")),
+    *sorted((ROOT / "benchmarks").glob("*/RESULTS.md")),
+]
+
+COUNT = r"(?:\d[\d.,]*|one|two|three|four|five|six|seven|eight|nine|ten|twenty)"
+PART = r"(?:half|third|quarter|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|thousandth)s?"
+FIGURE = re.compile(
+    rf"""\d\s?%|\bper\s?cent\b                                          # a percentage
+    |(?<![\w.])0?\.\d                                                   # a share
+    |\b{COUNT}\stimes\s(?:as|its|the|faster|slower|more|less)\b|\btwice\sas\b
+    |\b{COUNT}\stimes?\sin\s\w|\b{COUNT}\sin\s(?:ten|a\shundred|\d)     # how often
+    |\bin\s(?:every|all|no)\s(?:of\sthe\s)?(?:story|stories|prompts?)\b
+    |\b(?:one|two|three|nearly|almost|about|over|under|(?:less|more)\sthan|a)(?:\sa|\sthe)?\s{PART}\b(?!\sprecision)
+    |\b(?:{COUNT}|half\san?|an?)\s(?:minutes?|hours?|days?)\b|\b{COUNT}\s(?:seconds?|nats?)\b|\bmilliseconds?\b""",
+    re.VERBOSE | re.IGNORECASE,
+)
+DEFINED = ["95 % interval", "95 % half-width", "p is at most 0.05", "Five minutes"]
+CHECKED = {  # a figure on a page: the file it comes from, and what stands there
+    "effects of at least 0.01 nats": ("heta_lens/metrics/intervention_agreement.py", "least: float = 0.01"),
+    "a part that makes up less than 1 %": ("heta_lens/diagnostics.py", "least: float = 0.01"),
+    "does not answer within 2.5 seconds": ("heta_lens/model/hub.py", "ANSWER = 2.5"),
+    "within 20 % of the measured peak": ("tests/methods/test_memory_by_dry_run.py", "approx(expected, rel=0.2)"),
+    "the share that came directly, is 0.99": ("tests/docs/test_reasoning_page.py", "hop_shares[0]), 2) == 0.99"),
+}
+
+
+def prose(page: Path) -> str:
+    text = page.read_text(encoding="utf-8")
+    if page.suffix == ".py":
+        cells = jupytext.reads(text, "py:percent").cells
+        text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    for hidden in (r"^```.*?^```", r"^    .*?$", r"<!-- .*? -->.*?<!-- .*? -->", r"`[^`]*`"):
+        text = re.sub(hidden, "", text, flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"\s+", " ", text)
+
+
+def figures(text: str) -> list[str]:
+    for known in [*DEFINED, *CHECKED]:
+        text = text.replace(known, "")
+    return [text[max(0, found.start() - 40) : found.end() + 40] for found in FIGURE.finditer(text)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_states_no_figure_that_is_not_checked(page: Path) -> None:
+    assert not figures(prose(page))
+
+
+@pytest.mark.parametrize("figure", CHECKED)
+def test_a_checked_figure_is_on_a_page_and_where_it_comes_from(figure: str) -> None:
+    file, text = CHECKED[figure]
+    assert text in (ROOT / file).read_text(encoding="utf-8")
+    assert FIGURE.search(figure) and any(figure in prose(page) for page in PAGES)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "They put it on the evidence in every story, and so do",
+        "it is wrong about one time in eight",
+        "the bias goes from 6 % to 2 %",
+        "a rank correlation of .18",
+        "saves a quarter of the cost",
+        "left out more than half of its norm",
+        "costs only a fifth of a nat",
+        "five times its products",
+        "in about an hour on two cores",
+    ],
+)
+def test_a_figure_is_noticed(text: str) -> None:
+    assert figures(text)
+
+
+@pytest.mark.parametrize("page", RANKINGS, ids=lambda page: f"{page.parent.name}/{page.stem}")
+def test_a_page_that_ranks_methods_on_toy_models_says_so_first(page: Path) -> None:
+    lines = [line for line in page.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    assert lines[0] == TOY_MODELS
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if "paper" in vars(METHODS[name])])
+def test_the_years_of_a_method_are_those_of_its_papers(name: str) -> None:
+    """In its summary, and in the table of all methods."""
+    method = METHODS[name]
+    years = re.findall(r"\b(?:19|20)\d\d\b(?!\.)", re.sub(r"arXiv:\S+", "", method.paper))
+    summary = sys.modules[method.__module__].__doc__ or ""
+    table = re.search(rf"`{name}` \(([^)]*)\)", (DOCS / "baselines.md").read_text(encoding="utf-8"))
+    for text in (summary.partition("\n")[0], table[1] if table else ""):
+        assert {*re.findall(r"\b20\d\d\b", text)} <= {*years}
