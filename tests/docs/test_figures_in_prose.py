@@ -16,9 +16,8 @@ from heta_lens import METHODS
 
 DOCS = ROOT / "docs"
 BY_SCRIPTS = {"certainty", "coverage", "metrics_worth", "modules", "results", "rivals", "study_results"}
-REWRITTEN = {"README", "choosing"}
 PAGES = [
-    *(page for page in [ROOT / "README.md", *sorted(DOCS.glob("*.md"))] if page.stem not in BY_SCRIPTS | REWRITTEN),
+    *(page for page in [ROOT / "README.md", *sorted(DOCS.glob("*.md"))] if page.stem not in BY_SCRIPTS),
     *sorted((ROOT / "notebooks").glob("*.py")),
 ]
 RANKINGS = [
