@@ -99,7 +99,7 @@ def information(
             moved[..., group] = rows[..., copies[:, 1].bool()]
             if floor:
                 rounding = torch.maximum(rounding, rows[..., [0, -1]].abs().amax(-1, keepdim=True))
-    return Information(*moved.where(moved.abs() > rounding, 0))
+    return Information(*moved.masked_fill(moved.abs() <= rounding, 0))
 
 
 def _masked_one_by_one(

@@ -103,6 +103,24 @@ def test_one_set_of_masked_forwards_serves_many_targets(build: Any) -> None:
     assert not torch.allclose(both[0], both[1])
 
 
+@pytest.mark.parametrize("floor", [False, True])
+def test_what_is_no_number_stays_none(floor: bool) -> None:
+    """So that it is refused where it is read, and no floor makes it 0."""
+    clean = torch.zeros(3).log_softmax(0)
+    broken = information(
+        lambda _: lambda copies: (copies.sum((1, 2)) * torch.nan)[:, None, None].expand(-1, 1, 3),
+        torch.ones(2, 4),
+        torch.zeros(4),
+        [Reference(clean, clean[0], lambda _, log_probs: log_probs[:, 0])],
+        kl,
+        by_start=[[0, 1]],
+        batches=Batches(4),
+        done=lambda _: None,
+        floor=floor,
+    )
+    assert broken.divergence.isnan().all() and broken.drop.isnan().all()
+
+
 def test_a_chunk_runs_from_its_first_masked_token_and_only_whole_masks_are_left_out() -> None:
     """A token that shares an entry with the mask is still masked."""
     embeddings = torch.tensor([[1.0, 2.0], [0.0, 1.0], [0.0, 0.0], [3.0, 0.0], [2.0, 2.0]])
