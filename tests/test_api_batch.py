@@ -92,16 +92,16 @@ def test_every_prompt_has_a_target_of_its_own(build: Any, side: str) -> None:
     batch = Batch(build(torch.float32), side)
     text = batch.model.tokenizer.decode([40])
     for targets in ([7, text, PAIR], [None, 9, text]):
-        for number, (one, target) in enumerate(zip(batch.explain(targets), targets, strict=True)):
-            alike(one, batch.single(number, target))
+        for number, (one, target) in enumerate(zip(batch.explain(targets, variant="gs"), targets, strict=True)):
+            alike(one, batch.single(number, target, variant="gs"))
 
 
 @pytest.mark.sample(quick=1)
 @pytest.mark.parametrize("target", [7, PAIR, " cat"], ids=str)
 def test_one_target_is_meant_for_all(model: Any, target: Any) -> None:
     batch = Batch(model)
-    for number, one in enumerate(batch.explain(target)):
-        alike(one, batch.single(number, target))
+    for number, one in enumerate(batch.explain(target, variant="gs")):
+        alike(one, batch.single(number, target, variant="gs"))
 
 
 def test_targets_and_positions_may_be_tensors(model: Any) -> None:

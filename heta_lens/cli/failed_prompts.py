@@ -1,4 +1,4 @@
-"""What is said of prompts on which methods failed."""
+"""What is said of prompts that methods failed on, or did not apply to."""
 
 from collections import Counter
 from pathlib import Path
@@ -18,15 +18,23 @@ def print_failures(folder: Path, nothing: str = "no metric has a value of any pr
     from heta_lens.evaluation.run_records import read_records
 
     records = read_records(folder)
-    add(failed=[{"prompt": r.instance, "method": r.method, "reason": r.failed} for r in records if r.failed])
-    failed = Counter(record.failed for record in records if record.failed)
+    reasons = {}
+    for what in ("failed", "skipped"):
+        of_records = [(record, getattr(record, what)) for record in records if getattr(record, what)]
+        add(**{what: [{"prompt": r.instance, "method": r.method, "reason": why} for r, why in of_records]})
+        reasons[what] = Counter(why for _, why in of_records)
     if not records:
         return  # of a shard without prompts
-    empty = all(record.failed or _without_values(record) for record in records)
-    for reason, count in failed.most_common(1):
-        say(f"{failed.total()} of {len(records)} failed, most often ({count}) by: {reason}", err=True)
+    empty = all(record.failed or record.skipped or _without_values(record) for record in records)
+    for what, by in reasons.items():
+        for reason, count in by.most_common(1):
+            say(f"{by.total()} of {len(records)} {what}, most often ({count}) by: {reason}", err=True)
     if empty:
-        why = "" if failed else f": {next((why for record in records for why in record.reasons.values()), '')}"
+        why = (
+            ""
+            if any(reasons.values())
+            else f": {next((why for record in records for why in record.reasons.values()), '')}"
+        )
         add(error=f"{nothing}{why}")
         say(f"{nothing}{why}", err=True)
         raise typer.Exit(1)

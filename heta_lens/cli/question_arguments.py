@@ -87,11 +87,10 @@ class Question:
 
     def check(self, method: "Method") -> None:
         """Refuse a method that does not explain this kind of target, before a model is loaded."""
-        from heta_lens.methods.base import REFUSED
+        from heta_lens.methods.base import refusal
 
         if self.kind not in method.takes:
-            name = getattr(self.target, "__name__", self.target)
-            raise ValueError(f"method={method.name!r} {REFUSED[self.kind].format(name)}")
+            raise refusal(method, self.kind, getattr(self.target, "__name__", self.target))
 
 
 def question_of(question_flags: Mapping[str, Any]) -> Question:

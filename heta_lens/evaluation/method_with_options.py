@@ -13,6 +13,7 @@ from heta_lens._util.options import check_at_least, check_choice, check_names, c
 from heta_lens._util.plain_json import plain
 from heta_lens.api import METHODS, Method, method_of
 from heta_lens.data.instance import SPANS, Instance
+from heta_lens.methods.base import NotApplicable
 from heta_lens.methods.budget import within_budget
 from heta_lens.methods.presets import method_and_options
 from heta_lens.metrics.evidence_positions import evidence_positions
@@ -69,7 +70,7 @@ class Entry:
             if _names_spans(value):
                 options[name] = ranges(evidence_positions(instance, prediction, value[1:]))
                 if not options[name]:
-                    raise ValueError(f"{name}={value}, and no {value[1:]} is known of this prompt")
+                    raise NotApplicable(f"{name}={value}, and no {value[1:]} is known of this prompt")
         method = method_of(self.method, options)
         return method if self.budget is None else within_budget(method, prediction, self.budget)
 

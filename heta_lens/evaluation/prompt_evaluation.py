@@ -15,6 +15,7 @@ from heta_lens.evaluation.method_with_options import Entry, ReadyMethod
 from heta_lens.evaluation.metric_values import metric_values, record_of
 from heta_lens.evaluation.run_records import Record
 from heta_lens.evaluation.score_rows import ScoreRow, row_of
+from heta_lens.methods.base import NotApplicable
 from heta_lens.metrics import ExplainedPrompt
 from heta_lens.metrics.robustness import Explain
 from heta_lens.metrics.shared_measurements import SharedMeasurements
@@ -105,7 +106,10 @@ def records_of(
     prepare: Callable[[], Prepared],
     record: Callable[[Prepared, str], Record],
 ) -> Iterator[Record]:
-    """A record for each method, by its label, of what is prepared for all. What fails is recorded and stops nothing."""
+    """A record for each method, by its label, of what is prepared for all.
+
+    A refusal (`NotApplicable`) is recorded as skipped and an error as failed; neither stops the others.
+    """
     if not labels:
         return
     try:
@@ -118,6 +122,8 @@ def records_of(
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # a method's doubts about its scores: these are evaluated
                 finished = record(prepared, label)
+        except NotApplicable as refusal:
+            finished = Record(instance.id, label, instance.template, skipped=str(refusal))
         except Exception as error:
             finished = _failed(instance, label, error)
         yield finished

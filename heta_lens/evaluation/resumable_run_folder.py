@@ -55,6 +55,8 @@ class RunFolder:
             return tuple(metrics)
         if record.failed:
             return tuple(metrics) if self.retry_failed else None
+        if record.skipped:
+            return None
         if not metrics and record.key not in self.scored:
             return ()
         again = record.errors if self.retry_failed else ()
@@ -230,7 +232,9 @@ def _parts(before: Any, now: Any) -> list[str]:
 
 def _measured(record: Record) -> bool:
     """Whether there is something to lose: a value, or, without metrics, scores."""
-    return any(value is not None for value in record.values.values()) or not (record.values or record.failed)
+    return any(value is not None for value in record.values.values()) or not (
+        record.values or record.failed or record.skipped
+    )
 
 
 def _check_stamps(folder: Path, stamps: Mapping[str, str], records: Sequence[Record]) -> None:

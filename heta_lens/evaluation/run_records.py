@@ -54,9 +54,10 @@ class Record:
 
     ``values`` holds a number for each metric (for a ratio of sums, its two terms), or None where it has none, and then
     ``reasons`` says why. ``degenerate`` names metrics whose scores do not distinguish tokens. ``failed`` is why there
-    are no values at all, and ``failed_at`` the file and line where that was raised. ``errors`` has the metrics that
-    raised an error, and where; no place for a value that was not finite. ``evaluation`` identifies the evaluation: its
-    prompts, metrics and model, and the options of the method.
+    are no values at all, and ``failed_at`` the file and line where that was raised; ``skipped``, why the method refused
+    the instance, as a target-agnostic one refuses a contrast. ``errors`` has the metrics that raised an error, and
+    where; no place for a value that was not finite. ``evaluation`` identifies the evaluation: its prompts, metrics and
+    model, and the options of the method.
     """
 
     instance: str
@@ -81,6 +82,7 @@ class Record:
     """Hessian–vector products, each of which is also two of the ``backwards``."""
     log_prob: float | None = None
     """The log-probability of the explained token."""
+    skipped: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "degenerate", tuple(self.degenerate))  # which JSON has as a list

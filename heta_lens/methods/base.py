@@ -26,13 +26,19 @@ from heta_lens.prediction.target_function import check_scale
 __all__ = [
     "AtLeast",
     "Method",
+    "NotApplicable",
     "Scores",
     "refuse_hooks",
     "refuse_overlong",
 ]
 
 ALL_KINDS: frozenset[Kind] = frozenset(KINDS)
+ONE_TOKEN: frozenset[Kind] = frozenset(("token",))
 UNTITLED = {"batch", "progress", "seed"}  # options that do not make it another score
+
+
+class NotApplicable(ValueError):
+    """A method that has no answer for a target or a prompt: evaluations count it as skipped, not as failed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +71,8 @@ class Method(Options, ABC):
     and may have
 
     - ``signed = False``: scores are ≥ 0 and have no direction; by default, above 0 speaks for the target
-    - ``target_agnostic = True``: the scores do not depend on which target is explained
+    - ``target_agnostic = True``: the scores do not depend on which target is explained; sets, contrasts and functions
+      are then refused, except for a ``control``
     - ``differentiates = True``: it takes gradients of the target, so that a function as the target must have one
     - ``takes``: the kinds of target that it explains; by default a ``token``, a ``set`` of tokens, a ``contrast`` of
       two tokens or sets, and a ``function`` of the logits
@@ -112,7 +119,7 @@ class Method(Options, ABC):
         with prediction.running(), working(work, self.progress) as progress, progress.counting():
             result = self.explain(prediction, progress)
         scores = checked_scores(self.name, result.scores, prediction)
-        diagnostics = {**progress.cost(), **common_facts(self, prediction, scores), **result.diagnostics}
+        diagnostics = {**progress.cost(), **common_facts(self, scores), **result.diagnostics}
         return make_attribution(
             prediction,
             self.title,
@@ -159,7 +166,7 @@ class Method(Options, ABC):
     @property
     def takes(self) -> frozenset[Kind]:
         """The kinds of target that it explains with these options."""
-        return ALL_KINDS
+        return ONE_TOKEN if self.ignores_target and self.family != "control" else ALL_KINDS
 
     @property
     def directed(self) -> bool:
@@ -178,15 +185,21 @@ class Method(Options, ABC):
 
 
 REFUSED: dict[Kind, str] = {
+    "token": "does not explain a single token, as {0!r}: it takes {1}",
     "contrast": "explains one token, and cannot contrast it with another",
     "set": "explains one token, not {0} together: name one of them, or choose a method that takes sets, such as 'heta'",
     "function": "explains a token, not the function target={0}: name a token, or choose a method that takes functions, "
-    "such as 'heta' or 'leave_one_out'",
+    "such as 'attn_lrp' or 'leave_one_out' with effect='log_prob'",
 }
+WAY_OUT = (
+    "name a single token, or choose a method that reads the target, such as 'attn_lrp' or 'leave_one_out' with "
+    "effect='log_prob'"
+)
+SAME_FOR_EVERY_TARGET = "these scores are the same for every target"
 LABELS = {"cost": "Cost", "paper": "Paper", "adapted": "Adapted"}  # of the class attributes that the docstring repeats
 
 
-def common_facts(method: Method, prediction: Prediction, scores: Float[Tensor, "pos"]) -> dict[str, Any]:
+def common_facts(method: Method, scores: Float[Tensor, "pos"]) -> dict[str, Any]:
     """Diagnostics that every method has."""
     facts = {
         "sink_mass": sink_mass(scores),
@@ -194,14 +207,8 @@ def common_facts(method: Method, prediction: Prediction, scores: Float[Tensor, "
         "unused_options": method.unused_options,
     }
     if method.ignores_target:
-        facts["note"] = target_agnostic_note(prediction)
+        facts["note"] = SAME_FOR_EVERY_TARGET
     return facts | ({"adapted": method.adapted} if method.adapted else {})
-
-
-def target_agnostic_note(prediction: Prediction) -> str:
-    """What to say of scores that have nothing to do with the target."""
-    kind, same = kind_of(prediction.target), "these scores are the same for every target"
-    return same if kind == "token" else f"{same}, and so for this {kind}"
 
 
 def with_inherited_options(method: type[Method]) -> str:
@@ -217,11 +224,23 @@ def check_target(method: Method, prediction: Prediction) -> None:
     """Refuse a target of a kind that the method does not explain, and a function that it cannot differentiate."""
     kind = kind_of(prediction.target)
     if kind not in method.takes:
-        raise ValueError(f"method={method.name!r} {REFUSED[kind].format(prediction.target_text)}")
+        raise refusal(method, kind, prediction.target_text)
     if "scale" in method.given:
         check_scale(prediction.target, method.given["scale"], None)
     if method.differentiates:
         prediction.check_differentiable()
+
+
+def refusal(method: Method, kind: Kind, target: Any) -> NotApplicable:
+    """Say why the method does not explain a kind of target, and the way out; ``target`` is how it is written."""
+    if kind == "token" or not method.ignores_target:
+        takes = " or ".join(sorted(method.takes))
+        return NotApplicable(f"method={method.name!r} {REFUSED[kind].format(target, takes)}")
+    given = "".join(f", {name}={value!r}" for name, value in chosen(method).items() if name not in UNTITLED)
+    return NotApplicable(
+        f"method={method.name!r}{given} gives every target the same scores, which cannot explain the {kind} {target}: "
+        f"{WAY_OUT}"
+    )
 
 
 def refuse_overlong(method: Method, prediction: Prediction, positions: int, way_out: str) -> None:

@@ -37,3 +37,12 @@ def test_nothing_at_all_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_metrics_without_values_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = said(tmp_path, capsys, {"values": {"dsa": None}, "reasons": {"dsa": "no gold words"}})
     assert code == 1 and text == "nothing was explained: no gold words\n"
+
+
+def test_prompts_that_a_method_does_not_apply_to_are_counted_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text = said(tmp_path, capsys, {"skipped": "no contrast"}, {"failed": "no luck"})
+    assert (
+        code == 1 and "1 of 2 failed, most often (1) by: no luck\n1 of 2 skipped, most often (1) by: no contr" in text
+    )

@@ -54,6 +54,41 @@ def test_what_fails_is_recorded_and_stops_nothing(tmp_path: Path) -> None:
     assert "Xyzzy" in "".join(path.read_text() for path in paths if path.suffix == ".md")
 
 
+def rather_than_the_second(prediction: Prediction) -> torch.Tensor:
+    """A question that attention does not answer: why this token rather than the next likely one?"""
+    first, second = prediction.log_probs.topk(2).indices.tolist()
+    return heta_lens.METHODS["attention_last"]()(replace(prediction, target=(first, second))).scores
+
+
+@pytest.mark.parametrize("metrics", [["f1", "morf"], []])
+def test_a_refused_question_is_skipped_and_not_failed(tmp_path: Path, metrics: list[str]) -> None:
+    instances = suite("recall", limit=2)
+    methods: Any = ["recency", rather_than_the_second]
+    evaluate(demo(), instances, methods, metrics, tmp_path, progress=False)
+    records = {record.key: record for record in read_records(tmp_path)}
+    for instance in instances:
+        record = records[instance.id, "rather_than_the_second"]
+        assert "'attention_last' gives every target the same scores" in record.skipped and not record.failed
+        assert not records[instance.id, "recency"].skipped
+    if metrics:
+        results = summary(tmp_path)
+        cell = results.cells["f1", "rather_than_the_second"]
+        assert (sum(cell.skipped.values()), sum(cell.failed.values()), cell.estimate.n) == (2, 0, 0)
+        assert [*results.costs.index] == ["recency"]
+
+
+def test_a_refused_question_is_not_asked_again(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def counting(prediction: Prediction) -> torch.Tensor:
+        asked.append(1)
+        return rather_than_the_second(prediction)
+
+    for retry_failed in (False, False, True):
+        evaluate(demo(), suite("recall", limit=2), counting, [], tmp_path, progress=False, retry_failed=retry_failed)
+    assert len(asked) == 2
+
+
 def test_scores_that_tell_nothing_are_doubtful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heta_lens.METHODS["random"], "explain", lambda _, asked, work: Scores(torch.ones(len(asked))))  # noqa: ARG005
     (record,) = evaluated(tmp_path, suite("recall", limit=1), "random", metrics=["morf", "dsa"]).values()

@@ -1,6 +1,7 @@
 """The contract of a method."""
 
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import pytest
@@ -51,6 +52,10 @@ def test_methods_without_a_seed_are_not_random() -> None:
     [
         (Heta.preset("recommended"), True),
         (Heta(variant="transition_only"), True),
+        (Heta(variant="gn", probes=1), True),
+        (METHODS["peering"](query="predictor"), True),
+        (METHODS["faml"](complement=0, steps=2), True),
+        (METHODS["faml"](steps=2), False),
         (Heta(probes=1), False),
         (METHODS["leave_one_out"](), True),
         (METHODS["leave_one_out"](effect="log_prob"), False),
@@ -62,3 +67,54 @@ def test_scores_that_are_the_same_for_every_target_say_so(method: Method, same: 
     first, second = (method(predict(model, zoo.prompt(model, 5), target)) for target in (6, 7))
     assert torch.equal(first.scores, second.scores) == same
     assert ("these scores are the same for every target" in first.notes) == same
+
+
+QUESTIONS: dict[str, Any] = {"contrast": (6, 7), "set": {6, 7}, "function": partial(torch.logsumexp, dim=0)}
+AGNOSTIC = [
+    *(METHODS[name]() for name in METHODS if METHODS[name]().ignores_target and METHODS.family(name) != "control"),
+    Heta(variant="kl_only"),
+    Heta(variant="transition_only"),
+    Heta(variant="gn"),
+    Heta(beta=0),
+    METHODS["peering"](query="predictor"),
+    METHODS["faml"](complement=0),
+]
+
+
+@pytest.mark.parametrize("method", AGNOSTIC, ids=lambda method: str((method.name, *method.given.values())))
+@pytest.mark.parametrize("kind", QUESTIONS)
+def test_a_method_that_ignores_the_target_refuses_a_question_about_it(method: Method, kind: str, forwards: Any) -> None:
+    model = zoo.bridge("gpt2")
+    prediction = predict(model, zoo.prompt(model, 5), QUESTIONS[kind])
+    runs = forwards(model)
+    with pytest.raises(ValueError, match=f"method='{method.name}'.* cannot explain the {kind}") as refused:
+        method(prediction)
+    said = str(refused.value)
+    assert "'leave_one_out' with effect='log_prob'" in said and all(f"{name}=" in said for name in method.given)
+    assert not runs
+
+
+@pytest.mark.parametrize("name", ["random", "recency"])
+@pytest.mark.parametrize("target", QUESTIONS.values(), ids=QUESTIONS)
+def test_controls_take_every_target(name: str, target: Any) -> None:
+    model = zoo.bridge("gpt2")
+    found = METHODS[name]()(predict(model, zoo.prompt(model, 5), target))
+    assert "these scores are the same for every target" in found.notes
+
+
+@pytest.mark.parametrize("target", [*QUESTIONS.values(), 7], ids=[*QUESTIONS, "another token"])
+def test_heta_says_how_much_of_a_score_is_the_same_for_every_target(target: Any) -> None:
+    model = zoo.bridge("gpt2")
+    found = Heta(probes=2)(predict(model, zoo.prompt(model, 5), target))
+    same = (found.parts["gate"] * found.parts["information"] / 2).sum() / found.scores.sum()
+    assert f"{same:.1%} of the score is the same for every target" in found.diagnostics["note"]
+
+
+def test_only_what_is_the_same_for_every_target_needs_such_a_note() -> None:
+    model = zoo.bridge("gpt2")
+    own, other = (predict(model, zoo.prompt(model, 5), target) for target in (None, (6, 7)))
+    assert "note" not in Heta(probes=2)(own).diagnostics
+    assert "note" not in Heta(probes=2, information="target")(other).diagnostics
+    product = Heta(variant="gs", combine="geometric", gate="none")
+    assert "information is about" in product(other).diagnostics["note"]
+    assert "information is about" not in product(own).diagnostics["note"]

@@ -177,7 +177,7 @@ def test_what_has_no_gradient_is_refused_where_one_is_taken_and_only_there(
         assert len(runs) == 1  # which checks the cache
     for options in ({"variant": "gs"}, {"variant": "win", "window": 4}):
         assert "no gradient by the logits" in refusal(cache, DETACHED[name], **options)
-    for options in ({"variant": "kl_only"}, {"method": "leave_one_out"}, {"method": "kernel_shap"}):
+    for options in ({"method": "leave_one_out", "effect": "log_prob"}, {"method": "kernel_shap"}):
         assert attribute(cache, DETACHED[name], **options).scores.isfinite().all()
 
 
@@ -213,7 +213,7 @@ def test_a_function_that_fails_only_later_is_refused_in_the_same_words(cache: An
             raise RuntimeError("somewhere else")
         return value
 
-    for options in ({"method": "kernel_shap"}, {"variant": "kl_only"}):
+    for options in ({"method": "kernel_shap"}, {"method": "leave_one_out", "effect": "log_prob"}):
         said = refusal(cache, only_here, **options)
         assert missing(["the function target=only_here", "raised RuntimeError: 'somewhere else'"], said) == ""
 

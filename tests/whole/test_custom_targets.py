@@ -82,9 +82,7 @@ def test_a_function_that_computes_what_is_read_explains_the_same(build: Callable
     model = build()
     function = as_read(method, [TARGET])
     if "function" not in METHODS[method](**QUICK.get(method, {})).takes:
-        with pytest.raises(
-            ValueError, match=rf"method='{method}' explains a token, not the function target=<lambda>: "
-        ):
+        with pytest.raises(ValueError, match=rf"method='{method}'.* the function (target=)?<lambda>: "):
             asked(model, method, function)
         return
     expected, found = asked(model, method, TARGET), asked(model, method, function)
@@ -101,7 +99,7 @@ def test_a_function_that_computes_what_is_read_explains_the_same(build: Callable
 def test_a_set_is_its_joint_probability(build: Callable[..., Any], method: str) -> None:
     model, takes = build(), METHODS[method](**QUICK.get(method, {})).takes
     if "set" not in takes:
-        with pytest.raises(ValueError, match=rf"method='{method}' explains one token, not any of .* together: "):
+        with pytest.raises(ValueError, match=rf"method='{method}'.*(explains one token, not|the set) any of .*: "):
             asked(model, method, SET)
         return
     found = asked(model, method, SET)
@@ -128,15 +126,8 @@ def test_a_method_says_of_every_kind_whether_it_takes_it(method: str) -> None:
         if kind in made.takes:
             made.check(prediction[kind])
         else:
-            with pytest.raises(ValueError, match=f"method='{method}' explains"):
+            with pytest.raises(ValueError, match=f"method='{method}'.*( explains| gives every target the same)"):
                 made.check(prediction[kind])
-
-
-def test_peering_from_the_last_token_takes_any_target() -> None:
-    model = zoo.bridge("gpt2")
-    scores = asked(model, "peering", TARGET, query="predictor").scores
-    for target in (SET, (TARGET, OTHER), as_read("peering", SET)):
-        assert torch.equal(asked(model, "peering", target, query="predictor").scores, scores)
 
 
 # ------------------------------------------------------------------------------------------------------ HETA's oracle
@@ -198,8 +189,10 @@ def test_heta_equals_the_oracle(kind: str, name: str) -> None:
     assert relative(attribution.scores, oracles.eq4(gate, curvature, information, 0.5, 0.5)) < close
     assert relative(attribution.diagnostics["drop"], torch.stack(drops)) < close
     note = {"function": "function", "entropy": "function", "raw logit": "function", "set": "set"}.get(name, "contrast")
+    same = float((gate * information).sum() / (gate * (curvature + information)).sum())
     assert attribution.diagnostics.note == (
-        f"information is about the whole next-token distribution, not about the {note}"
+        f"information is about the whole next-token distribution, not about the {note}: "
+        f"{same:.1%} of the score is the same for every target"
     )
 
 
@@ -247,15 +240,6 @@ def test_windows_run_as_prompts_of_their_own_have_their_own_logits() -> None:
     assert relative(found.scores, expected.scores) < 1e-8
     raw = explain(model, ids, lambda logits: logits[TARGET], **options)
     assert relative(raw.scores, expected.scores) > 1e-3
-
-
-def test_gauss_newton_is_of_a_token_only() -> None:
-    model = zoo.bridge("gpt2")
-    for target, kind in ((SET, "set"), (lopsided, "function")):
-        with pytest.raises(
-            ValueError, match=f"variant='gn' is the curvature of log p of one token, not of a {kind}; use"
-        ):
-            asked(model, "heta", target, variant="gn")
 
 
 @pytest.mark.filterwarnings("ignore:.*(vary much with so few|fitted weights are off by)")

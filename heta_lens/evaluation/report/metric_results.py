@@ -108,6 +108,8 @@ class MetricResults:
         for instance, record in records.items():
             if record.failed:
                 failed[_line(record.failed)] += 1
+            elif record.skipped:
+                skipped[_line(record.skipped)] += 1
             elif instance not in valued:
                 skipped[_line(record.reasons.get(self.metric.name, "no reason given"))] += 1
         return Cell(

@@ -97,7 +97,7 @@ def summary(folder: Path) -> Summary:
         reference=reference,
         cells=dict(chain.from_iterable(result.cells(reference) for result in results.values())),
         best={name: best for name, result in results.items() if (best := result.best())},
-        costs=_costs([record for record in listed if not (record.failed or is_given(run["methods"][record.method]))]),
+        costs=_costs([record for record in listed if _ran(record) and not is_given(run["methods"][record.method])]),
         templates={record.instance: record.template for record in listed},
         correct={record.instance: record.correct for record in listed if record.correct is not None},
         log_probs={record.instance: record.log_prob for record in listed if record.log_prob is not None},
@@ -112,6 +112,10 @@ def metrics_of(folder: Path, run: Mapping[str, Any]) -> dict[str, Measure]:
         return {name: Measure.read(name, metric) for name, metric in run["metrics"].items()}
     except (TypeError, ValueError) as error:
         raise ValueError(f"{folder / RUN}: {error}") from None
+
+
+def _ran(record: Record) -> bool:
+    return not (record.failed or record.skipped)
 
 
 def _costs(records: Sequence[Record]) -> pd.DataFrame:

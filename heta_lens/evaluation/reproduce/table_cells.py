@@ -96,8 +96,8 @@ def _nothing(metric: str) -> str:
 
 
 def _why(record: Record, names: Sequence[str]) -> str:
-    if record.failed:
-        return record.failed
+    if record.failed or record.skipped:
+        return record.failed or record.skipped
     return next((record.reasons[name] for name in names if name in record.reasons), "no reason given")
 
 

@@ -53,8 +53,12 @@ class Faml(WithMask, WithBos):
     adapted: ClassVar = "the mask is learned for one prediction, where its authors first train a network on a task"
 
     @property
+    def ignores_target(self) -> bool:
+        return not self.complement
+
+    @property
     def takes(self) -> frozenset[Kind]:
-        return frozenset(("token", "set"))
+        return super().takes & {"token", "set"}
 
     def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
         return {"forwards": 2 * self.steps, "backwards": 2 * self.steps}

@@ -67,6 +67,7 @@ class Estimator(ABC):
 
     second_order: ClassVar[bool] = True  # takes HVPs, and so needs second derivatives
     approximate: ClassVar[bool] = True  # stands for the full method's curvature
+    target_agnostic: ClassVar[bool] = False  # gives every token that may come next the same curvature
     why_unused: ClassVar[str] = ""  # why options that it does not read have no effect
 
     @classmethod
@@ -232,13 +233,12 @@ class LastLayersHessian(ProbedHessian):
 
 @dataclass(frozen=True)
 class ProbedGaussNewton(ProbedHessian):
-    """The Gauss–Newton matrix in the place of H, probed in the same way."""
+    """The Gauss–Newton matrix in the place of H, probed in the same way: that of every token is the same."""
 
     approximate: ClassVar[bool] = True
+    target_agnostic: ClassVar[bool] = True
 
     def check(self, prediction: Prediction, length: int) -> None:
-        if isinstance(prediction.target, tuple):
-            raise ValueError("variant='gn' cannot contrast: log p(a) - log p(b) is affine in the logits; use 'full'")
         if (kind := kind_of(prediction.target)) != "token":
             raise ValueError(f"variant='gn' is the curvature of log p of one token, not of a {kind}; use 'full'")
         super().check(prediction, length)

@@ -102,7 +102,6 @@ class Heta(HetaOptions, Method):
     cost: ClassVar[str] = "groups · probes HVPs (about 2 F each) + N F"
     scaled_by: ClassVar = ("probes", "groups")
     signed: ClassVar[bool] = False
-    target_agnostic: ClassVar[bool] = False
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> "Heta":

@@ -7,7 +7,8 @@ from typing import Any
 from heta_lens._util.caller_warnings import warn
 from heta_lens._util.target_kinds import kind_of
 from heta_lens.attribution import Attribution
-from heta_lens.methods.base import target_agnostic_note
+from heta_lens.diagnostics import shares
+from heta_lens.methods.base import SAME_FOR_EVERY_TARGET
 from heta_lens.methods.heta.additivity import envelope
 from heta_lens.methods.heta.heta_options import HetaOptions
 from heta_lens.methods.heta.information import Information
@@ -39,11 +40,7 @@ def score_facts(
 
 def _notes(options: HetaOptions, prediction: Prediction, parts: Parts) -> list[str]:
     """How to read the score: what does not depend on the target, and what a product's factors say."""
-    found, kind = [], kind_of(prediction.target)
-    if options.ignores_target:
-        found.append(target_agnostic_note(prediction))
-    elif parts.information is not None and options.information == "divergence" and kind != "token":
-        found.append(f"information is about the whole next-token distribution, not about the {kind}")
+    found = [*filter(None, [_target_note(options, prediction, parts)])]
     if parts.information is None or options.combine == "sum":
         return found
     if not isnan(alike := parts.rank_correlation):
@@ -67,6 +64,20 @@ def _masking_facts(options: HetaOptions, parts: Parts, information: Information 
     if options.kl == "orig_masked":
         facts["envelope_share"] = share
     return facts
+
+
+def _target_note(options: HetaOptions, prediction: Prediction, parts: Parts) -> str:
+    """How much of the score is the same for every target, where another one than the model's own was asked for."""
+    if options.ignores_target:
+        return SAME_FOR_EVERY_TARGET
+    own = prediction.target == int(prediction.log_probs.argmax())
+    if own or parts.information is None or options.information == "target":
+        return ""
+    about = f"information is about the whole next-token distribution, not about the {kind_of(prediction.target)}"
+    if options.combine == "geometric":
+        return about
+    same = shares(parts.terms(options.balance))["information"]
+    return f"{about}: {same:.1%} of the score is the same for every target"
 
 
 def warn_of_doubts(options: HetaOptions, results: Sequence[Attribution]) -> None:

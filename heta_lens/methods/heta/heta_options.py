@@ -115,8 +115,9 @@ class HetaOptions(Options):
 
     @property
     def ignores_target(self) -> bool:
-        """Whether only the gate and a divergence count, which are about the whole prediction."""
-        return self.estimator is None and not (self.weights[1] and self.information == "target")
+        """Whether the scores are the same for every token: the gate, a divergence and some curvatures are."""
+        own_curvature = self.estimator is not None and not self.estimator.target_agnostic
+        return not (own_curvature or (self.weights[1] and self.information == "target"))
 
     @property
     def directed(self) -> bool:

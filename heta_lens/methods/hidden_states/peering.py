@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 from heta_lens._util.options import AtLeast
 from heta_lens._util.target_kinds import Kind
 from heta_lens._util.work_counting import Work
-from heta_lens.methods.base import ALL_KINDS, Scores, refuse_overlong
+from heta_lens.methods.base import ONE_TOKEN, Scores, refuse_overlong
 from heta_lens.methods.layer_reading import full_ids, streams
 from heta_lens.methods.shared_options import WithLayer
 from heta_lens.prediction.prediction import Prediction
@@ -44,8 +44,12 @@ class Peering(WithLayer):
     adapted: ClassVar = "the authors rank spans, with a tuned layer and threshold; here each token has a score"
 
     @property
+    def ignores_target(self) -> bool:
+        return self.query == "predictor"
+
+    @property
     def takes(self) -> frozenset[Kind]:
-        return frozenset(("token",)) if self.query == "target" else ALL_KINDS
+        return ONE_TOKEN
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)

@@ -177,9 +177,9 @@ def test_options_of_gilot_do_something() -> None:
 def test_gilot_gives_every_target_the_same_scores() -> None:
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, N)
-    alone, pair = (Gilot()(predict(model, ids, target)) for target in (TARGET, (TARGET, 30)))
-    torch.testing.assert_close(alone.scores, pair.scores)
-    assert "the same for every target" in str(pair.diagnostics["note"])
+    one, other = (Gilot()(predict(model, ids, target)) for target in (TARGET, 30))
+    torch.testing.assert_close(one.scores, other.scores)
+    assert "the same for every target" in str(other.diagnostics["note"])
 
 
 def test_what_gilot_refuses() -> None:

@@ -331,7 +331,7 @@ def test_a_last_prediction_that_cannot_be_explained_is_found_before_any_work(
 ) -> None:
     contrast = predict(model, zoo.prompt(model, 5), (7, 9))
     runs = forwards(model)
-    with pytest.raises(ValueError, match="cannot contrast"):
+    with pytest.raises(ValueError, match="cannot explain the contrast"):
         fit_weights([*asked, contrast], method(variant="gn"))
     assert runs == []
 

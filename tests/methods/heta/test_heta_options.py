@@ -121,7 +121,8 @@ def test_wrong_options_are_refused_before_the_model_runs(
     [
         ({"variant": "ls", "layers": 3}, TARGET, "layers=3 is more than the 2 layers this model has"),
         ({"variant": "ls+win", "layers": 99}, TARGET, "layers=99 is more than the 2 layers this model has"),
-        ({"variant": "gn"}, (7, 9), r"variant='gn' cannot contrast: .*; use 'full'"),
+        ({"variant": "gn"}, (7, 9), r"variant='gn' gives every target the same scores, .* the contrast"),
+        ({"variant": "gn", "information": "target"}, (7, 9), "variant='gn' is the curvature of log p of one token"),
         ({"variant": "win", "window_mode": "chunk"}, TARGET, "window_mode='chunk' .* hooks"),
         ({"variant": "lr", "norm": "exact", "support": "row"}, TARGET, "norm='exact' visits all 2\\^32 sign vectors"),
         (
