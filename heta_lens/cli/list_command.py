@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from heta_lens import Method
 
 LEGEND = "F: forwards, B: backwards, of N tokens and L layers. ±: above 0 speaks for the target.\n"
+SIGNS = {
+    True: ("scores ±", "signed: above 0 speaks for the target"),
+    False: ("scores ≥ 0", "≥ 0: how much, not for or against"),
+    None: ("", "as the function returns them: signed, if one is below 0"),
+}
 
 
 @command("metrics")
@@ -101,14 +106,14 @@ def _show_method(name: str) -> None:
     from heta_lens import METHODS
 
     method = METHODS[name]
-    about, options = _about(name, method), described_options(method)
+    ready, about, options = method(), _about(name, method), described_options(method)
     example = _method_example(name, method)
     add(
         methods=[
             {
                 **about,
                 "description": description(method),
-                "takes": sorted(_takes(method)),
+                "takes": sorted(ready.takes),
                 "options": [option._asdict() for option in options],
                 "example": example,
             }
@@ -121,8 +126,8 @@ def _show_method(name: str) -> None:
         "also called": ", ".join(about["aliases"]),
         "family": about["family"],
         "cost": f"{about['cost']} (F: forwards, B: backwards, of N tokens and L layers)",
-        "scores": "signed: above 0 speaks for the target" if about["signed"] else "≥ 0: how much, not for or against",
-        "targets": ", ".join(sorted(_takes(method))) + (", all with the same scores" if method.target_agnostic else ""),
+        "scores": SIGNS[about["signed"]][1],
+        "targets": ", ".join(sorted(ready.takes)) + (", all with the same scores" if ready.ignores_target else ""),
         "package": about["origin"],
         "example": example,
     }
@@ -132,11 +137,6 @@ def _show_method(name: str) -> None:
     if options:
         say("")
         show(text_table(["option", "type", "default", "what it does"], options))
-
-
-def _takes(method: "type[Method]") -> frozenset[str]:
-    """The kinds of target that it explains by default."""
-    return frozenset(method().takes)
 
 
 def _method_example(name: str, method: "type[Method]") -> str:
@@ -162,7 +162,7 @@ def _about(name: str, method: "type[Method]") -> dict[str, Any]:
         "paper": getattr(method, "paper", ""),
         "adapted": getattr(method, "adapted", ""),
         "cost": method.cost,
-        "signed": method.signed,
+        "signed": None if method.family == "function" else method.signed,
         "family": METHODS.family(name),
         "origin": METHODS.origin(name),
     }
@@ -171,7 +171,7 @@ def _about(name: str, method: "type[Method]") -> dict[str, Any]:
 def _method_lines(about: Mapping[str, Any]) -> list[str]:
     aliases = f"also called {', '.join(about['aliases'])}" if about["aliases"] else ""
     adapted = f"adapted: {about['adapted']}" if about["adapted"] else ""
-    facts = ["scores ±" if about["signed"] else "scores ≥ 0", f"cost {about['cost']}", aliases, adapted]
+    facts = [SIGNS[about["signed"]][0], f"cost {about['cost']}", aliases, adapted]
     return [about["summary"], _facts([*facts, _origin(about["origin"])])]
 
 

@@ -1,11 +1,12 @@
 """A plain function ``f(prediction) -> scores`` as a method."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from heta_lens._util.file_reading import brief
 from heta_lens._util.work_counting import Work
+from heta_lens.attribution import Attribution
 from heta_lens.methods.base import Method, Scores
 from heta_lens.methods.returned_scores import checked_scores
 from heta_lens.prediction.prediction import Prediction
@@ -13,11 +14,16 @@ from heta_lens.prediction.prediction import Prediction
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FunctionMethod(Method):
-    """A function as a method: it takes no options, and how many runs it needs is not known."""
+    """A function as a method: without options, at an unknown cost, and signed where a score is below 0."""
 
     family: ClassVar = "function"
     cost: ClassVar = "not known"
+    signed: ClassVar = False
     function: ClassVar[Callable[[Prediction], Any]]
+
+    def __call__(self, prediction: Prediction) -> Attribution:
+        result = super().__call__(prediction)
+        return replace(result, signed=bool((result.scores < 0).any()))
 
     def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
         return {}

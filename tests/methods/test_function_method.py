@@ -28,6 +28,13 @@ def test_a_function_is_a_method() -> None:
     assert attribution.diagnostics["sink_mass"] > 0
 
 
+@pytest.mark.parametrize(("sign", "signed"), [(1, False), (-1, True)])
+def test_scores_of_a_function_are_signed_where_one_is_below_0(sign: int, signed: bool) -> None:
+    model = zoo.bridge("gpt2")
+    found = explain(model, zoo.prompt(model, N), TARGET, method=lambda asked: sign * asked.embeddings.norm(dim=-1))
+    assert found.signed == signed
+
+
 @pytest.mark.parametrize("kind", [torch.tensor, np.array, list, tuple])
 def test_scores_may_be_of_any_kind(kind: Callable[..., Any]) -> None:
     model = zoo.bridge("gpt2")
