@@ -11,7 +11,7 @@ from heta_lens.methods.base import Method
 from heta_lens.methods.cost_estimate import Estimate, estimated
 from heta_lens.methods.function_method import as_method
 from heta_lens.methods.method_registry import METHODS
-from heta_lens.methods.presets import PRESETS
+from heta_lens.methods.presets import PRESETS, method_and_options
 from heta_lens.model.locking import one_at_a_time
 from heta_lens.prediction.cached_tokens import Tokens
 from heta_lens.prediction.prediction import Prediction
@@ -28,7 +28,8 @@ MISNAMED = {
 }
 """What people call arguments of these functions, which would otherwise be taken for options of the method."""
 
-MethodLike: TypeAlias = str | Method | Callable[[Prediction], Any]  # a name, a ready method or a plain function
+MethodLike: TypeAlias = str | Method | Callable[[Prediction], Any]
+"""The name of a method or preset, a ready method, or a plain function."""
 
 
 @one_at_a_time("cache")
@@ -50,9 +51,9 @@ def attribute(
     predict the next token (``Float[Tensor, "vocab"]``, not normalised, float32 or better), which returns a number as a
     tensor: that is then what is explained.
     ``position=p`` explains the token at p of the cached prompt from the tokens before it. ``tokens`` are the ids that
-    were run, or the `chat` that was; without them they are read off the cached embeddings. ``method`` is a name, whose
-    ``options`` are those of its class; a ready one such as ``Heta.preset("released")``; or a function of the
-    `Prediction` that returns a score for each context token.
+    were run, or the `chat` that was; without them they are read off the cached embeddings. ``method`` is the name of a
+    method, whose ``options`` are those of its class, or of a `preset`; a ready one such as ``Heta.preset("released")``;
+    or a function of the `Prediction` that returns a score for each context token.
 
         logits, cache = model.run_with_cache(tokens)
         attribution = heta_lens.attribute(cache, target=" Paris", tokens=tokens)
@@ -178,7 +179,7 @@ def estimate_batch(
 
 
 def method_of(method: MethodLike, options: Mapping[str, Any]) -> Method:
-    """The method of this name with these options, or the ready one that was given."""
+    """The method or preset of this name with these options, or the ready method that was given."""
     if isinstance(method, type) or not (isinstance(method, str | Method) or callable(method)):
         raise TypeError(
             f"method={brief(method)} must be a name, as 'heta', a ready method, as METHODS['lime'](samples=500), "
@@ -188,12 +189,13 @@ def method_of(method: MethodLike, options: Mapping[str, Any]) -> Method:
         if options:
             raise TypeError(f"{', '.join(options)}: options go with a method's name; this one has its own already")
         return method if isinstance(method, Method) else as_method(method)()
+    method, options = method_and_options(method, options)
     if method not in METHODS:
-        way = "`heta-lens methods` lists them, 'heta' first"
-        if method in PRESETS:
-            way = f"a preset is given as method=heta_lens.preset({method!r})"
-        meant = f" (did you mean {method.lower()!r}?)" if method.lower() in METHODS else hint(method.lower(), METHODS)
-        raise ValueError(f"method={brief(method)} is not in heta_lens.METHODS{meant}: {way}")
+        names, lower = [*PRESETS, *METHODS], method.lower()
+        meant = f" (did you mean {lower!r}?)" if lower in METHODS or lower in PRESETS else hint(lower, names)
+        raise ValueError(
+            f"method={brief(method)} is not in heta_lens.METHODS or PRESETS{meant}: `heta-lens methods` lists them"
+        )
     for name in options:
         if name in MISNAMED and name not in {field.name for field in fields(METHODS[method])}:
             raise TypeError(f"{name}= is not an option of {METHODS[method].name}: did you mean {MISNAMED[name]}")

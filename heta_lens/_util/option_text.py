@@ -31,6 +31,8 @@ def _read(written: str) -> Any:
 
 
 def written(options: Mapping[str, Any], method: str = "") -> str:
-    """Options as a call has them; without a method, HETA's."""
+    """A method or preset with its options as a call has them; without a method, HETA's options."""
     given = ", ".join(f"{name}={value!r}" for name, value in options.items())
-    return f"{method}({given})" if method else given or "HETA with its defaults"
+    if not method:
+        return given or "HETA with its defaults"
+    return f"{method}({given})" if given else method

@@ -16,6 +16,7 @@ from heta_lens.cli.text_table import TextTable, text_table
 
 if TYPE_CHECKING:
     from heta_lens import Method
+    from heta_lens.methods.presets import Preset
 
 LEGEND = "F: forwards, B: backwards, of N tokens and L layers. ±: above 0 speaks for the target.\n"
 SIGNS = {
@@ -48,13 +49,18 @@ def list_methods(
 ) -> None:
     """List the ways to explain a prediction: what each does, what it costs, what its scores mean."""
     from heta_lens.methods.method_registry import ALIASES, METHODS
+    from heta_lens.methods.presets import PRESETS
 
     with errors_in_a_line():
         if name is not None:
-            _show_method(name if ":" in name else _known("method", name, METHODS, ALIASES))
+            known = name if ":" in name else _known("method", name, [*PRESETS, *METHODS], ALIASES)
+            _show_preset(known, PRESETS[known]) if known in PRESETS else _show_method(known)
             return
         about = [_about(each, method) for each, method in METHODS.items()]
-        add(methods=about)
+        add(methods=about, presets=[{"name": each, **preset._asdict()} for each, preset in PRESETS.items()])
+        presets = {each: [preset.written, f"{preset.when}."] for each, preset in PRESETS.items()}
+        show(_list("preset", "what it stands for", presets))
+        say("")
         show(Text(LEGEND))
         show(_list("method", "what it does", {each["name"]: _method_lines(each) for each in about}))
 
@@ -137,6 +143,18 @@ def _show_method(name: str) -> None:
     if options:
         say("")
         show(text_table(["option", "type", "default", "what it does"], options))
+
+
+def _show_preset(name: str, preset: "Preset") -> None:
+    example = f'heta-lens attribute "Mia put the key in the" --method {name}'
+    add(presets=[{"name": name, **preset._asdict(), "example": example}])
+    facts = {
+        "what it is": preset.written,
+        "when": preset.when,
+        "options": f"those of {preset.method}, which heta-lens methods {preset.method} lists",
+        "example": example,
+    }
+    _show_facts(name, facts)
 
 
 def _method_example(name: str, method: "type[Method]") -> str:

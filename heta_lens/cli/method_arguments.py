@@ -1,4 +1,4 @@
-"""Which methods explain: ``--method`` with ``--option``, or ``--preset``; several methods with their options."""
+"""Which methods explain: ``--method`` with ``--option``, or several methods with their options."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,10 @@ from heta_lens.cli.quiet_flag import bars
 if TYPE_CHECKING:
     from heta_lens import Method
 
-METHOD = "As heta-lens methods lists them (heta); several with commas or repeated, as 'lime samples=99'; or a preset."
-PRESET = "In place of a method: fast, careful, long or no_gradients, each a method with its options."
+METHOD = "fast, careful or any of heta-lens methods (heta); several with commas or repeated, as 'lime samples=99'."
 OPTIONS = "An option of the one method, like probes=20; may be repeated."
 FLAGS: dict[str, Any] = {
     "method": Annotated[list[str] | None, typer.Option("--method", "-m", metavar="METHOD", help=METHOD)],
-    "preset": Annotated[str | None, typer.Option(metavar="NAME", help=PRESET)],
     "option": Annotated[list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help=OPTIONS)],
 }
 """What methods are chosen by."""
@@ -31,10 +29,7 @@ with_method_flags = with_flags(FLAGS, "method_flags")
 
 def methods_of(method_flags: Mapping[str, Any]) -> "dict[str, Method]":
     """The methods by label, with their options, checked before a model is loaded."""
-    options, preset_name = method_flags.get("option", []), method_flags.get("preset")
-    names = listed(method_flags.get("method"), [])
-    if preset_name is not None:
-        return {preset_name: _without_bars(_preset(preset_name, names, options))}
+    options, names = method_flags.get("option", []), listed(method_flags.get("method"), [])
     if options and len(names) > 1:
         way = f"write it behind its method, -m '{names[0]} {options[0]}'"
         raise ValueError(f"--option {options[0]} is of one method, and there are {len(names)}: {way}")
@@ -58,21 +53,12 @@ def _same(first: "Method", second: "Method") -> bool:
 def _named(label: str, options: Sequence[str]) -> "Method":
     """``"lime"`` with these options, or ``"lime samples=200"`` with its own ones too; or a preset by its name."""
     from heta_lens.api import method_of
-    from heta_lens.methods.presets import method_and_options
 
     try:
         name, *own = shlex.split(label)
     except ValueError as error:
         raise ValueError(f"--method {label} is no method and its options ({error}): write 'lime samples=200'") from None
-    return method_of(*method_and_options(name, method_options([*own, *options])))
-
-
-def _preset(name: str, methods: Sequence[str], options: Sequence[str]) -> "Method":
-    from heta_lens.methods.presets import preset
-
-    if methods:
-        raise ValueError(f"--preset {name} and --method {methods[0]} both say how to explain: give one of them")
-    return preset(name, **method_options(options))
+    return method_of(name, method_options([*own, *options]))
 
 
 def _without_bars(method: "Method") -> "Method":

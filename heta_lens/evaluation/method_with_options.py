@@ -15,7 +15,7 @@ from heta_lens.api import METHODS, Method, method_of
 from heta_lens.data.instance import SPANS, Instance
 from heta_lens.methods.base import NotApplicable
 from heta_lens.methods.budget import within_budget
-from heta_lens.methods.presets import method_and_options
+from heta_lens.methods.presets import method_and_options, named
 from heta_lens.metrics.evidence_positions import evidence_positions
 from heta_lens.prediction.prediction import Prediction
 
@@ -88,8 +88,9 @@ class ReadyMethod:
 
     @property
     def label(self) -> str:
-        """Its name and the options that are not the default, as on the command line."""
-        return " ".join([self.method.name, *(f"{name}={value}" for name, value in chosen(self.method).items())])
+        """Its name and the options that are not the default, as on the command line; or its preset's name."""
+        name, options = named(self.method.name, chosen(self.method))
+        return " ".join([name, *(f"{option}={value}" for option, value in options.items())])
 
     @property
     def recipe(self) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def within_budget(method: M, prediction: Prediction, budget: float | int) -> M:
     if isinstance(method, FunctionMethod):
         raise OverBudget("what a function takes is not known beforehand: only a Method, by its work, keeps to a budget")
     method.check(prediction)
-    for name in method.scaled_by:
+    for name in (name for name in method.scaled_by if name not in method.without_effect):
         least, fits = _least(method, name), _fitting(method, name, prediction, budget)
         if fits(least):
             fitting = replace(method, **{name: _largest(fits, least)})

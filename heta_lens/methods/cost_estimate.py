@@ -16,6 +16,7 @@ from heta_lens.methods.base import Method
 from heta_lens.methods.heta.hessian import HessianOperator, hessian
 from heta_lens.methods.heta.heta import Heta
 from heta_lens.methods.heta.heta_cost_estimate import Positions, cheaper_options, counts, longest_run, product_batches
+from heta_lens.methods.presets import named
 from heta_lens.model.batching import Batches
 from heta_lens.model.locking import one_at_a_time
 from heta_lens.model.memory_estimates import available
@@ -63,8 +64,9 @@ class Estimate:
 
     @property
     def _name(self) -> str:
-        """The method and its options; HETA by its options alone."""
-        return written(self.options, "" if self.method == "heta" else self.method)
+        """The method or preset, and its options; HETA by its options alone."""
+        name, options = named(self.method, self.options)
+        return written(options, "" if name == "heta" else name)
 
     @property
     def _size(self) -> str:

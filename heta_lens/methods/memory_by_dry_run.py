@@ -18,6 +18,8 @@ from heta_lens.methods.heta.heta import Heta
 from heta_lens.methods.heta.heta_cost_estimate import counts, longest_run, product_batches
 from heta_lens.methods.heta.low_rank import OVERSAMPLING
 from heta_lens.methods.heta.segments import Segment
+from heta_lens.methods.heta.variants import CAREFUL
+from heta_lens.methods.presets import named
 from heta_lens.model.absent_model import absent_model, weights
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import Batches
@@ -69,7 +71,8 @@ class MemoryEstimate:
 
     @property
     def name(self) -> str:
-        return written(self.options)
+        name, options = named("heta", self.options)
+        return written(options, "" if name == "heta" else name)
 
     @property
     def sum(self) -> str:
@@ -251,5 +254,5 @@ def _smaller(method: Heta, prediction: Prediction) -> Iterator[Heta]:
         yield Heta(checkpoint=True, **{name: method.chosen[name] for name in method.effective})
     yield Heta(variant="ls", layers=max(1, prediction.adapter.layers // PARTS), **shared)
     yield from (Heta(variant="win", window=window, **shared) for window in WINDOWS if window <= len(prediction) // 2)
-    yield Heta(variant="gs", **shared)
+    yield Heta(**CAREFUL, **{name: value for name, value in shared.items() if name not in ("flow", "value_norm")})
     yield Heta(variant="kl_only", **shared)

@@ -1,11 +1,11 @@
-"""Presets: a method with its options for each of four situations, as docs/choosing.md argues for them."""
+"""The two recommended settings, by name: each a method with its options. docs/choosing.md says when to use which."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from heta_lens._util.options import check_choice, check_names
 from heta_lens.methods.base import Method
-from heta_lens.methods.heta.variants import PRESETS as HETA
+from heta_lens.methods.heta.variants import CAREFUL
 from heta_lens.methods.method_registry import METHODS
 
 
@@ -14,28 +14,51 @@ class Preset(NamedTuple):
     options: Mapping[str, Any]
     when: str
 
+    @property
+    def written(self) -> str:
+        """The method and its options, as on the command line."""
+        return " ".join([self.method, *(f"{name}={value}" for name, value in self.options.items())])
+
 
 PRESETS: Mapping[str, Preset] = {
-    "fast": Preset("attn_lrp", {}, "an answer at once, for about three forwards"),
-    "careful": Preset("heta", HETA["recommended"], "HETA as recommended, for a forward per token"),
-    "long": Preset("attn_lrp", {}, "thousands of tokens, where a run for each is too much"),
-    "no_gradients": Preset("leave_one_out", {"effect": "log_prob"}, "for or against the target, without gradients"),
+    "fast": Preset(
+        "attn_lrp",
+        {"rule": "cp_lrp"},
+        "signed scores that add up to the logit, for one backward pass (lxt's README says that LRP is patented and "
+        "free for personal and scientific use)",
+    ),
+    "careful": Preset(
+        "heta",
+        CAREFUL,
+        "HETA's two signals combined without units, for a forward per token and one backward pass",
+    ),
 }
 
 
 def method_and_options(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The method that a name stands for, with its options: a preset with these changes, or the method of this name."""
-    chosen = PRESETS.get(name)
-    return (name, {**options}) if chosen is None else (chosen.method, {**chosen.options, **options})
+    preset = PRESETS.get(name)
+    return (name, {**options}) if preset is None else (preset.method, {**preset.options, **options})
+
+
+def named(method: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name of a setting, and its other options: a preset's name, where its options are among these."""
+    for name, preset in PRESETS.items():
+        if preset.method == method and all(options.get(own) == value for own, value in preset.options.items()):
+            return name, {own: value for own, value in options.items() if own not in preset.options}
+    return method, {**options}
 
 
 def preset(name: str, **changes: Any) -> Method:
-    """The method for a situation, ``attribute(cache, method=preset("fast"))``; ``changes`` are other options of it.
+    """A recommended setting as a ready method; ``changes`` are other options of it.
 
-    - ``fast``: an answer at once, for about three forwards
-    - ``careful``: HETA as recommended, for a forward per token
-    - ``long``: thousands of tokens, where a run for each is too much
-    - ``no_gradients``: for or against the target, without gradients
+    ``attribute(cache, method=preset("careful", mask="mean"))`` is ``attribute(cache, method="careful", mask="mean")``.
+
+    - ``fast``: signed scores that add up to the logit, for one backward pass (lxt's README says that LRP is patented
+      and free for personal and scientific use)
+    - ``careful``: HETA's two signals combined without units, for a forward per token and one backward pass
+
+    Both are provisional: a study on real models is still to decide.
     """
     check_choice("preset", name, PRESETS)
     method, options = method_and_options(name, changes)

@@ -23,15 +23,15 @@ def test_several_each_with_its_options() -> None:
 def test_options_of_the_one_method_and_of_a_preset() -> None:
     (lime,) = methods_of({"method": ["lime samples=90"], "option": ["penalty=2"]}).values()
     assert vars(lime)["samples"] == 90 and vars(lime)["penalty"] == 2
-    ((label, method),) = methods_of({"preset": "no_gradients", "option": ["effect=kl"]}).items()
-    assert (label, method.name, vars(method)["effect"]) == ("no_gradients", "leave_one_out", "kl")
+    ((label, method),) = methods_of({"method": ["careful"], "option": ["mask=mean"]}).items()
+    assert (label, method.name, vars(method)["mask"]) == ("careful", "heta", "mean")
 
 
 def test_a_preset_may_be_among_several_methods() -> None:
-    methods = methods_of({"method": ["careful,no_gradients effect=kl"]})
-    assert [method.name for method in methods.values()] == ["heta", "leave_one_out"]
-    with pytest.raises(ValueError, match="fast and attn_lrp are the same method"):
-        methods_of({"method": ["fast,attn_lrp"]})
+    methods = methods_of({"method": ["careful,fast,heta"]})
+    assert [method.name for method in methods.values()] == ["heta", "attn_lrp", "heta"]
+    with pytest.raises(ValueError, match="fast and attn_lrp rule=cp_lrp are the same method"):
+        methods_of({"method": ["fast,attn_lrp rule=cp_lrp"]})
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,6 @@ def test_a_preset_may_be_among_several_methods() -> None:
         ({"method": ["lime samples=90"], "option": ["samples=91"]}, "option 'samples' is given twice"),
         ({"method": ["lime 'samples"]}, "is no method and its options"),
         ({"method": ["limes"]}, "did you mean 'lime'"),
-        ({"method": ["lime"], "preset": "fast"}, "--preset fast and --method lime both say"),
-        ({"preset": "quick"}, "preset='quick' is not one of 'fast'"),
         ({"option": ["tokens=3"]}, "--option tokens=… is not an option of a method"),
     ],
     ids=str,

@@ -30,9 +30,9 @@ def test_a_method_is_read_with_options_in_brackets_and_quotes() -> None:
 
 
 def test_a_preset_stands_for_its_method_and_options() -> None:
-    entry = Entry.read("no_gradients effect=kl batch=2")
-    assert (entry.label, entry.method) == ("no_gradients effect=kl batch=2", "leave_one_out")
-    assert entry.options == {"effect": "kl", "batch": 2}
+    entry = Entry.read("careful mask=mean batch=2")
+    assert (entry.label, entry.method) == ("careful mask=mean batch=2", "heta")
+    assert entry.options == {**PRESETS["careful"].options, "mask": "mean", "batch": 2}
     assert Entry.read("careful").options == PRESETS["careful"].options
 
 

@@ -50,7 +50,7 @@ def test_methods_without_a_seed_are_not_random() -> None:
 @pytest.mark.parametrize(
     ("method", "same"),
     [
-        (Heta.preset("recommended"), True),
+        (Heta(variant="kl_only"), True),
         (Heta(variant="transition_only"), True),
         (Heta(variant="gn", probes=1), True),
         (METHODS["peering"](query="predictor"), True),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from helpers.evaluating import demo
-from heta_lens import METHODS
+from heta_lens import METHODS, preset
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry
 from heta_lens.evaluation.prompt_evaluation import ask
@@ -94,3 +94,10 @@ def test_heta_gives_up_probes_first_and_then_groups(prediction: Prediction) -> N
     base = worth(replace(full, probes=1, groups=2), prediction)
     few = within_budget(full, prediction, base + 6)
     assert few.probes == 1 and 2 < few.groups < full.groups
+
+
+def test_options_without_effect_are_not_scaled(prediction: Prediction) -> None:
+    careful = preset("careful")
+    assert within_budget(careful, prediction, 700) is careful
+    with pytest.raises(OverBudget, match="over the budget of 5"):
+        within_budget(careful, prediction, 5)

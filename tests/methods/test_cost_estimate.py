@@ -37,7 +37,8 @@ def test_other_methods_are_foreseen_by_their_runs(
     assert (expected.forwards, expected.backwards, expected.hvps) == (forwards, backwards, 0)
     assert (found.diagnostics["forwards"], found.diagnostics["backwards"]) == (forwards, backwards)
     assert expected.runs == forwards + 2 * backwards and expected.seconds >= 0 and expected.memory > 0
-    assert repr(expected).startswith(f"{method}({', '.join(f'{k}={v}' for k, v in options.items())}) on {N} tokens: ")
+    given = f"({', '.join(f'{k}={v}' for k, v in options.items())})" if options else ""
+    assert repr(expected).startswith(f"{method}{given} on {N} tokens: ")
     assert not expected.cheaper
 
 

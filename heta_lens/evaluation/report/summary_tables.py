@@ -83,7 +83,9 @@ def summary(folder: Path) -> Summary:
         raise ValueError(f"{folder} holds scores and no metrics: {way}")
     methods, metrics = tuple(run["methods"]), metrics_of(folder, run)
     listed = [record for record in records if record.method in run["methods"]]
-    reference = next((label for label, recipe in run["methods"].items() if recipe["method"] == "heta"), methods[0])
+    of_heta = [label for label, recipe in run["methods"].items() if recipe["method"] == "heta"]
+    literal_first = sorted(of_heta, key=lambda label: len(run["methods"][label].get("options") or ()))
+    reference = [*literal_first, *methods][0]
     requested = int(run.get("instances", 0))
     requested = Shard.read(run["shard"]).size(requested) if run.get("shard") else requested
     total = max(requested, len({record.instance for record in listed}))

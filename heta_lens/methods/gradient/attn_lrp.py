@@ -28,7 +28,8 @@ class AttnLrp(WithModifiedGradient):
     uses ``f(x) / x`` in place of its slope, and each factor of a product gets a share. ``diagnostics["absorbed"]`` is
     the part of the logit that no token received: it goes to biases, positions and (unless ``cp_lrp``) softmax; of a set
     or a function, also to what in it is not linear. Where weights were processed so that logits are centred, the
-    centred logit is explained; a contrast is the same either way.
+    centred logit is explained; a contrast is the same either way. lxt's README says that LRP is
+    patented and free for personal and scientific use.
 
     - ``rule``: ``attn_lrp`` halves what flows through a product: values get a half, queries and keys a quarter each, a
       gate and what it multiplies a half each; ``cp_lrp`` takes patterns and gates as constants and halves nothing;

@@ -105,7 +105,7 @@ class Heta(HetaOptions, Method):
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> "Heta":
-        """The ``paper``'s reading (the default), that of the authors' ``released`` code, or what is ``recommended``."""
+        """Options for the ``paper``'s reading (the default), or for that of the authors' ``released`` code."""
         check_choice("preset", name, PRESETS)
         check_names(cls, changes)
         return cls(**PRESETS[name] | changes)

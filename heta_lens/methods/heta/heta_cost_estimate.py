@@ -9,6 +9,7 @@ from heta_lens.methods.heta.additivity import SUBSETS
 from heta_lens.methods.heta.estimators import Problem, Products
 from heta_lens.methods.heta.heta_options import HetaOptions
 from heta_lens.methods.heta.segments import Segment
+from heta_lens.methods.heta.variants import CAREFUL
 from heta_lens.methods.layer_reading import pattern_runs, value_runs
 from heta_lens.model.batching import GRAPH, MASKED, PRODUCT, Batches, per_product
 from heta_lens.prediction.prediction import Prediction
@@ -171,7 +172,7 @@ Cheaper = TypeVar("Cheaper", bound=HetaOptions)
 
 
 def cheaper_options(method: Cheaper, prediction: Prediction) -> Iterator[Cheaper]:
-    """Options that compute the same score at a lower cost, where ``full`` is too slow or too large."""
+    """Options that take less where ``full`` is too slow or too large: the same score, then the preset ``careful``."""
     if method.variant != "full" or not method.weights[0] or method.norm != "hutchinson" or method.interactions:
         return
     unwanted = {"support", "groups", "tolerance", "prune"}
@@ -187,9 +188,9 @@ def cheaper_options(method: Cheaper, prediction: Prediction) -> Iterator[Cheaper
     kept.pop("checkpoint", None)  # which windows do not go with, and a squared gradient has no use for
     for window in (size for size in WINDOWS if size <= len(prediction) // 2):
         yield with_options(variant="win", window=window, **kept)
-    random = {"probes", "seed"}
-    kept = {name: value for name, value in kept.items() if name not in random}
-    yield with_options(variant="gs", **kept)
+    if method.weights[1]:
+        unread = {"probes", "seed", "balance", "flow", "value_norm", *CAREFUL}
+        yield with_options(**{name: value for name, value in kept.items() if name not in unread}, **CAREFUL)
 
 
 def cheaper_way(method: HetaOptions, prediction: Prediction) -> str:
@@ -200,5 +201,6 @@ def cheaper_way(method: HetaOptions, prediction: Prediction) -> str:
             names = (method.chosen.keys() | other.chosen.keys()) - other.without_effect.keys()
             changed = [name for name in sorted(names) if getattr(other, name) is not getattr(method, name)]
             written = ", ".join(f"{name}={getattr(other, name)!r}" for name in changed)
+            written = "method='careful'" if CAREFUL.items() <= other.chosen.items() else written
             return f"{written} would take about {share:.0%} of this; heta_lens.estimate lists what is cheaper"
     return ""

@@ -1,4 +1,4 @@
-"""The table of variants: what each makes of Eq. 4; and the presets."""
+"""The table of variants, what each makes of Eq. 4; and the readings of the paper that `Heta.preset` names."""
 
 from functools import cache
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -79,10 +79,11 @@ def _curvature_options() -> set[str]:
     return set[str]().union(*(recipe.reads() for recipe in VARIANTS.values())) - {"seed"}
 
 
+CAREFUL: dict[str, Any] = {"variant": "gs", "combine": "geometric", "gate": "none"}
+"""The recommended setting: the preset of this name, and what is proposed where the literal formula takes long."""
+
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
-    # What agrees best with interventions, on prompts that had no part in the choice: docs/study_results.md.
-    "recommended": {"variant": "kl_only", "kl": "masked_orig"},
     # The authors' released code: windows run as prompts of their own, each with a gate of its own.
     "released": {"variant": "win", "flow": "prefix_head", "window_mode": "chunk", "window_gate": "per_window"},
 }

@@ -279,7 +279,7 @@ def test_the_vocabulary_is_read_once_for_a_batch(monkeypatch: pytest.MonkeyPatch
         ({}, "groups=8 would take about "),
         ({"groups": None, "beta": 1.0, "probes": 5}, "groups=16 would take about "),
         ({"groups": 4}, "support='row' would take about "),
-        ({"support": "row", "probes": 40}, "variant='gs' would take about "),
+        ({"support": "row", "probes": 40}, "method='careful' would take about "),
     ],
     ids=str,
 )
