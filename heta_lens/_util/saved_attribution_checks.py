@@ -38,6 +38,7 @@ KNOWN = {
     "target_token": str | tuple[str, str],
     **dict.fromkeys(SPELLED, Sequence[Mapping[str, Any]]),
     "target_value": float,
+    "completeness_cause": str,
     **dict.fromkeys(("sink_mass", "template_mass", "completeness_gap", "completeness_due"), float),
     **dict.fromkeys(ONE_PER_TOKEN, Tensor | Mapping[str, Any] | None),
     **dict.fromkeys(("forwards", "backwards", "hvps", "forwards_shared_by"), int),

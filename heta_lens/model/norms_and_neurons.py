@@ -44,6 +44,12 @@ def neurons(adapter: ModelAdapter, layer: int) -> Neurons | None:
     return Neurons(before, gated if gated in adapter.points else None, after)
 
 
+def ignores_size(adapter: ModelAdapter) -> bool:
+    """Whether the prediction hardly depends on the embeddings' size: a norm reads them, and no positions are added."""
+    config = adapter.model.cfg
+    return bool(config.normalization_type) and config.positional_embedding_type not in ("standard", "shortformer")
+
+
 def norms(adapter: ModelAdapter) -> list[Norm]:
     """All normalisations that show their scale, each under one of its names."""
     places = {id(point): name for name, point in adapter.points.items() if name.endswith(".hook_scale")}

@@ -123,10 +123,14 @@ class TokenizerWrapper:
         names = ("pad_token_id", "eos_token_id", "unk_token_id")
         return next((token for name in names if (token := getattr(self.wrapped, name, None)) is not None), None)
 
+    @property
+    def blank(self) -> int | None:
+        """The token that writes a blank, if there is one."""
+        return next(iter(self.encoder()(" ")), None) if self.wrapped is not None else None
+
     def stand_in(self, name: StandIn) -> int | None:
         """The token that takes the place of others: the filler, or the first that writes a blank (else the filler)."""
-        blank = self.encoder()(" ") if name == "space" and self.wrapped is not None else []
-        return blank[0] if blank else self.filler
+        return self.filler if name == "pad" or self.blank is None else self.blank
 
     def controls(self, ids: Iterable[int]) -> list[bool]:
         """Which ids are special tokens, those included that were added without a name, such as Gemma's end of turn."""

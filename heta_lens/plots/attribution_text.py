@@ -97,9 +97,13 @@ def _shares(share: Mapping[str, float]) -> str:
 
 
 def _unfinished(attribution: Attribution) -> str:
-    """By how much an integral with too few steps misses."""
-    gap, due = attribution.diagnostics.completeness_gap or 0.0, attribution.diagnostics.completeness_due or 0.0
-    return f"the integral is {gap:.3g} off {due:.3g}: take more steps" if gap > abs(due) / 10 else ""
+    """By how much an integral misses what it should be, and what to change, if that is known."""
+    known = attribution.diagnostics
+    gap, due = known.completeness_gap or 0.0, known.completeness_due
+    if due is None or gap <= abs(due) / 10:
+        return ""
+    advice = {"steps": ": take more steps", "mask": ": more steps hardly help, choose another mask"}
+    return f"the integral is {gap:.3g} off {due:.3g}{advice.get(known.completeness_cause or '', '')}"
 
 
 def _likelihood(attribution: Attribution) -> str:

@@ -82,13 +82,25 @@ def gradients(
     start: int = 0,
 ) -> Float[Tensor, "copy pos d"]:
     """The derivative of each copy's likelihood by what enters a layer (or by embeddings) from a position on."""
+    return values_and_gradients(prediction, states, scale, work, layer, start)[1]
+
+
+def values_and_gradients(
+    prediction: Readable,
+    states: Float[Tensor, "copy pos d"],
+    scale: Scale,
+    work: Work,
+    layer: int | None = None,
+    start: int = 0,
+) -> tuple[Float[Tensor, "copy"], Float[Tensor, "copy pos d"]]:
+    """Each copy's likelihood, and its derivative."""
     leaf = states.detach().clone().requires_grad_()
     values = prediction.read(prediction.logits_from(start, layer)(leaf), scale)
     (gradient,) = torch.autograd.grad(values.sum(), leaf)
     count("backwards", len(states))
     work.add("forwards", len(states))
     work.add("backwards", len(states))
-    return gradient
+    return values.detach(), gradient
 
 
 def ablated(

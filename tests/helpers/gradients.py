@@ -80,7 +80,9 @@ class Toy(Prediction):
 
     @property
     def adapter(self) -> Any:
-        return SimpleNamespace(embedding_table=list, vocabulary=0, tokenizer=TokenizerWrapper(None))
+        config = SimpleNamespace(normalization_type=None, positional_embedding_type="standard")
+        model = SimpleNamespace(cfg=config)
+        return SimpleNamespace(embedding_table=list, vocabulary=0, tokenizer=TokenizerWrapper(None), model=model)
 
     def logits_from(self, start: int = 0, layer: int | None = None) -> Any:  # noqa: ARG002
         return lambda states: torch.stack([self.g(torch.cat([self.embeddings[:start], some])) for some in states])[

@@ -162,9 +162,18 @@ def test_a_target_that_is_all_but_certain_is_not_called_certain(log_prob: float,
 
 
 @pytest.mark.parametrize(("gap", "due", "said"), [(0.3, -2.0, True), (0.1, -2.0, False), (3e-9, 0.0, True)])
-def test_it_says_when_an_integral_is_far_from_what_it_should_be(gap: float, due: float, said: bool):
-    notes = attribution(diagnostics=Diagnostics.of({"completeness_gap": gap, "completeness_due": due})).notes
-    assert (f"the integral is {gap:.3g} off {due:.3g}: take more steps" in notes) == said
+@pytest.mark.parametrize(
+    ("cause", "advice"),
+    [("steps", ": take more steps"), ("mask", ": more steps hardly help, choose another mask"), (None, "")],
+)
+def test_it_says_when_an_integral_is_far_from_what_it_should_be(
+    gap: float, due: float, said: bool, cause: str | None, advice: str
+):
+    facts = {"completeness_gap": gap, "completeness_due": due, "completeness_cause": cause}
+    notes = attribution(diagnostics=Diagnostics.of(facts)).notes
+    assert [note for note in notes if "integral" in note] == [f"the integral is {gap:.3g} off {due:.3g}{advice}"] * said
+    del facts["completeness_due"]  # as of methods that integrate nothing
+    assert not any("integral" in note for note in attribution(diagnostics=Diagnostics.of(facts)).notes)
 
 
 def test_it_says_what_the_tokens_of_a_chat_template_hold():

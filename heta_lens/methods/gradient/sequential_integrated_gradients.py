@@ -15,13 +15,14 @@ from heta_lens.methods.gradient.integrated_gradients import (
     PathIntegral,
     Quadrature,
     completeness,
+    completeness_cause,
     path_start,
     quadrature,
 )
 from heta_lens.model.batching import MASKED
 from heta_lens.prediction.masking import masked_copies
 from heta_lens.prediction.prediction import Prediction
-from heta_lens.prediction.readout import Scale, gradients, likelihood
+from heta_lens.prediction.readout import Scale, likelihood, values_and_gradients
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -30,7 +31,7 @@ class SequentialIntegratedGradients(PathIntegral):
 
     The path of a token begins at E', where it is masked. Each score is ``g(E) - g(E with E'_i at i)``, the effect of
     leaving the token out; ``diagnostics["completeness_gaps"]`` is the error per token, ``"completeness_gap"`` the
-    largest.
+    largest, and ``"completeness_cause"`` what to change where it is large: ``steps``, or the ``mask``.
     """
 
     name: ClassVar = "sequential_integrated_gradients"
@@ -49,25 +50,29 @@ class SequentialIntegratedGradients(PathIntegral):
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
         done = partial(progress.add, "forwards")
-        start = path_start(prediction, self.mask, self.keep_bos)
+        start = path_start(prediction, self.mask_for(prediction), self.keep_bos)
         batches = prediction.prompt.batches(self.batch, len(prediction), products=True)
         rule = quadrature(self.rule, self.steps)
         moving = (prediction.embeddings != start).any(-1).nonzero().flatten().tolist()
         scores, drops = torch.zeros_like(prediction.embeddings[:, 0]), torch.zeros_like(prediction.embeddings[:, 0])
-        whole = likelihood(prediction, prediction.embeddings[None], self.scale, done)
+        whole, paths = likelihood(prediction, prediction.embeddings[None], self.scale, done), {}
         for group in prediction.prompt.by_start(moving, len(prediction), MASKED / self.steps):
             first, places = group[0], torch.tensor(group)
             points = torch.cartesian_prod(places, torch.arange(self.steps))
             slopes = partial(slopes_at, prediction, first, start, rule, self.scale, progress)
-            along = rearrange(
-                batches.map(slopes, points, len(prediction) - first), "(pos step) -> pos step", pos=len(group)
-            )
+            found = batches.map(slopes, points, len(prediction) - first)
+            along, values = rearrange(found, "(pos step) both -> both pos step", pos=len(group))
+            paths |= dict(zip(group, zip(values, along, strict=True), strict=True))
             without = partial(likelihood_without, prediction, first, start, self.scale, progress)
             scores[group] = along @ rule.weights.to(along)
             drops[group] = whole - batches.map(without, places, len(prediction) - first)
         gaps = (drops - scores).abs()
         worst = int(gaps.argmax())
-        return Scores(scores, {"completeness_gaps": gaps, **completeness(float(drops[worst]), float(scores[worst]))})
+        facts = {"completeness_gaps": gaps, **completeness(float(drops[worst]), float(scores[worst]))}
+        if worst in paths:
+            ends = torch.cat([whole - drops[worst], whole])
+            facts |= completeness_cause(rule.nodes, *paths[worst], ends)
+        return Scores(scores, facts)
 
 
 def slopes_at(
@@ -78,14 +83,15 @@ def slopes_at(
     scale: Scale,
     progress: Work,
     points: Int[Tensor, "point 2"],
-) -> Float[Tensor, "point"]:
-    """The slope of g along a token's path, at one of its steps; runs begin at the ``first`` token."""
+) -> Float[Tensor, "point 2"]:
+    """The slope of g along a token's path, and g, at one of its steps; runs begin at the ``first`` token."""
     places, steps = points.unbind(-1)
     change = (prediction.embeddings - start)[places]
     moved = start[places] + einsum(rule.nodes[steps].to(change), change, "point, point d -> point d")
     copies = masked_copies(prediction.embeddings[first:], places - first, moved)
-    own = gradients(prediction, copies, scale, progress, start=first)[torch.arange(len(points)), places - first]
-    return einsum(own, change, "point d, point d -> point")
+    values, slopes = values_and_gradients(prediction, copies, scale, progress, start=first)
+    own = slopes[torch.arange(len(points)), places - first]
+    return torch.stack([einsum(own, change, "point d, point d -> point"), values], 1)
 
 
 def likelihood_without(

@@ -93,7 +93,7 @@ def test_integrated_gradients_are_what_a_loop_finds(build: Callable[..., Any]) -
     model = build()
     ids = zoo.prompt(model, N)
     embeddings = plain_embeddings(model, ids)
-    method = IntegratedGradients(steps=5, rule="middle", batch=2)
+    method = IntegratedGradients(steps=5, rule="middle", mask="zero", batch=2)
     found = method(predict(model, ids, TARGET))
     g, start = plain(model, ids), kept_first(torch.zeros_like(embeddings), embeddings)
     expected = along(g, start, embeddings, midpoints(5))
@@ -141,3 +141,48 @@ def test_a_begin_of_text_gets_nothing_unless_it_moves_too(build: Callable[..., A
         assert kind(steps=1)(whole).scores[0] == 0
         assert kind(steps=1, keep_bos=False)(whole).scores[0].abs() > 1e-6
         assert kind(steps=1)(rest).scores[0].abs() > 1e-6
+
+
+@pytest.mark.parametrize("kind", [IntegratedGradients, SequentialIntegratedGradients])
+@ONE_EACH
+def test_paths_begin_at_zero_where_positions_are_added(kind: Any, build: Callable[..., Any]) -> None:
+    found = kind(steps=2)(predict(build(), zoo.prompt(build(), N), TARGET))
+    assert found.options["mask"] == found.diagnostics["chosen"]["mask"] == "zero"
+    assert "mask='zero'" in repr(found)
+
+
+@pytest.mark.parametrize("kind", [IntegratedGradients, SequentialIntegratedGradients])
+@pytest.mark.parametrize("build", zoo.models("-(llama|gptj)$"))
+def test_paths_begin_at_a_blank_where_a_norm_reads_the_embeddings_first(kind: Any, build: Callable[..., Any]) -> None:
+    asked = predict(build(), zoo.prompt(build(), N), TARGET)
+    found = kind(steps=2)(asked)
+    assert found.options["mask"] == "space" and "mask='space'" in repr(found)
+    assert torch.equal(found.scores, kind(steps=2, mask="space")(asked).scores)
+
+
+@pytest.mark.parametrize("rule", ["left", "trapezoid"])
+def test_no_slope_is_taken_where_a_norm_has_none(rule: Any) -> None:
+    model = zoo.bridge("llama")
+    asked = predict(model, zoo.prompt(model, N), TARGET)
+    for mask in ("zero", torch.zeros(model.cfg.d_model)):
+        with pytest.raises(ValueError, match=f"rule='{rule}' takes the slope where the path begins"):
+            IntegratedGradients(rule=rule, mask=mask)(asked)
+    assert IntegratedGradients(rule=rule, steps=2)(asked).scores.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("g", "steps", "cause"),
+    [
+        (lambda x: x[0, 0] ** 8, 10, "steps"),
+        (lambda x: (8 * (x[0, 0] - 0.5)).sigmoid(), 10, "steps"),
+        (lambda x: x[0, 0] ** 8, 2, "steps"),
+        (lambda x: (1e5 * x[0, 0]).tanh(), 50, "mask"),
+        (lambda x: x[0, 0] + (997 * x[0, 0]).sin(), 50, "mask"),
+    ],
+)
+@pytest.mark.parametrize("kind", [IntegratedGradients, SequentialIntegratedGradients])
+def test_a_large_error_has_its_cause_named(kind: Any, g: Any, steps: int, cause: str) -> None:
+    found, facts = explain(kind(steps=steps, rule="right", scale="logit"), Toy(g, [[1.0]]))
+    assert facts["completeness_cause"] == cause
+    start, end = (value(g, torch.full((1, 1), at, dtype=torch.float64)) for at in (0.0, 1.0))
+    assert facts["completeness_gap"] == pytest.approx(abs(end - start - sum(found)), abs=1e-9)

@@ -40,7 +40,9 @@ def test_sequential_integrated_gradients_are_what_a_loop_finds(build: Callable[.
     model = build()
     ids = zoo.prompt(model, N)
     embeddings, g = plain_embeddings(model, ids), plain(model, ids, scale="logit")
-    found = SequentialIntegratedGradients(steps=2, rule="middle", scale="logit", batch=4)(predict(model, ids, TARGET))
+    found = SequentialIntegratedGradients(steps=2, rule="middle", mask="zero", scale="logit", batch=4)(
+        predict(model, ids, TARGET)
+    )
     expected, gaps = torch.zeros(N, dtype=torch.float64), torch.zeros(N, dtype=torch.float64)
     for place in range(1, N):
         without = with_row(embeddings, place, torch.zeros_like(embeddings[0]))
