@@ -22,10 +22,10 @@ from heta_lens.prediction.live_activations import live
 from heta_lens.prediction.prediction import Prediction
 
 Parts: TypeAlias = Float[Tensor, "part pos d"]
-Share: TypeAlias = Literal["softmax", "max", "relu", "linear"]
+Share: TypeAlias = Literal["softmax", "max", "relu", "linear", "taylor"]
 
 SCALE = ".hook_scale"
-TINY = 1e-10  # added to divisors
+TINY = 1e-10  # in place of a divisor that is 0
 CLOSE = 1e-2  # of a stream that parts do not add up to, at most
 
 
@@ -39,9 +39,9 @@ class DePass(Method):
     count by the derivative of what is read.
 
     - ``share``: of a neuron: ``softmax`` of what parts add; all of it to the ``max``; in proportion to what they add,
-      ``linear``, or only to what is above 0, ``relu``
+      ``taylor``, to how far that is above the least of them, ``linear``, or above 0, ``relu``
     - ``temperature``: of that softmax
-    - ``ignore_first``: give a token that begins the text no share of neurons at other positions
+    - ``ignore_first``: give the first token, often an attention sink, no share of neurons at other positions
     """
 
     share: Share = "softmax"
@@ -55,11 +55,17 @@ class DePass(Method):
     )
     family: ClassVar = "hidden_states"
     cost: ClassVar = "F, and one as wide as there are tokens"
-    adapted: ClassVar = "biases and positions are one more part; norms that take a mean away, and MLPs without a gate"
+    adapted: ClassVar = (
+        "biases and positions are one more part, which also gets what relu gives to no token; the authors' code drops "
+        "both; linear takes the least of the parts that add something, where their code overflows; norms that take a "
+        "mean away, and MLPs without a gate"
+    )
 
     @property
     def without_effect(self) -> Mapping[str, str]:
-        return {} if self.share == "softmax" else {"temperature": f"share={self.share!r} (which has none)"}
+        none = {} if self.share == "softmax" else {"temperature": f"share={self.share!r} (which has none)"}
+        all_of_them = {"ignore_first": "share='taylor' (which is shared by all tokens)"}
+        return {**none, **(all_of_them if self.share == "taylor" else {})}
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
@@ -106,19 +112,18 @@ class DePass(Method):
         weights = weights_of(*into, width=read.shape[-1]).to(read)
         outputs = weights_of("W_out", "out", width=weights.shape[-1]).to(read)
         written = [
-            self._shares(with_bias(read[:, at] @ weights, bias), at, clean.prediction.begins)
-            * clean.neurons[layer][at]
-            @ outputs
+            self._shares(with_bias(read[:, at] @ weights, bias), at) * clean.neurons[layer][at] @ outputs
             for at in range(read.shape[1])
         ]
         return with_bias(torch.stack(written, 1), bias_of(mlp, "b_out", "out"))
 
-    def _shares(self, added: Float[Tensor, "part neuron"], position: int, begins: bool) -> Float[Tensor, "part neuron"]:
+    def _shares(self, added: Float[Tensor, "part neuron"], position: int) -> Float[Tensor, "part neuron"]:
         """How what each neuron writes at a position is shared out: parts that add nothing get nothing."""
         counts = added != 0
-        if self.ignore_first and begins:
-            counts[0] = position == 0
-            counts[1:] &= position != 0
+        if self.ignore_first and self.share != "taylor":
+            if not position:
+                return torch.zeros_like(added).index_fill(0, added.new_zeros(1, dtype=torch.long), 1)
+            counts[0] = False
         shares = SHARES[self.share](added, counts, float(self.temperature))
         shares[-1] += shares.sum(0) == 0  # what nobody gets
         return shares
@@ -133,13 +138,21 @@ def max_shares(added: Tensor, counts: Bool[Tensor, "part neuron"], temperature: 
     return torch.zeros_like(added).scatter(0, most, 1) * counts
 
 
-def linear_shares(added: Tensor, counts: Bool[Tensor, "part neuron"], temperature: float) -> Tensor:  # noqa: ARG001
-    kept = added * counts
-    return kept / (kept.sum(0) + TINY)
+def linear_shares(added: Tensor, counts: Bool[Tensor, "part neuron"], temperature: float) -> Tensor:
+    """Equal shares where no part is above the least."""
+    least = added.masked_fill(~counts, torch.inf).amin(0)
+    above = (added - least).where(counts, 0)
+    return taylor_shares(above.where(above.any(0), counts.to(added)), counts, temperature)
 
 
 def relu_shares(added: Tensor, counts: Bool[Tensor, "part neuron"], temperature: float) -> Tensor:
-    return linear_shares(added.clamp(min=0), counts, temperature)
+    return taylor_shares(added.clamp(min=0), counts, temperature)
+
+
+def taylor_shares(added: Tensor, counts: Bool[Tensor, "part neuron"], temperature: float) -> Tensor:  # noqa: ARG001
+    kept = added * counts
+    whole = kept.sum(0)
+    return kept / whole.where(whole != 0, TINY)
 
 
 SHARES: Mapping[Share, Callable[[Tensor, Tensor, float], Tensor]] = {
@@ -147,6 +160,7 @@ SHARES: Mapping[Share, Callable[[Tensor, Tensor, float], Tensor]] = {
     "max": max_shares,
     "linear": linear_shares,
     "relu": relu_shares,
+    "taylor": taylor_shares,
 }
 
 

@@ -1,6 +1,7 @@
 """DePass: parts add up to what they are parts of, and proportional shares are a gradient under other rules."""
 
 from functools import partial
+from math import exp
 from typing import Any
 
 import pytest
@@ -40,7 +41,7 @@ def test_parts_add_up_to_the_logit(build: Any, share: Any) -> None:
     assert float(found.scores.sum()) + found.diagnostics["absorbed"] == pytest.approx(logit(build()), rel=1e-6)
 
 
-@pytest.mark.parametrize("share", ["softmax", "max", "linear"])
+@pytest.mark.parametrize("share", ["softmax", "max", "linear", "taylor"])
 @PLAIN
 def test_where_there_is_nothing_but_tokens_they_have_all_of_it(build: Any, share: Any) -> None:
     assert abs(split(build(), share=share).diagnostics["absorbed"]) < 1e-5 * abs(logit(build()))
@@ -49,7 +50,7 @@ def test_where_there_is_nothing_but_tokens_they_have_all_of_it(build: Any, share
 @pytest.mark.parametrize("build", zoo.models("-gpt2$"))
 def test_proportional_shares_of_plain_neurons_are_cp_lrp(build: Any) -> None:
     prediction = predict(build(), zoo.prompt(build(), N), TARGET)
-    linear = DePass(share="linear", ignore_first=False)(prediction).scores
+    linear = DePass(share="taylor")(prediction).scores
     assert relative(linear, AttnLrp(rule="cp_lrp")(prediction).scores) < 1e-6
 
 
@@ -65,7 +66,7 @@ def test_proportional_shares_of_gated_neurons_leave_what_is_gated_alone(build: A
     with prediction.running():
         _, gradient = modified_gradient(prediction, hooks, Work())
     plain = einsum(prediction.embeddings, gradient, "pos d, pos d -> pos")
-    assert relative(DePass(share="linear", ignore_first=False)(prediction).scores, plain) < 1e-6
+    assert relative(DePass(share="taylor")(prediction).scores, plain) < 1e-6
 
 
 @PLAIN
@@ -81,21 +82,87 @@ def test_a_contrast_is_the_difference_of_logits(build: Any) -> None:
     assert relative(both, split(build()).scores - split(build(), FOIL).scores) < 1e-9
 
 
-@PLAIN
-def test_a_token_that_begins_the_text_gets_no_neurons_elsewhere(build: Any) -> None:
-    model = build()
+def plain(model: Any, ids: Tensor, share: str) -> list[float]:
+    """The authors' recursion on a Llama, one neuron after the other; what they drop goes on as a last part."""
+    with torch.no_grad():
+        _, cache = model.run_with_cache(ids)
+        whole = model.original_model
+        count, embeddings = ids.shape[1], cache["hook_embed"][0]
+        parts = torch.cat([torch.eye(count)[:, :, None] * embeddings, torch.zeros_like(embeddings)[None]])
+
+        def normed(norm: Any, stream: Tensor) -> Tensor:
+            return parts * norm.weight / (stream.square().mean(-1, keepdim=True) + norm.variance_epsilon).sqrt()
+
+        for number, layer in enumerate(whole.model.layers):
+            attend, mlp, at = layer.self_attn, layer.mlp, f"blocks.{number}."
+            size = attend.head_dim
+            values = attend.v_proj(normed(layer.input_layernorm, cache[f"{at}hook_resid_pre"][0]))
+            pattern = cache[f"{at}attn.hook_pattern"][0]
+            heads = values.unflatten(-1, (-1, size)).repeat_interleave(len(pattern) * size // values.shape[-1], 2)
+            parts = parts + attend.o_proj(torch.einsum("hqk,pkhd->pqhd", pattern, heads).flatten(2))
+            middle = cache[f"{at}hook_resid_mid"][0]
+            added, read = (
+                mlp.gate_proj(normed(layer.post_attention_layernorm, middle)),
+                layer.post_attention_layernorm(middle),
+            )
+            written = mlp.act_fn(mlp.gate_proj(read)) * mlp.up_proj(read)
+            shares = [
+                [shared(added[:, place, neuron].tolist(), place, share) for neuron in range(added.shape[2])]
+                for place in range(count)
+            ]
+            parts = parts + mlp.down_proj(torch.tensor(shares).permute(2, 0, 1).to(written) * written)
+        last = normed(whole.model.norm, cache[f"blocks.{number}.hook_resid_post"][0])[:, -1]
+        return (last @ whole.lm_head.weight[TARGET])[:-1].tolist()
+
+
+def shared(added: list[float], place: int, share: str) -> list[float]:
+    """A neuron's shares at a place: the first token has all of its own, and none elsewhere, but for taylor."""
+    if share == "taylor":
+        return [one / sum(added) for one in added]
+    live = {number: one for number, one in enumerate(added) if one != 0 and number > 0}
+    if place == 0:
+        live = {0: 1.0}
+    most, least = (of(live.values(), default=0.0) for of in (max, min))
+    weights = {
+        "softmax": {number: exp((one - most) / 0.1) for number, one in live.items()},
+        "max": {number: float(one == most) for number, one in live.items()},
+        "relu": {number: max(one, 0.0) for number, one in live.items()},
+        "linear": {number: one - least if most > least else 1.0 for number, one in live.items()},
+    }[share]
+    if not sum(weights.values()):
+        weights = {len(added) - 1: 1.0}
+    return [weights.get(number, 0.0) / sum(weights.values()) for number in range(len(added))]
+
+
+@SHARE
+@pytest.mark.parametrize("first", ["<bos>", 5])
+def test_shares_are_the_authors_with_and_without_a_begin_of_text(share: Any, first: Any) -> None:
+    model = zoo.bridge("llama")
     ids = zoo.prompt(model, N)
-    for first, differs in ((model.tokenizer.bos_token_id, True), (5, False)):
+    ids[0, 0] = model.tokenizer.bos_token_id if first == "<bos>" else first
+    found = DePass(share=share)(predict(model, ids, TARGET)).scores
+    assert relative(found, torch.tensor(plain(model, ids, share))) < 1e-4
+
+
+@PLAIN
+def test_the_first_token_gets_no_neurons_elsewhere(build: Any) -> None:
+    ids = zoo.prompt(build(), N)
+    for first in (build().tokenizer.bos_token_id, 5):
         ids[0, 0] = first
-        ignored, counted = (DePass(ignore_first=ignore)(predict(model, ids, TARGET)).scores for ignore in (True, False))
-        assert (relative(ignored, counted) > 1e-3) == differs
+        ignored, counted = (DePass(ignore_first=one)(predict(build(), ids, TARGET)).scores for one in (True, False))
+        assert relative(ignored, counted) > 1e-3
+    with pytest.warns(UserWarning, match="ignore_first=True has no effect with share='taylor'"):
+        DePass(share="taylor", ignore_first=True)
 
 
 def test_neurons_are_shared_by_hand() -> None:
     added = torch.tensor([[2.0, -1.0], [1.0, 0.0], [0.0, -3.0]])
     shares = {name: share(added, added != 0, 1.0) for name, share in SHARES.items()}
     thirds = torch.tensor([2 / 3, 1 / 3, 0])
-    assert relative(shares["linear"], torch.stack([thirds, torch.tensor([0.25, 0, 0.75])], 1)) < 1e-6
+    assert relative(shares["taylor"], torch.stack([thirds, torch.tensor([0.25, 0, 0.75])], 1)) < 1e-6
+    assert shares["linear"].tolist() == [[1, 1], [0, 0], [0, 0]]
+    ties = torch.tensor([[1.0], [1.0], [0.0]])
+    assert SHARES["linear"](ties, ties != 0, 1.0).tolist() == [[0.5], [0.5], [0]]
     assert shares["max"].tolist() == [[1, 1], [0, 0], [0, 0]]
     assert relative(shares["relu"], torch.stack([thirds, torch.zeros(3)], 1)) < 1e-6
     assert (
