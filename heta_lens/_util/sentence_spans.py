@@ -30,6 +30,11 @@ def sentences(text: str, end: re.Pattern[str] = END) -> list[tuple[int, int]]:
     return [(start, stop) for start, stop in spans if text[start:stop].strip()]
 
 
+def is_finished(text: str) -> bool:
+    """Whether a sentence or line ends where the text does."""
+    return any(match.end() == len(text) for match in END.finditer(text))
+
+
 def split(splitter: Splitter, text: str) -> list[tuple[int, int]]:
     """The spans that a splitter returns, refused if they are not spans of the text, one after the other."""
     returned, end = splitter(text), 0

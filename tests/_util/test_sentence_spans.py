@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heta_lens._util.sentence_spans import members, sentences, split, wording
+from heta_lens._util.sentence_spans import is_finished, members, sentences, split, wording
 from heta_lens._util.text_spans import Span
 from heta_lens.methods.perturbation.lime import nearness
 
@@ -60,3 +60,8 @@ def test_spans_that_do_not_follow_one_another_are_refused(spans: list[tuple[int,
 def test_nearness_falls_with_the_cosine() -> None:
     masks = np.array([[True] * 4, [True, False, False, False], [False] * 4])
     close(nearness(masks, 0.25), [1, np.exp(-((1 - 1 / sqrt(4)) ** 2) / 0.25**2), np.exp(-16)])
+
+
+def test_a_sentence_is_finished_by_its_mark_or_by_the_end_of_its_line():
+    finished = {"": False, "The cat": False, "The cat.": True, "He said: 'No!'": True, "A list:\n": True, "3.5": False}
+    assert {text: is_finished(text) for text in finished} == finished

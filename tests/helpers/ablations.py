@@ -13,7 +13,7 @@ from helpers.asking import plain_embeddings, plain_log_probs, predict, relative
 from heta_lens.methods.base import Method
 
 N, TARGET, FOIL = 6, 7, 12
-TEXT = "The cat sat on the mat. Is the dog in Rome? No, the tower is in Rome! The"
+TEXT = "The cat sat on the mat. Is the dog in Rome? No, the tower is in Rome! The cat."
 
 
 def ids_of(text: str = TEXT, *, bos: bool = True) -> Tensor:

@@ -1,6 +1,5 @@
 """Integrated gradients (Sundararajan 2017): gradients along the straight line from a baseline to the embeddings."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias

@@ -19,8 +19,8 @@ from heta_lens.prediction.readout import log_softmax
 class ArcJsd(WithSources):
     """``a_s = JSD(P, P without source s)``, in nats: from 0, where nothing changes, to at most log 2.
 
-    Special tokens and the query are not sources: they always stay, and get 0. ``diagnostics`` hold the ``sources``,
-    their ``source_positions`` and ``source_scores``.
+    Special tokens, a chat's template and the query are not sources: they always stay, and get 0. ``diagnostics`` hold
+    the ``sources``, their ``source_positions`` and ``source_scores``.
     """
 
     name: ClassVar = "arc_jsd"

@@ -29,8 +29,8 @@ class AttriBot(WithSources):
     """``a_s = g(X) - g(X without source s)``, above 0 where it speaks for the target; g is its log-probability.
 
     With ``prune_to``, only so many sources (or paragraphs) are kept and measured, in a context that has no others, and
-    the rest get 0: those that matter most to a proxy, or when a whole paragraph is left out. Special tokens and the
-    query are not sources: they always stay, and get 0. ``diagnostics`` hold the ``sources``, their
+    the rest get 0: those that matter most to a proxy, or when a whole paragraph is left out. Special tokens, a chat's
+    template and the query are not sources: they always stay, and get 0. ``diagnostics`` hold the ``sources``, their
     ``source_positions`` and ``source_scores``, and which were ``measured``.
 
     - ``prune_to``: how many paragraphs, or with a proxy how many sources, are kept after a first pass; None keeps all

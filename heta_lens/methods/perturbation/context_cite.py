@@ -24,10 +24,10 @@ OFFICIAL = 64  # ablations
 class ContextCite(WithSources, WithSeed):
     """The weights of ``log-odds of the target ≈ b + Σ w_s · [source s is present]``: above 0 speaks for the target.
 
-    Sources are ablated at random, and w is fitted by LASSO on standardised columns. Special tokens and the query are
-    not sources: they always stay, and get 0. ``diagnostics`` hold the ``sources``, their ``source_positions`` and
-    ``source_weights``, the ``intercept``, and how well the model predicts the effect of ablations: ``fit``, R² on those
-    it was fitted to, and ``held_out_fit`` on others.
+    Sources are ablated at random, and w is fitted by LASSO on standardised columns. Special tokens, a chat's template
+    and the query are not sources: they always stay, and get 0. ``diagnostics`` hold the ``sources``, their
+    ``source_positions`` and ``source_weights``, the ``intercept``, and how well the model predicts the effect of
+    ablations: ``fit``, R² on those it was fitted to, and ``held_out_fit`` on others.
 
     - ``samples``: number of ablations to fit; None takes 64, for tokens four each if these are more
     - ``held_out``: number of further ablations, to evaluate the fit

@@ -34,8 +34,8 @@ class Shapiq(WithSources, WithScale, WithSeed):
 
     They are exact if every coalition is run (``diagnostics["exact"]``), else what shapiq estimates from random ones.
     With ``order=2``, ``interactions`` are the Shapley interaction indices of pairs of tokens: above 0, two of them say
-    more together than alone. Special tokens and the query are not sources: they always stay, and get 0.
-    ``diagnostics`` hold the ``sources``, their ``source_positions`` and ``source_values``.
+    more together than alone. Special tokens, a chat's template and the query are not sources: they always stay,
+    and get 0. ``diagnostics`` hold the ``sources``, their ``source_positions`` and ``source_values``.
 
     - ``estimator``: of values that are not exact: ``kernel_shap_iq``, weighted least squares, or ``proxy_spex``, which
       reads sparse interactions off boosted trees that were fitted to the coalitions

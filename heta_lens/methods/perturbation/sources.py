@@ -14,6 +14,7 @@ from heta_lens._util.sentence_spans import (
     Splitter,
     check_ranges,
     check_splitter,
+    is_finished,
     members,
     sentences,
     split,
@@ -40,7 +41,8 @@ class WithSources(WithMask, WithBatch):
     - ``source``: ``sentence``, or every ``token`` a source of its own
     - ``splitter``: a function that returns the sentences' spans ``(start, stop)`` of characters in the context's text;
       None ends them at ``.``, ``!``, ``?`` and line ends
-    - ``query``: ranges ``(start, stop)`` of positions that are not explained, but belong to the question
+    - ``query``: ranges ``(start, stop)`` of positions that are not explained, but belong to the question; without any,
+      the unfinished sentence that the target continues, if there are others
     - ``ablate``: ``remove``, so that the rest moves together, or ``mask``
     - ``spread``: each token gets its ``share`` of its source's score, or a ``copy`` of it
     """
@@ -80,15 +82,22 @@ class WithSources(WithMask, WithBatch):
                 )
 
     def sources(self, prediction: Prediction) -> tuple[Bool[np.ndarray, "pos"], Members]:
-        """Which tokens always stay, and the sources that the others make up."""
+        """Which tokens always stay, and the sources that the others make up; none goes beyond a chat's message."""
         ids = prediction.ids.tolist()
-        fixed = np.array(prediction.adapter.tokenizer.special(ids))
+        writers = np.zeros(len(ids)) if prediction.prompt.chat is None else np.array(prediction.prompt.chat.owners)
+        writers = writers[: len(ids)]
+        fixed = np.array(prediction.adapter.tokenizer.special(ids)) | (writers < 0)
         for start, stop in self.query:
             fixed[start:stop] = True
         if self.source == "token":
             return fixed, np.eye(len(ids), dtype=bool)[~fixed]
         text, spans = locate(prediction.adapter.tokenizer.decode, ids)
-        return fixed, members(text, spans, split(self.splitter or sentences, text), fixed)
+        whole = members(text, spans, split(self.splitter or sentences, text), fixed)
+        parts = [row & (writers == writer) for row in whole for writer in np.unique(writers[row])]
+        own = np.array(parts, dtype=bool).reshape(-1, len(ids))
+        if len(own) > 1 and not self.query and not is_finished(text) and own[-1, -1]:
+            return fixed | own[-1], own[:-1]
+        return fixed, own
 
     def coalitions(
         self, prediction: Prediction, scale: Scale, progress: Work

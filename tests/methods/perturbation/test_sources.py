@@ -8,11 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers import zoo
+from helpers import chats, zoo
 from helpers.ablations import TARGET, found, ids_of
-from helpers.asking import plain_embeddings, plain_log_probs, predict, relative
+from helpers.asking import cache_of, plain_embeddings, plain_log_probs, predict, relative
+from heta_lens import chat
 from heta_lens._util.work_counting import Work
 from heta_lens.methods.perturbation.arc_jsd import ArcJsd
+from heta_lens.methods.perturbation.attribot import AttriBot
+from heta_lens.methods.perturbation.context_cite import ContextCite
+from heta_lens.prediction.chat_prompt import ChatPrompt
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.readout import log_softmax
 
@@ -63,7 +67,9 @@ def test_a_run_begins_where_its_source_did(forwards: Callable[[Any], list[Any]])
     runs = forwards(model)
     places = ArcJsd(batch=1)(prediction).diagnostics["source_positions"]
     read = ids.shape[1]
-    assert [run[0].shape[1] for run in runs] == [read - place[0] - len(place) for place in places[:-1]] + [read - 1]
+    assert [run[0].shape[1] for run in runs] == [read - place[0] - len(place) for place in places[:-1]] + [
+        places[-1][0]
+    ]
 
 
 def test_the_only_source_leaves_a_token_that_begins_the_text() -> None:
@@ -75,3 +81,55 @@ def test_the_only_source_leaves_a_token_that_begins_the_text() -> None:
     middle = (begun.exp() + clean.exp()).log() - np.log(2)
     expected = sum((one.exp() * (one - middle)).sum() for one in (begun, clean)) / 2
     assert some.diagnostics["source_scores"] == pytest.approx([float(expected)], rel=1e-4)
+
+
+def of_chat(made: ChatPrompt, model: Any) -> Prediction:
+    return Prediction.from_cache(cache_of(model, made.tokens), tokens=made)
+
+
+@pytest.mark.parametrize("name", chats.FAMILIES)
+@pytest.mark.parametrize("method", [AttriBot(), ArcJsd(), ContextCite(samples=4)], ids=lambda method: method.name)
+def test_sentences_of_a_chat_are_those_of_its_messages(name: str, method: Any) -> None:
+    """The template stays whole, and so no header is a sentence."""
+    model = chats.bridge(name)
+    said = ["Hello. Where is the cat?", "On the mat. The mat", "And the dog"]
+    turns = [{"role": role, "content": text} for role, text in zip(["user", "assistant", "user"], said, strict=True)]
+    made = chat(model, turns)
+    asked = of_chat(made, model)
+    found = method(asked)
+    assert not found.scores[made.template].any()
+    places = found.diagnostics["source_positions"]
+    sentences = ["Hello.", "Where is the cat?", "On the mat.", "The mat", "And the dog"]
+    assert found.diagnostics["sources"] == sentences
+    assert sorted(place for own in places for place in own) == (~made.template).nonzero()[:, 0].tolist()
+    tokens = AttriBot(source="token").sources(asked)[1]
+    assert tokens.any(0).tolist() == (~made.template).tolist()
+
+
+def test_the_sentence_that_is_being_written_is_no_source() -> None:
+    model = zoo.bridge("gpt2")
+    for text, sources in {
+        "The cat sat. The dog": ["The cat sat."],
+        "The cat sat. Is the dog in Rome? No, the": ["The cat sat.", "Is the dog in Rome?"],
+        "The cat sat. The dog.": ["The cat sat.", "The dog."],
+        "The cat": ["The cat"],  # there is no other
+    }.items():
+        for bos in (True, False):
+            ids = ids_of(text, bos=bos)
+            some = found(model, ArcJsd(), ids)
+            assert some.diagnostics["sources"] == sources
+            assert not some.scores[max(map(max, some.diagnostics["source_positions"])) + 1 :].any()
+    every = found(model, ArcJsd(query=((0, 1),)), ids_of("The cat sat. The dog"))
+    assert every.diagnostics["sources"] == ["The cat sat.", "The dog"]
+    single = found(model, ArcJsd(source="token"), ids_of("The cat sat. The dog"))
+    assert len(single.diagnostics["sources"]) == len(single) - 1
+
+
+def test_an_answer_that_goes_on_is_no_source_of_a_chat() -> None:
+    model = chats.bridge()
+    made = chat(model, [{"role": "user", "content": "Where is the cat"}])
+    written = chats.tokenizer("qwen2.5").encode("It is there. The cat", add_special_tokens=False)
+    assert AttriBot()(of_chat(made.followed_by(written), model)).diagnostics["sources"] == [
+        "Where is the cat",
+        "It is there.",
+    ]
