@@ -4,6 +4,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextvars import ContextVar, copy_context
+from functools import cache
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -26,3 +27,9 @@ def warn(message: str) -> None:
     while sys._getframe(level).f_globals.get("__name__", "").startswith("heta_lens."):
         level += 1
     warnings.warn(message, stacklevel=level + 1)
+
+
+@cache
+def warn_once(message: str) -> None:
+    """The same, shown once in a process."""
+    warn(message)

@@ -14,6 +14,7 @@ from einops import rearrange, repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from heta_lens._util.caller_warnings import warn_once
 from heta_lens._util.work_counting import Done
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import Batches
@@ -68,8 +69,12 @@ class Writer:
         states: Float[Tensor, "pos d"] | None = None,
     ) -> "Writer":
         """After a prediction's context and ``more`` ids."""
-        ids = torch.cat([prediction.ids, prediction.ids.new_tensor(more)])
-        return cls(prediction.adapter, ids, batches, done, prediction.prompt.kept is not None, states)
+        ids, prompt = torch.cat([prediction.ids, prediction.ids.new_tensor(more)]), prediction.prompt
+        resumes = prompt.kept is not None
+        if not resumes and "changes" in prompt.reuse:
+            why = "with the key-value cache of these versions of TransformerLens and transformers it would write others"
+            warn_once(f"the model writes every token by a whole run, because {why}: model.generate may do so")
+        return cls(prediction.adapter, ids, batches, done, resumes, states)
 
     @torch.no_grad()
     def start(self) -> Draft:

@@ -1,6 +1,7 @@
 """What models write after a context, against writing it one full run at a time; and SEA-CoT, which reads that."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ from torch import Tensor
 from helpers import zoo
 from helpers.asking import predict, relative
 from helpers.writing import plain, plain_draw
+from heta_lens._util.caller_warnings import warn_once
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import Batches
+from heta_lens.model.key_value_reuse import BridgeReuse
 from heta_lens.prediction.generation import Writer, beam_search, drawn_token, greedy, sample
 
 WRITERS = pytest.mark.parametrize(
@@ -194,3 +197,22 @@ def test_a_draw_falls_among_the_likeliest_tokens() -> None:
     cold, hot = (drawn_token(log_probs[None], torch.tensor([0.999]), heat, 1).tolist() for heat in (0.01, 100.0))
     assert cold == [1] and hot == [2]
     assert drawn_token(log_probs[None], torch.tensor([0.999]), 0, 1).tolist() == [1]
+
+
+def test_a_cache_that_changes_what_is_written_is_not_used_and_named_once(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """As TransformerLens 3.9 under transformers 5.24: a run that continues forgets what was before it."""
+    model, resume = zoo.bridge("llama"), BridgeReuse.resume
+    expected = greedy(writer(model), 5).tolist()
+
+    def forgetful(self: BridgeReuse, kept: Any, *rest: Any) -> Any:
+        return resume(self, [(keys, 0 * values) for keys, values in kept], *rest)
+
+    monkeypatch.setattr(BridgeReuse, "resume", forgetful)
+    warn_once.cache_clear()
+    for _ in range(2):
+        assert greedy(writer(model), 5).tolist() == expected
+    assert [str(one.message).split(",")[0] for one in recwarn] == ["the model writes every token by a whole run"]
+    resuming = replace(writer(model), resumes=True)
+    assert greedy(resuming, 5).tolist() != expected
