@@ -49,7 +49,10 @@ def attribute_text(
     files: dict[str, Any],
     loading: dict[str, Any],
 ) -> None:
-    """Explain why a model goes on as it does after a text of your own, or answers a chat as it does."""
+    """Explain a model's next token, or its answer.
+
+    The prompt is a text of your own, or a chat.
+    """
     written = Files(**files)
     with errors_in_a_line(*written.paths, names=written.names):
         prompt = prompt_of(**prompt_flags)

@@ -41,7 +41,10 @@ def attribute_prompts(
     loading: dict[str, Any],
     distribution: dict[str, Any],
 ) -> None:
-    """Explain every prompt of a file, a data set or a suite, and keep the scores of every token."""
+    """Explain many prompts, and keep all scores.
+
+    The prompts are those of a file, a data set or a suite.
+    """
     out = out.expanduser()
     with resumable(), errors_in_a_line(*(save or []), names=()):
         from heta_lens._util.options import check_choice

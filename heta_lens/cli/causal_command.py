@@ -8,7 +8,7 @@ from heta_lens.cli.application import MODELS, Page, app, command
 from heta_lens.cli.errors_and_messages import errors_in_a_line, note, say, show
 from heta_lens.cli.json_output import add
 from heta_lens.cli.loading_flags import loading_options, with_loading_flags
-from heta_lens.cli.method_arguments import methods_of, with_method_flags
+from heta_lens.cli.method_arguments import methods_of, with_one_method_flag
 from heta_lens.cli.patch_arguments import (
     How,
     Layer,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from heta_lens._util.html_view import View
     from heta_lens.causal import Grid, Patch, Validation
 
-causal = typer.Typer(help="Patch activations, and see what the prediction does then.", no_args_is_help=True)
+causal = typer.Typer(help="Patch activations, and read the prediction.", no_args_is_help=True)
 app.add_typer(causal, name="causal", rich_help_panel=None)
 
 REFERENCE = (
@@ -59,7 +59,7 @@ Model = Annotated[str, typer.Option(help=MODELS)]
 
 @command("causal validate", causal)
 @with_loading_flags
-@with_method_flags
+@with_one_method_flag
 @with_target_flags
 @with_prompt_flags
 def validate_scores(
@@ -81,7 +81,10 @@ def validate_scores(
     method_flags: dict[str, Any],
     loading: dict[str, Any],
 ) -> None:
-    """Patch every token, and say whether the effects agree with the scores of a method."""
+    """Compare scores with the effects of patching.
+
+    Every token is patched, and the effects are compared with the scores of one method.
+    """
     with errors_in_a_line(html):
         check_page(html)
         prompt, question, methods = prompt_of(**prompt_flags), question_of(question_flags), methods_of(method_flags)
@@ -151,7 +154,10 @@ def patch_prompt(
     files: dict[str, Any],
     loading: dict[str, Any],
 ) -> None:
-    """Patch each token of a prompt, or with --corrupted each layer and position, and list the largest effects."""
+    """List what patching a prompt changes most.
+
+    Patches each token, or with --corrupted each layer and position.
+    """
     written = Files(**files)
     with errors_in_a_line(*written.paths, names=written.names):
         written.check((*PAGES, *DRAWN))
@@ -226,7 +232,10 @@ def list_heads(
     prompt_flags: dict[str, Any],
     loading: dict[str, Any],
 ) -> None:
-    """List the heads through which most of HETA's gate flows, as L0H1 for head 1 of layer 0."""
+    """List the heads that carry most of the gate.
+
+    The gate is HETA's; L0H1 is head 1 of layer 0.
+    """
     with errors_in_a_line(html):
         check_page(html)
         prompt, options = prompt_of(**prompt_flags), {"value_norm": value_norm, **flow_option(flow)}

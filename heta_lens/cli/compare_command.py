@@ -26,7 +26,10 @@ def compare_saved(
     *,
     files: dict[str, Any],
 ) -> None:
-    """Compare saved attributions of one text: the highest tokens of each, and how their ranks correlate."""
+    """Compare saved attributions of one text.
+
+    Lists the highest tokens of each, and how their ranks correlate.
+    """
     from heta_lens._util.file_writing import check_distinct
     from heta_lens.plots.comparison_page import check_comparable
 

@@ -25,7 +25,10 @@ def demo(
     hops: Annotated[int, typer.Option(min=1, max=2, help="1 asks for the place, 2 for the room it is in.")] = 1,
     html: Annotated[Path, typer.Option("--html", metavar="FILE", help=PAGE)] = Path("heta_lens_demo.html"),
 ) -> None:
-    """Explain the answer of the small model that ships with heta_lens, to a question about a short story."""
+    """Explain an answer of the small demo model.
+
+    The model ships with heta_lens, and answers a question about a short story.
+    """
     with errors_in_a_line(html):
         check_page(html)
         from heta_lens.data import recall

@@ -34,7 +34,10 @@ def estimate(
     *,
     hub: dict[str, Any],
 ) -> None:
-    """Predict how much memory and how many runs HETA takes on a model that is not there; and what takes less memory."""
+    """Predict the memory and the runs of HETA.
+
+    The model need not be there. Lists what takes less memory too.
+    """
     with errors_in_a_line():
         size = bytes_of(gpu_memory)
         from heta_lens import Heta, estimate_memory

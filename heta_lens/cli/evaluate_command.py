@@ -54,7 +54,10 @@ def evaluate_suite(
     loading: dict[str, Any],
     distribution: dict[str, Any],
 ) -> None:
-    """Evaluate methods on the prompts of a suite, and report the results."""
+    """Evaluate methods on the prompts of a suite.
+
+    Writes a report of the results too.
+    """
     with resumable(), errors_in_a_line():
         from heta_lens._util.extras import check_extra
         from heta_lens.data import suites
@@ -97,7 +100,10 @@ def report(
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help=OUT)] = None,
 ) -> None:
-    """Write tables, figures and a page of the results of an evaluation so far; of several, a leaderboard."""
+    """Write the report of an evaluation so far.
+
+    It has tables, figures and a page; several evaluations make a leaderboard.
+    """
     with errors_in_a_line():
         folders = [folder.expanduser() for folder in folders]
         if len(folders) == 1:

@@ -28,7 +28,10 @@ def fit_head_weights(
     *,
     loading: dict[str, Any],
 ) -> None:
-    """Fit the weights of a model's attention heads, which the method at2 takes: weights=FILE."""
+    """Fit the weights of attention heads, for at2.
+
+    The method at2 takes the file: weights=FILE.
+    """
     with errors_in_a_line(out):
         from heta_lens._util.lazy_sequence import Lazy
         from heta_lens.data.prompt_sources import prompts

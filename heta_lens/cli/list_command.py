@@ -30,7 +30,10 @@ SIGNS = {
 def list_metrics(
     name: Annotated[str | None, typer.Argument(help="Only this one, with all that is known of it.")] = None,
 ) -> None:
-    """List the metrics: what each measures, which direction is better, what it costs beside the attribution."""
+    """List the metrics, or describe one.
+
+    Says what each measures, which direction is better, and what it costs beside the attribution.
+    """
     from heta_lens.metrics import METRICS
     from heta_lens.metrics.metric_descriptions import described
 
@@ -47,7 +50,10 @@ def list_metrics(
 def list_methods(
     name: Annotated[str | None, typer.Argument(help="Only this one, with its options.")] = None,
 ) -> None:
-    """List the ways to explain a prediction: what each does, what it costs, what its scores mean."""
+    """List the methods, or describe one.
+
+    Says what each does, what it costs, and what its scores mean.
+    """
     from heta_lens.methods.method_registry import ALIASES, METHODS
     from heta_lens.methods.presets import PRESETS
 

@@ -19,7 +19,10 @@ def merge_shards(
     shards: Annotated[list[Path] | None, typer.Argument(metavar="SHARD", help=SHARDS)] = None,
     partial: Annotated[bool, typer.Option("--partial", help=PARTIAL)] = False,
 ) -> None:
-    """Make one evaluation of the shards that evaluate or attribute-dataset --shard wrote; the shards stay."""
+    """Merge the shards of an evaluation.
+
+    evaluate --shard or attribute-dataset --shard wrote them; they stay.
+    """
     with errors_in_a_line():
         from heta_lens.evaluation.shard_merging import merge
 

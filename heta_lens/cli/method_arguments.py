@@ -26,6 +26,11 @@ FLAGS: dict[str, Any] = {
 with_method_flags = with_flags(FLAGS, "method_flags")
 """Gives a command these flags; it gets those that were used as ``method_flags``, for `methods_of`."""
 
+ONE = "One method, as heta-lens methods lists them (heta), with options as 'lime samples=99'; or a preset."
+one = {"method": Annotated[list[str] | None, typer.Option("--method", "-m", metavar="METHOD", help=ONE)]}
+with_one_method_flag = with_flags({**FLAGS, **one}, "method_flags")
+"""The same, for a command that takes one method."""
+
 
 def methods_of(method_flags: Mapping[str, Any]) -> "dict[str, Method]":
     """The methods by label, with their options, checked before a model is loaded."""

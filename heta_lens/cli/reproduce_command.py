@@ -39,7 +39,10 @@ def reproduce_table(
     *,
     loading: dict[str, Any],
 ) -> None:
-    """Reproduce a table of the paper: the same rows and columns, the printed figures beside ours."""
+    """Reproduce a table of the paper.
+
+    It has the same rows and columns, and the printed figures beside ours.
+    """
     with resumable(), errors_in_a_line():
         from heta_lens._util.option_text import keywords
         from heta_lens.evaluation.reproduce import reproduce

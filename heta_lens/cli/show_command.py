@@ -39,7 +39,10 @@ def show_saved(
     *,
     files: dict[str, Any],
 ) -> None:
-    """Show attributions that --save or attribute-dataset wrote; no model is loaded."""
+    """Show saved attributions, without a model.
+
+    attribute --save or attribute-dataset wrote them.
+    """
     written = Files(**files)
     with errors_in_a_line(*written.paths, names=written.names):
         check_by(by)

@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from helpers.paths import ROOT
@@ -91,3 +92,19 @@ def test_help_and_typing_errors_import_nothing_heavy(words: list[str], code: int
     command = [sys.executable, "-c", LIGHT.format(words=words)]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ended.stdout.endswith(f"exit {code}\nheavy []\n")
+
+
+def test_help_shows_every_summary_whole() -> None:
+    groups = {(): typer.main.get_command(app), ("causal",): typer.main.get_command(app).commands["causal"]}  # type: ignore[attr-defined]
+    for words, group in groups.items():
+        shown = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80", "NO_COLOR": "1"}).output
+        assert "..." not in shown.partition("Commands:")[2]
+        for name, each in group.commands.items():
+            first = (each.help or "").splitlines()[0]
+            assert 0 < len(first) <= 50 and first in shown, name
+
+
+def test_a_command_that_takes_one_method_does_not_promise_several() -> None:
+    one, several = (" ".join(run(*words, "--help").output.split()) for words in (["causal", "validate"], ["attribute"]))
+    assert "One method, as heta-lens methods lists them" in one
+    assert "several with commas" in several and "several with commas" not in one
