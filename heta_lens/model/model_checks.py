@@ -5,6 +5,7 @@ from typing import Any
 from torch import nn
 
 from heta_lens.model.hook_sites import EMBED, pattern_names, values_names
+from heta_lens.model.key_value_reuse import is_hooked_transformer
 from heta_lens.model.model_protocol import wrapped
 
 RATES = ("p", "dropout", "attention_dropout")  # how torch and transformers call the rate of a module that drops out
@@ -53,9 +54,10 @@ def check_decoder(model: Any) -> None:
 def _in_training(model: Any) -> str | None:
     """The name of what is in training mode: the model (""), or a part that drops out, or None.
 
-    Other parts may be in training mode: those that TransformerLens creates when it processes weights are.
+    Other parts may be in training mode: those that TransformerLens creates when it processes weights are. So may a
+    HookedTransformer, which has no dropout.
     """
-    if model.training or wrapped(model).training:
+    if not is_hooked_transformer(model) and (model.training or wrapped(model).training):
         return ""
     modules = (named for whole in (model, wrapped(model)) for named in whole.named_modules())
     return next((name for name, module in modules if module.training and _drops_out(module)), None)

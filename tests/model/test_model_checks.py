@@ -3,9 +3,11 @@
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 from transformer_lens import ActivationCache
 
+import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of
 from helpers.odd_models import NO_DECODERS, hooked, mamba
@@ -45,12 +47,21 @@ def test_a_model_without_layers_is_refused(ids: Tensor) -> None:
     assert "blocks.0.attn.hook_pattern" in refusal(cache_of(hooked("HookedTransformer", n_layers=0), ids))
 
 
-@pytest.mark.parametrize("kind", ["bridge", "hooked"][: 1 + zoo.HAS_HOOKED])
-def test_a_model_in_training_mode_is_refused(kind: str, ids: Tensor) -> None:
-    model = {"bridge": zoo.bridge, "hooked": zoo.hooked}[kind].__wrapped__("gpt2")
+def test_a_model_in_training_mode_is_refused(ids: Tensor) -> None:
+    model = zoo.bridge.__wrapped__("gpt2")
     taken = cache_of(model, ids)
     model.train()
     assert missing(["training mode", "model.eval()"], refusal(taken)) == ""
+
+
+@pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
+def test_training_mode_changes_nothing_where_nothing_drops_out(ids: Tensor) -> None:
+    model = zoo.hooked.__wrapped__("gpt2")
+    clean = heta_lens.attribute(cache_of(model, ids), method="input_x_gradient").scores
+    model.train()
+    assert torch.equal(heta_lens.attribute(cache_of(model, ids), method="input_x_gradient").scores, clean)
+    model.add_module("late", torch.nn.Dropout(0.1))
+    assert missing(["late of the model is in training mode"], refusal(cache_of(model, ids))) == ""
 
 
 def test_a_wrapped_model_in_training_mode_is_refused(ids: Tensor) -> None:
