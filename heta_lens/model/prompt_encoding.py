@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from heta_lens.model.tokenizer import TokenizerWrapper
+
 
 def encode(model: Any, text: str) -> Int[Tensor, "1 pos"]:
     """The tokens of a prompt; words that the tokenizer has no token for are refused by name."""
@@ -30,7 +32,7 @@ def check_text(text: str) -> None:
 
 def refuse_unknown(model: Any, text: str) -> None:
     """Refuse words that the tokenizer has no token for, by name."""
-    if unknown := _unknown(model.tokenizer, text):
+    if unknown := unknown_words(model.tokenizer, text):
         known = f"it knows {len(model.tokenizer)}, each a word after a blank, or a mark like '.'"
         named = ", ".join(map(repr, unknown))
         raise ValueError(f"this model has no token for {named}: {known}; --model chooses one with a larger vocabulary")
@@ -42,10 +44,10 @@ def next_word(model: Any, text: str) -> str:
     return model.tokenizer.decode([int(model(encode(model, text))[0, -1].argmax())])
 
 
-def _unknown(tokenizer: Any, text: str) -> list[str]:
+def unknown_words(tokenizer: Any, text: str) -> list[str]:
     """The parts of the text for which the tokenizer has only its unknown token."""
-    unknown = tokenizer.unk_token_id
-    if unknown is None or unknown == tokenizer.bos_token_id:  # GPT-2's is its BOS too, and never needed
+    unknown = TokenizerWrapper(tokenizer).unknown
+    if unknown is None:
         return []
     encoded = tokenizer(text, return_offsets_mapping=True)
     pairs = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)

@@ -118,6 +118,12 @@ class TokenizerWrapper:
         return getattr(self.wrapped, "eos_token_id", None)
 
     @property
+    def unknown(self) -> int | None:
+        """The token in place of words that have none; GPT-2's is its BOS too, and never needed."""
+        token = getattr(self.wrapped, "unk_token_id", None)
+        return None if token == self.bos else token
+
+    @property
     def filler(self) -> int | None:
         """The token that carries the least meaning: padding, or else end of text, or else unknown."""
         names = ("pad_token_id", "eos_token_id", "unk_token_id")

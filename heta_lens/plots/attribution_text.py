@@ -53,6 +53,7 @@ def notes(attribution: Attribution) -> list[str]:
         _likelihood(attribution) if known.target_rank is not None else "",
         "" if known.target_value is None else f"{attribution.target_text}(logits) = {known.target_value:.4g}",
         _spellings(known.other_spellings or ()),
+        _unknown(known.unknown or ()),
         f"{removed} tokens left out" if removed else "",
         _template(attribution),
         "" if isnan(sink) else f"first token (often an attention sink): {sink:.0%} of the score",
@@ -68,6 +69,11 @@ def meaning(attribution: Attribution) -> list[str]:
     sign = SIGNED if attribution.signed else UNSIGNED
     instead = FOR_CONTRASTS if isinstance(attribution.target, tuple) and not attribution.signed else ""
     return [*filter(None, [attribution.diagnostics.note]), f"scores {sign}{instead}"]
+
+
+def _unknown(positions: Sequence[int]) -> str:
+    """Where the model read a word that its tokenizer does not know."""
+    return f"words without a token, unknown to this model: at {', '.join(map(str, positions))}" if positions else ""
 
 
 def _template(attribution: Attribution) -> str:

@@ -55,6 +55,7 @@ def _facts(prediction: Prediction, more: Mapping[str, Any]) -> dict[str, Any]:
     prompt = prediction.prompt
     return {
         **_target_facts(prediction),
+        **_unknown(prediction),
         "prefix_reuse": prompt.reuse,
         "user_hooks": len(prompt.user_hooks),
         "cache_mismatch": prompt.mismatch,
@@ -83,6 +84,14 @@ def _target_facts(prediction: Prediction) -> dict[str, Any]:
     if of_sets := [token for tokens in both if isinstance(tokens, frozenset) for token in members(tokens)]:
         facts["target_members"] = _spelled(prediction, of_sets)
     return facts
+
+
+def _unknown(prediction: Prediction) -> dict[str, Any]:
+    """Where the context has words that the tokenizer does not know."""
+    places = [
+        place for place, token in enumerate(prediction.ids.tolist()) if token == prediction.adapter.tokenizer.unknown
+    ]
+    return {"unknown": places} if places else {}
 
 
 def _name(prediction: Prediction, tokens: Side) -> str:

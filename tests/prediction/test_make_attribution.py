@@ -2,8 +2,9 @@
 
 import torch
 
+import heta_lens
 from helpers import zoo
-from helpers.asking import predict
+from helpers.asking import cache_of, predict
 from heta_lens.prediction.make_attribution import make_attribution
 
 
@@ -20,3 +21,13 @@ def test_scores_stand_beside_their_tokens_with_what_is_known() -> None:
     facts = attribution.diagnostics
     assert len(facts["target_log_prob"]) == len(facts["target_rank"]) == 2
     assert (facts["forwards"], facts["prefix_reuse"], facts["user_hooks"]) == (2, "not needed", 0)
+
+
+def test_words_that_the_tokenizer_does_not_know_are_noted() -> None:
+    model = heta_lens.load_demo_model()
+    for text, places in {"Anna put the xyzzy in the plugh": [4, 7], "Anna put the key in the": None}.items():
+        ids = model.to_tokens(text)
+        found = heta_lens.attribute(cache_of(model, ids), tokens=ids, method="input_x_gradient")
+        assert found.diagnostics.unknown == places
+        noted = "words without a token, unknown to this model: at 4, 7"
+        assert (noted in found.notes) == (places is not None)
