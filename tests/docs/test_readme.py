@@ -3,21 +3,22 @@
 import re
 import runpy
 import shlex
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from markdown.extensions.toc import slugify
 from typer.testing import CliRunner
 
 import heta_lens
-from helpers import zoo
 from helpers.asking import doubts_allowed
 from helpers.paths import ROOT
 from heta_lens.cli import app
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = ["README.md", "docs/five_minutes.md"]
-SAYS = {"demo": "curvature", "attribute": "curvature", "evaluate": "report.html", "reproduce": "dsa.md"}
 NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e[+-]\d+)?")
 tools = runpy.run_path(str(ROOT / "docs" / "printed_outputs.py"))
 
@@ -56,16 +57,6 @@ def test_outputs_are_written_below_what_prints_them() -> None:
     assert tools["with_outputs"](page) == page.replace("\n1\n", "\n2\n")
 
 
-@pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
-def test_both_kinds_of_model_that_it_names_exist() -> None:
-    from transformer_lens import HookedTransformer
-    from transformer_lens.model_bridge import TransformerBridge
-
-    assert "`TransformerBridge.boot_transformers(" in README and hasattr(TransformerBridge, "boot_transformers")
-    assert "`HookedTransformer.from_pretrained_no_processing(" in README
-    assert hasattr(HookedTransformer, "from_pretrained_no_processing")
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "code", re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "demo_model.md").read_text(), re.S)
@@ -76,14 +67,27 @@ def test_the_demo_model_does_what_is_said(code: str) -> None:
         exec(code, {})
 
 
-@pytest.mark.sample(quick=0, test=2)
-@pytest.mark.parametrize("command", re.findall(r"^heta-lens (.*)$", README, re.MULTILINE))
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
-def test_commands_run(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_readme_runs_in_its_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Python as it stands, `heta-lens` where its model is there, and `make` by the names of targets."""
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, shlex.split(command))
-    assert done.exit_code == 0, done.output
-    assert SAYS[command.split()[0]] in done.output
+    (tmp_path / "models").symlink_to(ROOT / "models")
+    names: dict[str, Any] = {}
+    ran = list[str]()
+    for language, block in re.findall(r"^```(python|sh)\n(.*?)^```", README, re.MULTILINE | re.DOTALL):
+        if language == "python":
+            with doubts_allowed(), redirect_stdout(StringIO()):
+                exec(block, names)
+        for line in block.splitlines() if language == "sh" else []:
+            program, *arguments = shlex.split(line, comments=True)
+            if program == "make":
+                assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), line
+            elif program == "heta-lens" and Path(arguments[arguments.index("--model") + 1]).is_dir():
+                done = CliRunner().invoke(app, arguments)
+                assert done.exit_code == 0, done.output
+            ran.append(program)
+    assert ran.count("make") == 3 and ran.count("heta-lens") == 1 and names["attribution"].scores.any()
 
 
 @pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)]+)\)", README))
@@ -102,6 +106,18 @@ def test_every_option_it_names_exists(name: str) -> None:
     assert name in options | set(heta_lens.attribute.__annotations__)
 
 
+def test_it_is_short() -> None:
+    assert len(README.splitlines()) <= 130
+
+
+def test_scores_equal_those_of_peers_as_it_says() -> None:
+    bound = re.search(r"Scores equal those of inseq and Captum to \[(1e-\d+)\]\(benchmarks/PEERS.md\)", README)
+    rows = re.findall(r"^\|.*\| (\d+e-\d+) \| [\d.]+ \|$", (ROOT / "benchmarks/PEERS.md").read_text(), re.MULTILINE)
+    assert bound and len(rows) > 5
+    assert max(map(float, rows)) <= float(bound[1])
+
+
 @pytest.mark.parametrize("name", [name for name in heta_lens.METHODS if name != "heta"])
-def test_every_method_is_named(name: str) -> None:
-    assert f"`{name}`" in README.partition("## Other methods")[2].partition("## Validation")[0]
+def test_the_page_of_methods_names_every_one(name: str) -> None:
+    table = (ROOT / "docs" / "baselines.md").read_text(encoding="utf-8").partition("## Side by side")[0]
+    assert f"`{name}`" in table

@@ -1,0 +1,262 @@
+"""Methods on real language models: evidence and interventions. Writes REAL.md.
+
+    make real-models
+    python -m benchmarks.real_prompts run      measure what is missing
+    python -m benchmarks.real_prompts write    write the table
+
+The prompts are made here: their answers stand in the prompt, and the evidence is known. Prompts that a model answers
+wrongly are counted and left out. The table leaves special tokens out, since these are no evidence for any answer.
+"""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import typer
+from jaxtyping import Int
+from torch import Tensor
+
+import heta_lens
+from benchmarks.outcomes import Outcomes
+from benchmarks.report import Table, average, proportion, write
+from heta_lens.attribution import Attribution
+from heta_lens.diagnostics import rank_correlation
+
+PAGE = Path(__file__).with_name("REAL.md")
+MODELS = {"SmolLM2-135M-Instruct": 43, "gemma-3-270m": 28}  # how many prompts of each are measured
+FOLDER = Path(__file__).parents[1] / "models"
+OUTCOMES = Outcomes("real_prompts")
+Setting = tuple[str, dict[str, Any]]
+SLOW: dict[str, Setting] = {"heta": ("heta", {})}  # which takes a minute of processor time a prompt
+SETTINGS: dict[str, Setting] = {
+    "careful": ("careful", {}),
+    "fast": ("fast", {}),
+    "attn_lrp": ("attn_lrp", {}),
+    "heta kl_only": ("heta", {"variant": "kl_only", "kl": "masked_orig"}),
+    "heta gs": ("heta", {"variant": "gs"}),
+    "leave_one_out mask=zero": ("leave_one_out", {"effect": "log_prob", "mask": "zero"}),
+    "leave_one_out mask=mean": ("leave_one_out", {"effect": "log_prob", "mask": "mean"}),
+    "gim": ("gim", {}),
+    "gradient_norm": ("gradient_norm", {}),
+    "input_x_gradient": ("input_x_gradient", {}),
+    "ifr": ("ifr", {}),
+    "flash_trace": ("flash_trace", {}),
+    "attention_rollout": ("attention_rollout", {}),
+    "random": ("random", {}),
+}
+FEW = 12  # prompts of each model for slow settings
+AT_ONCE = 16  # copies of a prompt
+TRIED = "tried"  # the key of how many prompts were tried
+DRAWS = 3  # replacements of each token that are drawn from the model
+NAMES = "Anna Ben Clara David Emma Frank Grace Henry Laura Mark Nora Oscar Paul Rose Sam Tom"
+PLACES = "kitchen garden garage office library museum hospital school station market church hotel"
+THINGS = "key lamp book ball coat ring bag map drum rope"
+WORDS = "river stone apple cloud tiger bread silver winter candle music horse paper"
+
+app = typer.Typer(no_args_is_help=True, help=__doc__)
+
+
+class Prompt(NamedTuple):
+    """A text, its answer with the blank before it, and the passages that are the evidence."""
+
+    family: str
+    text: str
+    answer: str
+    evidence: Sequence[str]
+
+
+class Effects(NamedTuple):
+    """How much the target's log-probability changes when a token is zeroed, deleted or resampled."""
+
+    zeroed: list[float]
+    deleted: list[float]
+    resampled: list[float]
+
+
+def prompts() -> Iterator[Prompt]:
+    """Yield prompts of four families in turn, without end."""
+    draw = random.Random(0)
+    while True:
+        first, second = draw.sample(NAMES.split(), 2)
+        place, thing = draw.choice(["store", "park", "beach", "market"]), draw.choice(["drink", "book", "ring", "ball"])
+        text = f"When {first} and {second} went to the {place}, {second} gave a {thing} to"
+        yield Prompt("indirect objects", text, f" {first}", [f" {first}"])
+        people, words = draw.sample(NAMES.split(), 4), draw.sample(WORDS.split(), 4)
+        at, lines = draw.randrange(4), [f"{a}: {b}" for a, b in zip(people, words, strict=True)]
+        yield Prompt("key-value", "\n".join([*lines, f"{people[at]}:"]), f" {words[at]}", [lines[at]])
+        people, places = draw.sample(NAMES.split(), 3), draw.sample(PLACES.split(), 3)
+        at, lines = draw.randrange(3), [f"{a} is in the {b}." for a, b in zip(people, places, strict=True)]
+        text = " ".join([*lines, f"Question: Where is {people[at]}? Answer: in the"])
+        yield Prompt("questions", text, f" {places[at]}", [lines[at][:-1]])
+        people, places, things = (
+            draw.sample(NAMES.split(), 2),
+            draw.sample(PLACES.split(), 2),
+            draw.sample(THINGS.split(), 2),
+        )
+        at, lines = draw.randrange(2), []
+        for person, where, what in zip(people, places, things, strict=True):
+            lines += [f"{person} has the {what}.", f"{person} is in the {where}."]
+        text = " ".join([*lines, f"Question: Where is the {things[at]}? Answer: The {things[at]} is in the"])
+        yield Prompt("two hops", text, f" {places[at]}", [line[:-1] for line in lines[2 * at : 2 * at + 2]])
+
+
+@cache
+def model_of(name: str) -> Any:
+    return heta_lens.load_model(FOLDER / name)
+
+
+def answered(model: Any, count: int) -> tuple[list[int], int]:
+    """Return the numbers of the first prompts that the model answers, and how many were tried."""
+    numbers = list[int]()
+    for number, prompt in enumerate(prompts()):
+        expected = int(model.tokenizer(prompt.answer, add_special_tokens=False).input_ids[0])
+        if int(model(model.to_tokens(prompt.text))[0, -1].argmax()) == expected:
+            numbers.append(number)
+        if len(numbers) == count:
+            return numbers, number + 1
+    raise AssertionError("prompts have no end")
+
+
+def nth(number: int) -> Prompt:
+    return next(prompt for at, prompt in enumerate(prompts()) if at == number)
+
+
+@torch.no_grad()
+def effects(model: Any, ids: Int[Tensor, "pos"], special: Sequence[bool], zeroed: list[float]) -> Effects:
+    """Measure the effect of every token on the log-probability of the predicted token."""
+    logits = model(ids[None])[0].float()
+    target, clean = int(logits[-1].argmax()), logits[-1].log_softmax(-1).max()
+    generator = torch.Generator().manual_seed(0)
+    places = [at for at in range(1, len(ids)) if not special[at]]  # nothing predicts the first token
+    shorter = torch.stack([torch.cat([ids[:at], ids[at + 1 :]]) for at in places])
+    others = ids.repeat(len(places), DRAWS, 1)
+    for row, at in enumerate(places):
+        drawn = torch.multinomial(logits[at - 1].softmax(-1), DRAWS, replacement=True, generator=generator)
+        others[row, :, at] = drawn
+
+    def moved(rows: Int[Tensor, "copy pos"]) -> list[float]:
+        final = torch.cat([model(batch)[:, -1].float().log_softmax(-1)[:, target] for batch in rows.split(AT_ONCE)])
+        return (clean - final).abs().tolist()
+
+    deleted, resampled = [0.0] * len(ids), [0.0] * len(ids)
+    draws = torch.tensor(moved(others.flatten(0, 1))).view(-1, DRAWS).mean(1).tolist()
+    for at, without, replaced in zip(places, moved(shorter), draws, strict=True):
+        deleted[at], resampled[at] = without, replaced
+    return Effects(zeroed, deleted, resampled)
+
+
+def scored(name: str, number: int, settings: Mapping[str, Setting]) -> tuple[dict[str, list[float]], Attribution]:
+    """Explain one prompt by every setting that the model allows; return the scores and the last attribution."""
+    model = model_of(name)
+    ids = model.to_tokens(nth(number).text)
+    _, cached = model.run_with_cache(ids)
+    explained = dict[str, Attribution]()
+    for setting, (method, options) in settings.items():
+        try:
+            explained[setting] = heta_lens.attribute(cached, tokens=ids, method=method, progress=False, **options)
+        except ValueError as error:
+            typer.echo(f"{name}, {setting}: {error}", err=True)
+    return {setting: own.scores.tolist() for setting, own in explained.items()}, [*explained.values()][-1]
+
+
+def measured(name: str, number: int) -> dict[str, Any]:
+    """Explain one prompt by every setting, and intervene on every token."""
+    scores, explained = scored(name, number, SETTINGS)
+    special, prompt = explained.special.tolist(), nth(number)
+    evidence = sorted({place for passage in prompt.evidence for place in _first(explained, passage)})
+    zeroed = [abs(drop) for drop in scores["leave_one_out mask=zero"]]
+    known = {"family": prompt.family, "special": special, "evidence": evidence, "scores": scores}
+    return known | {"effects": effects(model_of(name), explained.ids, special, zeroed)._asdict()}
+
+
+def _first(attribution: Attribution, passage: str) -> list[int]:
+    """Return the tokens of a passage where it first occurs."""
+    start = attribution.text.index(passage)
+    begin, end = start + len(passage) - len(passage.lstrip()), start + len(passage)
+    return [row for row, (a, b) in enumerate(attribution.offsets.tolist()) if a < end and b > begin]
+
+
+@app.command()
+def run() -> None:
+    """Measure the prompts that are missing."""
+    for name, count in MODELS.items():
+        numbers, tried = answered(model_of(name), count)
+        OUTCOMES.measure([(name, TRIED)], lambda _, tried=tried: tried)
+        OUTCOMES.measure([(name, number) for number in numbers], lambda key: measured(str(key[0]), int(key[1])))
+    for name in MODELS:
+        numbers = sorted(int(key[1]) for key in OUTCOMES.read() if key[0] == name and len(key) == 2 and key[1] != TRIED)
+        keys = [(name, number, "slow") for number in numbers[:FEW]]
+        OUTCOMES.measure(keys, lambda key: scored(str(key[0]), int(key[1]), SLOW)[0])
+
+
+@app.command("write")
+def write_page() -> None:
+    """Write REAL.md from what was measured."""
+    outcomes = OUTCOMES.read()
+    tables = []
+    for name in MODELS:
+        slow = {key[1]: outcome for key, outcome in outcomes.items() if key[0] == name and len(key) == 3}
+        rows = [
+            outcome | {"scores": outcome["scores"] | slow.get(key[1], {})}
+            for key, outcome in outcomes.items()
+            if key[0] == name and len(key) == 2 and key[1] != TRIED
+        ]
+        if not rows:
+            continue
+        title = f"{name}: {len(rows)} prompts of {outcomes[(name, 'tried')]}"
+        tables.append(Table(title, COLUMNS, sorted(map(list, table(rows)), key=lambda row: row[1], reverse=True)))
+    write(PAGE, LEGEND, tables)
+
+
+COLUMNS = ("setting", "first is evidence", "without the last token", "zeroed", "deleted", "resampled")
+LEGEND = """# Methods on real models
+
+Written by `python -m benchmarks.real_prompts write`. Prompts with known evidence (indirect objects, key–value pairs,
+questions and two hops), made by that script; those that the model answers wrongly are left out, and so are special
+tokens. *First is evidence*: the share of prompts whose highest score is on the evidence, among all tokens, and without
+the last one, from which the prediction is read. The other columns are Spearman's correlation of the scores' sizes with
+the change of log p when each token is replaced by a zero embedding, deleted, or resampled from the model's own
+prediction (3 draws). 95 % intervals treat prompts as independent. These are few short prompts of two small models: they
+order methods provisionally."""
+
+
+def table(rows: Sequence[dict[str, Any]]) -> Iterator[Sequence[str]]:
+    for setting in (*SLOW, *SETTINGS):
+        kept = [row for row in rows if row["scores"].get(setting) is not None]
+        if not kept:
+            continue
+        prompts = range(len(kept))
+        firsts = [[float(_first_is_evidence(row, setting, last)) for row in kept] for last in (True, False)]
+        shares = [proportion(hits, prompts) for hits in firsts]
+        agreements = [
+            average([_agreement(row, setting, kind) for row in kept], prompts, (-1, 1)) for kind in Effects._fields
+        ]
+        few = "" if len(kept) == len(rows) else f" ({len(kept)} prompts)"
+        yield (f"`{setting}`{few}", *shares, *agreements)
+
+
+def _eligible(row: dict[str, Any], last: bool = True) -> list[int]:
+    places = [place for place, special in enumerate(row["special"]) if not special]
+    return places if last else places[:-1]
+
+
+def _first_is_evidence(row: dict[str, Any], setting: str, last: bool) -> bool:
+    return max(_eligible(row, last), key=lambda place: row["scores"][setting][place]) in row["evidence"]
+
+
+def _agreement(row: dict[str, Any], setting: str, kind: str) -> float:
+    places = _eligible(row)
+    scores, moved = torch.tensor(row["scores"][setting]), torch.tensor(row["effects"][kind])
+    return _finite(rank_correlation(scores[places].abs(), moved[places]))
+
+
+def _finite(value: float) -> float:
+    """A correlation of equal values, which does not exist, counts as none."""
+    return value if value == value else 0.0
+
+
+if __name__ == "__main__":
+    app()
