@@ -133,7 +133,7 @@ class Attribution(GroupedScores):
         reach = student_t(counts, confidence).to(error)
         if self.options.get("combine") == "geometric" and "curvature" in self.parts:
             power = self.options["beta"] / (self.options["beta"] + self.options["gamma"])
-            mean, spread = self.parts["curvature"], self.standard_errors["curvature"]
+            mean, spread = self.parts["curvature"], torch.as_tensor(self.standard_errors["curvature"])
             return powered_ends(self.scores, mean, reach * spread, power)
         reach = reach * error
         return self.scores - reach, self.scores + reach
