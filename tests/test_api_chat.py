@@ -109,7 +109,7 @@ def test_an_answer_that_was_generated_is_the_assistants() -> None:
     found = attribute(cache_of(model, generated), tokens=longer, method="recency")
     assert {*made.messages[-1].positions} < {*found.by_role()[1].positions}
     own = [token for token, owner in zip(generated[0].tolist(), longer.owners, strict=True) if owner == 4]
-    assert own == [token for token in generated[0, len(made) :].tolist() if not longer.tokenizer.controls([token])[0]]
+    assert own == [token for token in generated[0, len(made) :].tolist() if not longer.tokenizer.special([token])[0]]
 
 
 # ------------------------------------------------------------------------------------------------ wherever tokens go

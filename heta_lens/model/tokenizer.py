@@ -138,14 +138,14 @@ class TokenizerWrapper:
         """The token that takes the place of others: the filler, or the first that writes a blank (else the filler)."""
         return self.filler if name == "pad" or self.blank is None else self.blank
 
-    def controls(self, ids: Iterable[int]) -> list[bool]:
-        """Which ids are special tokens, those included that were added without a name, such as Gemma's end of turn."""
+    def special(self, ids: Iterable[int]) -> list[bool]:
+        """Which ids are control tokens: BOS, EOS, padding, a chat template's markers; never what unknown words become.
+
+        Markers count that were added without a name, such as Gemma's end of turn.
+        """
         added = getattr(self.wrapped, "added_tokens_decoder", {})
         special = {*getattr(self.wrapped, "all_special_ids", ()), *(key for key, one in added.items() if one.special)}
-        return [token in special for token in ids]
-
-    def special(self, ids: Iterable[int]) -> list[bool]:
-        special = set(getattr(self.wrapped, "all_special_ids", ()))
+        special -= {self.unknown} - {self.bos, self.eos}  # GPT-2 has one token for all three
         return [token in special for token in ids]
 
 

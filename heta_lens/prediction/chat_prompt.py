@@ -86,7 +86,7 @@ class ChatPrompt:
             return self
         every = [*self.tokens[0].tolist(), *added]
         text, spans, kept = _continued(self, every)
-        controls = self.tokenizer.controls(every[kept:])
+        controls = self.tokenizer.special(every[kept:])
         own = [row for row, control in enumerate(controls, kept) if not control]
         before = self.messages[: self.speaker]
         message = _continued_message(self, text, spans, kept, own)

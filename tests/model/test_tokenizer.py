@@ -3,6 +3,7 @@
 import random
 from collections import defaultdict
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
+import heta_lens
 from helpers import chats, paths, zoo
 from helpers.decoders import byte_fallback, concatenating, counting, joining, stripping
 from heta_lens.model.token_matching import TAIL, Decode
@@ -234,9 +236,18 @@ def test_an_answer_is_spelled_as_it_goes_on_after_the_context():
 def test_control_tokens_are_special_whether_they_have_a_name_or_not() -> None:
     tokenizer = chats.tokenizer("gemma2")
     ids = tokenizer.convert_tokens_to_ids(["<bos>", "<end_of_turn>", "cat", "<0x0A>"])
-    assert TokenizerWrapper(tokenizer).controls(ids) == [True, True, False, False]
-    assert TokenizerWrapper(tokenizer).special(ids) == [True, False, False, False]
-    assert TokenizerWrapper(None).controls([0, 1]) == [False, False]
+    assert TokenizerWrapper(tokenizer).special(ids) == [True, True, False, False]
+    assert TokenizerWrapper(None).special([0, 1]) == [False, False]
+
+
+def test_what_unknown_words_become_is_not_special_unless_it_is_bos_or_eos_too() -> None:
+    words = heta_lens.load_demo_model().tokenizer
+    assert words is not None and words.unk_token_id in words.all_special_ids
+    ids = [words.bos_token_id, words.unk_token_id, words.pad_token_id]
+    assert TokenizerWrapper(words).special(ids) == [True, False, True]
+    one_for_all = deepcopy(words)
+    one_for_all.unk_token = words.eos_token
+    assert TokenizerWrapper(one_for_all).special([words.eos_token_id]) == [True]
 
 
 def test_what_stands_in_for_other_tokens() -> None:

@@ -74,7 +74,7 @@ def _of_its_kind(
 
 
 def token_kinds(prediction: Prediction) -> list[str]:
-    """Every token's kind: whether a space leads it, and what it is made of; "" for one that is special or blank."""
+    """Every token's kind: whether a space leads it, and what it is made of; "" for a special, unknown or blank one."""
     tokenizer, size = prediction.adapter.tokenizer, prediction.adapter.vocabulary
     if tokenizer.wrapped is None:
         return ["token"] * size
@@ -82,7 +82,10 @@ def token_kinds(prediction: Prediction) -> list[str]:
         tokenizer.decode, prediction.ids[-1:].tolist(), range(size)
     )  # the first of a text may lack its space
     special = tokenizer.special(range(size))
-    return ["" if hidden else kind(piece) for (_, piece), hidden in zip(written, special, strict=True)]
+    kinds = ["" if hidden else kind(piece) for (_, piece), hidden in zip(written, special, strict=True)]
+    if tokenizer.unknown is not None and tokenizer.unknown < size:
+        kinds[tokenizer.unknown] = ""  # which writes no word
+    return kinds
 
 
 def kind(piece: str) -> str:
