@@ -145,7 +145,7 @@ class TokenizerWrapper:
         """
         added = getattr(self.wrapped, "added_tokens_decoder", {})
         special = {*getattr(self.wrapped, "all_special_ids", ()), *(key for key, one in added.items() if one.special)}
-        special -= {self.unknown} - {self.bos, self.eos}  # GPT-2 has one token for all three
+        special -= {self.unknown} - {self.eos}
         return [token in special for token in ids]
 
 

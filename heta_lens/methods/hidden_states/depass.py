@@ -35,8 +35,8 @@ class DePass(Method):
 
     Every hidden state is a sum of parts, one of each token. Attention patterns and the scales of norms are constants,
     so that parts pass through both apart; what a neuron writes is shared out among parts by what each adds to its
-    input. Biases and positions are a part of their own, ``diagnostics["absorbed"]``. For a set or a function, logits
-    count by the derivative of what is read.
+    input. Biases and positions are a part of their own, ``diagnostics["absorbed"]``: with the scores, it adds up to the
+    logit. For a set or a function, logits count by the derivative of what is read.
 
     - ``share``: of a neuron: ``softmax`` of what parts add; all of it to the ``max``; in proportion to what they add,
       ``taylor``, to how far that is above the least of them, ``linear``, or above 0, ``relu``
@@ -86,10 +86,9 @@ class DePass(Method):
             check_whole(parts, clean.streams[layer + 1], layer)
         last = normalised(parts[:, -1:], "ln_final", clean)[:, 0]
         added = last @ cast(Any, prediction.adapter.model).W_U.to(last)
-        logits = with_bias(added, cast(Any, prediction.adapter.model).b_U).sum(0)
-        scores = added @ logit_weights(prediction, logits)
-        logit = float(prediction.read(logits, "logit"))
-        return Scores(scores[:-1], {"absorbed": logit - float(scores[:-1].sum())})
+        added = with_bias(added, cast(Any, prediction.adapter.model).b_U)
+        scores = added @ logit_weights(prediction, added.sum(0))
+        return Scores(scores[:-1], {"absorbed": float(scores[-1])})
 
     def _passed(self, parts: Parts, layer: int, clean: "Clean") -> Parts:
         """The parts after a layer; where attention and MLP stand side by side, both read what enters it."""

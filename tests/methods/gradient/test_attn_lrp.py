@@ -121,11 +121,17 @@ def test_without_attention_all_of_it_comes_from_the_last_token(build: Any, rule:
         assert abs(float(found[-1]) / logit(model) - 1) < 1e-4
 
 
-def test_what_nobody_got_is_told() -> None:
+def test_what_no_token_received_is_what_biases_and_positions_receive() -> None:
     model = zoo.bridge("gpt2")
-    found = AttnLrp()(predict(model, zoo.prompt(model, N), TARGET))
-    assert found.diagnostics["absorbed"] == pytest.approx(logit(model) - float(found.scores.sum()), rel=1e-9)
-    assert abs(found.diagnostics["absorbed"]) > 0.1
+    prediction = predict(model, zoo.prompt(model, N), TARGET)
+    weights = [weight for name, weight in model.named_parameters() if re.search(BIASES, name)]
+    with prediction.adapter.hooked(rules(prediction.adapter, *RULES["cp_lrp"])):
+        value = prediction.read(prediction.logits_from()(prediction.embeddings[None])[0], "logit")
+    gradients = torch.autograd.grad(value, weights, allow_unused=True)
+    pairs = zip(weights, gradients, strict=True)
+    received = sum(float((weight.detach() * gradient).sum()) for weight, gradient in pairs if gradient is not None)
+    found = AttnLrp(rule="cp_lrp")(prediction)
+    assert abs(received) > 0.1 and found.diagnostics["absorbed"] == pytest.approx(received, rel=1e-6)
 
 
 # ------------------------------------------------------------------------------------------------------- and the rest
