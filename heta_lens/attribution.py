@@ -21,7 +21,7 @@ from heta_lens._util.target_kinds import SavedFunction, Target, function_name, s
 from heta_lens._util.text_spans import Span, tokens_of
 from heta_lens._util.type_checks import check_names
 from heta_lens.diagnostics import Diagnostics, share_of
-from heta_lens.grouped_scores import GroupedScores, Scored, ScoredText
+from heta_lens.grouped_scores import GroupedScores, Scored, ScoredList, ScoredText
 
 Order: TypeAlias = Literal["score", "size"]
 
@@ -71,17 +71,20 @@ class Attribution(GroupedScores):
         return len(self.ids)
 
     # ------------------------------------------------------------------------------------------------ reading it
-    def top(self, k: int = 10, by: Order = "score") -> list[Scored]:
+    def top(self, k: int = 10, by: Order = "score", *, special: bool = False) -> ScoredList[Scored]:
         """The k tokens with the highest scores, highest first, of equal ones the first in the text; all, if fewer.
 
-        This is the order of every list and metric: of signed scores, what speaks most for the target comes first, and
-        what speaks against it last. ``by="size"`` ranks by the absolute score instead.
+        Of signed scores, what speaks most for the target comes first, and what speaks against it last; ``by="size"``
+        ranks by the absolute score instead. ``special=True`` includes the tokens that are ``hidden``.
         """
         check_at_least("k", k, 0, whole=True)
         check_choice("by", by, get_args(Order))
         values = self.scores.abs() if by == "size" else self.scores
-        order = values.argsort(descending=True, stable=True)[:k].tolist()
-        return [Scored(self.tokens[row], float(self.scores[row]), (int(self.positions[row]),)) for row in order]
+        order = values.argsort(descending=True, stable=True)
+        rows = order[~self.hidden[order] | special][:k].tolist()
+        return ScoredList(
+            Scored(self.tokens[row], float(self.scores[row]), (int(self.positions[row]),)) for row in rows
+        )
 
     def positions_of(self, passage: str) -> list[int]:
         """Where the tokens are that write a passage, which must occur in the text exactly once."""
@@ -93,10 +96,20 @@ class Attribution(GroupedScores):
         """Which tokens a chat template wrote: BOS, headers, end markers; none, if this is not a chat."""
         return torch.zeros_like(self.special) if self.messages is None else self.messages.template
 
-    def without(self, positions: Iterable[int] = (), *, special: bool = False, template: bool = False) -> "Attribution":
-        """The same attribution with some tokens left out: for display, since the remaining scores do not change.
+    @property
+    def hidden(self) -> Bool[Tensor, "pos"]:
+        """Tokens that lists and views leave out: special ones, and a chat template's; none, if all are."""
+        hidden = self.special | self.template
+        return hidden & ~hidden.all()
 
-        ``special`` leaves out special tokens, and ``template`` all that a chat template wrote.
+    def without_special(self) -> "Attribution":
+        """The same attribution with special tokens removed, as `without` removes others."""
+        return self.without(self.positions[self.special].tolist())
+
+    def without(self, positions: Iterable[int] = (), *, template: bool = False) -> "Attribution":
+        """The same attribution with some tokens removed: for display, since the remaining scores do not change.
+
+        ``template`` removes all that a chat template wrote. Lists and views leave special tokens out by themselves.
         """
         try:
             wanted = torch.tensor([index(position) for position in positions], dtype=self.positions.dtype)
@@ -107,7 +120,7 @@ class Attribution(GroupedScores):
             raise ValueError(f"positions={unknown} are not in this attribution")
         if template and self.messages is None:
             raise ValueError("template=True needs a chat: give attribute tokens=heta_lens.chat(model, messages)")
-        removed = torch.isin(self.positions, wanted) | (self.special & special) | (self.template & template)
+        removed = torch.isin(self.positions, wanted) | (self.template & template)
         if removed.all():
             raise ValueError("nothing would be left: every token is special, of the template or listed in positions")
         mass = {"template_mass": share_of(self.scores, self.template)} if template and self.template.any() else {}
@@ -139,11 +152,11 @@ class Attribution(GroupedScores):
         return self.scores - reach, self.scores + reach
 
     # ---------------------------------------------------------------------------------------- showing, keeping it
-    def plot(self) -> View:
+    def plot(self, *, special: bool = False) -> View:
         """Tokens in colour, with a table: shown by a notebook, elsewhere ``.open()`` or ``.save("page.html")``."""
         from heta_lens.plots.html_page import page  # which imports this module
 
-        return page(self)
+        return page(self, special=special)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per token: its place, score, parts and their standard errors, and how often it was probed."""
@@ -197,7 +210,7 @@ class Attribution(GroupedScores):
 
     @property
     def notes(self) -> list[str]:
-        """How to read the scores: of how likely a target, how much the first token holds, what their sign means."""
+        """How to read the scores: how likely the target was, what special tokens hold, what the sign means."""
         from heta_lens.plots import attribution_text  # which imports this module
 
         return attribution_text.notes(self)

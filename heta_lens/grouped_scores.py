@@ -3,20 +3,23 @@
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from operator import index
-from typing import Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, SupportsIndex, TypeAlias, TypeVar, overload, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from rich.cells import cell_len
 from torch import Tensor
 
 from heta_lens._util import text_spans
 from heta_lens._util.chat_messages import TEMPLATE, Messages
+from heta_lens._util.printable_text import cut
 from heta_lens._util.sentence_spans import members, sentences
 from heta_lens._util.text_spans import Span
 
 Reduction: TypeAlias = Literal["sum", "mean", "max"]
 
+MOST, WIDE = 40, 60  # rows, and cells of a text, that are printed
 REDUCTIONS: dict[Reduction, Callable[[Tensor], Tensor]] = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax}
 
 
@@ -35,6 +38,37 @@ class ScoredMessage(NamedTuple):
     score: float
     positions: tuple[int, ...]
     role: str
+
+
+Group = TypeVar("Group", Scored, ScoredMessage)
+
+
+class ScoredList(list[Group]):
+    """Scored stretches of text as a list, which prints as a small table; and so does a slice of it."""
+
+    @overload
+    def __getitem__(self, at: SupportsIndex) -> Group: ...
+    @overload
+    def __getitem__(self, at: slice) -> "ScoredList[Group]": ...
+    def __getitem__(self, at: SupportsIndex | slice) -> "Group | ScoredList[Group]":
+        return ScoredList(super().__getitem__(at)) if isinstance(at, slice) else super().__getitem__(at)
+
+    def __repr__(self) -> str:
+        rows = [["score", "positions", "text"], *([f"{own.score:.4g}", _places(own), _quoted(own)] for own in self)]
+        scores, places = (max(cell_len(row[column]) for row in rows) for column in (0, 1))
+        shown = [f"{score:>{scores}}  {place:<{places}}  {text}" for score, place, text in rows]
+        more = [f"… {len(shown) - 1 - MOST} more"] if len(shown) - 1 > MOST else []
+        return "\n".join([*shown[: MOST + 1], *more])
+
+
+def _places(of: Scored | ScoredMessage) -> str:
+    """The first position and the last."""
+    return "–".join(str(of.positions[at]) for at in (0, -1)[: len(of.positions)])
+
+
+def _quoted(of: Scored | ScoredMessage) -> str:
+    role = f"{of.role}: " if isinstance(of, ScoredMessage) else ""
+    return role + cut(repr(of.text), WIDE)
 
 
 @runtime_checkable
@@ -62,20 +96,21 @@ class GroupedScores:
     def _scored_text(self) -> ScoredText:
         raise NotImplementedError
 
-    def by_word(self, reduce: Reduction = "sum") -> list[Scored]:
+    def by_word(self, reduce: Reduction = "sum") -> ScoredList[Scored]:
         """Scores of whitespace-separated words. Special and blank tokens stand alone; every token counts once."""
         of = self._scored_text
-        return [_scored(of, rows, reduce) for rows in text_spans.words(of.text, _spans(of), of.special.tolist())]
+        words = text_spans.words(of.text, _spans(of), of.special.tolist())
+        return ScoredList(_scored(of, rows, reduce) for rows in words)
 
-    def by_sentence(self, reduce: Reduction = "sum") -> list[Scored]:
+    def by_sentence(self, reduce: Reduction = "sum") -> ScoredList[Scored]:
         """Scores of sentences and lines. Special tokens stand alone; every token counts once.
 
         In a chat no sentence goes beyond its message, and what the template writes in between stands alone.
         """
         of = self._scored_text
-        return [_scored(of, rows, reduce) for rows in _sentence_rows(of)]
+        return ScoredList(_scored(of, rows, reduce) for rows in _sentence_rows(of))
 
-    def by_spans(self, spans: Iterable[tuple[int, int]], reduce: Reduction = "sum") -> list[Scored]:
+    def by_spans(self, spans: Iterable[tuple[int, int]], reduce: Reduction = "sum") -> ScoredList[Scored]:
         """Scores of stretches ``attribution.text[start:stop]``.
 
         A token counts if any visible character of it lies inside. The text begins with what the model read first, a
@@ -85,9 +120,11 @@ class GroupedScores:
         wanted = _spans_in(of.text, spans)
         rows = [text_spans.tokens_in(of.text, _spans(of), span) for span in wanted]
         scored = [_scored(of, own, reduce) for own in rows]
-        return [score._replace(text=of.text[slice(*span)]) for score, span in zip(scored, wanted, strict=True)]
+        return ScoredList(
+            score._replace(text=of.text[slice(*span)]) for score, span in zip(scored, wanted, strict=True)
+        )
 
-    def by_message(self, reduce: Reduction = "sum") -> list[ScoredMessage]:
+    def by_message(self, reduce: Reduction = "sum") -> ScoredList[ScoredMessage]:
         """Scores of a chat's messages, in order; last the template's own tokens, so that every token counts once."""
         of, messages = self._scored_text, _messages(self._scored_text)
         found = [
@@ -95,15 +132,15 @@ class GroupedScores:
             for number, role in enumerate(messages.roles)
         ]
         rest = _scored(of, messages.rows([-1]), reduce)
-        return found + ([ScoredMessage("", *rest[1:], TEMPLATE)] if rest.positions else [])
+        return ScoredList(found + ([ScoredMessage("", *rest[1:], TEMPLATE)] if rest.positions else []))
 
-    def by_role(self, reduce: Reduction = "sum") -> list[Scored]:
+    def by_role(self, reduce: Reduction = "sum") -> ScoredList[Scored]:
         """Scores of a chat's roles, which are the texts here; last the template's own tokens."""
         of, messages = self._scored_text, _messages(self._scored_text)
         numbers = {role: [at for at, one in enumerate(messages.roles) if one == role] for role in messages.roles}
         rows = [(role, messages.rows(own)) for role, own in numbers.items()]
         rows += [(TEMPLATE, rest)] if (rest := messages.rows([-1])) else []
-        return [_scored(of, own, reduce)._replace(text=role) for role, own in rows]
+        return ScoredList(_scored(of, own, reduce)._replace(text=role) for role, own in rows)
 
 
 def _scored(of: ScoredText, rows: Sequence[int], reduce: Reduction) -> Scored:

@@ -18,7 +18,7 @@ from heta_lens._util.score_hops import Hops, hops
 from heta_lens._util.type_checks import check_names, check_types
 from heta_lens.attribution import Attribution, Order, stored_fields, written_version
 from heta_lens.diagnostics import Diagnostics
-from heta_lens.grouped_scores import GroupedScores, Scored, ScoredText
+from heta_lens.grouped_scores import GroupedScores, Scored, ScoredList, ScoredText
 
 FORMAT, VERSION = "heta_lens.span", 2
 
@@ -102,9 +102,9 @@ class SpanAttribution(GroupedScores):
         return total
 
     # ------------------------------------------------------------------------------------------------ reading it
-    def top(self, k: int = 10, by: Order = "score") -> list[Scored]:
+    def top(self, k: int = 10, by: Order = "score", *, special: bool = False) -> ScoredList[Scored]:
         """The k tokens before the span with the highest totals, highest first, as in `Attribution.top`."""
-        return self.summed.top(k, by)
+        return self.summed.top(k, by, special=special)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per pair of a target and a token before it: those of `Attribution.to_frame`, and whose they are."""
@@ -114,11 +114,11 @@ class SpanAttribution(GroupedScores):
         ]
         return pd.concat(frames, ignore_index=True)
 
-    def plot(self) -> View:
+    def plot(self, *, special: bool = False) -> View:
         """The answer after the prompt, and of every target what made it: a view as `Attribution.plot` gives it."""
         from heta_lens.plots.html_page import page  # which imports this module
 
-        return page(self)
+        return page(self, special=special)
 
     # ---------------------------------------------------------------------------------------------------- keeping it
     def save(self, path: str | PathLike[str]) -> None:

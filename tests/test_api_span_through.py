@@ -191,22 +191,22 @@ def test_a_span_that_was_not_followed_says_how_to(cache: Any, ids: Tensor) -> No
 
 # ------------------------------------------------------------------------------------------------------- reading it
 def test_what_is_read_is_about_what_was_followed(span: SpanAttribution) -> None:
-    lines, best = repr(span).splitlines(), span.top(1)[0]
+    lines, best = repr(span).splitlines(), span.top(1, special=True)[0]
     assert f"through=({A}, {B})" in lines[0] and span.title == lines[0]
-    assert best.score == float(span.through.max()) and f"{best.score:.4g}" in lines[1]
+    assert best.score == float(span.through.max()) and f"{span.top(1)[0].score:.4g}" in lines[1]
     assert lines[-2].startswith(f"{float(span.hop_shares[0]):.0%} of the score came straight from the answer, ")
     assert lines[-1].startswith("by the reasoning tokens on the way: ")
     assert all(len(line) <= 80 for line in lines)
     text = "".join(span.tokens[:START])
     for words in (span.by_word(), span.by_spans([(0, len(text))])):
         assert sum(word.score for word in words) == pytest.approx(float(span.through.sum()))
-    assert span.direct.top(1)[0].score == float(span.total.max())
+    assert span.direct.top(1, special=True)[0].score == float(span.total.max())
     assert repr(span.direct).count("\n") == repr(span).count("\n") - 2
     assert len(span.to_frame()) == sum(map(len, span.steps))
 
 
 def test_a_view_has_a_row_for_what_was_followed_and_for_the_reasoning(span: SpanAttribution) -> None:
-    drawn = data(circuitsvis(span))
+    drawn = data(circuitsvis(span, special=True))
     written = [f"reasoning: {token}" for token in span.tokens[A:B]]
     assert [seen(label) for label in drawn["labels"]] == [
         "through the reasoning", "all targets", *span.targets, *written

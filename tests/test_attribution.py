@@ -20,16 +20,28 @@ from heta_lens.diagnostics import Diagnostics
 
 # -------------------------------------------------------------------------------------------------------- by token
 def test_the_top_tokens_come_best_first():
-    assert attribution().top(3) == [("<bos>", 6.0, (0,)), (" cat", 3.0, (2,)), ("at", 2.0, (4,))]
+    assert attribution().top(3) == [(" cat", 3.0, (2,)), ("at", 2.0, (4,)), (" s", 1.0, (3,))]
+    with_special = attribution().top(3, special=True)
+    assert with_special == [("<bos>", 6.0, (0,)), (" cat", 3.0, (2,)), ("at", 2.0, (4,))]
 
 
-@pytest.mark.parametrize(("k", "length"), [(0, 0), (1, 1), (6, 6), (99, 6)])
+def test_the_top_leaves_out_what_is_hidden_unless_that_is_all():
+    assert attribution().hidden.tolist() == [True] + [False] * 5
+    assert of_chat().hidden.tolist() == [True, False, False, True, False, True]
+    assert [one.text for one in of_chat().top()] == [" cat", "sat", "The"] and len(of_chat().top(special=True)) == 6
+    only = attribution(["<s>", "</s>"], (1, 2))
+    assert not only.hidden.any() and [one.text for one in only.top()] == ["</s>", "<s>"]
+    none = attribution(["a", "b"], (1, 2))
+    assert not none.hidden.any() and none.top() == none.top(special=True)
+
+
+@pytest.mark.parametrize(("k", "length"), [(0, 0), (1, 1), (5, 5), (99, 5)])
 def test_the_top_has_k_tokens_or_all_there_are(k: int, length: int):
     assert len(attribution().top(k)) == length
 
 
 def test_signed_scores_are_ranked_by_score_unless_told_by_size():
-    made = attribution(scores=(1.0, -3.72, 0.5, 4.0, 0.0, -0.5), signed=True)
+    made = attribution(["a", "The", *TOKENS[2:]], (1.0, -3.72, 0.5, 4.0, 0.0, -0.5), signed=True)
     assert [one.score for one in made.top(4)] == [4.0, 1.0, 0.5, 0.0]
     assert [one.score for one in made.top(3, by="size")] == [4.0, -3.72, 1.0]
     assert "most against the target: 'The' at 1, -3.72" in made.notes
@@ -63,7 +75,7 @@ def test_a_score_that_is_no_finite_number_cannot_be_kept(value: float):
 
 
 def test_equal_scores_keep_the_order_of_the_text():
-    top = attribution(scores=(1, 2, 2, 1, 2, 1)).top(6)
+    top = attribution(scores=(1, 2, 2, 1, 2, 1)).top(6, special=True)
     assert [scored.positions[0] for scored in top] == [1, 2, 4, 0, 3, 5]
 
 
@@ -83,6 +95,22 @@ def test_each_is_equal_only_to_itself():
 
 
 # ----------------------------------------------------------------------------------------------------------- by word
+def test_scored_texts_print_as_a_small_table():
+    assert repr(attribution().by_word()).splitlines() == [
+        "score  positions  text", "    6  0          '<bos>'", "  0.5  1          'The'", "    3  2          'cat'",
+        "    3  3–4        'sat'", r" 0.25  5          '\n'",
+    ]  # fmt: skip
+    assert repr(attribution().by_word()[1:3]).splitlines() == [
+        "score  positions  text", "  0.5  1          'The'", "    3  2          'cat'",
+    ]  # fmt: skip
+    assert repr(of_chat().by_message()).splitlines()[1] == "  3.5  1–2        user: 'The cat'"
+    for made in (of_chat().by_sentence(), of_chat().by_role(), of_chat().by_spans([(0, 5)]), of_chat().top(2)):
+        assert repr(made).startswith("score  positions  text\n") and isinstance(made, list)
+    long = attribution(["x" * 300 + " "] * 60, range(60)).by_word()
+    assert len(repr(long).splitlines()) == 42 and repr(long).endswith("… 20 more")
+    assert max(map(len, repr(long).splitlines())) < 90 and repr(attribution().by_spans([])) == "score  positions  text"
+
+
 @pytest.mark.parametrize(("reduce", "sat"), [("sum", 3.0), ("mean", 1.5), ("max", 2.0)])
 def test_tokens_of_a_word_are_reduced_to_one_score(reduce: str, sat: float):
     assert attribution().by_word(reduce) == [
@@ -145,7 +173,7 @@ def test_a_span_outside_the_text_is_refused_by_the_size_of_the_text(span: tuple[
 
 # -------------------------------------------------------------------------------------------------- leaving tokens out
 def test_special_tokens_can_be_left_out():
-    shown = uncertain().without(special=True)
+    shown = uncertain().without_special()
     assert shown.tokens == TOKENS[1:]
     assert shown.positions.tolist() == [1, 2, 3, 4, 5]
     assert shown.ids.tolist() == [11, 12, 13, 14, 15]
@@ -186,13 +214,13 @@ def test_leaving_out_nothing_changes_nothing():
 
 def test_leaving_tokens_out_leaves_the_original_alone():
     whole = uncertain()
-    whole.without([0, 1], special=True)
+    whole.without([0, 1])
     assert len(whole) == len(whole.scores) == len(whole.parts["curvature"]) == 6
 
 
 def test_leaving_out_everything_is_refused():
     with pytest.raises(ValueError, match="nothing would be left"):
-        attribution().without(range(1, 6), special=True)
+        attribution(["<s>", "</s>"], (1, 2)).without_special()
 
 
 def test_what_a_chat_template_wrote_can_be_left_out():
@@ -307,7 +335,7 @@ def test_a_passage_is_found_by_its_text():
 
 
 def test_the_table_has_only_the_tokens_that_were_kept():
-    assert uncertain().without([1, 2], special=True).to_frame()["position"].tolist() == [3, 4, 5]
+    assert uncertain().without_special().without([1, 2]).to_frame()["position"].tolist() == [3, 4, 5]
 
 
 def test_scores_of_half_precision_can_be_tabulated_printed_and_plotted():
@@ -326,7 +354,7 @@ def test_the_plot_has_the_question_and_every_token():
 
 
 def test_the_plot_has_only_the_tokens_that_were_kept():
-    assert values(attribution().without(special=True).plot())["score"] == [0.5, 3.0, 1.0, 2.0, 0.25]
+    assert values(attribution().without_special().plot())["score"] == [0.5, 3.0, 1.0, 2.0, 0.25]
 
 
 # -------------------------------------------------------------------------------------------------------- from a model
@@ -339,7 +367,7 @@ def test_the_tokens_of_a_model_are_found_in_its_text(tmp_path: Path):
     assert made.text == "<bos>The cat sat on the mat"
     assert [made.text[start:stop] for start, stop in made.offsets.tolist()] == list(made.tokens)
     assert [word.text for word in made.by_word()] == ["<bos>", "The", "cat", "sat", "on", "the", "mat"]
-    assert made.without(special=True).tokens == made.tokens[1:]
+    assert made.without_special().tokens == made.tokens[1:]
     made.save(tmp_path / "a.safetensors")
     assert repr(Attribution.load(tmp_path / "a.safetensors")) == repr(made)
 

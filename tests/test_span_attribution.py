@@ -49,10 +49,13 @@ def test_the_total_is_of_the_prompts_tokens_and_of_no_others(span: SpanAttributi
 
 def test_totals_are_read_like_scores(span: SpanAttribution) -> None:
     highest = int(span.total.argmax())
-    best = span.top(2)
+    best = span.top(2, special=True)
     assert (best[0].text, best[0].positions) == (span.tokens[highest], (highest,))
     assert [one.score for one in best] == span.total.sort(descending=True).values[:2].tolist()
-    assert len(span.top(99)) == START
+    assert len(span.top(99, special=True)) == START
+    assert [one.positions[0] for one in span.top(99)] == [
+        one.positions[0] for one in span.top(99, special=True) if one.positions != (0,)
+    ], "the first is special"
     text = "".join(span.tokens[:START])
     for words in (span.by_word(), span.by_spans([(0, len(text))])):
         assert sum(word.score for word in words) == pytest.approx(float(span.total.sum()))
@@ -144,7 +147,7 @@ def hostile(span: SpanAttribution) -> SpanAttribution:
 
 
 def test_the_page_shows_every_targets_scores_and_all_together(span: SpanAttribution) -> None:
-    drawn = data(circuitsvis(span))
+    drawn = data(circuitsvis(span, special=True))
     assert [seen(token) for token in drawn["tokens"]] == list(span.tokens)
     assert [seen(label) for label in drawn["labels"]] == ["all targets", *span.targets]
     shown = torch.tensor(drawn["values"])
@@ -158,7 +161,7 @@ def test_the_page_shows_every_targets_scores_and_all_together(span: SpanAttribut
 def test_one_outlier_bleaches_nothing(span: SpanAttribution) -> None:
     scores = torch.tensor([1e6, 1.0, 0.5, 0.25, 0.0, 0.0, 0.0], dtype=torch.float64)
     other = replace(span.steps[0], scores=scores)
-    shown = torch.tensor(data(circuitsvis(replace(span, steps=(other, *span.steps[1:]))))["values"])
+    shown = torch.tensor(data(circuitsvis(replace(span, steps=(other, *span.steps[1:])), special=True))["values"])
     assert shown[:4, 1].tolist() == [1.0, 0.5, 0.25, 0.125]
     nothing = replace(span, steps=(replace(other, scores=torch.zeros_like(scores)),))
     assert not torch.tensor(data(circuitsvis(replace(nothing, tokens=span.tokens[:8])))["values"]).any()
@@ -172,7 +175,7 @@ def test_nothing_that_is_written_adds_structure_to_the_page(hostile: SpanAttribu
         )
         for mark in ("<script", "</script", "<!--", "<div", "<img", "</title"):
             assert written.count(mark) == plain.count(mark), mark
-    drawn = data(circuitsvis(hostile))
+    drawn = data(circuitsvis(hostile, special=True))
     assert [seen(token) for token in drawn["tokens"]] == HOSTILE
     assert [seen(label) for label in drawn["labels"]] == ["all targets", *hostile.targets]
 

@@ -46,7 +46,7 @@ KNOWN = {
 """Of the diagnostics, those that anything is computed from."""
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 REAL = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-SPELLING = {"text": str, "id": int, "token": str, "log_prob": float}
+SPELLING = {"text": str, "id": int, "log_prob": float}
 LIKELY = ("target_log_prob", "target_rank")
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from heta_lens._util.html_view import View
 from heta_lens._util.options import Batch, check_at_least
 from heta_lens._util.progress import working
+from heta_lens._util.target_kinds import Target, function_name
 from heta_lens.attribution import Attribution
 from heta_lens.causal.agreement import Agreement, agreement
 from heta_lens.causal.prompt_pair import check_attribution, check_explains, named_as
@@ -34,6 +35,7 @@ class Validation:
     - ``patch_correlation``: Spearman's, of scores and effects; NaN where either side is constant
     - ``joint``: the effect of patching the ``k`` tokens with the highest scores together (Intervention@k)
     - ``mean_single``: the mean of their effects, each patched alone
+    - ``quantity``: what effects are lowered in: a log-probability, a difference of two, the value of a function
     - ``misattribution``: the share of the ``top`` tokens with the highest scores whose effect is below ``least``
     """
 
@@ -46,6 +48,7 @@ class Validation:
     mean_single: float
     misattribution: float
     title: str
+    quantity: str
     options: dict[str, Any]
 
     @property
@@ -77,7 +80,7 @@ class Validation:
         k, top = (min(self.options[name], len(self.positions)) for name in ("k", "top"))
         return [
             f"{self.agreement} (by {self._intervention})",
-            f"patching the {k} highest lowers {self.options['scale']} by {self.joint:.3g}; patching one of them, by "
+            f"patching the {k} highest lowers {self.quantity} by {self.joint:.3g}; patching one of them, by "
             f"{self.mean_single:.3g} on average",
             f"{self.misattribution:.0%} of the {top} highest have an effect below {self.options['least']:g}",
         ]
@@ -149,8 +152,16 @@ def validate(
         mean_single=mean_effect(scores, alone, k),
         misattribution=misattribution(scores, alone, top, float(least)),
         title=attribution.title,
+        quantity=_quantity(attribution.target, scale),
         options={**way, "k": k, "top": top, "least": least, "special": special, "counterfactual": other is not None},
     )
+
+
+def _quantity(target: Target, scale: Scale) -> str:
+    """What patching changes, in words."""
+    if callable(target):
+        return f"{function_name(target)}(logits)"
+    return f"the difference of the two in {scale}" if isinstance(target, tuple) else scale
 
 
 def _check_counts(k: int, top: int, least: float | int) -> None:
@@ -179,4 +190,4 @@ def _evaluated(prediction: Prediction, attribution: Attribution, special: bool) 
     check_explains(attribution, prediction)
     if not special and bool(attribution.special.all()):
         raise ValueError("every token of this attribution is special: special=True (--special) evaluates them too")
-    return attribution if special else attribution.without(special=True)
+    return attribution if special else attribution.without_special()

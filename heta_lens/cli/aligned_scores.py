@@ -1,6 +1,6 @@
 """Several results of one text side by side: the highest tokens of each, and how their ranks correlate."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from heta_lens.attribution import Order
 
 
-def show_comparison(results: Mapping[str, Explained], top: int) -> None:
+def show_comparison(results: Mapping[str, Explained], top: int, *, special: bool = False) -> None:
     """Print what each result puts highest, and how the results correlate."""
     from heta_lens.plots.attribution_text import question
     from heta_lens.plots.comparison_page import ranked_by_size
@@ -28,25 +28,27 @@ def show_comparison(results: Mapping[str, Explained], top: int) -> None:
     sizes = ranked_by_size(results)
     by_size = "by size, since not all have signs, " if sizes else ""
     show(Text(f"\nscores, and their ranks {by_size}in brackets; the best mean rank first", style="bold"))
-    show(highest_table(results, top))
+    show(highest_table(results, top, special=special))
     of_sizes = "the sizes of all scores, since not all have signs"
     show(Text(f"\nrank correlation of {of_sizes if sizes else 'all scores'}", style="bold"))
     show(correlation_table(results))
 
 
-def write_comparison(results: Mapping[str, Explained], files: Files) -> None:
+def write_comparison(results: Mapping[str, Explained], files: Files, *, special: bool = False) -> None:
     """Write the page and the figure of all results that are wanted."""
     from heta_lens import plots
 
-    write_view(lambda: plots.compare([*results.values()], names=[*results]), files)
+    write_view(lambda: plots.compare([*results.values()], names=[*results], special=special), files)
 
 
-def highest_table(results: Mapping[str, Explained], top: int) -> TextTable:
+def highest_table(results: Mapping[str, Explained], top: int, *, special: bool = False) -> TextTable:
     """A row for every token among the highest of any result: its score and rank in each."""
-    from heta_lens.plots.comparison_page import ranked_by_size
+    from heta_lens.plots.comparison_page import best_known, ranked_by_size
 
     order: Order = "size" if ranked_by_size(results) else "score"
-    ranked = {label: _ranks(result.summed, order) for label, result in results.items()}
+    known = best_known(results)
+    listed = known.positions[~known.hidden | special].tolist()
+    ranked = {label: _ranks(result.summed, order, {*listed}) for label, result in results.items()}
     texts, rows = _texts(results), []
     chosen = {place for ranks in ranked.values() for place, rank in ranks.items() if rank <= top}
     for place in sorted(chosen, key=lambda place: sum(ranks[place] for ranks in ranked.values())):
@@ -83,10 +85,10 @@ def _written(value: float) -> str:
     return "undefined" if value != value else f"{value:.2f}"
 
 
-def _ranks(attribution: "Attribution", by: "Order") -> dict[int, int]:
-    """By position, the place in the order of `Attribution.top`, from 1."""
-    order = attribution.top(len(attribution), by)
-    return {token.positions[0]: rank for rank, token in enumerate(order, 1)}
+def _ranks(attribution: "Attribution", by: "Order", listed: Collection[int]) -> dict[int, int]:
+    """The place of every listed position in the order of `Attribution.top`, from 1."""
+    order = [token.positions[0] for token in attribution.top(len(attribution), by, special=True)]
+    return {place: rank for rank, place in enumerate(filter(listed.__contains__, order), 1)}
 
 
 def _texts(results: Mapping[str, Explained]) -> dict[int, str]:

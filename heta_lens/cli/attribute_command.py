@@ -19,6 +19,7 @@ from heta_lens.cli.result_views import (
     BY,
     GROUPS,
     HIGHEST,
+    SPECIAL,
     TOP,
     check_by,
     document_of,
@@ -42,6 +43,7 @@ def attribute_text(
     model: Annotated[str, typer.Option(help=MODELS)] = "demo",
     by: Annotated[str, typer.Option(metavar="|".join(GROUPS), help=BY)] = "token",
     top: Annotated[int, typer.Option(metavar="N", min=1, help=TOP)] = HIGHEST,
+    special: Annotated[bool, typer.Option("--special", help=SPECIAL)] = False,
     *,
     prompt_flags: dict[str, Any],
     question_flags: dict[str, Any],
@@ -65,7 +67,7 @@ def attribute_text(
         results = {label: read.explained(question, method) for label, method in methods.items()}
         if read.written is not None:
             add(generated=read.written)
-        _put_out(results, written, by, top, read.written or "")
+        _put_out(results, written, by, top, read.written or "", special=special)
 
 
 def _checked(methods: "dict[str, Method]", question: Question, by: str) -> "dict[str, Method]":
@@ -77,30 +79,30 @@ def _checked(methods: "dict[str, Method]", question: Question, by: str) -> "dict
     return methods
 
 
-def _put_out(results: Mapping[str, Explained], files: Files, by: str, top: int, written: str) -> None:
+def _put_out(results: Mapping[str, Explained], files: Files, by: str, top: int, written: str, *, special: bool) -> None:
     """Files first, so that a terminal that cannot show something loses nothing."""
     if len(results) > 1:
-        _put_out_several(results, files, top, written)
+        _put_out_several(results, files, top, written, special=special)
         return
     (explained,) = results.values()
-    write_files(explained, files)
+    write_files(explained, files, special=special)
     if wanted():
         add(**document_of(explained, files, by))
-    show_result(explained, by=by, top=top, written=written)
+    show_result(explained, by=by, top=top, special=special, written=written)
     name_files(files)
 
 
-def _put_out_several(results: Mapping[str, Explained], files: Files, top: int, written: str) -> None:
+def _put_out_several(results: Mapping[str, Explained], files: Files, top: int, written: str, *, special: bool) -> None:
     """One page and one figure of all of them, and a file of each, where those are wanted."""
     apart = {label: files.without_views.of(label, results) for label in results}
     for label, explained in results.items():
-        write_files(explained, apart[label])
-    write_comparison(results, files.views)
+        write_files(explained, apart[label], special=special)
+    write_comparison(results, files.views, special=special)
     if wanted():
         each = [{"method": label, **document_of(result, apart[label])} for label, result in results.items()]
         add(methods=each, correlations=comparison_document(results), page=files.html, figure=files.figure)
     show_written(written)
-    show_comparison(results, top)
+    show_comparison(results, top, special=special)
     for own in apart.values():
         name_files(own)
     name_files(files.views)

@@ -10,7 +10,7 @@ from heta_lens.cli.application import command
 from heta_lens.cli.errors_and_messages import errors_in_a_line
 from heta_lens.cli.json_output import add, wanted
 from heta_lens.cli.result_files import Files, numbered, with_view_flags
-from heta_lens.cli.result_views import HIGHEST, TOP, document_of, name_files
+from heta_lens.cli.result_views import HIGHEST, SPECIAL, TOP, document_of, name_files
 from heta_lens.cli.saved_results import Saved, saved_results
 
 FILE = "What --save wrote, several; or a folder or file of attribute-dataset."
@@ -23,6 +23,7 @@ def compare_saved(
     paths: Annotated[list[Path], typer.Argument(metavar="FILE…", help=FILE)],
     prompt: Annotated[str | None, typer.Option(metavar="NAME", help=PROMPT)] = None,
     top: Annotated[int, typer.Option(metavar="N", min=1, help=TOP)] = HIGHEST,
+    special: Annotated[bool, typer.Option("--special", help=SPECIAL)] = False,
     *,
     files: dict[str, Any],
 ) -> None:
@@ -45,11 +46,11 @@ def compare_saved(
             raise ValueError(f"these are of the prompts {', '.join(prompts)}: choose one with --prompt")
         check_comparable({each.name: each.result for each in saved})
         results = dict(zip(_labels(saved), (each.result for each in saved), strict=True))
-        write_comparison(results, written)
+        write_comparison(results, written, special=special)
         if wanted():
             compared = _documents(saved, [*results])
             add(compared=compared, correlations=comparison_document(results), page=written.html, figure=written.figure)
-        show_comparison(results, top)
+        show_comparison(results, top, special=special)
         name_files(written)
 
 

@@ -25,6 +25,7 @@ GROUPS = get_args(By)
 OF_CHATS = "message", "role"
 BY = "What the highest scores are listed by: token, word, sentence, or, of a chat, message or role."
 TOP = "How many rows to list."
+SPECIAL = "List and colour special tokens, and a chat template's, too."
 HIGHEST = 8
 
 
@@ -51,13 +52,19 @@ def groups_of(explained: Explained, by: str) -> "list[Scored]":
 
 # ------------------------------------------------------------------------------------------------------- the terminal
 def show_result(
-    explained: Explained, *, by: str = "token", top: int = HIGHEST, marked: Collection[int] = (), written: str = ""
+    explained: Explained,
+    *,
+    by: str = "token",
+    top: int = HIGHEST,
+    special: bool = False,
+    marked: Collection[int] = (),
+    written: str = "",
 ) -> None:
     """Print a result for people."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     show_written(written)
-    for view in _views(explained, by, top, marked):
+    for view in _views(explained, by, top, marked, special=special):
         show(view)
 
 
@@ -67,25 +74,29 @@ def show_written(written: str) -> None:
         say(f"written: {written}\n")
 
 
-def _views(explained: Explained, by: str, top: int, marked: Collection[int]) -> "Sequence[RenderableType]":
+def _views(
+    explained: Explained, by: str, top: int, marked: Collection[int], *, special: bool
+) -> "Sequence[RenderableType]":
     from heta_lens import SpanAttribution, plots
 
     if by != "token":
         title, notes = Text(explained.title, style="bold"), Text("\n".join(explained.notes), style="dim")
-        return [title, notes, Text(), group_table(explained, by, top)]
-    main = plots.terminal(explained, marked=marked, top=top)
-    targets = [Text(), target_table(explained)] if isinstance(explained, SpanAttribution) else []
+        return [title, notes, Text(), group_table(explained, by, top, special=special)]
+    main = plots.terminal(explained, marked=marked, top=top, special=special)
+    targets = [Text(), target_table(explained, special=special)] if isinstance(explained, SpanAttribution) else []
     return [main, *targets]
 
 
-def group_table(explained: Explained, by: str, top: int) -> TextTable:
-    """The highest groups, each with the share of the whole score that its tokens hold."""
+def group_table(explained: Explained, by: str, top: int, *, special: bool = False) -> TextTable:
+    """The highest groups with a token that is not hidden, each with the share of the whole score that it holds."""
     from heta_lens.plots.shares import percent_of
 
     of = explained.summed
     size_at = dict(zip(of.positions.tolist(), of.scores.abs().tolist(), strict=True))
+    hidden = () if special else of.positions[of.hidden].tolist()
+    groups = [group for group in groups_of(explained, by) if not group.positions or {*group.positions} - {*hidden}]
     rows = []
-    for group in groups_of(explained, by)[:top]:
+    for group in groups[:top]:
         held = percent_of(of.scores, sum(size_at[position] for position in group.positions))
         rows.append((f"{group.score:.4g}", held, group.text, _places(group)))
     return text_table(["score", "share", by, "positions"], rows, right=("score", "share"))
@@ -96,21 +107,23 @@ def _places(group: "Scored") -> str:
     return f"{first}–{rest[-1]}" if rest else str(first)
 
 
-def target_table(span: "SpanAttribution") -> TextTable:
+def target_table(span: "SpanAttribution", *, special: bool = False) -> TextTable:
     """Each target of a span with the tokens that matter most to it."""
     rows = []
     for step, target in zip(span.steps, span.targets, strict=True):
-        sources = ", ".join(f"{token.text!r} {token.score:.3g}" for token in step.top(3))
+        sources = ", ".join(f"{token.text!r} {token.score:.3g}" for token in step.top(3, special=special))
         rows.append((str(len(step)), repr(target), sources))
     return text_table(["position", "target", "top sources"], rows)
 
 
 # ---------------------------------------------------------------------------------------------------- files and JSON
-def write_files(explained: Explained, files: Files, marked: Collection[int] = (), why: str = "") -> None:
+def write_files(
+    explained: Explained, files: Files, marked: Collection[int] = (), why: str = "", *, special: bool = False
+) -> None:
     """Write the page, the figure and the attribution that are wanted."""
     from heta_lens import plots
 
-    write_view(lambda: plots.page(explained, marked=marked, note=why), files)
+    write_view(lambda: plots.page(explained, marked=marked, note=why, special=special), files)
     if files.save is not None:
         explained.save(files.save)
 
@@ -141,7 +154,12 @@ def document_of(explained: Explained, files: Files, by: str = "token") -> dict[s
     if not isinstance(explained, SpanAttribution):
         return {"attribution": _row(explained), **groups, **written}
     of = explained.summed
-    total = {"token": of.tokens, "position": of.positions.tolist(), "score": of.scores.tolist()}
+    total = {
+        "token": of.tokens,
+        "position": of.positions.tolist(),
+        "special": of.special.tolist(),
+        "score": of.scores.tolist(),
+    }
     return {"steps": [*map(_row, explained.steps)], "total": total, **groups, **written}
 
 

@@ -14,6 +14,7 @@ from heta_lens.cli.result_views import (
     BY,
     GROUPS,
     HIGHEST,
+    SPECIAL,
     TOP,
     check_by,
     document_of,
@@ -36,6 +37,7 @@ def show_saved(
     method: Annotated[str | None, typer.Option("--method", "-m", metavar="NAME", help=METHOD)] = None,
     by: Annotated[str, typer.Option(metavar="|".join(GROUPS), help=BY)] = "token",
     top: Annotated[int, typer.Option(metavar="N", min=1, help=TOP)] = HIGHEST,
+    special: Annotated[bool, typer.Option("--special", help=SPECIAL)] = False,
     *,
     files: dict[str, Any],
 ) -> None:
@@ -50,23 +52,23 @@ def show_saved(
         saved = [each for path in paths for each in saved_results(path, prompt, method)]
         labels = {each.name: each for each in saved}
         written.check_apart(labels, numbered(paths))
-        shown = [_shown(each, written.of(each.name, labels), by) for each in saved]
+        shown = [_shown(each, written.of(each.name, labels), by, special=special) for each in saved]
         add(shown=shown)
         for each in saved if not wanted() else ():
-            _print(each, by, top, heading=len(saved) > 1)
+            _print(each, by, top, special=special, heading=len(saved) > 1)
         for each in saved:
             name_files(written.of(each.name, labels))
 
 
-def _shown(saved: Saved, files: Files, by: str) -> dict[str, Any]:
+def _shown(saved: Saved, files: Files, by: str, *, special: bool) -> dict[str, Any]:
     """Its files are written; what a document has of it."""
-    write_files(saved.result, files)
+    write_files(saved.result, files, special=special)
     return {"file": saved.path, "name": saved.name, **document_of(saved.result, files, by)} if wanted() else {}
 
 
-def _print(saved: Saved, by: str, top: int, *, heading: bool) -> None:
+def _print(saved: Saved, by: str, top: int, *, special: bool, heading: bool) -> None:
     from heta_lens._util.printable_text import legible
 
     if heading:
         show(Text(f"\n{legible(saved.name)}", style="reverse"))
-    show_result(saved.result, by=by, top=top)
+    show_result(saved.result, by=by, top=top, special=special)

@@ -199,7 +199,7 @@ def evaluate_paraphrase_consistency(case: ExplainedPrompt) -> dict[str, Value]:
     assert case.instance.paraphrase is not None
     prediction = case.ask(case.instance.paraphrase)
     other = case.ready(case.instance.paraphrase, prediction)(prediction)
-    agreement = paraphrase_consistency(case.attribution.without(special=True), other.without(special=True))
+    agreement = paraphrase_consistency(case.attribution.without_special(), other.without_special())
     reason = "fewer than 3 words match, or the scores of one text are all equal"
     return {"paraphrase_consistency": value_or_reason(agreement.correlation, reason)}
 

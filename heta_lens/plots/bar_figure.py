@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heta_lens._util.extras import check_extra, extra
@@ -14,6 +14,7 @@ from heta_lens.attribution import Attribution
 from heta_lens.plots.colours import BLUE, ORANGE
 from heta_lens.plots.figure_files import INK, NEEDED_BY, QUIET, drawable, looks, named, picture
 from heta_lens.plots.score_formula import score_terms
+from heta_lens.plots.shares import held, scaling
 from heta_lens.span_attribution import SpanAttribution
 
 if TYPE_CHECKING:
@@ -35,12 +36,14 @@ def bars(
     confidence: float = 0.95,
     *,
     order: BarOrder = "score",
+    special: bool = False,
 ) -> View:
     """The scores of largest size as bars, the highest on top; a notebook shows it, and ``.save("bars.pdf")`` keeps it.
 
     ``order="text"`` has the same tokens as they come in the text. Scores that have standard errors are drawn with
     their confidence intervals. A score that is M·(βS + γI) with two parts that count is shown with the share of each.
-    A span has the scores of all of its targets together. Files: SVG, PNG, PDF, and CSV of all tokens.
+    A span has the scores of all of its targets together. Special tokens and a chat template's are left out, except with
+    ``special=True``. Files: SVG, PNG, PDF, and CSV of all tokens.
     """
     check_at_least("top", top, 1, whole=True)
     check_choice("order", order, get_args(BarOrder))
@@ -49,18 +52,20 @@ def bars(
     check_extra("matplotlib", NEEDED_BY)
     shown = attribution.summed
     csv = {".csv": lambda: attribution.to_frame().to_csv(index=False)}
-    return picture(attribution.title, lambda: _figure(shown, _rows(shown, top, order), confidence), csv)
+    rows = _rows(shown, top, order, ~shown.hidden | special)
+    return picture(attribution.title, lambda: _figure(shown, rows, confidence, special=special), csv)
 
 
-def _rows(attribution: Attribution, top: int, order: BarOrder) -> list[int]:
-    """Which tokens are shown, from the top down."""
-    largest = attribution.scores.abs().argsort(descending=True, stable=True)[:top].sort().values
+def _rows(attribution: Attribution, top: int, order: BarOrder, shown: Bool[Tensor, "pos"]) -> list[int]:
+    """Which tokens have a bar, from the top down."""
+    largest = attribution.scores.abs().argsort(descending=True, stable=True)
+    largest = largest[shown[largest]][:top].sort().values
     if order == "score":
         largest = largest[attribution.scores[largest].argsort(descending=True, stable=True)]
     return largest.tolist()
 
 
-def _figure(attribution: Attribution, rows: Sequence[int], confidence: float) -> Figure:
+def _figure(attribution: Attribution, rows: Sequence[int], confidence: float, *, special: bool) -> Figure:
     labels, title = [named(attribution.tokens[row]) for row in rows], drawable(attribution.title)
     terms = terms_of(attribution)
     with looks([title, *labels]):
@@ -71,14 +76,31 @@ def _figure(attribution: Attribution, rows: Sequence[int], confidence: float) ->
         figure.suptitle(title, x=0.01, ha="left", fontsize=9.5)
         _tokens(left, labels, attribution.positions[rows].tolist())
         _bars(left, attribution, rows, confidence)
+        _scale(left, attribution, rows, scaling(attribution, special=special)[rows])
         for axes in right:
             _shares(axes, terms, rows)
-        figure.supxlabel(_note(len(rows), len(attribution)), x=0.01, ha="left", fontsize=7, color=QUIET)
+        count = len(attribution) if special else int((~attribution.hidden).sum())
+        note = drawable("; ".join(filter(None, [_note(len(rows), count), held(attribution)])))
+        figure.supxlabel(note, x=0.01, ha="left", fontsize=7, color=QUIET)
     return figure
 
 
 def _note(shown: int, count: int) -> str:
     return f"the {shown} of {count} tokens with the largest scores" if shown < count else f"all {count} tokens"
+
+
+def _scale(axes: Axes, attribution: Attribution, rows: Sequence[int], inside: Bool[Tensor, "row"]) -> None:
+    """An axis up to the largest score ``inside``, where there is one; a bar that goes beyond ends in its number."""
+    scores = attribution.scores[rows]
+    if inside.all() or not inside.any():
+        return
+    ends = scores[inside].tolist()
+    low, high = min(0.0, *ends) * 1.15, max(0.0, *ends) * 1.15
+    axes.set_xlim(low, high)
+    for row in (~inside).nonzero()[:, 0].tolist():
+        score = float(scores[row])
+        where, side = (high, "right") if score > 0 else (low, "left")
+        axes.text(where, row, f"{score:.3g}", ha=side, va="center", color="white", fontsize=7)
 
 
 def _tokens(axes: Axes, labels: Sequence[str], places: Sequence[int]) -> None:

@@ -6,40 +6,54 @@ from html import escape
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import pad
 
 from heta_lens._util.html_view import View
 from heta_lens.attribution import Attribution
 from heta_lens.plots.colours import deepest
+from heta_lens.plots.shares import held, hidden_in, scale_end
 from heta_lens.span_attribution import SpanAttribution
 
 
-def circuitsvis(attribution: Attribution | SpanAttribution) -> View:
+def circuitsvis(attribution: Attribution | SpanAttribution, *, special: bool = False) -> View:
     """Circuitsvis coloured tokens: shown by a notebook, or ``.save("page.html")``; needs no network.
 
     A span is coloured by all of its targets together, or by the one that is pointed at; one that was followed through
-    a reasoning, by what came of that, and by the reasoning's tokens too.
+    a reasoning, by what came of that, and by the reasoning's tokens too. Special tokens and a chat template's are left
+    out, except with ``special=True``.
     """
     if isinstance(attribution, Attribution):
-        return coloured_tokens(attribution.title, attribution.tokens, attribution.scores, "; ".join(attribution.notes))
+        shown = ~attribution.hidden | special
+        tokens, scores = _kept(attribution.tokens, shown), attribution.scores[shown]
+        end = scale_end(attribution, special=special)
+        return coloured_tokens(attribution.title, tokens, scores, "; ".join(attribution.notes), end)
     rows = [attribution.total, *(step.scores for step in attribution.steps)]
     names = ["all targets", *attribution.targets]
     if reasoning := attribution.reasoning:
         rows = [attribution.through, *rows, *(step.scores for step in reasoning)]
         written = (attribution.tokens[len(step)] for step in reasoning)
         names = ["through the reasoning", *names, *(f"reasoning: {token}" for token in written)]
+    shown = ~hidden_in(attribution) | special
     values = torch.stack([pad(row, (0, len(attribution.tokens) - len(row))) for row in rows])
-    notes = "point at a target, or at a token; each target has its own scale"
-    return tokens_by_target(attribution.title, attribution.tokens, names, values, notes)
+    notes = "; ".join(
+        filter(None, ["point at a target, or at a token; each target has its own scale", held(attribution.summed)])
+    )
+    return tokens_by_target(attribution.title, _kept(attribution.tokens, shown), names, values[:, shown], notes)
 
 
-def coloured_tokens(title: str, tokens: Sequence[str], values: Float[Tensor, "pos"], notes: str = "") -> View:
-    """Tokens coloured by value: white at 0, deeper with size, blue above and orange below."""
+def _kept(tokens: Sequence[str], shown: Bool[Tensor, "pos"]) -> list[str]:
+    return [token for token, kept in zip(tokens, shown.tolist(), strict=True) if kept]
+
+
+def coloured_tokens(
+    title: str, tokens: Sequence[str], values: Float[Tensor, "pos"], notes: str = "", end: float | None = None
+) -> View:
+    """Tokens coloured by value: white at 0, deeper with size up to ``end``, blue above and orange below."""
     from circuitsvis.tokens import colored_tokens  # slow to import
 
-    highest = deepest(values)
+    highest = deepest(values) if end is None else end
     # Circuitsvis colours the negative side only when the scale reaches there.
     lowest = -highest if bool((values < 0).any()) else 0.0
     shown = colored_tokens([_inert(token) for token in tokens], values.tolist(), lowest, highest)

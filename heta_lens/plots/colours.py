@@ -19,8 +19,9 @@ class Shade(NamedTuple):
 WHITE, BLUE, ORANGE = Shade(255, 255, 255), Shade(33, 113, 217), Shade(201, 84, 10)
 
 
-def shades(values: Float[Tensor, "pos"]) -> list[Shade]:
-    return [shade_of(depth) for depth in (values / deepest(values)).clamp(-1, 1).tolist()]
+def shades(values: Float[Tensor, "pos"], end: float) -> list[Shade]:
+    """The colour of every value, where ``end`` has the deepest."""
+    return [shade_of(depth) for depth in (values / end).clamp(-1, 1).tolist()]
 
 
 def shade_of(depth: float) -> Shade:

@@ -16,18 +16,22 @@ from heta_lens.plots.attribution_text import question
 from heta_lens.plots.figure_files import exports_of
 from heta_lens.plots.html_page import HINTS, fragment
 from heta_lens.plots.latex_tokens import latex_of
+from heta_lens.plots.shares import last
 from heta_lens.plots.token_figure import Coloured, stacked
 from heta_lens.plots.view_data import Shown
 from heta_lens.plots.view_exports import described, json_text
 from heta_lens.span_attribution import SpanAttribution
 
 
-def compare(attributions: Iterable[Attribution | SpanAttribution], *, names: Iterable[str] | None = None) -> View:
+def compare(
+    attributions: Iterable[Attribution | SpanAttribution], *, names: Iterable[str] | None = None, special: bool = False
+) -> View:
     """Attributions of one text, one below another, each with its own scale; a table has their shares and ranks.
 
     They are named by their methods, and by the options in which attributions of one method differ, unless ``names``
     names them. A span has the scores of all of its targets together. It can also be saved as a figure (``.png``,
-    ``.svg``, ``.pdf``), as LaTeX (``.tex``), and as its numbers (``.csv``, ``.json``).
+    ``.svg``, ``.pdf``), as LaTeX (``.tex``), and as its numbers (``.csv``, ``.json``). A switch shows special tokens
+    and a chat template's; with ``special=True`` they are there from the start.
     """
     named = _named(attributions, names)
     check_comparable(named)
@@ -35,18 +39,27 @@ def compare(attributions: Iterable[Attribution | SpanAttribution], *, names: Ite
     values = [Shown(name, own.scores, own.standard_errors.get("scores")) for name, own in summed.items()]
     title = f"{', '.join(named)}: {'; '.join(dict.fromkeys(map(question, summed.values())))}"
     notes = [f"{name}: {'; '.join(own.notes)}" for name, own in named.items()]
-    text = max(summed.values(), key=lambda own: own.messages is not None)  # one that knows a chat's messages, if any
+    text = best_known(named)
     by_size = ranked_by_size(named)
     notes += ["ranks are by size, since not all scores have signs"] if by_size else []
-    page = fragment(text, title, notes, values, more={"compare": True, "by_size": by_size, "hint": HINTS[0]})
-    return View(title, page, _exports(title, named))
+    more = {"compare": True, "by_size": by_size, "hint": HINTS[0], "last": last(text), "special": special}
+    page = fragment(text, title, notes, values, text.hidden, more=more)
+    return View(title, page, _exports(title, named, special=special))
 
 
-def _exports(title: str, named: Mapping[str, Attribution | SpanAttribution]) -> dict[str, Callable[[], str | bytes]]:
+def best_known(named: Mapping[str, Attribution | SpanAttribution]) -> Attribution:
+    """The attribution that says most about its tokens: one that knows a chat's messages, if there is one."""
+    return max((own.summed for own in named.values()), key=lambda own: own.messages is not None)
+
+
+def _exports(
+    title: str, named: Mapping[str, Attribution | SpanAttribution], *, special: bool
+) -> dict[str, Callable[[], str | bytes]]:
     """What makes each kind of file, by its suffix: the coloured texts one below another, or the numbers."""
 
     def texts() -> list[Coloured]:
-        return [replace(Coloured.of(own), title=f"{name}: {question(own.summed)}") for name, own in named.items()]
+        coloured = {name: Coloured.of(own, special=special) for name, own in named.items()}
+        return [replace(own, title=f"{name}: {question(named[name].summed)}") for name, own in coloured.items()]
 
     def document() -> str:
         first = next(iter(named.values())).summed
@@ -55,7 +68,7 @@ def _exports(title: str, named: Mapping[str, Attribution | SpanAttribution]) -> 
             {"name": name, **described(own), "scores": own.summed.scores.tolist(), "ranks": ranks[name]}
             for name, own in named.items()
         ]
-        where = {"positions": first.positions.tolist(), "tokens": first.tokens}
+        where = {"positions": first.positions.tolist(), "tokens": first.tokens, "special": first.special.tolist()}
         return json_text({"title": title, **where, "compared": compared})
 
     return {
@@ -69,7 +82,11 @@ def _exports(title: str, named: Mapping[str, Attribution | SpanAttribution]) -> 
 def frame_of(named: Mapping[str, Attribution | SpanAttribution]) -> pd.DataFrame:
     """A row per token, with each attribution's score and rank."""
     first = next(iter(named.values())).summed
-    columns: list[tuple[str, Any]] = [("position", first.positions.tolist()), ("token", first.tokens)]
+    columns: list[tuple[str, Any]] = [
+        ("position", first.positions.tolist()),
+        ("token", first.tokens),
+        ("special", first.special.tolist()),
+    ]
     for name, ranks in _ranks(named).items():
         columns += [(name, named[name].summed.scores.tolist()), (f"rank by {name}", ranks)]
     # Not by a dict, in which a name such as "token" would replace another column.

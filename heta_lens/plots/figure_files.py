@@ -16,7 +16,7 @@ from torch import Tensor
 from heta_lens._util.extras import extra
 from heta_lens._util.html_view import View
 from heta_lens._util.printable_text import JOINERS
-from heta_lens.plots.colours import BLUE, ORANGE, WHITE, Shade, deepest
+from heta_lens.plots.colours import BLUE, ORANGE, WHITE, Shade
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -191,9 +191,11 @@ def colour_map(above: Shade, below: Shade, *, signed: bool) -> Any:
     return made.with_extremes(bad=NONE)
 
 
-def colours_of(values: Float[Tensor, "*shape"], above: Shade = BLUE, below: Shade = ORANGE) -> dict[str, Any]:
-    """How matplotlib colours the values as all views do: the colours, and where their scale ends."""
-    end, signed = deepest(values.flatten()), bool((values < 0).any())
+def colours_of(
+    values: Float[Tensor, "*shape"], above: Shade = BLUE, below: Shade = ORANGE, *, end: float
+) -> dict[str, Any]:
+    """How matplotlib colours the values as all views do: the colours, and their scale, which goes to ``end``."""
+    signed = bool((values < 0).any())
     norm = extra("matplotlib.colors", NEEDED_BY).Normalize(-end if signed else 0, end)
     return {"cmap": colour_map(above, below, signed=signed), "norm": norm}
 

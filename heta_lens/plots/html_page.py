@@ -4,13 +4,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float
 from markupsafe import Markup
 from torch import Tensor
 
 from heta_lens._util.html_view import View, html_from, source
 from heta_lens.attribution import Attribution
 from heta_lens.plots.colours import BLUE, ORANGE, deepest
+from heta_lens.plots.shares import held, hidden_in, last, sink
 from heta_lens.plots.token_cells import Cell, cells, runs
 from heta_lens.plots.view_data import Shown, embedded, page_data, shown
 from heta_lens.plots.view_exports import exports, number_files
@@ -33,7 +35,7 @@ class Chip(NamedTuple):
     text: str
     breaks: int
     kind: str
-    """n below zero, e evidence, g the chat template's."""
+    """n below zero, e evidence, g special or the chat template's."""
     depth: str
 
 
@@ -45,30 +47,41 @@ class Block(NamedTuple):
     runs: list[tuple[bool, list[Chip]]]
 
 
-def page(attribution: Attribution | SpanAttribution, *, marked: Iterable[int] = (), note: str = "") -> View:
+def page(
+    attribution: Attribution | SpanAttribution, *, marked: Iterable[int] = (), note: str = "", special: bool = False
+) -> View:
     """All of an attribution to look at: a notebook shows it, ``.open()`` a browser, ``.save("page.html")`` keeps it.
 
     ``marked`` positions are underlined, as evidence, and ``note`` may say why. It can also be saved as a figure
-    (``.png``, ``.svg``, ``.pdf``), as LaTeX (``.tex``), and as its numbers (``.csv``, ``.json``).
+    (``.png``, ``.svg``, ``.pdf``), as LaTeX (``.tex``), and as its numbers (``.csv``, ``.json``). A switch shows
+    special tokens and a chat template's; with ``special=True`` they are there from the start.
     """
-    return _page(attribution, frozenset(marked), note)
+    return _page(attribution, frozenset(marked), note, special=special)
 
 
-def messages(attribution: Attribution | SpanAttribution) -> View:
+def messages(attribution: Attribution | SpanAttribution, *, special: bool = False) -> View:
     """The same, coloured by the messages of a chat; saved as a page, or as the tokens' numbers."""
     attribution.by_message()  # which refuses what is no chat
-    return _page(attribution, by="messages")
+    return _page(attribution, by="messages", special=special)
 
 
 def _page(
-    attribution: Attribution | SpanAttribution, marked: Collection[int] = (), note: str = "", by: str = "tokens"
+    attribution: Attribution | SpanAttribution,
+    marked: Collection[int] = (),
+    note: str = "",
+    by: str = "tokens",
+    *,
+    special: bool,
 ) -> View:
     span = attribution if isinstance(attribution, SpanAttribution) else None
     scored = attribution if isinstance(attribution, Attribution) else whole_text(attribution)
     values, more = (shown(scored), {}) if span is None else (span_values(span), {"matrix": matrix(span)})
-    notes = [*attribution.notes, *([note] if note else [])]
-    own = fragment(scored, attribution.title, notes, values, marked, more | {"by": by, "hint": HINTS[span is not None]})
-    made = exports(attribution, marked, note) if by == "tokens" else number_files(attribution)
+    below = held(attribution.summed)
+    notes = [*(line for line in attribution.notes if line != below), *([note] if note else [])]
+    end = last(attribution.summed)
+    more |= {"by": by, "hint": HINTS[span is not None], "last": end, "special": special}
+    own = fragment(scored, attribution.title, notes, values, hidden_in(attribution), marked, more, below)
+    made = exports(attribution, marked, note, special=special) if by == "tokens" else number_files(attribution)
     return View(attribution.title, own, made)
 
 
@@ -77,19 +90,26 @@ def fragment(
     title: str,
     notes: Sequence[str],
     values: Sequence[Shown],
+    hidden: Bool[Tensor, "pos"],
     marked: Collection[int] = (),
     more: Mapping[str, Any] = {},
+    below: str = "",
 ) -> str:
-    """The tokens of an attribution coloured by the first of some values, and all that the script needs."""
+    """The tokens of an attribution coloured by the first of some values, and all that the script needs.
+
+    What is said ``below`` the tokens is what ``hidden`` ones hold.
+    """
     own = cells(attribution)
-    data = {**page_data(attribution, own, values, marked), **more}
+    data = {**page_data(attribution, own, values, hidden, marked), **more}
+    coloured = torch.ones_like(hidden) if more.get("special") else ~hidden
     return html_from(
         "plots/view.html",
         title=title,
         notes=notes,
         lines=data.get("compare", False),
         first=values[0].name,
-        blocks=[*_blocks(attribution, own, values[0].values, marked)],
+        held=below,
+        blocks=[*_blocks(attribution, own, values[0].values * coloured, hidden, marked)],
         data=Markup(embedded(data)),
         above=BLUE,
         below=ORANGE,
@@ -99,14 +119,19 @@ def fragment(
 
 
 def _blocks(
-    attribution: Attribution, own: Sequence[Cell], values: Float[Tensor, "pos"], marked: Collection[int]
+    attribution: Attribution,
+    own: Sequence[Cell],
+    values: Float[Tensor, "pos"],
+    hidden: Bool[Tensor, "pos"],
+    marked: Collection[int],
 ) -> Iterator[Block]:
-    owners, template = _owners(attribution), attribution.template.tolist()
-    most, positions = deepest(values), attribution.positions.tolist()
+    owners, small = _owners(attribution), hidden.tolist()
+    first = sink(attribution)
+    most, positions = deepest(values[~first] if (~first & ~hidden).any() else values), attribution.positions.tolist()
 
     def chip(cell: Cell) -> Chip:
         evidence = any(positions[row] in marked for row in cell.rows)
-        return _chip(cell, values, most, evidence, template[cell.rows[0]])
+        return _chip(cell, values, most, evidence, small[cell.rows[0]])
 
     for message, members in groupby(own, lambda cell: owners[cell.rows[0]]):
         chips = [(right_to_left, [*map(chip, run)]) for right_to_left, run in runs([*members])]
@@ -125,10 +150,10 @@ def _owners(attribution: Attribution) -> list[int]:
     return owners
 
 
-def _chip(cell: Cell, values: Float[Tensor, "pos"], most: float, evidence: bool, template: bool) -> Chip:
+def _chip(cell: Cell, values: Float[Tensor, "pos"], most: float, evidence: bool, small: bool) -> Chip:
     value = float(values[cell.rows.start : cell.rows.stop].sum())
     depth = min(1.0, abs(value) / most)
-    kind = " ".join(letter for letter, true in (("n", value < 0), ("e", evidence), ("g", template)) if true)
+    kind = " ".join(letter for letter, true in (("n", value < 0), ("e", evidence), ("g", small)) if true)
     return Chip(
         cell.gap, cell.before, cell.text, cell.breaks, kind, f"{depth:.2f}".lstrip("0") if depth >= 0.005 else ""
     )

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 from heta_lens._util.printable_text import JOINERS
 from heta_lens.attribution import Attribution
-from heta_lens.plots.colours import BLUE, ORANGE, Shade, deepest
-from heta_lens.plots.token_figure import Coloured, tint, tints
+from heta_lens.plots.colours import BLUE, ORANGE, Shade
+from heta_lens.plots.token_figure import Coloured, tint
 from heta_lens.span_attribution import SpanAttribution
 
 LONGEST = 40  # characters of a box, since no line breaks inside
@@ -47,14 +47,20 @@ HEAD = r"""% In the preamble: \usepackage{xcolor}
 """
 
 
-def latex(attribution: Attribution | SpanAttribution, *, marked: Collection[int] = (), note: str = "") -> str:
+def latex(
+    attribution: Attribution | SpanAttribution,
+    *,
+    marked: Collection[int] = (),
+    note: str = "",
+    special: bool = False,
+) -> str:
     r"""The question, the text with every token coloured by its score, and what the deepest colours stand for.
 
     Put it into a file and ``\input`` it. It defines its commands for itself alone, and needs xcolor. A span is coloured
     by all of its targets together, and its own tokens follow in frames. ``marked`` positions are underlined, as
-    evidence, and ``note`` may say why.
+    evidence, and ``note`` may say why. ``special=True`` colours special tokens, and a chat template's, too.
     """
-    return latex_of(Coloured.of(attribution, marked, note))
+    return latex_of(Coloured.of(attribution, marked, note, special=special))
 
 
 def latex_of(shown: Coloured) -> str:
@@ -85,7 +91,7 @@ def _escaped(character: str) -> str:
 
 def _tokens(shown: Coloured) -> Iterator[str]:
     """A box per token, one per line; a token with line ends, or a very long one, has several."""
-    boxes = [f"\\hetatoken{{{_numbers(shade)}}}" for shade in tints(shown.scores)]
+    boxes = [f"\\hetatoken{{{_numbers(shade)}}}" for shade in shown.tints]
     boxes += ["\\hetaframed"] * len(shown.written)
     pieces = [
         (number, text)
@@ -111,8 +117,8 @@ def _numbers(shade: Shade) -> str:
 
 def _scale(shown: Coloured) -> str:
     """What the colours stand for, deepest and at 0."""
-    end = deepest(shown.scores)
+    end = shown.end
     box = "\\colorbox{{{}}}{{\\strut\\hspace{{1.2em}}}} {}"
-    below = [box.format("hetabelow", f"$-{end:.3g}$")] if bool((shown.scores < 0).any()) else []
+    below = [box.format("hetabelow", f"$-{end:.3g}$")] if bool((shown.shown < 0).any()) else []
     above = box.format("hetaabove", f"${end:.3g}$, which is {escaped(shown.share(end))}")
     return "\\quad\n".join([*below, "white is 0", above])

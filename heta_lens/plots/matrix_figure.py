@@ -12,7 +12,9 @@ from torch import Tensor
 from heta_lens._util.extras import check_extra, extra
 from heta_lens._util.html_view import View
 from heta_lens.attribution import Attribution
+from heta_lens.plots.colours import deepest
 from heta_lens.plots.figure_files import INK, NEEDED_BY, QUIET, colours_of, draw_scale, drawable, looks, picture
+from heta_lens.plots.shares import held, hidden_in, sink
 from heta_lens.span_attribution import SpanAttribution
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ class Map:
     note: str = ""
     divider: int = 0
     """Before which column a line is drawn, if before any."""
+    end: float | None = None
+    """Which size has the deepest colour, if not what the values say."""
 
 
 class Labels(NamedTuple):
@@ -70,13 +74,17 @@ class Labels(NamedTuple):
         )
 
 
-def matrix(attribution: Attribution | SpanAttribution) -> View:
+def matrix(attribution: Attribution | SpanAttribution, *, special: bool = False) -> View:
     """A heat map; a notebook shows it, and ``.save("matrix.pdf")`` keeps it, or ``.svg`` or ``.png``.
 
     Of a span: the scores of every source (x) for every target (y), grey where a source does not come before the target.
     Of an attribution with ``interactions``: every pair of tokens, grey on the diagonal, which is no pair.
+    Special tokens and a chat template's are left out, except with ``special=True``.
     """
-    shown = _of_span(attribution) if isinstance(attribution, SpanAttribution) else _of_pairs(attribution)
+    if isinstance(attribution, SpanAttribution):
+        shown = _of_span(attribution, special=special)
+    else:
+        shown = _of_pairs(attribution, special=special)
     check_extra("matplotlib", NEEDED_BY)
     return picture(shown.title, lambda: _figure(shown), {})
 
@@ -99,27 +107,31 @@ def patch_grid(
     return _figure(Map(title, restored, down, Side("", _labels(labels), places), "restored", note))
 
 
-def _of_span(span: SpanAttribution) -> Map:
-    sources = span.tokens[:-1]
-    values = span.matrix[:, : len(sources)].clone()
+def _of_span(span: SpanAttribution, *, special: bool = False) -> Map:
+    summed, count = span.summed, len(span.tokens) - 1
+    sources = (~hidden_in(span) | special)[:count].nonzero()[:, 0].tolist()
+    values = span.matrix.clone()
     for row, step in enumerate(span.steps):
         values[row, len(step) :] = torch.nan
     down = Side("target", _labels(span.targets), [len(step) for step in span.steps])
-    across = Side("source", _labels(sources), range(len(sources)))
-    if len(span) == 1:
-        return Map(span.title, values, down, across, "score")
-    note = "grey: not before the target; the line: where the answer begins"
-    return Map(span.title, values, down, across, "score", note, span.start)
+    across = Side("source", _labels([span.tokens[at] for at in sources]), sources)
+    scaled = torch.tensor([at for at in sources if at >= span.start or not sink(summed)[at]], dtype=torch.long)
+    end = deepest(values[:, scaled if len(scaled) else sources].nan_to_num(0.0).flatten())
+    several = "grey: not before the target; the line: where the answer begins" if len(span) > 1 else ""
+    divider = sum(at < span.start for at in sources) if len(span) > 1 else 0
+    note = "; ".join(filter(None, [several, held(summed)]))
+    return Map(span.title, values[:, sources], down, across, "score", note, divider, end)
 
 
-def _of_pairs(attribution: Attribution) -> Map:
+def _of_pairs(attribution: Attribution, *, special: bool = False) -> Map:
     if attribution.interactions is None:
         raise ValueError(
             "this attribution has no pairs of tokens: give attribute interactions=True, or use attribute_span for a "
             "matrix of targets and sources"
         )
-    values = attribution.interactions.clone().fill_diagonal_(torch.nan)
-    side = Side("token", _labels(attribution.tokens), attribution.positions.tolist())
+    rows = (~attribution.hidden | special).nonzero()[:, 0]
+    values = attribution.interactions[rows][:, rows].fill_diagonal_(torch.nan)
+    side = Side("token", _labels([attribution.tokens[row] for row in rows]), attribution.positions[rows].tolist())
     return Map(attribution.title, values, side, side, "interaction", "grey: no pair")
 
 
@@ -155,7 +167,8 @@ def _figure(shown: Map) -> Figure:
 def _map(figure: Figure, axes: Axes, shown: Map) -> None:
     values = shown.values.detach().double().cpu()
     known = values.nan_to_num(0.0)
-    image = axes.imshow(values.numpy(), aspect="auto", **colours_of(known))
+    end = deepest(known.flatten()) if shown.end is None else shown.end
+    image = axes.imshow(values.numpy(), aspect="auto", **colours_of(known, end=end))
     draw_scale(figure, image, known, ax=axes, label=shown.scale, fraction=0.05, aspect=15)
     if shown.divider:
         axes.axvline(shown.divider - 0.5, color=INK, linewidth=0.8)

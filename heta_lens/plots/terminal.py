@@ -1,6 +1,6 @@
 """An attribution in a terminal: its tokens coloured or marked by score, and the highest of them in numbers."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import isnan
 from re import DOTALL, fullmatch
@@ -12,9 +12,9 @@ from rich.text import Text
 
 from heta_lens._util.printable_text import legible, single_line, visible
 from heta_lens.attribution import Attribution
-from heta_lens.plots.colours import deepest
+from heta_lens.plots.attribution_text import LAST
 from heta_lens.plots.score_formula import score_formula
-from heta_lens.plots.shares import message_shares, percent_of
+from heta_lens.plots.shares import held, last, message_shares, percent_of, scale_end, sink
 from heta_lens.plots.terminal_styles import (
     BRACKETS,
     MIDDLE,
@@ -38,16 +38,21 @@ TAB = "→   "
 
 
 def terminal(
-    attribution: Attribution | SpanAttribution, *, marked: Collection[int] = (), top: int = 8, coloured: bool = True
+    attribution: Attribution | SpanAttribution,
+    *,
+    marked: Collection[int] = (),
+    top: int = 8,
+    coloured: bool = True,
+    special: bool = False,
 ) -> "TerminalView":
     """Something for `rich` to print: ``rich.print(terminal(attribution))``.
 
     The prompt has its tokens coloured by score, as far as the terminal can, or marked with brackets where it has no
     colours or ``coloured=False``. ``marked`` positions are underlined; the ``top`` highest scores are listed with their
     parts, in the order of `Attribution.top`, and the messages of a chat. A span has the scores of all of its targets
-    together.
+    together. Special tokens and a chat template's have no colour and are not listed, except with ``special=True``.
     """
-    return TerminalView(attribution, frozenset(marked), top, coloured)
+    return TerminalView(attribution, frozenset(marked), top, coloured, special)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,6 +63,7 @@ class TerminalView:
     marked: frozenset[int]
     top: int
     coloured: bool
+    special: bool
 
     def __repr__(self) -> str:
         return f"TerminalView({self.attribution.title!r}): rich.print(view) shows it"
@@ -65,47 +71,52 @@ class TerminalView:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text | Padding]:
         attribution, width = self.attribution.summed, options.max_width
         system = console.color_system if self.coloured and not console.no_color else None
-        manner = Manner.of(attribution, system)
+        manner = Manner.of(attribution, system, special=self.special)
+        below = held(attribution)
         yield Text(attribution.title, style="bold")
-        yield from (Text(single_line(line)) for line in self.attribution.notes)
+        yield from (Text(single_line(line)) for line in self.attribution.notes if line != below)
         yield Text()
         yield Padding(_prompt(attribution, manner, self.marked), (0, 0, 1, INDENT), expand=False)
         yield _legend(attribution, manner, underlined=not self.marked.isdisjoint(attribution.positions.tolist()))
         yield Text()
-        yield _tokens(attribution, self.top, width)
+        yield _tokens(attribution, self.top, width, special=self.special)
+        yield from [Text(single_line(below))] if below else []
         errors = "± is one standard error" if attribution.standard_errors else ""
         if below := "; ".join(filter(None, [score_formula(attribution), errors])):
             yield Text(below)
         if attribution.messages is not None:
             yield Text()
-            yield _messages(attribution, width)
+            yield _messages(attribution, width, special=self.special)
 
 
 class Manner(NamedTuple):
     """How depth is shown: as a look; if there are but two levels of it, as these; and what underlines in the text."""
 
+    end: float  # the size that has the deepest colour
+    coloured: Sequence[bool]  # the tokens that have colours
     look: Looks
     levels: tuple[float, ...] = ()
     underline: str = ""
 
     @classmethod
-    def of(cls, attribution: Attribution, system: str | None) -> "Manner":
+    def of(cls, attribution: Attribution, system: str | None, *, special: bool) -> "Manner":
+        scale = scale_end(attribution, special=special), (~attribution.hidden | special).tolist()
         if system in COLOURS:
-            return cls(COLOURS[system])
+            return cls(*scale, COLOURS[system])
         if system is not None:
-            return cls(of_16, (MIDDLE, STRONG))
+            return cls(*scale, of_16, (MIDDLE, STRONG))
         text = "".join(attribution.tokens)
-        return cls(in_brackets(unused(BRACKETS, text)), (MIDDLE, STRONG), unused(UNDERLINES, text))
+        return cls(*scale, in_brackets(unused(BRACKETS, text)), (MIDDLE, STRONG), unused(UNDERLINES, text))
 
 
 # ---------------------------------------------------------------------------------------------------------- the prompt
 def _prompt(attribution: Attribution, manner: Manner, marked: Collection[int]) -> Text:
-    line, scale = Text(), deepest(attribution.scores)
+    line = Text()
     underlined = [position in marked for position in attribution.positions.tolist()]
     neighbours = zip([False, *underlined], underlined, [*underlined[1:], False], strict=False)
-    rows = zip(attribution.tokens, attribution.scores.tolist(), neighbours, strict=True)
-    for token, score, (before, now, after) in rows:
-        look = manner.look(max(-1.0, min(1.0, score / scale)))
+    rows = zip(attribution.tokens, attribution.scores.tolist(), manner.coloured, neighbours, strict=True)
+    for token, score, coloured, (before, now, after) in rows:
+        look = manner.look(max(-1.0, min(1.0, score / manner.end))) if coloured else Look("dim")
         edges = manner.underline * (now and not before), manner.underline * (now and not after)
         line.append(_written(token, look, *edges), style=f"{look.style} underline" if now else look.style)
     return line
@@ -127,7 +138,7 @@ def _legend(attribution: Attribution, manner: Manner, *, underlined: bool) -> Te
     if not attribution.scores.any():
         return Text("all scores are 0")
     scale = _levels(attribution, manner) if manner.levels else _chips(attribution, manner)
-    if beyond := _beyond(attribution):
+    if beyond := _beyond(attribution, manner):
         scale.append(f"; {'by far the largest' if manner.levels else 'beyond the deepest colour'}: {beyond}")
     if underlined and manner.underline:
         scale.append(f"; {manner.underline}word{manner.underline} underlined")
@@ -136,7 +147,7 @@ def _legend(attribution: Attribution, manner: Manner, *, underlined: bool) -> Te
 
 def _chips(attribution: Attribution, manner: Manner) -> Text:
     """A row of colours between two numbers."""
-    end, negative = deepest(attribution.scores), bool((attribution.scores < 0).any())
+    end, negative = manner.end, _has_negative(attribution, manner)
     depths = [step / (CHIPS - 1) for step in range(-CHIPS + 1 if negative else 0, CHIPS)]
     chips = [("  ", manner.look(depth).style) for depth in depths]
     return Text.assemble(
@@ -146,8 +157,8 @@ def _chips(attribution: Attribution, manner: Manner) -> Text:
 
 def _levels(attribution: Attribution, manner: Manner) -> Text:
     """Every level's mark, and from which score on it is there."""
-    legend, end = Text(), deepest(attribution.scores)
-    signs = (1, -1) if (attribution.scores < 0).any() else (1,)
+    legend, end = Text(), manner.end
+    signs = (1, -1) if _has_negative(attribution, manner) else (1,)
     for level in manner.levels:
         for sign in signs:
             look = manner.look(sign * level)
@@ -159,14 +170,20 @@ def _levels(attribution: Attribution, manner: Manner) -> Text:
     return legend
 
 
-def _beyond(attribution: Attribution) -> str:
-    """The tokens whose size is above that of the deepest colour."""
-    end = deepest(attribution.scores)
-    rows = zip(attribution.tokens, attribution.positions.tolist(), attribution.scores.tolist(), strict=True)
+def _has_negative(attribution: Attribution, manner: Manner) -> bool:
+    return any(
+        score < 0 for score, coloured in zip(attribution.scores.tolist(), manner.coloured, strict=True) if coloured
+    )
+
+
+def _beyond(attribution: Attribution, manner: Manner) -> str:
+    """The coloured tokens beyond the deepest colour, except an attention sink, which has a line of its own."""
+    scaled = [own and not first for own, first in zip(manner.coloured, sink(attribution).tolist(), strict=True)]
+    facts = attribution.tokens, attribution.positions.tolist(), attribution.scores.tolist(), scaled
     return ", ".join(
         f"{_quoted(visible(token))} at {position} with {score:.4g} ({_share(attribution, score)})"
-        for token, position, score in rows
-        if abs(score) > end
+        for token, position, score, coloured in zip(*facts, strict=True)
+        if coloured and abs(score) > manner.end
     )
 
 
@@ -175,14 +192,14 @@ def _share(attribution: Attribution, score: float) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------- the tables
-def _tokens(attribution: Attribution, top: int, width: int) -> Text:
+def _tokens(attribution: Attribution, top: int, width: int, *, special: bool) -> Text:
     """The highest scores, in the order of `Attribution.top`."""
     place = {position: row for row, position in enumerate(attribution.positions.tolist())}
-    highest = attribution.top(top)
+    highest, end = attribution.top(top, special=special), last(attribution)
     rows = [place[token.positions[0]] for token in highest]
     columns = [
         Column("position", [str(token.positions[0]) for token in highest]),
-        Column("token", [_quoted(visible(token.text)) for token in highest]),
+        Column("token", [_quoted(visible(attribution.tokens[row])) + LAST * (row == end) for row in rows]),
         Column("score", _with_errors(attribution, rows), right=True),
         Column("share", [percent_of(attribution.scores, token.score) for token in highest], right=True),
         *(
@@ -201,9 +218,9 @@ def _with_errors(attribution: Attribution, rows: list[int]) -> list[str]:
     return [f"{float(attribution.scores[row]):.4g}{error:{width}}" for row, error in zip(rows, shown, strict=True)]
 
 
-def _messages(attribution: Attribution, width: int) -> Text:
+def _messages(attribution: Attribution, width: int, *, special: bool) -> Text:
     """Every message with its score, and how much of the whole score it holds."""
-    shares = message_shares(attribution)
+    shares = [message for message in message_shares(attribution) if special or not message.template]
     columns = [
         Column("message", ["" if message.template else str(number) for number, message in enumerate(shares)]),
         Column("role", [message.role for message in shares]),

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heta_lens._util.extras import check_extra, extra
 from heta_lens.attribution import Attribution
-from heta_lens.plots.colours import BLUE, ORANGE, WHITE, Shade, deepest, shades
+from heta_lens.plots.colours import BLUE, ORANGE, WHITE, Shade, shades
 from heta_lens.plots.figure_files import INK, NEEDED_BY, QUIET, colours_of, draw_scale, drawable, looks, named
-from heta_lens.plots.shares import percent_of
+from heta_lens.plots.shares import held, percent_of, scale_end, sink
 from heta_lens.plots.token_cells import directed_runs
 from heta_lens.span_attribution import SpanAttribution
 
@@ -48,11 +48,18 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Coloured:
-    """Tokens to colour by a score each, some of them ``marked``, and those that the model wrote after them."""
+    """Tokens to colour by a score each, some of them ``marked``, and those that the model wrote after them.
+
+    Where ``coloured`` is 0, a token has no colour; ``end`` is the size that has the deepest. The ``sink`` is the row of
+    a first word that goes beyond it.
+    """
 
     title: str
     tokens: tuple[str, ...]
     scores: Float[Tensor, "pos"]
+    coloured: Bool[Tensor, "pos"]
+    end: float
+    sink: int | None
     positions: tuple[int, ...]
     written: tuple[str, ...]
     left_out: int
@@ -60,24 +67,43 @@ class Coloured:
     remarks: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, attribution: Attribution | SpanAttribution, marked: Collection[int] = (), note: str = "") -> "Coloured":
+    def of(
+        cls,
+        attribution: Attribution | SpanAttribution,
+        marked: Collection[int] = (),
+        note: str = "",
+        *,
+        special: bool = False,
+    ) -> "Coloured":
         scored = attribution.summed
         written = attribution.tokens[attribution.start :] if isinstance(attribution, SpanAttribution) else ()
         positions, left_out = tuple(scored.positions.tolist()), scored.diagnostics.left_out or 0
         rows = frozenset(row for row, position in enumerate(positions) if position in marked)
-        remarks = scored.diagnostics.note, note or ("underlined: evidence" if rows else "")
-        own = attribution.title, scored.tokens, scored.scores, positions, tuple(written), left_out
+        remarks = held(scored), scored.diagnostics.note, note or ("underlined: evidence" if rows else "")
+        first = next(iter(sink(scored).nonzero()[:, 0].tolist()), None)
+        scale = ~scored.hidden | special, scale_end(scored, special=special), first
+        own = attribution.title, scored.tokens, scored.scores, *scale, positions, tuple(written), left_out
         return cls(*own, rows, tuple(filter(None, remarks)))
+
+    @property
+    def shown(self) -> Float[Tensor, "pos"]:
+        """The scores as colours show them: 0 where a token has none."""
+        return self.scores * self.coloured
+
+    @property
+    def tints(self) -> list[Shade]:
+        """Colours on which black text is easy to read."""
+        return [tint(shade) for shade in shades(self.shown, self.end)]
 
     @property
     def notes(self) -> list[str]:
         """What the colours do not show: the score beyond the scale, tokens that are missing, and what a frame means."""
-        end, most = deepest(self.scores), int(self.scores.abs().argmax())
+        most = int(self.shown.abs().argmax())
         beyond, share = float(self.scores[most]), self.share(float(self.scores[most]))
         clipped = f"{named(self.tokens[most])} at {self.positions[most]} is beyond the scale: {beyond:.3g} ({share})"
         possible = {
-            clipped: abs(beyond) > end,
-            f"{self.left_out} tokens left out": self.left_out > 0,
+            clipped: most != self.sink and abs(beyond) > self.end,
+            f"{self.left_out} token{'s' * (self.left_out > 1)} left out": self.left_out > 0,
             "framed: the answer that is explained": bool(self.written),
         }
         return [*(note for note, holds in possible.items() if holds), *self.remarks]
@@ -97,15 +123,22 @@ class Coloured:
         return f"{percent_of(self.scores, score)} of the score"
 
 
-def token_figure(attribution: Attribution | SpanAttribution, *, marked: Collection[int] = (), note: str = "") -> Figure:
+def token_figure(
+    attribution: Attribution | SpanAttribution,
+    *,
+    marked: Collection[int] = (),
+    note: str = "",
+    special: bool = False,
+) -> Figure:
     """The question, the text with every token coloured by its score, and the scale of the colours; for matplotlib.
 
     ``marked`` positions are underlined, as evidence, and ``note`` may say why. A span is coloured by all of its targets
     together, and its own tokens follow in a frame. Words of a script that is read from right to left stand in that
     order. ``figure_files.exports_of`` makes files of it in which letters are as wide as measured here; for
-    ``figure.savefig``, matplotlib's ``text.hinting`` must be "none" for that.
+    ``figure.savefig``, matplotlib's ``text.hinting`` must be "none" for that. ``special=True`` colours special tokens,
+    and a chat template's, too.
     """
-    return stacked([Coloured.of(attribution, marked, note)])
+    return stacked([Coloured.of(attribution, marked, note, special=special)])
 
 
 def stacked(texts: Sequence[Coloured]) -> Figure:
@@ -128,17 +161,12 @@ def _draw(figure: Figure, shown: Coloured, pieces: Sequence[Piece], bottom: floa
     axes = figure.add_axes((0, bottom, 1, share), xlim=(0, WIDTH), ylim=(height, 0))
     axes.set_axis_off()
     _title(axes, shown.title)
-    _tokens(axes, pieces, [*tints(shown.scores), *[WHITE] * len(shown.written)])
+    _tokens(axes, pieces, [*shown.tints, *[WHITE] * len(shown.written)])
     _frames(axes, [piece for piece in pieces if piece.token >= len(shown.tokens)])
     _underline(axes, [piece for piece in pieces if piece.token in shown.marked], _measure(SIZE))
     _scale(figure, axes, shown, TITLE + _height(pieces))
     for row, note in enumerate(shown.notes):
         axes.text(0, height - NOTE * (len(shown.notes) - row - 0.7), drawable(note), color=QUIET, size=8)
-
-
-def tints(values: Float[Tensor, "pos"]) -> list[Shade]:
-    """Colours of the values on which black text is easy to read."""
-    return [tint(shade) for shade in shades(values)]
 
 
 def tint(shade: Shade) -> Shade:
@@ -255,11 +283,10 @@ def _line(row: int) -> float:
 
 def _scale(figure: Figure, axes: Axes, shown: Coloured, top: float) -> None:
     """The scale of the colours with its ends, and how much of the score these are; so many points from the top."""
-    end = deepest(shown.scores)
-    colours = colours_of(shown.scores, tint(BLUE), tint(ORANGE))
+    colours = colours_of(shown.shown, tint(BLUE), tint(ORANGE), end=shown.end)
     place = axes.get_position()
     point = place.height / axes.get_ylim()[0]
     bar = figure.add_axes((4 / WIDTH, place.y1 - (top + 18) * point, BAR / WIDTH, 8 * point))
     mappable = extra("matplotlib.cm", NEEDED_BY).ScalarMappable(**colours)
-    draw_scale(figure, mappable, shown.scores, cax=bar, orientation="horizontal")
-    axes.text(BAR + 24, top + 17, f"{end:.3g} is {shown.share(end)}", size=8)
+    draw_scale(figure, mappable, shown.shown, cax=bar, orientation="horizontal")
+    axes.text(BAR + 24, top + 17, f"{shown.end:.3g} is {shown.share(shown.end)}", size=8)

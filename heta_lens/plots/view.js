@@ -48,8 +48,8 @@
   const views = data.values.map(view => ({ ...view, values: floats(view.values), errors: view.errors && floats(view.errors) }));
   const units = { tokens: chipOf };
   for (const name in data.units) units[name] = counts(data.units[name].of, data.count);
-  const kinds = { "first token": new Set(data.first), "special tokens": new Set(data.special), "the chat template": new Set(data.template) };
-  const evidence = new Set(data.marked), hiddenKinds = new Set();
+  const kinds = { "first token": new Set(data.first), [data.hidden_name]: new Set(data.hidden) };
+  const evidence = new Set(data.marked), hiddenKinds = new Set(data.special ? [] : [data.hidden_name]);
   const state = { view: data.compare ? "all" : 0, unit: data.by ?? "tokens", current: null, pinned: false, pick: null, feeds: false, sorted: -1, down: true, all: false };
 
   /** Of a span: for every target the scores of what came before it. */
@@ -88,7 +88,8 @@
     const chips = new Set(chipOf.filter((_, row) => units[state.unit][row] === unit));
     const text = [...chips].map(chip => texts[chip]).join(""), role = data.units[state.unit]?.roles?.[unit];
     if (role) return role === "template" ? "template" : clip(`${role}: ${text.trim()}`);
-    return `“${clip(state.unit === "tokens" ? text : text.trim())}”`;
+    if (state.unit === "tokens") return `“${clip(text)}”${rowsOf[unit].includes(data.last) ? " (last)" : ""}`;
+    return `“${clip(text.trim())}”`;
   };
 
   const height = data.by_size ? Math.abs : number => number;
@@ -97,6 +98,8 @@
     const [largest = 0, second] = values.map(Math.abs).sort((a, b) => b - a);
     return (second ? Math.min(largest, 2 * second) : largest) || 1;
   };
+  /** Where a first word that holds more than a quarter is an attention sink, the scale is that of all others. */
+  const sinkOf = values => data.first.find(row => Math.abs(values[row]) > total(values.map(Math.abs)) / 4);
   /** A view added up over tokens, words, sentences or messages; what is hidden has no rank, and no part in the scale. */
   const summed = view => {
     const of = units[state.unit], length = 1 + of.reduce((most, unit) => Math.max(most, unit), 0);
@@ -111,8 +114,9 @@
     });
     const order = sums.map((_, unit) => unit).filter(unit => visible[unit]).sort((a, b) => height(sums[b]) - height(sums[a]) || a - b);
     const ranks = Object.fromEntries(order.map((unit, place) => [unit, place + 1]));
-    const share = unit => sizes[unit] / whole;
-    return { view, sums, order, ranks, share, deepest: deepest(order.map(unit => sums[unit])), hidden: hiddenSize / whole };
+    const share = unit => sizes[unit] / whole, first = of[sinkOf(view.values)];
+    const scaled = ["tokens", "words"].includes(state.unit) && visible[first] && order.length > 1 ? order.filter(unit => unit !== first) : order;
+    return { view, sums, order, scaled, ranks, share, deepest: deepest(scaled.map(unit => sums[unit])), hidden: hiddenSize / whole };
   };
   const error = (view, unit) => {
     const [row, second] = state.unit === "tokens" ? rowsOf[unit] : [];
@@ -128,7 +132,7 @@
       if (state.view === "all") strip.append(make("div", view.name, { class: "name" }));
       element.tabIndex = 0;
       strip.append(element);
-      find(".tip").before(strip);
+      (find(".held") ?? find(".tip")).before(strip);
       strip.chips = [...element.querySelectorAll("b")];
       const chip = event => strip.chips.indexOf(event.target.closest("b"));
       element.onmouseover = event => state.pinned || point(chip(event));
@@ -159,22 +163,22 @@
     chip.classList.toggle("pick", state.pick === place);
     for (let end = chip.nextSibling; end?.nodeName === "BR"; end = end.nextSibling) end.hidden = off && chip.classList.contains("g");
   });
-  /** Of a message: how much its tokens hold. */
-  const share = (head, { view }) => {
-    const [, bar, text] = head.children, own = view.values.filter((_, row) => units.messages[row] === +head.dataset.message);
-    const part = total(own.map(Math.abs)) / (total(view.values.map(Math.abs)) || 1);
-    bar.style.setProperty("--w", part);
+  /** Of a message: how much its tokens hold, of all tokens in percent, and of those that are shown as a bar. */
+  const share = (head, result) => {
+    const [, bar, text] = head.children, { values } = result.view, own = values.filter((_, row) => units.messages[row] === +head.dataset.message);
+    const part = total(own.map(Math.abs)) / (total(values.map(Math.abs)) || 1);
+    bar.style.setProperty("--w", part / (1 - result.hidden || 1));
     bar.classList.toggle("n", total(own) < 0);
     text.textContent = percent(part);
   };
   const scale = result => {
-    const { view, sums, order } = result, lowest = order.some(unit => sums[unit] < 0), highest = !lowest || order.some(unit => sums[unit] > 0);
+    const { view, sums, order, scaled } = result, lowest = order.some(unit => sums[unit] < 0), highest = !lowest || order.some(unit => sums[unit] > 0);
     const ramp = make("span", "", { class: "ramp" }), line = make("div", `${view.name} ${lowest ? `−${round(result.deepest)}` : "0"}`, { class: "scale" });
     const colours = [...(lowest ? ["rgb(var(--neg) / .8)"] : []), "transparent", ...(highest ? ["rgb(var(--pos) / .8)"] : [])];
     ramp.style.background = `linear-gradient(90deg, ${colours.join(",")})`;
-    const beyond = order.filter(unit => Math.abs(sums[unit]) > result.deepest * 1.0001);
-    const clipped = beyond.map(unit => `${unitName(unit)} is ${round(sums[unit])} (${percent(result.share(unit))}), beyond the scale, which ends at twice the second largest`);
-    const notes = [view.what, ...clipped, hiddenKinds.size && `hidden: ${percent(result.hidden)}`].filter(Boolean);
+    const beyond = scaled.filter(unit => Math.abs(sums[unit]) > result.deepest * 1.0001);
+    const clipped = beyond.map(unit => `${unitName(unit)} is ${round(sums[unit])} (${percent(result.share(unit))}), beyond the scale`);
+    const notes = [view.what, ...clipped, hiddenKinds.has("first token") && `hidden: ${percent(result.hidden)}`].filter(Boolean);
     line.append(ramp, make("span", highest ? round(result.deepest) : "0"), make("span", notes.join(" · ")));
     return line;
   };
@@ -287,12 +291,12 @@
   const viewList = views.length > 1 && select("colour by", viewNames, String(state.view), change(value => ({ view: value === "all" ? value : +value })));
   if (Object.keys(units).length > 1) select("by", Object.keys(units).map(unit => [unit, unit]), state.unit, change(unit => ({ unit })));
   if (matrix.size) select("click a token for", [["", "the sources of a target"], ["feeds", "the targets of a source"]], "", change(value => ({ feeds: value === "feeds" })));
-  const offered = new Set();
+  let drawMatrix = () => {};
   for (const kind in kinds) {
     const rows = [...kinds[kind]].join(), label = make("label"), box = make("input", "", { type: "checkbox" });
-    if (!rows || offered.has(rows)) continue;
-    offered.add(rows);
-    box.onchange = () => { hiddenKinds[box.checked ? "add" : "delete"](kind); refresh(); };
+    if (!rows) continue;
+    box.checked = hiddenKinds.has(kind);
+    box.onchange = () => { hiddenKinds[box.checked ? "add" : "delete"](kind); refresh(); drawMatrix(); };
     label.append(box, ` hide ${kind}`);
     find(".bar").append(label);
   }
@@ -302,13 +306,19 @@
   root.classList.add("live");
   refresh();
   if (matrix.size > 1) {
-    const targets = [...matrix.keys()], text = row => texts[chipOf[row]], box = make("div", "", { class: "heat", role: "img", "aria-label": "targets in rows, sources in columns" });
-    const limits = targets.map(target => deepest(matrix.get(target)));
-    const say = (row, column) => { find(".tip").textContent = `target “${text(targets[row])}”, source “${text(column)}” at ${positions[column]}: ${round(matrix.get(targets[row])[column])}`; };
-    find(".more").before(make("div", "targets by sources; the deepest colour of each row is its largest score, or twice the second", { class: "name" }), box);
-    heat(box, {
-      rows: targets.map(text), columns: chipOf.slice(0, -1).map((_, row) => text(row)), value: (row, column) => matrix.get(targets[row])[column],
-      deepest: row => limits[row], point: say, pick: row => pin(chipOf[targets[row]]),
-    });
+    const targets = [...matrix.keys()], text = row => texts[chipOf[row]];
+    find(".more").before(make("div", "targets by sources; the deepest colour of each row is its largest score, or twice the second", { class: "name" }), make("div", "", { class: "heat" }));
+    drawMatrix = () => {
+      const sources = chipOf.slice(0, -1).map((_, row) => row).filter(row => !hidden(row)), value = (row, column) => matrix.get(targets[row])[sources[column]];
+      const limits = targets.map(target => {
+        const values = matrix.get(target), sink = sinkOf(values);
+        return deepest(sources.filter(row => row !== sink).map(row => values[row]));
+      });
+      const box = make("div", "", { class: "heat", role: "img", "aria-label": "targets in rows, sources in columns" });
+      const say = (row, column) => { find(".tip").textContent = `target “${text(targets[row])}”, source “${text(sources[column])}” at ${positions[sources[column]]}: ${round(value(row, column))}`; };
+      find(".heat").replaceWith(box);
+      heat(box, { rows: targets.map(text), columns: sources.map(text), value, deepest: row => limits[row], point: say, pick: row => pin(chipOf[targets[row]]) });
+    };
+    drawMatrix();
   }
 })();

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -44,7 +44,11 @@ def shown(attribution: Attribution) -> list[Shown]:
 
 
 def page_data(
-    attribution: Attribution, cells: Sequence[Cell], values: Sequence[Shown], marked: Collection[int] = ()
+    attribution: Attribution,
+    cells: Sequence[Cell],
+    values: Sequence[Shown],
+    hidden: Bool[Tensor, "pos"],
+    marked: Collection[int] = (),
 ) -> dict[str, Any]:
     """What the script needs beside the tokens, which are on the page already."""
     positions = attribution.positions.tolist()
@@ -54,9 +58,9 @@ def page_data(
         "cells": None if len(cells) == len(attribution) else packed_counts([len(cell.rows) for cell in cells]),
         "values": [*map(_colouring, values)],
         "units": units(attribution),
-        "first": [0] if positions[:1] == [0] else [],
-        "special": attribution.special.nonzero()[:, 0].tolist(),
-        "template": attribution.template.nonzero()[:, 0].tolist(),
+        "first": [0] if positions[0] == 0 and not hidden[0] else [],
+        "hidden": hidden.nonzero()[:, 0].tolist(),
+        "hidden_name": "the chat template" if (hidden & attribution.template).any() else "special tokens",
         "marked": [row for row, position in enumerate(positions) if position in marked],
     }
 

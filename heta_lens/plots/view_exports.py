@@ -14,12 +14,12 @@ from heta_lens.span_attribution import SpanAttribution
 
 
 def exports(
-    attribution: Attribution | SpanAttribution, marked: Collection[int] = (), note: str = ""
+    attribution: Attribution | SpanAttribution, marked: Collection[int] = (), note: str = "", *, special: bool = False
 ) -> dict[str, Callable[[], str | bytes]]:
     """What makes each kind of file, by its suffix."""
     return {
-        **exports_of(lambda: token_figure(attribution, marked=marked, note=note)),
-        ".tex": lambda: latex(attribution, marked=marked, note=note),
+        **exports_of(lambda: token_figure(attribution, marked=marked, note=note, special=special)),
+        ".tex": lambda: latex(attribution, marked=marked, note=note, special=special),
         **number_files(attribution),
     }
 

@@ -70,7 +70,7 @@ def _target_facts(prediction: Prediction) -> dict[str, Any]:
         return {"target_value": float(prediction.value)}
     both = sides(prediction.target)
     of_each = {
-        "target_token": [_name(prediction, tokens) for tokens in both],
+        "target_token": [_written(prediction, tokens) for tokens in both],
         "target_log_prob": [float(joint_logit(prediction.log_probs, tokens)) for tokens in both],
         "target_rank": [_rank(prediction.log_probs, tokens) for tokens in both],
     }
@@ -94,9 +94,9 @@ def _unknown(prediction: Prediction) -> dict[str, Any]:
     return {"unknown": places} if places else {}
 
 
-def _name(prediction: Prediction, tokens: Side) -> str:
-    """What the tokenizer calls a token; a set has no such name."""
-    return prediction.adapter.tokenizer.name(tokens) if isinstance(tokens, int) else ""
+def _written(prediction: Prediction, tokens: Side) -> str:
+    """A token as it is written after the context; a set has no text of its own."""
+    return prediction.adapter.tokenizer.write(tokens, prediction.ids.tolist()) if isinstance(tokens, int) else ""
 
 
 def _rank(log_probs: Float[Tensor, "vocab"], tokens: Side) -> int:
@@ -109,7 +109,6 @@ def _spelled(prediction: Prediction, tokens: Sequence[int]) -> list[dict[str, An
     return [
         {
             "id": token,
-            "token": tokenizer.name(token),
             "text": tokenizer.write(token, ids),
             "log_prob": float(prediction.log_probs[token]),
         }

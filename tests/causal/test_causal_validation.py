@@ -66,6 +66,23 @@ def test_what_was_left_out_and_special_tokens_are_not_evaluated(build: Callable[
     assert isnan(flat.patch_correlation) and "undefined" in repr(flat)
 
 
+@ONE_EACH
+def test_what_effects_are_measured_in_is_named(build: Callable[[], Any]) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+
+    def gap(logits: Tensor) -> Tensor:
+        return logits[TARGET] - logits[3]
+
+    for target, said in {
+        (TARGET, 3): "the difference of the two in log_prob",
+        TARGET: "log_prob",
+        gap: "gap(logits)",
+    }.items():
+        found = validate(cache_of(model, ids), explain(model, ids, target, method="leave_one_out"), tokens=ids)
+        assert f"highest lowers {said} by " in repr(found)
+
+
 @pytest.mark.slow
 @ONE_EACH
 def test_an_inner_position_and_a_counterfactual_can_be_validated(build: Callable[[], Any]) -> None:

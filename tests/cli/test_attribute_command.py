@@ -81,7 +81,9 @@ def test_a_question_is_asked_in_the_models_own_chat_template(folder: Path, tmp_p
     assert "why ' drawer'?" in done.output and "tokens of the chat template hold" in done.output
     found = heta_lens.Attribution.load(kept)
     assert [(message.role, message.text) for message in found.by_message()][:2] == [*ROLES.items()]
-    for message in message_shares(found):
+    *shares, template = message_shares(found)
+    assert template.template and not re.search(r"template +[\d.]+% ", done.output)
+    for message in shares:
         assert re.search(rf"{message.role} +{message.percent} ", done.output)
     assert "drawer" in page.read_text() and "template" in page.read_text()
 

@@ -8,8 +8,9 @@ import pytest
 import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of, explain
+from helpers.attributions import of_chat
 from heta_lens.cli.result_files import Files
-from heta_lens.cli.result_views import check_by, document_of, groups_of
+from heta_lens.cli.result_views import check_by, document_of, group_table, groups_of
 
 
 @cache
@@ -34,6 +35,17 @@ def test_groups_have_all_of_the_score_the_highest_first(explained: Any, by: str)
     assert sum(scores) == pytest.approx(float(explained().summed.scores.sum()))
 
 
+def test_groups_of_nothing_but_special_tokens_are_not_listed_unless_they_are_wanted() -> None:
+    made = of_chat()
+    assert [str(row[2]) for row in group_table(made, "message", 8).rows] == [
+        "user: The cat", "assistant: sat", "user: ",
+    ]  # fmt: skip
+    shown = [str(row[2]) for row in group_table(made, "message", 8, special=True).rows]
+    assert shown[0] == "template: " and len(shown) == 4
+    assert str(group_table(token(), "word", 8).rows[0][2]) != "<bos>"
+    assert "<bos>" in {str(row[2]) for row in group_table(token(), "word", 8, special=True).rows}
+
+
 def test_groups_of_no_chat_are_refused() -> None:
     with pytest.raises(ValueError, match="--by role is for a chat, and this prompt is a text"):
         groups_of(token(), "role")
@@ -47,4 +59,5 @@ def test_a_document_has_rows_and_of_a_span_their_total() -> None:
     assert one["attribution"]["score"] == pytest.approx(token().scores.tolist()) and "groups" not in one
     assert [len(row["token"]) for row in many["steps"]] == [4, 5]
     assert many["total"]["score"] == span().total.tolist() and len(many["total"]["token"]) == 4
+    assert many["total"]["special"] == [True, False, False, False]
     assert {*many["groups"][0]} == {"text", "score", "positions"}

@@ -20,14 +20,14 @@ def double(values: Sequence[float]) -> Tensor:
 
 
 def attribution(tokens: Sequence[str] = TOKENS, scores: Sequence[float] = SCORES, **changes: Any) -> Attribution:
-    """By hand: token i has id 10 + i; the first is special; the target is " down"."""
+    """By hand: token i has id 10 + i; <bos>, <s> and </s> are special; the target is " down"."""
     ends = [len("".join(tokens[: i + 1])) for i in range(len(tokens))]
     made = Attribution(
         ids=torch.arange(len(tokens)) + 10,
         tokens=tuple(tokens),
         positions=torch.arange(len(tokens)),
         offsets=torch.tensor(list(zip([0, *ends], ends, strict=False))),
-        special=torch.arange(len(tokens)) == 0,
+        special=torch.tensor([token in ("<bos>", "<s>", "</s>") for token in tokens]),
         text="".join(tokens),
         target=7,
         target_text=" down",

@@ -18,7 +18,9 @@ CHIP = re.compile(r'<b(?: class="([^"]*)")?(?: style="--a:([^"]*)")?>(.*?)</b>',
 
 def strip(view: View) -> str:
     """The part of a page that has the tokens."""
-    (inner,) = re.findall(r'<div class="strip"[^>]*>(.*?)</div>\n<div class="tip"', view.fragment, re.DOTALL)
+    (inner,) = re.findall(
+        r'<div class="strip"[^>]*>(.*?)</div>\n(?:<p class="held">.*?</p>\n)?<div class="tip"', view.fragment, re.DOTALL
+    )
     return inner
 
 

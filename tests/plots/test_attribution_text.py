@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
@@ -11,6 +12,7 @@ from helpers.attributions import SCORES, attribution, of_chat, uncertain
 from heta_lens import Attribution
 from heta_lens._util.target_kinds import SavedFunction
 from heta_lens.diagnostics import Diagnostics
+from heta_lens.plots.shares import held
 
 
 def test_no_line_can_steer_a_terminal():
@@ -27,27 +29,26 @@ def lines(made: Attribution) -> list[str]:
 def test_it_prints_the_question_the_highest_tokens_and_how_to_read_them():
     assert [line.split("█")[0].split() for line in lines(uncertain())] == [
         ["heta:", "why", "'", "down'?"],
-        ["0", "'<bos>'", "6"],
         ["2", "'", "cat'", "3"],
         ["4", "'at'", "2"],
         ["3", "'", "s'", "1"],
         ["1", "'The'", "0.5"],
-        ["5", r"'\n'", "0.25"],
-        ["first", "token", "(often", "an", "attention", "sink):", "47%", "of", "the", "score"],
+        ["5", r"'\n'", "(last)", "0.25"],
+        ["'<bos>'", "(first", "token,", "special)", "holds", "47%", "of", "the", "score"],
         ["scores", "≥", "0:", "how", "much", "it", "matters,", "no", "direction"],
     ]
 
 
 def test_bars_are_as_long_as_their_scores():
-    assert [line.count("█") for line in lines(attribution())[1:-1]] == [30, 15, 10, 5, 2, 1]
+    assert [line.count("█") for line in lines(attribution())[1:-2]] == [30, 20, 10, 5, 2]
 
 
 def test_signed_scores_say_what_their_sign_means():
     made = attribution(scores=[-score for score in SCORES], signed=True)
     assert lines(made)[-1] == "scores have either sign: above 0 speaks for the target"
-    assert lines(made)[1].split()[:3] == ["5", r"'\n'", "-0.25"]
-    assert lines(made)[-2] == "most against the target: '<bos>' at 0, -6"
-    assert lines(made)[-3].count("█") == 30
+    assert lines(made)[1].split()[:4] == ["5", r"'\n'", "(last)", "-0.25"]
+    assert lines(made)[-2] == "most against the target: ' cat' at 2, -3"
+    assert lines(made)[-4].count("█") == 30
 
 
 def test_a_long_context_says_how_many_tokens_are_not_printed():
@@ -64,31 +65,29 @@ def margin(logits: Tensor) -> Tensor:
 
 
 def test_a_set_is_named_with_its_likeliest_members():
-    members = [
-        {"id": token, "token": f"Ġ{token}", "text": f" {token}", "log_prob": -float(token)} for token in (4, 1, 3, 2)
-    ]
+    members = [{"id": token, "text": f" {token}", "log_prob": -float(token)} for token in (4, 1, 3, 2)]
     facts = {"target_log_prob": math.log(0.5), "target_rank": 2, "target_token": "", "target_members": members}
     made = attribution(
         target=frozenset((1, 2, 3, 4)), target_text="any of ' 1', ' 2'", diagnostics=Diagnostics.of(facts)
     )
-    assert lines(made)[0] == "heta: why any of ' 1', ' 2'?"
+    assert lines(made)[0] == "heta: why any of ' 1', ' 2'? (not the model's own prediction: rank 2)"
     assert lines(made)[-2] == (
         "any of 4 tokens: p = 0.5 (best rank 2; "
-        "token 1 'Ġ1': p = 0.368, token 2 'Ġ2': p = 0.135, token 3 'Ġ3': p = 0.0498)"
+        "token 1 ' 1': p = 0.368, token 2 ' 2': p = 0.135, token 3 ' 3': p = 0.0498)"
     )
 
 
 def test_a_contrast_with_a_set_names_both_sides():
-    member = {"id": 1, "token": "Ġ1", "text": " 1", "log_prob": math.log(0.3)}
+    member = {"id": 1, "text": " 1", "log_prob": math.log(0.3)}
     facts = {
         "target_log_prob": (math.log(0.5), math.log(0.1)), "target_rank": (1, 3),
-        "target_token": ("", "ĠRome"), "target_members": [member],
+        "target_token": ("", " Rome"), "target_members": [member],
     }  # fmt: skip
     target, text = (frozenset((1, 2)), 5), ("any of ' 1', ' 2'", " Rome")
     made = attribution(target=target, target_text=text, diagnostics=Diagnostics.of(facts))
     assert lines(made)[0] == "heta: why any of ' 1', ' 2' rather than ' Rome'?"
     assert lines(made)[-2] == (
-        "any of 2 tokens: p = 0.5 (best rank 1; token 1 'Ġ1': p = 0.3) against token 5 'ĠRome': p = 0.1 (rank 3)"
+        "any of 2 tokens: p = 0.5 (best rank 1; token 1 ' 1': p = 0.3) against token 5 ' Rome': p = 0.1 (rank 3)"
     )
 
 
@@ -100,7 +99,7 @@ def test_a_function_is_named_with_its_value():
 
 
 def test_what_was_left_out_is_not_printed():
-    assert "<bos>" not in repr(attribution().without(special=True))
+    assert "<bos>" not in repr(attribution().without_special())
 
 
 @pytest.mark.parametrize(
@@ -122,7 +121,7 @@ def test_what_is_cut_short_says_so():
 
 def test_columns_line_up_under_wide_characters():
     made = attribution(["世界", "cat", "😀"], (3, 2, 1))
-    assert len({cell_len(line.split("█")[0]) for line in lines(made)[1:-1]}) == 1
+    assert len({cell_len(line.split("█")[0]) for line in lines(made)[1:4]}) == 1
 
 
 def test_an_ordinary_result_fits_80_columns():
@@ -152,13 +151,13 @@ def test_it_says_how_likely_the_target_was_and_what_was_chosen():
     ("log_prob", "shown"), [(-1e-6, "p > 0.9999"), (-4e-4, "p = 0.9996"), (0.0, "p = 1"), (-40.0, "p = 4.25e-18")]
 )
 def test_a_target_that_is_all_but_certain_is_not_called_certain(log_prob: float, shown: str):
-    member = {"id": 1, "token": "a", "text": " a", "log_prob": log_prob}
+    member = {"id": 1, "text": " a", "log_prob": log_prob}
     facts = {"target_log_prob": log_prob, "target_rank": 1, "target_token": "a", "other_spellings": [member]}
     known = attribution(diagnostics=Diagnostics.of(facts)).notes
-    assert known[:2] == [f"token 7 'a': {shown} (rank 1)", f"also written: ' a' by token 1 'a' ({shown})"]
+    assert known[1:3] == [f"token 7 'a': {shown} (rank 1)", f"also written: ' a' by token 1 ({shown})"]
     facts = {**facts, "other_spellings": [], "target_token": "", "target_members": [member]}
     several = attribution(target=frozenset((1, 2)), target_text="any of ' a', ' b'", diagnostics=Diagnostics.of(facts))
-    assert several.notes[0] == f"any of 2 tokens: {shown} (best rank 1; token 1 'a': {shown})"
+    assert several.notes[1] == f"any of 2 tokens: {shown} (best rank 1; token 1 ' a': {shown})"
 
 
 @pytest.mark.parametrize(("gap", "due", "said"), [(0.3, -2.0, True), (0.1, -2.0, False), (3e-9, 0.0, True)])
@@ -177,15 +176,79 @@ def test_it_says_when_an_integral_is_far_from_what_it_should_be(
 
 
 def test_it_says_what_the_tokens_of_a_chat_template_hold():
-    assert "tokens of the chat template hold 56.9% of the score" in of_chat().notes
+    assert "tokens of the chat template hold 57% of the score" in of_chat().notes
     left = of_chat().without(template=True)
     assert "3 tokens left out" in left.notes and "tokens of the chat template held 56.9% of the score" in left.notes
-    for made in (attribution(), of_chat().without([1]), of_chat([0.0] * 6)):
+    for made in (attribution(), of_chat([0.0] * 6)):
         assert not any("template" in note for note in made.notes)
-    assert "tokens of the chat template hold 0.0% of the score" in of_chat([0.0, 1, 1, 0, 1, 0]).notes
+    assert "tokens of the chat template hold 0% of the score" in of_chat([0.0, 1, 1, 0, 1, 0]).notes
 
 
-def test_it_says_how_many_tokens_were_left_out_and_no_more_of_the_sink():
-    shown = repr(replace(attribution(), diagnostics=Diagnostics.of({"sink_mass": 0.5})).without([0]).without([2]))
+def test_it_says_how_many_tokens_were_left_out_and_no_more_of_the_first():
+    shown = repr(attribution().without([0]).without([2]))
     assert "2 tokens left out" in shown
-    assert "sink" not in shown
+    assert "first token" not in shown
+    assert "1 token left out" in attribution().without_special().notes
+
+
+# ------------------------------------------------------------------------------------ special tokens, first and last
+ORDINARY = ["The", " cat", " sat"]
+LESS = "all other tokens together less than 0.1%"
+
+
+def test_a_target_that_the_model_does_not_predict_says_so_in_the_title():
+    def titled(rank: int | tuple[int, int], **changes: Any) -> str:
+        return attribution(diagnostics=Diagnostics(target_rank=rank, target_log_prob=-1.0), **changes).title
+
+    pair: dict[str, Any] = {"target": (1, 2), "target_text": (" a", " b")}
+    assert titled(12) == "heta: why ' down'? (not the model's own prediction: rank 12)"
+    assert titled(1) == "heta: why ' down'?" == attribution().title
+    assert titled((3, 2), **pair) == "heta: why ' a' rather than ' b'? (not the model's own prediction: rank 3 and 2)"
+    assert titled((3, 1), **pair) == titled((1, 3), **pair) == "heta: why ' a' rather than ' b'?"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "scores", "said"),
+    [
+        (["<bos>", *ORDINARY], [3.0, 4, 2, 1], "'<bos>' (first token, special) holds 30% of the score"),
+        (
+            [*ORDINARY, "</s>"],
+            [3.0, 4, 2, 1],
+            "'</s>' (special) holds 10% of the score; 'The' (first token) holds 30% of the score: attention sink",
+        ),
+        ([*ORDINARY, "</s>"], [1.0, 4, 2, 3], "'</s>' (special) holds 30% of the score"),
+        (["<bos>", *ORDINARY, "</s>"], [2.0, 4, 2, 1, 1], "special tokens hold 30% of the score"),
+        (ORDINARY, [2.5, 5.0, 2.5], ""),
+        (ORDINARY, [-4.0, 4.0, 2.0], "'The' (first token) holds 40% of the score: attention sink"),
+        (
+            ["<bos>", *ORDINARY],
+            [1.0, 1e-5, 2e-5, 0],
+            f"'<bos>' (first token, special) holds >99.9% of the score; {LESS}",
+        ),
+        (ORDINARY, [1.0, 1e-5, 0], f"'The' (first token) holds >99.9% of the score: attention sink; {LESS}"),
+        (["<bos>", *ORDINARY], [0.001, 1, 2, 3], "'<bos>' (first token, special) holds <0.1% of the score"),
+        (["<bos>", "</s>"], [3.0, 1.0], ""),
+        (["The"], [3.0], ""),
+        (["<bos>", *ORDINARY], [0.0] * 4, ""),
+    ],
+)
+def test_one_line_says_what_special_tokens_and_a_first_word_hold(tokens: list[str], scores: list[float], said: str):
+    made = attribution(tokens, scores)
+    assert held(made) == said
+    assert not said or made.notes[0] == said
+
+
+def test_a_first_word_that_is_a_sink_is_listed_and_bars_are_scaled_to_the_others():
+    shown = lines(attribution(ORDINARY, [6.0, 2.0, 1.0]))
+    assert [line.count("█") for line in shown[1:4]] == [30, 30, 15] and shown[1].endswith("▶")
+    assert not any(line.endswith("▶") for line in lines(attribution(ORDINARY, [1.0, 4.0, 1.0])))
+
+
+def test_the_last_token_is_marked_where_it_still_is():
+    assert [("(last)" in line) for line in lines(attribution(ORDINARY, [3.0, 2.0, 1.0]))[1:4]] == [False, False, True]
+    assert "(last)" not in repr(attribution().without([5])) and "(last)" in repr(attribution().without([1]))
+
+
+def test_where_all_tokens_are_special_all_are_shown():
+    made = attribution(["<bos>", "</s>"], [3.0, 1.0])
+    assert [one.text for one in made.top()] == ["<bos>", "</s>"] and "'</s>' (last)" in repr(made)

@@ -25,8 +25,11 @@ from heta_lens.plots.figure_files import named
 HOSTILE = ("$x_1$", "\n", " 🎉", "</script>", " שלום", "a%b&c#d{e}~^\\", "\u202e", " 中文")
 
 
-def drawn(shown: Attribution, top: int = 20, confidence: float = 0.95, order: Any = "score") -> Figure:
-    figure = _figure(shown, _rows(shown, top, order), confidence)
+def drawn(
+    shown: Attribution, top: int = 20, confidence: float = 0.95, order: Any = "score", *, special: bool = True
+) -> Figure:
+    rows = _rows(shown, top, order, ~shown.hidden | special)
+    figure = _figure(shown, rows, confidence, special=special)
     figure.draw_without_rendering()
     return figure
 
@@ -49,10 +52,26 @@ def test_bars_are_the_scores_highest_first() -> None:
     assert labels(figure) == ["'<bos>'", "' cat'", "'at'", "' s'"]
     assert widths(figure) == [6.0, 3.0, 2.0, -4.0]
     assert {"0", "2", "4", "3"} <= {*texts(figure)}, "where they are in the text"
-    assert "the 4 of 6 tokens with the largest scores" in texts(figure)
-    assert "all 6 tokens" in texts(drawn(attribution()))
+    held = "'<bos>' (first token, special) holds"
+    assert f"the 4 of 6 tokens with the largest scores; {held} 38% of the score" in texts(figure)
+    assert f"all 6 tokens; {held} 47% of the score" in texts(drawn(attribution()))
     low, high = figure.axes[0].get_ylim()
     assert low > high, "the first on top"
+
+
+def test_special_tokens_have_no_bar() -> None:
+    figure = drawn(attribution(), special=False)
+    assert labels(figure) == ["' cat'", "'at'", "' s'", "'The'", r"'\n'"]
+    assert "all 5 tokens; '<bos>' (first token, special) holds 47% of the score" in texts(figure)
+
+
+def test_the_axis_goes_to_the_largest_score_but_that_of_a_sink() -> None:
+    made = attribution(["The", " cat", " sat", "."], [9.0, 2.0, 1.0, -1.0], signed=True)
+    figure: Any = drawn(made)
+    low, high = figure.axes[0].get_xlim()
+    assert 2 < high < 3 and -2 < low < -1 and "9" in texts(figure)
+    assert labels(figure)[0] == "'The'"
+    assert any("'The' (first token) holds 69% of the score: attention sink" in text for text in texts(figure))
 
 
 def test_bars_may_be_in_the_order_of_the_text() -> None:

@@ -24,10 +24,14 @@ def test_the_public_function_shows_an_attribution_and_a_span():
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, 6)
     attribution = explain(model, ids, 7, method="recency")
-    assert data(circuitsvis(attribution))["values"] == pytest.approx(attribution.scores.tolist())
+    assert data(circuitsvis(attribution, special=True))["values"] == pytest.approx(attribution.scores.tolist())
+    assert attribution.special[0] and data(circuitsvis(attribution))["tokens"] == [*attribution.tokens[1:]]
+    assert data(circuitsvis(attribution))["values"] == pytest.approx(attribution.scores[1:].tolist())
     assert data(heta_lens.plots.circuitsvis(attribution)) == data(circuitsvis(attribution))
     span = heta_lens.attribute_span(cache_of(model, ids), 4, tokens=ids, method="recency")
-    assert heta_lens.plots.circuitsvis(span).title == span.title
+    shown, whole = (data(circuitsvis(span, special=special)) for special in (False, True))
+    assert heta_lens.plots.circuitsvis(span).title == span.title and [*map(seen, whole["tokens"])] == [*span.tokens]
+    assert [*map(seen, shown["tokens"])] == [*span.tokens[1:]] and len(shown["values"]) == len(whole["values"]) - 1
 
 
 def test_every_token_is_shown_with_its_value():

@@ -46,7 +46,7 @@ def test_it_can_be_saved_as_what_an_attribution_can(tmp_path: Path, suffix: str)
 
 
 def test_latex_has_every_attribution_with_its_own_scale(tmp_path: Path) -> None:
-    made = [written(TOKENS, [0.0, 2.0, 3.0]), written(TOKENS, [30.0, 0.0, 20.0])]
+    made = [written(TOKENS, [0.0, 2.0, 3.0]), written(TOKENS, [0.0, 20.0, 30.0])]
     tex = heta_lens.compare(made, names=["before", "after"]).save(tmp_path / "x.tex").read_text(encoding="utf-8")
     before, after = tex.split(r"\par\medskip")
     for part, name, end in ((before, "before", 3), (after, "after", 30)):
@@ -66,7 +66,7 @@ def test_ranks_are_by_size_where_not_all_have_signs() -> None:
 def test_json_has_scores_and_ranks_by_position(tmp_path: Path) -> None:
     made = [written(TOKENS, [1.0, 2.0, 3.0]), written(TOKENS, [3.0, 1.0, 2.0], method="lime")]
     read = json.loads(heta_lens.compare(made).save(tmp_path / "x.json").read_text(encoding="utf-8"))
-    assert read["tokens"] == TOKENS and read["positions"] == [0, 1, 2]
+    assert read["tokens"] == TOKENS and read["positions"] == [0, 1, 2] and read["special"] == [False] * 3
     assert [(own["name"], own["scores"], own["ranks"]) for own in read["compared"]] == [
         ("heta", [1.0, 2.0, 3.0], [3, 2, 1]),
         ("lime", [3.0, 1.0, 2.0], [1, 3, 2]),
@@ -87,6 +87,15 @@ def test_the_messages_of_a_chat_are_shown_whichever_attribution_knows_them() -> 
         assert data(heta_lens.compare(made))["units"]["messages"]["roles"] == ["user"]
 
 
+def test_special_tokens_are_left_out_of_all_that_are_compared() -> None:
+    special = torch.tensor([True, False, False])
+    made = [written(TOKENS, [9.0, 2.0, 3.0], special=special), written(TOKENS, [5.0, 1.0, 2.0], special=special)]
+    view = heta_lens.compare(made, names=["before", "after"])
+    assert data(view)["hidden"] == [0] and data(view)["special"] is False and data(view)["last"] == 2
+    assert "(first token, special) holds 64% of the score" in view.fragment
+    assert data(heta_lens.compare(made, names=["a", "b"], special=True))["special"] is True
+
+
 def test_names_can_be_chosen() -> None:
     made = [written(TOKENS, [1.0, 2.0, 3.0]), written(TOKENS, [3.0, 1.0, 2.0])]
     view = heta_lens.compare(made, names=["before", "after"])
@@ -100,7 +109,7 @@ def test_names_can_be_chosen() -> None:
 def test_a_name_may_be_that_of_another_column(tmp_path: Path) -> None:
     made = (written(TOKENS, scores) for scores in ([1.0, 2.0, 3.0], [3.0, 1.0, 2.0]))
     read = pd.read_csv(heta_lens.compare(made, names=iter(["token", "x"])).save(tmp_path / "x.csv"))
-    assert read.shape == (3, 6) and read["token"].str.strip().tolist() == ["a", "b", "c"]
+    assert read.shape == (3, 7) and read["token"].str.strip().tolist() == ["a", "b", "c"]
     assert read["token.1"].tolist() == [1.0, 2.0, 3.0] and read["rank by token"].tolist() == [3, 2, 1]
 
 

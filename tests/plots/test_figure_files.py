@@ -194,9 +194,9 @@ def test_colours_get_darker_away_from_0_and_their_ends_differ(view: Callable[[An
 
 
 def test_the_scale_ends_where_all_views_end_it() -> None:
-    signed = colours_of(torch.tensor([[1.0, -9.0], [2.0, 0.0]]))
+    signed = colours_of(torch.tensor([[1.0, -9.0], [2.0, 0.0]]), end=4.0)
     assert (signed["norm"].vmin, signed["norm"].vmax) == (-4, 4)
     assert signed["cmap"](0.5)[:3] == pytest.approx((1, 1, 1), abs=0.01)
-    unsigned = colours_of(torch.tensor([1.0, 9.0]))
+    unsigned = colours_of(torch.tensor([1.0, 9.0]), end=2.0)
     assert (unsigned["norm"].vmin, unsigned["norm"].vmax) == (0, 2)
     assert unsigned["cmap"](0.0)[:3] == (1, 1, 1)

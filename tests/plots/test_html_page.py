@@ -9,8 +9,8 @@ import torch
 
 from helpers import chats
 from helpers.asking import cache_of
+from helpers.attributions import SCORES, of_chat
 from helpers.attributions import attribution as plain
-from helpers.attributions import of_chat
 from helpers.pages import chips, data, depths, evidence, strip, text, values, written
 from helpers.printing import printed
 from heta_lens import attribute_span, chat, plots
@@ -34,11 +34,45 @@ def test_a_page_has_all_tokens_and_values_and_needs_nothing(attribution: Attribu
 
 
 def test_colour_is_deepest_at_the_largest_score_and_tells_signs_apart() -> None:
-    assert depths(plots.page(written(["a", "b", "c", "d"], [4.0, -2.0, 1.0, 0.0]))) == [1.0, -0.5, 0.25, 0.0]
+    assert depths(plots.page(written(["a", "b", "c", "d"], [0.0, 4.0, -2.0, 1.0]))) == [0.0, 1.0, -0.5, 0.25]
 
 
 def test_one_outlier_does_not_bleach_the_rest() -> None:
-    assert depths(plots.page(written(["a", "b", "c"], [100.0, 2.0, 1.0]))) == [1.0, 0.5, 0.25]
+    assert depths(plots.page(written(["a", "b", "c"], [1.0, 100.0, 2.0]))) == [0.25, 1.0, 0.5]
+
+
+def test_special_tokens_are_switched_off_and_what_they_hold_is_said_below() -> None:
+    for special in (False, True):
+        view = plots.page(plain(), special=special)
+        assert (data(view)["hidden"], data(view)["hidden_name"]) == ([0], "special tokens")
+        assert data(view)["special"] is special and values(view)["score"] == list(SCORES)
+        assert depths(view)[:3] == ([1.0, 0.08, 0.5] if special else [0.0, 0.17, 1.0])
+        assert view.fragment.count("holds 47% of the score") == 1
+        assert view.fragment.index('class="strip"') < view.fragment.index("holds 47% of the score")
+    chat_page = plots.messages(of_chat())
+    assert (data(chat_page)["hidden"], data(chat_page)["hidden_name"]) == ([0, 3, 5], "the chat template")
+    assert "tokens of the chat template hold 57% of the score" in chat_page.fragment
+    assert depths(chat_page) == [0.0, 0.17, 1.0, 0.0, 0.67, 0.0]
+
+
+def test_a_first_word_that_is_a_sink_stays_and_colours_are_scaled_to_the_others() -> None:
+    view = plots.page(written(["The", " cat", " sat"], [9.0, 2.0, 1.0]))
+    assert depths(view) == [1.0, 1.0, 0.5] and data(view)["first"] == [0] and data(view)["hidden"] == []
+    assert "&#39;The&#39; (first token) holds 75% of the score: attention sink" in view.fragment
+
+
+def test_the_last_token_of_the_prompt_is_known_to_the_page() -> None:
+    assert data(plots.page(plain()))["last"] == 5
+    assert data(plots.page(plain().without([5])))["last"] is None
+    steps = [written(["a", " b", " c", " d"][:length]) for length in (2, 3)]
+    assert data(plots.page(SpanAttribution(tuple(steps), ("a", " b", " c", " d"))))["last"] == 1
+
+
+def test_no_token_of_an_answer_is_hidden() -> None:
+    special = torch.tensor([True, False, False, True])
+    steps = [written(["<s>", " a", " b", "</s>"][:n], special=special[:n]) for n in (2, 3, 4)]
+    span = SpanAttribution(tuple(steps), ("<s>", " a", " b", "</s>", "!"))
+    assert data(plots.page(span))["hidden"] == [0]
 
 
 def test_the_formula_is_said_where_it_makes_the_score(attribution: Attribution) -> None:

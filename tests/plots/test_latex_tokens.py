@@ -10,7 +10,7 @@ import pytest
 from helpers.attributions import attribution
 from heta_lens import Attribution, SpanAttribution, plots
 from heta_lens.plots.latex_tokens import escaped, latex
-from heta_lens.plots.token_figure import tints
+from heta_lens.plots.token_figure import Coloured
 
 HOSTILE = (
     "$x_1$", "\n", "</script>", "a%b&c#d{e}~^\\", "\u202e", "\n\n", "\t", "  ", "\\input{x}", "^^41", "--", ",,", '"q"',
@@ -75,7 +75,7 @@ def test_every_token_has_its_colour_and_its_text() -> None:
     assert "".join(read(text) for _, text in found) == "".join(HOSTILE).replace("\u202e", "<U+202E>")
     plain = attribution()
     assert [colour for colour, _ in boxes(latex(plain))] == [
-        f"{shade.red},{shade.green},{shade.blue}" for shade in tints(plain.scores)
+        f"{shade.red},{shade.green},{shade.blue}" for shade in Coloured.of(plain).tints
     ]
     assert all(len(read(text)) <= 40 for _, text in found), "no line breaks in a box"
 

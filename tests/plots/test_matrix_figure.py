@@ -77,6 +77,23 @@ def test_the_attribution_is_left_as_it_was() -> None:
     assert own.interactions.isfinite().all()
 
 
+def test_special_tokens_have_no_column_unless_they_are_wanted() -> None:
+    tokens = ("<bos>", "The", " cat", " at")
+    shown: Any = _figure(_of_span(span(2, tokens)))
+    assert labels(shown)[0] == ["The", "cat"] and shown.axes[0].lines[0].get_xdata()[0] == 0.5
+    assert shown_values(shown).shape == (2, 2) and "'<bos>' (first token, special) holds" in shown.get_supxlabel()
+    assert labels(_figure(_of_span(span(2, tokens), special=True)))[0] == ["<bos>", "The", "cat"]
+    special = torch.tensor([True, False, False])
+    assert labels(_figure(_of_pairs(pairs(special=special)))) == (["b", "b"], ["b", "b"])
+    assert labels(_figure(_of_pairs(pairs(special=special), special=True)))[0] == ["a", "b", "b"]
+
+
+def test_the_colours_of_a_span_are_scaled_to_others_than_a_sink() -> None:
+    steps = [attribution(TOKENS[:end], [50.0, *range(1, end)], target_text=TOKENS[end]) for end in (3, 4)]
+    image: Any = _figure(_of_span(SpanAttribution(tuple(steps), TOKENS[:5]))).axes[0].images[0]
+    assert image.norm.vmax == 3 and image.colorbar.extend == "max"
+
+
 def test_what_has_no_matrix_is_refused_with_the_way_out() -> None:
     with pytest.raises(ValueError, match="no pairs of tokens: give attribute interactions=True, or use attribute_span"):
         matrix(attribution())

@@ -23,7 +23,8 @@ SYSTEMS = ["truecolor", "256", "standard", None]
 
 
 def shown(made: Attribution, system: str | None, width: int = 100, **options: object) -> str:
-    """As a terminal with these colours shows it."""
+    """As a terminal with these colours shows it, special tokens included."""
+    options = {"special": True, **options}
     console = Console(file=StringIO(), force_terminal=True, color_system=system, width=width)  # type: ignore[arg-type]
     console.print(plots.terminal(made, **options))  # type: ignore[arg-type]
     return console.file.getvalue()  # type: ignore[attr-defined]
@@ -45,7 +46,7 @@ def segments(made: Attribution, system: str, **options: object) -> Iterator[Segm
 def rows(text: str) -> list[list[str]]:
     """The rows of the table of tokens."""
     lines = text[text.index("position") :].split("\n\n")[0].splitlines()[1:]
-    return [row.split() for row in lines if not row.startswith(("score =", "±"))]
+    return [row.split() for row in lines if row[:1].isdigit()]
 
 
 # ---------------------------------------------------------------------------------------------------------- the prompt
@@ -103,7 +104,7 @@ def test_no_colour_and_dumb_terminals_get_brackets(variable: str, monkeypatch: p
     monkeypatch.setenv("COLORTERM", "truecolor")
     monkeypatch.setenv(variable, values[variable])
     console = Console(file=StringIO(), force_terminal=True, width=100)
-    console.print(plots.terminal(made_by_hand()))
+    console.print(plots.terminal(made_by_hand(), special=True))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "[[<bos>]]The [[cat]] s[at]" in text and not re.search(r"\x1b\[[\d;]*[34]8;", text)
 
@@ -115,7 +116,7 @@ def test_colours_can_be_declined() -> None:
 
 def test_brackets_are_not_those_of_the_prompt() -> None:
     text = plain(made_by_hand(["a", "[", "0", "]", " =", " 1"]))
-    assert "{{a}}[{{0}}] {=} 1" in text and "{word} 1.5 or more" in text
+    assert "{{a}}[{{0}}{]} {{=}} 1" in text and "{word} 0.75 or more" in text
 
 
 @pytest.mark.parametrize("system", ["truecolor", "256", "standard"])
@@ -194,14 +195,15 @@ def test_the_highest_scores_are_listed_with_their_parts(attribution: Attribution
     text = plain(attribution, top=3)
     head = text[text.index("position") :].splitlines()[0].split()
     assert head == ["position", "token", "score", "share", "gate", "curvature", "information"]
-    assert [int(row[0]) for row in rows(text)[:3]] == [at for token in attribution.top(3) for at in token.positions]
+    highest = attribution.top(3, special=True)
+    assert [int(row[0]) for row in rows(text)[:3]] == [at for token in highest for at in token.positions]
 
 
 def test_the_list_is_in_the_order_of_the_top_for_signed_scores_too(attribution: Attribution) -> None:
     scores = torch.tensor([(-1.0) ** row * row for row in range(len(attribution))], dtype=torch.float64)
     signed = replace(attribution, scores=scores, signed=True, parts={})
     text = plain(signed, top=4)
-    assert [int(row[0]) for row in rows(text)] == [token.positions[0] for token in signed.top(4)]
+    assert [int(row[0]) for row in rows(text)] == [token.positions[0] for token in signed.top(4, special=True)]
     assert f"most against the target: {signed.tokens[int(scores.argmin())]!r}" in text
 
 
@@ -236,7 +238,7 @@ def test_nothing_is_wider_than_the_terminal(attribution: Attribution, system: st
 def test_a_narrow_terminal_gets_a_list_with_every_number(attribution: Attribution) -> None:
     wide, narrow = plain(attribution, 200, top=2), plain(attribution, 40, top=2)
     assert "position  token" in wide and "position  token" not in narrow
-    first = attribution.top(1)[0]
+    first = attribution.top(1, special=True)[0]
     for name, values in attribution.parts.items():
         assert re.search(rf"^{name} +{float(values[first.positions[0]]):.4g}$", narrow, re.MULTILINE)
     assert len(re.findall("^position +", narrow, re.MULTILINE)) == 2
@@ -263,6 +265,37 @@ def test_a_message_cannot_steer_a_terminal() -> None:
     said = plain(made, top=0)
     assert not set(said) & set("\x1b\u202e\t")
     assert "␛[1m" in said and "[bold]" in said and r"'␛[2J\u202e⏎]'" in said and "c→d" in said
+
+
+# ------------------------------------------------------------------------------------ special tokens, first and last
+def test_special_tokens_have_no_colour_and_no_row_but_a_line_below() -> None:
+    text = plain(made_by_hand(), special=False)
+    assert "  <bos>The [[cat]] [s][[at]]⏎\n" in text, "the scale is that of the other tokens"
+    assert [row[0] for row in rows(text)] == ["2", "4", "3", "1", "5"]
+    below = "'<bos>' (first token, special) holds 47% of the score"
+    assert text.index("position  token") < text.index(below) and text.count(below) == 1
+    coloured = shown(made_by_hand(), "truecolor", special=False)
+    red, green, blue = BLUE
+    assert f"48;2;{red};{green};{blue}m cat" in coloured and "\x1b[2m<bos>\x1b[0m" in coloured
+
+
+def test_a_chat_template_has_no_colour_and_no_rows() -> None:
+    text = plain(of_chat(), special=False)
+    assert [row[0] for row in rows(text)] == ["2", "4", "1"] and "  <s>The [[cat]]</s>[[sat]]⏎\n" in text
+    assert "tokens of the chat template hold 57% of the score\n" in text
+    assert "\ntemplate" not in text[text.index("message  role") :]
+
+
+def test_a_first_word_that_is_a_sink_stays_and_the_scale_is_that_of_the_others() -> None:
+    text = plain(made_by_hand(["The", " cat", " sat"], [6.0, 2.0, 1.0]))
+    assert "[[The]] [[cat]] [[sat]]" in text and "0.5 or more" in text and "by far" not in text
+    assert [row[0] for row in rows(text)] == ["0", "1", "2"]
+    assert "'The' (first token) holds 67% of the score: attention sink\n" in text
+
+
+def test_the_last_token_is_marked() -> None:
+    assert [" ".join(row[:4]) for row in rows(plain(made_by_hand())) if "(last)" in row] == ["5 '⏎' (last) 0.25"]
+    assert "(last)" not in plain(made_by_hand().without([5]))
 
 
 def test_a_view_says_how_to_look_at_it() -> None:

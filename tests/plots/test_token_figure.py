@@ -1,5 +1,6 @@
 """Tokens as coloured text in a figure."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from heta_lens import Attribution, SpanAttribution
 from heta_lens._util import extras
 from heta_lens.plots.colours import shades
 from heta_lens.plots.figure_files import drawable, exports_of, looks
+from heta_lens.plots.latex_tokens import latex
 from heta_lens.plots.token_figure import (
     GAP,
     POINTS,
@@ -24,7 +26,6 @@ from heta_lens.plots.token_figure import (
     in_reading_order,
     laid_out,
     stacked,
-    tints,
     token_figure,
 )
 
@@ -149,12 +150,12 @@ def test_nothing_is_read_as_mathematics_or_leaks_into_pyplot() -> None:
 
 
 def test_backgrounds_are_the_scores_and_black_is_read_on_them() -> None:
-    shown = attribution(scores=[6.0, -0.5, 3.0, -6.0, 2.0, 0.0])
+    shown = attribution(["The", " cat", " s", "at", ".", "!"], [6.0, -0.5, 3.0, -6.0, 2.0, 0.0])
     colours = [tuple(round(255 * part) for part in patch.get_facecolor()[:3]) for patch in grounds(token_figure(shown))]
-    assert colours == tints(shown.scores)
+    assert colours == Coloured.of(shown).tints
     assert colours[5] == (255, 255, 255)
     assert all(contrast_with_black(shade) >= 4.5 for shade in colours)
-    assert min(map(contrast_with_black, shades(shown.scores))) < 4.5, "the deepest need to be lighter"
+    assert min(map(contrast_with_black, shades(shown.scores, 6.0))) < 4.5, "the deepest need to be lighter"
 
 
 def contrast_with_black(shade: Any) -> float:
@@ -179,8 +180,20 @@ def test_what_is_beyond_the_scale_is_said() -> None:
     assert not [text for text in texts(token_figure(attribution(["a", " cat"], [1.0, 2.0]))) if "beyond" in text]
 
 
+def test_special_tokens_have_no_colour_and_a_line_says_what_they_hold() -> None:
+    shown = Coloured.of(attribution())
+    assert shown.tints[0] == (255, 255, 255) != shown.tints[2] and shown.end == 3
+    held = "'<bos>' (first token, special) holds 47% of the score"
+    assert held in texts(token_figure(attribution()))
+    assert re.search(r"special.* holds.* 47\\%", latex(attribution()))
+    whole = Coloured.of(attribution(), special=True)
+    assert whole.end == 6 and whole.tints[0] != (255, 255, 255)
+    sunk = Coloured.of(attribution(["The", " cat", " sat"], [9.0, 2.0, 1.0]))
+    assert sunk.end == 2 and sunk.notes == ["'The' (first token) holds 75% of the score: attention sink"]
+
+
 def test_what_is_left_out_is_said() -> None:
-    assert "1 tokens left out" in texts(token_figure(attribution().without([0])))
+    assert "1 token left out" in texts(token_figure(attribution().without([0])))
 
 
 def test_the_answer_of_a_span_is_framed() -> None:
@@ -190,9 +203,9 @@ def test_the_answer_of_a_span_is_framed() -> None:
     assert len(frames) == 1 and frames[0].get_x() == own["at"]
     assert "framed: the answer that is explained" in texts(figure)
     filled = [patch for patch in grounds(figure) if patch.get_fill()]
-    assert [tuple(round(255 * part) for part in patch.get_facecolor()[:3]) for patch in filled[:3]] == tints(
-        span(3).summed.scores
-    )
+    assert [tuple(round(255 * part) for part in patch.get_facecolor()[:3]) for patch in filled[:3]] == Coloured.of(
+        span(3)
+    ).tints
     assert not [patch for patch in grounds(token_figure(attribution())) if not patch.get_fill()]
 
 

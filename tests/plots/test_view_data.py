@@ -33,10 +33,10 @@ def test_a_text_of_one_word_has_no_units() -> None:
 
 def test_what_is_as_usual_is_left_out_of_the_data() -> None:
     made = written(["a", " b", " c"])
-    data = page_data(made, cells(made), shown(made), marked=[2])
+    data = page_data(made, cells(made), shown(made), made.hidden, marked=[2])
     assert (data["positions"], data["cells"], data["marked"], data["first"]) == (None, None, [2], [0])
     some = made.without([0])
-    data = page_data(some, cells(some), shown(some), marked=[2])
+    data = page_data(some, cells(some), shown(some), some.hidden, marked=[2])
     assert (data["positions"], data["marked"], data["first"]) == ([1, 2], [1], [])
 
 

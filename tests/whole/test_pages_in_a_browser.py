@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import heta_lens
-from helpers.attributions import of_chat
+from helpers.attributions import attribution, of_chat
 from helpers.browser import DARK, needs_browser, run
 from helpers.pages import chips, written
 from heta_lens import plots
@@ -105,6 +105,51 @@ def test_the_switches_change_what_is_shown(tmp_path: Path) -> None:
     assert shown["said"].endswith("hidden") and shown["hidden"] == 0 and "hidden: 2.8%" in shown["scale"]
 
 
+def test_special_tokens_are_hidden_at_first_and_a_switch_shows_them(tmp_path: Path) -> None:
+    script = """const state = () => [$(".bar input").checked, chips().map(depth), chips()[0].offsetParent !== null,
+        $$("tbody tr").map(row => row.cells[2].textContent)];
+      const before = state(), box = $(".bar input"); box.checked = false; box.onchange();
+      const held = $(".held"), last = $$(".strip").pop();
+      const below = held.compareDocumentPosition(last) & Node.DOCUMENT_POSITION_PRECEDING;
+      return { before, after: state(), below: Boolean(below), held: held.textContent };"""
+    shown = run(plots.page(attribution()).page, script, tmp_path)
+    checked, depths, visible, listed = shown["before"]
+    assert checked and not visible and depths == [0, 0.167, 1, 0.333, 0.667, 0.083]
+    assert listed == ["“ cat”", "“at”", "“ s”", "“The”", "“⏎” (last)"]
+    checked, depths, visible, listed = shown["after"]
+    assert not checked and visible and depths[:3] == [1, 0.083, 0.5] and listed[0] == "“<bos>”"
+    assert shown["below"] and shown["held"] == "'<bos>' (first token, special) holds 47% of the score"
+    started = run(plots.page(attribution(), special=True).page, "return $('.bar input').checked", tmp_path)
+    assert started is False
+
+
+def test_a_template_saturates_no_message(tmp_path: Path) -> None:
+    script = """const bars = $$(".role i").map(bar => +getComputedStyle(bar).getPropertyValue("--w"));
+      return { bars, depths: chips().map(depth), shares: $$(".role").map(head => head.textContent) };"""
+    shown = run(plots.messages(of_chat([600.0, 0.5, 3.0, 300.0, 2.0, 100.0])).page, script, tmp_path)
+    assert shown["depths"] == [0, 1, 1, 0, pytest.approx(2 / 3.5, abs=1e-3), 0]
+    assert shown["bars"] == [pytest.approx(3.5 / 5.5), pytest.approx(2 / 5.5)]
+    assert shown["shares"] == ["user0.3%", "assistant0.2%"]
+
+
+def test_colours_are_scaled_to_others_than_a_first_word_that_is_a_sink(tmp_path: Path) -> None:
+    made = written(["The", " cat", " sat"], [9.0, 2.0, 1.0])
+    shown = run(plots.page(made).page, "return [chips().map(depth), $('.scale').textContent]", tmp_path)
+    assert shown[0] == [1, 1, 0.5] and "score 02" in shown[1] and "beyond" not in shown[1]
+
+
+def test_the_matrix_of_a_span_has_no_special_sources_unless_they_are_shown(tmp_path: Path) -> None:
+    special = torch.arange(5) == 0
+    steps = tuple(written(["<s>", " a", " b", " c", " d"][:n], special=special[:n]) for n in (2, 3, 4))
+    script = """const wide = () => parseFloat($(".heat > div").style.width), before = wide(), box = $(".bar input");
+      box.checked = false; box.onchange();
+      return [before, wide(), $$(".heat").length];"""
+    before, after, count = run(
+        plots.page(SpanAttribution(steps, ("<s>", " a", " b", " c", " d"))).page, script, tmp_path
+    )
+    assert after == before + 15 and count == 1
+
+
 def test_the_table_can_be_sorted_and_shows_all(tmp_path: Path) -> None:
     script = """const column = at => $$(`tbody td:nth-child(${at})`).map(cell => cell.textContent);
       const scores = column(5).map(parseFloat); $$("th button")[1].click(); const positions = column(2);
@@ -141,7 +186,7 @@ def test_ranks_are_by_size_where_not_all_have_signs(tmp_path: Path) -> None:
     script = """return $$("tbody tr").map(row => [...row.cells].map(cell => cell.textContent)).map(cells =>
       [cells[2], cells[0], cells[7]]);"""
     rows = run(heta_lens.compare([sizes, signed], names=["a", "b"]).page, script, tmp_path)
-    assert rows == [["“ c”", "1", "2 (↓1)"], ["“ b”", "2", "1 (↑1)"], ["“a”", "3", "3 (=)"]]
+    assert rows == [["“ c” (last)", "1", "2 (↓1)"], ["“ b”", "2", "1 (↑1)"], ["“a”", "3", "3 (=)"]]
 
 
 def test_a_target_shows_what_made_it_and_a_source_what_it_feeds(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def attribution(count: int = 4) -> Attribution:
     )  # fmt: skip
 
 
-MEMBER = {"id": 7, "token": "x", "text": " x", "log_prob": -1.0}
+MEMBER = {"id": 7, "text": " x", "log_prob": -1.0}
 TARGETS: list[dict[str, Any]] = [
     {},
     {"target": frozenset((7, 9)), "target_text": "any of ' x', ' y'",
