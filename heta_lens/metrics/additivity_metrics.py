@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heta_lens._util.options import check_at_least
@@ -12,7 +12,7 @@ from heta_lens.methods.heta import additivity
 from heta_lens.metrics.score_checks import finite_scores
 from heta_lens.model.locking import one_at_a_time
 from heta_lens.prediction.masking import Mask
-from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,18 +28,19 @@ class Drops:
     sets: Bool[Tensor, "subset pos"]
     each: Float[Tensor, "subset"]
     whole: float
-    seed: int
+    order: Int[Tensor, "subset"]
 
     @classmethod
     @one_at_a_time("prediction")
     def of(cls, prediction: Prediction, *, mask: Mask = "zero", seed: int = 0) -> "Drops":
         """Every single token and 32 random sets."""
         check_at_least("seed", seed, 0, whole=True)
-        sets = additivity.subsets(seed, len(prediction))
+        generator = prompt_generator(seed, prediction.ids)
+        sets = additivity.subsets(generator, len(prediction))
         with prediction.running():
             each = additivity.drops(prediction, mask, sets, "auto", lambda _: None)
             (whole,) = additivity.whole_drops([prediction], mask, lambda _: None)
-        return cls(sets, each.cpu().double(), whole, seed)
+        return cls(sets, each.cpu().double(), whole, additivity.shuffled(generator, sets))
 
 
 def faithfulness_error(drops: Drops, scores: Float[Tensor, "pos"]) -> dict[str, Any]:
@@ -49,7 +50,7 @@ def faithfulness_error(drops: Drops, scores: Float[Tensor, "pos"]) -> dict[str, 
     best, evaluated on the other half; and ``nothing``, the error of scores that are all 0.
     """
     scores = finite_scores(scores, drops.sets.shape[1]).detach().cpu().double()
-    return additivity.faithfulness(drops.each, drops.sets.to(scores) @ scores, drops.seed)
+    return additivity.faithfulness(drops.each, drops.sets.to(scores) @ scores, drops.order)
 
 
 def additivity_gap(drops: Drops, scores: Float[Tensor, "pos"]) -> float:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from heta_lens._util.options import check_at_least, check_choice
 from heta_lens.prediction.generation import drawn_token
-from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def first_token(prediction: Prediction, setting: Setting, seed: int = 0) -> int:
     """The token that the model continues with under this setting."""
     check_at_least("seed", seed, 0, whole=True)
     log_probs = shaped(prediction.log_probs.cpu().double(), setting, prediction.ids.cpu().tolist())
-    draw = np.random.default_rng([seed, *prediction.ids.tolist()]).random(1)
+    draw = prompt_generator(seed, prediction.ids).random(1)
     chosen = drawn_token(log_probs[None], torch.from_numpy(draw), setting.temperature, setting.top_p)
     return int(chosen[0])
 

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -17,7 +16,7 @@ from heta_lens.metrics.hard_nc_ns import without
 from heta_lens.metrics.score_checks import finite_scores, positions_in
 from heta_lens.metrics.score_normalisation import normalised
 from heta_lens.metrics.score_ranking import ranked, reaching
-from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 MARK = re.compile(r"[.!?]")  # of a snippet: where tokens are missing, no white space may follow
 Tool: TypeAlias = Callable[[str, str, Sequence[str]], str]  # of the kept text, the question and the choices
@@ -67,7 +66,7 @@ def exact_match_change(
     check_at_least("seed", seed, 0, whole=True)
     scores = finite_scores(scores, len(prediction))
     context = positions_in("context", context, len(scores))
-    chance = torch.from_numpy(np.random.default_rng([seed, *prediction.ids.tolist()]).random(len(scores)))
+    chance = torch.from_numpy(prompt_generator(seed, prediction.ids).random(len(scores)))
     kept = [context, kept_share(scores, context, share), kept_share(chance, context, share)]
     whole, best, random = (verdict == prediction.target for verdict in verdicts(prediction, choices, kept, context))
     return {"change": 100.0 * (best - whole), "random": 100.0 * (random - whole)}

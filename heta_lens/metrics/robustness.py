@@ -17,7 +17,7 @@ from heta_lens.metrics.score_checks import finite_numbers, finite_scores
 from heta_lens.model.hook_sites import EMBED
 from heta_lens.model.hooking import BatchHook
 from heta_lens.model.locking import one_at_a_time
-from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 Explain: TypeAlias = Callable[[Prediction], Attribution]
 
@@ -40,9 +40,7 @@ def under_noise(
     size = noise * float(prediction.embeddings.square().mean().sqrt())
     attributions = []
     for run, explain in enumerate(methods):
-        drawn = np.random.default_rng([seed, run, *prediction.ids.tolist()]).standard_normal(
-            prediction.embeddings.shape
-        )
+        drawn = prompt_generator(seed, prediction.ids, run).standard_normal(prediction.embeddings.shape)
         moved = BatchHook(shifted, size * torch.from_numpy(drawn))
         with prediction.adapter.hooked([(EMBED, moved)]) if noise else nullcontext():
             attributions.append(explain(again(prediction)))

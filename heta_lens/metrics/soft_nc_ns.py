@@ -24,7 +24,7 @@ from heta_lens.metrics.distribution_distances import DISTANCES, Apart, Distance,
 from heta_lens.metrics.score_checks import check_number, finite_scores
 from heta_lens.metrics.score_normalisation import Norm, Sign, normalised, signed, with_mean
 from heta_lens.model.locking import one_at_a_time
-from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 SHARES = tuple(share / 10 for share in range(1, 10))  # of the context to keep
 
@@ -86,7 +86,7 @@ def soft(
         check_number("keep", keep)
     scores = finite_scores(scores, len(prediction))
     positions = places(candidates, len(prediction))
-    generator = np.random.default_rng([seed, *prediction.ids.tolist()])
+    generator = prompt_generator(seed, prediction.ids)
     rows, degenerate = retained(scores.detach().cpu()[positions], sign, norm, keep, randoms, generator)
     kept = torch.ones(2 * len(rows) + 1, len(prediction), dtype=torch.float64)
     both = rearrange([rows, 1 - rows], "way row pos -> (row way) pos")
@@ -185,12 +185,12 @@ def thinned(
     seed: int,
 ) -> Float[Tensor, "row draw"]:
     """How far the prediction moves when tokens keep these shares of their embeddings, on average."""
-    embeddings, ids = prediction.embeddings, prediction.ids.tolist()
+    embeddings, ids = prediction.embeddings, prediction.ids
     log_probs_from, clean = prediction.log_probs_from(0), prediction.log_probs.double()
 
     def states_of(run: int) -> Float[Tensor, "pos d"]:
         row, draw = divmod(run, draws)
-        generator = np.random.default_rng([seed, draw, 0 if paired else row, *ids])
+        generator = prompt_generator(seed, ids, draw, 0 if paired else row)
         drawn = torch.from_numpy(generator.random(embeddings.shape))
         return embeddings * (drawn < rearrange(kept[row], "pos -> pos 1")).to(embeddings)
 

@@ -21,7 +21,7 @@ from heta_lens.model.batching import Batches
 from heta_lens.model.hook_sites import EMBED
 from heta_lens.model.hooking import Hook
 from heta_lens.model.model_protocol import KeysValues
-from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.prediction import Prediction, prompt_generator
 from heta_lens.prediction.readout import log_softmax
 
 Choose: TypeAlias = Callable[[Tensor, int], Tensor]  # each row's token, given its log-probabilities and the step
@@ -169,8 +169,8 @@ def sample(
     seed: int,
     end: int | None = None,
 ) -> list[Int[Tensor, "step"]]:
-    """Random continuations; each depends on the seed and its row number, not on what is written beside it."""
-    drawn = np.stack([np.random.default_rng([seed, row]).random(tokens) for row in range(rows)])
+    """Random continuations; each depends on the seed, the context and its row number, not on those beside it."""
+    drawn = np.stack([prompt_generator(seed, writer.ids, row).random(tokens) for row in range(rows)])
     draws = torch.from_numpy(drawn)
     return write(
         writer, rows, tokens, lambda log_probs, step: drawn_token(log_probs, draws[:, step], temperature, top_p), end

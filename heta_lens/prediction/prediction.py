@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, SupportsIndex
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -181,6 +182,15 @@ class Prediction(TargetReading):
             check_finite(
                 values, lambda at, value: f"{component} is {value} at position {at}, token {write(int(ids[at]))!r}"
             )
+
+
+def prompt_generator(seed: int, ids: Int[Tensor, "pos"], *numbers: int) -> np.random.Generator:
+    """Create the random generator of a prompt: the same in every process, and another one for other ids or numbers.
+
+    With generators of the seed alone, the errors of different prompts would be correlated, and their mean less certain
+    than its interval.
+    """
+    return np.random.default_rng([seed, *numbers, *ids.tolist()])
 
 
 def _by_layer(prediction: Prediction, of: Callable[[int], Tensor]) -> Sequence[Tensor]:

@@ -52,7 +52,7 @@ def under_noise(
     model: Any, ids: Tensor, subject: Sequence[int], noise: float, seed: int, sample: int, n: int
 ) -> list[Any]:
     clean = plain_embeddings(model, ids)
-    drawn = torch.from_numpy(np.random.default_rng([seed, sample]).standard_normal((n, 8)))
+    drawn = torch.from_numpy(np.random.default_rng([seed, sample, *ids[0, :n].tolist()]).standard_normal((n, 8)))
     spread = float(((clean[:n] - clean[:n].mean()) ** 2).mean() ** 0.5)
     noisy = clean.clone()
     for place in subject:

@@ -33,10 +33,11 @@ def check_audit(attribution: Any, model: Any, ids: Tensor, vector: Tensor | None
     """Every set of tokens masked by the oracle; the scale fitted on one half of them, and evaluated on the other."""
     at, g = plain_embeddings(model, ids), objective(model, ids, target)
     vector = torch.zeros_like(at[0]) if vector is None else vector
-    members = subsets(attribution.options["seed"], len(at))
+    generator = np.random.default_rng([attribution.options["seed"], *ids[0].tolist()])
+    members = subsets(generator, len(at))
+    order = generator.permutation(len(members))
     drops = torch.stack([variants.drop(g, at, vector, row.nonzero().flatten().tolist()) for row in members])
     sums = torch.stack([attribution.scores[row].sum() for row in members])
-    order = np.random.default_rng([attribution.options["seed"], len(drops)]).permutation(len(drops))
     half = len(order) // 2
     fitted, evaluated = order[:half], order[half:]
     scale = variants.best_scale(drops[fitted], sums[fitted])

@@ -1,14 +1,17 @@
 """Options that many methods take: declared once, and inherited by each method that has them."""
 
 from dataclasses import fields
+from typing import Any
 
 import pytest
+import torch
 
 from helpers import zoo
-from helpers.asking import predict
-from heta_lens import METHODS
+from helpers.asking import doubts_allowed, predict
+from heta_lens import METHODS, causal
 from heta_lens.methods import shared_options
 from heta_lens.methods.shared_options import WithBatch, WithBos, WithLayer, WithMask, WithScale, WithSeed
+from heta_lens.metrics import Drops
 
 SHARED = (WithBatch, WithBos, WithLayer, WithMask, WithScale, WithSeed)
 NAMED = {name: kind for kind in SHARED for name in vars(kind)["__annotations__"]}
@@ -43,3 +46,54 @@ def test_a_layer_and_a_mask_are_refused_before_any_run(forwards: object) -> None
     with pytest.raises(ValueError, match="mask=1000 is not a token id of this model"):
         METHODS["leave_one_out"](mask=1000)(prediction)
     assert not runs
+
+
+# ------------------------------------------------------------------------------------------------------------- seeds
+RANDOM: dict[str, dict[str, Any]] = {
+    "causal_tracing": {"samples": 1},
+    "context_cite": {"source": "token", "ablate": "mask"},
+    "kernel_shap": {"samples": 20},
+    "lime": {"samples": 20},
+    "progressive_inference": {"passes": "multi", "samples": 4},
+    "random": {},
+    "reagent": {"probes": 2, "max_steps": 3},
+    "shapiq": {"source": "token", "ablate": "mask", "samples": 20},
+}
+ELSEWHERE = {"heta", "sea_cot"}  # HETA's signs: heta/test_random_probes; sampling: prediction/test_generation
+
+
+@pytest.fixture(scope="module")
+def alike() -> tuple[Any, Any]:
+    """Predictions of two prompts that differ in one token, whose embeddings are the same: only draws can differ."""
+    model = zoo.bridge.__wrapped__("gpt2")
+    ids, other = zoo.prompt(model, 8), zoo.prompt(model, 8)
+    first, second = zoo.tokenizer().encode(" cat dog")[:2]
+    ids[0, 3], other[0, 3] = first, second
+    with torch.no_grad():
+        model.embed.W_E.data[second] = model.embed.W_E.data[first]
+    return predict(model, ids, 7), predict(model, other, 7)
+
+
+def test_every_random_method_is_tested() -> None:
+    assert {name for name, method in METHODS.items() if issubclass(method, WithSeed)} - ELSEWHERE == RANDOM.keys()
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("name", RANDOM)
+def test_prompts_of_one_length_have_draws_of_their_own(alike: tuple[Any, Any], name: str) -> None:
+    method = METHODS[name](**RANDOM[name])
+    with doubts_allowed():
+        first, second, again = (method(prediction).scores for prediction in (*alike, alike[0]))
+    assert torch.equal(first, again)
+    assert not torch.allclose(first, second)
+
+
+def test_sets_and_noise_are_drawn_for_each_prompt(alike: tuple[Any, Any]) -> None:
+    first, second = (Drops.of(prediction) for prediction in alike)
+    assert not torch.equal(first.sets, second.sets) and not torch.equal(first.order, second.order)
+    model = alike[0].adapter.model
+    grids = [
+        causal.trace(model.run_with_cache(prediction.ids[None])[1], 7, tokens=prediction.ids[None], samples=1)
+        for prediction in alike
+    ]
+    assert not torch.allclose(grids[0].values, grids[1].values)

@@ -28,7 +28,8 @@ def asked() -> Any:
 
 def drops(seed: int = 0) -> Drops:
     sets = torch.rand(40, N, generator=torch.Generator().manual_seed(seed)) < 0.5
-    return Drops(sets, torch.rand(40, generator=torch.Generator().manual_seed(seed), dtype=torch.float64), 1.0, 0)
+    each = torch.rand(40, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return Drops(sets, each, 1.0, torch.arange(40))
 
 
 # Each with a tensor of scores in place of good ones, and the prediction they explain.

@@ -61,7 +61,7 @@ def test_sampling_takes_the_token_where_the_draw_falls(build: Callable[..., Any]
     found = sample(writer(model), 4, 5, temperature=0.7, top_p=0.8, seed=3)
     for row, written in enumerate(found):
         ids = list(context)
-        for draw in np.random.default_rng([3, row]).random(5):
+        for draw in np.random.default_rng([3, row, *context]).random(5):
             ids.append(plain_draw(plain(model, ids), draw, 0.7, 0.8))
         assert written.tolist() == ids[N:]
     assert len({tuple(written.tolist()) for written in found}) > 1

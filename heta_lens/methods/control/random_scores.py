@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import torch
 
 from heta_lens._util.work_counting import Work
 from heta_lens.methods.base import Scores
 from heta_lens.methods.shared_options import WithSeed
-from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -26,5 +25,5 @@ class RandomScores(WithSeed):
         return {}
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:  # noqa: ARG002
-        drawn = np.random.default_rng([self.seed, len(prediction)]).random(len(prediction))
+        drawn = prompt_generator(self.seed, prediction.ids).random(len(prediction))
         return Scores(torch.from_numpy(drawn).softmax(0).to(prediction.embeddings))

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from einops import repeat
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heta_lens._util.work_counting import Done
@@ -17,9 +17,8 @@ from heta_lens.prediction.readout import ablated
 SUBSETS = 32  # random ones, beside every single token
 
 
-def subsets(seed: int, length: int, count: int = SUBSETS) -> Bool[Tensor, "subset pos"]:
+def subsets(generator: np.random.Generator, length: int, count: int = SUBSETS) -> Bool[Tensor, "subset pos"]:
     """Every single position, and ``count`` random sets of 1 to ``length`` of them, all sizes equally likely."""
-    generator = np.random.default_rng([seed, length, count])
     chosen = torch.zeros(count, length, dtype=torch.bool)
     for row in chosen:
         size = generator.integers(1, length, endpoint=True)
@@ -53,13 +52,19 @@ def whole_drops(targets: Sequence[Prediction], mask: Mask, done: Done) -> list[f
     return [float(target.value - target.objective(after)) for target, after in zip(targets, masked, strict=True)]
 
 
-def faithfulness(dropped: Float[Tensor, "subset"], sums: Float[Tensor, "subset"], seed: int) -> dict[str, Any]:
+def shuffled(generator: np.random.Generator, sets: Bool[Tensor, "subset pos"]) -> Int[Tensor, "subset"]:
+    """Draw the order that splits sets into the half that a scale is fitted to and the half that evaluates it."""
+    return torch.from_numpy(generator.permutation(len(sets)))
+
+
+def faithfulness(
+    dropped: Float[Tensor, "subset"], sums: Float[Tensor, "subset"], order: Int[Tensor, "subset"]
+) -> dict[str, Any]:
     """The mean of ``|drop - sum of scores|``, as the scores are (``raw``) and with one scale for them (``calibrated``).
 
-    The scale, which is not negative, is fitted on one random half of the sets and evaluated on the other. ``nothing``
-    is that error for scores that are all 0.
+    The scale, which is not negative, is fitted to the first half of the sets in this order and evaluated on the other.
+    ``nothing`` is that error for scores that are all 0.
     """
-    order = torch.from_numpy(np.random.default_rng([seed, len(dropped)]).permutation(len(dropped)))
     fitted, held_out = order[: len(order) // 2], order[len(order) // 2 :]
     scale = best_scale(dropped[fitted], sums[fitted])
     calibrated = (dropped - scale * sums)[held_out].abs()

@@ -11,10 +11,10 @@ from torch import Tensor
 from heta_lens._util.work_counting import Work, counting
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import agreement
-from heta_lens.methods.heta.additivity import drops, faithfulness, subsets
+from heta_lens.methods.heta.additivity import drops, faithfulness, shuffled, subsets
 from heta_lens.methods.heta.heta_options import HetaOptions
 from heta_lens.methods.heta.windows import Window, edge_gap, most_central
-from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 
 def audited(
@@ -25,10 +25,12 @@ def audited(
     explain_fully: Callable[[], Attribution],
 ) -> dict[str, Any]:
     """``faithfulness`` on sets of tokens; for an approximation also ``against_full``."""
-    members = subsets(options.seed, len(prediction)).to(score.device)
+    generator = prompt_generator(options.seed, prediction.ids)
+    members = subsets(generator, len(prediction)).to(score.device)
+    order = shuffled(generator, members)
     with counting(Counter()):  # each set is a row, and reported as audited
         dropped = drops(prediction, options.mask, members, options.batch, partial(work.add, "audit"))
-    facts: dict[str, Any] = {"faithfulness": faithfulness(dropped, members.to(score) @ score, options.seed)}
+    facts: dict[str, Any] = {"faithfulness": faithfulness(dropped, members.to(score) @ score, order)}
     if options.recipe.approximate:
         facts["against_full"] = _against_full(options, prediction, score, explain_fully())
     return facts

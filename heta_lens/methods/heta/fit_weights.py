@@ -17,7 +17,7 @@ from heta_lens.methods.heta.heta import Heta
 from heta_lens.methods.heta.score import scaled
 from heta_lens.model.locking import one_at_a_time
 from heta_lens.prediction.linear_fits import non_negative
-from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 Array: TypeAlias = np.ndarray
 Table: TypeAlias = Mapping[
@@ -126,7 +126,7 @@ def measured(method: Heta, prediction: Prediction, number: int, seed: int) -> Ta
         "gated_information": gate * information,
         "half": gate * (curvature + information) / 2,
     }
-    members = subsets(seed, len(prediction))
+    members = subsets(prompt_generator(seed, prediction.ids), len(prediction))
     with prediction.running():
         dropped = drops(prediction, method.mask, members.to(prediction.embeddings.device), method.batch, lambda _: None)
     sums = {name: (members.to(feature) @ feature).double().numpy() for name, feature in features.items()}

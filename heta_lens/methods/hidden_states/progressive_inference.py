@@ -17,7 +17,7 @@ from heta_lens.methods.shared_options import WithBatch, WithBos, WithMask, WithS
 from heta_lens.prediction.coalitions import each_token, placed, read_everywhere, still_there
 from heta_lens.prediction.drawn_coalitions import random_coalitions, sizes
 from heta_lens.prediction.linear_fits import shapley
-from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.prediction import Prediction, prompt_generator
 from heta_lens.prediction.readout import Scale, ablated, with_others_masked
 
 ONLY = {"single": {"before"}, "multi": {"samples", "penalty", "mask", "keep_bos", "seed"}}  # options of each
@@ -102,7 +102,7 @@ class ProgressiveInference(WithMask, WithBos, WithSeed, WithBatch):
         players = len(members)
         if not players:
             return Scores(torch.zeros_like(prediction.embeddings[:, 0]))
-        masks = self._masks(players)
+        masks = self._masks(prediction, players)
         mask, done = prediction.mask_vector(self.mask), partial(progress.add, "forwards")
         ends = torch.from_numpy(still_there(members, np.array([[False], [True]]).repeat(players, 1)))
         batches = prediction.prompt.batches(self.batch, len(prediction), read=len(prediction))
@@ -119,10 +119,10 @@ class ProgressiveInference(WithMask, WithBos, WithSeed, WithBatch):
             placed(prediction, members, values_by_token), {"coalitions": int(proper.sum()), "completeness_gap": gap}
         )
 
-    def _masks(self, players: int) -> Bool[np.ndarray, "sample player"]:
+    def _masks(self, prediction: Prediction, players: int) -> Bool[np.ndarray, "sample player"]:
         if players == 1:
             return np.ones((self.samples, 1), dtype=bool)
-        return random_coalitions(np.random.default_rng([self.seed, players]), players, self.samples)
+        return random_coalitions(prompt_generator(self.seed, prediction.ids), players, self.samples)
 
 
 def evened(size: Int[np.ndarray, "sample"], players: int) -> Float[np.ndarray, "sample"]:

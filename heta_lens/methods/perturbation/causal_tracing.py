@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Literal
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -19,7 +18,7 @@ from heta_lens.model.batching import Batches
 from heta_lens.model.hook_sites import EMBED
 from heta_lens.model.hooking import put
 from heta_lens.prediction.masking import masked_copies
-from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.prediction import Prediction, prompt_generator
 from heta_lens.prediction.readout import Scale, likelihood
 
 
@@ -140,7 +139,7 @@ def with_noise(
 
     Noise is drawn for every token, so that a token's noise does not depend on which others are corrupted.
     """
-    drawn = np.random.default_rng([seed, sample]).standard_normal(prediction.embeddings.shape)
+    drawn = prompt_generator(seed, prediction.ids, sample).standard_normal(prediction.embeddings.shape)
     noise = amount * prediction.embeddings.std(correction=0) * torch.from_numpy(drawn).to(prediction.embeddings)
     noise[~subject.to(noise.device)] = 0
     return prediction.embeddings + noise

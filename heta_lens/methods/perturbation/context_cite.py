@@ -14,7 +14,7 @@ from heta_lens.methods.perturbation.sources import WithSources, nothing_to_score
 from heta_lens.methods.shared_options import WithSeed
 from heta_lens.prediction.coalitions import worths
 from heta_lens.prediction.linear_fits import explained, lasso
-from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.prediction import Prediction, prompt_generator
 from heta_lens.prediction.readout import Scale
 
 OFFICIAL = 64  # ablations
@@ -34,7 +34,7 @@ class ContextCite(WithSources, WithSeed):
     - ``keep``: the probability that a source stays
     - ``penalty``: on the absolute weights, against half the mean squared error
     - ``scale``: what is fitted: the target's ``log_odds``, ``log_prob``, ``prob`` or ``logit``
-    - ``seed``: of the first ablation; each has a seed of its own
+    - ``seed``: of the first ablation's seed, which is drawn for each prompt; those after it count up from there
     """
 
     samples: Annotated[int | None, AtLeast(2, whole=True, most=MOST)] = None
@@ -66,7 +66,8 @@ class ContextCite(WithSources, WithSeed):
         if not len(own):
             return nothing_to_score(prediction, "source_weights")
         count = self._count(len(own))
-        masks = official_masks(self.seed, count + self.held_out, len(own), self.keep)
+        first = int(prompt_generator(self.seed, prediction.ids).integers(2**31))  # far from the next seed's
+        masks = official_masks(first, count + self.held_out, len(own), self.keep)
         values = worths(own, masks, self.coalitions(prediction, self.scale, progress))
         linear = lasso(masks[:count], values[:count], np.ones(count), self.penalty, standardised=True)
         facts = source_facts(prediction, own) | {
@@ -84,7 +85,7 @@ class ContextCite(WithSources, WithSeed):
 
 
 def official_masks(seed: int, count: int, sources: int, keep: float | int) -> Bool[np.ndarray, "sample source"]:
-    """One random generator per ablation, as in the authors' code."""
+    """Draw ablations as the authors' code does, one random generator for each, given the seed of the first."""
     every = [
         np.random.RandomState(seed + sample).choice([False, True], size=sources, p=[1 - keep, keep])
         for sample in range(count)

@@ -14,7 +14,7 @@ from heta_lens.methods.shared_options import WithBatch, WithBos, WithMask, WithS
 from heta_lens.prediction.coalitions import each_token, placed, with_only, worths
 from heta_lens.prediction.drawn_coalitions import every_coalition, kernel, random_coalitions
 from heta_lens.prediction.linear_fits import shapley
-from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 FEW = 10  # tokens, all of whose coalitions can be run
 ENOUGH = 512
@@ -58,7 +58,7 @@ class KernelShap(WithMask, WithBos, WithScale, WithSeed, WithBatch):
         members = each_token(prediction, self.keep_bos)
         if not len(members):
             return Scores(torch.zeros_like(prediction.embeddings[:, 0]))
-        masks, weights = self._sampled(len(members))
+        masks, weights = self._sampled(prediction, len(members))
         ends = np.array([[False], [True]]).repeat(len(members), 1)
         likelihoods = with_only(prediction, self.mask, self.scale, self.batch, progress)
         values = worths(members, np.concatenate([ends, masks]), likelihoods)
@@ -78,11 +78,13 @@ class KernelShap(WithMask, WithBos, WithScale, WithSeed, WithBatch):
             return coalitions(players)
         return max(ENOUGH, 2 * players) if self.samples is None else self.samples
 
-    def _sampled(self, players: int) -> tuple[Bool[np.ndarray, "sample player"], Float[np.ndarray, "sample"]]:
+    def _sampled(
+        self, prediction: Prediction, players: int
+    ) -> tuple[Bool[np.ndarray, "sample player"], Float[np.ndarray, "sample"]]:
         if self._exact(players):
             masks = every_coalition(players)
             return masks, kernel(masks.sum(1), players)
-        generator = np.random.default_rng([self.seed, players])
+        generator = prompt_generator(self.seed, prediction.ids)
         masks = random_coalitions(generator, players, self._count(players), paired=self.paired)
         return masks, np.ones(len(masks))
 

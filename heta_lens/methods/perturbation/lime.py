@@ -15,7 +15,7 @@ from heta_lens.methods.base import Scores
 from heta_lens.methods.shared_options import WithBatch, WithBos, WithMask, WithScale, WithSeed
 from heta_lens.prediction.coalitions import each_token, placed, with_only, worths
 from heta_lens.prediction.linear_fits import explained, lasso, ridge
-from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 PENALTIES = {"ridge": 1.0, "lasso": 0.01}
 
@@ -63,7 +63,7 @@ class Lime(WithMask, WithBos, WithScale, WithSeed, WithBatch):
         members = each_token(prediction, self.keep_bos)
         if not len(members):
             return Scores(torch.zeros_like(prediction.embeddings[:, 0]))
-        masks = self._masks(len(members))
+        masks = self._masks(prediction, len(members))
         likelihoods = with_only(prediction, self.mask, self.scale, self.batch, progress)
         values, weights = worths(members, masks, likelihoods), nearness(masks, self.width)
         fit = {"ridge": ridge, "lasso": lasso}[self.surrogate]
@@ -74,11 +74,11 @@ class Lime(WithMask, WithBos, WithScale, WithSeed, WithBatch):
     def _count(self, players: int) -> int:
         return max(200, 2 * players) if self.samples is None else self.samples
 
-    def _masks(self, players: int) -> Bool[np.ndarray, "sample player"]:
+    def _masks(self, prediction: Prediction, players: int) -> Bool[np.ndarray, "sample player"]:
         count = self._count(players)
         if count < players:
             warn(f"samples={count} are fewer than the {players} tokens: the penalty decides what they leave open")
-        drawn = np.random.default_rng([self.seed, players]).random((count, players)) < self.keep
+        drawn = prompt_generator(self.seed, prediction.ids).random((count, players)) < self.keep
         return np.concatenate([np.ones((1, players), dtype=bool), drawn])
 
 

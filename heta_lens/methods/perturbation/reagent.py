@@ -18,7 +18,7 @@ from heta_lens._util.work_counting import Done, Work
 from heta_lens.methods.base import Scores, refuse_hooks
 from heta_lens.methods.perturbation.token_replacement import REPLACERS, Replacer, check_replacer, replaced
 from heta_lens.methods.shared_options import WithBatch, WithSeed
-from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.prediction import Prediction, prompt_generator
 from heta_lens.prediction.readout import log_softmax
 
 ReadChances: TypeAlias = Callable[[Tensor], Tensor]
@@ -83,7 +83,7 @@ class Reagent(WithSeed, WithBatch):
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
         replacer = REPLACERS[self.replacer](prediction) if isinstance(self.replacer, str) else self.replacer
         progress.add("forwards", int(self.replacer == "lm"))
-        probes = [Probe.new(self.seed, number, len(prediction)) for number in range(self.probes)]
+        probes = [Probe.new(self.seed, number, prediction) for number in range(self.probes)]
         batches = prediction.prompt.batches(self.batch, len(prediction))
         chances_of = partial(chances, prediction, batches.map, partial(progress.add, "forwards"))
         clean = prediction.log_probs[cast(int, prediction.target)].exp().cpu().double()
@@ -121,16 +121,16 @@ class Reagent(WithSeed, WithBatch):
 
 @dataclass(eq=False)
 class Probe:
-    """The state of one search; its random numbers depend on the seed and its number."""
+    """The state of one search; its random numbers depend on the seed, the prompt and its number."""
 
     generator: np.random.Generator
     belief: Float[Tensor, "pos"]
     stopped: bool = False
 
     @classmethod
-    def new(cls, seed: int, number: int, length: int) -> "Probe":
-        generator = np.random.default_rng([seed, number])
-        return cls(generator, torch.from_numpy(generator.random(length)))
+    def new(cls, seed: int, number: int, prediction: Prediction) -> "Probe":
+        generator = prompt_generator(seed, prediction.ids, number)
+        return cls(generator, torch.from_numpy(generator.random(len(prediction))))
 
 
 @torch.no_grad()

@@ -20,7 +20,7 @@ from heta_lens.methods.base import Scores
 from heta_lens.methods.perturbation.sources import Members, WithSources, nothing_to_score, source_facts
 from heta_lens.methods.shared_options import WithScale, WithSeed
 from heta_lens.prediction.coalitions import worths
-from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 FEW = 10  # sources, all of whose coalitions can be run
 ENOUGH = 512
@@ -83,7 +83,7 @@ class Shapiq(WithSources, WithScale, WithSeed):
         if not len(own):
             return nothing_to_score(prediction, "source_values")
         game = Game(own, self.coalitions(prediction, self.scale, progress))
-        estimated = self._estimated(game)
+        estimated = self._estimated(prediction, game)
         values = np.array([estimated[player,] for player in range(len(own))])
         facts = {
             "source_values": values.tolist(),
@@ -109,13 +109,14 @@ class Shapiq(WithSources, WithScale, WithSeed):
             return 2**players if players else 0
         return max(ENOUGH, self._least(players)) if self.samples is None else self.samples
 
-    def _estimated(self, game: "Game") -> Any:
+    def _estimated(self, prediction: Prediction, game: "Game") -> Any:
         """shapiq's values of single sources and pairs, under the tuples of their numbers."""
         players, shapiq = len(game.own), extra("shapiq", f"method={self.name!r}")
         if self._exact(players):
             return shapiq.ExactComputer(game, n_players=players)("SII", min(self.order, players))
         kind = {"kernel_shap_iq": shapiq.KernelSHAPIQ, "proxy_spex": shapiq.ProxySPEX}[self.estimator]
-        estimator = kind(n=players, max_order=self.order, index="SII", random_state=self.seed)
+        seed = int(prompt_generator(self.seed, prediction.ids).integers(2**31))
+        estimator = kind(n=players, max_order=self.order, index="SII", random_state=seed)
         with catch_warnings():  # that nearly all coalitions are drawn
             simplefilter("ignore", UserWarning)
             try:

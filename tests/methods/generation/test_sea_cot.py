@@ -51,7 +51,7 @@ def plain_sea_cot(asked: Prediction, options: dict[str, Any]) -> dict[str, Any]:
     for row in range(options["explanations"]):
         so_far = [*ids, *encode(options["think"])]
         start = len(so_far)
-        for draw in np.random.default_rng([0, row]).random(options["length"]):
+        for draw in np.random.default_rng([0, row, *so_far]).random(options["length"]):
             token = plain_draw(plain(model, so_far), draw, options["temperature"], options["top_p"])
             if token == tokenizer.eos_token_id:
                 break

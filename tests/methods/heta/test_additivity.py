@@ -13,7 +13,7 @@ from helpers import zoo
 from helpers.asking import doubts_allowed, explain, plain_embeddings, relative
 from helpers.masked_sets import TARGET, N, check_audit, found, objective
 from heta_lens.diagnostics import agreement
-from heta_lens.methods.heta.additivity import SUBSETS, best_scale, envelope, faithfulness, subsets
+from heta_lens.methods.heta.additivity import SUBSETS, best_scale, envelope, faithfulness, shuffled, subsets
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.prediction.cached_activations import Activations
 from heta_lens.prediction.prediction import predictions
@@ -99,26 +99,28 @@ def test_every_target_of_a_prompt_has_its_own_drops_and_gap() -> None:
 
 # --------------------------------------------------------------------------------------------------- of the core
 def test_subsets_are_every_token_and_random_sets_of_all_sizes() -> None:
-    members = subsets(0, 5, 3000)
+    draw = np.random.default_rng
+    members = subsets(draw(0), 5, 3000)
     assert torch.equal(members[:5], torch.eye(5, dtype=torch.bool))
     sizes = members[5:].sum(1)
     assert [int((sizes == size).sum()) for size in range(7)] == [0, *[pytest.approx(600, abs=90)] * 5, 0]
     assert members[5:].double().mean(0).tolist() == pytest.approx([0.6] * 5, abs=0.04)
-    assert torch.equal(subsets(0, 5), subsets(0, 5)) and not torch.equal(subsets(0, 5), subsets(1, 5))
-    assert subsets(0, 1).all() and subsets(0, 9).shape == (9 + SUBSETS, 9)
+    assert not torch.equal(subsets(draw(0), 5), subsets(draw(1), 5))
+    assert subsets(draw(0), 1).all() and subsets(draw(0), 9).shape == (9 + SUBSETS, 9)
 
 
 def test_scores_that_add_up_have_no_error_at_any_scale() -> None:
     slope = torch.rand(6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    members = subsets(0, 6).double()
-    exact = faithfulness(members @ slope, members @ slope, 0)
+    members = subsets(np.random.default_rng(0), 6).double()
+    order = shuffled(np.random.default_rng(1), members)
+    exact = faithfulness(members @ slope, members @ slope, order)
     assert (exact["raw"], exact["calibrated"], exact["scale"]) == pytest.approx((0, 0, 1), abs=1e-12)
-    scaled = faithfulness(members @ slope, members @ slope * 4, 0)
+    scaled = faithfulness(members @ slope, members @ slope * 4, order)
     assert scaled["calibrated"] == pytest.approx(0, abs=1e-12) and scaled["scale"] == pytest.approx(0.25)
     assert scaled["raw"] == pytest.approx(float(3 * (members @ slope).mean()))
-    opposed = faithfulness(members @ slope, -(members @ slope), 0)
+    opposed = faithfulness(members @ slope, -(members @ slope), order)
     assert opposed["scale"] == 0 and opposed["calibrated"] == opposed["nothing"]
-    assert faithfulness(members @ slope, torch.zeros(len(members)).double(), 0)["scale"] == 0
+    assert faithfulness(members @ slope, torch.zeros(len(members)).double(), order)["scale"] == 0
 
 
 @pytest.mark.parametrize("seed", range(5))

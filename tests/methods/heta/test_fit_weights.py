@@ -21,6 +21,7 @@ from heta_lens import Heta, Prediction, fit_weights
 from heta_lens._util.options import settings
 from heta_lens.methods.heta.additivity import SUBSETS, subsets
 from heta_lens.methods.heta.fit_weights import MODELS, Fit, factors, measured
+from heta_lens.prediction.prediction import prompt_generator
 
 LENGTHS = (3, 5, 4)
 FEATURES = {name for names in MODELS.values() for name in names}
@@ -89,7 +90,7 @@ def test_a_row_is_what_masking_a_set_really_does_and_what_its_tokens_score(build
     table = measured(how, prediction, 4, seed=2)
     log_probs, embeddings = plain_log_probs(model, ids), plain_embeddings(model, ids)
     mask = plain_embeddings(model, torch.full_like(ids, 5))[0]
-    members = subsets(2, 5).tolist()
+    members = subsets(prompt_generator(2, ids[0]), 5).tolist()
     parts = how(prediction).parts
     gate, curvature, information = (parts[name] for name in ("gate", "curvature", "information"))
     per_token = {

@@ -61,7 +61,7 @@ def test_many_passes_are_pooled_into_shapley_values(name: str, options: dict[str
     mask = plain_embeddings(model, ids).mean(0) if "mask" in options else 0.0
     size = [1 / (k * (players - k)) for k in range(1, players)]
     until = [worth(model, ids[:, :stop], mask, scale) for stop in range(1, N + 1)]
-    generator = np.random.default_rng([3, players])
+    generator = np.random.default_rng([3, *ids[0].tolist()])
     sizes = generator.choice(np.arange(1, players), samples, p=np.array(size) / sum(size))
     order = generator.random((samples, players)).argsort(1).argsort(1)
     rows, values = [], []

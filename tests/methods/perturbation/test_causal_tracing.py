@@ -25,7 +25,7 @@ def score(model: Any, method: Any) -> Tensor:
 
 def drowned(model: Any, ids: Tensor, seed: int, sample: int, amount: float) -> Tensor:
     clean = plain_embeddings(model, ids)
-    noise = np.random.default_rng([seed, sample]).standard_normal(clean.shape)
+    noise = np.random.default_rng([seed, sample, *ids[0].tolist()]).standard_normal(clean.shape)
     spread = float(((clean - clean.mean()) ** 2).mean() ** 0.5)
     noisy = clean + amount * spread * torch.from_numpy(noise)
     noisy[0] = clean[0]  # the zoo's prompts begin with <bos>

@@ -24,10 +24,13 @@ MODEL = pytest.mark.parametrize("name", NAMES)
 BUILD = dict(zoo.KINDS)
 
 
-def official_masks(samples: int, sources: int, keep: float = 0.5, seed: int = 0) -> list[list[bool]]:
-    found = []
-    for sample in range(samples):
-        random = np.random.RandomState(seed + sample)
+def official_masks(
+    samples: int, sources: int, keep: float = 0.5, *, ids: Tensor, seed: int = 0, after: int = 0
+) -> list[list[bool]]:
+    """The official code's, given the prompt's own seed of the first ablation."""
+    first, found = int(np.random.default_rng([seed, *ids[0].tolist()]).integers(2**31)), []
+    for sample in range(after, after + samples):
+        random = np.random.RandomState(first + sample)
         found.append(random.choice([False, True], size=sources, p=[1 - keep, keep]).tolist())
     return found
 
@@ -66,7 +69,7 @@ def pieces(ids: Tensor) -> list[list[int]]:
 def test_context_cite_is_the_official_one_on_ids(name: str) -> None:
     model, ids = BUILD[name](), ids_of()
     first, second, third, query = pieces(ids)
-    masks = official_masks(64, 3, seed=5)
+    masks = official_masks(64, 3, ids=ids, seed=5)
 
     def left(row: list[bool]) -> list[int]:
         kept = [place for source, there in zip([first, second, third], row, strict=True) if there for place in source]
@@ -88,7 +91,7 @@ def test_context_cite_is_the_official_one_on_ids(name: str) -> None:
     assert (some.scores[[0, *query]] == 0).all()
     copied = found(model, ContextCite(query=(place,), seed=5, spread="copy"), ids).scores
     assert torch.allclose(copied[first], some.scores[first] * len(first))
-    more = official_masks(16, 3, seed=5 + 64)
+    more = official_masks(16, 3, ids=ids, seed=5, after=64)
     y = np.array([after(model, left(row)) for row in more])
     fit = 1 - ((y - intercept - np.array(more) @ weights) ** 2).sum() / ((y - y.mean()) ** 2).sum()
     assert some.diagnostics["held_out_fit"] == pytest.approx(fit, abs=1e-4)
@@ -100,7 +103,7 @@ def test_context_cite_is_the_official_one_on_ids(name: str) -> None:
 def test_every_token_can_be_a_source(name: str, ablate: str) -> None:
     model = BUILD[name]()
     ids = zoo.prompt(model, N)
-    masks, of = official_masks(40, N - 1, keep=0.6), worth(model, ids, scale="log_odds")
+    masks, of = official_masks(40, N - 1, keep=0.6, ids=ids), worth(model, ids, scale="log_odds")
     kept = [[0, *[1 + k for k, there in enumerate(row) if there]] for row in masks]
     y = [of(some) if ablate == "mask" else after(model, ids[0, some].tolist()) for some in kept]
     some = found(model, ContextCite(source="token", ablate=ablate, samples=40, keep=0.6, penalty=0.05))
@@ -110,7 +113,7 @@ def test_every_token_can_be_a_source(name: str, ablate: str) -> None:
 
 def test_sentences_can_be_masked_by_what_one_likes() -> None:
     model, ids = zoo.bridge("gpt2"), ids_of()
-    masks, sources = official_masks(64, 4), pieces(ids)
+    masks, sources = official_masks(64, 4, ids=ids), pieces(ids)
     of = worth(model, ids, plain_embeddings(model, ids).mean(0), "log_prob")
     y = [of([0, *[place for k in range(4) if row[k] for place in sources[k]]]) for row in masks]
     some = found(model, ContextCite(ablate="mask", mask="mean", scale="log_prob"), ids)
@@ -139,7 +142,7 @@ def test_where_nothing_is_left_a_text_begins(forwards: Callable[[Any], list[Any]
     begun = (zoo.tokenizer().bos_token_id, int(ids[0, 0]))  # run beside the whole, and read after the first
     assert seen == {begun, tuple(ids[0].tolist())}
     gain = after(model, ids[0].tolist()) - after(model, [zoo.tokenizer().bos_token_id])
-    share = np.mean(official_masks(64, 1))
+    share = np.mean(official_masks(64, 1, ids=ids))
     assert some.diagnostics["source_weights"] == pytest.approx(
         [gain - np.sign(gain) * 0.01 / sqrt(share * (1 - share))]
     )

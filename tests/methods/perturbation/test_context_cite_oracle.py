@@ -19,13 +19,15 @@ from helpers.asking import predict, relative
 from heta_lens._util.sentence_spans import sentences
 from heta_lens.methods.perturbation.context_cite import ContextCite, official_masks
 from heta_lens.prediction.linear_fits import lasso
+from heta_lens.prediction.prediction import prompt_generator
 from heta_lens.prediction.readout import on_scale
 
 with pytest.MonkeyPatch.context() as stand_ins:
     stand_ins.setitem(sys.modules, "nltk", SimpleNamespace(download=lambda _: None))
     stand_ins.setitem(sys.modules, "spacy.lang.en", SimpleNamespace(English=None))
-    theirs, partitioner, solver, utils = (
-        pytest.importorskip(f"context_cite{part}") for part in ("", ".context_partitioner", ".solver", ".utils")
+    theirs, citing, partitioner, solver, utils = (
+        pytest.importorskip(f"context_cite{part}")
+        for part in ("", ".context_citer", ".context_partitioner", ".solver", ".utils")
     )
 
 CONTEXT = "The cat sat on the mat. Is the dog in Rome? No, the tower is in Rome!"
@@ -129,7 +131,10 @@ def citer(family: str, samples: int, keep: float) -> Any:
 @pytest.mark.filterwarnings("ignore:.*autocast.*:FutureWarning", "ignore:.*CUDA is not available:UserWarning")
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2"])  # whose bridges give the very same logits
 @pytest.mark.parametrize(("samples", "keep"), [(64, 0.5), (20, 0.7)])
-def test_every_token_of_an_answer_is_cited_alike(family: str, samples: int, keep: float) -> None:
+def test_every_token_of_an_answer_is_cited_alike(
+    family: str, samples: int, keep: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their one set of ablations serves a whole answer; here each token has its own, so theirs begin at its seed."""
     their = citer(family, samples, keep)
     prompt, answer = their._get_prompt_ids(), their._response_ids
     query = len(zoo.tokenizer().encode(QUERY, add_special_tokens=False))
@@ -138,6 +143,9 @@ def test_every_token_of_an_answer_is_cited_alike(family: str, samples: int, keep
         ids = torch.tensor([prompt + answer[:k]])
         method = ContextCite(query=((len(prompt) - query, ids.shape[1]),), samples=samples, keep=keep)
         some = method(predict(zoo.bridge(family), ids, token)).diagnostics
+        begin = partial(utils.get_masks_and_logit_probs, base_seed=int(prompt_generator(0, ids[0]).integers(2**31)))
+        monkeypatch.setattr(citing, "get_masks_and_logit_probs", begin)
+        their = citer(family, samples, keep)
         weights, intercept = their._get_attributions_for_ids_range(k, k + 1)
         assert some["sources"] == [source.strip() for source in their.sources]
         close = max(1e-7, zoo.tolerance(f"bridge-{family}"))  # Hugging Face has some norms in float32

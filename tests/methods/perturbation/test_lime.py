@@ -18,8 +18,8 @@ NAMES = [param.id for param in zoo.models("-(gpt2|llama|gptj)$")]
 BUILD = dict(zoo.KINDS)
 
 
-def drawn(seed: int, samples: int, players: int, keep: float) -> list[list[bool]]:
-    uniform = np.random.default_rng([seed, players]).random((samples, players))
+def drawn(seed: int, ids: Tensor, samples: int, players: int, keep: float) -> list[list[bool]]:
+    uniform = np.random.default_rng([seed, *ids[0].tolist()]).random((samples, players))
     return [[True] * players, *[[bool(u < keep) for u in row] for row in uniform]]
 
 
@@ -53,7 +53,7 @@ def test_lime_is_the_linear_model_that_fits_near_the_context(name: str, options:
     model = BUILD[name]()
     ids = zoo.prompt(model, N)
     first = int(options.get("keep_bos", True))
-    z = drawn(options.get("seed", 0), options["samples"], N - first, options.get("keep", 0.7))
+    z = drawn(options.get("seed", 0), ids, options["samples"], N - first, options.get("keep", 0.7))
     mask = plain_embeddings(model, ids).mean(0) if "mask" in options else 0.0
     of = worth(model, ids, mask, options.get("scale", "log_prob"))
     kept = [[*range(first), *[first + k for k, there in enumerate(row) if there]] for row in z]
@@ -77,8 +77,9 @@ def test_captums_lime_makes_the_same_of_the_same_samples() -> None:
     attr = pytest.importorskip("captum.attr")
     linear = pytest.importorskip("captum._utils.models.linear_model")
     model = zoo.bridge("gpt2")
-    of = worth(model, zoo.prompt(model, N))
-    z = iter(drawn(0, 30, N - 1, 0.7))
+    ids = zoo.prompt(model, N)
+    of = worth(model, ids)
+    z = iter(drawn(0, ids, 30, N - 1, 0.7))
 
     theirs = attr.LimeBase(
         lambda inputs: torch.tensor([of([0, *[1 + k for k in range(N - 1) if inputs[0, k]]])]),

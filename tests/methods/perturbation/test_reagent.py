@@ -30,7 +30,7 @@ def plain_reagent(model: Any, ids: Tensor, target: int, options: dict[str, Any])
     whole = float(plain_logits(model, ids)[-1].softmax(-1)[target])
     shares, stopped = [], []
     for number in range(options["probes"]):
-        generator = np.random.default_rng([0, number])
+        generator = np.random.default_rng([0, number, *context.tolist()])
         belief, enough, taken = list(generator.random(n)), False, 0
         while not enough and taken < options["max_steps"]:
             taken += 1
