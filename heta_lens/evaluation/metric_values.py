@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from heta_lens._util.options import check_choice
 from heta_lens.evaluation.failure_descriptions import description, raised_at
 from heta_lens.evaluation.run_records import Record, Value
-from heta_lens.metrics import METRICS, ExplainedPrompt
+from heta_lens.metrics import METRICS, ExplainedPrompt, Metric
 from heta_lens.metrics.metric import Evaluator
+from heta_lens.metrics.metric_registry import named
 
 
 class MetricValues(NamedTuple):
@@ -21,23 +21,20 @@ class MetricValues(NamedTuple):
     errors: dict[str, str]
 
 
-def figures(
-    case: ExplainedPrompt, metrics: Sequence[str], others: Mapping[str, Evaluator] | None = None
-) -> tuple[dict[str, Value], dict[str, str]]:
-    """The values of `metric_values`, and the reasons."""
-    return metric_values(case, metrics, others)[:2]
+def figures(case: ExplainedPrompt, metrics: Sequence[str | Metric]) -> tuple[dict[str, Value], dict[str, str]]:
+    """The values of `metric_values`, and the reasons; metrics may be given by name or themselves."""
+    given = dict(map(named, metrics))
+    return metric_values(case, [*given], given)[:2]
 
 
-def metric_values(
-    case: ExplainedPrompt, metrics: Sequence[str], others: Mapping[str, Evaluator] | None = None
-) -> MetricValues:
+def metric_values(case: ExplainedPrompt, metrics: Sequence[str], others: Mapping[str, Metric] = {}) -> MetricValues:
     """The value of each metric, or the reason why there is none; metrics of one evaluator call it once.
 
-    ``others`` are evaluators of metrics that `METRICS` does not have.
+    ``others`` are metrics that `METRICS` does not have.
     """
     results: dict[str, Any] = {}
     errors: dict[str, str] = {}
-    for evaluator, names in _by_evaluator(case, metrics, others or {}, results).items():
+    for evaluator, names in _by_evaluator(case, metrics, others, results).items():
         try:
             values = evaluator(case)
             results |= {name: _plain_value(_own(name, values)) for name in names}
@@ -52,18 +49,16 @@ def metric_values(
 
 
 def _by_evaluator(
-    case: ExplainedPrompt, metrics: Sequence[str], others: Mapping[str, Evaluator], results: dict[str, Any]
+    case: ExplainedPrompt, metrics: Sequence[str], others: Mapping[str, Metric], results: dict[str, Any]
 ) -> dict[Evaluator, list[str]]:
     """The metrics that can be computed, by their evaluators; of the others the reason goes into ``results``."""
     names: dict[Evaluator, list[str]] = {}
     for name in metrics:
-        if name not in METRICS and name not in others:
-            check_choice("metric", name, {**METRICS, **others})
-        needs = METRICS[name].needs if name in METRICS else ()
-        if unknown := [need for need in needs if not getattr(case.instance, need)]:
+        metric = others.get(name) or METRICS[name]
+        if unknown := [need for need in metric.needs if not getattr(case.instance, need)]:
             results[name] = f"no {', '.join(unknown)} known of this prompt"
         else:
-            names.setdefault(METRICS[name].evaluate if name in METRICS else others[name], []).append(name)
+            names.setdefault(metric.evaluate, []).append(name)
     return names
 
 
@@ -82,7 +77,7 @@ def _plain_value(value: Any) -> Any:
     return [*value] if isinstance(value, tuple) else float(value)
 
 
-def record_of(case: ExplainedPrompt, label: str, results: MetricValues) -> Record:
+def record_of(case: ExplainedPrompt, label: str, results: MetricValues, others: Mapping[str, Metric] = {}) -> Record:
     """What is kept of a method and its metrics on a prompt."""
     facts, options = case.attribution.diagnostics, dict(case.attribution.options)
     return Record(
@@ -92,7 +87,7 @@ def record_of(case: ExplainedPrompt, label: str, results: MetricValues) -> Recor
         values=results.values,
         reasons=results.reasons,
         errors=results.errors,
-        degenerate=[name for name in results.values if _degenerate(case, name)],
+        degenerate=[name for name in results.values if _degenerate(case, others.get(name) or METRICS[name])],
         tokens=len(case.prediction),
         correct=int(case.prediction.log_probs.argmax()) == case.prediction.target,
         versions=options.pop("versions"),
@@ -111,10 +106,9 @@ def _log_prob(case: ExplainedPrompt) -> float | None:
     return min(0.0, float(case.prediction.log_probs[target])) if isinstance(target, int) else None
 
 
-def _degenerate(case: ExplainedPrompt, metric: str) -> bool:
+def _degenerate(case: ExplainedPrompt, metric: Metric) -> bool:
     """Whether the scores tell no tokens apart, as far as this metric looks at them."""
-    positive = metric in METRICS and METRICS[metric].positive
-    return case.constant or (positive and case.without_positive_scores)
+    return case.constant or (metric.positive and case.without_positive_scores)
 
 
 def _fits_json(value: Any) -> bool:

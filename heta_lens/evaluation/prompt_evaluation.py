@@ -16,7 +16,7 @@ from heta_lens.evaluation.metric_values import metric_values, record_of
 from heta_lens.evaluation.run_records import Record
 from heta_lens.evaluation.score_rows import ScoreRow, row_of
 from heta_lens.methods.base import NotApplicable
-from heta_lens.metrics import ExplainedPrompt
+from heta_lens.metrics import ExplainedPrompt, Metric
 from heta_lens.metrics.robustness import Explain
 from heta_lens.metrics.shared_measurements import SharedMeasurements
 from heta_lens.model import prompt_encoding
@@ -50,11 +50,15 @@ def _explainer(method: MethodLike | Explainer) -> Explainer:
 
 
 class Task(NamedTuple):
-    """What is left to do of one prompt; ``number`` is its place among all."""
+    """What is left to do of one prompt; ``number`` is its place among all.
+
+    ``metrics`` are those among the pending ones that `METRICS` does not have.
+    """
 
     number: int
     instance: Instance
     pending: Pending
+    metrics: Mapping[str, Metric] = {}
 
 
 class Outcome(NamedTuple):
@@ -84,13 +88,13 @@ class PromptEvaluator:
 
     def outcomes(self, task: Task) -> Iterator[Outcome]:
         """One for every method that is left, as soon as it is finished."""
-        number, instance, pending = task
+        number, instance, pending, metrics = task
         scores: dict[str, ScoreRow] = {}
 
         def record(measurements: SharedMeasurements, label: str) -> Record:
             case = explained(self.model, instance, measurements, self.entries[label].ready)
             scores[label] = row_of(instance.id, label, case.attribution, number)
-            return record_of(case, label, metric_values(case, pending[label]))
+            return record_of(case, label, metric_values(case, pending[label], metrics), metrics)
 
         for finished in records_of(instance, [*pending], partial(measurements_of, self.model, instance), record):
             yield Outcome(finished, scores.pop(finished.method, None))

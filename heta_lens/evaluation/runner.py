@@ -13,7 +13,6 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from heta_lens._util.options import check_choice
 from heta_lens._util.progress_lines import ProgressLines
 from heta_lens.data.instance import OTHERS, Instance
 from heta_lens.data.instance import record_of as as_json
@@ -21,7 +20,8 @@ from heta_lens.evaluation.engines.workers import Workers, working
 from heta_lens.evaluation.prompt_evaluation import Explainer, Methods, Task, explainers
 from heta_lens.evaluation.resumable_run_folder import RunFolder, opened
 from heta_lens.evaluation.shards import Shard
-from heta_lens.metrics import METRICS
+from heta_lens.metrics import METRICS, Metric
+from heta_lens.metrics.metric_registry import named
 
 HERE = Workers()
 
@@ -30,7 +30,7 @@ def evaluate(
     model: Any,
     instances: Sequence[Instance],
     methods: Methods,
-    metrics: str | Sequence[str],
+    metrics: str | Metric | Sequence[str | Metric],
     folder: str | PathLike[str],
     *,
     facts: Mapping[str, Any] | None = None,
@@ -51,7 +51,7 @@ def evaluate(
         instances: the prompts.
         methods: their names with options, as ``"lime samples=200"``; ready ones, as ``Heta(probes=20)``; or functions
             ``(prediction) -> scores``.
-        metrics: the names of the metrics; without any, only the scores are kept.
+        metrics: names, or `Metric` objects of your own, whose titles name them; without any, only the scores are kept.
         folder: where the results are kept.
         facts: what else to keep about this evaluation, such as the names of the suite and of the model.
         progress: show a progress bar, or lines now and then where none can be drawn.
@@ -59,18 +59,20 @@ def evaluate(
         workers: how many share the work, and where; by default it is done here.
         shard: do only the prompts of this shard, into a folder of its own inside ``folder``. `merge` joins them.
     """
-    entries, metrics, folder = explainers(methods), [metrics] if isinstance(metrics, str) else metrics, Path(folder)
-    check_request(instances, entries, metrics)
-    request = {**(facts or {}), **_request(instances, entries, metrics)}
-    named = {entry.label: entry for entry in entries}
+    entries, folder = explainers(methods), Path(folder)
+    chosen = [*map(named, [metrics] if isinstance(metrics, str | Metric) else metrics)]
+    check_request(instances, entries, [name for name, _ in chosen])
+    every = dict(chosen)
+    request = {**(facts or {}), **_request(instances, entries, every)}
+    by_label = {entry.label: entry for entry in entries}
     mine = [*enumerate(instances)]
     if shard is not None:
         mine, folder, request = shard.of(mine), folder / shard.folder, {**request, "shard": str(shard)}
     with (
-        working(model, named, workers, len(mine)) as work,
+        working(model, by_label, workers, len(mine)) as work,
         opened(folder, request, request["methods"], work.identity.fingerprint, retry_failed=retry_failed) as results,
     ):
-        tasks, total = tasks_left(results, mine, metrics), len(mine) * len(entries)
+        tasks, total = tasks_left(results, mine, every), len(mine) * len(entries)
         pending = {task.instance.id: task.pending for task in tasks}
         with _progress(total, total - sum(map(len, pending.values())), progress) as advance:
             for record, scores in work.outcomes(tasks):
@@ -78,18 +80,23 @@ def evaluate(
                 advance(1)
 
 
-def tasks_left(results: RunFolder, prompts: Iterable[tuple[int, Instance]], metrics: Sequence[str]) -> list[Task]:
+def tasks_left(
+    results: RunFolder, prompts: Iterable[tuple[int, Instance]], metrics: Mapping[str, Metric]
+) -> list[Task]:
     """What a folder has no results of."""
-    tasks = [Task(number, prompt, results.left(prompt.id, metrics)) for number, prompt in prompts]
+    others = {name: metric for name, metric in metrics.items() if name not in METRICS}
+    tasks = [Task(number, prompt, results.left(prompt.id, [*metrics]), others) for number, prompt in prompts]
     return [task for task in tasks if task.pending]
 
 
-def _request(instances: Sequence[Instance], entries: Sequence[Explainer], metrics: Sequence[str]) -> dict[str, Any]:
+def _request(
+    instances: Sequence[Instance], entries: Sequence[Explainer], metrics: Mapping[str, Metric]
+) -> dict[str, Any]:
     return {
         "instances": len(instances),
         "texts": digest(instances),
         "methods": {entry.label: entry.recipe for entry in entries},
-        "metrics": {name: METRICS[name].about for name in metrics},
+        "metrics": {name: metric.about for name, metric in metrics.items()},
     }
 
 
@@ -108,10 +115,7 @@ def _formerly(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_request(instances: Sequence[Instance], entries: Sequence[Explainer], metrics: Sequence[str]) -> None:
-    """Refuse, before any work, an unknown metric, an empty list of prompts or methods, and a repeated name."""
-    for name in metrics:
-        if name not in METRICS:
-            check_choice("metric", name, METRICS)
+    """Refuse, before any work, an empty list of prompts or methods, and a repeated name."""
     for what, names in (
         ("instances", [instance.id for instance in instances]),
         ("methods", [entry.label for entry in entries]),

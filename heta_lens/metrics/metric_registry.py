@@ -10,6 +10,7 @@ function from an `ExplainedPrompt` to a number with the attribute ``better`` (an
 Without an entry point, such a function is named as ``module:function``.
 """
 
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
@@ -17,7 +18,9 @@ from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_args
 
+from heta_lens._util.file_reading import brief
 from heta_lens._util.named_objects import is_object_name, named_object
+from heta_lens._util.options import hint
 from heta_lens.metrics import built_in_metrics
 from heta_lens.metrics.metric import Better, Metric
 
@@ -72,6 +75,23 @@ class MetricRegistry(Mapping[str, Metric]):
 def default_metrics() -> list[str]:
     """The default metrics: all that run a method only once."""
     return [name for name, metric in METRICS.items() if not metric.again]
+
+
+def named(metric: str | Metric) -> tuple[str, Metric]:
+    """Find the metric of a name; a given one is named by its title, in lower case and with underscores."""
+    if isinstance(metric, Metric):
+        name = "_".join(re.findall(r"\w+", metric.title.lower()))
+        if name not in METRICS:
+            return name, checked(name, metric, getattr(metric.evaluate, "__module__", ""))
+        if METRICS[name] == metric:
+            return name, metric
+        raise ValueError(f"title={metric.title!r} names the metric {name!r}, which METRICS has: give another title")
+    if not isinstance(metric, str):
+        raise TypeError(f"metrics has {brief(metric)}: give names, such as 'f1', or Metric objects")
+    if metric not in METRICS:
+        way = "`heta-lens metrics` lists them"
+        raise ValueError(f"metric={metric!r} is not in heta_lens.metrics.METRICS{hint(metric.lower(), METRICS)}: {way}")
+    return metric, METRICS[metric]
 
 
 def loaded(entry_point: EntryPoint) -> Metric:

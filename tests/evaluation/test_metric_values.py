@@ -10,6 +10,7 @@ from heta_lens.data.instance import Instance
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import figures
 from heta_lens.evaluation.metric_values import MetricValues, record_of
+from heta_lens.metrics import Metric
 
 
 def test_what_is_not_known_of_a_prompt_is_said() -> None:
@@ -37,14 +38,17 @@ def test_scores_that_say_little_are_doubted() -> None:
 
 def test_a_metric_of_one_value_may_call_it_as_it_likes() -> None:
     case = case_of(suite("recall", limit=1, facts=2)[0])
-    assert figures(case, ["mine"], {"mine": lambda _: {"short": 2.0}})[0] == {"mine": 2.0}
-    _, reasons = figures(case, ["mine"], {"mine": lambda _: {"a": 1.0, "b": 2.0}})
+    assert figures(case, [Metric("mine", lambda _: {"short": 2.0})])[0] == {"mine": 2.0}
+    _, reasons = figures(case, [Metric("mine", lambda _: {"a": 1.0, "b": 2.0})])
     assert "it returned a, b, and has to return a number for 'mine'" in reasons["mine"]
 
 
 def test_figures_and_folders_that_cannot_be_are_refused(tmp_path: Path) -> None:
     case = case_of(suite("recall", limit=1)[0])
-    with pytest.raises(ValueError, match=r"metric='dsaa' is not one of .*did you mean 'dsa'"):
+    with pytest.raises(
+        ValueError,
+        match=r"^metric='dsaa' is not in heta_lens.metrics.METRICS \(did you mean 'dsa'\?\): `heta-lens metrics` lists",
+    ):
         figures(case, ["dsaa"])
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="file is a file: give a folder"):

@@ -23,6 +23,7 @@ from heta_lens.evaluation import Workers, evaluate, write_report
 from heta_lens.evaluation.report.summary_tables import summary
 from heta_lens.evaluation.run_records import RECORDS, read_records, read_run
 from heta_lens.methods.base import Scores
+from heta_lens.metrics import METRICS, ExplainedPrompt, Metric
 from heta_lens.prediction.prediction import Prediction
 
 QUICK = ["leave_one_out", "input_x_gradient", "random"]
@@ -144,8 +145,34 @@ def test_an_answer_that_is_not_known_is_what_the_model_says(tmp_path: Path) -> N
     assert record.correct is False
 
 
+def last_third(case: ExplainedPrompt) -> float:
+    """How much of the score is on the last third of the context."""
+    return float(case.scores[-(len(case.scores) // 3) :].sum() / case.scores.sum())
+
+
+LAST_THIRD = Metric("Last third, share", last_third, "less", needs=("support",))
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_metrics_are_given_by_name_or_themselves(tmp_path: Path, workers: int) -> None:
+    prompts = suite("recall", limit=1, facts=2)
+    metrics = ["f1", LAST_THIRD, METRICS["pass_5"]]
+    for _ in range(2):
+        evaluate("demo", prompts, "recency", metrics, tmp_path, progress=False, workers=Workers(workers))
+    (record,) = read_records(tmp_path)
+    assert record.values.keys() == {"f1", "last_third_share", "pass_5"}
+    assert 0.4 < record.values["last_third_share"] < 1 and record.values["f1"] is not None
+    about = read_run(tmp_path)["metrics"]["last_third_share"]
+    assert (about["better"], about["needs"], about["origin"]) == ("less", ["support"], __name__)
+    assert "Last third, share" in "".join(path.read_text() for path in write_report(tmp_path) if path.suffix == ".md")
+
+
 REFUSED: dict[str, Callable[[Path, list[Instance]], Any]] = {
-    "metric='morph' is not one of": lambda path, some: evaluated(path, some, "random", metrics=["morph"]),
+    "metric='morph' is not in": lambda path, some: evaluated(path, some, "random", metrics=["morph"]),
+    "title='F1' names the metric 'f1', which METRICS has": lambda path, some: evaluated(
+        path, some, "random", metrics=[Metric("F1", last_third)]
+    ),
+    "metrics has 3: give names": lambda path, some: evaluated(path, some, "random", metrics=[3]),
     "there are no methods": lambda path, some: evaluated(path, some),
     "there are no instances": lambda path, _: evaluated(path, [], "random"),
     "methods random are there more than once": lambda path, some: evaluated(path, some, "random", "random"),
@@ -276,7 +303,7 @@ def test_an_evaluation_in_which_all_fails_says_so_where_it_is_seen(tmp_path: Pat
     [
         (("evaluate", "recal", "--out", "x"), "did you mean 'recall'"),
         (("evaluate", "recall", "--out", "x", "-m", "lim"), "did you mean 'lime'"),
-        (("evaluate", "recall", "--out", "x", "--metrics", "aopc"), "metric='aopc' is not one of"),
+        (("evaluate", "recall", "--out", "x", "--metrics", "aopc"), "metric='aopc' is not in"),
         (("evaluate", "recall", "--out", "x", "-m", "context_cite query=@questoin"), "did you mean '@question'?"),
         (("evaluate", "jsonl", "--out", "x"), "path"),
         (("evaluate", "recall", "--out", "x", "-o", "seed=1"), "-o seed=1 is not an option of a suite: use --seed"),

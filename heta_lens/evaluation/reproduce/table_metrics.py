@@ -15,8 +15,8 @@ from heta_lens.evaluation.reproduce.peak_memory import peak_memory
 from heta_lens.evaluation.reproduce.row_configurations import Known, Recombined, parts_of
 from heta_lens.methods.heta.heta import Heta
 from heta_lens.methods.heta.windows import edge_gap, most_central, windows
-from heta_lens.metrics import FEW, GRID, ExplainedPrompt, Setting, first_token
-from heta_lens.metrics.metric import Evaluator, Value
+from heta_lens.metrics import FEW, GRID, ExplainedPrompt, Metric, Setting, first_token
+from heta_lens.metrics.metric import Value
 from heta_lens.metrics.shared_measurements import SharedMeasurements
 from heta_lens.prediction.prediction import Prediction
 
@@ -45,10 +45,10 @@ class Trial:
         return SharedMeasurements(self.prediction)
 
     @cached_property
-    def evaluators(self) -> Mapping[str, Evaluator]:
-        """Those of these tables, by metric; metrics of one evaluator share it."""
+    def metrics(self) -> Mapping[str, Metric]:
+        """Those of these tables, by name; metrics of one evaluator share it."""
         bound = {evaluator: partial(evaluator, self) for evaluator in EVALUATORS.values()}
-        return {name: bound[evaluator] for name, evaluator in EVALUATORS.items()}
+        return {name: Metric(name, bound[evaluator]) for name, evaluator in EVALUATORS.items()}
 
     @cached_property
     def peak(self) -> float:

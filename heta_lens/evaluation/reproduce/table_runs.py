@@ -62,7 +62,7 @@ class Plan:
         def record(trial: Trial, label: str) -> Record:
             ready = recombining(named[label].ready, trial.full, trial.known)
             case = explained(model, instance, trial.measurements, ready)
-            return record_of(case, label, metric_values(case, pending[label], trial.evaluators))
+            return record_of(case, label, metric_values(case, pending[label], trial.metrics), trial.metrics)
 
         prepare = partial(Trial.of, model, instance, self.full, self.window, first)
         return records_of(instance, [*pending], prepare, record)
