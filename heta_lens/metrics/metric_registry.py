@@ -72,9 +72,13 @@ class MetricRegistry(Mapping[str, Metric]):
         return len(BUILT_INS) + len(self.plugins)
 
 
+UNINFORMATIVE = ("soft_ns", "soft_ns_raw")
+"""Metrics that do not tell methods apart: they keep one token's worth of the context, and most values are 0."""
+
+
 def default_metrics() -> list[str]:
-    """The default metrics: all that run a method only once."""
-    return [name for name, metric in METRICS.items() if not metric.again]
+    """The default metrics: those that run a method only once, without the uninformative ones."""
+    return [name for name, metric in METRICS.items() if not metric.again and name not in UNINFORMATIVE]
 
 
 def named(metric: str | Metric) -> tuple[str, Metric]:

@@ -47,7 +47,7 @@ def test_figures_and_folders_that_cannot_be_are_refused(tmp_path: Path) -> None:
     case = case_of(suite("recall", limit=1)[0])
     with pytest.raises(
         ValueError,
-        match=r"^metric='dsaa' is not in heta_lens.metrics.METRICS \(did you mean 'dsa'\?\): `heta-lens metrics` lists",
+        match=r"^metric='dsaa' is not in \S+METRICS \(did you mean 'dsa'\?\): `heta-lens metrics` lists",
     ):
         figures(case, ["dsaa"])
     (tmp_path / "file").touch()

@@ -163,6 +163,8 @@ def _legend(results: Summary) -> Iterator[str]:
     yield f"n: the largest number of instances with a value. {FEWER} fewer. {DEGENERATE} degenerate scores among them."
     if any(isinf(cell.estimate.value) for cell in results.cells.values()):
         yield "A logarithm is -∞ where the method's own sum is 0, and ∞ where that of random scores is."
+    if silent := [metric.title for metric in results.metrics.values() if results.uninformative(metric)]:
+        yield f"No information about these methods on these prompts: {', '.join(silent)} (every interval is infinite)."
 
 
 def _least_p(results: Summary) -> float:

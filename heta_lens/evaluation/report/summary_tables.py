@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from math import isnan
+from math import inf, isnan
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,12 @@ class Summary:
     def most(self, metric: Measure) -> int:
         """How many instances a method has a value of, where it has the most."""
         return max(self.cells[metric.name, method].estimate.n for method in self.methods)
+
+    def uninformative(self, metric: Measure) -> bool:
+        """Whether the interval of every method is infinite in both directions."""
+        estimates = [self.cells[metric.name, method].estimate for method in self.methods]
+        ends = [(estimate.low, estimate.high) for estimate in estimates if estimate.n > 1]
+        return bool(ends) and all(end == (-inf, inf) for end in ends)
 
     def ranked(self, metric: Measure) -> list[str]:
         """The methods, best first; those without a value last."""

@@ -50,3 +50,17 @@ def test_values_that_do_not_fit_their_metric_are_set_aside(tmp_path: Path) -> No
         UserWarning, match=r"70 of 102 lines of .* its dsa is 0\..*, and must be 2 numbers\) and are skip"
     ):
         assert not any(cell.estimate.n for (name, _), cell in summary(folder).cells.items() if name == "dsa")
+
+
+def test_a_metric_whose_intervals_are_all_infinite_gives_no_information(tmp_path: Path, found: Summary) -> None:
+    assert not any(map(found.uninformative, found.metrics.values()))
+    mostly_0 = {"story-2": [0.1, 0.1], "story-4": [0.0, 0.1]}
+    sparse = [
+        replace(one, values={**one.values, "soft_nc": mostly_0.get(one.instance, [0.0, 0.0])}) if one.values else one
+        for one in records()
+    ]
+    folder = folder_of(tmp_path, sparse)
+    told = summary(folder)
+    assert [metric.title for metric in told.metrics.values() if told.uninformative(metric)] == ["Soft-NC"]
+    write_report(folder)
+    assert "No information about these methods on these prompts: Soft-NC (" in (folder / "report.md").read_text()
