@@ -4,8 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import cleandoc
+from time import perf_counter
 from typing import Any, ClassVar
 
+import torch
+from einops import repeat
 from jaxtyping import Float
 from torch import Tensor
 
@@ -34,6 +37,8 @@ __all__ = [
 
 ALL_KINDS: frozenset[Kind] = frozenset(KINDS)
 ONE_TOKEN: frozenset[Kind] = frozenset(("token",))
+MANY, TRIED = 1000, 8  # forwards that are so many that their time is estimated, and those run at once for that
+LONG = 60.0  # seconds that are worth a warning
 UNTITLED = {"batch", "progress", "seed"}  # options that do not make it another score
 
 
@@ -116,6 +121,7 @@ class Method(Options, ABC):
         work = self.work(prediction)
         if work.get("backwards") or work.get("hvps"):
             check_gradients(prediction)
+        warn_of_long_work(self, prediction, work)
         with prediction.running(), working(work, self.progress) as progress, progress.counting():
             result = self.explain(prediction, progress)
         scores = checked_scores(self.name, result.scores, prediction)
@@ -197,6 +203,26 @@ WAY_OUT = (
 )
 SAME_FOR_EVERY_TARGET = "these scores are the same for every target"
 LABELS = {"cost": "Cost", "paper": "Paper", "adapted": "Adapted"}  # of the class attributes that the docstring repeats
+
+
+def warn_of_long_work(method: Method, prediction: Prediction, work: Mapping[str, int]) -> None:
+    """Say before much work how long it will take, by the time of a few forwards; a backward takes about two."""
+    runs = work.get("forwards", 0) + 2 * work.get("backwards", 0)
+    if runs < MANY:
+        return
+    copies = min(TRIED, prediction.prompt.batches("auto", len(prediction)).of(len(prediction)))
+    states = repeat(prediction.embeddings, "pos d -> copy pos d", copy=copies)
+    with prediction.running(), torch.no_grad():
+        begun = perf_counter()
+        float(prediction.log_probs_from(0)(states)[0, 0])  # which waits for an accelerator
+        seconds = runs / copies * (perf_counter() - begun)
+    if seconds > LONG:
+        counts = " and ".join(f"{count:,} {kind}" for kind, count in work.items() if count)
+        lower = f"lower {' or '.join(method.scaled_by)}, or " if method.scaled_by else ""
+        warn(
+            f"method={method.name!r} takes up to {counts} here, about {seconds / 60:,.0f} min: {lower}choose a cheaper "
+            "method (heta_lens.estimate compares costs)"
+        )
 
 
 def common_facts(method: Method, scores: Float[Tensor, "pos"]) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """The contract of a method."""
 
+import warnings
+from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -10,6 +12,7 @@ import torch
 from helpers import zoo
 from helpers.asking import predict
 from heta_lens import METHODS, Heta, Method
+from heta_lens.methods import base
 
 BRIEF = {"think": ".", "conclude": " is", "entail": "{explanation}{claim}"}
 RANDOM: list[tuple[str, dict[str, Any]]] = [
@@ -118,3 +121,42 @@ def test_only_what_is_the_same_for_every_target_needs_such_a_note() -> None:
     product = Heta(variant="gs", combine="geometric", gate="none")
     assert "information is about" in product(other).diagnostics["note"]
     assert "information is about" not in product(own).diagnostics["note"]
+
+
+SLOW: list[tuple[str, dict[str, Any], str]] = [
+    ("faml", {"steps": 200}, "up to 400 forwards and 400 backwards here, about \\d+ min: lower steps, or"),
+    (
+        "reagent",
+        {"max_steps": 100, "probes": 5},
+        "up to 1,000 forwards here, .* min: lower max_steps or probes",
+    ),
+    ("sequential_integrated_gradients", {"steps": 99}, "up to 401 forwards and 396 backwards here, about \\d+ min"),
+]
+
+
+@pytest.mark.parametrize(("method", "options", "message"), SLOW)
+def test_much_work_is_announced_before_it_starts(
+    method: str, options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prediction = predict(zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), 4), 7)
+    started = list[str]()
+    monkeypatch.setattr(METHODS[method], "explain", lambda *_: started.append("") or pytest.fail("begun"))
+    monkeypatch.setattr(base, "LONG", 0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match=message):
+            METHODS[method](**options)(prediction)
+    assert not started
+
+
+def test_little_work_and_fast_work_are_not_announced(
+    monkeypatch: pytest.MonkeyPatch, forwards: Callable[[Any], list[Any]]
+) -> None:
+    model = zoo.bridge("gpt2")
+    prediction = predict(model, zoo.prompt(model, 4), 7)
+    monkeypatch.setattr(base, "LONG", 1e6)
+    METHODS["faml"](steps=200)(prediction)
+    monkeypatch.setattr(base, "LONG", 0.0)
+    runs = forwards(model)
+    METHODS["lime"](samples=20)(prediction)
+    assert sum(len(run[0]) for run in runs) <= 21
