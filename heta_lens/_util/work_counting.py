@@ -21,6 +21,7 @@ from time import perf_counter
 from typing import TypeAlias
 
 from heta_lens._util.progress_bar import Bar
+from heta_lens._util.progress_lines import WorkLines
 
 Done: TypeAlias = Callable[[int], None]  # called with how many units of work were just done
 
@@ -54,7 +55,7 @@ class Work:
     done: Counter[str] = field(default_factory=Counter)
     ran: Counter[str] = field(default_factory=Counter)
     started: float = field(default_factory=perf_counter)
-    bar: Bar | None = None
+    bar: Bar | WorkLines | None = None
 
     def add(self, kind: str, units: int) -> None:
         self.done[kind] += units

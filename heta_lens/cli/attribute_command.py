@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from heta_lens._util.progress import progress_in_lines
 from heta_lens.cli.aligned_scores import comparison_document, show_comparison, write_comparison
 from heta_lens.cli.application import MODELS, command
 from heta_lens.cli.errors_and_messages import errors_in_a_line
@@ -64,7 +65,8 @@ def attribute_text(
         methods = _checked(methods_of(method_flags), question, by)
         written.without_views.check_apart(methods, {"--html": written.html, "--figure": written.figure})
         read = read_prompt(model, prompt, question, **loading_options(loading))
-        results = {label: read.explained(question, method) for label, method in methods.items()}
+        with progress_in_lines():
+            results = {label: read.explained(question, method) for label, method in methods.items()}
         if read.written is not None:
             add(generated=read.written)
         _put_out(results, written, by, top, read.written or "", special=special)

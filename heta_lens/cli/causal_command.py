@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from heta_lens._util.progress import progress_in_lines
 from heta_lens.cli.application import MODELS, Page, app, command
 from heta_lens.cli.errors_and_messages import errors_in_a_line, note, say, show
 from heta_lens.cli.json_output import add
@@ -85,7 +86,7 @@ def validate_scores(
 
     Every token is patched, and the effects are compared with the scores of one method.
     """
-    with errors_in_a_line(html):
+    with errors_in_a_line(html), progress_in_lines():
         check_page(html)
         prompt, question, methods = prompt_of(**prompt_flags), question_of(question_flags), methods_of(method_flags)
         label, method = _only(methods)
@@ -159,7 +160,7 @@ def patch_prompt(
     Patches each token, or with --corrupted each layer and position.
     """
     written = Files(**files)
-    with errors_in_a_line(*written.paths, names=written.names):
+    with errors_in_a_line(*written.paths, names=written.names), progress_in_lines():
         written.check((*PAGES, *DRAWN))
         prompt, question = prompt_of(**prompt_flags), question_of(question_flags)
         of_tokens = {"how": how, "mask": mask, "layer": layer, "patterns": patterns}
@@ -236,7 +237,7 @@ def list_heads(
 
     The gate is HETA's; L0H1 is head 1 of layer 0.
     """
-    with errors_in_a_line(html):
+    with errors_in_a_line(html), progress_in_lines():
         check_page(html)
         prompt, options = prompt_of(**prompt_flags), {"value_norm": value_norm, **flow_option(flow)}
         from heta_lens.causal import gate_heads

@@ -1,6 +1,12 @@
 """Progress in plain lines."""
 
-from heta_lens._util.progress_lines import ProgressLines
+import re
+from time import sleep
+
+import pytest
+
+from heta_lens._util import progress_lines
+from heta_lens._util.progress_lines import ProgressLines, WorkLines
 
 
 def lines(total: int, kept: int, seconds: float) -> list[str]:
@@ -28,3 +34,27 @@ def test_what_was_kept_is_done_and_took_no_time() -> None:
 
 def test_what_is_done_at_once_needs_no_more_lines_and_nothing_needs_none() -> None:
     assert lines(2, 0, 1) == ["0 of 2 done"] and lines(2, 2, 1) == []
+
+
+def test_work_that_lasts_is_reported_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_lines, "FIRST", 0.1)
+    monkeypatch.setattr(progress_lines, "LONGEST", 0.4)
+    said = list[str]()
+    work = WorkLines({"forwards": 20, "hvps": 20}, said.append)
+    sleep(0.2)  # a batch that takes long
+    assert said == ["working for 0:00:00"]
+    work.advance("forwards", 20)
+    work.advance("hvps", 5)
+    sleep(1)
+    work.stop()
+    sleep(0.5)
+    assert 3 <= len(said) <= 5  # after .1, .3, .7 and 1.1 seconds
+    assert all(re.fullmatch(r"40% done after 0:00:0\d, about 0:00:0\d left", line) for line in said[1:])
+
+
+def test_short_work_needs_no_line() -> None:
+    said = list[str]()
+    work = WorkLines({"forwards": 2}, said.append)
+    work.advance("forwards", 1)
+    work.stop()
+    assert not said
