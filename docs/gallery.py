@@ -29,6 +29,8 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-device-scale-factor=1.5")
 METHODS = ("leave_one_out", "attn_lrp")  # beside HETA
 COMPARED = ("heta", *METHODS, "integrated_gradients", "attention_rollout", "random")  # on stories, by a metric
+SMOLLM2 = Path(__file__).parents[1] / "models" / "SmolLM2-135M-Instruct"  # made by `make real-models`
+RECIPE = "Café list:\n- 2 eggs\n- 100 g flour\n\nStep 1: Don't mix the eggs with the"
 STORIES, METRIC = 20, "evidence_mass"
 DARK = "--blink-settings=preferredColorScheme=0"
 
@@ -41,6 +43,11 @@ class Photo(NamedTuple):
 
 def pictures() -> Iterator[tuple[str, View | Photo]]:
     """Every picture with its file's name."""
+    if SMOLLM2.is_dir():
+        real = heta_lens.load_model(SMOLLM2)
+        recipe = real.to_tokens(RECIPE)
+        explained = heta_lens.attribute(real.run_with_cache(recipe)[1], tokens=recipe, method="careful")
+        yield "recipe.png", Photo(plots.page(explained), 520)
     model = heta_lens.load_demo_model()
     story = next(recall.stories("test", facts=4))
     tokens, other = model.to_tokens(story.text), model.to_tokens(story.counterfactual.text)
