@@ -7,6 +7,7 @@ from typing import Any
 EXTRAS = {
     "ot": ("POT", "baselines"),
     "sklearn": ("scikit-learn", "baselines"),  # and evaluation
+    "gguf": ("gguf", "gguf"),
     "datasets": ("datasets", "evaluation"),
     "matplotlib": ("matplotlib", "plots"),
     "shapiq": ("shapiq", "shapiq"),

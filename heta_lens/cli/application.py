@@ -14,7 +14,7 @@ from heta_lens.cli.flag_groups import Command
 from heta_lens.cli.json_output import with_json
 from heta_lens.cli.quiet_flag import with_quiet
 
-MODELS = "demo (knows the words of its stories), a name on the Hugging Face hub, or a folder."
+MODELS = "demo (knows the words of its stories), a name on the Hugging Face hub, a folder, or a GGUF file."
 EXIT_CODES = (
     "Exit codes: 0 done; 1 nothing to show (every method failed, or no metric has a value); 2 something was wrong with "
     "the request, the model or a file; 130 interrupted."

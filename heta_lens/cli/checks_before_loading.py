@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 def check_before_loading(model: str, prompt: Prompt, question: Question, **loading: Any) -> None:
     """Refuse a text that is too long, a place outside of it, and a target that is not one token.
 
-    Models that load at once are not looked at. Neither are chats, and files that cannot be read here: loading the model
+    Models that load at once are not looked at, nor are GGUF files, whose weights are read in no more time than their
+    tokenizer. Neither are chats, and files that cannot be read here: loading the model
     says what is wrong with them.
     """
-    if model == "demo" or not isinstance(prompt, str):
+    if model == "demo" or "gguf_file" in loading or model.endswith(".gguf") or not isinstance(prompt, str):
         return
     from heta_lens.model.loading import load_without_weights
     from heta_lens.model.prompt_encoding import check_text

@@ -18,6 +18,7 @@ FLAGS: dict[str, Any] = {
     "quantization_config": Annotated[
         str | None, typer.Option(metavar="CONFIG", help="8bit or 4bit (bitsandbytes), or JSON as transformers has it.")
     ],
+    "gguf_file": Annotated[str | None, typer.Option(metavar="NAME", help="The GGUF file in the folder --model.")],
     "revision": Annotated[str | None, typer.Option(help="A branch, tag or commit of the hub.")],
     "trust_remote_code": Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with it.")],
 }

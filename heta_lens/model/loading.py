@@ -18,6 +18,7 @@ from transformer_lens.utilities import get_device
 from transformers import AutoConfig, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from heta_lens.model.checkpoints import WHOLE, Checked, check_folder, check_in_memory, check_weight_file, load_weights
+from heta_lens.model.gguf_files import check_gguf_options, gguf_path, read_gguf
 from heta_lens.model.hub import folder_of, read_from
 from heta_lens.model.loading_options import boot_options, default_dtype
 
@@ -74,6 +75,7 @@ def load_model(
     n_devices: int | None = None,
     max_memory: Mapping[int | str, int | str] | None = None,
     quantization_config: Any = None,
+    gguf_file: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
     **more: Any,
@@ -84,7 +86,8 @@ def load_model(
     is already loaded keeps its precision and its devices.
 
     Args:
-        model: ``"demo"``, a name on the Hugging Face hub, a folder, or a transformers model that is already loaded.
+        model: ``"demo"``, a name on the Hugging Face hub, a folder, a GGUF file, or a transformers model that is
+            already loaded.
         dtype: ``"bfloat16"``, say. By default the checkpoint's on a GPU, and float32 on a CPU.
         device: where to load it; by default a GPU if there is one.
         device_map: how to split it over several devices, as accelerate takes it: ``"auto"``, or a dict.
@@ -92,6 +95,7 @@ def load_model(
         max_memory: what each device may hold, ``{0: "20GB", "cpu": "60GB"}``.
         quantization_config: ``"8bit"`` or ``"4bit"`` (bitsandbytes), or any configuration of transformers. A checkpoint
             that was saved quantised needs none.
+        gguf_file: the GGUF file in the folder ``model``; its weights are written out in ``dtype``, by default float32.
         revision: a branch, tag or commit of the hub.
         trust_remote_code: run the code that comes with the model.
         more: whatever else `TransformerBridge.boot_transformers` takes, such as ``tokenizer`` or ``n_ctx``.
@@ -99,8 +103,8 @@ def load_model(
     given = boot_options(
         {
             **{"dtype": dtype, "device": device, "device_map": device_map, "n_devices": n_devices},
-            **{"max_memory": max_memory, "quantization_config": quantization_config, "revision": revision},
-            **{"trust_remote_code": trust_remote_code, **more},
+            **{"max_memory": max_memory, "quantization_config": quantization_config, "gguf_file": gguf_file},
+            **{"revision": revision, "trust_remote_code": trust_remote_code, **more},
         }
     )
     if isinstance(model, nn.Module):
@@ -110,7 +114,9 @@ def load_model(
     name = os.fspath(model)
     if name == "demo" and not given:
         return load_demo_model()
-    return _from_folder_or_hub(str(DEMO) if name == "demo" else name, given)
+    place = str(DEMO) if name == "demo" else name
+    file = gguf_path(place, given.pop("gguf_file", None))
+    return _from_gguf(file, given) if file is not None else _from_folder_or_hub(place, given)
 
 
 class WithoutWeights(NamedTuple):
@@ -136,6 +142,21 @@ def _from_folder_or_hub(name: str, given: dict[str, Any]) -> Any:
     if local is not None:
         check_folder(local)
     return read_from(name, "model", local, lambda place: _booted(place, given))
+
+
+def _from_gguf(file: Path, given: dict[str, Any]) -> Any:
+    """A bridge of the model in a GGUF file, with plain weights."""
+    check_gguf_options(given)
+
+    def read(_: str) -> Any:
+        model, tokenizer = read_gguf(file, given.get("dtype", torch.float32))
+        model.config.name_or_path = str(file)
+        if tokenizer.bos_token is not None:  # TransformerLens would read the tokenizer again, to have it add this
+            tokenizer.add_bos_token = tokenizer.init_kwargs["add_bos_token"] = True
+        model.to(given.get("device") or get_device())
+        return _bridged(model, {"tokenizer": given.get("tokenizer", tokenizer)})
+
+    return read_from(str(file), "model", file, read)
 
 
 def _booted(name: str, given: dict[str, Any]) -> Any:

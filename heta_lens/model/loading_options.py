@@ -30,7 +30,7 @@ def boot_options(options: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in options.items() if value is not None and unused.get(name) is not value}
     known = inspect.signature(TransformerBridge.boot_transformers).parameters.keys() - {"model_name", "model_class"}
     for name in given:
-        if name not in {*known, "quantization_config"}:
+        if name not in {*known, "quantization_config", "gguf_file"}:
             close = get_close_matches(name, known, 1)
             hint = f" (did you mean {close[0]}=?)" if close else ""
             raise TypeError(
@@ -59,6 +59,8 @@ def check_kinds(options: Mapping[str, Any]) -> None:
     names = places if isinstance(places, Mapping) else ()
     if not isinstance(places, str | Mapping | None) or places == {} or not all(isinstance(name, str) for name in names):
         raise TypeError(f"device_map={places!r} must be 'auto', or a dict of modules and devices")
+    if not isinstance(options.get("gguf_file"), str | None):
+        raise TypeError(f"gguf_file={options['gguf_file']!r} must be the name of a file in the model's folder")
     tokenizer = options.get("tokenizer")
     if tokenizer is not None and not hasattr(tokenizer, "convert_ids_to_tokens"):
         raise TypeError(f"tokenizer={brief(tokenizer)} must be a tokenizer of transformers")
