@@ -6,7 +6,7 @@ TL4 := .venv/tl4/bin
 NEW := -W "ignore:\`past_key_values\` is deprecated:FutureWarning" -W "ignore:Guards may run slower:RuntimeWarning"
 DEFAULT := not every_model and not thorough and not nightly
 
-.PHONY: help quick test test-all nightly newest fuzz test-tl3 test-tl4 lint types docs format notebooks pictures oracles demo model bench hooks clean
+.PHONY: help quick test test-all nightly newest fuzz test-tl3 test-tl4 lint types docs format notebooks pictures oracles demo model real-models bench hooks clean
 
 help:  ## show this list
 	@grep -hE '^[a-z0-9%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,7 +26,7 @@ test-tl3: .venv/tl3/ready  ## the tests on transformer-lens 3.9
 test-tl4: .venv/tl4/ready  ## the tests on transformer-lens 4.3 that touch what differs between the lines
 	$(TL4)/python -m pytest -n auto -m "$(DEFAULT) and both_lines"
 
-test-all: lint types docs .venv/tl3/ready .venv/tl4/ready  ## every model, table and notebook, both lines, nightly (hours)
+test-all: lint types docs .venv/tl3/ready .venv/tl4/ready real-models  ## every model, table and notebook, both lines, nightly (hours)
 	$(TL3)/python -m pytest -n auto -m "not nightly" --jaxtyping-packages=heta_lens,beartype.beartype
 	$(TL4)/python -m pytest -n auto -m "not nightly"
 	$(MAKE) nightly
@@ -65,7 +65,8 @@ pictures: .venv/tl3/ready  ## make the pictures of docs/gallery and what the pag
 	$(TL3)/python docs/method_figure.py
 	$(TL3)/python docs/printed_outputs.py README.md docs/five_minutes.md
 
-oracles: .venv/tl3/ready .venv/oracles/ready .venv/beside/ready  ## compare methods with their authors' code (their packages are installed beside)
+oracles: .venv/tl3/ready .venv/oracles/ready .venv/beside/ready .venv/llama/ready real-models  ## compare methods with their authors' code, and real models with llama.cpp (in environments of their own)
+	.venv/llama/bin/python tests/helpers/oracles_llama_cpp.py models/gguf
 	$(TL3)/python tests/helpers/oracles_lxt.py .venv/oracles/bin/python
 	PYTHONPATH=.venv/beside $(TL3)/python -m pytest $(wildcard tests/methods/*/test_*_oracle.py)
 
@@ -77,6 +78,9 @@ model: .venv/tl3/ready  ## train the demo model (about an hour; interrupted runs
 	$(TL3)/heta-lens fit-at2 recall --split train --limit 300 --out heta_lens/demo_model/head_weights.safetensors
 	$(TL3)/python -m benchmarks.reasoning train
 	$(TL3)/python -m benchmarks.study.contest
+
+real-models: .venv/tl3/ready  ## fetch SmolLM2-135M and Gemma 3 270M, as folders in models/ (330 MB, 1.9 GB when unpacked)
+	$(TL3)/python -m benchmarks.real_models
 
 bench: .venv/tl3/ready .venv/oracles/ready  ## write the tables of benchmarks/, some of which need the stories3M model (many hours; resumes)
 	$(TL3)/python -m benchmarks.speed
@@ -135,6 +139,11 @@ clean:  ## remove the environments and all caches
 	$(PYTHON) -m venv .venv/oracles
 	.venv/oracles/bin/python -m pip install --quiet torch==2.13.0 transformers==4.52.4 inseq==0.6.0 datasets pandas scikit-learn
 	.venv/oracles/bin/python -m pip install --quiet --no-deps lxt==2.1 context-cite==0.0.4
+	touch $@
+
+.venv/llama/ready:
+	$(PYTHON) -m venv .venv/llama
+	.venv/llama/bin/python -m pip install --quiet xllamacpp==2026.10.11549 gguf==0.19.0
 	touch $@
 
 # The authors' packages without what they need: the comparisons do without their sentence splitters, plots and commands.

@@ -24,7 +24,7 @@ torch.set_num_threads(1)
 
 CANONICAL = {"bridge-gpt2", "bridge-llama", "bridge-native", "hooked-gpt2"}
 """The kinds of model that stand for all others but in `make test-all`: three of them on each line."""
-BOTH_LINES = ("model", "prediction", "causal", "whole")
+BOTH_LINES = ("model", "prediction", "causal", "real", "whole")
 """Folders whose tests meet what differs between the two lines of TransformerLens; other tests are marked one by one."""
 
 
