@@ -13,7 +13,7 @@ UNABLE = ("sea_cot",)  # the models at hand do not answer Yes or No
 BUDGETS = (3, 30, 100)
 
 SETTINGS: Mapping[str, Mapping[str, Any]] = {  # of HETA: the winners of the study, and what came near
-    "heta recommended": {"variant": "kl_only", "kl": "masked_orig"},
+    "heta kl_only masked_orig": {"variant": "kl_only", "kl": "masked_orig"},
     "heta kl_only": {"variant": "kl_only"},
     "heta balanced": {"balance": "sum"},
     "heta row": {"support": "row"},

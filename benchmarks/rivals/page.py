@@ -17,14 +17,10 @@ from benchmarks.rivals.groups import BUDGETS, GROUPS, outcomes_of
 from benchmarks.study.families import FAMILIES
 from benchmarks.study.interventions import MEASURES, REFERENCES
 from heta_lens.evaluation.difference_tests import chance, corrected
-from heta_lens.methods.presets import PRESETS
 
 PAGE = Path(__file__).parents[2] / "docs" / "rivals.md"
 FIGURE = PAGE.with_name("rivals.svg")
-README = PAGE.parents[1] / "README.md"
-MARKS = ("<!-- from docs/rivals.md -->", "<!-- to here -->")
-REFERENCE, RECOMMENDED, LEVEL = "heta", "heta recommended", 0.05
-FAST = PRESETS["fast"].method
+REFERENCE, LEVEL = "heta", 0.05
 BETTER, WORSE = "▲ ", "▼ "
 AS_PROPOSED = ("quick", "settings", "slow")
 CAUSAL, AREAS = range(2 * len(REFERENCES)), range(2 * len(REFERENCES), len(MEASURES))
@@ -225,37 +221,10 @@ def verdicts(family: str, at: int) -> Mapping[str, str]:
     }
 
 
-# --------------------------------------------------------------------------------------------------------- the summary
-def summary_table(every: Sequence[Entry]) -> tuple[Sequence[str], list[list[str]]]:
-    """HETA with its defaults and as recommended, the best three others, the preset `fast`, and random scores."""
-    own = {one.method: one for one in every if one.budget is None and one.families == len(compared())}
-    order = sorted(own, key=lambda name: -own[name].quality)
-    rivals = [name for name in order if not name.startswith("heta") and name != "random"][:3]
-    shown = [name for name in dict.fromkeys((REFERENCE, RECOMMENDED, *rivals, FAST, "random")) if name in own]
-    columns = ["method", "quality", "better / worse than `heta`", "first is evidence", "forwards"]
-    return columns, [[f"`{name}`", *summary_cells(own[name])] for name in shown]
-
-
-def summary_cells(one: Entry) -> list[str]:
-    marks = [verdicts(family, at).get(one.method, "") for family in measured() for at in range(len(MEASURES))]
-    compared = "–" if one.method == REFERENCE else f"{marks.count(BETTER)} / {marks.count(WORSE)} of {len(marks)}"
-    return [f"{one.quality:.2f}", compared, f"{one.first:.0%}", f"{one.runs:.0f}"]
-
-
-def put_into_readme(table: str) -> None:
-    """Between its two marks."""
-    text = README.read_text(encoding="utf-8")
-    if MARKS[0] not in text:
-        return
-    before, rest = text.split(MARKS[0])
-    README.write_text(f"{before}{MARKS[0]}\n\n{table}\n\n{MARKS[1]}{rest.split(MARKS[1])[1]}", encoding="utf-8")
-
-
 # ------------------------------------------------------------------------------------------------------------ the page
 def write() -> None:
     every = entries()
     draw(every)
-    put_into_readme(f"{markdown(*summary_table(every))}\n\n{columns_explained()}")
     sections = [
         TEXT,
         reading(every),
@@ -277,18 +246,6 @@ def prompts(sizes: Mapping[str, int]) -> str:
 def prompts_compared() -> str:
     """How many prompts of which families the quality stands on."""
     return prompts({family: len(rows(family, "quick", True)[REFERENCE].templates) for family in compared()})
-
-
-def columns_explained() -> str:
-    """On which prompts the columns of the README's table stand."""
-    sizes = {family: len(as_proposed(family)[REFERENCE].templates) for family in measured()}
-    return (
-        "*Quality*: the share of all other methods and settings, at every budget, that agree less well with "
-        f"interventions, on {len(compared())} families of prompts ({prompts_compared()}). *Better / worse*: how often "
-        f"a method is significantly better or worse than `heta`, by {len(MEASURES)} measures on each of {len(sizes)} "
-        f"families ({prompts(sizes)}). *First is evidence*: how often the highest score is on a token that is known to "
-        "tell the answer. *Forwards*: what it takes, where a backward pass counts as two."
-    )
 
 
 def reading(every: Sequence[Entry]) -> str:
