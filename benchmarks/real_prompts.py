@@ -26,7 +26,7 @@ from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import rank_correlation
 
 PAGE = Path(__file__).with_name("REAL.md")
-MODELS = {"SmolLM2-135M-Instruct": 43, "gemma-3-270m": 28}  # how many prompts of each are measured
+MODELS = {"SmolLM2-135M-Instruct": 24, "gemma-3-270m": 20}  # how many prompts of each are measured
 FOLDER = Path(__file__).parents[1] / "models"
 OUTCOMES = Outcomes("real_prompts")
 Setting = tuple[str, dict[str, Any]]
@@ -47,7 +47,7 @@ SETTINGS: dict[str, Setting] = {
     "attention_rollout": ("attention_rollout", {}),
     "random": ("random", {}),
 }
-FEW = 12  # prompts of each model for slow settings
+FEW = 6  # prompts of each model for slow settings
 AT_ONCE = 16  # copies of a prompt
 TRIED = "tried"  # the key of how many prompts were tried
 DRAWS = 3  # replacements of each token that are drawn from the model
