@@ -66,7 +66,13 @@ def kernel_shap(g: Embedded, batch: int) -> Tensor:
 def by_captum(asked: Asked) -> list[Work]:
     peer = partial(_embedded, asked)
     return [
-        Work("integrated gradients, 50 steps", peer(integrated_gradients), "integrated_gradients", {"steps": 50}, True),
+        Work(
+            "integrated gradients, 50 steps",
+            peer(integrated_gradients),
+            "integrated_gradients",
+            {"steps": 50, "mask": "zero"},
+            True,
+        ),
         Work("leave one out", peer(ablation), "leave_one_out", {"effect": "log_prob"}, True),
         Work("LIME, 200 samples", peer(lime), "lime", {"samples": 200}, False),
         Work("KernelSHAP, 500 samples", peer(kernel_shap), "kernel_shap", {"samples": 498}, False),  # and both ends

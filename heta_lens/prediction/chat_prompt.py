@@ -180,7 +180,7 @@ def _warn_of_dropped(messages: Sequence[Message], places: Sequence[Place]) -> No
 
 
 def _warn_of_unknown(tokenizer: TokenizerWrapper, text: str, ids: Sequence[int]) -> None:
-    if tokenizer.unknown in ids:
+    if tokenizer.unknown is not None and tokenizer.unknown in ids:
         named = ", ".join(map(repr, unknown_words(tokenizer.wrapped, text)))
         warn(f"this model has no token for {named}, and reads {tokenizer.name(tokenizer.unknown)} in their place")
 

@@ -88,9 +88,8 @@ def _target_facts(prediction: Prediction) -> dict[str, Any]:
 
 def _unknown(prediction: Prediction) -> dict[str, Any]:
     """Where the context has words that the tokenizer does not know."""
-    places = [
-        place for place, token in enumerate(prediction.ids.tolist()) if token == prediction.adapter.tokenizer.unknown
-    ]
+    unknown = prediction.adapter.tokenizer.unknown
+    places = [place for place, token in enumerate(prediction.ids.tolist()) if token == unknown]
     return {"unknown": places} if places else {}
 
 

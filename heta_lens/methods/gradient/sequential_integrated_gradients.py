@@ -55,14 +55,15 @@ class SequentialIntegratedGradients(PathIntegral):
         rule = quadrature(self.rule, self.steps)
         moving = (prediction.embeddings != start).any(-1).nonzero().flatten().tolist()
         scores, drops = torch.zeros_like(prediction.embeddings[:, 0]), torch.zeros_like(prediction.embeddings[:, 0])
-        whole, paths = likelihood(prediction, prediction.embeddings[None], self.scale, done), {}
+        whole = likelihood(prediction, prediction.embeddings[None], self.scale, done)
+        paths = dict[int, tuple[Tensor, Tensor]]()  # of each token: g and its slopes
         for group in prediction.prompt.by_start(moving, len(prediction), MASKED / self.steps):
             first, places = group[0], torch.tensor(group)
             points = torch.cartesian_prod(places, torch.arange(self.steps))
             slopes = partial(slopes_at, prediction, first, start, rule, self.scale, progress)
             found = batches.map(slopes, points, len(prediction) - first)
             along, values = rearrange(found, "(pos step) both -> both pos step", pos=len(group))
-            paths |= dict(zip(group, zip(values, along, strict=True), strict=True))
+            paths |= {place: (values[row], along[row]) for row, place in enumerate(group)}
             without = partial(likelihood_without, prediction, first, start, self.scale, progress)
             scores[group] = along @ rule.weights.to(along)
             drops[group] = whole - batches.map(without, places, len(prediction) - first)
