@@ -47,8 +47,10 @@ class PathIntegral(WithBos, WithScale, WithBatch):
 
     def __call__(self, prediction: Prediction) -> Attribution:
         """Explain a prediction; ``options`` of the result name the mask that was taken."""
-        mask = self.mask_for(prediction)
-        return super().__call__(prediction) if self.mask is mask else replace(self, mask=mask)(prediction)
+        if self.mask is not None:
+            return super().__call__(prediction)
+        self.check(prediction)  # here it is still known which options were given
+        return replace(self, mask=self.mask_for(prediction))(prediction)
 
     def mask_for(self, prediction: Prediction) -> Mask:
         if self.mask is not None:
