@@ -9,6 +9,7 @@ from time import perf_counter
 
 EVERY = 15.0  # seconds between two lines
 FIRST, LONGEST = 10.0, 60.0  # seconds before the first of some work, and at most between two
+ENOUGH = 0.1  # of the work, to tell from it how long the rest will take
 FORWARDS = {"backwards": 2, "hvps": 4}  # that a unit of work is worth, if not one
 
 
@@ -74,7 +75,7 @@ class WorkLines:
             for counts in (self.done, self.expected)
         )
         after = timedelta(seconds=round(seconds))
-        if not 0 < done < expected:
+        if not ENOUGH * expected < done < expected:
             return f"working for {after}"
         left = timedelta(seconds=round(seconds * (expected - done) / done))
         return f"{done / expected:.0%} done after {after}, about {left} left"
