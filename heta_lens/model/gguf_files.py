@@ -90,7 +90,8 @@ def read_gguf(file: str | Path, dtype: torch.dtype = torch.float32) -> GgufModel
             f"{str(file)!r} has rescaled rotary frequencies ({scaled[0]}), which transformers does not read from it: "
             "load the model's safetensors"
         )
-    model, report = AutoModelForCausalLM.from_pretrained(
+    models: Any = AutoModelForCausalLM
+    model, report = models.from_pretrained(
         file.parent,
         gguf_file=file.name,
         config=_exact(config),

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import heta_lens
 from helpers import chats
 from helpers.asking import doubts_allowed
+from helpers.gguf_files import small_llama, write_gguf
 from helpers.paths import ROOT
 from heta_lens.cli import app
 from heta_lens.data import recall
@@ -79,6 +80,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, heads in {"questions.csv": "question,label", "prompts.csv": "text,answer"}.items():
         (tmp_path / name).write_text("\n".join([heads, *rows]) + "\n", encoding="utf-8")
     (tmp_path / "messages.json").write_text(json.dumps([{"role": "user", "content": "Where?"}]), encoding="utf-8")
+    (tmp_path / "models" / "gguf").mkdir(parents=True)
+    write_gguf(small_llama(), tmp_path / "models" / "gguf" / "SmolLM2-135M-Instruct.Q4_1.gguf")
     load = heta_lens.load_model
     stand_in = lambda name, **options: chats.bridge() if name == "chat" else load(name, **options)  # noqa: E731
     for place in ("heta_lens.load_model", "heta_lens.model.loading.load_model"):
