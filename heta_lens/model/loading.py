@@ -82,8 +82,8 @@ def load_model(
 ) -> Any:
     """A model ready to be explained: a `TransformerBridge`, or what `load_demo_model` returns.
 
-    Weights are read from safetensors only, and refused by name if missing, of another shape or not finite. A model that
-    is already loaded keeps its precision and its devices.
+    Weights are read from safetensors and GGUF files only, and refused by name if missing, of another shape or not
+    finite. A model that is already loaded keeps its precision and its devices.
 
     Args:
         model: ``"demo"``, a name on the Hugging Face hub, a folder, a GGUF file, or a transformers model that is
