@@ -195,10 +195,10 @@ REFUSED: dict[Kind, str] = {
     "contrast": "explains one token, and cannot contrast it with another",
     "set": "explains one token, not {0} together: name one of them, or choose a method that takes sets, such as 'heta'",
     "function": "explains a token, not the function target={0}: name a token, or choose a method that takes functions, "
-    "such as 'attn_lrp' or 'leave_one_out' with effect='log_prob'",
+    "such as 'fast' or 'leave_one_out' with effect='log_prob'",
 }
 WAY_OUT = (
-    "name a single token, or choose a method that reads the target, such as 'attn_lrp' or 'leave_one_out' with "
+    "name a single token, or choose a method that reads the target, such as 'fast' or 'leave_one_out' with "
     "effect='log_prob'"
 )
 SAME_FOR_EVERY_TARGET = "these scores are the same for every target"

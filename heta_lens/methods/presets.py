@@ -1,4 +1,4 @@
-"""The two recommended settings, by name: each a method with its options. docs/choosing.md says when to use which."""
+"""The presets: methods with their options, by name. docs/choosing.md says when to use which."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -24,13 +24,13 @@ PRESETS: Mapping[str, Preset] = {
     "fast": Preset(
         "attn_lrp",
         {"rule": "cp_lrp"},
-        "signed scores that add up to the logit, for one backward pass (lxt's README says that LRP is patented and "
-        "free for personal and scientific use)",
+        "which tokens speak for a target and which against it, for one backward pass (lxt's README says that LRP is "
+        "patented and free for personal and scientific use)",
     ),
     "careful": Preset(
         "heta",
         CAREFUL,
-        "HETA's two signals combined without units, for a forward per token and one backward pass",
+        "which tokens the prediction depends on, for a forward per token and one backward pass",
     ),
 }
 
@@ -54,9 +54,9 @@ def preset(name: str, **changes: Any) -> Method:
 
     ``attribute(cache, method=preset("careful", mask="mean"))`` is ``attribute(cache, method="careful", mask="mean")``.
 
-    - ``fast``: signed scores that add up to the logit, for one backward pass (lxt's README says that LRP is patented
-      and free for personal and scientific use)
-    - ``careful``: HETA's two signals combined without units, for a forward per token and one backward pass
+    - ``fast``: which tokens speak for a target and which against it, for one backward pass (lxt's README says that LRP
+      is patented and free for personal and scientific use)
+    - ``careful``: which tokens the prediction depends on, for a forward per token and one backward pass
 
     Both are provisional: a study on real models is still to decide.
     """

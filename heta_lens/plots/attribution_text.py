@@ -15,7 +15,7 @@ from heta_lens.plots.shares import held, last, percent, scaling
 WIDTH = 30  # of the bars
 SIGNED = "have either sign: above 0 speaks for the target"
 UNSIGNED = "≥ 0: how much it matters, no direction"
-FOR_CONTRASTS = "; leave_one_out with effect='log_prob', or attn_lrp, says which token speaks for which of the two"
+FOR_CONTRASTS = "; leave_one_out with effect='log_prob', or fast, says which token speaks for which of the two"
 LAST = " (last)"  # marks the token from which the prediction is read
 SHOWN = 3  # other spellings of the target, and members of a set, that are named
 

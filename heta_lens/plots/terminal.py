@@ -81,7 +81,11 @@ class TerminalView:
         yield Text()
         yield _tokens(attribution, self.top, width, special=self.special)
         yield from [Text(single_line(below))] if below else []
-        errors = "± is one standard error" if attribution.standard_errors else ""
+        errors = (
+            "± is one standard error"
+            if any(error is not None for error in attribution.standard_errors.values())
+            else ""
+        )
         if below := "; ".join(filter(None, [score_formula(attribution), errors])):
             yield Text(below)
         if attribution.messages is not None:

@@ -38,7 +38,7 @@ def shown(attribution: Attribution) -> list[Shown]:
     errors = attribution.standard_errors
     parts = [Shown(name, part, errors.get(name), MEANINGS.get(name, "")) for name, part in attribution.parts.items()]
     signs = "blue speaks for the target, orange against it" if attribution.signed else ""
-    spread = "± is one standard error" if errors else ""
+    spread = "± is one standard error" if any(error is not None for error in errors.values()) else ""
     what = "; ".join(filter(None, [MEANINGS["score"], signs, spread, score_formula(attribution)]))
     return [Shown("score", attribution.scores, errors.get("scores"), what), *parts]
 

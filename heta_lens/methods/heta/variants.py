@@ -80,7 +80,7 @@ def _curvature_options() -> set[str]:
 
 
 CAREFUL: dict[str, Any] = {"variant": "gs", "combine": "geometric", "gate": "none"}
-"""The recommended setting: the preset of this name, and what is proposed where the literal formula takes long."""
+"""The options of the preset of this name, which is also proposed where the literal formula takes long."""
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
