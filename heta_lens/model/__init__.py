@@ -7,6 +7,6 @@ reads weights, or obtains them by running modules that are quantised or offloade
 take fewer operations than autograd's, and `closed_form_hooks` the hooks that put them into a model. `model_protocol`
 says what is needed of a model, `model_checks` refuses others, `fingerprint` tells models apart. `tokenizer` and
 `token_matching` relate tokens and text, `prompt_encoding` encodes it, `chat_template` writes messages as text.
-`loading`, `loading_options`, `hub` and `checkpoints` load models, `absent_model` builds one without weights,
-`memory_estimates` and `batching` decide how much runs at once, `locking` lets one call at a time have a model.
+`loading`, `loading_options`, `hub`, `checkpoints` and `gguf_files` load models, `absent_model` builds one without
+weights, `memory_estimates` and `batching` decide how much runs at once, `locking` lets one call at a time have a model.
 """

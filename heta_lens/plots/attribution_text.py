@@ -45,7 +45,7 @@ def _bar(share: float) -> str:
 
 def title(attribution: Attribution) -> str:
     """The method, and the question that it answers, in one line."""
-    return cut(single_line(f"{attribution.method}: {question(attribution)}"), 80)
+    return cut(single_line(f"{attribution.method}: {question(attribution)}"), 100)
 
 
 def question(attribution: Attribution) -> str:
@@ -62,7 +62,7 @@ def _unexpected(attribution: Attribution) -> str:
     if rank is None or min(rank if isinstance(rank, tuple) else [rank]) == 1:
         return ""
     ranks = " and ".join(map(str, rank)) if isinstance(rank, tuple) else rank
-    return f"not the model's own prediction: rank {ranks}"
+    return f"rank {ranks}, not predicted"
 
 
 def notes(attribution: Attribution) -> list[str]:

@@ -15,7 +15,6 @@ from heta_lens._util.file_reading import brief
 from heta_lens._util.text_spans import Span, joined, owners, visible
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.chat_template import Message, chat_template, checked_messages
-from heta_lens.model.prompt_encoding import unknown_words
 from heta_lens.model.tokenizer import TokenizerWrapper, locate
 from heta_lens.prediction.message_places import REPLY, Place, message_places
 
@@ -157,7 +156,6 @@ def chat(
     begins = spans[0].stop if ids[0] == adapter.tokenizer.bos else 0
     places = message_places(checked, template.render, text, [span.start for span in spans], begins)
     _warn_of_dropped(checked, places)
-    _warn_of_unknown(adapter.tokenizer, text, ids)
     return ChatPrompt(
         tokens=torch.tensor([ids], device=adapter.device),
         text=text,
@@ -177,12 +175,6 @@ def _warn_of_dropped(messages: Sequence[Message], places: Sequence[Place]) -> No
                 f"messages[{number}] ({message['role']}) is not read by the model: its chat template leaves it out of "
                 "this chat"
             )
-
-
-def _warn_of_unknown(tokenizer: TokenizerWrapper, text: str, ids: Sequence[int]) -> None:
-    if tokenizer.unknown is not None and tokenizer.unknown in ids:
-        named = ", ".join(map(repr, unknown_words(tokenizer.wrapped, text)))
-        warn(f"this model has no token for {named}, and reads {tokenizer.name(tokenizer.unknown)} in their place")
 
 
 def _following(ids: Any, chat: ChatPrompt) -> list[int]:

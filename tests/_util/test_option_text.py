@@ -40,6 +40,6 @@ def test_options_are_written_as_a_call_has_them() -> None:
     assert written({"variant": "ls", "layers": 2}) == "variant='ls', layers=2"
     assert (written({}), written({}, "lime"), written({"seed": 1}, "lime")) == (
         "HETA with its defaults",
-        "lime()",
+        "lime",
         "lime(seed=1)",
     )

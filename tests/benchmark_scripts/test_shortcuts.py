@@ -9,7 +9,7 @@ from heta_lens.data.recall import stories
 
 @pytest.mark.slow
 def test_every_way_scores_every_sentence() -> None:
-    story = next(stories("test", facts=4, filler=2))
+    story = next(stories("test", facts=4, filler=6))
     found = shortcuts.outcome(heta_lens.load_demo_model(), reasoning_model.load(), story)
     assert {*found["ways"]} == {*shortcuts.WAYS}
     exact = found["ways"]["exact"]["scores"]

@@ -79,7 +79,8 @@ def test_what_effects_are_measured_in_is_named(build: Callable[[], Any]) -> None
         TARGET: "log_prob",
         gap: "gap(logits)",
     }.items():
-        found = validate(cache_of(model, ids), explain(model, ids, target, method="leave_one_out"), tokens=ids)
+        scored = explain(model, ids, target, method="leave_one_out", effect="log_prob")
+        found = validate(cache_of(model, ids), scored, tokens=ids)
         assert f"highest lowers {said} by " in repr(found)
 
 

@@ -41,7 +41,9 @@ FIGURE = re.compile(
 DEFINED = ["95 % interval", "95 % half-width", "p is at most 0.05", "Five minutes"]
 CHECKED = {  # a figure on a page: the file it comes from, and what stands there
     "effects of at least 0.01 nats": ("heta_lens/metrics/intervention_agreement.py", "least: float = 0.01"),
-    "a part that makes up less than 1 %": ("heta_lens/diagnostics.py", "least: float = 0.01"),
+    "differ by less than 0.01": ("tests/real/test_against_llama_cpp.py", "atol=0.01"),
+    "by less than 0.06 on average": ("tests/real/test_against_llama_cpp.py", "mean() < 0.06"),
+    "that are within 0.2 of each other": ("tests/real/test_against_llama_cpp.py", "margins > 0.2"),
     "does not answer within 2.5 seconds": ("heta_lens/model/hub.py", "ANSWER = 2.5"),
     "within 20 % of the measured peak": ("tests/methods/test_memory_by_dry_run.py", "approx(expected, rel=0.2)"),
     "the share that came directly, is 0.99": ("tests/docs/test_reasoning_page.py", "hop_shares[0]), 2) == 0.99"),

@@ -70,7 +70,7 @@ def test_a_set_is_named_with_its_likeliest_members():
     made = attribution(
         target=frozenset((1, 2, 3, 4)), target_text="any of ' 1', ' 2'", diagnostics=Diagnostics.of(facts)
     )
-    assert lines(made)[0] == "heta: why any of ' 1', ' 2'? (not the model's own prediction: rank 2)"
+    assert lines(made)[0] == "heta: why any of ' 1', ' 2'? (rank 2, not predicted)"
     assert lines(made)[-2] == (
         "any of 4 tokens: p = 0.5 (best rank 2; "
         "token 1 ' 1': p = 0.368, token 2 ' 2': p = 0.135, token 3 ' 3': p = 0.0498)"
@@ -201,9 +201,9 @@ def test_a_target_that_the_model_does_not_predict_says_so_in_the_title():
         return attribution(diagnostics=Diagnostics(target_rank=rank, target_log_prob=-1.0), **changes).title
 
     pair: dict[str, Any] = {"target": (1, 2), "target_text": (" a", " b")}
-    assert titled(12) == "heta: why ' down'? (not the model's own prediction: rank 12)"
+    assert titled(12) == "heta: why ' down'? (rank 12, not predicted)"
     assert titled(1) == "heta: why ' down'?" == attribution().title
-    assert titled((3, 2), **pair) == "heta: why ' a' rather than ' b'? (not the model's own prediction: rank 3 and 2)"
+    assert titled((3, 2), **pair) == "heta: why ' a' rather than ' b'? (rank 3 and 2, not predicted)"
     assert titled((3, 1), **pair) == titled((1, 3), **pair) == "heta: why ' a' rather than ' b'?"
 
 

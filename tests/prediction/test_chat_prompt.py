@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Sequence
-from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ import torch
 from tokenizers import AddedToken
 from tokenizers.normalizers import NFKC, Lowercase, StripAccents
 
-import heta_lens
 from helpers import chats, zoo
 from heta_lens import ChatPrompt, chat
 from heta_lens._util.text_spans import Span
@@ -334,13 +332,3 @@ def test_a_message_that_the_template_leaves_out_is_warned_of() -> None:
     assert made.messages[1].positions == () and "Hm." not in made.text
     with pytest.warns(UserWarning, match=r"messages\[1\] \(assistant\) is not read by the model"):
         chat(chats.bridge("llama3"), [chats.CHAT[0], {"role": "assistant", "content": "", "tool_calls": [chats.CALL]}])
-
-
-def test_words_that_the_tokenizer_does_not_know_are_warned_of() -> None:
-    model = heta_lens.load_demo_model()
-    model.tokenizer = deepcopy(model.tokenizer)
-    model.tokenizer.chat_template = "{{ bos_token }}{{ messages[0].content }}"
-    with pytest.warns(UserWarning, match="no token for 'xyzzy', 'plugh', and reads <unk> in their place"):
-        made = chat(model, [{"role": "user", "content": "Anna put the xyzzy in the plugh"}])
-    assert made.tokens[0].tolist().count(model.tokenizer.unk_token_id) == 2
-    chat(model, [{"role": "user", "content": "Anna put the key in the drawer"}])

@@ -122,7 +122,7 @@ def test_a_compiled_model_has_the_same_scores(make: Callable[[Any], Any]) -> Non
 
 @pytest.mark.sample(quick=2)
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("kind", zoo.NEW)
+@pytest.mark.parametrize("kind", [kind for kind in zoo.NEW if kind != "hooked"])  # which has no dropout
 def test_training_mode_is_refused(kind: str, method: str) -> None:
     model = zoo.NEW[kind]()
     ids = zoo.prompt(model, N)

@@ -228,9 +228,10 @@ def claim(prediction: Prediction) -> list[int]:
 
 
 def readable(prediction: Prediction, ids: Sequence[int]) -> str:
-    """The ids as text, without special tokens."""
+    """The ids as text, without special tokens and what unknown words become."""
     tokenizer = prediction.adapter.tokenizer
-    return tokenizer.decode([token for token, hidden in zip(ids, tokenizer.special(ids), strict=True) if not hidden])
+    shown = zip(ids, tokenizer.special(ids), strict=True)
+    return tokenizer.decode([token for token, special in shown if not special and token != tokenizer.unknown])
 
 
 def content_words(text: str) -> frozenset[str]:

@@ -50,7 +50,7 @@ def test_peering_asks_about_its_target_unless_it_is_told_not_to(build: Callable[
     first, second = (explain(build(), Peering(), target).scores for target in (TARGET, OTHER))
     assert relative(first, second) > 1e-3
     apart = Peering(query="predictor")
-    assert torch.equal(explain(build(), apart, TARGET).scores, explain(build(), apart, (TARGET, OTHER)).scores)
+    assert torch.equal(explain(build(), apart, TARGET).scores, explain(build(), apart, OTHER).scores)
     with pytest.raises(ValueError, match="method='peering' explains one token, and cannot contrast it"):
         explain(build(), Peering(), (TARGET, OTHER))
 

@@ -69,7 +69,7 @@ def pieces(ids: Tensor) -> list[list[int]]:
 def test_context_cite_is_the_official_one_on_ids(name: str) -> None:
     model, ids = BUILD[name](), ids_of()
     first, second, third, query = pieces(ids)
-    masks = official_masks(64, 3, ids=ids, seed=5)
+    masks = official_masks(64, 3, ids=ids, seed=7)
 
     def left(row: list[bool]) -> list[int]:
         kept = [place for source, there in zip([first, second, third], row, strict=True) if there for place in source]
@@ -77,7 +77,7 @@ def test_context_cite_is_the_official_one_on_ids(name: str) -> None:
 
     weights, intercept = official_fit(masks, [after(model, left(row)) for row in masks])
     place = (query[0], query[-1] + 1)
-    some = found(model, ContextCite(query=(place,), seed=5), ids)
+    some = found(model, ContextCite(query=(place,), seed=7), ids)
     close(name, some.diagnostics["source_weights"], weights, 20)
     assert some.diagnostics["intercept"] == pytest.approx(intercept, abs=1e-4)
     assert some.diagnostics["source_positions"] == [tuple(first), tuple(second), tuple(third)]
@@ -89,9 +89,9 @@ def test_context_cite_is_the_official_one_on_ids(name: str) -> None:
     for weight, source in zip(weights, (first, second, third), strict=True):
         close(name, some.scores[source], [weight / len(source)] * len(source), 20)
     assert (some.scores[[0, *query]] == 0).all()
-    copied = found(model, ContextCite(query=(place,), seed=5, spread="copy"), ids).scores
+    copied = found(model, ContextCite(query=(place,), seed=7, spread="copy"), ids).scores
     assert torch.allclose(copied[first], some.scores[first] * len(first))
-    more = official_masks(16, 3, ids=ids, seed=5, after=64)
+    more = official_masks(16, 3, ids=ids, seed=7, after=64)
     y = np.array([after(model, left(row)) for row in more])
     fit = 1 - ((y - intercept - np.array(more) @ weights) ** 2).sum() / ((y - y.mean()) ** 2).sum()
     assert some.diagnostics["held_out_fit"] == pytest.approx(fit, abs=1e-4)
@@ -165,7 +165,7 @@ def halves(text: str) -> list[tuple[int, int]]:
 
 def test_sentences_are_what_a_splitter_finds(tmp_path: Any) -> None:
     model, ids = zoo.bridge("gpt2"), ids_of()
-    some = found(model, ContextCite(splitter=halves), ids)
+    some = found(model, ContextCite(splitter=halves, seed=1), ids)
     text = "<bos>" + TEXT
     assert len(some.diagnostics["sources"]) == 2
     assert "<bos>" + " ".join(some.diagnostics["sources"]) == text
