@@ -49,7 +49,6 @@ SETTINGS: dict[str, Setting] = {
 }
 FEW = 6  # prompts of each model for slow settings
 AT_ONCE = 16  # copies of a prompt
-TRIED = "tried"  # the key of how many prompts were tried
 DRAWS = 3  # replacements of each token that are drawn from the model
 NAMES = "Anna Ben Clara David Emma Frank Grace Henry Laura Mark Nora Oscar Paul Rose Sam Tom"
 PLACES = "kitchen garden garage office library museum hospital school station market church hotel"
@@ -108,15 +107,15 @@ def model_of(name: str) -> Any:
     return heta_lens.load_model(FOLDER / name)
 
 
-def answered(model: Any, count: int) -> tuple[list[int], int]:
-    """Return the numbers of the first prompts that the model answers, and how many were tried."""
+def answered(model: Any, count: int) -> list[int]:
+    """Return the numbers of the first prompts that the model answers."""
     numbers = list[int]()
     for number, prompt in enumerate(prompts()):
         expected = int(model.tokenizer(prompt.answer, add_special_tokens=False).input_ids[0])
         if int(model(model.to_tokens(prompt.text))[0, -1].argmax()) == expected:
             numbers.append(number)
         if len(numbers) == count:
-            return numbers, number + 1
+            return numbers
     raise AssertionError("prompts have no end")
 
 
@@ -183,11 +182,10 @@ def _first(attribution: Attribution, passage: str) -> list[int]:
 def run() -> None:
     """Measure the prompts that are missing."""
     for name, count in MODELS.items():
-        numbers, tried = answered(model_of(name), count)
-        OUTCOMES.measure([(name, TRIED)], lambda _, tried=tried: tried)
+        numbers = answered(model_of(name), count)
         OUTCOMES.measure([(name, number) for number in numbers], lambda key: measured(str(key[0]), int(key[1])))
     for name in MODELS:
-        numbers = sorted(int(key[1]) for key in OUTCOMES.read() if key[0] == name and len(key) == 2 and key[1] != TRIED)
+        numbers = sorted(int(key[1]) for key in OUTCOMES.read() if key[0] == name and len(key) == 2)
         keys = [(name, number, "slow") for number in numbers[:FEW]]
         OUTCOMES.measure(keys, lambda key: scored(str(key[0]), int(key[1]), SLOW)[0])
 
@@ -199,15 +197,13 @@ def write_page() -> None:
     tables = []
     for name in MODELS:
         slow = {key[1]: outcome for key, outcome in outcomes.items() if key[0] == name and len(key) == 3}
-        rows = [
-            outcome | {"scores": outcome["scores"] | slow.get(key[1], {})}
-            for key, outcome in outcomes.items()
-            if key[0] == name and len(key) == 2 and key[1] != TRIED
-        ]
+        kept = {key[1]: outcome for key, outcome in outcomes.items() if key[0] == name and len(key) == 2}
+        rows = [outcome | {"scores": outcome["scores"] | slow.get(number, {})} for number, outcome in kept.items()]
         if not rows:
             continue
-        title = f"{name}: {len(rows)} prompts of {outcomes[(name, 'tried')]}"
-        tables.append(Table(title, COLUMNS, sorted(map(list, table(rows)), key=lambda row: row[1], reverse=True)))
+        tried = max(map(int, kept)) + 1
+        title = f"{name}: {len(rows)} prompts, which it answers, of {tried}"
+        tables.append(Table(title, COLUMNS, sorted(map(list, table(rows)), key=lambda row: -share(row[1]))))
     write(PAGE, LEGEND, tables)
 
 
@@ -221,6 +217,11 @@ the last one, from which the prediction is read. The other columns are Spearman'
 the change of log p when each token is replaced by a zero embedding, deleted, or resampled from the model's own
 prediction (3 draws). 95 % intervals treat prompts as independent. These are few short prompts of two small models: they
 order methods provisionally."""
+
+
+def share(cell: str) -> float:
+    """The number of a cell such as ``91% [59%, 100%]``."""
+    return float(cell.partition("%")[0])
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Iterator[Sequence[str]]:

@@ -32,7 +32,7 @@ def test_a_page_runs_from_top_to_bottom_and_prints_what_it_says(
     monkeypatch.chdir(tmp_path)
     with doubts_allowed():
         done = [*tools["blocks"]((ROOT / page).read_text(encoding="utf-8"), {})]
-    assert sum(bool(block.expected) for block in done) >= 2
+    assert any(block.expected for block in done)
     for block in done:
         assert block.expected or not block.actual, f"its output is not on the page: {block.code}"
         check_same(block.actual, block.expected)
