@@ -20,11 +20,8 @@ from jaxtyping import Float
 from rich.console import Console
 from rich.progress import track
 
-from heta_lens.evaluation.aggregates import Aggregate, log_ratio, mean
-from heta_lens.evaluation.difference_tests import chance
-from heta_lens.evaluation.intervals import estimate
-from heta_lens.evaluation.random_draws import CONFIDENCE
-from heta_lens.metrics.former_names import renamed
+from heta_lens.evaluation.statistics import CONFIDENCE, Aggregate, chance, estimate, log_ratio, mean
+from heta_lens.metrics.registry import renamed
 
 HERE = Path(__file__).parent
 TITLE = "# Coverage of intervals, size of tests"

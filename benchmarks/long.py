@@ -15,7 +15,7 @@ from benchmarks.speed.cases import Case, Plan
 from benchmarks.speed.models import MODELS, prompt
 from benchmarks.speed.pages import Table, keep
 from benchmarks.speed.parts import exact_i, grouped_s
-from heta_lens.methods.heta.segments import segments_of
+from heta_lens.methods.heta.curvature import segments_of
 from heta_lens.methods.heta.windows import windows
 
 MODEL, LENGTH = "gpt2-like", 4096

@@ -31,9 +31,8 @@ import heta_lens
 from benchmarks import report
 from benchmarks.outcomes import FOLDER, Folder, Key, Outcomes
 from benchmarks.report import average, intervals_over, proportion
-from heta_lens.data.recall import stories
-from heta_lens.data.recall_story import Story
-from heta_lens.methods.budget import within_budget
+from heta_lens.data.recall import Story, stories
+from heta_lens.methods.cost import within_budget
 from heta_lens.metrics import evidence_mass
 from heta_lens.model.adapter import ModelAdapter
 

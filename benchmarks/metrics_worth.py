@@ -25,13 +25,11 @@ from benchmarks.results import FOLDER, PARTS, unpack
 from benchmarks.study.families import FAMILIES, Case
 from benchmarks.tallies import BESIDE
 from heta_lens.diagnostics import rank_correlation
-from heta_lens.evaluation.report.metric_description import Measure
-from heta_lens.evaluation.report.metric_results import MetricResults
-from heta_lens.evaluation.report.summary_tables import metrics_of
-from heta_lens.evaluation.run_records import read_records, read_run
+from heta_lens.evaluation.report.results import Measure, MetricResults, metrics_of
+from heta_lens.evaluation.run_folder import read_records, read_run
 from heta_lens.metrics import Drops, faithfulness_error, soft, soft_area
-from heta_lens.metrics.additivity_metrics import additivity_gap
-from heta_lens.metrics.candidate_tokens import ordinary
+from heta_lens.metrics.interventions import additivity_gap
+from heta_lens.metrics.scores import ordinary
 
 PAGE = Path(__file__).parents[1] / "docs" / "metrics_worth.md"
 MADE_OF = {"morf": "abpc", "lerf": "abpc", "aopc_del": "abpc"}  # an area that these are a part of

@@ -34,15 +34,13 @@ from benchmarks.copied_words.table import prompts as copied_prompts
 from benchmarks.outcomes import FOLDER, Folder, Key, Outcomes
 from benchmarks.report import average, intervals_over, number, proportion
 from benchmarks.stories3m import load_stories3m
-from heta_lens._util.caller_warnings import quietly
+from heta_lens._util.python import quietly
 from heta_lens.data.suites import suite
 from heta_lens.diagnostics import agreement
 from heta_lens.evaluation import ask
-from heta_lens.evaluation.intervals import estimate
-from heta_lens.methods.heta.curvature import Curvature
-from heta_lens.methods.heta.estimators import Problem
-from heta_lens.methods.heta.segments import whole_segment
-from heta_lens.metrics.evidence_positions import evidence_positions
+from heta_lens.evaluation.statistics import estimate
+from heta_lens.methods.heta.curvature import Curvature, Problem, whole_segment
+from heta_lens.metrics.scores import evidence_positions
 
 HERE = Path(__file__).parent
 PAGE, PICTURE = HERE / "PARETO.md", HERE / "pareto.svg"

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from heta_lens._util.allocation_counting import Allocations
+from heta_lens._util.work import Allocations
 
 
 def peak(run: Callable[[], Any]) -> float:

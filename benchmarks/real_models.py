@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 from zipfile import ZipFile
 
-from heta_lens.model.gguf_files import read_gguf
+from heta_lens.model.checkpoints import read_gguf
 
 MODELS = Path(__file__).parents[1] / "models"
 

@@ -26,9 +26,7 @@ from benchmarks import report
 from benchmarks.outcomes import FOLDER, Folder, Key, Outcomes
 from benchmarks.reasoning_model import REASONING, WEIGHTS, load, train
 from benchmarks.report import average, intervals_over, proportion
-from heta_lens.data.recall import stories
-from heta_lens.data.recall_facts import Split
-from heta_lens.data.recall_story import Sentence, Story
+from heta_lens.data.recall import Sentence, Split, Story, stories
 from heta_lens.metrics import evidence_mass
 
 RESULTS = Path(__file__).with_name("REASONING.md")

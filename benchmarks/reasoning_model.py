@@ -22,11 +22,17 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from benchmarks.demo_model.tokenizer import vocabulary
 from benchmarks.demo_model.train import ANSWERS, FOUND_BY, optimizers_of, visible
-from heta_lens.data.portable_random import Draw
-from heta_lens.data.recall import MOST_ROOMS
-from heta_lens.data.recall_facts import Fact, drawn_facts
-from heta_lens.data.recall_sentences import QUESTIONS, fact_sentence, filler_sentence, location_sentence
-from heta_lens.data.recall_story import Sentence
+from heta_lens.data.recall import (
+    MOST_ROOMS,
+    QUESTIONS,
+    Draw,
+    Fact,
+    Sentence,
+    drawn_facts,
+    fact_sentence,
+    filler_sentence,
+    location_sentence,
+)
 from heta_lens.model.loading import DEMO, load_model
 
 Piece = tuple[str, str]

@@ -11,8 +11,8 @@ from transformers import GPTJConfig, LlamaConfig, Phi3Config, PretrainedConfig, 
 
 from benchmarks.report import markdown
 from heta_lens import estimate_memory
-from heta_lens._util.option_text import written
-from heta_lens.methods.memory_by_dry_run import MemoryEstimate
+from heta_lens._util.options import written
+from heta_lens.methods.memory import MemoryEstimate
 
 PAGE = Path(__file__).with_name("RECIPES.md")
 GIB = 2**30

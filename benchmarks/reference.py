@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heta_lens.methods.heta.random_probes import rademacher
+from heta_lens.methods.heta.probes import rademacher
 
 EMBED = "hook_embed"
 

@@ -10,7 +10,7 @@ import rich
 from rich.console import Console
 from rich.table import Table as Shown
 
-from heta_lens.evaluation.intervals import Bounds, estimate
+from heta_lens.evaluation.statistics import Bounds, estimate
 
 Rows = Sequence[Sequence[str]]
 

@@ -24,16 +24,16 @@ from benchmarks.copied_words.table import PROMPTS
 from benchmarks.report import TOY_MODELS
 from benchmarks.stories3m import MODEL, load_stories3m
 from benchmarks.tallies import by_method, by_metric, listed, meaningful_metrics, others
-from heta_lens._util.text_spans import Span
+from heta_lens._util.text import Span
+from heta_lens.data.datasets import occurrences, split_sentences
 from heta_lens.data.instance import Instance
 from heta_lens.data.suites import suite
-from heta_lens.data.text_layout import occurrences, split_sentences
 from heta_lens.evaluation import Entry, evaluate
-from heta_lens.evaluation.report import phrases
+from heta_lens.evaluation.report import results as phrases
 from heta_lens.evaluation.report.document import Block, Heading, Paragraph, Table, markdown
 from heta_lens.evaluation.report.folder_report import overview
-from heta_lens.evaluation.report.summary_tables import Summary, summary
-from heta_lens.evaluation.run_records import RECORDS, RUN
+from heta_lens.evaluation.report.results import Summary, summary
+from heta_lens.evaluation.run_folder import RECORDS, RUN
 from heta_lens.metrics import METRICS
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results.md"

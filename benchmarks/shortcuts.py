@@ -23,10 +23,9 @@ import heta_lens
 from benchmarks import reasoning_model, report
 from benchmarks.outcomes import Outcomes
 from benchmarks.report import average, proportion
-from heta_lens.data.recall import stories
-from heta_lens.data.recall_story import Story
+from heta_lens.data.recall import Story, stories
 from heta_lens.diagnostics import rank_correlation
-from heta_lens.methods.perturbation.attribot import AttriBot
+from heta_lens.methods.attribot import AttriBot
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.prediction.coalitions import nothing_left, removed
 from heta_lens.prediction.prediction import Prediction

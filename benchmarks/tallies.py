@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from heta_lens.evaluation.report.metric_description import Measure
-from heta_lens.evaluation.report.summary_tables import Summary
+from heta_lens.evaluation.report.results import Measure, Summary
 
 BESIDE = {  # references for other metrics: no merit of a method
     *("verdict_change_random", "causal_pass_5_chance", "causal_pass_5_unpatched", "seed_variance")

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 
 import heta_lens
 from heta_lens import causal
-from heta_lens._util.printable_text import visible
+from heta_lens._util.text import visible
 from heta_lens.data import recall
-from heta_lens.plots.colours import BLUE, ORANGE
+from heta_lens.plots.scales import BLUE, ORANGE
 
 FILE = Path(__file__).with_name("method.svg")
 NAMES = {

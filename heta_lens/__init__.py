@@ -5,28 +5,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # loaded on first use: `import heta_lens` takes no time
     from heta_lens import causal, data, evaluation, metrics, plots
-    from heta_lens.api import (
-        attribute,
-        attribute_batch,
-        attribute_span,
-        estimate,
-        estimate_batch,
-        estimate_span,
-    )
+    from heta_lens.api import attribute, attribute_batch, attribute_span, estimate, estimate_batch, estimate_span
     from heta_lens.attribution import Attribution
-    from heta_lens.evaluation.dataset_attribution import attribute_dataset
-    from heta_lens.evaluation.kept_scores import KeptScores, load_scores
-    from heta_lens.methods.attention.fit_at2 import fit_at2
+    from heta_lens.evaluation.runner import attribute_dataset
+    from heta_lens.evaluation.saved_scores import KeptScores, load_scores
+    from heta_lens.methods.at2 import fit_at2
     from heta_lens.methods.base import Method
     from heta_lens.methods.heta.fit_weights import fit_weights
     from heta_lens.methods.heta.heta import Heta
-    from heta_lens.methods.memory_by_dry_run import estimate_memory
-    from heta_lens.methods.method_registry import METHODS
-    from heta_lens.methods.presets import PRESETS, preset
-    from heta_lens.model.hook_sites import lean_names_filter, names_filter
+    from heta_lens.methods.memory import estimate_memory
+    from heta_lens.methods.registry import METHODS, PRESETS, preset
+    from heta_lens.model.hooks import lean_names_filter, names_filter
     from heta_lens.model.loading import load_demo_model, load_model
-    from heta_lens.plots.comparison_page import compare
-    from heta_lens.prediction.chat_prompt import ChatPrompt, chat
+    from heta_lens.plots.comparison import compare
+    from heta_lens.prediction.chat import ChatPrompt, chat
     from heta_lens.prediction.prediction import Prediction
     from heta_lens.span_attribution import SpanAttribution
 
@@ -72,21 +64,21 @@ _MODULES = {
     **dict.fromkeys(("attribute", "attribute_batch", "attribute_span"), "api"),
     **dict.fromkeys(("estimate", "estimate_batch", "estimate_span"), "api"),
     **dict.fromkeys(("load_demo_model", "load_model"), "model.loading"),
-    **dict.fromkeys(("ChatPrompt", "chat"), "prediction.chat_prompt"),
-    "METHODS": "methods.method_registry",
-    **dict.fromkeys(("PRESETS", "preset"), "methods.presets"),
+    **dict.fromkeys(("ChatPrompt", "chat"), "prediction.chat"),
+    "METHODS": "methods.registry",
+    **dict.fromkeys(("PRESETS", "preset"), "methods.registry"),
     "Method": "methods.base",
     "Attribution": "attribution",
     "Heta": "methods.heta.heta",
     "Prediction": "prediction.prediction",
     "SpanAttribution": "span_attribution",
-    "attribute_dataset": "evaluation.dataset_attribution",
-    **dict.fromkeys(("KeptScores", "load_scores"), "evaluation.kept_scores"),
-    "compare": "plots.comparison_page",
-    "estimate_memory": "methods.memory_by_dry_run",
-    "fit_at2": "methods.attention.fit_at2",
+    "attribute_dataset": "evaluation.runner",
+    **dict.fromkeys(("KeptScores", "load_scores"), "evaluation.saved_scores"),
+    "compare": "plots.comparison",
+    "estimate_memory": "methods.memory",
+    "fit_at2": "methods.at2",
     "fit_weights": "methods.heta.fit_weights",
-    **dict.fromkeys(("lean_names_filter", "names_filter"), "model.hook_sites"),
+    **dict.fromkeys(("lean_names_filter", "names_filter"), "model.hooks"),
 }
 _PACKAGES = {"causal", "data", "evaluation", "metrics", "plots"}
 

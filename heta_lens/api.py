@@ -4,18 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, SupportsIndex, TypeAlias
 
-from heta_lens._util.file_reading import brief
+from heta_lens._util.files import brief
 from heta_lens._util.options import check_names, hint
 from heta_lens.attribution import Attribution
-from heta_lens.methods.base import Method
-from heta_lens.methods.cost_estimate import Estimate, estimated
-from heta_lens.methods.function_method import as_method
-from heta_lens.methods.method_registry import METHODS
-from heta_lens.methods.presets import PRESETS, method_and_options
-from heta_lens.model.locking import one_at_a_time
-from heta_lens.prediction.cached_tokens import Tokens
-from heta_lens.prediction.prediction import Prediction
-from heta_lens.prediction.span_and_batch import about, batch_predictions, span_predictions
+from heta_lens.methods.base import Method, as_method
+from heta_lens.methods.cost import Estimate, estimated
+from heta_lens.methods.registry import METHODS, PRESETS, method_and_options
+from heta_lens.model.lock import one_at_a_time
+from heta_lens.prediction.checks import Tokens
+from heta_lens.prediction.prediction import Prediction, about, batch_predictions, span_predictions
 from heta_lens.prediction.target import TargetLike
 from heta_lens.span_attribution import SpanAttribution
 

@@ -11,15 +11,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from heta_lens._util import tensor_storage
+from heta_lens._util import storage
 from heta_lens._util.chat_messages import Messages
 from heta_lens._util.html_view import View
-from heta_lens._util.options import check_at_least, check_choice
-from heta_lens._util.sample_statistics import powered_ends, student_t
+from heta_lens._util.numerics import powered_ends, student_t
+from heta_lens._util.options import check_at_least, check_choice, check_field_names
 from heta_lens._util.saved_attribution_checks import FUNCTION, ONE_PER_TOKEN, check_shapes, check_values
 from heta_lens._util.target_kinds import SavedFunction, Target, function_name, sides
-from heta_lens._util.text_spans import Span, tokens_of
-from heta_lens._util.type_checks import check_names
+from heta_lens._util.text import Span, tokens_of
 from heta_lens.diagnostics import Diagnostics, share_of
 from heta_lens.grouped_scores import GroupedScores, Scored, ScoredList, ScoredText
 
@@ -154,7 +153,7 @@ class Attribution(GroupedScores):
     # ---------------------------------------------------------------------------------------- showing, keeping it
     def plot(self, *, special: bool = False) -> View:
         """Tokens in colour, with a table: shown by a notebook, elsewhere ``.open()`` or ``.save("page.html")``."""
-        from heta_lens.plots.html_page import page  # which imports this module
+        from heta_lens.plots.page import page  # which imports this module
 
         return page(self, special=special)
 
@@ -164,12 +163,12 @@ class Attribution(GroupedScores):
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a safetensors file: tensors as they are, everything else in its JSON header."""
-        tensor_storage.save(path, FORMAT, written_version(self), stored_fields(self))
+        storage.save(path, FORMAT, written_version(self), stored_fields(self))
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Attribution":
         """Read what `save` wrote; any other file is refused."""
-        return tensor_storage.load(path, FORMAT, VERSION, cls._of, cls._check)
+        return storage.load(path, FORMAT, VERSION, cls._of, cls._check)
 
     @classmethod
     def of_fields(cls, fields: Mapping[str, Any]) -> "Attribution":
@@ -180,7 +179,7 @@ class Attribution(GroupedScores):
     @classmethod
     def _check(cls, fields: Mapping[str, Any]) -> None:
         """Refuse what is no attribution by the types, lengths and dtypes of its fields."""
-        check_names(cls, fields)
+        check_field_names(cls, fields)
         check_shapes({"parts": {}, "options": {}, "diagnostics": {}, **fields})
 
     @classmethod

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from heta_lens._util.sample_statistics import Samples
+from heta_lens._util.numerics import Samples
 
 
 @dataclass(frozen=True)

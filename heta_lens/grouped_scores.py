@@ -11,11 +11,9 @@ from jaxtyping import Bool, Float, Int
 from rich.cells import cell_len
 from torch import Tensor
 
-from heta_lens._util import text_spans
+from heta_lens._util import text as text_spans
 from heta_lens._util.chat_messages import TEMPLATE, Messages
-from heta_lens._util.printable_text import cut
-from heta_lens._util.sentence_spans import members, sentences
-from heta_lens._util.text_spans import Span
+from heta_lens._util.text import Span, cut, members, sentences
 
 Reduction: TypeAlias = Literal["sum", "mean", "max"]
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import heta_lens.model.batching
-import heta_lens.prediction.prompt
+import heta_lens.prediction.prediction
 from helpers import zoo
 from helpers.asking import cache_of, predict, relative
 from helpers.spans import START, N, alone
@@ -110,7 +110,7 @@ def test_every_step_is_what_attribute_says_of_that_token(build: Any) -> None:
 )
 @pytest.mark.usefixtures("unchecked")
 def test_so_it_is_with_every_option(kind: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heta_lens.prediction.prompt, "TAIL", 2)
+    monkeypatch.setattr(heta_lens.prediction.prediction, "TAIL", 2)
     options: dict[str, Any] = {"probes": 2} | (SHARED | ALONE)[name]
     model = dict(zoo.KINDS)[kind]()
     ids = zoo.prompt(model, 9)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import heta_lens.model.batching
-import heta_lens.prediction.prompt
+import heta_lens.prediction.prediction
 from helpers import zoo
 from helpers.asking import busy, cache_of
 from helpers.faults import differences, fail_from, state

@@ -13,7 +13,7 @@ from helpers.asking import cache_of, relative
 from helpers.nested import same
 from helpers.views import data, seen
 from heta_lens import SpanAttribution, attribute, attribute_span, chat
-from heta_lens._util import tensor_storage
+from heta_lens._util import storage
 from heta_lens.plots import circuitsvis
 from heta_lens.span_attribution import FORMAT, VERSION
 
@@ -235,7 +235,7 @@ def test_it_goes_through_a_file(span: SpanAttribution, tmp_path: Path) -> None:
 def test_a_file_with_another_reasoning_is_refused(span: SpanAttribution, tmp_path: Path) -> None:
     path, kept = tmp_path / "span", {}
     span.save(path)
-    tensor_storage.load(path, FORMAT, VERSION, kept.update)
+    storage.load(path, FORMAT, VERSION, kept.update)
     steps, reasoning = kept["steps"], kept["reasoning"]
     for wrong, message in (
         (reasoning[::-1], "its reasoning have"),
@@ -245,8 +245,8 @@ def test_a_file_with_another_reasoning_is_refused(span: SpanAttribution, tmp_pat
         ("none", "its reasoning is 'none'"),
         ([5], "its reasoning is"),
     ):
-        tensor_storage.save(path, FORMAT, VERSION, kept | {"reasoning": wrong})
+        storage.save(path, FORMAT, VERSION, kept | {"reasoning": wrong})
         with pytest.raises(ValueError, match=rf"span is a damaged {FORMAT} file: .*{message}"):
             SpanAttribution.load(path)
-    tensor_storage.save(path, FORMAT, VERSION, kept | {"reasoning": []})
+    storage.save(path, FORMAT, VERSION, kept | {"reasoning": []})
     assert SpanAttribution.load(path).reasoning == ()

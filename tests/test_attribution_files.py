@@ -16,7 +16,7 @@ from torch.testing import assert_close
 
 from helpers.attributions import SCORES, attribution, double, of_chat, uncertain
 from heta_lens import Attribution
-from heta_lens._util import tensor_storage
+from heta_lens._util import storage
 from heta_lens._util.target_kinds import SavedFunction
 from heta_lens.attribution import VERSION
 
@@ -134,9 +134,7 @@ def test_a_foreign_file_is_refused_before_it_is_read(tmp_path: Path):
 
 
 def test_an_attribution_from_a_newer_heta_lens_is_refused(tmp_path: Path):
-    tensor_storage.save(
-        tmp_path / "a.safetensors", "heta_lens.attribution", VERSION + 1, {"scores": torch.ones(3), "new": 1}
-    )
+    storage.save(tmp_path / "a.safetensors", "heta_lens.attribution", VERSION + 1, {"scores": torch.ones(3), "new": 1})
     with pytest.raises(ValueError, match="upgrade"):
         Attribution.load(tmp_path / "a.safetensors")
 

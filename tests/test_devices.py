@@ -13,7 +13,7 @@ from helpers import zoo
 from helpers.asking import doubts_allowed
 from helpers.second_device import SECOND, bridge_on_two_devices, second_device
 from heta_lens import causal
-from heta_lens.methods.method_registry import METHODS
+from heta_lens.methods.registry import METHODS
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "sea_cot": {"length": 5, "explanations": 1, "entail": lambda *_: 0.5},

@@ -8,17 +8,9 @@ import torch
 
 import heta_lens
 from helpers import zoo
-from heta_lens._util.sample_statistics import Samples
-from heta_lens.diagnostics import (
-    Cost,
-    Diagnostics,
-    agreement,
-    rank_correlation,
-    shares,
-    sink_mass,
-    standard_error,
-)
-from heta_lens.methods.heta.random_probes import rademacher
+from heta_lens._util.numerics import Samples
+from heta_lens.diagnostics import Cost, Diagnostics, agreement, rank_correlation, shares, sink_mass, standard_error
+from heta_lens.methods.heta.probes import rademacher
 
 KNOWN = {
     "sink_mass": 0.5,

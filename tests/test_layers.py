@@ -67,10 +67,6 @@ def test_every_module_has_a_floor_and_every_floor_is_inhabited() -> None:
     assert {part(name) for name in IMPORTS} == FLOOR.keys()
 
 
-def test_few_modules_lie_loose() -> None:
-    assert len([*PACKAGE.glob("*.py")]) <= 7, "put a module into the package that it is about"
-
-
 def test_imports_point_down() -> None:
     up = {
         f"{name} imports {other}"
@@ -90,25 +86,13 @@ def test_the_files_of_a_package_do_not_import_in_circles() -> None:
         raise AssertionError(" imports ".join(error.args[1][::-1])) from None
 
 
-def test_no_two_files_have_one_name() -> None:
-    names = [path.stem for path in MODULES.values() if path.stem != "__init__"]
-    assert len(set(names)) == len(names)
-
-
 def test_only_the_model_package_knows_transformer_lens() -> None:
     libraries = {name: {found.split(".")[0] for found in imported(path)} for name, path in MODULES.items()}
     knowing = {name for name, found in libraries.items() if found & {"transformer_lens", "transformers"}}
     assert {part(name) for name in knowing} == {"model"}
 
 
-# ------------------------------------------------------------------------------------------------- tests mirror modules
 TESTS = Path(__file__).parent
-
-
-def test_every_module_has_a_test_file_of_its_name() -> None:
-    paths = [path.relative_to(PACKAGE) for path in MODULES.values() if path.stem != "__init__"]
-    expected = [path.with_name(f"test_{path.stem.strip('_')}.py") for path in paths]
-    assert not [str(path) for path in expected if not (TESTS / path).exists()]
 
 
 def test_no_test_imports_another() -> None:

@@ -11,7 +11,7 @@ from helpers import quantised, zoo
 from helpers.asking import doubts_allowed
 from heta_lens import causal
 from heta_lens.data import recall
-from heta_lens.methods.method_registry import METHODS
+from heta_lens.methods.registry import METHODS
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "sea_cot": {"length": 5, "explanations": 1, "entail": lambda *_: 0.5},

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 import heta_lens.model.batching
-import heta_lens.prediction.prompt
+import heta_lens.prediction.prediction
 from helpers.nested import same
 from helpers.spans import START
 from helpers.views import data, seen
 from heta_lens import SpanAttribution, attribute_span
-from heta_lens._util import tensor_storage
+from heta_lens._util import storage
 from heta_lens.diagnostics import Diagnostics
 from heta_lens.plots import circuitsvis, page
 from heta_lens.span_attribution import FORMAT, VERSION
@@ -127,7 +127,7 @@ def test_what_was_not_written_whole_or_by_us_is_refused(span: SpanAttribution, t
         path.write_bytes(content)
         with pytest.raises(ValueError, match=r"is not a heta_lens\.span file"):
             SpanAttribution.load(path)
-    tensor_storage.save(path, FORMAT, VERSION + 1, {"steps": [], "tokens": ()})
+    storage.save(path, FORMAT, VERSION + 1, {"steps": [], "tokens": ()})
     with pytest.raises(ValueError, match="upgrade it"):
         SpanAttribution.load(path)
     with pytest.raises(FileNotFoundError):
@@ -193,6 +193,6 @@ def test_the_page_brings_everything_along(span: SpanAttribution) -> None:
     "value", [{}, {"steps": [], "tokens": ("a",)}, {"steps": [{}], "tokens": ("a",)}, {"steps": 5}], ids=str
 )
 def test_a_file_that_lacks_what_a_span_needs_is_called_damaged(value: dict[str, Any], tmp_path: Path) -> None:
-    tensor_storage.save(tmp_path / "span", FORMAT, VERSION, value)
+    storage.save(tmp_path / "span", FORMAT, VERSION, value)
     with pytest.raises(ValueError, match="damaged"):
         heta_lens.SpanAttribution.load(tmp_path / "span")

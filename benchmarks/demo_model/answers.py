@@ -11,9 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks.outcomes import Key, Outcomes
 from benchmarks.report import INTERVALS, Table, intervals_over, proportion
-from heta_lens.data.recall import stories
-from heta_lens.data.recall_facts import Split
-from heta_lens.data.recall_story import Story
+from heta_lens.data.recall import Split, Story, stories
 
 BATCH = 25
 ANSWERED = 1000  # prompts of each kind

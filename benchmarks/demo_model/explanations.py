@@ -12,10 +12,8 @@ from torch import Tensor
 import heta_lens
 from benchmarks.outcomes import Key, Outcomes
 from benchmarks.report import Table, average, intervals_over, proportion
-from heta_lens.data.recall import stories
-from heta_lens.data.recall_facts import Split
-from heta_lens.data.recall_story import Story, Stretch
-from heta_lens.methods.heta import additivity
+from heta_lens.data.recall import Split, Story, Stretch, stories
+from heta_lens.methods.heta import diagnostics
 from heta_lens.metrics import dsa, evidence_mass, f1
 
 EACH = 100  # prompts of each kind
@@ -61,7 +59,7 @@ def masked(model: Any, story: Story) -> list[Drops]:
         members = torch.zeros(1 + len(others) + len(in_question), len(prediction), dtype=torch.bool)
         for row, some in zip(members, [stretch.tokens, *others, *in_question], strict=True):
             row[list(some)] = True
-        values = additivity.drops(prediction, "mean", members, "auto", lambda _: None).tolist()
+        values = diagnostics.drops(prediction, "mean", members, "auto", lambda _: None).tolist()
         drops.append(Drops(values[0], values[1 : 1 + len(others)], values[1 + len(others) :]))
     return drops
 

@@ -9,12 +9,22 @@ place; then questions, other wordings, rooms, claims, and long stories.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from heta_lens.data import recall_words
-from heta_lens.data.portable_random import Draw
-from heta_lens.data.recall import MOST_ROOMS
-from heta_lens.data.recall_facts import Fact, drawn_facts, split_of
-from heta_lens.data.recall_sentences import FACTS, LOCATIONS, QUESTIONS, claim_about, filler_sentence
-from heta_lens.data.recall_story import ACTIVE, TRUTH, Sentence
+from heta_lens.data import recall
+from heta_lens.data.recall import (
+    ACTIVE,
+    FACTS,
+    MOST_ROOMS,
+    QUESTIONS,
+    SENTENCE_LOCATIONS,
+    TRUTH,
+    Draw,
+    Fact,
+    Sentence,
+    claim_about,
+    drawn_facts,
+    filler_sentence,
+    split_of,
+)
 
 ALL = 99  # rivals: everything told of is the same thing, each of another owner
 CLOZE = "{who} put the {what} in the"
@@ -115,8 +125,8 @@ LESSONS = {
     "places, rooms": _locations(("{place} {room} .",), "{place}"),
     "place the room": _locations(("{place} the {room} .",), "{place} the"),
     "place in the room": _locations(("{place} in the {room} .",), "{place} in the"),
-    "locations": _locations(LOCATIONS[:1], "The {place} is in the"),
-    "every location": _locations(LOCATIONS, LOCATED),
+    "locations": _locations(SENTENCE_LOCATIONS[:1], "The {place} is in the"),
+    "every location": _locations(SENTENCE_LOCATIONS, LOCATED),
     "where places are": replace(_rooms, count=(2, 4), located=1.0),
     "two rooms": replace(_rooms, count=(2, 2), located=0.3),
     "few rooms": replace(_rooms, count=(2, 4), located=0.1),
@@ -142,7 +152,7 @@ def page(draw: Draw, lesson: Lesson) -> Page:
         fact_shapes, question_shapes = ((shape,) for shape in lesson.things)
     sentences = [
         *(_sentence(draw, fact_shapes, fact) for fact in facts),
-        *(_sentence(draw, LOCATIONS, fact) for fact in facts if rooms and not lesson.asks_room),
+        *(_sentence(draw, SENTENCE_LOCATIONS, fact) for fact in facts if rooms and not lesson.asks_room),
         *(filler_sentence(draw) for _ in range(_between(draw, lesson.filler))),
     ]
     story = [piece for sentence in draw.shuffled(sentences) for piece, _ in sentence.pieces]
@@ -169,7 +179,7 @@ def _posed(sentence: Sentence, answer: str, place: str) -> Question:
 
 
 def _sentence(draw: Draw, shapes: Sequence[str], fact: Fact) -> Sentence:
-    return Sentence(draw.one(shapes), fact._asdict() | {"verb": draw.one(recall_words.VERBS)})
+    return Sentence(draw.one(shapes), fact._asdict() | {"verb": draw.one(recall.VERBS)})
 
 
 def _between(draw: Draw, ends: tuple[int, int]) -> int:

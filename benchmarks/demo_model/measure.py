@@ -37,8 +37,7 @@ from benchmarks.demo_model.explanations import (
     verdict,
 )
 from benchmarks.outcomes import FOLDER, Folder, Key, Outcomes
-from heta_lens.data.recall_facts import Split
-from heta_lens.data.recall_wordings import WORDINGS
+from heta_lens.data.recall import WORDINGS, Split
 from heta_lens.model.loading import load_model
 
 RESULTS = Path(__file__).with_name("RESULTS.md")

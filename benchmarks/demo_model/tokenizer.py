@@ -7,8 +7,8 @@ from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, 
 from tokenizers import models as tokenizer_models
 from transformers import PreTrainedTokenizerFast
 
-from heta_lens.data import recall_sentences, recall_words
-from heta_lens.data.recall_story import PUNCTUATION, TRUTH
+from heta_lens.data import recall
+from heta_lens.data.recall import PUNCTUATION, TRUTH
 
 SPECIAL = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
 
@@ -16,8 +16,8 @@ SPECIAL = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>", "un
 @cache
 def vocabulary() -> dict[str, int]:
     """Every token's id: special ones, punctuation, and words with the blank before them."""
-    lists = [value for name, value in vars(recall_words).items() if name.isupper()]
-    shaped = {word for shape in recall_sentences.SHAPES for word in shape.split() if not word.startswith("{")}
+    lists = [value for name, value in vars(recall).items() if name.isupper()]
+    shaped = {word for shape in recall.SHAPES for word in shape.split() if not word.startswith("{")}
     words = {word for one in lists for word in one} | shaped - set(PUNCTUATION) | set(TRUTH.values())
     tokens = [*SPECIAL.values(), *PUNCTUATION, *(" " + word for word in sorted(words))]
     return {token: index for index, token in enumerate(tokens)}

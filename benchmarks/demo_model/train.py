@@ -21,7 +21,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.demo_model.lessons import LAST, LESSONS, Page, page
 from benchmarks.demo_model.tokenizer import vocabulary, write_tokenizer
-from heta_lens.data.portable_random import Draw
+from heta_lens.data.recall import Draw
 from heta_lens.model.loading import DEMO
 
 STEPS = 6_000

@@ -11,7 +11,7 @@ from rich.progress import track
 from benchmarks.groups import correction, early_and_late, errors, intervals, longer_contexts, pairs
 from benchmarks.groups.asked import LENGTH, MANY, cases
 from benchmarks.report import Table, write
-from heta_lens._util.versions import versions
+from heta_lens._util.python import versions
 
 PAGE = Path(__file__).parents[1] / "GROUPS.md"
 LEGEND = f"""\

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import heta_lens
 from benchmarks.groups.asked import cases, cross_talk, expectation, found
-from heta_lens._util.sample_statistics import Samples
+from heta_lens._util.numerics import Samples
 from heta_lens.methods.heta.score import Combine, Parts
 
 TITLE = "Intervals"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.groups.asked import MANY, SEED, SEEDS, found
-from heta_lens._util.sample_statistics import student_t
+from heta_lens._util.numerics import student_t
 
 TITLE = "Pairs of tokens"
 COLUMNS = [

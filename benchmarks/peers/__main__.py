@@ -20,9 +20,9 @@ from benchmarks.peers.here import by_captum, by_hand
 from benchmarks.peers.work import COLUMNS, Asked, Work, row
 from benchmarks.report import Table, number, show, write
 from benchmarks.speed.models import MODELS, prompt
-from heta_lens._util.versions import versions
-from heta_lens.model.hook_sites import EMBED
-from heta_lens.model.locking import frozen_parameters
+from heta_lens._util.python import versions
+from heta_lens.model.hooks import EMBED
+from heta_lens.model.lock import frozen_parameters
 
 PAGE = Path(__file__).parents[1] / "PEERS.md"
 LENGTH, REPEATS, COPIES = 67, 3, 16

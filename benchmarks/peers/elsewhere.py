@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.peers.work import Asked, Ran, Side, Work
-from heta_lens._util.sentence_spans import sentences
+from heta_lens._util.text import sentences
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv" / "oracles" / "bin" / "python"

@@ -13,7 +13,7 @@ from torch import Tensor
 import heta_lens
 from benchmarks.peak_memory import peak
 from benchmarks.report import number
-from heta_lens._util.caller_warnings import quietly
+from heta_lens._util.python import quietly
 from heta_lens.diagnostics import rank_correlation
 
 COLUMNS = ["work", "peer, s", "ours, s", "peer / ours", "peer, forwards", "ours, forwards", "peer, MiB", "ours, MiB",

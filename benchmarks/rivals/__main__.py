@@ -22,7 +22,7 @@ from benchmarks.rivals.groups import GROUPS, SETTINGS, SIZES, outcomes_of
 from benchmarks.study.families import FAMILIES, Case
 from benchmarks.study.interventions import evaluated
 from heta_lens.methods.base import Method
-from heta_lens.methods.budget import OverBudget, within_budget
+from heta_lens.methods.cost import OverBudget, within_budget
 from heta_lens.prediction.prediction import Prediction
 
 app = typer.Typer(add_completion=False)

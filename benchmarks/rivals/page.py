@@ -16,7 +16,7 @@ from benchmarks.report import TOY_MODELS, average, markdown
 from benchmarks.rivals.groups import BUDGETS, GROUPS, outcomes_of
 from benchmarks.study.families import FAMILIES
 from benchmarks.study.interventions import MEASURES, REFERENCES
-from heta_lens.evaluation.difference_tests import chance, corrected
+from heta_lens.evaluation.statistics import chance, corrected
 
 PAGE = Path(__file__).parents[2] / "docs" / "rivals.md"
 FIGURE = PAGE.with_name("rivals.svg")

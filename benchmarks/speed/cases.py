@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor
 
 import heta_lens
-from heta_lens.methods.heta.segments import Segment, whole_segment
+from heta_lens.methods.heta.curvature import Segment, whole_segment
 
 LENGTHS = [32, 128, 512, 2048]
 SMALL = 10**7  # parameters; of a larger model, whole scores are asked of the shortest context alone

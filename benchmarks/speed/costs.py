@@ -13,7 +13,7 @@ from benchmarks.report import number
 from benchmarks.speed.cases import Case
 from benchmarks.speed.flops import counted, floors, forward_flops
 from benchmarks.speed.parts import ALONE, PARTS, ROW, Measured, Read, one_by_one_s, row_s
-from heta_lens._util.allocation_counting import Allocations
+from heta_lens._util.work import Allocations
 
 
 class Cost(NamedTuple):

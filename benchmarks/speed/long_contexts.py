@@ -10,8 +10,7 @@ from benchmarks.speed.cases import Case
 from benchmarks.speed.cheaper_ways import RANK
 from benchmarks.speed.costs import Cost
 from benchmarks.speed.parts import at_once, exact_i, grouped_s
-from heta_lens.methods.heta.low_rank import OVERSAMPLING
-from heta_lens.methods.heta.segments import segments_of
+from heta_lens.methods.heta.curvature import OVERSAMPLING, segments_of
 from heta_lens.methods.heta.windows import windows
 
 LONG_COLUMNS = ["N", "way", "curvature, s", "information, s", "full / this"]

@@ -4,7 +4,7 @@ import torch
 
 from benchmarks.report import markdown
 from benchmarks.speed.models import HERE, MODELS
-from heta_lens._util.versions import versions
+from heta_lens._util.python import versions
 
 RESULTS = HERE / "RESULTS.md"
 Table = tuple[str, list[str], list[list[str]]]

@@ -17,13 +17,11 @@ import heta_lens
 from benchmarks.reference import block_curvature, gradient_graph, naive_information
 from benchmarks.speed.cases import Case, Plan
 from benchmarks.speed.models import SEED
-from heta_lens._util.divergence import DIVERGENCES
-from heta_lens.methods.heta.curvature import AT_ONCE, Curvature, curvature
-from heta_lens.methods.heta.grouped_probes import grouped_products
+from heta_lens._util.numerics import DIVERGENCES
+from heta_lens.methods.heta.curvature import AT_ONCE, Curvature, Segment, curvature
 from heta_lens.methods.heta.hessian import HessianOperator
-from heta_lens.methods.heta.information import Reference, information
-from heta_lens.methods.heta.random_probes import rademacher
-from heta_lens.methods.heta.segments import Segment
+from heta_lens.methods.heta.probes import grouped_products, rademacher
+from heta_lens.methods.heta.score import Reference, information
 from heta_lens.model.batching import MASKED, Batches, per_product
 
 Read = Callable[[], float]

@@ -22,7 +22,7 @@ from benchmarks.study.choice import BUDGETS, confirmed, outcomes_name, ranking, 
 from benchmarks.study.families import DEV, FAMILIES, Case
 from benchmarks.study.interventions import evaluated
 from benchmarks.study.parts import measured
-from heta_lens.data.recall_facts import Split
+from heta_lens.data.recall import Split
 
 app = typer.Typer(add_completion=False)
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from benchmarks.study.parts import CURVATURES, FLOWS, MASKS, NORMS, Measured
-from heta_lens._util.divergence import DIVERGENCES
+from heta_lens._util.numerics import DIVERGENCES
 from heta_lens.methods.heta.score import Balance, scaled
 
 GATES = (*(f"{flow}{norm}" for flow in FLOWS for norm in NORMS), "uniform", "gradient")

@@ -28,12 +28,11 @@ from benchmarks.report import TOY_MODELS, average, markdown
 from benchmarks.study.families import FAMILIES, Case
 from benchmarks.study.interventions import correlations, effects_of
 from benchmarks.study.parts import COPIES
-from heta_lens._util.divergence import kl
-from heta_lens._util.sample_statistics import Samples
-from heta_lens.methods.heta.gate_of_variant import flow_gate
+from heta_lens._util.numerics import Samples, kl
+from heta_lens.methods.heta.heta import flow_gate
 from heta_lens.methods.heta.score import Parts
 from heta_lens.metrics import evidence_mass
-from heta_lens.metrics.candidate_tokens import ordinary
+from heta_lens.metrics.scores import ordinary
 from heta_lens.prediction.masking import masked_copies
 from heta_lens.prediction.prediction import Prediction
 

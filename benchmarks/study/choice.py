@@ -12,7 +12,7 @@ from scipy.stats import rankdata
 from benchmarks.outcomes import Outcomes
 from benchmarks.study.candidates import CANDIDATES, KL_ONLY, LITERAL, Candidate
 from benchmarks.study.families import DEV
-from heta_lens.data.recall_facts import Split
+from heta_lens.data.recall import Split
 
 BUDGETS = (inf, 100.0, 30.0, 3.0)
 BY_NAME = {candidate.name: candidate for candidate in CANDIDATES}

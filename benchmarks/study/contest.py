@@ -23,9 +23,9 @@ from torch.nn.functional import cross_entropy
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from heta_lens import load_model
-from heta_lens._util.text_spans import Span
+from heta_lens._util.text import Span
 from heta_lens.data.instance import Instance
-from heta_lens.data.portable_random import Draw
+from heta_lens.data.recall import Draw
 
 FOLDER = Path(__file__).with_name("contest_model")
 PEOPLE = "Anna Bob Carl Dora Eric Fred Gina Hugo Ines Jack Kate Luis Mary Nora Otto Paul"

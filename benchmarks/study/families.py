@@ -21,10 +21,9 @@ from benchmarks.copied_words.build import MORE, OUTPUT
 from benchmarks.stories3m import load_stories3m
 from benchmarks.study import contest, local_families
 from benchmarks.study.local_families import LocalPrompt
+from heta_lens.data.datasets import occurrences
 from heta_lens.data.instance import Instance
-from heta_lens.data.recall_as_instances import instances
-from heta_lens.data.recall_facts import Split
-from heta_lens.data.text_layout import occurrences
+from heta_lens.data.recall import Split, instances
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.prediction.prediction import Prediction
 

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from benchmarks.study.families import Case
 from heta_lens.metrics import evidence_mass
-from heta_lens.metrics.candidate_tokens import ordinary
-from heta_lens.metrics.perturbation_curves import TENTHS, Curve, abpc, counted
-from heta_lens.metrics.score_ranking import highest, ranked
+from heta_lens.metrics.curves import TENTHS, Curve, abpc, counted
+from heta_lens.metrics.evidence import highest, ranked
+from heta_lens.metrics.scores import ordinary
 from heta_lens.prediction.coalitions import nothing_left, removed
-from heta_lens.prediction.readout import ablated
-from heta_lens.prediction.token_patching import effects
+from heta_lens.prediction.patching import effects
+from heta_lens.prediction.target import ablated
 
 TOP, DIGITS = 5, 5
 REFERENCES = ("edge", "input", "residual", "counterfactual")

@@ -11,10 +11,9 @@ from itertools import count
 from typing import NamedTuple
 
 from benchmarks.copied_words.templates import KINDS
-from heta_lens._util.text_spans import Span
-from heta_lens.data.portable_random import Draw
-from heta_lens.data.recall_facts import Split
-from heta_lens.data.text_layout import occurrences
+from heta_lens._util.text import Span
+from heta_lens.data.datasets import occurrences
+from heta_lens.data.recall import Draw, Split
 
 GIRLS, BOYS, THINGS = KINDS["girl"], KINDS["boy"], KINDS["thing"]
 LISTS = (

@@ -13,7 +13,7 @@ from benchmarks.study.candidates import CANDIDATES, KL_ONLY, LITERAL, Candidate,
 from benchmarks.study.choice import BUDGETS, Standing, confirmed, measures_of, ranking, ranks_of, winners
 from benchmarks.study.families import DEV, FAMILIES
 from benchmarks.study.interventions import MEASURES
-from heta_lens.evaluation.difference_tests import Difference, corrected, difference
+from heta_lens.evaluation.statistics import Difference, corrected, difference
 
 PAGE = Path(__file__).parents[2] / "docs" / "study_results.md"
 VALUES = Path(__file__).with_name("dev.csv")

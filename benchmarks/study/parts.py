@@ -15,14 +15,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 import heta_lens
-from heta_lens._util.divergence import DIVERGENCES
-from heta_lens.methods.budget import worth
-from heta_lens.methods.heta.gate_of_variant import flow_gate
-from heta_lens.methods.perturbation.token_replacement import replaced, unigram
-from heta_lens.model.hook_sites import values_name
+from heta_lens._util.numerics import DIVERGENCES
+from heta_lens.methods.cost import worth
+from heta_lens.methods.heta.heta import flow_gate
+from heta_lens.methods.reagent import replaced, unigram
+from heta_lens.model.hooks import values_name
 from heta_lens.prediction.masking import masked_copies
 from heta_lens.prediction.prediction import Prediction
-from heta_lens.prediction.readout import log_softmax
+from heta_lens.prediction.target import log_softmax
 
 FLOWS = ("suffix", "suffix_input", "prefix_head", "rollout", "direct")
 NORMS = (1, 2)

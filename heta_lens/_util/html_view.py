@@ -15,8 +15,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from heta_lens._util.file_writing import write_atomically
-from heta_lens._util.printable_text import legible
+from heta_lens._util.files import write_atomically
+from heta_lens._util.text import legible
 
 PAGES = (".html", ".htm")
 COMMENT = re.compile(r"// .*|/\*.*\*/")

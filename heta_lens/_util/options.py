@@ -1,19 +1,109 @@
 """Checking a method's options, so that a wrong one is refused before any work."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass, fields
+import os
+import re
+import sys
+import warnings
+from ast import literal_eval
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, MISSING, Field, dataclass, fields
 from difflib import get_close_matches
+from importlib import import_module
 from math import inf
 from numbers import Real
-from operator import index
+from operator import attrgetter, index
 from os import PathLike, fspath
-from types import NoneType
-from typing import Annotated, Any, Literal, TypeAlias, cast, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 from torch import Tensor
 
-from heta_lens._util.file_reading import brief
+from heta_lens._util.files import brief, check_utf8
+
+# --------------------------------------------------------------------------------------------------------- type checks
+# Whether what was read from a file has the types that a dataclass is annotated with.
+
+
+WORDS = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    NoneType: "null",
+    Mapping: "an object",
+    Sequence: "a list",
+    frozenset: "a set",
+    tuple: "a list",
+}
+
+
+def check_fields(kind: type, values: Mapping[str, Any]) -> None:
+    """Refuse fields that the dataclass does not have, lacks, or annotates with another type."""
+    check_field_names(kind, values)
+    check_types({name: hint for name, hint in get_type_hints(kind).items() if name in values}, values)
+
+
+def check_field_names(kind: type, values: Any) -> None:
+    """Refuse fields that the dataclass does not have, or lacks."""
+    if not isinstance(values, Mapping):
+        raise TypeError(f"it is {brief(values)}, and must have the fields of a {kind.__name__}")
+    known = {field.name: field for field in fields(kind)}
+    if unknown := [name for name in values if name not in known]:
+        raise ValueError(f"it has an unknown field {brief(unknown[0])}")
+    if missing := [name for name, field in known.items() if name not in values and _is_required(field)]:
+        raise ValueError(f"it has no {', '.join(missing)}")
+
+
+def check_types(kinds: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Refuse a value of another type than its name is annotated with; names may be missing."""
+    for name, kind in kinds.items():
+        if name in values and not fits(values[name], kind):
+            raise TypeError(f"its {name} is {brief(values[name])}, and must be {described(kind)}")
+
+
+def _is_required(field: "Field[Any]") -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of an annotated type, which may be nested."""
+    origin, inner = get_origin(kind) or kind or NoneType, get_args(kind)
+    if kind is Any:
+        return True
+    if origin in (Union, UnionType):
+        return any(fits(value, kind) for kind in inner)
+    if origin is Literal:
+        return value in inner
+    if origin in (int, float):
+        return isinstance(value, int if origin is int else int | float) and not isinstance(value, bool)
+    if origin is Mapping:
+        return isinstance(value, Mapping) and all(_all_fit(item, inner or (Any, Any)) for item in value.items())
+    if origin in (Sequence, tuple):
+        return isinstance(value, tuple if origin is tuple else list | tuple) and _all_fit(value, _spread(value, inner))
+    if origin is frozenset:
+        return isinstance(value, frozenset) and all(fits(item, *inner) for item in value)
+    return isinstance(value, origin)
+
+
+def _spread(value: Sequence[Any], inner: Sequence[Any]) -> Sequence[Any]:
+    """The kind of each item, where one kind stands for all of them."""
+    one_kind = len(inner) == 1 or inner[-1] is ...
+    return [inner[0]] * len(value) if one_kind else inner
+
+
+def _all_fit(values: Sequence[Any], kinds: Sequence[Any]) -> bool:
+    return len(values) == len(kinds) and all(map(fits, values, kinds))
+
+
+def described(kind: Any) -> str:
+    """The type in words, for an error."""
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(dict.fromkeys(map(described, get_args(kind))))
+    outer, inner = get_origin(kind) or kind, [argument for argument in get_args(kind) if argument not in (..., Any)]
+    named = WORDS.get(outer, str(getattr(outer, "__name__", outer)))
+    return f"{named} of {described(inner[-1])}" if outer in (Mapping, Sequence, tuple, frozenset) and inner else named
+
 
 Check: TypeAlias = Callable[[str, Any], None]  # of an option, by its name
 
@@ -261,3 +351,63 @@ def hint(value: Any, choices: Iterable[Any]) -> str:
     begun = sorted((text for text in by_text if text.startswith(f"{value}_")), key=len)
     close = begun or get_close_matches(str(value), by_text, n=1)
     return f" (did you mean {by_text[close[0]]!r}?)" if close else ""
+
+
+# --------------------------------------------------------------------------------------------------------- option text
+# Options as they are written on the command line, ``NAME=VALUE``, read as Python values.
+
+
+def keywords(given: Iterable[str]) -> dict[str, Any]:
+    """``["probes=20", "support=row"]``: what reads as a Python value is one, anything else is text."""
+    pairs, names = [option.partition("=") for option in given], set[str]()
+    for name, equals, value in pairs:
+        if not (name.isidentifier() and equals and value):
+            raise ValueError(f"option {brief(name + equals + value)} is not of the form NAME=VALUE, like probes=20")
+        check_utf8(f"option {name!r}", value)
+        if name in names:
+            raise ValueError(f"option {name!r} is given twice: give it once, as {name}={brief(value)[1:-1]}")
+        names.add(name)
+    return {name: _read(value) for name, _, value in pairs}
+
+
+def _read(written: str) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the parser, that text such as "1is" looks like a mistake
+            return literal_eval(written)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return written
+
+
+def written(options: Mapping[str, Any], method: str = "") -> str:
+    """A method or preset with its options as a call has them; without a method, HETA's options."""
+    given = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    if not method:
+        return given or "HETA with its defaults"
+    return f"{method}({given})" if given else method
+
+
+# ------------------------------------------------------------------------------------------------------- named objects
+# Objects named as ``module:object``, from any file that Python finds, the current folder's included.
+
+
+FORM = re.compile(r"[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*(\.\w+)*")
+
+
+def is_object_name(name: object) -> bool:
+    return isinstance(name, str) and FORM.fullmatch(name) is not None
+
+
+def named_object(name: str) -> Any:
+    """The object of this name; what is not there, or fails to load, is refused."""
+    module, _, path = name.partition(":")
+    here = os.getcwd()
+    added = [] if here in sys.path else [here]  # which a command does not have, unlike `python -m`
+    sys.path[:0] = added
+    try:
+        return attrgetter(path)(import_module(module))
+    except Exception as error:  # whatever somebody's module raises
+        raise ValueError(f"{name} cannot be loaded: {type(error).__name__}: {error}") from error
+    finally:
+        if added and here in sys.path:
+            sys.path.remove(here)

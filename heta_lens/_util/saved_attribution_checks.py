@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heta_lens._util.file_reading import brief, check_utf8
+from heta_lens._util.files import brief, check_utf8
+from heta_lens._util.options import check_types, fits
 from heta_lens._util.target_kinds import Side, members, sides
-from heta_lens._util.type_checks import check_types, fits
 
 FUNCTION = "function"  # under which a file names a target that has no ids
 TYPES = {

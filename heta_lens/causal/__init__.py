@@ -7,14 +7,11 @@ grids (`grid_result`), `noise_tracing` is causal tracing, `ordered_patching` pat
 two prompts can be compared.
 """
 
-from heta_lens.causal.activation_patching import patch
-from heta_lens.causal.attention_heads import GateHeads, Head, Heads, ablate_heads, gate_heads
-from heta_lens.causal.causal_validation import Validation, validate
-from heta_lens.causal.grid_result import Grid, Patch
-from heta_lens.causal.noise_tracing import trace
-from heta_lens.causal.ordered_patching import Search, patch_in_order
-from heta_lens.causal.value_swap import swap_values
-from heta_lens.prediction.token_patching import effects
+from heta_lens.causal.heads import GateHeads, Head, Heads, ablate_heads, gate_heads
+from heta_lens.causal.patching import Grid, Patch, Search, patch, patch_in_order, swap_values
+from heta_lens.causal.tracing import trace
+from heta_lens.causal.validation import Validation, validate
+from heta_lens.prediction.patching import effects
 
 __all__ = [
     "GateHeads",

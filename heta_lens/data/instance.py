@@ -7,11 +7,10 @@ from operator import index
 from pathlib import Path
 from typing import Any
 
-from heta_lens._util.file_reading import NotJSON, brief, check_utf8, numbered_lines, parse_json, read_text
-from heta_lens._util.file_writing import write_atomically
+from heta_lens._util.files import NotJSON, brief, check_utf8, numbered_lines, parse_json, read_text, write_atomically
 from heta_lens._util.options import check_choice, hint, is_whole
-from heta_lens._util.text_spans import Span, visible
-from heta_lens.model.chat_template import checked_messages
+from heta_lens._util.text import Span, visible_span
+from heta_lens.model.tokenizer import checked_messages
 
 SPANS = ("support", "gold", "distractor", "question")
 OTHERS = ("counterfactual", "paraphrase")
@@ -87,7 +86,7 @@ class Instance:
                 f"instance {brief(self.id)}: the span {tuple(span)} of {name} is not within its text, "
                 f"which has {len(self.text)} characters"
             )
-        shown = visible(self.text, span)
+        shown = visible_span(self.text, span)
         if shown.start == shown.stop:
             raise ValueError(
                 f"instance {brief(self.id)}: the span {tuple(span)} of {name} holds nothing but white space"

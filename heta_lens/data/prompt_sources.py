@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
-from heta_lens._util.extras import extra
-from heta_lens._util.file_reading import brief
+from heta_lens._util.files import brief
 from heta_lens._util.options import check_at_least, check_choice, hint
-from heta_lens.data.dataset_files import each, place_of, read
+from heta_lens._util.python import extra
+from heta_lens.data.datasets import each, place_of, read
 from heta_lens.data.instance import FORMER_FIELDS, Instance, instance_of
 from heta_lens.data.suites import SUITES, suite
 

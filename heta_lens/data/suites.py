@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from heta_lens._util.options import check_at_least, check_choice, check_count, hint
-from heta_lens.data import curated, longra, recall_as_instances, tellmewhy, wikibio
-from heta_lens.data.dataset_files import load, read
+from heta_lens.data import curated, datasets, recall
+from heta_lens.data.datasets import load, read
 from heta_lens.data.instance import Instance, read_jsonl
-from heta_lens.data.portable_random import Draw
-from heta_lens.data.recall import stories
+from heta_lens.data.recall import Draw, stories
 
 Source: TypeAlias = str | Path | None
 Instances: TypeAlias = Iterable[Instance]
@@ -92,7 +91,7 @@ def _recall(request: SuiteRequest) -> list[Instance]:
     split: Any = request.split or "test"
     # A voice is one wording. Otherwise use more templates than the few that the demo model was trained on.
     knobs = {"wordings": "more" if options.get("voice") is None else "trained", **options}
-    return list(recall_as_instances.instances(split, seed=request.seed, count=request.limit, **knobs))
+    return list(recall.instances(split, seed=request.seed, count=request.limit, **knobs))
 
 
 def _curated(request: SuiteRequest) -> list[Instance]:
@@ -139,7 +138,7 @@ def _from_hub(name: str, only_split: str | None = None) -> Callable[[SuiteReques
 
 
 def _longra(request: SuiteRequest) -> Sequence[Mapping[str, Any]]:
-    path = _file(request, f"a json or jsonl file of records with {', '.join(longra.FIELDS)}")
+    path = _file(request, f"a json or jsonl file of records with {', '.join(datasets.FIELDS)}")
     return read(path, "LongRA")
 
 
@@ -158,8 +157,8 @@ def _file(request: SuiteRequest, kind: str) -> str | Path:
 SUITES: Mapping[str, Callable[[SuiteRequest], list[Instance]]] = {
     "recall": _recall,
     "curated": _curated,
-    "longra": _read(longra.instances, _longra),
-    "tellmewhy": _read(tellmewhy.instances, _from_hub(tellmewhy.HUB)),
-    "wikibio": _read(wikibio.instances, _from_hub(wikibio.HUB, wikibio.ONLY_SPLIT)),
+    "longra": _read(datasets.longra_instances, _longra),
+    "tellmewhy": _read(datasets.tellmewhy_instances, _from_hub(datasets.TELLMEWHY_HUB)),
+    "wikibio": _read(datasets.wikibio_instances, _from_hub(datasets.WIKIBIO_HUB, datasets.ONLY_SPLIT)),
     "jsonl": _jsonl,
 }

@@ -10,15 +10,12 @@ of every token, by `score_rows`; `failure_descriptions` is how an error is recor
 `report/` writes tables, figures and a page; `reproduce/` the paper's tables.
 """
 
-from heta_lens.evaluation.engines.workers import Workers
-from heta_lens.evaluation.method_with_options import Entry
-from heta_lens.evaluation.metric_values import figures
-from heta_lens.evaluation.prompt_evaluation import ask
+from heta_lens.evaluation.external_scores import from_captum, write_scores
+from heta_lens.evaluation.prompt_evaluation import Entry, ask, figures
 from heta_lens.evaluation.report.folder_report import write_report
+from heta_lens.evaluation.run_folder import Shard, merge
 from heta_lens.evaluation.runner import evaluate
-from heta_lens.evaluation.score_converters import from_captum, write_scores
-from heta_lens.evaluation.shard_merging import merge
-from heta_lens.evaluation.shards import Shard
+from heta_lens.evaluation.workers import Workers
 
 __all__ = [
     "Entry",

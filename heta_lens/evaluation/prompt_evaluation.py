@@ -1,30 +1,310 @@
 """One prompt of an evaluation: one forward, an explanation by every method that is left, and the metrics of each."""
 
+import json
+import shlex
+import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from hashlib import sha256
+from inspect import getsource, isfunction
+from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from heta_lens._util.versions import versions
-from heta_lens.api import MethodLike, method_of
-from heta_lens.data.instance import Instance
-from heta_lens.evaluation.failure_descriptions import description, raised_at
-from heta_lens.evaluation.given_scores import GivenMethod
-from heta_lens.evaluation.method_with_options import Entry, ReadyMethod
-from heta_lens.evaluation.metric_values import metric_values, record_of
-from heta_lens.evaluation.run_records import Record
-from heta_lens.evaluation.score_rows import ScoreRow, row_of
+import numpy as np
+import torch
+
+from heta_lens._util.files import brief
+from heta_lens._util.options import check_at_least, check_choice, check_names, chosen, keywords
+from heta_lens._util.python import versions
+from heta_lens._util.text import plain
+from heta_lens.api import METHODS, Method, MethodLike, method_of
+from heta_lens.data.instance import SPANS, Instance
+from heta_lens.evaluation.external_scores import GivenMethod
+from heta_lens.evaluation.run_folder import Record, Value
+from heta_lens.evaluation.saved_scores import ScoreRow, row_of
 from heta_lens.methods.base import NotApplicable
-from heta_lens.metrics import ExplainedPrompt, Metric
+from heta_lens.methods.cost import within_budget
+from heta_lens.methods.registry import method_and_options, named
+from heta_lens.metrics import METRICS, ExplainedPrompt, Metric
+from heta_lens.metrics.metric_case import Evaluator, SharedMeasurements
+from heta_lens.metrics.registry import metric_named
 from heta_lens.metrics.robustness import Explain
-from heta_lens.metrics.shared_measurements import SharedMeasurements
-from heta_lens.model import prompt_encoding
+from heta_lens.metrics.scores import evidence_positions
+from heta_lens.model import tokenizer
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.fingerprint import fingerprint
-from heta_lens.model.locking import one_at_a_time
-from heta_lens.prediction.chat_prompt import ChatPrompt, chat
+from heta_lens.model.lock import one_at_a_time
+from heta_lens.model.weights import fingerprint
+from heta_lens.prediction.chat import ChatPrompt, chat
 from heta_lens.prediction.prediction import Prediction
+
+# ------------------------------------------------------------------------------------------------ failure descriptions
+# How an error of a method or a metric is recorded: in one sentence, with the place where it was raised.
+
+
+LIBRARIES = {
+    *("beartype", "captum", "einops", "huggingface_hub", "jaxtyping", "matplotlib", "numpy", "ot", "pandas"),
+    *("safetensors", "scipy", "sklearn", "tokenizers", "torch", "transformer_lens", "transformers"),
+    *sys.stdlib_module_names,
+}
+SELF_EXPLANATORY = (ValueError, OSError, MemoryError, torch.OutOfMemoryError)
+ROOT = Path(__file__).parents[2]
+
+
+def description(error: BaseException) -> str:
+    """Its kind and first line; where it was raised too, unless its message is written for the user."""
+    kind = type(error).__name__
+    try:
+        message = next(iter(str(error).splitlines()), "")
+    except Exception:
+        message = "(an error without a readable message)"
+    where = "" if isinstance(error, SELF_EXPLANATORY) else f" ({raised_at(error)})"
+    return f"{kind}: {message}{where}" if message else f"{kind}{where}"
+
+
+def raised_at(error: BaseException) -> str:
+    """The innermost file and line outside of libraries, which is a method's or a metric's."""
+    places = [
+        f"{_short(Path(frame.f_code.co_filename))}:{line}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not _of_library(frame)
+    ]
+    return places[-1] if places else ""
+
+
+def _of_library(frame: FrameType) -> bool:
+    package = str(frame.f_globals.get("__name__")).partition(".")[0]
+    return package in LIBRARIES or frame.f_code.co_filename.startswith("<")  # the latter by a type checker, say
+
+
+def _short(path: Path) -> str:
+    """The path within the repository, or else the file and its folder."""
+    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT / "heta_lens") else "/".join(path.parts[-2:])
+
+
+# ------------------------------------------------------------------------------------------------- method with options
+# A method as it is evaluated: its name and options, read from the command line, and prepared for each prompt.
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method as it is evaluated: its name and options, under a label that distinguishes it from others.
+
+    An option that is ``"@question"`` (or another kind of span) stands for the positions of these tokens in each prompt.
+    """
+
+    label: str
+    method: str
+    options: Mapping[str, Any]
+    budget: float | int | None = None
+    """At most how many plain forwards each prompt may take."""
+
+    @classmethod
+    def read(cls, written: str) -> "Entry":
+        """``"lime"``, or ``"lime samples=200 seed=1"``; a preset's name stands for its method and options."""
+        try:
+            name, *given = shlex.split(written) or [""]
+        except ValueError as error:
+            raise ValueError(
+                f"{brief(written)} is no method and its options ({error}): write 'lime samples=200'"
+            ) from None
+        return cls(" ".join(written.split()), *method_and_options(name, keywords(given)))
+
+    def __post_init__(self) -> None:
+        for name, value in self.options.items():
+            if _names_spans(value):
+                check_choice(name, value, [f"@{kind}" for kind in SPANS])
+        if self.budget is not None:
+            check_at_least("budget", self.budget, 0)
+        if self.method in METHODS:
+            check_names(METHODS[self.method], self.options)
+            for name in METHODS[self.method].scaled_by if self.budget is not None else ():
+                if name in self.options:
+                    raise ValueError(f"{self.label}: the budget decides {name}, so leave it out")
+        method_of(self.method, {name: value for name, value in self.options.items() if not _names_spans(value)})
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """Method and options, as ``run.json`` keeps them."""
+        budget = {} if self.budget is None else {"budget": self.budget}
+        return {"method": self.method, "options": dict(self.options), **budget}
+
+    def ready(self, instance: Instance, prediction: Prediction) -> Method:
+        """The method for a prompt: with the spans that its options name, and as much work as the budget allows."""
+        options = dict(self.options)
+        for name, value in self.options.items():
+            if _names_spans(value):
+                options[name] = ranges(evidence_positions(instance, prediction, value[1:]))
+                if not options[name]:
+                    raise NotApplicable(f"{name}={value}, and no {value[1:]} is known of this prompt")
+        method = method_of(self.method, options)
+        return method if self.budget is None else within_budget(method, prediction, self.budget)
+
+
+@dataclass(frozen=True)
+class ReadyMethod:
+    """A method with its options, or a function of yours, as it is evaluated."""
+
+    given: Method | Callable[[Prediction], Any]
+
+    @property
+    def method(self) -> Method:
+        """Made anew each time: the class that a function becomes cannot be sent to another process."""
+        return method_of(self.given, {})
+
+    @property
+    def label(self) -> str:
+        """Its name and the options that are not the default, as on the command line; or its preset's name."""
+        name, options = named(self.method.name, chosen(self.method))
+        return " ".join([name, *(f"{option}={value}" for option, value in options.items())])
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """Where it is from, and its options, as ``run.json`` keeps them."""
+        method = self.method
+        kind, name = type(method), method.name
+        known = name in METHODS and METHODS[name] is kind
+        options = {option: plain(value) for option, value in chosen(method).items()}
+        return {"method": name if known else f"{kind.__module__}.{name}", "options": options, **self._code}
+
+    @property
+    def _code(self) -> dict[str, str]:
+        """A digest of a function's source, so that an evaluation is not resumed with another of its name."""
+        if not isfunction(self.given):
+            return {}
+        try:
+            source = getsource(self.given)
+        except OSError:  # it was written where no source is kept
+            return {}
+        return {"code": sha256(source.encode()).hexdigest()[:16]}
+
+    def ready(self, instance: Instance, prediction: Prediction) -> Method:  # noqa: ARG002
+        return self.method
+
+
+def _names_spans(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith("@")
+
+
+def ranges(positions: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Positions as ranges ``(start, stop)``."""
+    starts = [position for position in positions if position - 1 not in positions]
+    stops = [position + 1 for position in positions if position + 1 not in positions]
+    return tuple(zip(starts, stops, strict=True))
+
+
+# ------------------------------------------------------------------------------------------------------- metric values
+# The values of metrics for one explained prompt: numbers, reasons why there is none, and errors; and their record.
+
+
+class MetricValues(NamedTuple):
+    """By the names of metrics: the values, why some have none, and where the errors among these were raised."""
+
+    values: dict[str, Value]
+    reasons: dict[str, str]
+    errors: dict[str, str]
+
+
+def figures(case: ExplainedPrompt, metrics: Sequence[str | Metric]) -> tuple[dict[str, Value], dict[str, str]]:
+    """The values of `metric_values`, and the reasons; metrics may be given by name or themselves."""
+    given = dict(map(metric_named, metrics))
+    return metric_values(case, [*given], given)[:2]
+
+
+def metric_values(case: ExplainedPrompt, metrics: Sequence[str], others: Mapping[str, Metric] = {}) -> MetricValues:
+    """The value of each metric, or the reason why there is none; metrics of one evaluator call it once.
+
+    ``others`` are metrics that `METRICS` does not have.
+    """
+    results: dict[str, Any] = {}
+    errors: dict[str, str] = {}
+    for evaluator, names in _by_evaluator(case, metrics, others, results).items():
+        try:
+            values = evaluator(case)
+            results |= {name: _plain_value(_own(name, values)) for name in names}
+        except Exception as error:
+            results |= dict.fromkeys(names, description(error))
+            errors |= dict.fromkeys(names, raised_at(error))
+    for name in metrics:
+        if not isinstance(results[name], str) and not np.isfinite(results[name]).all():
+            results[name], errors[name] = f"{results[name]} is no finite number", ""
+    reasons = {name: results[name] for name in metrics if isinstance(results[name], str)}
+    return MetricValues({name: None if name in reasons else results[name] for name in metrics}, reasons, errors)
+
+
+def _by_evaluator(
+    case: ExplainedPrompt, metrics: Sequence[str], others: Mapping[str, Metric], results: dict[str, Any]
+) -> dict[Evaluator, list[str]]:
+    """The metrics that can be computed, by their evaluators; of the others the reason goes into ``results``."""
+    names: dict[Evaluator, list[str]] = {}
+    for name in metrics:
+        metric = others.get(name) or METRICS[name]
+        if unknown := [need for need in metric.needs if not getattr(case.instance, need)]:
+            results[name] = f"no {', '.join(unknown)} known of this prompt"
+        else:
+            names.setdefault(metric.evaluate, []).append(name)
+    return names
+
+
+def _own(name: str, values: Any) -> Any:
+    """A metric's own value of those that its evaluator returned; if there is only one, whatever it is called there."""
+    if not isinstance(values, Mapping):
+        return values
+    if name not in values and len(values) != 1:
+        raise ValueError(f"it returned {', '.join(values) or 'nothing'}, and has to return a number for {name!r}")
+    return values.get(name, next(iter(values.values())))
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return value
+    return [*value] if isinstance(value, tuple) else float(value)
+
+
+def record_of(case: ExplainedPrompt, label: str, results: MetricValues, others: Mapping[str, Metric] = {}) -> Record:
+    """What is kept of a method and its metrics on a prompt."""
+    facts, options = case.attribution.diagnostics, dict(case.attribution.options)
+    return Record(
+        instance=case.instance.id,
+        method=label,
+        template=case.instance.template,
+        values=results.values,
+        reasons=results.reasons,
+        errors=results.errors,
+        degenerate=[name for name in results.values if _degenerate(case, others.get(name) or METRICS[name])],
+        tokens=len(case.prediction),
+        correct=int(case.prediction.log_probs.argmax()) == case.prediction.target,
+        versions=options.pop("versions"),
+        options={name: value if _fits_json(value) else str(value) for name, value in options.items()},
+        seconds=float(facts.get("seconds", 0.0)),
+        forwards=int(facts.get("forwards", 0)),
+        backwards=int(facts.get("backwards", 0)) + 2 * int(facts.get("hvps", 0)),
+        hvps=int(facts.get("hvps", 0)),
+        log_prob=_log_prob(case),
+    )
+
+
+def _log_prob(case: ExplainedPrompt) -> float | None:
+    """Of the explained token, if it is one."""
+    target = case.prediction.target
+    return min(0.0, float(case.prediction.log_probs[target])) if isinstance(target, int) else None
+
+
+def _degenerate(case: ExplainedPrompt, metric: Metric) -> bool:
+    """Whether the scores tell no tokens apart, as far as this metric looks at them."""
+    return case.constant or (metric.positive and case.without_positive_scores)
+
+
+def _fits_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
+
 
 Prepared = TypeVar("Prepared")
 Ready: TypeAlias = Callable[[Instance, Prediction], Explain]
@@ -143,7 +423,7 @@ def ask(model: Any, instance: Instance) -> Prediction:
 
     Keys and values that runs continue from are computed here, so that no method's seconds include them.
     """
-    prompt = chat(model, instance.messages) if instance.messages else prompt_encoding.encode(model, instance.text)
+    prompt = chat(model, instance.messages) if instance.messages else tokenizer.encode(model, instance.text)
     cache = ModelAdapter(model).cache(prompt.tokens if isinstance(prompt, ChatPrompt) else prompt)
     prediction = Prediction.from_cache(cache, tokens=prompt)
     if instance.answer is not None:

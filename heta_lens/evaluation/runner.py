@@ -13,15 +13,32 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from heta_lens._util.progress_lines import ProgressLines
+from heta_lens._util.work import ProgressLines
 from heta_lens.data.instance import OTHERS, Instance
 from heta_lens.data.instance import record_of as as_json
-from heta_lens.evaluation.engines.workers import Workers, working
+from heta_lens.data.prompt_sources import Source, prompts
 from heta_lens.evaluation.prompt_evaluation import Explainer, Methods, Task, explainers
-from heta_lens.evaluation.resumable_run_folder import RunFolder, opened
-from heta_lens.evaluation.shards import Shard
+from heta_lens.evaluation.run_folder import RunFolder, Shard, opened
+from heta_lens.evaluation.saved_scores import SCORES, KeptScores, load_scores
+from heta_lens.evaluation.workers import Workers, loaded, working
 from heta_lens.metrics import METRICS, Metric
-from heta_lens.metrics.metric_registry import named
+from heta_lens.metrics.registry import metric_named
+from heta_lens.model.tokenizer import next_word
+
+# ------------------------------------------------------------------------------------------------------ prompt drawing
+# Draws the prompts of a source, which may depend on what the model itself predicts.
+
+
+NEEDS_MODEL = "longra"  # the suite of what a model answers with the distraction and without
+
+
+def drawn(source: Any, model: Any, workers: Workers, draw: "partial[list[Instance]]") -> tuple[list[Instance], Any]:
+    """The prompts, and the model: loaded, if that was needed and the work is done in this process."""
+    if source != NEEDS_MODEL or "says" in draw.keywords:
+        return draw(), model
+    ready = loaded(model)
+    return draw(says=partial(next_word, ready)), ready if workers.here else model
+
 
 HERE = Workers()
 
@@ -60,7 +77,7 @@ def evaluate(
         shard: do only the prompts of this shard, into a folder of its own inside ``folder``. `merge` joins them.
     """
     entries, folder = explainers(methods), Path(folder)
-    chosen = [*map(named, [metrics] if isinstance(metrics, str | Metric) else metrics)]
+    chosen = [*map(metric_named, [metrics] if isinstance(metrics, str | Metric) else metrics)]
     check_request(instances, entries, [name for name, _ in chosen])
     every = dict(chosen)
     request = {**(facts or {}), **_request(instances, entries, every)}
@@ -139,3 +156,61 @@ def _progress(total: int, kept: int, shown: bool) -> Iterator[Callable[[int], No
     with Progress(*columns, console=console, disable=not shown) as bar:
         task = bar.add_task("", total=total, completed=kept)
         yield lambda count: bar.advance(task, count)
+
+
+# ------------------------------------------------------------------------------------------------- dataset attribution
+# The scores of many prompts by several methods, kept in a folder as they are computed.
+
+
+def attribute_dataset(
+    model: Any,
+    source: Source,
+    methods: Methods = "heta",
+    *,
+    out: str | PathLike[str],
+    fields: Mapping[str, str] | None = None,
+    split: str | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    retry_failed: bool = False,
+    progress: bool = True,
+    facts: Mapping[str, Any] | None = None,
+    workers: Workers = HERE,
+    shard: Shard | None = None,
+    **options: Any,
+) -> KeptScores:
+    """Explain every prompt by every method; one forward per prompt serves all methods.
+
+    The scores go to ``scores.jsonl`` in the folder ``out``, each as soon as it is finished; what failed is recorded in
+    ``records.jsonl`` and stops nothing. Interrupted runs resume. What is explained of a prompt is the first token of
+    its answer, or without one the model's own next token.
+
+    Args:
+        model: a TransformerLens model, the name of one, a folder, or a function that loads it. Of several workers
+            each loads its own, so that they cannot be given a model.
+        source: a suite, a file, ``hf:NAME`` or prompts; see `data.prompts`.
+        methods: their names, with options as in ``"lime samples=200"``; ready ones; or functions of yours.
+        out: the folder where scores are kept; it is made if it does not exist.
+        fields: which column is which field, as in ``{"text": "question"}``.
+        split: which split of a suite or data set.
+        limit: how many prompts at most.
+        seed: which prompts of a suite are drawn.
+        retry_failed: repeat what raised an error, instead of leaving it failed.
+        progress: show a progress bar, or lines now and then where none can be drawn.
+        facts: what else to keep about this run, such as the name of the model.
+        workers: how many share the work, and where; by default it is done here.
+        shard: do only the prompts of this shard, into a folder of its own inside ``out``. `merge` joins them.
+        options: those of the suite, and ``path``, the file that it is read from.
+
+    Example:
+        scores = heta_lens.attribute_dataset(model, "prompts.csv", ["heta", "leave_one_out"], out="scores")
+        scores["prompts-0", "heta"].plot()
+    """
+    entries = explainers(methods)
+    draw = partial(prompts, source, fields=fields, split=split, limit=limit, seed=seed, **options)
+    instances, model = drawn(source, model, workers, draw)
+    folder = Path(out).expanduser()
+    how = {"facts": facts, "progress": progress, "retry_failed": retry_failed, "workers": workers, "shard": shard}
+    evaluate(model, instances, entries, (), folder, **how)
+    folder = folder / shard.folder if shard else folder
+    return load_scores(folder) if (folder / SCORES).exists() else KeptScores(())

@@ -1,30 +1,163 @@
 """The contract of a method: `Method`, what its ``explain`` returns (`Scores`), and the refusals that methods share."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from inspect import cleandoc
 from time import perf_counter
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from einops import repeat
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens._util.caller_warnings import warn
+from heta_lens._util.files import brief
 from heta_lens._util.options import AtLeast, Options, check_options, chosen, settings
-from heta_lens._util.progress import working
-from heta_lens._util.target_kinds import KINDS, Kind, kind_of
-from heta_lens._util.work_counting import Work
+from heta_lens._util.python import versions, warn
+from heta_lens._util.target_kinds import KINDS, Kind, Side, kind_of, members, sides
+from heta_lens._util.work import Work, working
 from heta_lens.attribution import Attribution
-from heta_lens.diagnostics import sink_mass
-from heta_lens.methods.returned_scores import checked_scores
-from heta_lens.model.locking import one_at_a_time
-from heta_lens.prediction.gradient_check import check_gradients
-from heta_lens.prediction.make_attribution import make_attribution
-from heta_lens.prediction.prediction import Prediction
-from heta_lens.prediction.target_function import check_scale
+from heta_lens.diagnostics import Diagnostics, sink_mass
+from heta_lens.model.lock import one_at_a_time
+from heta_lens.model.norms_and_neurons import weight_processing
+from heta_lens.prediction.prediction import Prediction, check_gradients
+from heta_lens.prediction.target import check_scale, joint_logit
+
+# ---------------------------------------------------------------------------------------------------- make attribution
+# Scores become an `Attribution`: put beside the tokens they belong to, with what is known about the prediction.
+
+
+def make_attribution(
+    prediction: Prediction,
+    method: str,
+    scores: Float[Tensor, "pos"],
+    parts: Mapping[str, Tensor],
+    options: Mapping[str, Any],
+    diagnostics: Mapping[str, Any],
+    interactions: Float[Tensor, "pos pos"] | None = None,
+    *,
+    signed: bool = False,
+) -> Attribution:
+    """The scores of a method, beside the tokens they belong to."""
+    text, spans = prediction.located
+    chat = prediction.prompt.chat
+    return Attribution(
+        ids=prediction.ids.cpu(),
+        tokens=prediction.written,
+        positions=torch.arange(len(prediction)),
+        offsets=torch.tensor(spans),
+        special=torch.tensor(prediction.adapter.tokenizer.special(prediction.ids.tolist())),
+        text=text,
+        target=prediction.target,
+        target_text=prediction.target_text,
+        method=method,
+        scores=_detached(scores),
+        parts=_detached(parts),
+        options={**options, "model": weight_processing(prediction.adapter), "versions": versions()},
+        diagnostics=Diagnostics.of(_detached(_facts(prediction, diagnostics))),
+        signed=signed,
+        interactions=_detached(interactions),
+        messages=None if chat is None else chat.of_context(text, spans),
+    )
+
+
+def _facts(prediction: Prediction, more: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known about a prediction beside the scores, and ``more`` of it from the method."""
+    prompt = prediction.prompt
+    return {
+        **_target_facts(prediction),
+        **_unknown(prediction),
+        "prefix_reuse": prompt.reuse,
+        "user_hooks": len(prompt.user_hooks),
+        "cache_mismatch": prompt.mismatch,
+        **more,
+        "checks": {name: dict(counts) for name, counts in (prompt.checks | more.get("checks", {})).items()},
+    }
+
+
+def _target_facts(prediction: Prediction) -> dict[str, Any]:
+    """How likely the target is, both sides of a contrast, or what a function gives; and what other tokens there are."""
+    if callable(prediction.target):
+        return {"target_value": float(prediction.value)}
+    both = sides(prediction.target)
+    of_each = {
+        "target_token": [_written(prediction, tokens) for tokens in both],
+        "target_log_prob": [float(joint_logit(prediction.log_probs, tokens)) for tokens in both],
+        "target_rank": [_rank(prediction.log_probs, tokens) for tokens in both],
+    }
+    ids = [token for tokens in both for token in members(tokens)]
+    others = [token for token in prediction.others if token not in ids]
+    facts: dict[str, Any] = {
+        name: tuple(values) if isinstance(prediction.target, tuple) else values[0] for name, values in of_each.items()
+    }
+    if prediction.others:
+        facts["other_spellings"] = _spelled(prediction, others)
+    if of_sets := [token for tokens in both if isinstance(tokens, frozenset) for token in members(tokens)]:
+        facts["target_members"] = _spelled(prediction, of_sets)
+    return facts
+
+
+def _unknown(prediction: Prediction) -> dict[str, Any]:
+    """Where the context has words that the tokenizer does not know."""
+    unknown = prediction.adapter.tokenizer.unknown
+    places = [place for place, token in enumerate(prediction.ids.tolist()) if token == unknown]
+    return {"unknown": places} if places else {}
+
+
+def _written(prediction: Prediction, tokens: Side) -> str:
+    """A token as it is written after the context; a set has no text of its own."""
+    return prediction.adapter.tokenizer.write(tokens, prediction.ids.tolist()) if isinstance(tokens, int) else ""
+
+
+def _rank(log_probs: Float[Tensor, "vocab"], tokens: Side) -> int:
+    """1 for the most likely token; of a set, its best member's."""
+    return int((log_probs > log_probs[members(tokens)].max()).sum()) + 1
+
+
+def _spelled(prediction: Prediction, tokens: Sequence[int]) -> list[dict[str, Any]]:
+    tokenizer, ids = prediction.adapter.tokenizer, prediction.ids.tolist()
+    return [
+        {
+            "id": token,
+            "text": tokenizer.write(token, ids),
+            "log_prob": float(prediction.log_probs[token]),
+        }
+        for token in tokens
+    ]
+
+
+def _detached(value: Any) -> Any:
+    """Every tensor in it, on the CPU and without its graph."""
+    if isinstance(value, Mapping):
+        return {name: _detached(item) for name, item in value.items()}
+    return value.detach().cpu() if isinstance(value, Tensor) else value
+
+
+# ----------------------------------------------------------------------------------------------------- returned scores
+# What a method returned, checked: one finite number per token.
+
+
+def checked_scores(method: str, scores: Any, prediction: Prediction) -> Float[Tensor, "pos"]:
+    """Scores as a tensor; refused unless they are one finite number per token."""
+    values = scores
+    if not isinstance(scores, Tensor):
+        try:
+            values = torch.as_tensor(np.asarray(scores, dtype=np.float64))
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(f"{method} returned {brief(scores)}: return one number per token") from None
+    if values.shape != (len(prediction),):
+        raise ValueError(
+            f"{method} returned scores of shape {tuple(values.shape)} for {len(prediction)} tokens: "
+            "return one number per token"
+        )
+    if values.is_complex():
+        raise TypeError(f"{method} returned complex scores: return one real number per token")
+    values = values if values.is_floating_point() else values.to(prediction.embeddings)
+    prediction.check_finite("the score", values)
+    return values
+
 
 __all__ = [
     "AtLeast",
@@ -65,7 +198,7 @@ class Method(Options, ABC):
 
     To write one, subclass `Method` under ``@dataclass(frozen=True, eq=False, kw_only=True)``. Fields are its options;
     annotations check them (``steps: Annotated[int, AtLeast(1, whole=True)] = 50``), and the docstring documents each in
-    a line ``- ``steps``: …``. `heta_lens.methods.shared_options` has those that many methods take. It must have
+    a line ``- ``steps``: …``. `heta_lens.methods.options` has those that many methods take. It must have
 
     - ``name``: what users write, ``method="lime"``
     - ``family``: ``gradient``, ``attention``, ``hidden_states``, ``perturbation``, ``generation``, ``control``
@@ -278,3 +411,41 @@ def refuse_overlong(method: Method, prediction: Prediction, positions: int, way_
 def refuse_hooks(method: Method, prediction: Prediction, why: str) -> None:
     if prediction.prompt.user_hooks:
         raise ValueError(f"method={method.name!r} {why}, which hooks on the model were not made for: take them off")
+
+
+# ----------------------------------------------------------------------------------------------------- function method
+# A plain function ``f(prediction) -> scores`` as a method.
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FunctionMethod(Method):
+    """A function as a method: without options, at an unknown cost, and signed where a score is below 0."""
+
+    family: ClassVar = "function"
+    cost: ClassVar = "not known"
+    signed: ClassVar = False
+    function: ClassVar[Callable[[Prediction], Any]]
+
+    def __call__(self, prediction: Prediction) -> Attribution:
+        result = super().__call__(prediction)
+        return replace(result, signed=bool((result.scores < 0).any()))
+
+    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
+        return {}
+
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:  # noqa: ARG002
+        scores = type(self).function(prediction)
+        return scores if isinstance(scores, Scores) else Scores(checked_scores(self.name, scores, prediction))
+
+
+def as_method(method: Any, name: str = "") -> type[Method]:
+    """A method's class as it is; a function as a class of this name, by default its own."""
+    if isinstance(method, type) and issubclass(method, Method):
+        if name and getattr(method, "name", name) != name:
+            raise ValueError(f"it is registered as {name!r}, but its class has the name {method.name!r}")
+        return method
+    if isinstance(method, type) or not callable(method):
+        raise TypeError(f"{brief(method)} is neither a heta_lens.Method nor a function (prediction) -> scores")
+    own = name or getattr(method, "__name__", type(method).__name__)
+    names = {"name": own, "function": staticmethod(method), "__doc__": method.__doc__, "__module__": method.__module__}
+    return type(own, (FunctionMethod,), names)

@@ -9,21 +9,32 @@ in a sentence, and those of other packages. `evaluators` compute them for an `ex
 `score_normalisation` and `distribution_distances` are what these share.
 """
 
-from heta_lens.metrics.additivity_metrics import Drops, additivity_gap, faithfulness_error
-from heta_lens.metrics.decoding_settings import FEW, GRID, Setting, first_token, relative_change
-from heta_lens.metrics.downstream_tasks import exact_match_change, hit_change, kept_mass, kept_share, look_up
-from heta_lens.metrics.evidence_alignment import chance_of_passing, dsa, evidence_mass, f1, passes
-from heta_lens.metrics.explained_prompt import ExplainedPrompt
-from heta_lens.metrics.hard_nc_ns import hard, released
-from heta_lens.metrics.intervention_agreement import mean_effect, misattribution, patch_correlation
-from heta_lens.metrics.metric import Metric
-from heta_lens.metrics.metric_registry import METRICS
-from heta_lens.metrics.perturbation_curves import Curve, abpc, aopc, area, curve
-from heta_lens.metrics.roar_kar import Retrained, retrained
-from heta_lens.metrics.robustness import paraphrase_consistency, sensitivity, under_noise
-from heta_lens.metrics.score_normalisation import normalised, with_mean
-from heta_lens.metrics.soft_nc_ns import Soft, soft, soft_area, summed
-from heta_lens.metrics.weight_randomisation import cascade
+from heta_lens.metrics.curves import Curve, abpc, aopc, area, curve
+from heta_lens.metrics.evidence import chance_of_passing, dsa, evidence_mass, f1, passes
+from heta_lens.metrics.interventions import (
+    Drops,
+    additivity_gap,
+    faithfulness_error,
+    mean_effect,
+    misattribution,
+    patch_correlation,
+)
+from heta_lens.metrics.metric_case import ExplainedPrompt, Metric
+from heta_lens.metrics.nc_ns import Soft, hard, released, soft, soft_area, summed
+from heta_lens.metrics.registry import METRICS
+from heta_lens.metrics.robustness import (
+    FEW,
+    GRID,
+    Setting,
+    cascade,
+    first_token,
+    paraphrase_consistency,
+    relative_change,
+    sensitivity,
+    under_noise,
+)
+from heta_lens.metrics.scores import normalised, with_mean
+from heta_lens.metrics.tasks import Retrained, exact_match_change, hit_change, kept_mass, kept_share, look_up, retrained
 
 __all__ = [
     "FEW",

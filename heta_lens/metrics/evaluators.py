@@ -10,22 +10,31 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens.attribution import Attribution
-from heta_lens.metrics.additivity_metrics import additivity_gap, faithfulness_error
-from heta_lens.metrics.downstream_tasks import exact_match_change, hit_change, kept_mass, look_up
-from heta_lens.metrics.evidence_alignment import Reading, chance_of_passing, dsa, evidence_mass, f1, passes
-from heta_lens.metrics.explained_prompt import ExplainedPrompt
-from heta_lens.metrics.hard_nc_ns import hard, released
-from heta_lens.metrics.intervention_agreement import mean_effect, misattribution, patch_correlation
-from heta_lens.metrics.metric import Value
-from heta_lens.metrics.perturbation_curves import abpc, aopc, area, curve
-from heta_lens.metrics.robustness import again, paraphrase_consistency, sensitivity, under_noise
-from heta_lens.metrics.score_normalisation import Norm, normalised
-from heta_lens.metrics.score_ranking import highest
-from heta_lens.metrics.soft_nc_ns import soft, soft_area
-from heta_lens.metrics.weight_randomisation import UNREADABLE, can_be_shuffled, cascade
-from heta_lens.prediction.cached_activations import Activations
+from heta_lens.metrics.curves import abpc, aopc, area, curve
+from heta_lens.metrics.evidence import Reading, chance_of_passing, dsa, evidence_mass, f1, highest, passes
+from heta_lens.metrics.interventions import (
+    additivity_gap,
+    faithfulness_error,
+    mean_effect,
+    misattribution,
+    patch_correlation,
+)
+from heta_lens.metrics.metric_case import ExplainedPrompt, Value
+from heta_lens.metrics.nc_ns import hard, released, soft, soft_area
+from heta_lens.metrics.robustness import (
+    UNREADABLE,
+    again,
+    can_be_shuffled,
+    cascade,
+    paraphrase_consistency,
+    sensitivity,
+    under_noise,
+)
+from heta_lens.metrics.scores import Norm, normalised
+from heta_lens.metrics.tasks import exact_match_change, hit_change, kept_mass, look_up
+from heta_lens.prediction.activations import Activations
+from heta_lens.prediction.patching import effects, values_put
 from heta_lens.prediction.prediction import predictions
-from heta_lens.prediction.token_patching import effects, values_put
 
 RUNS = 5  # under noise
 NEEDLESS = "the prediction needs no context: it is the same without any"

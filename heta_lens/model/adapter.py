@@ -4,49 +4,382 @@ A `HookedTransformer` (TransformerLens 3) and a `TransformerBridge` (3 and 4) sh
 a run continues from kept keys and values; that difference is in `key_value_reuse`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import index
-from typing import Any, cast
+from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 
+import psutil
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
+from heta_lens._util.numerics import tolerance
 from heta_lens._util.options import from_end, is_whole
-from heta_lens._util.short_repr import short_repr
-from heta_lens._util.tolerance import tolerance
-from heta_lens._util.work_counting import count
-from heta_lens.model.block_skipping import Form, forms_noted, skip
-from heta_lens.model.hook_sites import (
+from heta_lens._util.text import short_repr
+from heta_lens._util.work import count
+from heta_lens.model.hooks import (
+    EMBED,
     READ,
-    after_attention,
-    after_attention_name,
-    names_filter,
-    stream_name,
-)
-from heta_lens.model.hooking import (
     Hook,
+    KeysValues,
+    Model,
     Places,
     PositionHook,
+    after_attention,
+    after_attention_name,
+    bare,
     check_points,
     hooked,
+    names_filter,
     note,
+    pattern_names,
     put,
     rows,
     run_hooked,
+    stream_name,
     user_hooks,
+    values_names,
+    wrapped,
 )
-from heta_lens.model.key_value_reuse import KeyValueReuse, is_hooked_transformer, key_value_reuse
-from heta_lens.model.locking import frozen_parameters, one_at_a_time
-from heta_lens.model.memory_estimates import Sizes, sizes_of
-from heta_lens.model.model_checks import model_of
-from heta_lens.model.model_protocol import KeysValues, Model
-from heta_lens.model.pattern_dropping import drop_patterns
+from heta_lens.model.lock import changing, frozen_parameters, one_at_a_time, undo_at_end
 from heta_lens.model.tokenizer import TokenizerWrapper
-from heta_lens.model.weight_reading import is_elsewhere, is_readable, output_weights, quantised_modules
+from heta_lens.model.weights import is_elsewhere, is_readable, output_weights, quantised_modules
+
+# ------------------------------------------------------------------------------------------------------ block skipping
+# Runs of some blocks of a model only: every other block hands on the residual stream that it is given.
+#
+# The model's own code still prepares masks, positions, rotations and kept keys and values, and calls every block, so
+# what
+# runs is the same as in a run of the whole model, whatever the architecture. A bridge cannot start or stop at a layer.
+
+
+Form: TypeAlias = int | None
+"""What a block returns: the stream alone, or a tuple of so many that begins with it."""
+
+
+@contextmanager
+def forms_noted(model: Model, blocks: Mapping[int, Any], forms: dict[int, Form]) -> Iterator[None]:
+    """Note the form of what each block returns, in a run of the whole model."""
+    handles = list[Any]()
+
+    def remove() -> None:
+        for handle in handles:
+            handle.remove()
+
+    with changing(model, remove):
+        handles += [block.register_forward_hook(partial(_note, forms, layer)) for layer, block in blocks.items()]
+        yield
+
+
+def _note(forms: dict[int, Form], layer: int, _: Any, __: Any, output: Any) -> None:
+    forms[layer] = len(output) if isinstance(output, tuple) else None
+
+
+def skip(model: Model, blocks: Mapping[int, Any], forms: Mapping[int, Form]) -> None:
+    """Let these blocks hand on what they are given, until the call that has the model ends."""
+    before = {layer: vars(block).get("forward") for layer, block in blocks.items()}
+    undo_at_end(model, partial(_restore, blocks, before))
+    for layer, block in blocks.items():
+        # Past `setattr`, with which a bridge would change the block that it wraps.
+        vars(block)["forward"] = partial(_hand_on, forms[layer])
+
+
+def _restore(blocks: Mapping[int, Any], before: Mapping[int, Any]) -> None:
+    for layer, block in blocks.items():
+        if before[layer] is None:
+            vars(block).pop("forward", None)
+        else:
+            vars(block)["forward"] = before[layer]
+
+
+def _hand_on(form: Form, *args: Any, **kwargs: Any) -> Tensor | tuple[Tensor | None, ...]:
+    stream = args[0] if args else kwargs["hidden_states"]
+    return stream if form is None else (stream, *[None] * (form - 1))
+
+
+# ---------------------------------------------------------------------------------------------------- pattern dropping
+# Bridges whose queries, keys and values are fused keep every layer's last pattern on the model, and nobody reads it.
+#
+# All layers' patterns are then held at once, and of a run with gradients its graph as well, until the next run.
+
+
+KEPT = "_pattern"
+
+
+def drop_patterns(model: Model, blocks: Iterable[Any]) -> None:
+    """Drop what was kept, and until the call that has the model ends also what would be, as soon as a layer is done."""
+    handles = list[Any]()
+    undo_at_end(model, partial(_remove, handles))
+    for attention in (getattr(block, "attn", None) for block in blocks):
+        if attention is not None and KEPT in vars(attention):
+            _drop(attention)
+            handles.append(attention.register_forward_hook(_drop))
+
+
+def _drop(attention: Any, *_: Any) -> None:
+    vars(attention)[KEPT] = None
+
+
+def _remove(handles: Iterable[Any]) -> None:
+    for handle in handles:
+        handle.remove()
+
+
+# ----------------------------------------------------------------------------------------------------- key value reuse
+# How a run continues from kept keys and values, in which kinds of models differ: one class each.
+
+
+NOTHING = torch.empty(0)  # the keys of a layer that did not run
+
+
+@dataclass(frozen=True, eq=False)
+class KeyValueReuse(ABC):
+    """How a kind of model continues from the keys and values of a prefix."""
+
+    model: Model
+    position_axis: ClassVar[int]  # of keys and values, as this kind of model keeps them
+
+    @abstractmethod
+    def arguments(self, prefix: KeysValues, start: int, stop: int, batch: int, device: torch.device) -> dict[str, Any]:
+        """Arguments with which a run of positions ``start:stop`` continues these keys and values."""
+
+    @abstractmethod
+    def grown(self, arguments: Mapping[str, Any]) -> KeysValues:
+        """The keys and values that a run with these arguments continued and those it added, per layer."""
+
+    def resume(
+        self, keys_values: KeysValues, start: int, stop: int, batch: int, device: torch.device
+    ) -> dict[str, Any]:
+        """Arguments with which a run of positions ``start:stop`` continues the first ``start``, unchanged.
+
+        Built anew for every run, because the run appends to them: `grown` reads the result.
+        """
+        first = partial(_first_positions, self.position_axis, start, batch)
+        prefix = [(first(keys), first(values)) for keys, values in keys_values]
+        return self.arguments(prefix, start, stop, batch, device)
+
+    def joined(self, before: KeysValues, clean: KeysValues, stop: int, first: int = 0) -> KeysValues:
+        """Keys and values ``before``, followed by the ``clean`` ones of the positions up to ``stop``.
+
+        Layers below the ``first`` did not run: theirs are clean.
+        """
+        join, clip = partial(_join, self.position_axis, stop), partial(_first_positions, self.position_axis, stop, 1)
+        lower = [(clip(keys), clip(values)) for keys, values in clean[:first]]
+        upper = [
+            (join(keys, clean_keys), join(values, clean_values))
+            for (keys, values), (clean_keys, clean_values) in zip(before[first:], clean[first:], strict=True)
+        ]
+        return lower + upper
+
+
+@dataclass(frozen=True, eq=False)
+class BridgeReuse(KeyValueReuse):
+    """A `TransformerBridge` (TransformerLens 3 and 4): they go in and come out as a transformers cache."""
+
+    position_axis: ClassVar[int] = 2
+
+    def arguments(self, prefix: KeysValues, start: int, stop: int, batch: int, device: torch.device) -> dict[str, Any]:  # noqa: ARG002
+        from transformers import DynamicCache
+
+        # A plain cache: the ones that models make for themselves may keep only their sliding window.
+        cache = DynamicCache()
+        for layer, (keys, values) in enumerate(prefix if start else []):
+            cache.update(keys, values, layer)
+        return dict.fromkeys(self._names, cache) | {"use_cache": True}  # which TransformerLens turns off otherwise
+
+    def grown(self, arguments: Mapping[str, Any]) -> KeysValues:
+        layers = arguments[self._names[0]].layers
+        return [(NOTHING, NOTHING) if layer.keys is None else (layer.keys, layer.values) for layer in layers]
+
+    @cached_property
+    def _names(self) -> list[str]:
+        """What the cache is called, by the model and, where transformers gives it another name, by TransformerLens.
+
+        Since transformers 5.24 it is ``cache``, which the attention of TransformerLens 4.3 does not know.
+        """
+        if "cache" not in _parameters(wrapped(self.model)):
+            return ["past_key_values"]
+        block = bare(cast(Any, self.model).blocks[0])
+        return ["cache", "layer_past"] if "cache" in _parameters(block) else ["cache"]
+
+
+@dataclass(frozen=True, eq=False)
+class HookedTransformerReuse(KeyValueReuse):
+    """A `HookedTransformer` (TransformerLens 3): they go in and come out as a TransformerLens key-value cache."""
+
+    position_axis: ClassVar[int] = 1
+
+    def arguments(self, prefix: KeysValues, start: int, stop: int, batch: int, device: torch.device) -> dict[str, Any]:
+        from transformer_lens import TransformerLensKeyValueCache, TransformerLensKeyValueCacheEntry
+
+        empty = TransformerLensKeyValueCache.init_cache(self.model.cfg, device, batch)
+        entries = [TransformerLensKeyValueCacheEntry(keys, values) for keys, values in prefix] or empty.entries
+        attend = torch.ones(batch, stop, dtype=torch.int, device=device)
+        return {
+            "past_kv_cache": TransformerLensKeyValueCache(entries, attend[:, :start]),
+            "attention_mask": attend[:, start:],
+        }
+
+    def grown(self, arguments: Mapping[str, Any]) -> KeysValues:
+        return [(entry.past_keys, entry.past_values) for entry in arguments["past_kv_cache"].entries]
+
+
+def key_value_reuse(model: Model) -> KeyValueReuse:
+    """How this kind of model continues from kept keys and values."""
+    return (HookedTransformerReuse if is_hooked_transformer(model) else BridgeReuse)(model)
+
+
+def is_hooked_transformer(model: Model) -> bool:
+    return "past_kv_cache" in _parameters(cast(nn.Module, model))
+
+
+def _parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(module.forward).parameters
+
+
+def _first_positions(axis: int, count: int, batch: int, kept: Tensor) -> Tensor:
+    return kept.narrow(axis, 0, count).expand(batch, -1, -1, -1)
+
+
+def _join(axis: int, stop: int, head: Tensor, clean: Tensor) -> Tensor:
+    start = head.shape[axis]
+    tail = clean.narrow(axis, start, stop - start)
+    return torch.cat([head, tail.expand(len(head), -1, -1, -1)], axis)
+
+
+# -------------------------------------------------------------------------------------------------------- model checks
+# Refuses models that cannot be explained: no hooks, an encoder, no attention, dropout switched on, no gradients.
+
+
+RATES = ("p", "dropout", "attention_dropout")  # how torch and transformers call the rate of a module that drops out
+
+
+def model_of(cache: Any) -> Any:
+    """The model a cache was taken from; refused in one sentence if it cannot be explained."""
+    if hasattr(cache, "run_with_cache"):
+        raise TypeError(
+            f"expected an ActivationCache, got the model itself, a {type(cache).__name__}: run it first, "
+            "_, cache = model.run_with_cache(tokens)"
+        )
+    model = getattr(cache, "model", None)
+    if model is None and hasattr(cache, "cache_dict"):
+        raise TypeError("the cache has no model (cache.model is None): set cache.model to the model it was taken from")
+    if model is None:
+        raise TypeError(
+            f"expected an ActivationCache, got {type(cache).__name__}: pass the second of the two things that "
+            "model.run_with_cache returns"
+        )
+    check_decoder(model)
+    return model
+
+
+def check_decoder(model: Any) -> None:
+    """Refuse a model that is not a decoder-only language model ready to be explained."""
+    kind = type(model).__name__
+    if not all(hasattr(model, name) for name in ("cfg", "hook_dict")):
+        raise TypeError(f"{kind} is not a TransformerLens model")
+    points = model.hook_dict
+    direction = getattr(model.cfg, "attention_dir", "causal")
+    if direction != "causal" or EMBED not in points or not hasattr(model, "blocks") or _is_encoder(model):
+        raise ValueError(f"{kind} is not a decoder-only language model, where every token sees only those before it")
+    layers = max(1, len(model.blocks))
+    both = zip(pattern_names(layers), values_names(layers), strict=True)
+    missing = [name for names in both for name in names if name not in points]
+    if missing:
+        raise ValueError(f"{kind} has no {missing[0]}: heta_lens explains models that attend in every layer")
+    if (name := _in_training(model)) is not None:
+        where = f"{name} of the model" if name else "the model"
+        raise ValueError(f"{where} is in training mode, where dropout can change every run: call model.eval() first")
+    if any(parameter.is_inference() for parameter in model.parameters()):
+        raise ValueError("the model was made under torch.inference_mode() and has no gradients: make it outside")
+
+
+def _in_training(model: Any) -> str | None:
+    """The name of what is in training mode: the model (""), or a part that drops out, or None.
+
+    Other parts may be in training mode: those that TransformerLens creates when it processes weights are. So may a
+    HookedTransformer, which has no dropout.
+    """
+    if not is_hooked_transformer(model) and (model.training or wrapped(model).training):
+        return ""
+    modules = (named for whole in (model, wrapped(model)) for named in whole.named_modules())
+    return next((name for name, module in modules if module.training and _drops_out(module)), None)
+
+
+def _drops_out(module: nn.Module) -> bool:
+    rates = [getattr(module, name, 0) for name in RATES]
+    return any(isinstance(rate, float | int) and rate > 0 for rate in rates)
+
+
+def _is_encoder(model: Any) -> bool:
+    """Whether no attention of the wrapped blocks is causal; some bridges of encoders do not say so in their config."""
+    causal = [
+        bool(module.is_causal)
+        for block in model.blocks
+        for module in block.modules()
+        if hasattr(module, "is_causal") and not type(module).__module__.startswith("transformer_lens")
+    ]
+    return bool(causal) and not any(causal)  # cross-attention of a decoder is not causal either
+
+
+# ---------------------------------------------------------------------------------------------------- memory estimates
+# About how much memory runs take: activations that are alive at once, on GPT-2- and Llama-shaped models.
+
+
+class Sizes(NamedTuple):
+    """The sizes of a model that its memory use depends on."""
+
+    layers: int
+    d_model: int
+    d_mlp: int
+    heads: int
+    vocabulary: int
+    itemsize: int
+
+    def widest(self, queries: int, keys: int) -> int:
+        """Bytes of the largest tensor in a layer."""
+        return self.itemsize * queries * max(self.heads * keys, self.d_mlp)
+
+    def forward(self, queries: int, keys: int, read: int = 1) -> int:
+        """Bytes of a forward run, without its graph: one layer's activations, all layers' keys and values."""
+        patterns = 4 if self.itemsize >= 4 else 6  # half precision has softmaxes in float32
+        layer = queries * (6 * self.d_model + 4 * self.d_mlp + patterns * self.heads * keys)
+        times = 2 if queries < keys else 1  # a window's keys and values are joined with those kept
+        return self.itemsize * (layer + 2 * times * self.layers * keys * self.d_model + 4 * read * self.vocabulary)
+
+    def graph(self, queries: int, keys: int, *, checkpoint: bool = False) -> int:
+        """Bytes of the graph of g's gradient; with ``checkpoint``, of one layer's, and what enters and leaves each."""
+        layer = self.itemsize * queries * (20 * self.d_model + 10 * self.d_mlp + 6 * self.heads * keys)
+        return layer + 2 * self._streams(queries) if checkpoint else self.layers * layer
+
+    def product(self, queries: int, keys: int, *, checkpoint: bool = False) -> int:
+        """Bytes of a Hessian-vector product beside its graph: it passes through the layers up, and down again."""
+        layer = self.itemsize * queries * (8 * self.d_model + 3 * self.d_mlp + 4 * self.heads * keys)
+        within = self.itemsize * queries * (14 * self.d_model + 7 * self.d_mlp + 16 * self.heads * keys)  # of a block
+        return within + self._streams(queries) if checkpoint else self.layers * layer
+
+    def _streams(self, queries: int) -> int:
+        """Bytes of what enters every layer, in float32."""
+        return 4 * self.layers * queries * self.d_model
+
+
+def sizes_of(config: Any, layers: int, vocabulary: int, itemsize: int) -> Sizes:
+    d = int(config.d_model)
+    d_mlp = int(getattr(config, "d_mlp", None) or 4 * d)
+    return Sizes(layers, d, d_mlp, int(config.n_heads), vocabulary, itemsize)
+
+
+def available(device: torch.device) -> int:
+    """Bytes that are free."""
+    if device.type == "cuda":
+        reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # for new tensors
+        return torch.cuda.mem_get_info(device)[0] + reserved
+    return psutil.virtual_memory().available
 
 
 @dataclass(frozen=True, eq=False)

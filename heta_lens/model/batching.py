@@ -11,7 +11,7 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from heta_lens.model.memory_estimates import Sizes, available
+from heta_lens.model.adapter import Sizes, available
 
 logger = logging.getLogger("heta_lens")
 

@@ -2,20 +2,28 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from threading import Lock, Thread
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
+import transformers
+from huggingface_hub import constants, get_session
+from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 from safetensors import SafetensorError, safe_open
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, pre_tokenizers
 from transformer_lens.model_bridge.sources.transformers import (
     determine_architecture_from_hf_config,
     get_hf_model_class_for_architecture,
 )
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from heta_lens.model.weight_reading import is_readable, quantised_modules
+from heta_lens._util.python import check_extra
+from heta_lens.model.weights import is_readable, quantised_modules
 
 INDEX = "model.safetensors.index.json"
 WHOLE = "model.safetensors"
@@ -210,3 +218,212 @@ def first_sentence(error: BaseException) -> str:
     if isinstance(error, LookupError | AttributeError) or not message:
         message = f"{type(error).__name__}: {message}"
     return message if len(message) <= LONGEST else message[: LONGEST - 1] + "…"
+
+
+# ----------------------------------------------------------------------------------------------------------------- hub
+# The Hugging Face hub: whether it answers, and whatever goes wrong there in one sentence.
+
+
+ANSWER = 2.5  # seconds to wait for the hub's answer
+SERVER_ERRORS = 500  # from this status code on
+
+Read = TypeVar("Read")
+
+
+def folder_of(name: str, what: str, revision: str | None = None) -> Path | None:
+    """The folder that a name is of; None for a name of the hub; refused if it can only be a folder, and is none.
+
+    A folder has no ``revision``.
+    """
+    missing = f"no {what} {name!r}: give demo, a name on the Hugging Face hub, or a folder that exists"
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError as error:  # a home that nobody has
+        raise ValueError(missing) from error
+    if not name or (name.startswith(("/", ".", "~")) and not path.exists()):
+        raise ValueError(missing)
+    if path.exists() and revision is not None:
+        raise ValueError(f"revision={revision!r} is of a {what} on the hub, and {name!r} is a folder")
+    return path if path.exists() else None
+
+
+def read_from(name: str, what: str, local: Path | None, read: Callable[[str], Read]) -> Read:
+    """What ``read`` makes of a folder or a name; a hub that does not answer is not waited for."""
+    silent = not (local or constants.HF_HUB_OFFLINE or hub_answers(name))
+    try:
+        with _offline() if silent else nullcontext():
+            return read(str(local or name))
+    except (CheckpointError, MemoryError):
+        raise
+    except Exception as error:  # whatever a library raises for files it cannot read
+        where = f"{constants.ENDPOINT} did not answer" if silent else "looked for on the Hugging Face hub"
+        place = "" if local else f" (not a folder here; {where})"
+        raise ValueError(f"the {what} {name!r}{place} cannot be loaded: {reason(error, name)}") from error
+
+
+def reason(error: BaseException, name: str) -> str:
+    """What to do about an error of the hub, or what the library said."""
+    chain = [error]
+    while (earlier := chain[-1].__cause__ or chain[-1].__context__) is not None and earlier not in chain:
+        chain.append(earlier)
+    if any(isinstance(link, GatedRepoError) for link in chain):
+        return f"it is gated; accept its terms at {constants.ENDPOINT}/{name} and log in with `hf auth login`"
+    if any(isinstance(link, RepositoryNotFoundError) for link in chain):
+        return "the hub has no such model, or it is private and you are not logged in (`hf auth login`)"
+    if any(isinstance(link, LocalEntryNotFoundError) for link in chain) or "in the cached files" in str(error):
+        return "no copy of it is on this machine"
+    if unknown := re.search(r"model type `([^`]*)` but Transformers does not recognize", str(error)):
+        return f"transformers {transformers.__version__} does not know {unknown[1]!r} models; a newer version may"
+    if "trust_remote_code" in str(error):
+        return "it comes with code of its own, which runs only with trust_remote_code=True (--trust-remote-code)"
+    return first_sentence(error)
+
+
+def hub_answers(name: str, seconds: float = ANSWER) -> bool:
+    """Whether the hub says anything about a model: tried once, where a download would retry for half a minute."""
+    answers: list[Any] = []
+
+    def ask() -> None:
+        with suppress(Exception):  # whatever the client raises without a network
+            answers.append(get_session().head(f"{constants.ENDPOINT}/api/models/{name}", timeout=seconds))
+
+    request = Thread(target=ask, daemon=True)  # looking up a host name has no time limit
+    request.start()
+    request.join(seconds)
+    return any(answer.status_code < SERVER_ERRORS for answer in answers)
+
+
+_going_offline = Lock()
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Make the hub's client use local files only."""
+    with _going_offline:
+        before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+        try:
+            yield
+        finally:
+            constants.HF_HUB_OFFLINE = before
+
+
+# ---------------------------------------------------------------------------------------------------------- gguf files
+# GGUF files: their weights, whatever bits they are stored in, as a transformers model with plain weights.
+
+
+MAGIC = b"GGUF"
+DIGITS_APART = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
+"""Tokenizers that split every digit off before anything else, which transformers does not read from these files."""
+OPTIONS = ("dtype", "device", "tokenizer")
+"""The options of `load_model` that have a meaning for a GGUF file."""
+
+
+class GgufModel(NamedTuple):
+    model: Any
+    tokenizer: Any
+
+
+def gguf_path(name: str, gguf_file: str | None) -> Path | None:
+    """The GGUF file that a path, or a folder and the name of a file in it, stand for; None if they stand for none.
+
+    A folder without config.json that contains one GGUF file stands for that file.
+    """
+    place = Path(name).expanduser()
+    if place.suffix.lower() == ".gguf" and not place.is_dir():
+        if gguf_file is not None:
+            raise ValueError(f"gguf_file={gguf_file!r} names a file of a folder, and {name!r} is a file: give one")
+        return _checked(place)
+    if gguf_file is not None and not place.is_dir():
+        raise ValueError(
+            f"gguf_file={gguf_file!r} names a file of a folder, and {name!r} is no folder here: download the file and "
+            "give its path"
+        )
+    if gguf_file is not None:
+        return _checked(place / gguf_file)
+    if not place.is_dir() or (place / "config.json").exists():
+        return None
+    files = sorted(place.glob("*.gguf"))
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files)
+        raise ValueError(f"the folder {name!r} has several GGUF files ({names}): say which with gguf_file=")
+    return _checked(files[0]) if files else None
+
+
+def _checked(file: Path) -> Path:
+    if not file.is_file():
+        there = ", ".join(sorted(each.name for each in file.parent.glob("*.gguf"))) or "none"
+        raise ValueError(f"there is no file {str(file)!r}; GGUF files in its folder: {there}")
+    with file.open("rb") as opened:
+        if (start := opened.read(len(MAGIC))) != MAGIC:
+            raise ValueError(f"{str(file)!r} is not a GGUF file: it begins with {start!r}, not {MAGIC!r}")
+    return file
+
+
+def check_gguf_options(given: Mapping[str, Any]) -> None:
+    """Refuse options of `load_model` that a GGUF file cannot be loaded with."""
+    for name in sorted(given.keys() - {*OPTIONS}):
+        raise ValueError(
+            f"{name}= cannot be used with a GGUF file, which takes dtype=, device= and tokenizer= only: save it as a "
+            "folder first, with heta_lens.model.checkpoints.read_gguf(file)"
+        )
+
+
+def read_gguf(file: str | Path, dtype: torch.dtype = torch.float32) -> GgufModel:
+    """The model in a GGUF file, and its tokenizer: both can be saved with `save_pretrained`."""
+    check_extra("gguf", "reading a GGUF file")
+    # Imported here because transformers before 5.20 has neither.
+    from transformers.integrations.gguf import read_gguf_metadata
+    from transformers.utils.quantization_config import GgufConfig
+
+    file = Path(file)
+    try:
+        metadata, tensors = read_gguf_metadata(str(file))
+        config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
+    except Exception as error:  # whatever is raised for parts that are not there
+        if "not supported" in str(error):
+            raise ValueError(f"{first_sentence(error)} (by transformers): load the model's safetensors") from error
+        raise CheckpointError(f"{str(file)!r} is damaged ({first_sentence(error)}): download it again") from error
+    scaled = [name for name in tensors if name.startswith("rope_")]
+    if scaled:
+        raise CheckpointError(
+            f"{str(file)!r} has rescaled rotary frequencies ({scaled[0]}), which transformers does not read from it: "
+            "load the model's safetensors"
+        )
+    models: Any = AutoModelForCausalLM
+    model, report = models.from_pretrained(
+        file.parent,
+        gguf_file=file.name,
+        config=_exact(config),
+        dtype=dtype,
+        attn_implementation="eager",
+        quantization_config=GgufConfig(dequantize=True),
+        output_loading_info=True,
+    )
+    check_complete(str(file), report)
+    check_finite_weights(str(file), model)
+    model.config.architectures = [type(model).__name__]
+    return GgufModel(model, _tokenizer(file, metadata.get("tokenizer.ggml.pre")))
+
+
+def _exact(config: Any) -> Any:
+    exact = type(config).from_dict(_undo_rounding(config.to_dict()))
+    vars(exact).pop("_model_name_or_path", None)  # the file's title
+    return exact
+
+
+def _undo_rounding(value: Any) -> Any:
+    """Floats as they were before the file stored them in 32 bits: 9.99999974e-06 becomes 1e-05."""
+    if isinstance(value, dict):
+        return {name: _undo_rounding(each) for name, each in value.items()}
+    if isinstance(value, float) and float(np.float32(value)) == value:
+        return float(str(np.float32(value)))
+    return value
+
+
+def _tokenizer(file: Path, splits: str | None) -> Any:
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    if splits in DIGITS_APART:
+        backend = tokenizer.backend_tokenizer
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        backend.pre_tokenizer = pre_tokenizers.Sequence([digits, backend.pre_tokenizer])
+    return tokenizer

@@ -14,11 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.adapter import ModelAdapter, is_hooked_transformer
 from heta_lens.model.closed_forms import Normalised, Pointwise, Rotated, Softmax, agree, in_closed_form
-from heta_lens.model.hook_sites import pattern_name, queries_keys_names, rotated_names, scores_name
-from heta_lens.model.hooking import Hook, PositionHook
-from heta_lens.model.key_value_reuse import is_hooked_transformer
+from heta_lens.model.hooks import Hook, PositionHook, pattern_name, queries_keys_names, rotated_names, scores_name
 from heta_lens.model.norms_and_neurons import ACTIVATIONS, neurons, norms
 
 Hooks: TypeAlias = Iterator[tuple[str, Hook]]

@@ -1,26 +1,232 @@
 """Loads models: the demo model that ships with the library, and any other by its name or folder."""
 
 import importlib.util
+import inspect
+import json
 import logging
 import os
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
+from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
+from unittest.mock import patch
 
 import torch
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 from transformer_lens.model_bridge import TransformerBridge
-from transformer_lens.utilities import get_device
-from transformers import AutoConfig, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformer_lens.utilities import get_device, quantization
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PretrainedConfig,
+)
 
-from heta_lens.model.checkpoints import WHOLE, Checked, check_folder, check_in_memory, check_weight_file, load_weights
-from heta_lens.model.gguf_files import check_gguf_options, gguf_path, read_gguf
-from heta_lens.model.hub import folder_of, read_from
-from heta_lens.model.loading_options import boot_options, default_dtype
+from heta_lens._util.files import brief
+from heta_lens._util.options import check_at_least
+from heta_lens._util.python import warn
+from heta_lens.model.adapter import check_decoder
+from heta_lens.model.checkpoints import (
+    WHOLE,
+    Checked,
+    check_folder,
+    check_gguf_options,
+    check_in_memory,
+    check_weight_file,
+    first_sentence,
+    folder_of,
+    gguf_path,
+    load_weights,
+    read_from,
+    read_gguf,
+)
+from heta_lens.model.hooks import Model, wrapped
+
+# ----------------------------------------------------------------------------------------------------- loading options
+# How a model is to be loaded: precision, devices, quantisation; checked before anything is loaded.
+
+
+BITS = {"8bit": "load_in_8bit", "4bit": "load_in_4bit"}  # of bitsandbytes
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+READ = re.compile(r"^(model|transformer|gpt_neox)?$|(^|[._])(embed\w*|wte|lm_head|embed_out)$")
+"""What embeddings and unembeddings are called, and the whole model."""
+SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "fp64": "float64"}
+
+
+def boot_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given, checked; those of quantisation, which TransformerLens does not take, as they are."""
+    unused = {"trust_remote_code": False}
+    given = {name: value for name, value in options.items() if value is not None and unused.get(name) is not value}
+    known = inspect.signature(TransformerBridge.boot_transformers).parameters.keys() - {"model_name", "model_class"}
+    for name in given:
+        if name not in {*known, "quantization_config", "gguf_file"}:
+            close = get_close_matches(name, known, 1)
+            hint = f" (did you mean {close[0]}=?)" if close else ""
+            raise TypeError(
+                f"load_model takes no {name}={hint}: nor does TransformerBridge.boot_transformers of TransformerLens "
+                f"{version('transformer-lens')}"
+            )
+    check_kinds(options)
+    check_devices(given)
+    if isinstance(given.get("device_map"), Mapping):
+        given["device_map"] = {module: _place(place) for module, place in given["device_map"].items()}
+    if "dtype" in given:
+        given["dtype"] = dtype_named(given["dtype"])
+    if "quantization_config" in given:
+        given["quantization_config"] = quantisation(given["quantization_config"])
+    return given
+
+
+def check_kinds(options: Mapping[str, Any]) -> None:
+    """Refuse options of another type than `load_model` takes."""
+    trust, limits, places = (options.get(name) for name in ("trust_remote_code", "max_memory", "device_map"))
+    if not isinstance(trust, bool | None):
+        raise TypeError(f"trust_remote_code={trust!r} must be True or False")
+    if not isinstance(limits, Mapping | None) or None in (limits or {}).values():
+        sizes = "{0: '20GB', 'cpu': '60GB'}, or 0=20GB,cpu=60GB"
+        raise TypeError(f"max_memory={limits!r} must say a size for each device: {sizes}")
+    names = places if isinstance(places, Mapping) else ()
+    if not isinstance(places, str | Mapping | None) or places == {} or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"device_map={places!r} must be 'auto', or a dict of modules and devices")
+    if not isinstance(options.get("gguf_file"), str | None):
+        raise TypeError(f"gguf_file={options['gguf_file']!r} must be the name of a file in the model's folder")
+    tokenizer = options.get("tokenizer")
+    if tokenizer is not None and not hasattr(tokenizer, "convert_ids_to_tokens"):
+        raise TypeError(f"tokenizer={brief(tokenizer)} must be a tokenizer of transformers")
+    if options.get("n_devices") is not None:
+        check_at_least("n_devices", options["n_devices"], 1, whole=True)
+
+
+def check_devices(given: Mapping[str, Any]) -> None:
+    """Refuse devices that contradict each other or are not there."""
+    both = [name for name in ("device", "device_map", "n_devices") if name in given]
+    if len(both) > 1:
+        raise ValueError(f"{both[0]}={given[both[0]]!r} and {both[1]}={given[both[1]]!r} both say where: give one")
+    if "max_memory" in given and not {"device_map", "n_devices"} & given.keys():
+        raise ValueError("max_memory= limits what each of several devices holds: give device_map='auto' with it")
+    if "n_devices" in given and given["n_devices"] > (there := torch.cuda.device_count()):
+        raise ValueError(f"n_devices={given['n_devices']}: this machine has {there} GPUs; device_map= also takes cpu")
+    if "device" in given:
+        check_device("device", given["device"])
+    if isinstance(given.get("device_map"), Mapping):
+        check_places(given["device_map"])
+
+
+def check_places(places: Mapping[str, Any]) -> None:
+    """Refuse what is no device, and embeddings or an unembedding on the disk: they are read, and not only run."""
+    for module, place in places.items():
+        if place != "disk":
+            check_device(f"device_map={{{module!r}: …}}", place)
+    away = [name for name, place in places.items() if place == "disk" and READ.search(name)]
+    if away:
+        what = repr(away[0]) if away[0] else "the whole model"
+        raise ValueError(
+            f"device_map= puts {what} on the disk, and embeddings and unembedding must be in memory: put these on the "
+            "CPU, and blocks on the disk"
+        )
+
+
+def _place(place: Any) -> str | int:
+    """A device as accelerate has it, which takes ``cpu`` and ``cpu:0`` for two."""
+    if place == "disk" or isinstance(place, int):
+        return place
+    device = torch.device(place)
+    return "cpu" if device.type == "cpu" else str(device)
+
+
+def check_device(name: str, device: Any) -> None:
+    if isinstance(device, int) and not isinstance(device, bool):
+        device = f"cuda:{device}"
+    try:
+        kind = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"{name}={device!r} is no device, such as cpu, cuda or cuda:1") from error
+    if kind.type == "meta":
+        raise ValueError(f"{name}={str(device)!r} holds no weights: heta_lens.estimate_memory needs none")
+    there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    count = there.get(kind.type, (kind.index or 0) + 1)  # of kinds that cannot be counted here, none is refused
+    if (kind.index or 0) >= count:
+        has = f"no device {kind.type}" if count == 0 else f"only {', '.join(f'{kind.type}:{n}' for n in range(count))}"
+        raise ValueError(f"{name}={str(device)!r}: this machine has {has}")
+
+
+def dtype_named(dtype: Any) -> torch.dtype:
+    """``"bfloat16"`` or ``torch.bfloat16``."""
+    named = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
+    if not isinstance(named, torch.dtype) or str(named).removeprefix("torch.") not in DTYPES:
+        lower = str(dtype).lower().removeprefix("torch.")
+        short = lower if lower in DTYPES else SHORT.get(lower)
+        way = f"did you mean {short!r}?" if short else "for fewer bits give quantization_config='8bit'"
+        raise ValueError(f"dtype={dtype!r} is not one of {', '.join(DTYPES)}: {way}")
+    return named
+
+
+def quantisation(config: Any) -> Any:
+    """A configuration of transformers; ``"8bit"`` and ``"4bit"`` are those of bitsandbytes."""
+    if isinstance(config, str) and config in BITS:
+        config = {"quant_method": "bitsandbytes", BITS[config]: True}
+    if isinstance(config, str | Path):
+        raise ValueError(
+            f"quantization_config={str(config)!r} is not {' or '.join(BITS)}, nor a dict with quant_method"
+        )
+    if not isinstance(config, Mapping):
+        if not hasattr(config, "quant_method"):
+            raise TypeError(f"quantization_config={config!r} is not {' or '.join(BITS)}, nor one of transformers")
+        return config
+    from transformers.quantizers.auto import AutoQuantizationConfig  # imports what quantises
+
+    try:
+        return AutoQuantizationConfig.from_dict(dict(config))
+    except (ValueError, TypeError, ImportError) as error:
+        raise ValueError(f"quantization_config={dict(config)!r} is refused by transformers: {error}") from error
+
+
+def default_dtype(name: str, given: Mapping[str, Any], saved: torch.dtype | None) -> torch.dtype:
+    """That of the checkpoint on a GPU, and float32 on a CPU, where half precision is slow."""
+    if saved is None or saved.itemsize >= 4:
+        return saved or torch.float32
+    half = str(saved).removeprefix("torch.")
+    if not on_processor(given):
+        return saved
+    warn(f"the model {name!r} is saved in {half} and loaded in float32, as is best on a CPU: dtype={half!r} keeps it")
+    return torch.float32
+
+
+def on_processor(given: Mapping[str, Any]) -> bool:
+    """Whether the model will run on the CPU alone."""
+    places = given.get("device_map")
+    if isinstance(places, Mapping):
+        return {str(place) for place in places.values()} <= {"cpu", "disk"}
+    if "n_devices" in given:
+        return False
+    place = given.get("device") or (places if places == "cpu" else get_device())
+    return torch.device(place).type == "cpu"
+
+
+def read_map(text: str) -> Any:
+    """What is given as text: JSON, ``0=20GB,cpu=60GB``, or a name such as ``auto``."""
+    if text.startswith("{"):
+        try:
+            return {_number(name): value for name, value in json.loads(text).items()}
+        except ValueError as error:
+            raise ValueError(f"{text!r} is not valid JSON: {error}") from error
+    if "=" not in text:
+        return text
+    return {_number(name): _number(value) for name, _, value in (part.partition("=") for part in text.split(","))}
+
+
+def _number(text: str) -> int | str:
+    """Devices are numbered; sizes are bytes, or have a unit."""
+    return int(text) if text.isdigit() else text
+
 
 Kind: TypeAlias = Literal["hooked", "bridge"]
 
@@ -243,3 +449,70 @@ def _hooked(weights: Any, tokenizer: Any) -> Any:
         block.attn.rotary_cos.copy_(cosines[0])
         block.attn.rotary_sin.copy_(sines[0])
     return model.eval()
+
+
+# -------------------------------------------------------------------------------------------------------- absent model
+# A model that is not there: built from its configuration, on the ``meta`` device, where weights have no numbers.
+
+
+def absent_model(
+    config: Any, dtype: torch.dtype | str | None = None, revision: str | None = None, *, trust_remote_code: bool = False
+) -> Any:
+    """A `TransformerBridge` of a configuration, its folder or its name on the hub; by default in its own precision.
+
+    Its tokenizer is only a placeholder.
+    """
+    check_kinds({"trust_remote_code": trust_remote_code})
+    if isinstance(config, PretrainedConfig) and revision is not None:
+        raise ValueError(f"revision={revision!r} is of a configuration on the hub, and this one is already loaded")
+    hub = {"revision": revision, "trust_remote_code": trust_remote_code}
+    read = config if isinstance(config, PretrainedConfig) else read_config(config, **hub)
+    if getattr(read, "quantization_config", None) is not None:
+        raise ValueError(
+            f"this {read.model_type} model is saved quantised, whose memory depends on its kernels: estimate it "
+            "without quantization_config, and subtract what its weights save"
+        )
+    kind = dtype_named(dtype or read.dtype or torch.float32)
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(
+                read, dtype=kind, attn_implementation="eager", trust_remote_code=trust_remote_code
+            )
+        model.config.architectures = [type(model).__name__]
+        tokenizer = AutoTokenizer.from_pretrained(DEMO)
+        # TransformerLens takes matrices apart only if it can read them, but here there is nothing to misread.
+        with torch.device("meta"), patch.object(quantization, "unreadable_weight_reason", return_value=None):
+            bridge = TransformerBridge.boot_transformers(
+                "model", hf_model=model, tokenizer=tokenizer, device="meta", dtype=kind
+            ).eval()
+    except Exception as error:  # whatever the libraries raise for architectures that they do not know
+        what = f"a {read.model_type} model cannot be built without its weights"
+        raise ValueError(f"{what}: {first_sentence(error)}") from error
+    check_decoder(bridge)
+    return bridge
+
+
+def read_config(config: Any, revision: str | None = None, **hub: Any) -> PretrainedConfig:
+    if not isinstance(config, str | os.PathLike):
+        raise TypeError(f"config={config!r} must be a folder, its config.json, a name on the hub or a PretrainedConfig")
+    name = str(DEMO) if os.fspath(config) == "demo" else os.fspath(config)
+    local = folder_of(name, "configuration", revision)
+    if local is not None:
+        local = local.parent if local.name == "config.json" else local
+        if not (local / "config.json").is_file():
+            raise ValueError(f"the folder {str(local)!r} has no config.json")
+    return read_from(
+        name, "configuration", local, lambda place: AutoConfig.from_pretrained(place, revision=revision, **hub)
+    )
+
+
+def weights(model: Model) -> Iterator[Tensor]:
+    """Every tensor of a model, each once: a bridge may hold copies of parts of the weights that it wraps."""
+    seen = set[int]()
+    for root in (wrapped(model), model):
+        module = cast(nn.Module, root)
+        for tensor in (*module.parameters(), *module.buffers()):
+            key = tensor.untyped_storage()._cdata
+            if key not in seen:
+                seen.add(key)
+                yield tensor

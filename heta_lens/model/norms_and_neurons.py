@@ -12,9 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.hook_sites import attention_inputs
-from heta_lens.model.model_protocol import wrapped
-from heta_lens.model.weight_reading import is_elsewhere, read_output_weights
+from heta_lens.model.hooks import attention_inputs, wrapped
+from heta_lens.model.weights import is_elsewhere, read_output_weights
 
 ACTIVATIONS = r"(quick_)?gelu(?!_ln)\w*|silu|swish|relu2?"  # of a single neuron each, and 0 at 0
 GATE = r"attn\.hook_(q_)?gate$"

@@ -3,16 +3,86 @@
 A context is only ever decoded, token by token; it is never encoded again to find out what it was.
 """
 
+import inspect
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from heta_lens._util.text_spans import Span
-from heta_lens.model.token_matching import TAIL, Decode, Match, Spelled, appended, best_match, matches
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from heta_lens._util.files import brief, check_utf8
+from heta_lens._util.text import Span
+
+# ------------------------------------------------------------------------------------------------------ token matching
+# Which token writes a text after a context, where several might: in which order they come, and which is taken.
+
+
+Decode: TypeAlias = Callable[[Sequence[int]], str]
+
+TAIL = 8  # context tokens that can still change how the next token is written
+
+
+class Match(NamedTuple):
+    """A token that writes a text, exactly or with its leading space toggled; and whether it is a byte token."""
+
+    token: int
+    exact: bool
+    byte: bool
+
+
+class Spelled(NamedTuple):
+    """The token chosen for a text, and the others that write the same."""
+
+    token: int
+    others: tuple[int, ...] = ()
+
+
+def _never(token: int) -> bool:  # noqa: ARG001
+    return False
+
+
+def matches(
+    decode: Decode,
+    tokens: Iterable[int],
+    log_probs: Sequence[float],
+    context: Sequence[int],
+    text: str,
+    is_byte: Callable[[int], bool] = _never,
+) -> list[Match]:
+    """The tokens that append ``text`` to the context, or ``text`` with its leading space toggled; best first.
+
+    Byte tokens come last: a model writes them only where it has no other token. Among the rest, those that write
+    exactly the text come first, the most likely of these before the others.
+    """
+    toggled = text[1:] if text.startswith(" ") else " " + text
+    wanted = {text, toggled} - {""}
+    candidates = [
+        Match(token, written == text, is_byte(token))
+        for token, written in appended(decode, context[-TAIL:], tokens)
+        if written in wanted
+    ]
+    return sorted(candidates, key=lambda match: (match.byte, not match.exact, -log_probs[match.token]))
+
+
+def best_match(candidates: Sequence[Match]) -> Spelled:
+    """The first of these matches; beside it those that write the text at least as exactly."""
+    first, *rest = candidates
+    return Spelled(first.token, tuple(match.token for match in rest if match.exact >= first.exact))
+
+
+def appended(decode: Decode, context: Sequence[int], tokens: Iterable[int]) -> Iterator[tuple[int, str]]:
+    """Each token with the characters it would add after the context."""
+    before = decode(context)
+    for token in tokens:
+        after = decode([*context, token])
+        yield token, after[len(before) :] if after.startswith(before) else decode([token])
+
 
 StandIn: TypeAlias = Literal["pad", "space"]
 
@@ -188,3 +258,163 @@ def locate(decode: Decode, ids: Sequence[int]) -> tuple[str, list[Span]]:
         spans += [Span(len(text), len(text) + len(added))] * (stop - done)
         text, anchor, done = text + added, done, stop
     return text, spans
+
+
+# ----------------------------------------------------------------------------------------------------- prompt encoding
+# A prompt's text as tokens, refused where the model has none for it or reads fewer; and the word it says next.
+
+
+def encode(model: Any, text: str) -> Int[Tensor, "1 pos"]:
+    """The tokens of a prompt; words that the tokenizer has no token for are refused by name."""
+    check_text(text)
+    ids = model.to_tokens(text, truncate=False)
+    longest = model.cfg.n_ctx
+    if ids.shape[1] > longest:
+        raise ValueError(f"the text is {ids.shape[1]} tokens long, and this model reads {longest} at most")
+    refuse_unknown(model, text)
+    return ids
+
+
+def check_text(text: str) -> None:
+    """Refuse what no tokenizer reads."""
+    if not text.strip():
+        raise ValueError("the text is empty: give the prompt that the model is to continue")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the text is not valid UTF-8 at character {error.start}") from None
+
+
+def refuse_unknown(model: Any, text: str) -> None:
+    """Refuse words that the tokenizer has no token for, by name."""
+    if unknown := unknown_words(model.tokenizer, text):
+        known = f"it knows {len(model.tokenizer)}, each a word after a blank, or a mark like '.'"
+        named = ", ".join(map(repr, unknown))
+        raise ValueError(f"this model has no token for {named}: {known}; --model chooses one with a larger vocabulary")
+
+
+@torch.no_grad()
+def next_word(model: Any, text: str) -> str:
+    """The model's most likely token after a text."""
+    return model.tokenizer.decode([int(model(encode(model, text))[0, -1].argmax())])
+
+
+def unknown_words(tokenizer: Any, text: str) -> list[str]:
+    """The parts of the text for which the tokenizer has only its unknown token."""
+    unknown = TokenizerWrapper(tokenizer).unknown
+    if unknown is None:
+        return []
+    encoded = tokenizer(text, return_offsets_mapping=True)
+    pairs = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
+    parts = [text[slice(*span)].strip() for token, span in pairs if token == unknown]
+    return [part for part in dict.fromkeys(parts) if part]
+
+
+# ------------------------------------------------------------------------------------------------------- chat template
+# A tokenizer's own chat template: messages in, text or tokens out; what it refuses is said in one sentence.
+
+
+Message: TypeAlias = Mapping[str, Any]
+
+NOT_OF_TEMPLATES = {"conversation", "tokenize", "return_dict", "return_tensors", "return_assistant_tokens_mask"}
+NOT_OF_TEMPLATES |= {"padding", "truncation", "max_length", "tokenizer_kwargs"}
+ENCODING = {"sanitize_control_tokens"}  # options that change tokens, but not the text
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A tokenizer with a chat template, and the options that it is rendered with."""
+
+    tokenizer: TokenizerWrapper
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def render(self, messages: Sequence[Message], **more: Any) -> str:
+        """The messages as text."""
+        options = {name: value for name, value in self.options.items() if name not in ENCODING}
+        return self._applied(self.tokenizer.wrapped, messages, tokenize=False, **{**options, **more})
+
+    def encode(self, messages: Sequence[Message], text: str) -> tuple[list[int], list[Span]]:
+        """The messages as tokens, and where each of these is in the text that `render` gives."""
+        tokenizer = deepcopy(self.tokenizer.wrapped)  # encoding resets its padding and truncation settings
+        ids = self._applied(tokenizer, messages, tokenize=True, return_dict=True, **self.options)["input_ids"]
+        decoded, spans = locate(self.tokenizer.decode, ids)
+        if decoded == text:
+            return ids, spans
+        spans = _offsets(tokenizer, text, ids)
+        if spans is None:
+            raise ValueError(
+                "the tokens of this chat cannot be located in the text that the chat template writes: they decode to "
+                f"another text, and the tokenizer ({type(tokenizer).__name__}) has no offsets for just these tokens"
+            )
+        return ids, spans
+
+    def _applied(self, tokenizer: Any, messages: Sequence[Message], **options: Any) -> Any:
+        try:
+            return tokenizer.apply_chat_template([dict(message) for message in messages], **options)
+        except ImportError:
+            raise
+        except Exception as error:  # templates come with models, and anything may happen in them
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise ValueError(f"this model's chat template refuses this chat: {reason[:300]}") from None
+
+
+def chat_template(tokenizer: TokenizerWrapper, options: Mapping[str, Any]) -> ChatTemplate:
+    """The chat template of a tokenizer; refused if there is none, or if it does not read one of the options."""
+    wrapped = tokenizer.wrapped
+    if wrapped is None:
+        raise ValueError("this model has no tokenizer, and so no chat template: set model.tokenizer to one that has")
+    apply = getattr(wrapped, "apply_chat_template", None)
+    if apply is None or not (getattr(wrapped, "chat_template", None) or options.get("chat_template")):
+        raise ValueError(
+            "this model's tokenizer has no chat template, as base models have none: use one tuned for chat, set "
+            "model.tokenizer.chat_template, or encode the text with model.to_tokens"
+        )
+    if wrong := sorted(NOT_OF_TEMPLATES & options.keys()):
+        raise TypeError(f"{wrong[0]}= is not an option of a chat template: chat returns the tokens of one prompt")
+    _check_read(wrapped, options, set(inspect.signature(apply).parameters) - {"tools", "documents"})
+    return ChatTemplate(tokenizer, options)
+
+
+def _check_read(wrapped: Any, options: Mapping[str, Any], known: set[str]) -> None:
+    """Refuse an option that the template does not read."""
+    try:
+        source = wrapped.get_chat_template(options.get("chat_template"), options.get("tools"))
+    except ValueError as error:
+        raise ValueError(f"this model's tokenizer: {' '.join(str(error).split())}") from None
+    for name in options:
+        if name not in known and not re.search(rf"\b{re.escape(name)}\b", source):
+            raise ValueError(f"this model's chat template does not read {name}=, so it would have no effect")
+
+
+def _offsets(tokenizer: Any, text: str, ids: Sequence[int]) -> list[Span] | None:
+    """Where the tokenizer itself says that each token is in the text; None if it does not say, or has other tokens."""
+    if not getattr(tokenizer, "is_fast", False):
+        return None
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    return [Span(*pair) for pair in encoded["offset_mapping"]] if encoded["input_ids"] == list(ids) else None
+
+
+def checked_messages(messages: Any) -> list[Message]:
+    """The messages, refused where they are not those of one chat in text."""
+    if not isinstance(messages, list | tuple):
+        raise TypeError(f"messages={brief(messages)} must be a list of dicts with role and content")
+    if not messages:
+        raise ValueError("messages=[] is empty: a chat has at least one message")
+    for number, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise TypeError(f"messages[{number}] is {brief(message)}, and must be a dict with role and content")
+        _check_message(f"messages[{number}]", message)
+    return list(messages)
+
+
+def _check_message(name: str, message: Message) -> None:
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str):
+        raise TypeError(f"{name} has {brief(role)} as its role, and must have text, such as 'user'")
+    if isinstance(content, list | tuple):
+        raise TypeError(f"{name} has a list as its content, as multimodal messages do, and must have text")
+    if not isinstance(calls := message.get("tool_calls"), list | tuple | None):
+        raise TypeError(f"{name} has {brief(calls)} as its tool_calls, and must have a list of dicts")
+    if not isinstance(content, str) and not (content is None and calls):
+        raise TypeError(f"{name} has {brief(content)} as its content, and must have text")
+    check_utf8(f"the content of {name}", content or "")

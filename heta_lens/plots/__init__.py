@@ -12,13 +12,12 @@ targets by sources, pairs of tokens and grids of patches, all with matplotlib; `
 `latex_tokens` writes coloured tokens as LaTeX.
 """
 
-from heta_lens.plots.bar_figure import bars
 from heta_lens.plots.circuitsvis_tokens import circuitsvis
-from heta_lens.plots.comparison_page import compare
-from heta_lens.plots.html_page import messages, page
+from heta_lens.plots.comparison import compare
+from heta_lens.plots.figures import bars, token_figure
 from heta_lens.plots.latex_tokens import latex
 from heta_lens.plots.matrix_figure import matrix
+from heta_lens.plots.page import messages, page
 from heta_lens.plots.terminal import terminal
-from heta_lens.plots.token_figure import token_figure
 
 __all__ = ["bars", "circuitsvis", "compare", "latex", "matrix", "messages", "page", "terminal", "token_figure"]

@@ -6,11 +6,10 @@ from typing import Any
 
 from rich.cells import set_cell_size
 
-from heta_lens._util.printable_text import cut, single_line
-from heta_lens._util.probability_text import probability
 from heta_lens._util.target_kinds import Side, described
+from heta_lens._util.text import cut, probability, single_line
 from heta_lens.attribution import Attribution
-from heta_lens.plots.shares import held, last, percent, scaling
+from heta_lens.plots.scales import held, last, percent, scaling
 
 WIDTH = 30  # of the bars
 SIGNED = "have either sign: above 0 speaks for the target"

@@ -12,8 +12,7 @@ from torch.nn.functional import pad
 
 from heta_lens._util.html_view import View
 from heta_lens.attribution import Attribution
-from heta_lens.plots.colours import deepest
-from heta_lens.plots.shares import held, hidden_in, scale_end
+from heta_lens.plots.scales import deepest, held, hidden_in, scale_end
 from heta_lens.span_attribution import SpanAttribution
 
 

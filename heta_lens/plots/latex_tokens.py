@@ -1,13 +1,13 @@
-r"""An attribution's tokens as LaTeX: coloured boxes that wrap at line ends, for a paper's source."""
+"""An attribution's tokens as LaTeX: coloured boxes that wrap at line ends, for a paper's source."""
 
 import re
 from collections.abc import Collection, Iterator
 from itertools import pairwise
 
-from heta_lens._util.printable_text import JOINERS
+from heta_lens._util.text import JOINERS
 from heta_lens.attribution import Attribution
-from heta_lens.plots.colours import BLUE, ORANGE, Shade
-from heta_lens.plots.token_figure import Coloured, tint
+from heta_lens.plots.figures import Coloured, tint
+from heta_lens.plots.scales import BLUE, ORANGE, Shade
 from heta_lens.span_attribution import SpanAttribution
 
 LONGEST = 40  # characters of a box, since no line breaks inside

@@ -9,19 +9,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens._util.extras import check_extra, extra
 from heta_lens._util.html_view import View
+from heta_lens._util.python import check_extra, extra
 from heta_lens.attribution import Attribution
-from heta_lens.plots.colours import deepest
-from heta_lens.plots.figure_files import INK, NEEDED_BY, QUIET, colours_of, draw_scale, drawable, looks, picture
-from heta_lens.plots.shares import held, hidden_in, sink
+from heta_lens.plots.figures import INK, NEEDED_BY, QUIET, colours_of, draw_scale, drawable, looks, picture
+from heta_lens.plots.scales import deepest, held, hidden_in, sink
 from heta_lens.span_attribution import SpanAttribution
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 else:
-    Axes = Figure = Any  # slow to import, and an extra
+    Axes = Figure = Any
+
 
 WIDTH, MARGIN = 6.3, 1.6  # inches: of all, and of what is beside and around the map
 CELL, LEAST, MOST = 0.2, 0.5, 6.0  # inches: of a cell where there is room; of the height of the map

@@ -1,35 +1,167 @@
 """An attribution in a terminal: its tokens coloured or marked by score, and the highest of them in numbers."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import isnan
 from re import DOTALL, fullmatch
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions
 from rich.padding import Padding
 from rich.text import Text
 
-from heta_lens._util.printable_text import legible, single_line, visible
+from heta_lens._util.text import cut, legible, single_line, visible
 from heta_lens.attribution import Attribution
 from heta_lens.plots.attribution_text import LAST
-from heta_lens.plots.score_formula import score_formula
-from heta_lens.plots.shares import held, last, message_shares, percent_of, scale_end, sink
-from heta_lens.plots.terminal_styles import (
-    BRACKETS,
-    MIDDLE,
-    STRONG,
-    UNDERLINES,
-    Look,
-    Looks,
-    in_brackets,
-    of_16,
-    of_256,
-    truecolour,
-    unused,
+from heta_lens.plots.scales import (
+    Shade,
+    held,
+    last,
+    message_shares,
+    percent_of,
+    scale_end,
+    score_formula,
+    shade_of,
+    sink,
 )
-from heta_lens.plots.terminal_table import Column, table
 from heta_lens.span_attribution import SpanAttribution
+
+# ----------------------------------------------------------------------------------------------------- terminal styles
+# How deep a score is in a terminal: colours that are legible on a dark and a light one, or marks in the text.
+#
+# A depth is between -1 and 1, as deep as colour goes. A terminal of millions or of 256 colours shows it as ink on
+# paper,
+# so that nothing depends on the terminal's own background. Of 16 colours nobody knows how they look, so that only pairs
+# are used that are far apart in the usual palettes. Without colours, brackets say it.
+
+
+STRONG, MIDDLE = 0.5, 0.25  # the depths from which there are marks, where there are only two of them
+BRACKETS, UNDERLINES = ("[]", "{}", "<>", "⟦⟧"), ("_", "~", "‗")
+BLUES, ORANGES = (231, 189, 153, 111, 69, 26), (231, 230, 223, 216, 209, 166)  # of 256 colours, darker and darker
+
+
+class Look(NamedTuple):
+    """A style for `rich`, and what is written around the word."""
+
+    style: str = ""
+    opening: str = ""
+    closing: str = ""
+
+
+Looks: TypeAlias = Callable[[float], Look]
+
+
+def truecolour(depth: float) -> Look:
+    shade = shade_of(depth)
+    return Look(f"{_ink(shade)} on {shade.css}")
+
+
+def of_256(depth: float) -> Look:
+    ramp = BLUES if depth > 0 else ORANGES
+    number = ramp[round(abs(depth) * (len(ramp) - 1))]
+    return Look(f"{_ink(_of_number(number))} on color({number})")
+
+
+def of_16(depth: float) -> Look:
+    """Bright white on blue or red, and bold where it is strong."""
+    if abs(depth) < MIDDLE:
+        return Look()
+    weight = "bold " if abs(depth) >= STRONG else ""
+    return Look(f"{weight}bright_white on {'blue' if depth > 0 else 'red'}")
+
+
+def in_brackets(brackets: str) -> Looks:
+    """One pair around what is of middle depth, two around what is strong, with a minus where it is below 0."""
+    opening, closing = brackets
+
+    def look(depth: float) -> Look:
+        pairs = (abs(depth) >= MIDDLE) + (abs(depth) >= STRONG)
+        return Look("", opening * pairs + ("-" if pairs and depth < 0 else ""), closing * pairs)
+
+    return look
+
+
+def unused(marks: Sequence[str], text: str) -> str:
+    """The first of these marks that the text does not use itself; the last, if it uses all."""
+    return next((mark for mark in marks if not set(mark) & set(text)), marks[-1])
+
+
+def _of_number(number: int) -> Shade:
+    """One of the 6 · 6 · 6 colours that are numbered from 16 on."""
+    steps = (*divmod((number - 16) // 6, 6), (number - 16) % 6)
+    return Shade(*(55 + 40 * step if step else 0 for step in steps))
+
+
+def _ink(paper: Shade) -> str:
+    """Black or white, whichever is easier to read: the contrast is 4.5 or more on any paper."""
+    red, green, blue = (_linear(channel / 255) for channel in paper)
+    # The contrast of WCAG, (lighter + 0.05) / (darker + 0.05), is the same for both at this luminance.
+    return "color(16)" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else "color(231)"
+
+
+def _linear(channel: float) -> float:
+    return channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
+
+
+# ------------------------------------------------------------------------------------------------------ terminal table
+# A table of text for a terminal, and the same as a list where the terminal is too narrow for its columns.
+
+
+WIDE = 40  # the most cells of a column
+GAPS = ("  ", " ")  # between columns; the narrow one where room is short
+
+
+class Column(NamedTuple):
+    """A name, and a cell in every row; numbers are to the right."""
+
+    name: str
+    cells: Sequence[str]
+    right: bool = False
+
+
+def table(columns: Sequence[Column], width: int) -> Text:
+    """Lines of at most ``width`` cells: a row each if they fit; else a block of lines each, with a column in a line."""
+    padded = [_padded(column) for column in columns]
+    for gap in GAPS:
+        rows = [gap.join(cells).rstrip() for cells in zip(*padded, strict=True)]
+        if max(map(cell_len, rows)) <= width:
+            return _bold_first(rows)
+    rows = zip(*(column.cells for column in columns), strict=True)
+    blocks = (block([column.name for column in columns], cells, width) for cells in rows)
+    return Text("\n\n").join(blocks)
+
+
+def block(names: Sequence[str], cells: Sequence[str], width: int | None = None) -> Text:
+    """A row as lines of a name and a cell each, without empty ones; cut at the width, or free to be folded."""
+    longest = max(map(cell_len, names))
+    gap = GAPS[0] if longest else ""
+    lines = [
+        set_cell_size(name, longest) + gap + single_line(cell).strip()
+        for name, cell in zip(names, cells, strict=True)
+        if cell
+    ]
+    if not lines:
+        return Text()
+    if width is not None:
+        return _bold_first([cut(line, width) for line in lines])
+    shown = _bold_first(lines)
+    shown.no_wrap, shown.overflow = False, "fold"
+    return shown
+
+
+def _padded(column: Column) -> list[str]:
+    """A column's name and its cells, all of one width."""
+    shown = [cut(single_line(cell), WIDE) for cell in [column.name, *column.cells]]
+    width = max(map(cell_len, shown))
+    return [" " * (width - cell_len(cell)) + cell if column.right else set_cell_size(cell, width) for cell in shown]
+
+
+def _bold_first(lines: Sequence[str]) -> Text:
+    # One text of lines: for every cell of a table of its own, `rich` takes a millisecond.
+    head, *rest = lines
+    return Text("\n", no_wrap=True, overflow="ellipsis").join([Text(head, style="bold"), *map(Text, rest)])
+
 
 COLOURS = {"truecolor": truecolour, "256": of_256}  # and all others of `rich` have 16
 CHIPS = 6  # of the legend, from no colour to the deepest

@@ -14,15 +14,13 @@ from einops import rearrange, repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from heta_lens._util.caller_warnings import warn_once
-from heta_lens._util.work_counting import Done
+from heta_lens._util.python import warn_once
+from heta_lens._util.work import Done
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import Batches
-from heta_lens.model.hook_sites import EMBED
-from heta_lens.model.hooking import Hook
-from heta_lens.model.model_protocol import KeysValues
+from heta_lens.model.hooks import EMBED, Hook, KeysValues
 from heta_lens.prediction.prediction import Prediction, prompt_generator
-from heta_lens.prediction.readout import log_softmax
+from heta_lens.prediction.target import log_softmax
 
 Choose: TypeAlias = Callable[[Tensor, int], Tensor]  # each row's token, given its log-probabilities and the step
 

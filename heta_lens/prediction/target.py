@@ -1,18 +1,227 @@
 """Targets: what is explained, after how many tokens of a prompt, and which ids a caller meant."""
 
-from collections.abc import Set
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Set
+from functools import cached_property, partial
 from math import isfinite
 from operator import index
-from typing import Any, NamedTuple, SupportsIndex, TypeAlias, TypeGuard
+from typing import Any, Literal, NamedTuple, Protocol, SupportsIndex, TypeAlias, TypeGuard, runtime_checkable
 
-from jaxtyping import Float, Int
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from heta_lens._util.files import brief
 from heta_lens._util.options import check_token, is_whole
-from heta_lens._util.target_kinds import SavedFunction, Side, Target, TargetFunction, members, sides
+from heta_lens._util.target_kinds import (
+    SavedFunction,
+    Side,
+    Target,
+    TargetFunction,
+    any_of,
+    described,
+    function_name,
+    members,
+    sides,
+)
+from heta_lens._util.work import Done, Work, count
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.token_matching import Spelled
-from heta_lens.prediction.readout import joint_logit
+from heta_lens.model.batching import Batches, out_of_memory
+from heta_lens.model.tokenizer import Spelled
+
+# ------------------------------------------------------------------------------------------------------------- readout
+# How likely the target is: read from logits on a scale, and as a function of the states of the context.
+
+
+Scale: TypeAlias = Literal["log_prob", "prob", "logit", "log_odds"]
+
+
+# ---------------------------------------------------------------------------------------------- from logits, on a scale
+def log_softmax(logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
+    """In float64, where the device has it: what is left of a confident prediction's ``1 - p`` is lost in float32."""
+    return _exact(logits).log_softmax(-1).to(logits)
+
+
+def _exact(logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
+    return logits if logits.device.type == "mps" else logits.double()
+
+
+def on_scale(logits: Float[Tensor, "*batch vocab"], tokens: Side, scale: Scale) -> Float[Tensor, "*batch"]:
+    """How likely a token is, or any token of a set: ``log Σ exp`` of their logits is the logit of the set."""
+    if scale == "logit":
+        return joint_logit(logits, tokens)
+    exact = _exact(logits)  # and no log-probabilities of other tokens, which may be many
+    logit = joint_logit(exact, tokens)
+    if scale == "log_odds":  # exact for a certain prediction too, whose 1 - p is lost
+        others = exact.index_fill(-1, torch.tensor(members(tokens), device=exact.device), -torch.inf)
+        return (logit - others.logsumexp(-1)).to(logits)
+    log_prob = (logit - exact.logsumexp(-1)).to(logits)
+    return log_prob.exp() if scale == "prob" else log_prob
+
+
+def joint_logit(logits: Float[Tensor, "*batch vocab"], tokens: Side) -> Float[Tensor, "*batch"]:
+    return logits[..., tokens] if isinstance(tokens, int) else logits[..., members(tokens)].logsumexp(-1)
+
+
+# ------------------------------------------------------------------------------------------ as a function of the states
+@runtime_checkable
+class Readable(Protocol):
+    """What is needed of a `Prediction`, which uses the scales above itself."""
+
+    @property
+    def embeddings(self) -> Float[Tensor, "pos d"]: ...
+
+    def logits_from(
+        self, start: int = 0, layer: int | None = None
+    ) -> Callable[[Float[Tensor, "batch pos d"]], Float[Tensor, "batch vocab"]]: ...
+
+    def read(self, logits: Float[Tensor, "*batch vocab"], scale: Scale) -> Float[Tensor, "*batch"]: ...
+
+
+@torch.no_grad()
+def likelihood(
+    prediction: Readable,
+    states: Float[Tensor, "copy pos d"],
+    scale: Scale,
+    done: Done,
+    start: int = 0,
+    layer: int | None = None,
+) -> Float[Tensor, "copy"]:
+    """With other embeddings (or states that enter a layer) from a position on, one run for each copy of the context."""
+    values = prediction.read(prediction.logits_from(start, layer)(states), scale)
+    done(len(states))
+    return values
+
+
+def gradients(
+    prediction: Readable,
+    states: Float[Tensor, "copy pos d"],
+    scale: Scale,
+    work: Work,
+    layer: int | None = None,
+    start: int = 0,
+) -> Float[Tensor, "copy pos d"]:
+    """The derivative of each copy's likelihood by what enters a layer (or by embeddings) from a position on."""
+    return values_and_gradients(prediction, states, scale, work, layer, start)[1]
+
+
+def values_and_gradients(
+    prediction: Readable,
+    states: Float[Tensor, "copy pos d"],
+    scale: Scale,
+    work: Work,
+    layer: int | None = None,
+    start: int = 0,
+) -> tuple[Float[Tensor, "copy"], Float[Tensor, "copy pos d"]]:
+    """Each copy's likelihood, and its derivative."""
+    leaf = states.detach().clone().requires_grad_()
+    values = prediction.read(prediction.logits_from(start, layer)(leaf), scale)
+    (gradient,) = torch.autograd.grad(values.sum(), leaf)
+    count("backwards", len(states))
+    work.add("forwards", len(states))
+    work.add("backwards", len(states))
+    return values.detach(), gradient
+
+
+def ablated(
+    prediction: Readable,
+    present: Bool[Tensor, "copy pos"],
+    mask: Float[Tensor, "d"],
+    scale: Scale,
+    batches: Batches,
+    done: Done,
+) -> Float[Tensor, "copy"]:
+    """How likely the target is in copies of the context in which only the tokens ``present`` are not masked."""
+    read = partial(likelihood, prediction, scale=scale, done=done)
+    return with_others_masked(prediction, present, mask, read, batches)
+
+
+def with_others_masked(
+    prediction: Readable,
+    present: Bool[Tensor, "copy pos"],
+    mask: Float[Tensor, "d"],
+    read: Callable[[Float[Tensor, "some pos d"]], Float[Tensor, "some *read"]],
+    batches: Batches,
+) -> Float[Tensor, "copy *read"]:
+    """What ``read`` gives for copies of the context in which only the tokens ``present`` are not masked."""
+    embeddings = prediction.embeddings
+
+    def masked(rows: Bool[Tensor, "some pos"]) -> Float[Tensor, "some *read"]:
+        return read(torch.where(rearrange(rows, "copy pos -> copy pos 1"), embeddings, mask))
+
+    return batches.map(masked, present.to(embeddings.device), len(embeddings))
+
+
+# ----------------------------------------------------------------------------------------------------- target function
+# A function of the logits as the target: called for one prediction at a time; refused if it returns no scalar tensor.
+#
+# The logits are those that predict the next token, not normalised, in float32 or the model's own type if that is wider.
+
+
+CONNECTED = "avoid .item(), .detach(), argmax and comparisons, or choose a method that takes no gradients"
+
+
+def check_scale(target: Target, scale: Scale, default: Scale | None) -> None:
+    """Refuse a scale that was chosen (it is not the default) for a function, which has its own."""
+    if callable(target) and scale != default:
+        raise ValueError(
+            f"scale={scale!r} has no effect with the function target={function_name(target)}, whose values are on a "
+            "scale of their own: leave it out"
+        )
+
+
+def values_of(function: TargetFunction, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch"]:
+    """What the function gives for each prediction by itself, since it need not know of batches.
+
+    A value that does not depend on these logits, as on one side of a condition, has a gradient of 0.
+    """
+    rows = logits.reshape(-1, logits.shape[-1])
+    values = [called(function, row) for row in rows]
+    if logits.requires_grad:
+        values = [value + row[:0].sum() for value, row in zip(values, rows, strict=True)]
+    return torch.stack(values).reshape(logits.shape[:-1])
+
+
+def called(function: TargetFunction, logits: Float[Tensor, "vocab"]) -> Float[Tensor, ""]:
+    """The value for one prediction, refused where it is no finite number; the function may change its copy."""
+    name = function_name(function)
+    try:
+        value: Any = function(logits.clone())
+    except Exception as error:  # whatever a user's function raises
+        if isinstance(error, RuntimeError) and out_of_memory(error):
+            raise
+        why = brief(str(error).partition("\n")[0])
+        raise ValueError(f"the function target={name} raised {type(error).__name__}: {why}") from error
+    if not isinstance(value, Tensor):
+        raise TypeError(f"the function target={name} gave {brief(value)}: it must return a tensor of one number")
+    if value.shape != ():
+        raise ValueError(
+            f"the function target={name} gave a tensor of shape {tuple(value.shape)}: it must return one number, of "
+            "shape (), as .sum() does"
+        )
+    if not value.dtype.is_floating_point:
+        raise TypeError(f"the function target={name} gave {value.dtype}: it must return a real number, as .float()")
+    if not value.isfinite():
+        raise ValueError(f"the function target={name} gave {float(value)}: it must be finite, whatever the logits are")
+    return value.to(logits) if logits.requires_grad else value.detach().to(logits)  # of the function's own weights
+
+
+def check_connected(function: TargetFunction, logits: Float[Tensor, "vocab"]) -> None:
+    """Refuse a function whose gradient by these logits is not known, since autograd cannot follow it."""
+    name, leaf = function_name(function), logits.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        value = called(function, leaf)
+        try:
+            (gradient,) = torch.autograd.grad(value, leaf, allow_unused=True) if value.requires_grad else (None,)
+        except (RuntimeError, NotImplementedError) as error:
+            why = brief(str(error).partition("\n")[0])
+            raise ValueError(f"the function target={name} cannot be differentiated: {why}; {CONNECTED}") from error
+    if gradient is None:
+        raise ValueError(f"what the function target={name} gave has no gradient by the logits: {CONNECTED}")
+    if not gradient.isfinite().all():
+        raise ValueError(f"the function target={name} has a gradient by the logits that is not finite: {CONNECTED}")
+
 
 Token: TypeAlias = SupportsIndex | str
 SideLike: TypeAlias = Token | Set[Token]
@@ -129,3 +338,87 @@ def check_target(adapter: ModelAdapter, log_probs: Float[Tensor, "vocab"], targe
         if not isfinite(log_prob):
             text = " or ".join(repr(adapter.tokenizer.write(token)) for token in members(tokens))
             raise ValueError(f"log p of the target {text} is {log_prob}")
+
+
+# ------------------------------------------------------------------------------------------------------ target reading
+# What is read of a target in logits: how likely it is, or what a function gives; and what the target is called.
+
+
+class TargetReading(ABC):
+    """The part of a `Prediction` that is about its target."""
+
+    target: Target
+
+    @property
+    @abstractmethod
+    def ids(self) -> Int[Tensor, "pos"]: ...
+
+    @property
+    @abstractmethod
+    def adapter(self) -> ModelAdapter: ...
+
+    @property
+    @abstractmethod
+    def log_probs(self) -> Float[Tensor, "vocab"]: ...
+
+    @property
+    @abstractmethod
+    def logits(self) -> Float[Tensor, "vocab"]: ...
+
+    def read(self, logits: Float[Tensor, "*batch vocab"], scale: Scale) -> Float[Tensor, "*batch"]:
+        """How likely the target is; for a contrast, how much more likely the first of the two.
+
+        Of a function it is what that gives, on a scale of its own.
+        """
+        if callable(self.target):
+            if logits.requires_grad:
+                self.check_differentiable()
+            return values_of(self.target, logits)
+        first, *second = [on_scale(logits, tokens, scale) for tokens in sides(self.target)]
+        return first - second[0] if second else first
+
+    def check_differentiable(self) -> None:
+        """Refuse a function as the target that has no gradient by the clean logits."""
+        _ = self._connected  # which is found out once
+
+    @cached_property
+    def _connected(self) -> bool:
+        if callable(self.target):
+            check_connected(self.target, self.logits)
+        return True
+
+    def objective(
+        self, logits: Float[Tensor, "*batch vocab"], log_probs: Float[Tensor, "*batch vocab"] | None = None
+    ) -> Float[Tensor, "*batch"]:
+        """g: the target's log-probability, a contrast's difference, or what a function gives.
+
+        ``log_probs`` are of these logits, where they are known already.
+        """
+        if callable(self.target) or not all(isinstance(tokens, int) for tokens in sides(self.target)):
+            return self.read(logits, "log_prob")
+        log_probs = log_softmax(logits) if log_probs is None else log_probs
+        first, *second = [joint_logit(log_probs, token) for token in sides(self.target)]
+        return first - second[0] if second else first
+
+    @property
+    def value(self) -> Float[Tensor, ""]:
+        """g of the clean prediction."""
+        plain = not callable(self.target)
+        return self.objective(self.log_probs if plain else self.logits, self.log_probs)
+
+    @property
+    def target_text(self) -> str | tuple[str, ...]:
+        """The target as it is written after the context; of a contrast, both sides; of a function, its name."""
+        if callable(self.target):
+            return function_name(self.target)
+        texts = tuple(map(self._written, sides(self.target)))
+        return texts if isinstance(self.target, tuple) else texts[0]
+
+    def _written(self, side: Side) -> str:
+        texts = [self.adapter.tokenizer.write(token, self.ids.tolist()) for token in members(side)]
+        return any_of(texts) if isinstance(side, frozenset) else texts[0]
+
+    @property
+    def target_words(self) -> str:
+        """The target in words, for a title."""
+        return described(self.target, self.target_text)

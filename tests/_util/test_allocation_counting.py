@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from heta_lens._util.allocation_counting import Allocations
+from heta_lens._util.work import Allocations
 
 KIB = 2**10
 

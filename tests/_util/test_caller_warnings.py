@@ -5,7 +5,7 @@ import warnings
 import pytest
 
 import heta_lens
-from heta_lens._util.caller_warnings import quietly, warn
+from heta_lens._util.python import quietly, warn
 
 
 def test_a_warning_names_the_line_that_called_heta_lens(request: pytest.FixtureRequest) -> None:

@@ -8,7 +8,7 @@ import torch
 from helpers import oracles
 from helpers.asking import relative
 from helpers.information import random_log_probs
-from heta_lens._util.divergence import DIVERGENCES, Direction, js, kl
+from heta_lens._util.numerics import DIVERGENCES, Direction, js, kl
 
 DIRECTIONS = get_args(Direction)
 

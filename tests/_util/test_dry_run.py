@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from heta_lens._util.allocation_counting import Allocations
-from heta_lens._util.dry_run import DryRun
+from heta_lens._util.work import Allocations
+from heta_lens.methods.memory import DryRun
 
 
 def test_conditions_hold_and_numbers_are_zero() -> None:

@@ -9,8 +9,8 @@ import pytest
 from helpers import zoo
 from helpers.asking import predict
 from heta_lens import METHODS
-from heta_lens._util import extras
-from heta_lens._util.extras import EXTRAS, check_extra, extra
+from heta_lens._util import python
+from heta_lens._util.python import EXTRAS, check_extra, extra
 
 
 @pytest.mark.parametrize("name", EXTRAS)
@@ -22,7 +22,7 @@ def test_what_is_installed_is_imported(name: str) -> None:
 def test_what_is_not_installed_is_refused_with_the_way_out(
     name: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    monkeypatch.setattr(python, "find_spec", lambda _: None)
     message = rf"method='gilot' needs {package}, which is not installed: pip install 'heta-lens\[\w+\]'"
     for function in (check_extra, extra):
         with pytest.raises(ImportError, match=message):
@@ -43,7 +43,7 @@ def test_a_method_without_its_package_is_refused_before_any_run(
 ) -> None:
     model = zoo.bridge("gpt2")
     prediction = predict(model, zoo.prompt(model, 4))
-    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    monkeypatch.setattr(python, "find_spec", lambda _: None)
     monkeypatch.setattr(type(prediction), "running", lambda _: pytest.fail("it ran"))
     with pytest.raises(ImportError, match="pip install"):
         METHODS[method](**options)(prediction)

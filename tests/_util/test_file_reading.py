@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from heta_lens._util.file_reading import (
+from heta_lens._util.files import (
     DEEPEST,
     NotJSON,
     brief,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from heta_lens._util.file_writing import check_distinct, write_atomically
+from heta_lens._util.files import check_distinct, write_atomically
 
 HARD = [b"", b"a\r\nb\x00", "é 😀\n".encode(), b"x" * 300_000]
 as_root = hasattr(os, "geteuid") and os.geteuid() == 0
@@ -81,7 +81,7 @@ def test_a_disk_that_is_full_after_some_bytes_leaves_what_was_there(
 def test_a_limit_on_the_size_of_files_leaves_what_was_there(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("before")
     program = (
-        "import resource, sys; from heta_lens._util.file_writing import write_atomically\n"
+        "import resource, sys; from heta_lens._util.files import write_atomically\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); write_atomically(sys.argv[1], b'x' * 5000)"
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "a")], capture_output=True, text=True)

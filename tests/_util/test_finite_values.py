@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from heta_lens._util.finite_values import check_finite
+from heta_lens._util.numerics import check_finite
 
 
 def test_the_first_bad_value_is_named() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from heta_lens._util.json_lines_file import JsonLinesFile
+from heta_lens._util.files import JsonLinesFile
 
 
 def number(value: Mapping[str, Any]) -> int:

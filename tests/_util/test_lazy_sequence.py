@@ -2,7 +2,7 @@
 
 import pytest
 
-from heta_lens._util.lazy_sequence import Lazy
+from heta_lens._util.python import Lazy
 
 
 def test_an_item_is_computed_when_it_is_accessed() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from heta_lens._util.named_objects import is_object_name, named_object
+from heta_lens._util.options import is_object_name, named_object
 
 
 @pytest.mark.parametrize("name", ["mine:length", "a.b:Kind.method", "_a1:b"])

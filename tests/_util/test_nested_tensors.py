@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from heta_lens._util.nested_tensors import from_json, shortest, to_json
+from heta_lens._util.storage import from_json, shortest, to_json
 
 VALUES: list[Any] = [
     {"a": 1, "b": [None, True, "x"], "c": (1, (2.5, frozenset({3, 4})))},

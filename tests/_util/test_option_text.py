@@ -2,7 +2,7 @@
 
 import pytest
 
-from heta_lens._util.option_text import keywords, written
+from heta_lens._util.options import keywords, written
 
 
 def test_values_are_of_the_kind_they_are_written_as() -> None:

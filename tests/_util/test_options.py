@@ -26,7 +26,7 @@ from heta_lens._util.options import (
     hint,
     settings,
 )
-from heta_lens._util.progress import MOST_WORK, working
+from heta_lens._util.work import MOST_WORK, working
 from heta_lens.data.suites import suite
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from heta_lens._util.plain_json import plain
+from heta_lens._util.text import plain
 
 
 @pytest.mark.parametrize(

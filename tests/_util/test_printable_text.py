@@ -4,7 +4,7 @@ import unicodedata
 
 import pytest
 
-from heta_lens._util.printable_text import REORDERING, cut, legible, single_line, visible
+from heta_lens._util.text import REORDERING, cut, legible, single_line, visible
 
 PERSIAN = "می‌خواهم"  # with a zero width non-joiner
 ENGLAND = "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"

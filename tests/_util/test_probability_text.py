@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from heta_lens._util.probability_text import probability
+from heta_lens._util.text import probability
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ from time import sleep
 
 import pytest
 
-from heta_lens._util import progress
-from heta_lens._util.progress import working
-from heta_lens._util.work_counting import Work
+from heta_lens._util import work as progress
+from heta_lens._util.work import Work, working
 
 HIDE_CURSOR, SHOW_CURSOR, ERASE_LINE = "\x1b[?25l", "\x1b[?25h", "\x1b[2K"
 

@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from heta_lens._util import progress_bar
-from heta_lens._util.progress_bar import Bar
+from heta_lens._util import work
+from heta_lens._util.work import Bar
 
 
 def bar(screen: io.StringIO, advice: list[str], due: float = 0.0) -> Bar:
@@ -21,7 +21,7 @@ def bar(screen: io.StringIO, advice: list[str], due: float = 0.0) -> Bar:
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress_bar, "_said", set())
+    monkeypatch.setattr(work, "_said", set())
 
 
 def test_a_bar_is_drawn_from_when_it_is_due() -> None:
@@ -47,7 +47,7 @@ def test_what_is_cheaper_is_said_once() -> None:
 
 
 def test_nothing_is_said_of_what_is_soon_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress_bar, "LONG", 1e6)
+    monkeypatch.setattr(work, "LONG", 1e6)
     screen, advice = io.StringIO(), ["groups=8 would take half"]
     made = bar(screen, advice)
     for _ in range(10):

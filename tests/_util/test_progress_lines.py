@@ -5,8 +5,8 @@ from time import sleep
 
 import pytest
 
-from heta_lens._util import progress_lines
-from heta_lens._util.progress_lines import ProgressLines, WorkLines
+from heta_lens._util import work as progress_lines
+from heta_lens._util.work import ProgressLines, WorkLines
 
 
 def lines(total: int, kept: int, seconds: float) -> list[str]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy.stats import t as student
 
-from heta_lens._util.sample_statistics import Samples, student_t
+from heta_lens._util.numerics import Samples, student_t
 
 
 def test_samples_may_be_more_for_some_tokens() -> None:

@@ -10,16 +10,14 @@ import torch
 
 from helpers.attributions import TOKENS, uncertain
 from heta_lens import Attribution
-from heta_lens._util import tensor_storage
+from heta_lens._util import storage
 from heta_lens.attribution import FORMAT, VERSION
 
 
 def saved_fields(path: Path, **changes: Any) -> Path:
     """A file with an attribution's fields, of which some are changed."""
     made = uncertain()
-    tensor_storage.save(
-        path, FORMAT, VERSION, {entry.name: getattr(made, entry.name) for entry in fields(made)} | changes
-    )
+    storage.save(path, FORMAT, VERSION, {entry.name: getattr(made, entry.name) for entry in fields(made)} | changes)
     return path
 
 

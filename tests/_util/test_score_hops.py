@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from heta_lens._util.score_hops import hops
+from heta_lens.span_attribution import hops
 
 PROMPT, WRITTEN, AFTER = 4, 4, 2
 LENGTH = PROMPT + WRITTEN + AFTER

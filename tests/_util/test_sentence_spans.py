@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heta_lens._util.sentence_spans import is_finished, members, sentences, split, wording
-from heta_lens._util.text_spans import Span
-from heta_lens.methods.perturbation.lime import nearness
+from heta_lens._util.text import Span, is_finished, members, sentences, split, wording
+from heta_lens.methods.surrogates import nearness
 
 
 def close(found: Any, expected: Any, tolerance: float = 1e-9) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from heta_lens._util.short_repr import short_repr
+from heta_lens._util.text import short_repr
 
 
 @dataclass(frozen=True, eq=False)

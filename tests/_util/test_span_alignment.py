@@ -5,8 +5,7 @@ from random import Random
 
 import pytest
 
-from heta_lens._util.span_alignment import located_tokens, shared_out
-from heta_lens._util.text_spans import Span
+from heta_lens._util.text import Span, located_tokens, shared_out
 
 TEXT = "Tom kept é the naïve 🙂\nkey."
 

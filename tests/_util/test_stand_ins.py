@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from heta_lens._util.stand_ins import changed, filled, places, shared_prefix, stand_in
-from heta_lens._util.text_spans import Span
+from heta_lens._util.text import Span
+from heta_lens.prediction.chat import changed, filled, places, shared_prefix, stand_in
 
 Template = Callable[[Mapping[str, Any]], str]
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from helpers.nested import same
-from heta_lens._util.tensor_storage import load, save
+from heta_lens._util.storage import load, save
 
 KIND = "tests.value"
 

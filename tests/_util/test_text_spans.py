@@ -7,7 +7,7 @@ from itertools import chain
 import pytest
 
 from helpers.decoders import PIECES, SMILE, concatenating
-from heta_lens._util.text_spans import Span, joined, owners, tokens_in, visible, words
+from heta_lens._util.text import Span, joined, owners, tokens_in, visible_span, words
 from heta_lens.model.tokenizer import locate
 
 
@@ -52,7 +52,7 @@ def test_every_token_is_in_exactly_one_word():
     ("span", "expected"), [((0, 5), (1, 4)), ((1, 4), (1, 4)), ((0, 1), (1, 1)), ((2, 2), (2, 2)), ((4, 6), (6, 6))]
 )
 def test_the_visible_part_of_a_span_has_no_white_space_at_its_ends(span: tuple[int, int], expected: tuple[int, int]):
-    assert visible(" a\tb\n ", Span(*span)) == expected
+    assert visible_span(" a\tb\n ", Span(*span)) == expected
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from heta_lens._util.token_share import token_count
+from heta_lens._util.numerics import token_count
 
 
 @pytest.mark.parametrize(

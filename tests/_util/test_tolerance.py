@@ -2,7 +2,7 @@
 
 import torch
 
-from heta_lens._util.tolerance import LEAST_TOLERANCE, differences, distance, tolerance
+from heta_lens._util.numerics import LEAST_TOLERANCE, differences, distance, tolerance
 
 
 def test_the_least_precise_tensor_decides() -> None:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pytest
 
-from heta_lens._util.type_checks import check_fields, described, fits
+from heta_lens._util.options import check_fields, described, fits
 
 
 @dataclass

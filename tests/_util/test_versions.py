@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from heta_lens._util.versions import versions
+from heta_lens._util.python import versions
 
 
 def test_the_libraries_are_named() -> None:

@@ -3,7 +3,7 @@
 from collections import Counter
 from time import perf_counter
 
-from heta_lens._util.work_counting import Work, count, counting
+from heta_lens._util.work import Work, count, counting
 
 
 def test_units_of_each_kind_are_counted_together():

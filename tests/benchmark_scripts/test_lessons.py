@@ -10,9 +10,8 @@ from transformers import AutoTokenizer
 from benchmarks.demo_model import train
 from benchmarks.demo_model.lessons import LAST, LESSONS, page
 from benchmarks.demo_model.tokenizer import vocabulary
-from heta_lens.data import recall_words
-from heta_lens.data.portable_random import Draw
-from heta_lens.data.recall_facts import split_of
+from heta_lens.data import recall
+from heta_lens.data.recall import Draw, split_of
 from heta_lens.model.loading import DEMO
 
 
@@ -34,9 +33,7 @@ def test_the_packaged_model_has_the_shape_of_the_script() -> None:
 @pytest.mark.parametrize("name", LESSONS)
 def test_lessons_are_of_the_training_split_and_fit_the_context(name: str) -> None:
     draw = Draw("a test")
-    owners, things, places, rooms = (
-        set(some) for some in (recall_words.NAMES, recall_words.OBJECTS, recall_words.PLACES, recall_words.ROOMS)
-    )
+    owners, things, places, rooms = (set(some) for some in (recall.NAMES, recall.OBJECTS, recall.PLACES, recall.ROOMS))
     for _ in range(20):
         one = page(draw, LESSONS[name])
         assert len(one.questions) == LESSONS[name].asked

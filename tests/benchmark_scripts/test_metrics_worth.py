@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import metrics_worth
 from benchmarks.metrics_worth import Values, Worth, agreed, goodness, halves, noise, reading, tied, worth
-from heta_lens.evaluation.report.metric_description import Measure
+from heta_lens.evaluation.report.results import Measure
 
 
 def values(name: str, rows: list[list[float]], better: str = "more") -> Values:

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import outcomes, report
 from benchmarks.outcomes import Outcomes
 from benchmarks.report import INDEPENDENT, Table, average, proportion
-from heta_lens.evaluation.intervals import estimate
+from heta_lens.evaluation.statistics import estimate
 
 pytestmark = [pytest.mark.usefixtures("unchecked")]
 

@@ -19,7 +19,7 @@ from benchmarks.peers.work import COLUMNS, Asked, Ran, Side, Work, between_seeds
 from benchmarks.speed.models import MODELS, prompt
 from helpers import zoo
 from helpers.asking import relative
-from heta_lens._util.caller_warnings import quietly
+from heta_lens._util.python import quietly
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,7 @@ import torch
 import heta_lens
 from benchmarks import reasoning, reasoning_model
 from benchmarks.demo_model.tokenizer import vocabulary
-from heta_lens.data.portable_random import Draw
-from heta_lens.data.recall_facts import split_of
+from heta_lens.data.recall import Draw, split_of
 
 KNOWN = {index: token for token, index in vocabulary().items()}
 

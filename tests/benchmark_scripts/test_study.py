@@ -17,11 +17,11 @@ from benchmarks.study.choice import ranks_of
 from benchmarks.study.families import FAMILIES, STORIES, Case, copied, recall
 from benchmarks.study.interventions import MEASURES, measures
 from benchmarks.study.parts import Measured, contrasted, curvatures, gates, gradient_gate, informations, measured
-from heta_lens.data.recall_facts import Split
+from heta_lens.data.recall import Split
 from heta_lens.metrics import abpc, curve, mean_effect, patch_correlation
-from heta_lens.metrics.candidate_tokens import ordinary
-from heta_lens.model.hook_sites import values_name
-from heta_lens.prediction.token_patching import effects
+from heta_lens.metrics.scores import ordinary
+from heta_lens.model.hooks import values_name
+from heta_lens.prediction.patching import effects
 
 
 @cache

@@ -11,8 +11,8 @@ from transformer_lens import patching as theirs
 from helpers import zoo
 from helpers.asking import busy, cache_of, explain, hooked, relative
 from helpers.patching import OTHER, TARGET, N, copies, log_prob, note, one_run, patched, prompts, run, searched
-from heta_lens.causal import activation_patching as ours
 from heta_lens.causal import patch
+from heta_lens.causal import patching as ours
 from heta_lens.model.adapter import ModelAdapter
 
 LAYERS = 2
@@ -155,7 +155,7 @@ def test_neither_the_batch_nor_reuse_matters(
     options: dict[str, Any] = {"what": what, "positions": [3, 1, 2]}
     first = patched(model, batch=1, **options)
     assert relative(patched(model, batch=5, **options).values, first.values) < CLOSE
-    monkeypatch.setattr("heta_lens.prediction.rerun_from_prefix.reusable_prefix", lambda *_: (None, "off"))
+    monkeypatch.setattr("heta_lens.prediction.rerun.reusable_prefix", lambda *_: (None, "off"))
     for batch in (1, 5):
         assert relative(patched(model, batch=batch, **options).values, first.values) < CLOSE
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm, spearmanr
 
-from heta_lens.causal.agreement import Z95, agreement
+from heta_lens.causal.validation import Z95, agreement
 
 
 def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:

@@ -13,7 +13,7 @@ import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of, explain, predict
 from heta_lens.causal import effects, validate
-from heta_lens.prediction.patching_checks import How
+from heta_lens.prediction.patching import How
 
 N, TARGET = 6, 7
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))

@@ -12,7 +12,7 @@ from helpers import zoo
 from helpers.asking import cache_of, hooked, plain_embeddings, predict, relative
 from helpers.tracing import LAYERS, OTHER, TARGET, WAYS, N, traced
 from heta_lens.causal import trace
-from heta_lens.methods.perturbation.causal_tracing import CausalTracing
+from heta_lens.methods.causal_tracing import CausalTracing
 from heta_lens.model.adapter import ModelAdapter
 
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))

@@ -9,7 +9,7 @@ from scipy.stats import spearmanr
 from helpers import zoo
 from helpers.asking import explain
 from heta_lens import Attribution
-from heta_lens.cli.aligned_scores import comparison_document, correlations, highest_table
+from heta_lens.cli.views import comparison_document, correlations, highest_table
 
 MODEL = zoo.bridge("gpt2")
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from helpers.paths import ROOT
 from heta_lens.cli import app
-from heta_lens.cli.application import EXIT_CODES
+from heta_lens.cli.app import EXIT_CODES
 
 DOCUMENTED = (ROOT / "docs" / "command_line.md").read_text()
 

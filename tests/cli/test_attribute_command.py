@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 import heta_lens
 from heta_lens import plots
-from heta_lens._util import progress_lines
+from heta_lens._util import work
 from heta_lens.cli import app
 from heta_lens.model import loading
-from heta_lens.plots.shares import message_shares
+from heta_lens.plots.scales import message_shares
 
 TEXT = "Mia put the key in the drawer. Leo put the key in the box. Question: Where did Mia put the key? Answer: in the"
 
@@ -40,7 +40,7 @@ def test_a_text_of_ones_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("quiet", [True, False])
 def test_long_work_is_reported_in_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch, quiet: bool) -> None:
-    monkeypatch.setattr(progress_lines, "FIRST", 0.01)
+    monkeypatch.setattr(work, "FIRST", 0.01)
     done = run("attribute", TEXT, "-o", "probes=8", *(["--quiet"] if quiet else []))
     assert done.exit_code == 0, done.output
     assert bool(re.search(r"(working for|done after) 0:00:0\d", done.stderr)) != quiet

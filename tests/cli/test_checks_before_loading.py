@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from heta_lens.cli.checks_before_loading import check_before_loading
-from heta_lens.cli.prompt_running import loaded_for
-from heta_lens.cli.question_arguments import Question, Span
+from heta_lens.cli.questions import Question, Span, check_before_loading, loaded_for
 from heta_lens.model import loading
 
 TEXT = "Mia put the key in the drawer. Question: Where did Mia put the key? Answer: in the"

@@ -1,6 +1,6 @@
 """Lists with commas, or one by one."""
 
-from heta_lens.cli.comma_lists import listed
+from heta_lens.cli.app import listed
 
 
 def test_a_list_may_be_given_with_commas_or_one_by_one() -> None:

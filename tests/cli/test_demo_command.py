@@ -9,8 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from heta_lens.cli import app
-from heta_lens.cli.prompt_running import ReadPrompt
-from heta_lens.cli.question_arguments import Question
+from heta_lens.cli.questions import Question, ReadPrompt
 
 
 def run(*words: str) -> Any:

@@ -9,7 +9,7 @@ from transformers import LlamaConfig
 from typer.testing import CliRunner
 
 from heta_lens.cli import app
-from heta_lens.cli.estimate_command import bytes_of
+from heta_lens.cli.attribute import bytes_of
 
 
 def run(*words: str) -> Any:

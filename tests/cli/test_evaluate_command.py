@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from helpers.evaluating import run
-from heta_lens.cli.evaluate_command import SUITES
+from heta_lens.cli.evaluate import SUITES
 from heta_lens.data import suites
 from heta_lens.metrics import METRICS
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import typer
 
-from heta_lens.cli.failed_prompts import print_failures
-from heta_lens.evaluation.run_records import Record, append
+from heta_lens.cli.flags import print_failures
+from heta_lens.evaluation.run_folder import Record, append
 
 
 def said(folder: Path, capsys: pytest.CaptureFixture[str], *records: dict[str, Any]) -> tuple[int, str]:

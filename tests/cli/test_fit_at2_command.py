@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from helpers.evaluating import run
-from heta_lens.methods.attention.head_weights import HeadWeights
+from heta_lens.methods.at2 import HeadWeights
 
 
 @pytest.mark.slow

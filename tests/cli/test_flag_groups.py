@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 from typer.testing import CliRunner
 
-from heta_lens.cli.flag_groups import with_flags
+from heta_lens.cli.app import with_flags
 
 FLAGS = {
     "height": Annotated[int | None, typer.Option()],

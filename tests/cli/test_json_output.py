@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from heta_lens import METHODS
 from heta_lens.cli import app
-from heta_lens.cli.json_output import SCHEMA
-from heta_lens.evaluation.kept_scores import load_scores
+from heta_lens.cli.app import SCHEMA
+from heta_lens.evaluation.saved_scores import load_scores
 from heta_lens.metrics import METRICS
 
 SCHEMAS = json.loads((Path(__file__).parents[2] / "docs" / "command_output.schema.json").read_text())
@@ -162,7 +162,7 @@ def test_whatever_ends_a_command_is_in_its_document(
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr("heta_lens.evaluation.shard_merging.merge", fail)
+    monkeypatch.setattr("heta_lens.evaluation.run_folder.merge", fail)
     done = CliRunner().invoke(app, ["merge", "anything", "--json"])
     assert done.exit_code != 0
     printed = json.loads(done.stdout)

@@ -9,21 +9,21 @@ from typer.testing import CliRunner
 
 import heta_lens
 from heta_lens.cli import app
-from heta_lens.cli.loading_flags import FLAGS, loading_options
+from heta_lens.cli.flags import LOADING_FLAGS, loading_options
 from heta_lens.model import loading
 
 STORY = "Mia put the key in the box. Question: Where did Mia put the key? Answer: in the"
 
 
 def test_they_are_the_options_of_load_model() -> None:
-    assert FLAGS.keys() == inspect.signature(heta_lens.load_model).parameters.keys() - {"model", "more"}
+    assert LOADING_FLAGS.keys() == inspect.signature(heta_lens.load_model).parameters.keys() - {"model", "more"}
 
 
 @pytest.mark.parametrize("command", ["attribute", "evaluate", "reproduce"])
 def test_every_command_that_loads_a_model_has_them(command: str) -> None:
     group: Any = get_command(app)
     flags = {option for parameter in group.commands[command].params for option in parameter.opts}
-    assert {f"--{name.replace('_', '-')}" for name in FLAGS} <= flags
+    assert {f"--{name.replace('_', '-')}" for name in LOADING_FLAGS} <= flags
 
 
 def test_they_reach_the_loader(monkeypatch: pytest.MonkeyPatch) -> None:

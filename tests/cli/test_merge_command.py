@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from helpers.evaluating import run
-from heta_lens.evaluation.kept_scores import load_scores
+from heta_lens.evaluation.saved_scores import load_scores
 
 
 @pytest.mark.slow

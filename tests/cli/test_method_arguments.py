@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from heta_lens.cli.method_arguments import methods_of
-from heta_lens.cli.quiet_flag import with_quiet
+from heta_lens.cli.app import with_quiet
+from heta_lens.cli.flags import methods_of
 
 
 def test_without_a_choice_it_is_heta() -> None:

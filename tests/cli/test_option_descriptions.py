@@ -6,7 +6,7 @@ import pytest
 
 from heta_lens import METHODS
 from heta_lens._util.options import AtLeast
-from heta_lens.cli.option_descriptions import described_options, description, documented, type_text
+from heta_lens.cli.lists import described_options, description, documented, type_text
 
 
 @pytest.mark.parametrize(

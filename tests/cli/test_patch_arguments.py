@@ -4,8 +4,8 @@ from typing import Any, get_args
 
 import pytest
 
-from heta_lens.cli.patch_arguments import MEASURED, flow_option, grid_options, numbers, refuse, way_of
-from heta_lens.prediction import readout
+from heta_lens.cli.causal import MEASURED, flow_option, grid_options, numbers, refuse, way_of
+from heta_lens.prediction import target
 
 
 def way(**given: Any) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def test_a_range_has_a_beginning_and_an_end(written: str) -> None:
 
 
 def test_what_is_measured_is_named_for_every_scale() -> None:
-    assert {*MEASURED} == {*get_args(readout.Scale)}
+    assert {*MEASURED} == {*get_args(target.Scale)}
 
 
 def test_kinds_of_activations_and_flows() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from heta_lens.cli.prompt_arguments import prompt_of, with_text
+from heta_lens.cli.flags import prompt_of, with_text
 
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Ünd? 😀"}]
 

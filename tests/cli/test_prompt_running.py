@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from helpers.evaluating import demo
-from heta_lens.cli.prompt_running import read_by
-from heta_lens.cli.question_arguments import Question, Span
+from heta_lens.cli.questions import Question, Span, read_by
 
 TEXT = "Mia put the key in the drawer. Leo put the key in the box. Question: Where did Mia put the key? Answer: in the"
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from heta_lens import METHODS
-from heta_lens.cli.question_arguments import Question, Span, question_of
+from heta_lens.cli.questions import Question, Span, question_of
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import typer
 
-from heta_lens.cli.errors_and_messages import errors_in_a_line, note, say
-from heta_lens.cli.quiet_flag import bars, quiet, with_quiet
+from heta_lens.cli.app import bars, errors_in_a_line, note, quiet, say, with_quiet
 
 
 def test_it_lasts_as_long_as_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from helpers.evaluating import run
-from heta_lens.cli.report_tables import as_rich
+from heta_lens.cli.views import as_rich
 from heta_lens.evaluation.report.document import Table
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from heta_lens.cli.reproduce_command import TABLES, measured_table
+from heta_lens.cli.evaluate import TABLES, measured_table
 from heta_lens.evaluation import reproduce
 
 

@@ -7,7 +7,7 @@ import pytest
 from helpers import zoo
 from helpers.asking import explain
 from heta_lens import plots
-from heta_lens.cli.result_files import FIGURES, PAGES, Files, numbered
+from heta_lens.cli.views import FIGURES, PAGES, Files, numbered
 
 
 def test_every_figure_can_be_made_of_the_page() -> None:
@@ -48,7 +48,7 @@ def test_no_file_is_written_over_another() -> None:
 
 def test_a_drawing_needs_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
-    monkeypatch.setattr("heta_lens._util.extras.find_spec", lambda *_: None, raising=False)
+    monkeypatch.setattr("heta_lens._util.python.find_spec", lambda *_: None, raising=False)
     Files(figure=Path("a.tex")).check()
     with pytest.raises(ImportError, match=r"--figure a\.png"):
         Files(figure=Path("a.png")).check()

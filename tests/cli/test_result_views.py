@@ -9,8 +9,7 @@ import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of, explain
 from helpers.attributions import of_chat
-from heta_lens.cli.result_files import Files
-from heta_lens.cli.result_views import check_by, document_of, group_table, groups_of
+from heta_lens.cli.views import Files, check_by, document_of, group_table, groups_of
 
 
 @cache

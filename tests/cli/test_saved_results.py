@@ -9,7 +9,7 @@ import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of, explain
 from helpers.evaluating import run
-from heta_lens.cli.saved_results import load_result, saved_results
+from heta_lens.cli.views import load_result, saved_results
 
 MODEL = zoo.bridge("gpt2")
 IDS = zoo.prompt(MODEL, 6)
@@ -55,7 +55,7 @@ def test_scores_of_many_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert only.name == f"{tmp_path / 'scores.jsonl'} {prompt} random" and vars(only.result)["method"] == "random"
     with pytest.raises(ValueError, match="prompt='nowhere' is not one of"):
         saved_results(tmp_path, "nowhere")
-    monkeypatch.setattr("heta_lens.cli.saved_results.MOST", 3)
+    monkeypatch.setattr("heta_lens.cli.views.MOST", 3)
     with pytest.raises(ValueError, match=r"holds 4 attributions, of the prompts .*: choose with --prompt and --method"):
         saved_results(tmp_path)
 

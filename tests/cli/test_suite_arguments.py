@@ -2,7 +2,7 @@
 
 import pytest
 
-from heta_lens.cli.suite_arguments import INSTEAD, suite_options
+from heta_lens.cli.flags import INSTEAD, suite_options
 
 
 def test_options_are_read_as_keywords() -> None:

@@ -3,7 +3,7 @@
 import pytest
 from rich.console import Console
 
-from heta_lens.cli.text_table import TextTable, text_table
+from heta_lens.cli.views import TextTable, text_table
 
 ROWS = [("12", "' jar'", "0.0002298 (1)"), ("3", "' box'", "3.076e-05 (2)")]
 

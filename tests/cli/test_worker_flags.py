@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from heta_lens.cli.worker_flags import FLAGS, distribution_options, results_folder
-from heta_lens.evaluation.engines import Workers
-from heta_lens.evaluation.shards import Shard
+from heta_lens.cli.flags import WORKER_FLAGS, distribution_options, results_folder
+from heta_lens.evaluation import Workers
+from heta_lens.evaluation.run_folder import Shard
 
 
 def test_every_flag_is_an_option_of_workers_or_the_shard() -> None:
-    assert {*FLAGS} == {*Workers.__dataclass_fields__} - {"count"} | {"workers", "shard"}
+    assert {*WORKER_FLAGS} == {*Workers.__dataclass_fields__} - {"count"} | {"workers", "shard"}
 
 
 def test_flags_make_workers_and_a_shard() -> None:

@@ -8,11 +8,11 @@ import pytest
 from sklearn.metrics import cohen_kappa_score, f1_score, jaccard_score
 
 from helpers.dataset_records import NINA, unchecked
-from heta_lens._util.text_spans import Span
-from heta_lens.data import recall_as_instances
-from heta_lens.data.annotation_protocol import FUNCTION_WORDS, agreement, annotated, answer_words, markable_words
+from heta_lens._util.text import Span
+from heta_lens.data import recall
+from heta_lens.data.curated import FUNCTION_WORDS, agreement, annotated, answer_words, markable_words
+from heta_lens.data.datasets import occurrences
 from heta_lens.data.instance import Instance
-from heta_lens.data.text_layout import occurrences
 
 
 def marking(*phrases: str) -> Callable[[Instance], list[Span]]:
@@ -66,7 +66,7 @@ def test_answer_words_are_those_of_answer_and_question() -> None:
 
 
 def test_agreement_is_that_of_scikit_learn_over_all_words() -> None:
-    told = list(recall_as_instances.instances(count=6, hops=2))
+    told = list(recall.instances(count=6, hops=2))
     found = list(annotated(told, [answer_words]))
     left, right = ([word in one.gold for one in several for word in markable_words(one)] for several in (found, told))
     scores = agreement(found, told)

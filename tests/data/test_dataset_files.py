@@ -25,8 +25,10 @@ from helpers.dataset_records import (
     unchecked,
     written,
 )
-from heta_lens.data import curated, tellmewhy, wikibio
-from heta_lens.data.dataset_files import load, read
+from heta_lens.data import curated
+from heta_lens.data import datasets as tellmewhy
+from heta_lens.data import datasets as wikibio
+from heta_lens.data.datasets import load, read
 from heta_lens.data.instance import read_jsonl
 from heta_lens.data.suites import suite
 
@@ -207,8 +209,8 @@ def test_a_hub_out_of_reach_is_one_sentence_with_the_way_out(error: Exception, m
 def test_the_hub_is_asked_for_a_data_set_and_a_split(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     held = {
-        tellmewhy.HUB: [WHY],
-        wikibio.HUB: [PROSE],
+        tellmewhy.TELLMEWHY_HUB: [WHY],
+        wikibio.WIKIBIO_HUB: [PROSE],
         curated.NARRATIVES: NARRATIVES,
         curated.QUESTIONS: [science()],
     }
@@ -222,8 +224,8 @@ def test_the_hub_is_asked_for_a_data_set_and_a_split(monkeypatch: pytest.MonkeyP
     assert suite("wikibio")[0].text.startswith("J. Doe")
     assert suite("curated", order="both")[1].words("gold") == ["plants", "catch", "light"]
     assert asked == [
-        (tellmewhy.HUB, "validation"),
-        (wikibio.HUB, "evaluation"),
+        (tellmewhy.TELLMEWHY_HUB, "validation"),
+        (wikibio.WIKIBIO_HUB, "evaluation"),
         (curated.NARRATIVES, "test"),
         (curated.QUESTIONS, "test"),
     ]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from helpers.dataset_records import NINA, changed, unchecked
-from heta_lens._util.text_spans import Span
-from heta_lens.data import recall_as_instances
+from heta_lens._util.text import Span
+from heta_lens.data import recall
 from heta_lens.data.instance import SPANS, Instance, read_jsonl, record_of, write_jsonl
 
 
@@ -41,7 +41,7 @@ ODD = 'Line one.\nA "quote", \u2028 a separator,\x0b\x1c\x85 more, é, 漢字, �
         NINA,
         Instance(id="odd", text=ODD, answer=" \u2028x", support=(Span(0, len(ODD)),)),
         Instance(id="nested", text="a", answer=None, counterfactual=replace(NINA, id="deep")),
-        *islice(recall_as_instances.instances("dev", hops=2), 3),
+        *islice(recall.instances("dev", hops=2), 3),
     ],
     ids=lambda one: one.id,
 )

@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 
 from helpers.dataset_records import LONG, LONGRA, SHARED, shared, unchecked
-from heta_lens._util.text_spans import Span
-from heta_lens.data import longra
+from heta_lens._util.text import Span
+from heta_lens.data import datasets
 from heta_lens.data.suites import suite
 
 
 def test_longra_marks_the_antecedent_and_the_remark() -> None:
-    (instance,) = longra.instances([LONGRA])
+    (instance,) = datasets.longra_instances([LONGRA])
     assert (instance.id, instance.answer, instance.template) == ("longra-000", " Oslo", "capital")
     assert instance.words("gold") == instance.words("support") == ["Norway"]
     assert instance.words("distractor") == ["(I slept)."]
-    assert longra.without(instance.text, instance.distractor) == "I landed in Norway. I stayed in the capital,"
+    assert datasets.without(instance.text, instance.distractor) == "I landed in Norway. I stayed in the capital,"
 
 
 @pytest.mark.parametrize(
@@ -34,22 +34,22 @@ def test_longra_marks_the_antecedent_and_the_remark() -> None:
     ],
 )
 def test_a_distractor_leaves_clean_text(text: str, spans: list[Any], left: str) -> None:
-    assert longra.without(text, [Span(*span) for span in spans]) == left
+    assert datasets.without(text, [Span(*span) for span in spans]) == left
 
 
 def test_kept_are_those_that_the_model_answers_with_and_without_the_distractor() -> None:
-    (instance,) = longra.instances([LONGRA])
+    (instance,) = datasets.longra_instances([LONGRA])
     short = "I landed in Norway. I stayed in the capital,"
 
     def kept(answers: dict[str, str]) -> bool:
-        return list(longra.kept([instance], answers.__getitem__)) == [instance]
+        return list(datasets.kept([instance], answers.__getitem__)) == [instance]
 
     assert kept({LONG: " Oslo", short: "Oslo"})
     assert not kept({LONG: " Oslo", short: " a"})
     assert not kept({LONG: " a", short: " Oslo"})
     assert not kept({LONG: " Os", short: " Os"})
     with pytest.raises(ValueError, match="'longra-000' has no answer to compare with the model's"):
-        list(longra.kept([replace(instance, answer=None)], lambda _: ""))
+        list(datasets.kept([replace(instance, answer=None)], lambda _: ""))
 
 
 @unchecked
@@ -64,7 +64,7 @@ def test_kept_are_those_that_the_model_answers_with_and_without_the_distractor()
 )
 def test_a_wrong_record_of_longra_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
-        list(longra.instances([LONGRA | change]))
+        list(datasets.longra_instances([LONGRA | change]))
 
 
 @shared
@@ -73,7 +73,7 @@ def test_all_of_longra_is_read() -> None:
     assert len({one.id for one in instances}) == 221 and len({one.template for one in instances}) == 13
     for one in instances:
         (remark,) = one.words("distractor")
-        left = longra.without(one.text, one.distractor)
+        left = datasets.without(one.text, one.distractor)
         assert remark.startswith("(") and remark.endswith(").") and one.answer == " " + (one.answer or "").strip()
         assert not any(dirt in left for dirt in ("  ", "(", ")", " ."))
         assert len(left) == len(one.text) - len(remark) - 1

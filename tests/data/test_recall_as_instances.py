@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from helpers.dataset_records import unchecked
-from heta_lens.data import recall_as_instances
+from heta_lens.data import recall
 from heta_lens.data.recall import stories
 
 
 @pytest.mark.parametrize("knobs", [{}, {"hops": 2}, {"claim": True}], ids=str)
 def test_stories_are_told_as_instances(knobs: dict[str, Any]) -> None:
-    instances = list(recall_as_instances.instances("test", seed=3, count=20, **knobs))
+    instances = list(recall.instances("test", seed=3, count=20, **knobs))
     told = list(islice(stories("test", seed=3, **knobs), 20))
     assert [one.id for one in instances] == [f"recall-test-3-{number:05d}" for number in range(20)]
     for instance, story in zip(instances, told, strict=True):
@@ -37,12 +37,12 @@ def test_stories_are_told_as_instances(knobs: dict[str, Any]) -> None:
 
 
 def test_claims_answer_true_or_false() -> None:
-    for instance in recall_as_instances.instances(count=10, claim=True):
+    for instance in recall.instances(count=10, claim=True):
         assert instance.choices == (" true", " false") and instance.words("question")[0].startswith("Claim:")
 
 
 @unchecked
 def test_a_number_of_stories_is_whole() -> None:
-    assert next(recall_as_instances.instances()).id == "recall-test-0-00000"
+    assert next(recall.instances()).id == "recall-test-0-00000"
     with pytest.raises(TypeError, match=r"count=2.5 must be a whole number"):
-        recall_as_instances.instances(count=2.5)  # type: ignore[arg-type]
+        recall.instances(count=2.5)  # type: ignore[arg-type]

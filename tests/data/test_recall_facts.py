@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from helpers.recall_stories import some
-from heta_lens.data.recall_facts import split_of
-from heta_lens.data.recall_story import Story
+from heta_lens.data.recall import Story, split_of
 
 pytestmark = [pytest.mark.usefixtures("unchecked")]
 

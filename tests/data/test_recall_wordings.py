@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from helpers.recall_stories import MORE, some, text_of
-from heta_lens.data import recall_wordings
-from heta_lens.data.recall_story import ACTIVE, PASSIVE
+from heta_lens.data import recall
+from heta_lens.data.recall import ACTIVE, PASSIVE
 
 pytestmark = [pytest.mark.usefixtures("unchecked")]
 
@@ -18,18 +18,16 @@ def slots_of(shape: str) -> Counter[str]:
 
 def test_templates_share_no_wording_of_facts_or_questions() -> None:
     """So each is evidence of its own. Each fact names owner, thing and place once, as the gold words are counted."""
-    facts, questions = zip(*recall_wordings.WORDINGS, strict=True)
-    assert len(recall_wordings.WORDINGS) == len(set(facts)) == len(set(questions)) == 64
+    facts, questions = zip(*recall.WORDINGS, strict=True)
+    assert len(recall.WORDINGS) == len(set(facts)) == len(set(questions)) == 64
     for shape in facts:
         slots = slots_of(shape)
         assert slots["who"] == slots["what"] == slots["place"] == 1 and not slots["room"], shape
-    for shape in (*questions, *recall_wordings.ROOM_QUESTIONS):
+    for shape in (*questions, *recall.ROOM_QUESTIONS):
         slots = slots_of(shape)
         assert slots.keys() == {"who", "what"} and shape.endswith(" in the"), shape
-    assert {tuple(sorted(slots_of(shape).items())) for shape in recall_wordings.LOCATIONS} == {
-        (("place", 1), ("room", 1))
-    }
-    for shape in recall_wordings.CLAIMS:
+    assert {tuple(sorted(slots_of(shape).items())) for shape in recall.LOCATIONS} == {(("place", 1), ("room", 1))}
+    for shape in recall.CLAIMS:
         assert slots_of(shape).keys() == {"who", "what", "place"} and shape.endswith(" ? Answer :"), shape
 
 

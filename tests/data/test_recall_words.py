@@ -1,8 +1,8 @@
 """The words of recall stories: each in one list."""
 
-from heta_lens.data import recall_words
+from heta_lens.data import recall
 
 
 def test_no_word_stands_in_two_lists() -> None:
-    words = [word for name, words in vars(recall_words).items() if name.isupper() for word in words]
+    words = [word for name, words in vars(recall).items() if name.isupper() for word in words]
     assert len(words) == len({*words}) > 300

@@ -18,7 +18,7 @@ from helpers.dataset_records import (
     unchecked,
     written,
 )
-from heta_lens.data import curated, longra, recall_as_instances, tellmewhy, wikibio
+from heta_lens.data import curated, datasets, recall
 from heta_lens.data.instance import Instance, instance_of, read_jsonl, record_of, write_jsonl
 from heta_lens.data.suites import SUITES, suite
 
@@ -36,11 +36,11 @@ def test_every_suite_can_be_had_by_its_name(tmp_path: Path) -> None:
         "jsonl": suite("jsonl", tmp_path / "own.jsonl"),
     }
     assert found.keys() == SUITES.keys()
-    assert found["recall"] == list(recall_as_instances.instances(seed=2, count=3, hops=2, wordings="more"))
+    assert found["recall"] == list(recall.instances(seed=2, count=3, hops=2, wordings="more"))
     assert found["curated"] == curated.released([CURATED], cue=None)
-    assert found["longra"] == list(longra.instances([LONGRA]))
-    assert found["tellmewhy"] == list(tellmewhy.instances([WHY], cue="Answer:"))
-    assert found["wikibio"] == list(wikibio.instances([TABLE]))
+    assert found["longra"] == list(datasets.longra_instances([LONGRA]))
+    assert found["tellmewhy"] == list(datasets.tellmewhy_instances([WHY], cue="Answer:"))
+    assert found["wikibio"] == list(datasets.wikibio_instances([TABLE]))
     assert found["jsonl"] == [NINA]
     made = [suite("curated", narratives=narratives, questions=questions, cue=None, seed=seed) for seed in range(9)]
     assert made == [list(curated.pairs(many, [science()], cue=None, seed=seed)) for seed in range(9)]
@@ -53,8 +53,8 @@ def test_the_recall_suite_has_many_templates_unless_told_otherwise() -> None:
     """With 15 templates, whatever is said of methods hangs on a few of them."""
     assert len({one.template for one in suite("recall", limit=64)}) == 64
     assert len({one.template for one in suite("recall", limit=300, facts=3)}) == 64
-    assert suite("recall", limit=40, wordings="trained") == list(recall_as_instances.instances(count=40))
-    assert suite("recall", limit=9, voice="active") == list(recall_as_instances.instances(count=9, voice="active"))
+    assert suite("recall", limit=40, wordings="trained") == list(recall.instances(count=40))
+    assert suite("recall", limit=9, voice="active") == list(recall.instances(count=9, voice="active"))
 
 
 def test_a_limit_draws_by_the_seed_and_keeps_the_order(tmp_path: Path) -> None:
@@ -128,6 +128,10 @@ def test_a_wrong_limit_of_a_file_is_refused(tmp_path: Path) -> None:
 def test_every_line_of_json_is_an_instance_of_its_own(tmp_path: Path) -> None:
     assert instance_of(record_of(NINA)) == NINA
     path = tmp_path / "all.jsonl"
-    every = [*curated.released([CURATED]), *longra.instances([LONGRA]), *wikibio.instances([TABLE, PROSE])]
+    every = [
+        *curated.released([CURATED]),
+        *datasets.longra_instances([LONGRA]),
+        *datasets.wikibio_instances([TABLE, PROSE]),
+    ]
     write_jsonl(path, every)
     assert list(read_jsonl(path)) == every

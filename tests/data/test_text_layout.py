@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from heta_lens._util.sentence_spans import END, sentences
-from heta_lens._util.text_spans import Span
-from heta_lens.data.text_layout import Piece, laid_out, occurrences, split_sentences, words_within
+from heta_lens._util.text import END, Span, sentences
+from heta_lens.data.datasets import Piece, laid_out, occurrences, split_sentences, words_within
 
 
 def test_pieces_stand_where_they_are_said_to() -> None:

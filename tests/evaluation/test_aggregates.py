@@ -8,9 +8,7 @@ import pytest
 from scipy import stats
 
 from helpers.bootstrap_oracle import EACH
-from heta_lens.evaluation.aggregates import log_ratio, mean
-from heta_lens.evaluation.difference_tests import difference
-from heta_lens.evaluation.intervals import estimate
+from heta_lens.evaluation.statistics import difference, estimate, log_ratio, mean
 
 
 def test_the_worked_example_of_a_log_ratio() -> None:

@@ -8,9 +8,7 @@ import pytest
 from scipy import stats
 
 from helpers.bootstrap_oracle import EACH, every_draw, means_and_errors
-from heta_lens.evaluation.aggregates import log_ratio
-from heta_lens.evaluation.difference_tests import difference
-from heta_lens.evaluation.intervals import estimate
+from heta_lens.evaluation.statistics import difference, estimate, log_ratio
 
 SKEWED = [0.1, 0.2, 0.25, 0.4, 1.1]
 

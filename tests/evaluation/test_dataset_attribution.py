@@ -12,8 +12,8 @@ from helpers import chats, zoo
 from helpers.evaluating import demo
 from heta_lens.data import suites
 from heta_lens.data.instance import Instance
-from heta_lens.evaluation.kept_scores import SCORES
-from heta_lens.evaluation.run_records import read_records
+from heta_lens.evaluation.run_folder import read_records
+from heta_lens.evaluation.saved_scores import SCORES
 from heta_lens.model.adapter import ModelAdapter
 
 METHODS = ["leave_one_out", "input_x_gradient"]
@@ -30,7 +30,7 @@ def test_scores_are_those_of_attribute(tmp_path: Path) -> None:
     scores = explained(tmp_path)
     first = suites.suite("recall", limit=2)[0]
     assert len(scores) == 4
-    tokens = heta_lens.model.prompt_encoding.encode(demo(), first.text)
+    tokens = heta_lens.model.tokenizer.encode(demo(), first.text)
     _, cache = demo().run_with_cache(tokens)
     expected = heta_lens.attribute(cache, first.answer, tokens=tokens, method="leave_one_out")
     assert torch.equal(scores[first.id, "leave_one_out"].scores, expected.scores)

@@ -9,9 +9,8 @@ from scipy import stats
 
 from benchmarks import coverage
 from helpers.bootstrap_oracle import EACH, OTHERS, VALUES, every_draw, means_and_errors
-from heta_lens.evaluation import random_draws
-from heta_lens.evaluation.aggregates import log_ratio
-from heta_lens.evaluation.difference_tests import Difference, corrected, difference, least_p
+from heta_lens.evaluation import statistics
+from heta_lens.evaluation.statistics import Difference, corrected, difference, least_p, log_ratio
 
 
 @pytest.mark.parametrize("clusters", [range(5), [0, 0, 1, 2, 3]], ids=["each", "unequal"])
@@ -44,7 +43,7 @@ def test_more_draws_make_p_surer_and_hardly_move_it() -> None:
     ours = draw.lognormal(-0.18, 0.6, size=(40, 1)) - 1.3
     theirs = np.zeros((40, 1))
     told = difference(ours, theirs, each)
-    surer = difference(ours, theirs, each, draws=8 * random_draws.DRAWS)
+    surer = difference(ours, theirs, each, draws=8 * statistics.DRAWS)
     assert 0 < surer.p_error < told.p_error / 2
     assert abs(surer.p - told.p) < 4 * told.p_error
     seeds = [difference(ours, theirs, each, seed=seed).p for seed in range(12)]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from heta_lens.evaluation.failure_descriptions import description, raised_at
+from heta_lens.evaluation.prompt_evaluation import description, raised_at
 
 
 def raised(error: type[Exception], message: str) -> Exception:

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from heta_lens.evaluation import folder_lock
-from heta_lens.evaluation.folder_lock import HOLDER, SOFT_LOCK, FileLock, Holder, locked
+from heta_lens.evaluation import run_folder
+from heta_lens.evaluation.run_folder import HOLDER, SOFT_LOCK, FileLock, Holder, locked
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from heta_lens.evaluation.folder_lock import locked
+from heta_lens.evaluation.run_folder import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
@@ -57,7 +57,7 @@ def test_what_a_dead_process_left_is_not_taken_for_the_writer(tmp_path: Path) ->
     dead.wait()
     left = json.dumps(vars(Holder(dead.pid, platform.node(), "then")))
     (tmp_path / HOLDER).write_text(left)
-    lock = FileLock(tmp_path / folder_lock.LOCK)
+    lock = FileLock(tmp_path / run_folder.LOCK)
     lock.acquire()
     mine = json.dumps(vars(Holder.me()))
     late = threading.Timer(0.3, lambda: (tmp_path / HOLDER).write_text(mine))  # it has not said so yet
@@ -71,8 +71,8 @@ def test_what_a_dead_process_left_is_not_taken_for_the_writer(tmp_path: Path) ->
 def test_a_writer_that_cannot_say_who_it_is_still_keeps_others_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_lock, "PATIENCE", 0.05)
-    monkeypatch.setattr(folder_lock, "write_atomically", without_locks)
+    monkeypatch.setattr(run_folder, "PATIENCE", 0.05)
+    monkeypatch.setattr(run_folder, "write_atomically", without_locks)
     with locked(tmp_path), pytest.raises(ValueError, match="another evaluation is writing into"):
         locked(tmp_path).__enter__()
 
@@ -108,6 +108,6 @@ def test_on_a_file_system_without_locks_a_file_stands_for_one_and_is_taken_over_
             locked(tmp_path).__enter__()
         first.kill()
     assert (tmp_path / SOFT_LOCK).exists()
-    time.sleep(folder_lock.PATIENCE)
+    time.sleep(run_folder.PATIENCE)
     with pytest.warns(UserWarning, match="has no locks"), locked(tmp_path):
         assert json.loads((tmp_path / HOLDER).read_text())["process"] == os.getpid()

@@ -5,7 +5,7 @@ from math import inf
 import pytest
 from scipy import stats
 
-from heta_lens.evaluation.intervals import estimate
+from heta_lens.evaluation.statistics import estimate
 
 
 @pytest.mark.parametrize("hits", [0, 1, 9, 14, 15])

@@ -12,12 +12,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import heta_lens
 from helpers.evaluating import demo, run
 from helpers.saved_by_others import INSEQ, PROMPT
-from heta_lens._util.text_spans import Span
+from heta_lens._util.text import Span
 from heta_lens.data.instance import Instance, write_jsonl
 from heta_lens.evaluation import from_captum, write_scores
-from heta_lens.evaluation.given_scores import GivenScores, as_record, given_methods
+from heta_lens.evaluation.external_scores import GivenScores, as_record, given_methods
 from heta_lens.evaluation.prompt_evaluation import ask
-from heta_lens.evaluation.run_records import read_records
+from heta_lens.evaluation.run_folder import read_records
 from heta_lens.model.loading import DEMO
 
 STORY = Instance("story", PROMPT, " cooker", gold=(Span(69, 73), Span(88, 94)))

@@ -7,8 +7,7 @@ import pytest
 
 from benchmarks import coverage
 from helpers.bootstrap_oracle import EACH, OTHERS, VALUES
-from heta_lens.evaluation.difference_tests import difference
-from heta_lens.evaluation.intervals import estimate
+from heta_lens.evaluation.statistics import difference, estimate
 
 UNEVEN = ["a", "a", "a", "b", "b", "c", "d", "d"]
 

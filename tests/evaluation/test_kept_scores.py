@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from helpers.attributions import TOKENS, attribution, of_chat, uncertain
-from heta_lens.evaluation.kept_scores import SCORES, KeptScores, Packed, load_scores, score_lines
-from heta_lens.evaluation.score_rows import row_of
+from heta_lens.evaluation.saved_scores import SCORES, KeptScores, Packed, load_scores, row_of, score_lines
 
 
 def kept() -> KeptScores:

@@ -8,8 +8,8 @@ import pytest
 from helpers.evaluating import case_of, evaluated
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry
-from heta_lens.evaluation.method_with_options import ranges
-from heta_lens.methods.presets import PRESETS
+from heta_lens.evaluation.prompt_evaluation import ranges
+from heta_lens.methods.registry import PRESETS
 
 
 @pytest.mark.slow

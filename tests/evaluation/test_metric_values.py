@@ -9,7 +9,7 @@ from helpers.evaluating import case_of, evaluated, scored
 from heta_lens.data.instance import Instance
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import figures
-from heta_lens.evaluation.metric_values import MetricValues, record_of
+from heta_lens.evaluation.prompt_evaluation import MetricValues, record_of
 from heta_lens.metrics import Metric
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from helpers.evaluating import demo
 from heta_lens.data.instance import Instance
-from heta_lens.evaluation.engines import Workers
-from heta_lens.evaluation.prompt_drawing import drawn
+from heta_lens.evaluation import Workers
+from heta_lens.evaluation.runner import drawn
 
 PROMPTS = [Instance("a", "The key is in the", " box")]
 

@@ -9,7 +9,7 @@ from heta_lens.data.instance import Instance
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import prompt_evaluation
 from heta_lens.evaluation.prompt_evaluation import PromptEvaluator, Task
-from heta_lens.model.fingerprint import fingerprint
+from heta_lens.model.weights import fingerprint
 
 
 def test_a_prompt_is_asked_once_for_all_methods(monkeypatch: pytest.MonkeyPatch) -> None:

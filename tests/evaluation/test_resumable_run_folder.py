@@ -21,10 +21,20 @@ import heta_lens
 from heta_lens.cli import app
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry, evaluate, write_report
-from heta_lens.evaluation.folder_lock import HOLDER, LOCK, locked
-from heta_lens.evaluation.kept_scores import SCORES, load_scores
-from heta_lens.evaluation.resumable_run_folder import FINGERPRINT, joined
-from heta_lens.evaluation.run_records import RECORDS, RUN, Record, append, read_records, read_run
+from heta_lens.evaluation.run_folder import (
+    FINGERPRINT,
+    HOLDER,
+    LOCK,
+    RECORDS,
+    RUN,
+    Record,
+    append,
+    joined,
+    locked,
+    read_records,
+    read_run,
+)
+from heta_lens.evaluation.saved_scores import SCORES, load_scores
 
 METRICS = ["morf", "f1"]
 COMMAND = "from heta_lens.cli import app; app()"

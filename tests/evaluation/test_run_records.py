@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from heta_lens.evaluation.run_records import RECORDS, RUN, Record, append, read_records, read_run, repair
+from heta_lens.evaluation.run_folder import RECORDS, RUN, Record, append, read_records, read_run, repair
 
 REJECTED = "records.rejected.jsonl"
 FULL = Record(

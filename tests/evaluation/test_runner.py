@@ -16,12 +16,12 @@ import torch
 
 import heta_lens
 from helpers.evaluating import FEW, demo, evaluated, recency_of, run
-from heta_lens._util.versions import versions
+from heta_lens._util.python import versions
 from heta_lens.data.instance import Instance, write_jsonl
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Workers, evaluate, write_report
-from heta_lens.evaluation.report.summary_tables import summary
-from heta_lens.evaluation.run_records import RECORDS, read_records, read_run
+from heta_lens.evaluation.report.results import summary
+from heta_lens.evaluation.run_folder import RECORDS, read_records, read_run
 from heta_lens.methods.base import Scores
 from heta_lens.metrics import METRICS, ExplainedPrompt, Metric
 from heta_lens.prediction.prediction import Prediction

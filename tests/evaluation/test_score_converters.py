@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from helpers.saved_by_others import INSEQ, PROMPT
-from heta_lens.evaluation.score_converters import from_captum, from_inseq, is_inseq, write_scores
+from heta_lens.evaluation.external_scores import from_captum, from_inseq, is_inseq, write_scores
 
 
 def changed(folder: Path, **fields: Any) -> Path:

@@ -13,7 +13,7 @@ from helpers.asking import predict
 from helpers.attributions import SCORES, attribution, of_chat, uncertain
 from heta_lens import METHODS, Attribution
 from heta_lens.attribution import stored_fields
-from heta_lens.evaluation.score_rows import ScoreRow, row_of
+from heta_lens.evaluation.saved_scores import ScoreRow, row_of
 
 KINDS = {
     "plain": attribution,

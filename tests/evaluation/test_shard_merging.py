@@ -12,11 +12,8 @@ from helpers.evaluating import demo, entries
 from heta_lens import METHODS as METHODS_BY_NAME
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import evaluate, write_report
-from heta_lens.evaluation.folder_lock import locked
-from heta_lens.evaluation.kept_scores import load_scores
-from heta_lens.evaluation.run_records import RECORDS, RUN, read_records, read_run
-from heta_lens.evaluation.shard_merging import merge
-from heta_lens.evaluation.shards import Shard
+from heta_lens.evaluation.run_folder import RECORDS, RUN, Shard, locked, merge, read_records, read_run
+from heta_lens.evaluation.saved_scores import load_scores
 
 METHODS = "recency", "leave_one_out", "random"
 

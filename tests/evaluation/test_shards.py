@@ -2,7 +2,7 @@
 
 import pytest
 
-from heta_lens.evaluation.shards import Shard
+from heta_lens.evaluation.run_folder import Shard
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])

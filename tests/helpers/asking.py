@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import heta_lens
-import heta_lens.prediction.prompt
+import heta_lens.prediction.prediction
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def chunks(positions: Sequence[int], size: int) -> list[list[int]]:
 
 def start_together(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Let every ``size`` neighbours share the start of their runs."""
-    monkeypatch.setattr(heta_lens.prediction.prompt, "shared_starts", lambda positions, *_: chunks(positions, size))
+    monkeypatch.setattr(heta_lens.prediction.prediction, "shared_starts", lambda positions, *_: chunks(positions, size))
 
 
 def relative(found: Tensor, expected: Tensor) -> float:
@@ -76,7 +76,7 @@ def relative(found: Tensor, expected: Tensor) -> float:
 
 def signs(seed: int, probes: int, n: int, d: int) -> Tensor:
     """The probes of every token, ``[probe, pos, d]``."""
-    from heta_lens.methods.heta.random_probes import rademacher
+    from heta_lens.methods.heta.probes import rademacher
 
     return torch.stack([rademacher(seed, position, probes, d) for position in range(n)], dim=1)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from helpers import paths
-from heta_lens._util.text_spans import Span
+from heta_lens._util.text import Span
 from heta_lens.data.instance import Instance
 
 SHARED = paths.SHARED / "data"

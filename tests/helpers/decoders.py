@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tokenizers import Tokenizer, decoders, models
 
-from heta_lens.model.token_matching import Decode
+from heta_lens.model.tokenizer import Decode
 
 SMILE = "😀".encode()
 PIECES = ["<bos>", "The", " cat", " ", "  ", "\n", "x", "é", SMILE, SMILE[:2], SMILE[2:], b" " + SMILE[:3], SMILE[3:]]

@@ -13,7 +13,7 @@ from heta_lens.cli import app
 from heta_lens.data.instance import Instance
 from heta_lens.evaluation import Entry, evaluate
 from heta_lens.evaluation.prompt_evaluation import ask
-from heta_lens.evaluation.run_records import read_records
+from heta_lens.evaluation.run_folder import read_records
 from heta_lens.metrics import ExplainedPrompt
 from heta_lens.prediction.prediction import Prediction
 

@@ -142,7 +142,7 @@ def watched(frame: FrameType) -> bool:
 def critical(frame: FrameType) -> bool:
     name = frame.f_code.co_filename
     return (
-        name.endswith("heta_lens/model/locking.py")
+        name.endswith("heta_lens/model/lock.py")
         or "/contextlib.py" in name
         or any(part in name for part in CRITICAL)
         or frame.f_code.co_name in CRITICAL_FUNCTIONS

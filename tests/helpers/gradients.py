@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from helpers.asking import predict
-from heta_lens._util.work_counting import Work
+from heta_lens._util.work import Work
 from heta_lens.methods.base import Method
 from heta_lens.model.batching import Batches
 from heta_lens.model.tokenizer import TokenizerWrapper

@@ -20,8 +20,8 @@ import torch
 import heta_lens
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry, evaluate, write_report
-from heta_lens.evaluation.kept_scores import load_scores
-from heta_lens.evaluation.run_records import RECORDS, read_records
+from heta_lens.evaluation.run_folder import RECORDS, read_records
+from heta_lens.evaluation.saved_scores import load_scores
 
 METHODS = "leave_one_out", "random", "lime samples=20"
 TABLES = "report.md", "results.csv", "missing.csv"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from helpers import variant_oracles as variants
 from helpers.asking import explain, plain_embeddings, plain_log_probs
-from heta_lens.methods.heta.additivity import SUBSETS, subsets
+from heta_lens.methods.heta.diagnostics import SUBSETS, subsets
 
 TARGET, N = 7, 6
 

@@ -21,7 +21,7 @@ def ours(family: str, rule: Any, folder: Path) -> Tensor:
     """Leaves the model and the prompt for the other side."""
     from helpers import zoo
     from helpers.asking import plain_embeddings, predict
-    from heta_lens.methods.gradient.attn_lrp import AttnLrp
+    from heta_lens.methods.relevance import AttnLrp
 
     model, source = zoo.bridge(family), zoo.huggingface(family)
     ids = zoo.prompt(model, N)

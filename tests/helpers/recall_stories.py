@@ -3,8 +3,7 @@
 from itertools import islice
 from typing import Any
 
-from heta_lens.data.recall import stories
-from heta_lens.data.recall_story import Story, Stretch
+from heta_lens.data.recall import Story, Stretch, stories
 
 KNOBS: list[dict[str, Any]] = [
     {},

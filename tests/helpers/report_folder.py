@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from heta_lens.evaluation.run_records import RECORDS, RUN, Record, append
+from heta_lens.evaluation.run_folder import RECORDS, RUN, Record, append
 
 METRICS = {
     "dsa": {"title": "Sentence share", "better": "more", "low": -1, "high": 1, "cost": "nothing", "aggregate": "mean"},

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from helpers import oracles
 from helpers.asking import plain_embeddings
-from heta_lens.methods.heta.random_probes import rademacher
+from heta_lens.methods.heta.probes import rademacher
 
 PROBES = 3
 

@@ -1,6 +1,6 @@
 """The least effort with which every table can be made."""
 
-from heta_lens.evaluation.reproduce.row_configurations import Effort
+from heta_lens.evaluation.reproduce.rows import Effort
 
 SMALL = Effort(
     limit=2,

@@ -74,7 +74,7 @@ def test_scores_that_are_the_same_for_every_target_say_so(method: Method, same: 
 
 QUESTIONS: dict[str, Any] = {"contrast": (6, 7), "set": {6, 7}, "function": partial(torch.logsumexp, dim=0)}
 AGNOSTIC = [
-    *(METHODS[name]() for name in METHODS if METHODS[name]().ignores_target and METHODS.family(name) != "control"),
+    *(METHODS[name]() for name in METHODS if METHODS[name]().ignores_target and METHODS[name].family != "control"),
     Heta(variant="kl_only"),
     Heta(variant="transition_only"),
     Heta(variant="gn"),

@@ -11,10 +11,9 @@ from helpers import zoo
 from helpers.asking import cache_of, explain
 from helpers.costs import estimate
 from heta_lens import Heta
-from heta_lens.methods.cost_estimate import CHECKS, HELD, Positions, Speed, timed
-from heta_lens.methods.heta.heta_cost_estimate import cheaper_options
-from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.memory_estimates import Sizes
+from heta_lens.methods.cost import CHECKS, HELD, Positions, Speed, timed
+from heta_lens.methods.heta.cost import cheaper_options
+from heta_lens.model.adapter import ModelAdapter, Sizes
 
 N = 24
 
@@ -168,7 +167,7 @@ def test_seconds_are_of_whole_runs_in_as_many_copies_as_will_be_run(monkeypatch:
         return run(adapter, ids, *how, **more)
 
     monkeypatch.setattr(ModelAdapter, "run", counted)
-    monkeypatch.setattr("heta_lens.methods.cost_estimate.perf_counter", lambda: float(ran[0]))
+    monkeypatch.setattr("heta_lens.methods.cost.perf_counter", lambda: float(ran[0]))
     ids = zoo.prompt(model, 48)
     prediction = heta_lens.Prediction.from_cache(cache_of(model, ids), tokens=ids)
     before = ran[0]

@@ -9,10 +9,7 @@ import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of, relative
 from helpers.attention import TARGET, N, score
-from heta_lens.methods.attention.attention_last import AttentionLast
-from heta_lens.methods.attention.attention_norm import AttentionNorm
-from heta_lens.methods.attention.attention_rollout import AttentionRollout
-from heta_lens.methods.attention.value_zeroing import ValueZeroing
+from heta_lens.methods.attention import AttentionLast, AttentionNorm, AttentionRollout, ValueZeroing
 
 ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
 

@@ -10,9 +10,9 @@ from transformers import AutoModelForCausalLM, GPT2Config, GptOssConfig, LlamaCo
 import heta_lens
 from helpers import zoo
 from heta_lens import Heta, estimate_memory
-from heta_lens._util.allocation_counting import Allocations
+from heta_lens._util.work import Allocations
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.hook_sites import lean_names_filter
+from heta_lens.model.hooks import lean_names_filter
 
 SIZES: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4}
 LLAMA = LlamaConfig(**SIZES, num_key_value_heads=2, vocab_size=90)

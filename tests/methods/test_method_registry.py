@@ -19,7 +19,7 @@ from helpers.asking import doubts_allowed, explain, relative
 from helpers.paths import ROOT
 from heta_lens import METHODS
 from heta_lens.cli import app
-from heta_lens.methods.method_registry import ALIASES, MethodRegistry
+from heta_lens.methods.registry import ALIASES, MethodRegistry
 
 QUICK: dict[str, dict[str, Any]] = {
     "heta": {"probes": 2},
@@ -235,7 +235,7 @@ def test_a_contrast_is_explained_or_refused(build: Callable[..., Any], method: s
             explain(model, ids, (TARGET, TARGET + 1), method=method, **options)
         return
     one, both = first_asked(model, method), explain(model, ids, (TARGET, TARGET + 1), method=method, **options)
-    control = METHODS.family(method) == "control"
+    control = METHODS[method].family == "control"
     assert torch.equal(one.scores, both.scores) == control
     assert ("note" in both.diagnostics) == (method == "heta" or control)
 
@@ -310,7 +310,7 @@ def test_a_method_of_another_package_is_there_if_it_loads(monkeypatch: pytest.Mo
         EntryPoint("fine", "helpers.asking:plain_embeddings", "heta_lens.methods"),
         EntryPoint("broken", "no_such_package:Method", "heta_lens.methods"),
     ]
-    monkeypatch.setattr("heta_lens.methods.method_registry.entry_points", lambda **_: registered)
+    monkeypatch.setattr("heta_lens.methods.registry.entry_points", lambda **_: registered)
     registry = MethodRegistry()
     assert "fine" in registry and "fine" in registry  # looked up, and loaded already
     assert "no such method" not in registry
@@ -324,7 +324,7 @@ def test_an_alias_is_looked_up_and_not_listed(alias: str) -> None:
     full = ALIASES[alias]
     assert METHODS[alias] is METHODS[full] and METHODS[alias].name == full
     assert alias in METHODS and alias not in [*METHODS] and alias in METHODS.aliases(full)
-    assert (METHODS.family(alias), METHODS.origin(alias)) == (METHODS.family(full), "heta_lens")
+    assert (METHODS[alias].family, METHODS.origin(alias)) == (METHODS.family(full), "heta_lens")
 
 
 def test_python_takes_an_alias() -> None:
@@ -333,7 +333,7 @@ def test_python_takes_an_alias() -> None:
 
 def test_a_method_of_another_package_does_not_take_an_alias(monkeypatch: pytest.MonkeyPatch) -> None:
     registered = [EntryPoint("shap", "helpers.asking:plain_embeddings", "heta_lens.methods")]
-    monkeypatch.setattr("heta_lens.methods.method_registry.entry_points", lambda **_: registered)
+    monkeypatch.setattr("heta_lens.methods.registry.entry_points", lambda **_: registered)
     registry = MethodRegistry()
     with pytest.warns(UserWarning, match="method 'shap' of the package helpers is left out: heta_lens has that name"):
         assert "shap" not in [*registry]

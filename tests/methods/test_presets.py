@@ -18,8 +18,8 @@ from heta_lens.cli import app
 from heta_lens.data import suites
 from heta_lens.data.instance import Instance
 from heta_lens.evaluation import evaluate
-from heta_lens.evaluation.method_with_options import ReadyMethod
-from heta_lens.evaluation.report.summary_tables import summary
+from heta_lens.evaluation.prompt_evaluation import ReadyMethod
+from heta_lens.evaluation.report.results import summary
 
 TEXT = "Nina put the key in the drawer . Question : Where did Nina put the key ? Answer : in the"
 

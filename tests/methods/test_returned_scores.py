@@ -10,7 +10,7 @@ import torch
 from helpers import zoo
 from helpers.asking import predict
 from heta_lens import Prediction
-from heta_lens.methods.returned_scores import checked_scores
+from heta_lens.methods.base import checked_scores
 
 
 def prediction() -> Prediction:

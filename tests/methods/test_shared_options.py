@@ -9,8 +9,8 @@ import torch
 from helpers import zoo
 from helpers.asking import doubts_allowed, predict
 from heta_lens import METHODS, causal
-from heta_lens.methods import shared_options
-from heta_lens.methods.shared_options import WithBatch, WithBos, WithLayer, WithMask, WithScale, WithSeed
+from heta_lens.methods import options
+from heta_lens.methods.options import WithBatch, WithBos, WithLayer, WithMask, WithScale, WithSeed
 from heta_lens.metrics import Drops
 
 SHARED = (WithBatch, WithBos, WithLayer, WithMask, WithScale, WithSeed)
@@ -18,7 +18,7 @@ NAMED = {name: kind for kind in SHARED for name in vars(kind)["__annotations__"]
 
 
 def test_every_shared_option_is_tested_here() -> None:
-    assert {vars(shared_options)[name] for name in vars(shared_options) if name.startswith("With")} == {*SHARED}
+    assert {vars(options)[name] for name in vars(options) if name.startswith("With")} == {*SHARED}
 
 
 @pytest.mark.parametrize("kind", SHARED)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helpers.metric_inputs import ONE_EACH, TARGET, N, prediction_of
-from heta_lens.methods.perturbation.leave_one_out import LeaveOneOut
+from heta_lens.methods.leave_one_out import LeaveOneOut
 from heta_lens.metrics import Drops, additivity_gap, faithfulness_error
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from helpers import zoo
 from helpers.asking import predict
-from heta_lens.metrics.candidate_tokens import ordinary, places, rows_of
+from heta_lens.metrics.scores import ordinary, places, rows_of
 
 
 def test_candidates_stand_in_the_order_of_the_text() -> None:

@@ -5,7 +5,7 @@ from math import log
 import pytest
 import torch
 
-from heta_lens.metrics.distribution_distances import DISTANCES, ratios
+from heta_lens.metrics.scores import DISTANCES, ratios
 
 CLEAN = torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64).log()
 WITHOUT, ONLY, NOTHING = (

@@ -14,11 +14,11 @@ from heta_lens.data.instance import Instance
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry, figures
 from heta_lens.evaluation.prompt_evaluation import ask, explained
+from heta_lens.methods.base import make_attribution
 from heta_lens.metrics import METRICS
 from heta_lens.metrics.evaluators import READINGS, of_whole_answer, variation
-from heta_lens.metrics.evidence_positions import evidence_positions
-from heta_lens.metrics.shared_measurements import SharedMeasurements
-from heta_lens.prediction.make_attribution import make_attribution
+from heta_lens.metrics.metric_case import SharedMeasurements
+from heta_lens.metrics.scores import evidence_positions
 
 
 def means() -> dict[str, dict[str, float]]:

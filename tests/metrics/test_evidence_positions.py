@@ -7,7 +7,7 @@ import pytest
 from helpers.evaluating import case_of
 from heta_lens.data.instance import Instance
 from heta_lens.data.suites import suite
-from heta_lens.metrics.evidence_positions import evidence_positions
+from heta_lens.metrics.scores import evidence_positions
 
 
 @pytest.mark.parametrize("name", ["gold", "support", "question"])

@@ -6,7 +6,7 @@ import torch
 
 from helpers.evaluating import case_of, scored
 from heta_lens.data.suites import suite
-from heta_lens.metrics.shared_measurements import SharedMeasurements
+from heta_lens.metrics.metric_case import SharedMeasurements
 
 
 def test_scores_that_tell_no_tokens_apart_are_known_as_such() -> None:

@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from heta_lens.evaluation.report.summary_tables import summary
-from heta_lens.evaluation.run_records import RECORDS, RUN, read_records, read_run
+from heta_lens.evaluation.report.results import summary
+from heta_lens.evaluation.run_folder import RECORDS, RUN, read_records, read_run
 from heta_lens.metrics import METRICS
-from heta_lens.metrics.former_names import FORMER_NAMES, FORMER_TITLES, renamed, renamed_all, reworded
+from heta_lens.metrics.registry import FORMER_NAMES, FORMER_TITLES, renamed, renamed_all, reworded
 
 
 def test_every_former_name_leads_to_a_metric_of_today() -> None:

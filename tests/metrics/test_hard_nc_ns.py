@@ -8,7 +8,7 @@ from helpers import zoo
 from helpers.asking import plain_embeddings, plain_log_probs
 from helpers.metric_inputs import MODEL, TARGET, N, prediction_of, some_scores
 from heta_lens.metrics import hard, released
-from heta_lens.metrics.distribution_distances import DISTANCES
+from heta_lens.metrics.scores import DISTANCES
 
 
 @MODEL

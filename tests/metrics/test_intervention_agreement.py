@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from heta_lens.metrics.evidence_alignment import chance_of_passing, passes
-from heta_lens.metrics.intervention_agreement import mean_effect, misattribution, patch_correlation
+from heta_lens.metrics.evidence import chance_of_passing, passes
+from heta_lens.metrics.interventions import mean_effect, misattribution, patch_correlation
 
 SCORES = torch.tensor([4.0, 3, 2, 1])
 EFFECTS = torch.tensor([0.5, 0.005, 0.2, 0])

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from heta_lens.metrics import METRICS, Metric, metric_registry
-from heta_lens.metrics.metric_registry import BUILT_INS, GROUP, MetricRegistry, default_metrics, metric_of
+from heta_lens.metrics import METRICS, Metric
+from heta_lens.metrics import registry as metric_registry
+from heta_lens.metrics.registry import BUILT_INS, GROUP, MetricRegistry, default_metrics, metric_of
 
 
 def longest(case: Any) -> float:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from heta_lens.metrics import retrained
-from heta_lens.metrics.roar_kar import without
+from heta_lens.metrics.tasks import retrained_without
 
 
 def sorted_texts(count: int = 400) -> tuple[list[list[int]], list[int]]:
@@ -35,7 +35,7 @@ def test_without_the_word_that_tells_nothing_can_be_learned() -> None:
 
 
 def test_counts_leave_out_what_is_gone() -> None:
-    assert without([[3, 1, 3], [0]], [[0], []]).tolist() == [[0, 1, 0, 1, 1], [1, 0, 0, 0, 0]]
+    assert retrained_without([[3, 1, 3], [0]], [[0], []]).tolist() == [[0, 1, 0, 1, 1], [1, 0, 0, 0, 0]]
 
 
 def test_what_cannot_be_learned_is_refused() -> None:

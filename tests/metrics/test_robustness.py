@@ -11,11 +11,11 @@ from helpers import zoo
 from helpers.asking import doubts_allowed, plain_log_probs
 from helpers.metric_inputs import MODEL, ONE_EACH, TARGET, N, double, prediction_of
 from heta_lens import Heta
-from heta_lens.methods.perturbation.leave_one_out import LeaveOneOut
+from heta_lens.methods.base import make_attribution
+from heta_lens.methods.leave_one_out import LeaveOneOut
 from heta_lens.metrics import paraphrase_consistency, sensitivity, under_noise
 from heta_lens.metrics.robustness import matched, stem
-from heta_lens.model.hook_sites import EMBED
-from heta_lens.prediction.make_attribution import make_attribution
+from heta_lens.model.hooks import EMBED
 
 
 def test_the_worked_example_of_sensitivity() -> None:

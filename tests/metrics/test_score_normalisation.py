@@ -8,7 +8,7 @@ import torch
 
 from helpers.metric_inputs import double
 from heta_lens.metrics import normalised, with_mean
-from heta_lens.metrics.score_normalisation import signed
+from heta_lens.metrics.scores import signed
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from heta_lens.metrics.score_ranking import highest, ranked, reaching
+from heta_lens.metrics.evidence import highest, ranked, reaching
 
 
 def test_equal_scores_keep_the_order_of_the_text() -> None:

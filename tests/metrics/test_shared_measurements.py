@@ -9,8 +9,8 @@ import torch
 from helpers import zoo
 from helpers.asking import predict
 from heta_lens.metrics import Drops
-from heta_lens.metrics.shared_measurements import SharedMeasurements
-from heta_lens.prediction.token_patching import effects
+from heta_lens.metrics.metric_case import SharedMeasurements
+from heta_lens.prediction.patching import effects
 
 
 @pytest.mark.parametrize("build", zoo.models("-gpt2$"))

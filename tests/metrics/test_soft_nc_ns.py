@@ -13,7 +13,7 @@ from helpers.asking import doubts_allowed, plain_embeddings, plain_log_probs, re
 from helpers.metric_inputs import MODEL, ONE_EACH, TARGET, N, prediction_of, some_scores
 from heta_lens import Heta
 from heta_lens.metrics import Soft, curve, hard, soft, soft_area, summed
-from heta_lens.metrics.distribution_distances import DISTANCES
+from heta_lens.metrics.scores import DISTANCES
 
 
 def of(nc: float, ns: float, nothing: float = 1.0) -> Soft:

@@ -9,9 +9,9 @@ import heta_lens
 from helpers import quantised, zoo
 from helpers.asking import relative
 from helpers.metric_inputs import MODEL, prediction_of
-from heta_lens.methods.perturbation.leave_one_out import LeaveOneOut
+from heta_lens.methods.leave_one_out import LeaveOneOut
 from heta_lens.metrics import cascade
-from heta_lens.metrics.weight_randomisation import shuffled
+from heta_lens.metrics.robustness import shuffled
 from heta_lens.model.adapter import ModelAdapter
 
 

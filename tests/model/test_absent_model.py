@@ -18,7 +18,7 @@ from transformers import (
 
 import heta_lens
 from helpers import zoo
-from heta_lens.model.absent_model import absent_model, weights
+from heta_lens.model.loading import absent_model, weights
 
 CONFIG = LlamaConfig(
     hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, vocab_size=50, dtype="bfloat16"

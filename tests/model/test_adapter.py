@@ -9,7 +9,7 @@ import torch
 from helpers import zoo
 from helpers.asking import cache_of
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.hooking import PositionHook
+from heta_lens.model.hooks import PositionHook
 
 
 @torch.no_grad()

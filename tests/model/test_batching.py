@@ -12,7 +12,7 @@ from helpers import zoo
 from helpers.asking import explain, predict, relative, start_together
 from heta_lens.methods.heta.curvature import curvature
 from heta_lens.methods.heta.hessian import HessianOperator, hessian
-from heta_lens.methods.heta.random_probes import rademacher
+from heta_lens.methods.heta.probes import rademacher
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import SHORT, Batches, BusyAccelerator, out_of_memory, per_product, shared_starts
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from helpers import zoo
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.hooking import note, put
+from heta_lens.model.hooks import note, put
 
 LAYERS = 4
 

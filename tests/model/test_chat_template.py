@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from helpers import chats, zoo
-from heta_lens.model.chat_template import chat_template
-from heta_lens.model.tokenizer import TokenizerWrapper
+from heta_lens.model.tokenizer import TokenizerWrapper, chat_template
 
 USER = [{"role": "user", "content": "The cat 😀"}]
 

@@ -22,8 +22,7 @@ from helpers import zoo
 from helpers.quantised import QuantisedLinear
 from heta_lens.cli import app
 from heta_lens.model import loading
-from heta_lens.model.checkpoints import CheckpointError, check_separable
-from heta_lens.model.hub import hub_answers
+from heta_lens.model.checkpoints import CheckpointError, check_separable, hub_answers
 from heta_lens.model.loading import load_model
 
 Damage = Callable[[Path], Any]
@@ -216,7 +215,7 @@ def test_a_hub_that_fails_is_not_waited_for(status: int, answers: bool, monkeypa
             asked.append(url)
             return SimpleNamespace(status_code=status)
 
-    monkeypatch.setattr("heta_lens.model.hub.get_session", Session)
+    monkeypatch.setattr("heta_lens.model.checkpoints.get_session", Session)
     assert hub_answers("a/b") is answers and asked[0].endswith("/api/models/a/b")
 
 

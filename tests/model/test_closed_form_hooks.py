@@ -9,7 +9,7 @@ from torch import Tensor
 
 from helpers import oracles, zoo
 from helpers.asking import explain, plain_embeddings, plain_log_probs, predict, relative
-from heta_lens.methods.heta.segments import whole_segment
+from heta_lens.methods.heta.curvature import whole_segment
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import Batches
 from heta_lens.model.closed_form_hooks import closed_form_hooks
@@ -41,7 +41,7 @@ def hessian(model: Any, monkeypatch: pytest.MonkeyPatch, *, plain: bool, place: 
     """All of it, through the library's graph."""
     with monkeypatch.context() as patch:
         if plain:
-            patch.setattr("heta_lens.methods.heta.segments.closed_form_hooks", lambda _: [])
+            patch.setattr("heta_lens.methods.heta.curvature.closed_form_hooks", lambda _: [])
         prediction = predict(model, zoo.prompt(model, N), 7)
         with prediction.running():
             operator = whole_segment(prediction).hessian_from(Batches(8), lambda _: None, place)
@@ -82,7 +82,7 @@ def test_runs_that_continue_kept_keys_have_the_same_curvature(
     model, length = build(), 40  # long enough for late tokens to have a graph of their own
     found = explain(model, zoo.prompt(model, length), 7, gamma=0, **options)
     assert found.diagnostics["prefix_reuse"] == "on"
-    monkeypatch.setattr("heta_lens.methods.heta.segments.closed_form_hooks", lambda _: [])
+    monkeypatch.setattr("heta_lens.methods.heta.curvature.closed_form_hooks", lambda _: [])
     plain = explain(model, zoo.prompt(model, length), 7, gamma=0, **options)
     close = ROUNDING if zoo.tolerance(name) == zoo.EXACT else zoo.FLOAT32_NORMS
     assert relative(found.parts["curvature"], plain.parts["curvature"]) < close
@@ -151,7 +151,7 @@ def test_half_precision_is_left_alone_where_it_rounds_too_much(build: Any, monke
 @pytest.mark.parametrize("build", zoo.models("gpt2$"))
 def test_hooks_of_the_users_are_differentiated_as_they_are(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build()
-    monkeypatch.setattr("heta_lens.methods.heta.segments.closed_form_hooks", pytest.fail)
+    monkeypatch.setattr("heta_lens.methods.heta.curvature.closed_form_hooks", pytest.fail)
     with model.hooks(fwd_hooks=[("blocks.0.mlp.hook_post", lambda value, hook: value * 2)]):  # noqa: ARG005
         prediction = predict(model, zoo.prompt(model, N), 7)
         with prediction.running():

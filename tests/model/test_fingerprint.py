@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import heta_lens
 from helpers import zoo
-from heta_lens.model import fingerprint as module
-from heta_lens.model.fingerprint import fingerprint
+from heta_lens.model import weights as module
+from heta_lens.model.weights import fingerprint
 
 DEMO_BRIDGE = {"weights": "ef114ae6f36ac922", "tokenizer": "4fb4347be7ea93d0"}
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.bool]

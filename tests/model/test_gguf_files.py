@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 import heta_lens
 from helpers.gguf_files import MERGES, TEMPLATE, TOKENS, small_llama, write_gguf
-from heta_lens._util import extras
+from heta_lens._util import python
 from heta_lens.cli import app
-from heta_lens.model.gguf_files import read_gguf
+from heta_lens.model.checkpoints import read_gguf
 
 TEXT = "a  5 in a"
 
@@ -162,6 +162,6 @@ def test_an_unknown_architecture_is_refused(file: Path) -> None:
 
 
 def test_a_missing_package_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    monkeypatch.setattr(python, "find_spec", lambda _: None)
     with pytest.raises(ValueError, match=r"needs gguf, which is not installed: pip install 'heta-lens\[gguf\]'"):
         heta_lens.load_model(file)

@@ -2,7 +2,7 @@
 
 import torch
 
-from heta_lens.model.head_outputs import head_outputs
+from heta_lens.model.hooks import head_outputs
 
 
 def test_each_head_writes_its_groups_values_through_its_own_weights() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from helpers import zoo
-from heta_lens.model.hook_sites import (
+from heta_lens.model.hooks import (
     EMBED,
     OUT,
     READ,

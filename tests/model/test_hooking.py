@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from helpers import zoo
-from heta_lens.model.hooking import check_points, hooked, note, put, put_at, put_positions, put_where, user_hooks
+from heta_lens.model.hooks import check_points, hooked, note, put, put_at, put_positions, put_where, user_hooks
 
 LIVE = torch.arange(24.0).reshape(2, 4, 3)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from heta_lens.model.hub import folder_of, read_from
+from heta_lens.model.checkpoints import folder_of, read_from
 
 
 def test_a_name_is_of_a_folder_or_of_the_hub(tmp_path: Path) -> None:

@@ -24,9 +24,8 @@ import heta_lens
 from helpers import zoo
 from helpers.asking import doubts_allowed
 from helpers.paths import ROOT
-from heta_lens.data.recall import stories
-from heta_lens.data.recall_story import Story
-from heta_lens.model import loading, prompt_encoding
+from heta_lens.data.recall import Story, stories
+from heta_lens.model import loading, tokenizer
 
 KINDS: list[Any] = ["hooked", "bridge"] if zoo.HAS_HOOKED else ["bridge"]
 
@@ -168,7 +167,7 @@ def test_a_folder_that_is_not_there_is_said_so(name: str) -> None:
 def test_a_folder_of_a_saved_model_loads_by_its_name() -> None:
     model = loading.load_model(str(loading.DEMO))
     assert type(model).__name__ == "TransformerBridge"
-    ids = prompt_encoding.encode(model, "Mia put the key in the drawer.")
+    ids = tokenizer.encode(model, "Mia put the key in the drawer.")
     expected = heta_lens.load_demo_model()(ids).log_softmax(-1)
     torch.testing.assert_close(model(ids).log_softmax(-1), expected, atol=1e-4, rtol=0)
 
@@ -272,7 +271,7 @@ def test_the_hubs_answers(raised: Exception, sentence: str, monkeypatch: pytest.
         except Exception as error:
             raise OSError(str(error)) from error  # as transformers does
 
-    monkeypatch.setattr("heta_lens.model.hub.hub_answers", lambda _: True)
+    monkeypatch.setattr("heta_lens.model.checkpoints.hub_answers", lambda _: True)
     monkeypatch.setattr(loading.AutoConfig, "from_pretrained", refuse)
     with pytest.raises(ValueError, match=r"the model 'a/b' .* cannot be loaded") as refused:
         heta_lens.load_model("a/b")

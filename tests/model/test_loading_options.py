@@ -8,15 +8,8 @@ import pytest
 import torch
 from transformers import BitsAndBytesConfig
 
-from heta_lens.model import loading_options
-from heta_lens.model.loading_options import (
-    boot_options,
-    check_places,
-    default_dtype,
-    on_processor,
-    quantisation,
-    read_map,
-)
+from heta_lens.model import loading
+from heta_lens.model.loading import boot_options, check_places, default_dtype, on_processor, quantisation, read_map
 
 
 def test_what_is_not_given_is_left_out() -> None:
@@ -85,7 +78,7 @@ def test_what_is_read_cannot_be_on_the_disk(name: str) -> None:
 
 
 def test_devices_are_named_as_accelerate_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading_options, "check_device", lambda *_: None)
+    monkeypatch.setattr(loading, "check_device", lambda *_: None)
     places = {"a": torch.device("cpu"), "b": "cpu:0", "c": 1, "d": "disk", "e": "cuda:1"}
     named = boot_options({"device_map": places})["device_map"]
     assert named == {"a": "cpu", "b": "cpu", "c": 1, "d": "disk", "e": "cuda:1"}
@@ -132,7 +125,7 @@ def test_a_checkpoint_of_half_precision_is_loaded_in_single_precision_on_a_cpu()
 def test_where_a_model_will_run_on_a_machine_with_a_gpu(
     given: dict[str, Any], cpu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading_options, "get_device", lambda: "cuda")
+    monkeypatch.setattr(loading, "get_device", lambda: "cuda")
     assert on_processor(given) == cpu
 
 

@@ -15,8 +15,8 @@ import heta_lens
 from helpers import zoo
 from helpers.faults import differences, state
 from heta_lens import Prediction, attribute, causal
-from heta_lens.metrics.weight_randomisation import cascade
-from heta_lens.model.locking import changing, one_at_a_time
+from heta_lens.metrics.robustness import cascade
+from heta_lens.model.lock import changing, one_at_a_time
 
 pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.filterwarnings("ignore::UserWarning")]
 

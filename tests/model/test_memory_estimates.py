@@ -3,8 +3,7 @@
 import torch
 
 from helpers import zoo
-from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.memory_estimates import Sizes, available
+from heta_lens.model.adapter import ModelAdapter, Sizes, available
 
 
 def test_more_positions_take_more_memory() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from helpers import zoo
-from heta_lens.model.model_protocol import Model, wrapped
+from heta_lens.model.hooks import Model, wrapped
 
 
 @pytest.mark.parametrize("build", zoo.models("-gpt2$"))

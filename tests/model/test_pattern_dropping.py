@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helpers import zoo
-from heta_lens._util.allocation_counting import Allocations
+from heta_lens._util.work import Allocations
 from heta_lens.model.adapter import ModelAdapter
 
 N, LAYERS = 48, 6

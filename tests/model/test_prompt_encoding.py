@@ -3,12 +3,12 @@
 import pytest
 
 import heta_lens
-from heta_lens.model import prompt_encoding
+from heta_lens.model import tokenizer
 
 
 def test_encoding_keeps_the_text_and_begins_it() -> None:
     model = heta_lens.load_demo_model()
-    ids = prompt_encoding.encode(model, "Mia put the key\n in  the drawer.")
+    ids = tokenizer.encode(model, "Mia put the key\n in  the drawer.")
     assert model.tokenizer.decode(ids[0]) == "<bos> Mia put the key in the drawer."
 
 
@@ -25,4 +25,4 @@ def test_encoding_keeps_the_text_and_begins_it() -> None:
 )
 def test_text_that_cannot_be_read_is_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        prompt_encoding.encode(heta_lens.load_demo_model(), text)
+        tokenizer.encode(heta_lens.load_demo_model(), text)

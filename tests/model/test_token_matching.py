@@ -1,7 +1,7 @@
 """Which token writes a text after a context: the candidates, in order."""
 
 from helpers.decoders import SMILE, concatenating, stripping
-from heta_lens.model.token_matching import Match, appended, best_match, matches
+from heta_lens.model.tokenizer import Match, appended, best_match, matches
 
 
 def test_what_a_token_adds_depends_on_what_comes_before():

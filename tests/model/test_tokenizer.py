@@ -14,8 +14,7 @@ from transformers import PreTrainedTokenizerFast
 import heta_lens
 from helpers import chats, paths, zoo
 from helpers.decoders import byte_fallback, concatenating, counting, joining, stripping
-from heta_lens.model.token_matching import TAIL, Decode
-from heta_lens.model.tokenizer import TokenizerWrapper
+from heta_lens.model.tokenizer import TAIL, Decode, TokenizerWrapper
 
 # ------------------------------------------------------------------------------------------------------------ targets
 WORDS = ["The", " capital", " is", "Paris", " Paris", " Lyon", "Nice", " ", "", "<unk>"]

@@ -8,9 +8,8 @@ import pytest
 from tokenizers import decoders
 
 from helpers.decoders import PIECES, SMILE, byte_fallback, concatenating, counting, joining, real, stripping
-from heta_lens._util.text_spans import Span
-from heta_lens.model.token_matching import Decode
-from heta_lens.model.tokenizer import locate
+from heta_lens._util.text import Span
+from heta_lens.model.tokenizer import Decode, locate
 
 
 def placed(decode: Decode, ids: Sequence[int]) -> list[str]:

@@ -7,13 +7,7 @@ from torch import nn
 
 from helpers import quantised, zoo
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.weight_reading import (
-    is_elsewhere,
-    is_readable,
-    output_weights,
-    quantised_modules,
-    read_output_weights,
-)
+from heta_lens.model.weights import is_elsewhere, is_readable, output_weights, quantised_modules, read_output_weights
 
 
 class Packed(torch.Tensor):

@@ -12,7 +12,7 @@ from helpers.attributions import SCORES, attribution, of_chat, uncertain
 from heta_lens import Attribution
 from heta_lens._util.target_kinds import SavedFunction
 from heta_lens.diagnostics import Diagnostics
-from heta_lens.plots.shares import held
+from heta_lens.plots.scales import held
 
 
 def test_no_line_can_steer_a_terminal():

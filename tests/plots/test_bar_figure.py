@@ -17,10 +17,9 @@ from matplotlib.text import Text
 
 from helpers.attributions import attribution, double, uncertain
 from heta_lens import Attribution, SpanAttribution, plots
-from heta_lens._util import extras
+from heta_lens._util import python
 from heta_lens.diagnostics import Diagnostics
-from heta_lens.plots.bar_figure import _figure, _rows, bars, terms_of
-from heta_lens.plots.figure_files import named
+from heta_lens.plots.figures import _figure, _rows, bars, named, terms_of
 
 HOSTILE = ("$x_1$", "\n", " 🎉", "</script>", " שלום", "a%b&c#d{e}~^\\", "\u202e", " 中文")
 
@@ -195,6 +194,6 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> Non
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    monkeypatch.setattr(python, "find_spec", lambda _: None)
     with pytest.raises(ImportError, match=r"heta-lens\[plots\]"):
         bars(attribution())

@@ -2,7 +2,7 @@
 
 import torch
 
-from heta_lens.plots.colours import BLUE, ORANGE, WHITE, shades
+from heta_lens.plots.scales import BLUE, ORANGE, WHITE, shades
 
 
 def test_colours_go_from_white_to_blue_and_orange() -> None:

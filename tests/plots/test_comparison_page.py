@@ -13,7 +13,7 @@ import heta_lens
 from helpers.pages import data, values, written
 from heta_lens import SpanAttribution
 from heta_lens._util.chat_messages import Messages
-from heta_lens.plots.comparison_page import frame_of, names_of
+from heta_lens.plots.comparison import frame_of, names_of
 
 TOKENS = ["a", " b", " c"]
 

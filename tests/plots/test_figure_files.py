@@ -18,13 +18,13 @@ from fontTools.pens.ttGlyphPen import TTGlyphPen
 from matplotlib import font_manager, pyplot
 from matplotlib.figure import Figure
 
-from heta_lens._util import extras
-from heta_lens.plots import figure_files
-from heta_lens.plots.colours import BLUE, ORANGE
-from heta_lens.plots.figure_files import BASE, colour_map, colours_of, drawable, exports_of, families, looks, named
+from heta_lens._util import python
+from heta_lens.plots import figures
+from heta_lens.plots.figures import BASE, colour_map, colours_of, drawable, exports_of, families, looks, named
+from heta_lens.plots.scales import BLUE, ORANGE
 
 NOBODYS, RARE = "\U000f1234", "\U00018b00"  # for private use; and of a script that few fonts have
-CACHES = (figure_files._drawable, figure_files._family, figure_files._installed, figure_files._characters)
+CACHES = (figures._drawable, figures._family, figures._installed, figures._characters)
 
 
 def line(text: str = "a $x_1$ b") -> Figure:
@@ -43,7 +43,7 @@ def test_every_kind_of_file_is_itself_and_the_same_each_time(suffix: str, start:
 
 @pytest.mark.thorough
 def test_files_do_not_depend_on_the_process() -> None:
-    code = "from matplotlib.figure import Figure\nfrom heta_lens.plots.figure_files import exports_of, looks\n"
+    code = "from matplotlib.figure import Figure\nfrom heta_lens.plots.figures import exports_of, looks\n"
     code += "from hashlib import sha256\n"
     code += "def draw():\n figure = Figure()\n figure.subplots().set_title('A title')\n return figure\n"
     code += "print([sha256(make()).hexdigest() for make in exports_of(draw).values()])"
@@ -156,12 +156,12 @@ def test_a_character_is_drawn_with_whichever_installed_font_has_it(rare_font: st
 
 
 def test_no_font_of_boxes_counts() -> None:
-    assert not [name for name in figure_files._installed() if "Last" in name or name.startswith("cm")]
+    assert not [name for name in figures._installed() if "Last" in name or name.startswith("cm")]
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     exports = exports_of(line)
-    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    monkeypatch.setattr(python, "find_spec", lambda _: None)
     with pytest.raises(ImportError, match=r"a figure needs matplotlib, .*pip install 'heta-lens\[plots\]'"):
         exports[".png"]()
 

@@ -8,8 +8,8 @@ import torch
 
 from helpers.browser import needs_browser, run
 from helpers.pages import data, numbers
-from heta_lens.plots.colours import BLUE, ORANGE
-from heta_lens.plots.heat_map import MANY, heat
+from heta_lens.plots.page import MANY, heat
+from heta_lens.plots.scales import BLUE, ORANGE
 
 
 def test_a_wide_heat_map_goes_on_below() -> None:

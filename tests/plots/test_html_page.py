@@ -16,7 +16,7 @@ from helpers.printing import printed
 from heta_lens import attribute_span, chat, plots
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import Diagnostics
-from heta_lens.plots.score_formula import score_formula
+from heta_lens.plots.scales import score_formula
 from heta_lens.span_attribution import SpanAttribution
 
 LIMIT = 60_000  # bytes of a page of 500 tokens, each with four values and two errors

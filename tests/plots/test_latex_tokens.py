@@ -9,8 +9,8 @@ import pytest
 
 from helpers.attributions import attribution
 from heta_lens import Attribution, SpanAttribution, plots
+from heta_lens.plots.figures import Coloured
 from heta_lens.plots.latex_tokens import escaped, latex
-from heta_lens.plots.token_figure import Coloured
 
 HOSTILE = (
     "$x_1$", "\n", "</script>", "a%b&c#d{e}~^\\", "\u202e", "\n\n", "\t", "  ", "\\input{x}", "^^41", "--", ",,", '"q"',

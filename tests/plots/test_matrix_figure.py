@@ -10,7 +10,7 @@ from matplotlib import pyplot
 
 from helpers.attributions import attribution
 from heta_lens import SpanAttribution, plots
-from heta_lens._util import extras
+from heta_lens._util import python
 from heta_lens.causal import Grid
 from heta_lens.plots.matrix_figure import Labels, Side, _figure, _of_pairs, _of_span, matrix, patch_grid
 
@@ -155,7 +155,7 @@ def test_a_grid_has_layer_0_on_top_and_is_what_a_grid_of_patches_is_saved_as() -
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     grid = Grid("patching", torch.eye(2), ("a", "b"), clean=5.0, corrupted=1.0, forwards=6)
-    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    monkeypatch.setattr(python, "find_spec", lambda _: None)
     for make in (
         lambda: matrix(span()),
         lambda: patch_grid("a", torch.eye(2), (0, 1), "ab"),

@@ -13,7 +13,7 @@ from helpers import zoo
 from helpers.asking import explain
 from helpers.attributions import attribution, double
 from heta_lens.attribution import Attribution
-from heta_lens.plots.score_formula import score_formula
+from heta_lens.plots.scales import score_formula
 
 NUMBER = r"\d+\.?\d*(?:e[+-]?\d+)?"
 

@@ -9,7 +9,7 @@ from helpers import chats
 from helpers.asking import cache_of
 from helpers.attributions import of_chat
 from heta_lens import attribute_span, chat
-from heta_lens.plots.shares import message_shares
+from heta_lens.plots.scales import message_shares
 
 
 def test_every_message_has_its_share_and_its_tokens() -> None:

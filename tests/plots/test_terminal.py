@@ -16,8 +16,8 @@ from helpers.attributions import attribution as made_by_hand
 from helpers.printing import printed
 from heta_lens import plots
 from heta_lens.attribution import Attribution
-from heta_lens.plots.colours import BLUE, ORANGE
-from heta_lens.plots.terminal_styles import of_256
+from heta_lens.plots.scales import BLUE, ORANGE
+from heta_lens.plots.terminal import of_256
 
 SYSTEMS = ["truecolor", "256", "standard", None]
 

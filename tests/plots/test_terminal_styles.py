@@ -4,8 +4,8 @@ import pytest
 from rich.color import ColorType
 from rich.style import Style
 
-from heta_lens.plots.colours import BLUE, ORANGE, Shade
-from heta_lens.plots.terminal_styles import BRACKETS, in_brackets, of_16, of_256, truecolour, unused
+from heta_lens.plots.scales import BLUE, ORANGE, Shade
+from heta_lens.plots.terminal import BRACKETS, in_brackets, of_16, of_256, truecolour, unused
 
 DEPTHS = [step / 100 for step in range(-100, 101)]
 # Red, blue and bright white, as usual terminals show them.

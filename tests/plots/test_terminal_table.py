@@ -3,7 +3,7 @@
 import pytest
 from rich.cells import cell_len
 
-from heta_lens.plots.terminal_table import Column, table
+from heta_lens.plots.terminal import Column, table
 
 COLUMNS = [
     Column("token", ["' cat'", "'世界'"]),

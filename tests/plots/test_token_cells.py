@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helpers.pages import written
-from heta_lens.plots.token_cells import cells, runs
+from heta_lens.plots.figures import cells, runs
 
 
 def texts(tokens: list[str]) -> list[str]:

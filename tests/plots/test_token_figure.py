@@ -13,21 +13,23 @@ from matplotlib.text import Text
 
 from helpers.attributions import attribution
 from heta_lens import Attribution, SpanAttribution
-from heta_lens._util import extras
-from heta_lens.plots.colours import shades
-from heta_lens.plots.figure_files import drawable, exports_of, looks
-from heta_lens.plots.latex_tokens import latex
-from heta_lens.plots.token_figure import (
+from heta_lens._util import python
+from heta_lens.plots.figures import (
     GAP,
     POINTS,
     SIZE,
     WIDTH,
     Coloured,
+    drawable,
+    exports_of,
     in_reading_order,
     laid_out,
+    looks,
     stacked,
     token_figure,
 )
+from heta_lens.plots.latex_tokens import latex
+from heta_lens.plots.scales import shades
 
 HOSTILE = (
     "$x_1$",
@@ -250,6 +252,6 @@ def test_a_long_title_gets_smaller() -> None:
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    monkeypatch.setattr(python, "find_spec", lambda _: None)
     with pytest.raises(ImportError, match=r"heta-lens\[plots\]"):
         token_figure(attribution())

@@ -6,8 +6,8 @@ import torch
 
 from helpers.attributions import of_chat
 from helpers.pages import numbers, written
-from heta_lens.plots.token_cells import cells
-from heta_lens.plots.view_data import embedded, packed, packed_counts, packed_halves, page_data, shown, units
+from heta_lens.plots.figures import cells
+from heta_lens.plots.page import embedded, packed, packed_counts, packed_halves, page_data, shown, units
 
 
 def test_numbers_come_back_as_they_were() -> None:

@@ -9,8 +9,8 @@ import torch
 
 from helpers.pages import written
 from heta_lens.diagnostics import Diagnostics
-from heta_lens.plots.score_formula import score_formula
-from heta_lens.plots.view_exports import as_json, exports
+from heta_lens.plots.page import as_json, exports
+from heta_lens.plots.scales import score_formula
 from heta_lens.span_attribution import SpanAttribution
 
 

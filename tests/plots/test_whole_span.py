@@ -7,7 +7,7 @@ import torch
 
 from helpers.pages import data, numbers, values, written
 from heta_lens.diagnostics import Diagnostics
-from heta_lens.plots.whole_span import matrix, span_values, whole_text
+from heta_lens.plots.page import matrix, span_values, whole_text
 from heta_lens.span_attribution import SpanAttribution
 
 TOKENS = ["a", " b", " c", " d", " e"]

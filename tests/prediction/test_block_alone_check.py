@@ -8,9 +8,9 @@ import torch
 
 from helpers import zoo
 from helpers.blocks import with_side_channel
-from heta_lens._util.work_counting import counting
+from heta_lens._util.work import counting
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.prediction.block_alone_check import blocks_alone
+from heta_lens.prediction.checks import blocks_alone
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)

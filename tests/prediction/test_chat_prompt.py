@@ -11,7 +11,7 @@ from tokenizers.normalizers import NFKC, Lowercase, StripAccents
 
 from helpers import chats, zoo
 from heta_lens import ChatPrompt, chat
-from heta_lens._util.text_spans import Span
+from heta_lens._util.text import Span
 from heta_lens.model.tokenizer import locate
 
 BUILDS = [pytest.param(build, id=kind) for kind, build in chats.MODELS.items()]

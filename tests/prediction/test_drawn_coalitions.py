@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from heta_lens.prediction.drawn_coalitions import every_coalition, kernel, random_coalitions, sizes
-from heta_lens.prediction.linear_fits import shapley
+from heta_lens.prediction.coalitions import every_coalition, kernel, random_coalitions, shapley, sizes
 
 
 @pytest.mark.parametrize("players", [1, 2, 5, 9])

@@ -9,9 +9,8 @@ import heta_lens
 from helpers import quantised, zoo
 from helpers.quantised import QuantisedLinear, Staircase
 from heta_lens.data import recall
-from heta_lens.prediction import gradient_check
-from heta_lens.prediction.gradient_check import gradient_error
-from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction import prediction
+from heta_lens.prediction.prediction import Prediction, gradient_error
 
 STORY = next(recall.stories("test", facts=2)).text
 
@@ -24,7 +23,7 @@ def cached(kind: type[QuantisedLinear]) -> tuple[Any, torch.Tensor]:
 
 @pytest.fixture(autouse=True)
 def unchecked_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradient_check, "_passed", set())
+    monkeypatch.setattr(prediction, "_passed", set())
 
 
 def test_right_gradients_pass_and_are_checked_once() -> None:

@@ -12,14 +12,7 @@ from sklearn.linear_model import Lasso, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from heta_lens.prediction.drawn_coalitions import every_coalition, kernel
-from heta_lens.prediction.linear_fits import (
-    Linear,
-    explained,
-    lasso,
-    ridge,
-    shapley,
-)
+from heta_lens.prediction.coalitions import Linear, every_coalition, explained, kernel, lasso, ridge, shapley
 
 Game = Callable[[frozenset[int]], float]
 
@@ -137,7 +130,7 @@ def test_samples_are_summed_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch, at_
     masks, values, weights = problem(5)
     fits = [lambda: ridge(masks, values, weights, 0.3).weights, lambda: shapley(masks, values, weights, -1.0, 2.0, 0.3)]
     whole = [fit() for fit in fits]
-    monkeypatch.setattr("heta_lens.prediction.linear_fits.AT_ONCE", at_once)
+    monkeypatch.setattr("heta_lens.prediction.coalitions.AT_ONCE", at_once)
     for fit, expected in zip(fits, whole, strict=True):
         close(fit(), expected)
 

@@ -13,11 +13,10 @@ import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of, hooked
 from helpers.blocks import attentions, with_side_channel
-from heta_lens._util.allocation_counting import Allocations
-from heta_lens._util.work_counting import counting
+from heta_lens._util.work import Allocations, counting
 from heta_lens.methods.heta.gate import gate, norms_by_layer
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.prediction.live_activations import LivePatterns
+from heta_lens.prediction.activations import LivePatterns
 
 N, LAYERS = 12, 4
 ORDERS = {"down": (3, 2, 1, 0), "up": (0, 1, 2, 3), "mixed": (2, 0, 3, 1, 2)}

@@ -5,7 +5,7 @@ import torch
 import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of, predict
-from heta_lens.prediction.make_attribution import make_attribution
+from heta_lens.methods.base import make_attribution
 
 
 def test_scores_stand_beside_their_tokens_with_what_is_known() -> None:

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from helpers import chats
-from heta_lens.model.chat_template import chat_template
-from heta_lens.model.tokenizer import TokenizerWrapper
-from heta_lens.prediction.message_places import message_places, replaced, slots
+from heta_lens.model.tokenizer import TokenizerWrapper, chat_template
+from heta_lens.prediction.chat import message_places, replaced, slots
 
 Message = Mapping[str, Any]
 

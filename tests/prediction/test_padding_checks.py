@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from heta_lens.prediction.padding_checks import check_unpadded, real_parts
+from heta_lens.prediction.checks import check_unpadded, real_parts
 
 
 def test_the_real_part_of_each_row() -> None:

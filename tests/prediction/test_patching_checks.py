@@ -7,7 +7,7 @@ import torch
 
 from helpers import zoo
 from helpers.asking import predict
-from heta_lens.prediction.token_patching import effects
+from heta_lens.prediction.patching import effects
 
 N, TARGET, OTHER = 5, 7, 9
 

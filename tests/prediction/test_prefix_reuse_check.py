@@ -11,8 +11,8 @@ from torch import Tensor
 from helpers import zoo
 from helpers.asking import predict
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.model_protocol import KeysValues
-from heta_lens.prediction.prefix_reuse_check import reusable_prefix
+from heta_lens.model.hooks import KeysValues
+from heta_lens.prediction.checks import reusable_prefix
 
 
 def tried(build: Any, length: int = 6, *, hooked: bool = False, wrong: float = 0.0) -> tuple[Any, str]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from heta_lens.prediction.readout import on_scale
+from heta_lens.prediction.target import on_scale
 
 
 def close(found: Any, expected: Any, tolerance: float = 1e-9) -> None:

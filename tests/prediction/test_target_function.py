@@ -13,7 +13,7 @@ from helpers import zoo
 from helpers.asking import cache_of, explain, predict, relative
 from helpers.refusing import missing, refusal
 from heta_lens import METHODS, Prediction, attribute, attribute_batch, attribute_span
-from heta_lens.prediction.target_function import called, check_connected, check_scale, values_of
+from heta_lens.prediction.target import called, check_connected, check_scale, values_of
 
 N = 6
 

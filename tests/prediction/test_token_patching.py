@@ -10,10 +10,10 @@ from transformer_lens import patching
 
 from helpers import zoo
 from helpers.asking import busy, hooked, plain_embeddings, predict, relative
-from heta_lens.methods.perturbation.leave_one_out import LeaveOneOut
+from heta_lens.methods.leave_one_out import LeaveOneOut
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.hook_sites import values_name
-from heta_lens.prediction.token_patching import effects, values_put
+from heta_lens.model.hooks import values_name
+from heta_lens.prediction.patching import effects, values_put
 
 N, TARGET, OTHER = 5, 7, 9
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))

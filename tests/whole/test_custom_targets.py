@@ -17,7 +17,7 @@ from helpers import oracles, zoo
 from helpers.asking import cache_of, explain, plain_embeddings, plain_log_probs, predict, relative, signs
 from heta_lens import METHODS, Attribution, Heta, causal
 from heta_lens._util.target_kinds import KINDS, SavedFunction
-from heta_lens.methods.heta import segments
+from heta_lens.methods.heta import curvature as segments
 from heta_lens.metrics import Drops, curve, soft
 
 N, TARGET, OTHER = 7, 7, 9

@@ -16,8 +16,8 @@ import pytest
 from helpers.evaluating import demo, entries
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Workers, evaluate
-from heta_lens.evaluation.kept_scores import load_scores
-from heta_lens.evaluation.run_records import RECORDS, read_records
+from heta_lens.evaluation.run_folder import RECORDS, read_records
+from heta_lens.evaluation.saved_scores import load_scores
 
 METHODS = "leave_one_out", "random"
 LIMIT = 600  # seconds that nothing here takes

@@ -14,8 +14,7 @@ from helpers import zoo
 from helpers.faults import differences, fail_from, state
 from helpers.models_in_use import OWN_KINDS, TWO_KINDS, Failure, N
 from heta_lens import Prediction, attribute, causal
-from heta_lens._util.progress import working
-from heta_lens._util.work_counting import Work
+from heta_lens._util.work import Work, working
 
 pytestmark = [
     pytest.mark.usefixtures("unchecked"),

@@ -2,15 +2,17 @@
 
 import csv
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
+from string import ascii_lowercase
 from typing import NamedTuple, TypeAlias
 
 import pandas as pd
 
 from heta_lens._util.html_view import html_from
-from heta_lens._util.printable_text import legible
+from heta_lens._util.text import legible
+from heta_lens.evaluation.report.results import Summary
 
 INK, QUIET, PAPER = "#222222", "#777777", "#ffffff"
 """The colours of a figure that a page has its own for; all others stay."""
@@ -150,3 +152,61 @@ def _inline(svg: str, prefix: str) -> str:
     for colour, own in {INK: "currentColor", QUIET: "var(--quiet)", PAPER: "var(--paper)"}.items():
         drawn = drawn.replace(colour, own)
     return drawn
+
+
+# ----------------------------------------------------------------------------------------------------------- footnotes
+# Footnotes: notes with letters, in the order in which they are first needed.
+
+
+class Footnotes:
+    """Notes with letters: a to z, then aa."""
+
+    def __init__(self) -> None:
+        self._letters: dict[str, str] = {}
+
+    def letter(self, note: str) -> str:
+        return self._letters.setdefault(note, _letter(len(self._letters)))
+
+    def lines(self) -> list[str]:
+        return [f"({letter}) {note}" for note, letter in self._letters.items()]
+
+
+def _letter(number: int) -> str:
+    return (_letter(number // 26 - 1) if number >= 26 else "") + ascii_lowercase[number % 26]
+
+
+# ------------------------------------------------------------------------------------------------------ missing values
+# What is missing in a report: how many instances have no value, and why.
+
+
+def missing_values(results: Summary) -> Iterator[Block]:
+    """What is missing, a row for each reason and number of instances: first by method, then methods together."""
+    of_method: dict[tuple[str, str, int], list[str]] = {}
+    for name, method, reason, count in _rows(results):
+        of_method.setdefault((method, reason, count), []).append(results.metrics[name].title)
+    of_all: dict[tuple[str, int, str], list[str]] = {}
+    for (method, reason, count), titles in of_method.items():
+        of_all.setdefault((reason, count, _listed(titles, len(results.metrics))), []).append(method)
+    rows = [
+        [reason, titles, _listed(methods, len(results.methods)), str(count)]
+        for (reason, count, titles), methods in of_all.items()
+    ]
+    if rows:
+        yield Table(["reason", "metrics", "methods", "instances"], rows, texts=3)
+    else:
+        yield Paragraph("Nothing: every method has a value of every metric on every instance.")
+
+
+def _listed(names: Sequence[str], whole: int) -> str:
+    return "all" if len(names) == whole else ", ".join(names)
+
+
+def missing_reasons(results: Summary) -> pd.DataFrame:
+    """``missing.csv``: the number of instances by reason; a reason that all metrics share counts once for each."""
+    return pd.DataFrame(_rows(results), columns=["metric", "method", "reason", "instances"], dtype=object)
+
+
+def _rows(results: Summary) -> Iterator[tuple[str, str, str, int]]:
+    for (name, method), cell in results.cells.items():
+        for reason, count in cell.why.items():
+            yield name, method, reason, count

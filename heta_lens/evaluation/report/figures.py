@@ -16,9 +16,7 @@ from matplotlib.ticker import NullFormatter
 from matplotlib.transforms import Bbox, BboxBase
 
 from heta_lens.evaluation.report.document import INK, PAPER, QUIET, Drawn
-from heta_lens.evaluation.report.metric_description import Measure
-from heta_lens.evaluation.report.metric_results import Cell
-from heta_lens.evaluation.report.summary_tables import Summary
+from heta_lens.evaluation.report.results import Cell, Measure, Summary
 
 LOOKS: dict[Any, Any] = {
     "svg.hashsalt": "heta_lens",

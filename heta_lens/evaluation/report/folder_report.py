@@ -16,19 +16,65 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from heta_lens._util.extras import check_extra
-from heta_lens._util.file_writing import write_atomically
-from heta_lens._util.probability_text import probability
-from heta_lens.evaluation.difference_tests import least_p
-from heta_lens.evaluation.report import phrases
-from heta_lens.evaluation.report.cost_section import cost_section, cost_table
-from heta_lens.evaluation.report.document import Block, Figure, Heading, Notes, Paragraph, Table, markdown, page, sheet
-from heta_lens.evaluation.report.footnotes import Footnotes
-from heta_lens.evaluation.report.metric_description import Measure
-from heta_lens.evaluation.report.metric_results import SIGNIFICANT
-from heta_lens.evaluation.report.missing_values import missing_reasons, missing_values
-from heta_lens.evaluation.report.summary_tables import Summary, summary
-from heta_lens.metrics.metric_descriptions import described
+from heta_lens._util.files import write_atomically
+from heta_lens._util.python import check_extra
+from heta_lens._util.text import probability
+from heta_lens.evaluation.report import results as phrases
+from heta_lens.evaluation.report.document import (
+    Block,
+    Figure,
+    Footnotes,
+    Heading,
+    Notes,
+    Paragraph,
+    Table,
+    markdown,
+    missing_reasons,
+    missing_values,
+    page,
+    sheet,
+)
+from heta_lens.evaluation.report.results import SIGNIFICANT, Measure, Summary, summary
+from heta_lens.evaluation.statistics import least_p
+from heta_lens.metrics.registry import described_metric
+
+# -------------------------------------------------------------------------------------------------------- cost section
+# The cost of methods in a report: a table, a figure and ``costs.csv``.
+
+
+def cost_section(results: Summary, metric: Measure, drawn: Figure) -> Iterator[Block]:
+    from heta_lens.evaluation.report.figures import placed
+
+    yield Heading("Cost")
+    yield Paragraph(
+        "Medians per prompt (worth: a backward, or a Hessian–vector product (HVP), counts as two forwards); seconds "
+        "also with the 10th and 90th percentile. Seconds depend on the machine and differ from run to run; nothing "
+        "above does."
+    )
+    yield drawn
+    if hidden := [method for method in results.methods if method not in placed(results, metric)]:
+        yield Paragraph(f"Not in the figure, without a finite value or a time: {', '.join(hidden)}.")
+    yield Table(
+        ["method", "seconds", "forwards", "backwards", "HVPs", "worth in forwards", "tokens", "n"],
+        [[method, *_row(results.costs, method)] for method in results.methods],
+    )
+
+
+def _row(costs: pd.DataFrame, method: str) -> list[str]:
+    if method not in costs.index:
+        return ["none (not known, or no instance succeeded)", *[""] * 6]
+    cost = costs.loc[method]
+    seconds = f"{cost.seconds:.3g} [{cost.seconds_p10:.3g}, {cost.seconds_p90:.3g}]"
+    runs = (f"{cost[name]:g}" for name in ("forwards", "backwards", "hvps", "worth", "tokens"))
+    return [seconds, *runs, f"{cost.n:.0f}"]
+
+
+def cost_table(results: Summary) -> pd.DataFrame:
+    """``costs.csv``: a row for every method."""
+    costs = results.costs.reindex([*results.methods])
+    counts = costs["n"].fillna(0).astype(int)
+    return costs.map(phrases.digits).assign(n=counts).reset_index(names="method")
+
 
 FILES = "report.md", "report.html", "results.csv", "missing.csv", "costs.csv"
 WIDE = 4  # metrics side by side
@@ -84,7 +130,7 @@ def _document(results: Summary, drawn: Mapping[str, Figure]) -> Iterator[Block]:
     yield Heading("Metric by metric")
     for name, metric in results.metrics.items():
         yield Heading(metric.title, 3)
-        yield Paragraph(" ".join(filter(None, [described(name), phrases.meaning(metric)])))
+        yield Paragraph(" ".join(filter(None, [described_metric(name), phrases.meaning(metric)])))
         yield drawn[name]
         yield _details(results, metric)
     yield Heading("What is missing")

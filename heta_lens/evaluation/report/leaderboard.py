@@ -10,16 +10,75 @@ from statistics import fmean, median
 from typing import Any, NamedTuple
 
 import pandas as pd
+from matplotlib.figure import Figure as MatplotlibFigure
 from scipy.stats import rankdata
 
-from heta_lens._util.extras import check_extra
-from heta_lens._util.file_writing import write_atomically
-from heta_lens.evaluation.difference_tests import Difference, corrected
-from heta_lens.evaluation.random_draws import DRAWS
-from heta_lens.evaluation.report import phrases
-from heta_lens.evaluation.report.document import Block, Figure, Heading, Notes, Paragraph, Table, markdown, page, sheet
-from heta_lens.evaluation.report.metric_results import SIGNIFICANT, Cell
-from heta_lens.evaluation.report.summary_tables import Summary, summary
+from heta_lens._util.files import write_atomically
+from heta_lens._util.python import check_extra
+from heta_lens.evaluation.report import results
+from heta_lens.evaluation.report.document import (
+    QUIET,
+    Block,
+    Drawn,
+    Figure,
+    Heading,
+    Notes,
+    Paragraph,
+    Table,
+    markdown,
+    page,
+    sheet,
+)
+from heta_lens.evaluation.report.figures import BLUE, PAPER, WIDTH, drawn, name_points
+from heta_lens.evaluation.report.results import SIGNIFICANT, Cell, Summary, summary
+from heta_lens.evaluation.statistics import DRAWS, Difference, corrected
+
+# -------------------------------------------------------------------------------------------------- leaderboard figure
+# The figure of a leaderboard: mean rank against cost, and which methods no other beats in both.
+
+
+FREE = 0.5  # where methods stand that run nothing
+
+
+def ranks_by_cost(rows: Sequence[Mapping[str, Any]]) -> Drawn:
+    return drawn(lambda: _drawn([row for row in rows if not (isnan(row["rank"]) or isnan(row["worth"]))]))
+
+
+def frontier(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Of points of cost and rank, those that no other is better than in one, and as good in the other."""
+    return [
+        place
+        for place, (cost, rank) in enumerate(points)
+        if not any(
+            (other_cost <= cost and other_rank <= rank) and (other_cost < cost or other_rank < rank)
+            for other_cost, other_rank in points
+        )
+    ]
+
+
+def _drawn(rows: Sequence[Mapping[str, Any]]) -> MatplotlibFigure:
+    figure = MatplotlibFigure(figsize=(WIDTH, 4.2), layout="constrained")
+    axes = figure.subplots()
+    points = [(max(FREE, row["worth"]), row["rank"]) for row in rows]
+    best = frontier(points)
+    axes.set_xscale("log")
+    axes.set_xlim(FREE / 1.5, 4 * max((cost for cost, _ in points), default=1.0))
+    axes.set_ylim(1.04, -0.04)
+    axes.xaxis.set_major_formatter(lambda cost, _: f"{cost:g}")
+    axes.set_xlabel(f"forwards per prompt (median; {FREE:g} or less: none)")
+    axes.set_ylabel("mean rank (0 is the best)")
+    line = sorted((points[place] for place in best), key=lambda point: point[0])
+    axes.plot(
+        *zip(*line, strict=True), color=BLUE, linewidth=0.8, linestyle=":", drawstyle="steps-post"
+    ) if line else None
+    for place, (cost, rank) in enumerate(points):
+        colour = BLUE if place in best else QUIET
+        filled = colour if place in best else PAPER
+        axes.plot([cost], [rank], linestyle="none", marker="o", color=colour, markerfacecolor=filled, markersize=6)
+    figure.draw_without_rendering()  # so that places are known
+    name_points(axes, [row["method"] for row in rows], points)
+    return figure
+
 
 FILES = "leaderboard.md", "leaderboard.html", "leaderboard.csv"
 BETTER, WORSE = "▲", "▼"
@@ -157,7 +216,7 @@ class Leaderboard:
 def write_leaderboard(board: Leaderboard, folder: Path) -> list[Path]:
     """Write the tables, a page and a figure into a folder."""
     check_extra("matplotlib", "a leaderboard, which has a figure,")
-    from heta_lens.evaluation.report.leaderboard_figure import ranks_by_cost
+    pass
 
     drawn = Figure("leaderboard", ranks_by_cost(board.rows), "Mean rank of every method against its cost")
     blocks = [*_document(board, drawn)]
@@ -171,11 +230,11 @@ def write_leaderboard(board: Leaderboard, folder: Path) -> list[Path]:
 
 
 def _written(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: phrases.digits(value) if isinstance(value, float | None) else value for name, value in row.items()}
+    return {name: results.digits(value) if isinstance(value, float | None) else value for name, value in row.items()}
 
 
 def _title(of: Summary) -> str:
-    options = phrases.options(of.run.get("suite_options") or {})
+    options = results.options(of.run.get("suite_options") or {})
     split = f" ({of.run['split']})" if of.run.get("split") else ""
     budget = f", at most {of.run['budget']:g} forwards" if of.run.get("budget") else ""
     with_options = f", {options}" if options != "none" else ""
@@ -249,4 +308,4 @@ def _shown(board: Leaderboard, run: str, metric: str, method: str) -> str:
         return "none"
     comparison = board.comparisons.get((run, metric, method))
     sign = {1: f"{BETTER} ", -1: f"{WORSE} ", 0: ""}[comparison.verdict if comparison else 0]
-    return f"{sign}{phrases.with_interval(cell.estimate)}"
+    return f"{sign}{results.with_interval(cell.estimate)}"

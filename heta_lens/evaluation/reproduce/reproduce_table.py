@@ -2,29 +2,168 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from heta_lens._util.file_writing import write_atomically
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+
+from heta_lens._util.files import write_atomically
 from heta_lens._util.options import check_at_least, check_choice, check_names
+from heta_lens._util.text import legible
 from heta_lens.data.instance import Instance
-from heta_lens.evaluation.failure_descriptions import description
-from heta_lens.evaluation.method_with_options import Entry
-from heta_lens.evaluation.report import phrases
-from heta_lens.evaluation.reproduce import prompt_sets
-from heta_lens.evaluation.reproduce.paper_values import Place, Printed, printed
-from heta_lens.evaluation.reproduce.row_configurations import Effort
-from heta_lens.evaluation.reproduce.table_cells import Figure, Measure, figure
-from heta_lens.evaluation.reproduce.table_columns import RECIPES, Recipe
-from heta_lens.evaluation.reproduce.table_pages import NEEDS, ReproducedTable, tidy, written
-from heta_lens.evaluation.reproduce.table_runs import Plan
-from heta_lens.evaluation.run_records import Record
+from heta_lens.data.suites import suite
+from heta_lens.evaluation.prompt_evaluation import (
+    Entry,
+    Pending,
+    description,
+    explained,
+    metric_values,
+    record_of,
+    records_of,
+)
+from heta_lens.evaluation.report import results
+from heta_lens.evaluation.reproduce.cells import (
+    RECIPES,
+    Figure,
+    Measure,
+    Place,
+    Printed,
+    Recipe,
+    Trial,
+    figure,
+    printed,
+)
+from heta_lens.evaluation.reproduce.pages import NEEDS, ReproducedTable, tidy, written
+from heta_lens.evaluation.reproduce.rows import Effort, recombining
+from heta_lens.evaluation.run_folder import Record, opened
 from heta_lens.evaluation.runner import digest
 from heta_lens.methods.heta.heta import Heta
-from heta_lens.model import loading
-from heta_lens.model.fingerprint import fingerprint
+from heta_lens.model import loading, tokenizer
+from heta_lens.model.weights import fingerprint
+
+# --------------------------------------------------------------------------------------------------------- prompt sets
+# The prompts of the tables: the paper's data sets, and short stories where these cannot be read.
+
+
+OWN_WORDS, PER_FILLER = 40, 6  # tokens of a story with two facts and its question, and of a filler sentence
+
+
+@dataclass(frozen=True)
+class Source:
+    """A suite with options; ``instead``: it replaces a data set of the paper that is not available."""
+
+    suite: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    instead: bool = False
+
+    @property
+    def label(self) -> str:
+        return " ".join([self.suite, *(f"{name}={value}" for name, value in self.options.items())])
+
+
+def _story(**options: Any) -> Source:
+    return Source("recall", {"facts": 2, "wordings": "trained", **options}, instead=True)
+
+
+READ: Mapping[str, Source] = {
+    **{name: Source(name) for name in ("longra", "tellmewhy", "wikibio", "curated")},
+    "voices": _story(voice="active"),
+    "counterfactuals": _story(),
+    "claims": _story(claim=True),
+    "tools": _story(),
+}
+"""By the need of a column. The paper names no set of voices, counterfactuals, claims or tools."""
+
+MADE: Mapping[str, Source] = {
+    "longra": _story(distractors="after"),
+    "tellmewhy": _story(voice="active"),
+    "wikibio": _story(filler=1),
+    **dict.fromkeys(("curated", "counterfactuals", "tools"), _story(distractors="before")),
+    "voices": _story(voice="active"),
+    "claims": _story(claim=True),
+}
+"""Stories that the demo model can read, in place of these."""
+
+NAMES: Mapping[str, str] = {
+    "longra": "LongRA",
+    "tellmewhy": "TellMeWhy",
+    "wikibio": "WikiBio",
+    "curated": "the curated set",
+    "voices": "active and passive pairs",
+    "counterfactuals": "pairs with swapped evidence",
+    "claims": "claims to check",
+    "tools": "questions to a tool",
+    "long": "long prompts",
+}
+
+
+def source(name: str, quick: bool, length: int) -> Source:
+    """The source of prompts of this kind."""
+    if name == "long":
+        return _story(filler=max(1, round((length - OWN_WORDS) / PER_FILLER)))
+    return (MADE if quick else READ)[name]
+
+
+def loaded_prompts(one: Source, model: Any, path: Path | str | None, limit: int, seed: int) -> list[Instance]:
+    options = dict(one.options)
+    if one.suite == "longra":  # which is of what a model answers with the distraction and without
+        options["says"] = partial(tokenizer.next_word, model)
+    return suite(one.suite, path, limit=limit, seed=seed, **options)
+
+
+# ---------------------------------------------------------------------------------------------------------- table runs
+# Runs of a table: every prompt explained by every row's method and evaluated; interrupted runs resume.
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run on the prompts of one source: which methods, and which metrics of each."""
+
+    folder: Path
+    instances: Sequence[Instance]
+    entries: Sequence[Entry]
+    metrics: Sequence[str]
+    full: Heta
+    window: int
+    request: Mapping[str, Any]
+    fingerprint: Mapping[str, str]
+    retry_failed: bool = False
+
+    def records(self, model: Any, progress: bool) -> dict[str, list[Record]]:
+        """By the labels of methods. What the folder has already is not repeated."""
+        methods = {entry.label: entry.recipe for entry in self.entries}
+        shown = track(
+            self.instances,
+            escape(legible(self.folder.name)),
+            console=Console(stderr=True),
+            disable=not progress,
+            transient=True,
+        )
+        with opened(self.folder, self.request, methods, self.fingerprint, retry_failed=self.retry_failed) as run:
+            for number, instance in enumerate(shown):
+                pending = run.left(instance.id, self.metrics)
+                for record in self._evaluated(model, instance, pending, first=not number):
+                    run.append(record, pending[record.method])
+        return {
+            entry.label: [run.records[instance.id, entry.label] for instance in self.instances]
+            for entry in self.entries
+        }
+
+    def _evaluated(self, model: Any, instance: Instance, pending: Pending, first: bool) -> Iterator[Record]:
+        named = {entry.label: entry for entry in self.entries}
+
+        def record(trial: Trial, label: str) -> Record:
+            ready = recombining(named[label].ready, trial.full, trial.known)
+            case = explained(model, instance, trial.measurements, ready)
+            return record_of(case, label, metric_values(case, pending[label], trial.metrics), trial.metrics)
+
+        prepare = partial(Trial.of, model, instance, self.full, self.window, first)
+        return records_of(instance, [*pending], prepare, record)
+
 
 TABLES: Mapping[str, Recipe] = RECIPES
 
@@ -77,7 +216,7 @@ def reproduce(
         )
     if quick and paths:
         raise ValueError(f"quick=True makes its own prompts: leave out paths= ({', '.join(paths)})")
-    known = [name for name in prompt_sets.READ if not prompt_sets.READ[name].instead]
+    known = [name for name in READ if not READ[name].instead]
     for name in paths or {}:
         check_choice("a name in paths", name, known)
     effort = _effort(QUICK if quick else WHOLE, limit, options or {})
@@ -141,9 +280,9 @@ class Making:
         unread: dict[str, str] = {}
         for one, names in self._sources():
             try:
-                prompts = prompt_sets.loaded(one, model, self.paths.get(names[0]), self.effort.limit, self.seed)
+                prompts = loaded_prompts(one, model, self.paths.get(names[0]), self.effort.limit, self.seed)
             except Exception as error:
-                unread |= {name: f"{prompt_sets.NAMES[name]} could not be read: {description(error)}" for name in names}
+                unread |= {name: f"{NAMES[name]} could not be read: {description(error)}" for name in names}
                 continue
             records |= dict.fromkeys(names, self._plan(names, one, prompts, loaded).records(model, progress))
         return ReproducedTable(
@@ -155,17 +294,15 @@ class Making:
             notes=[*dict.fromkeys(one.note for one in self.recipe.measures.values() if one.note)],
         )
 
-    def _sources(self) -> list[tuple[prompt_sets.Source, list[str]]]:
+    def _sources(self) -> list[tuple[Source, list[str]]]:
         """Each source once, with the names it stands for."""
-        sources: dict[str, tuple[prompt_sets.Source, list[str]]] = {}
+        sources: dict[str, tuple[Source, list[str]]] = {}
         for name in dict.fromkeys(source for one in self.recipe.measures.values() for source in one.sources):
-            one = prompt_sets.source(name, self.quick, self.length)
+            one = source(name, self.quick, self.length)
             sources.setdefault(one.label, (one, []))[1].append(name)
         return [*sources.values()]
 
-    def _plan(
-        self, names: Sequence[str], one: prompt_sets.Source, prompts: Sequence[Instance], loaded: Mapping[str, str]
-    ) -> Plan:
+    def _plan(self, names: Sequence[str], one: Source, prompts: Sequence[Instance], loaded: Mapping[str, str]) -> Plan:
         metrics = [
             part
             for measure in self.recipe.measures.values()
@@ -231,14 +368,14 @@ class Making:
 
     def _prompts(self, name: str, of: Mapping[str, list[Record]]) -> str:
         done = [record for records in of.values() for record in records]
-        one = prompt_sets.source(name, self.quick, self.length)
+        one = source(name, self.quick, self.length)
         prompts = {record.instance for record in done}
         tokens = [record.tokens for record in done if record.tokens]
-        size = phrases.counted(len(prompts), "prompt") + (f", {mean(tokens):.0f} tokens on average" if tokens else "")
-        kind = prompt_sets.NAMES[name]
+        size = results.counted(len(prompts), "prompt") + (f", {mean(tokens):.0f} tokens on average" if tokens else "")
+        kind = NAMES[name]
         if not one.instead:
             return f"{kind} ({size})"
-        replaced = name in prompt_sets.READ and not prompt_sets.READ[name].instead
+        replaced = name in READ and not READ[name].instead
         return f"{one.label} in place of {kind} ({size})" if replaced else f"{kind}: {one.label} ({size})"
 
 

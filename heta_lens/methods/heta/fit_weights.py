@@ -9,14 +9,14 @@ import pandas as pd
 from jaxtyping import Float, Int
 from scipy.stats import bootstrap
 
-from heta_lens._util.caller_warnings import quietly, warn
 from heta_lens._util.options import check_at_least
-from heta_lens._util.progress import working
-from heta_lens.methods.heta.additivity import drops, subsets
+from heta_lens._util.python import quietly, warn
+from heta_lens._util.work import working
+from heta_lens.methods.heta.diagnostics import drops, subsets
 from heta_lens.methods.heta.heta import Heta
 from heta_lens.methods.heta.score import scaled
-from heta_lens.model.locking import one_at_a_time
-from heta_lens.prediction.linear_fits import non_negative
+from heta_lens.model.lock import one_at_a_time
+from heta_lens.prediction.coalitions import non_negative
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 Array: TypeAlias = np.ndarray

@@ -14,7 +14,7 @@ from einops import einsum, repeat
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens.model.head_outputs import head_outputs
+from heta_lens.model.hooks import head_outputs
 
 Flow: TypeAlias = Literal["suffix", "suffix_input", "prefix_head", "rollout", "direct"]
 PatternsByLayer: TypeAlias = Sequence[Float[Tensor, "head query key"]]

@@ -8,19 +8,22 @@ trick). `low_rank` has a third operator.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 
-from heta_lens._util.work_counting import Done, count
+from heta_lens._util.target_kinds import TargetFunction, function_name
+from heta_lens._util.work import Done, count
 from heta_lens.model.batching import Batches, out_of_memory
+from heta_lens.prediction.target import values_of
 
 Objective: TypeAlias = Callable[[Float[Tensor, "pos d"]], Float[Tensor, ""]]
 LogProbs: TypeAlias = Callable[[Float[Tensor, "pos d"]], Float[Tensor, "vocab"]]
@@ -170,3 +173,185 @@ def in_one_backward(outputs: Tensor, inputs: Tensor, directions: Tensor) -> Tens
             # else some layer's backward pass cannot be batched
     products = [backward(direction)[0] for direction in directions]
     return torch.stack([torch.zeros_like(inputs) if product is None else product for product in products])
+
+
+# --------------------------------------------------------------------------------------------------- blockwise hessian
+# The Hessian of g, block by block: the graph of one block at a time, built anew for every batch of HVPs.
+#
+# g = top ∘ f_n ∘ … ∘ f_1, where the fs are the model's blocks and the top is the last of them with all that follows.
+# With what enters each block (x) and g's gradient by what leaves it (λ) known, a product with H passes up through the
+# blocks and down again:
+#
+#     up      v ← J v                           the direction, as it arrives at the next block
+#     top     h ← H_top v
+#     down    h ← Jᵀ h + ∂(Jᵀ λ)/∂x · v         with the v that entered this block
+#
+# Each line needs the derivatives of one block only, so memory holds one graph instead of one a block. In return, every
+# batch of HVPs runs each block twice more.
+
+
+Block: TypeAlias = Callable[[Float[Tensor, "pos d"]], Float[Tensor, "pos d"]]
+
+
+@dataclass(frozen=True, eq=False)
+class BlockwiseHessian(HessianOperator):
+    """``entering`` are the states that enter each block, and the top at last; ``top()`` is the Hessian of that."""
+
+    blocks: Sequence[Block]
+    entering: Sequence[Float[Tensor, "pos d"]]
+    top: Callable[[], HessianOperator]
+    top_gradient: Callable[[], Float[Tensor, "pos d"]]
+    batches: Batches
+    done: Done
+
+    @property
+    def like(self) -> Float[Tensor, "pos d"]:
+        return self.entering[0]
+
+    @cached_property
+    def leaving(self) -> list[Float[Tensor, "pos d"]]:
+        """g's gradient by what leaves each block."""
+        gradients = [self.top_gradient()]
+        for block, states in zip(reversed(self.blocks[1:]), reversed(self.entering[1:-1]), strict=True):
+            leaf = states.clone().requires_grad_()
+            gradients += torch.autograd.grad(block(leaf), leaf, gradients[-1])
+        return gradients[::-1]
+
+    def matmat(self, directions: Float[Tensor, "k *part d"], places: Places = EVERYWHERE) -> Float[Tensor, "k pos d"]:
+        def multiplied(few: Float[Tensor, "k *part d"]) -> Float[Tensor, "k pos d"]:
+            placed = self.like.new_zeros(len(few), *self.like.shape)
+            placed[:, places] = few
+            products = self._multiplied(placed)
+            self.done(len(few))
+            return products
+
+        return self.batches.map(multiplied, directions.to(self.like), len(self.like))
+
+    def _multiplied(self, directions: Float[Tensor, "k pos d"]) -> Float[Tensor, "k pos d"]:
+        arriving = [directions]
+        for block, states in zip(self.blocks, self.entering, strict=False):
+            arriving.append(pushed_up(block, states, arriving[-1]))
+        products = self.top().matmat(arriving.pop())
+        for at in reversed(range(len(self.blocks))):
+            products = pulled_down(self.blocks[at], self.entering[at], self.leaving[at], arriving.pop(), products)
+        count("forwards", 1)  # for the blocks; the top counts its own, for the second time
+        count("backwards", 1)
+        return products
+
+
+def pushed_up(
+    block: Block, states: Float[Tensor, "pos d"], directions: Float[Tensor, "k pos d"]
+) -> Float[Tensor, "k pos d"]:
+    """``J v`` for each direction: the derivative of ``w → Jᵀ w``, which is linear."""
+    leaf = states.clone().requires_grad_()
+    left = block(leaf)
+    weights = torch.zeros_like(left, requires_grad=True)
+    (pulled,) = torch.autograd.grad(left, leaf, weights, create_graph=True)
+    return in_one_backward(pulled, weights, directions)
+
+
+def pulled_down(
+    block: Block,
+    states: Float[Tensor, "pos d"],
+    gradient: Float[Tensor, "pos d"],
+    directions: Float[Tensor, "k pos d"],
+    products: Float[Tensor, "k pos d"],
+) -> Float[Tensor, "k pos d"]:
+    """``Jᵀ h + ∂(Jᵀ λ)/∂x · v``, of one direction v and one product h each."""
+    leaf = states.clone().requires_grad_()
+    left = block(leaf)
+    (pulled,) = torch.autograd.grad(left, leaf, gradient, create_graph=True)
+    return in_one_backward(left, leaf, products) + in_one_backward(pulled, leaf, directions)
+
+
+# --------------------------------------------------------------------------------------------- second derivative check
+# Does a model have second derivatives? One product is tried, and where possible compared with finite differences.
+
+
+CopiesObjective: TypeAlias = Callable[[Float[Tensor, "copy pos d"]], Float[Tensor, "copy"]]
+
+ONCE = "this model cannot be differentiated twice with respect to its embeddings, which the curvature needs"
+FUNCTION = "the function target={} cannot be differentiated twice with respect to the logits, which the curvature needs"
+WAY_OUT = "load it unquantised, with attn_implementation='eager', or use variant='kl_only'"
+
+
+def check_twice_differentiable(
+    objective: CopiesObjective,
+    embeddings: Float[Tensor, "pos d"],
+    direction: Float[Tensor, "pos d"],
+    compare: bool,
+    batches: Batches,
+    *,
+    refusal: str = ONCE,
+    way_out: str = WAY_OUT,
+) -> None:
+    """Try one probe, and refuse a model whose second derivatives are missing, with or without an error.
+
+    A layer without a second derivative need not raise an error: autograd leaves out what it knows no derivative of. So
+    the product may be compared with finite differences of the gradient, and the model is refused where two step sizes
+    agree on another answer.
+    """
+    leaf, gradient = differentiate(lambda leaf: objective(leaf[None])[0], embeddings)
+    product = torch.zeros_like(leaf)
+    if gradient.requires_grad:
+        try:
+            _check_graph(gradient)
+            (product,) = torch.autograd.grad(gradient, leaf, direction, materialize_grads=True)
+            count("hvps", 1)
+        except (RuntimeError, NotImplementedError) as error:
+            raise ValueError(f"{refusal} ({str(error).splitlines()[0]}); {way_out}") from error
+    if not compare:
+        return
+    step = max(torch.finfo(embeddings.dtype).eps ** (1 / 3), 1e-4) * embeddings.square().mean().sqrt()
+    near, far = _finite_differences(objective, embeddings, direction, torch.stack([step, 2 * step]), batches)
+    miss, doubt = (near - product).norm(), (near - far).norm()
+    if miss > 0.05 * torch.maximum(near.norm(), product.norm()) and miss > 10 * doubt:
+        raise ValueError(f"{refusal} (its gradient changes with them, but not as autograd says); {way_out}")
+
+
+def check_function(function: TargetFunction, logits: Float[Tensor, "vocab"], direction: Float[Tensor, "vocab"]) -> None:
+    """The same of a function of the logits, at these."""
+    check_twice_differentiable(
+        lambda copies: values_of(function, copies[:, 0]),
+        logits[None],
+        direction[None],
+        compare=True,
+        batches=Batches(4),
+        refusal=FUNCTION.format(function_name(function)),
+        way_out="use operations of torch that can be, or variant='gs', which takes one gradient",
+    )
+
+
+def _check_graph(gradient: Tensor) -> None:
+    """Refuse a graph with a node that would refuse: `autograd.grad` passes such nodes over silently."""
+    visited, waiting = set(), [gradient.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in visited:
+            continue
+        if node.name().endswith(("::Error", "::NotImplemented")):
+            raise NotImplementedError("a layer's backward pass is not differentiable")
+        visited.add(node)
+        waiting += [following for following, _ in node.next_functions]
+
+
+def _finite_differences(
+    objective: CopiesObjective,
+    embeddings: Float[Tensor, "pos d"],
+    direction: Float[Tensor, "pos d"],
+    sizes: Float[Tensor, "size"],
+    batches: Batches,
+) -> Float[Tensor, "size pos d"]:
+    """How the gradient changes along a direction, by steps of these sizes to both sides."""
+    steps = rearrange(torch.stack([sizes, -sizes]), "side size -> side size 1 1") * direction
+    copies = rearrange(embeddings + steps, "side size pos d -> (side size) pos d")
+    gradients = batches.map(partial(_gradients, objective), copies, len(embeddings))
+    after, before = rearrange(gradients, "(side size) pos d -> side size pos d", side=2)
+    return (after - before) / (2 * rearrange(sizes, "size -> size 1 1"))
+
+
+def _gradients(objective: CopiesObjective, copies: Float[Tensor, "copy pos d"]) -> Float[Tensor, "copy pos d"]:
+    leaf = copies.clone().requires_grad_()
+    (gradients,) = torch.autograd.grad(objective(leaf).sum(), leaf)
+    count("backwards", len(copies))
+    return gradients

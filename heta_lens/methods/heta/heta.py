@@ -17,40 +17,69 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens._util.caller_warnings import quietly
-from heta_lens._util.divergence import DIVERGENCES
+from heta_lens._util.numerics import DIVERGENCES, Samples
 from heta_lens._util.options import check_choice, check_names, settings
-from heta_lens._util.progress import working
-from heta_lens._util.sample_statistics import Samples
-from heta_lens._util.work_counting import Work, counting
+from heta_lens._util.python import quietly
+from heta_lens._util.work import Work, counting, working
 from heta_lens.attribution import Attribution
-from heta_lens.methods.base import Method, Scores
-from heta_lens.methods.heta.additivity import whole_drops
-from heta_lens.methods.heta.audit import audited
-from heta_lens.methods.heta.curvature import Curvature
-from heta_lens.methods.heta.estimators import Estimator, ProbedHessian, Problem, every_probe
-from heta_lens.methods.heta.gate_of_variant import gate_of_variant
-from heta_lens.methods.heta.heta_cost_estimate import cheaper_way, longest_run, product_batches, work_ahead
-from heta_lens.methods.heta.heta_diagnostics import score_facts, warn_of_doubts
-from heta_lens.methods.heta.heta_options import HetaOptions
-from heta_lens.methods.heta.information import Information
-from heta_lens.methods.heta.low_rank import tail_energy
-from heta_lens.methods.heta.random_probes import rademacher
-from heta_lens.methods.heta.score import Parts
-from heta_lens.methods.heta.second_derivative_check import check_function
-from heta_lens.methods.heta.segments import Segment, masked_information
-from heta_lens.methods.heta.stopping import estimate_until_sure
-from heta_lens.methods.heta.variants import PRESETS
-from heta_lens.methods.heta.windows import averaged
-from heta_lens.model.locking import one_at_a_time
-from heta_lens.prediction.gradient_check import check_gradients
-from heta_lens.prediction.make_attribution import make_attribution
-from heta_lens.prediction.prediction import Prediction
+from heta_lens.methods.base import Method, Scores, make_attribution
+from heta_lens.methods.heta.cost import cheaper_way, longest_run, product_batches, work_ahead
+from heta_lens.methods.heta.curvature import (
+    Curvature,
+    Estimator,
+    ProbedHessian,
+    Problem,
+    Segment,
+    estimate_until_sure,
+    every_probe,
+    masked_information,
+    tail_energy,
+)
+from heta_lens.methods.heta.diagnostics import audited, score_facts, warn_of_doubts, whole_drops
+from heta_lens.methods.heta.gate import gate, norms_by_layer
+from heta_lens.methods.heta.hessian import check_function
+from heta_lens.methods.heta.options import PRESETS, HetaOptions
+from heta_lens.methods.heta.probes import rademacher
+from heta_lens.methods.heta.score import Information, Parts
+from heta_lens.methods.heta.windows import averaged, leakage, window_gate
+from heta_lens.model.lock import one_at_a_time
+from heta_lens.prediction.prediction import Prediction, check_gradients
+
+# ----------------------------------------------------------------------------------------------------- gate of variant
+# The gate that a variant asks for: of the whole context, of each window, or none.
+
+
+def gate_of_variant(
+    options: HetaOptions, prediction: Prediction, segments: Sequence[Segment]
+) -> tuple[Float[Tensor, "pos"], dict[str, Any]]:
+    """M, and what there is to say about its flow and about how windows change it."""
+    if options.recipe.gate != "flow":
+        ones = torch.ones_like(prediction.embeddings[:, 0])
+        return (ones / len(ones) if options.recipe.gate == "uniform" else ones), {}
+    whole, total = flow_gate(options, prediction)
+    if not options.recipe.windowed:
+        return whole, {"gate_total": total}
+    spans, windowed = options.windows_over(prediction), whole
+    if options.window_gate == "per_window":
+        if options.window_mode == "chunk":
+            parts = [flow_gate(options, segment.prediction)[0] for segment in segments]
+        else:
+            parts = [whole[slice(*span)] for span in spans]
+        windowed = window_gate(parts, spans, len(whole))
+    return windowed, {"gate_total": total, "windows": len(spans), "window_leakage": leakage(whole, windowed)}
+
+
+def flow_gate(options: HetaOptions, prediction: Prediction) -> tuple[Float[Tensor, "pos"], float]:
+    """M of the whole context, and its normaliser."""
+    norms = norms_by_layer(prediction.values, prediction.output_weights, options.value_norm)
+    return gate(prediction.patterns, norms, options.flow)
 
 
 @dataclass(frozen=True, eq=False)
 class Heta(HetaOptions, Method):
-    """HETA with these options: ``Heta(beta=1.0)(prediction)`` gives an `Attribution`, by default with scores ≥ 0.
+    """HETA: Hessian-Enhanced Token Attribution (ICLR 2026).
+
+    HETA with these options: ``Heta(beta=1.0)(prediction)`` gives an `Attribution`, by default with scores ≥ 0.
 
     The curvature costs ``groups · probes`` Hessian–vector products, however long the context is, the information one
     masked forward per token, the gate arithmetic on the cache only. A part whose weight is 0 is not computed. An option

@@ -10,7 +10,7 @@ from einops import reduce
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens._util.token_share import token_count
+from heta_lens._util.numerics import token_count
 
 
 class Window(NamedTuple):

@@ -5,10 +5,8 @@ from functools import partial
 
 import pytest
 
-from heta_lens._util import extras
-from heta_lens.evaluation.engines.ray_actors import RayActors
-from heta_lens.evaluation.engines.scheduling import Pool
-from heta_lens.evaluation.engines.worker_setup import WorkerSetup
+from heta_lens._util import python
+from heta_lens.evaluation.workers import Pool, RayActors, WorkerSetup
 from heta_lens.model.loading import load_model
 
 ray = pytest.importorskip("ray")
@@ -56,6 +54,6 @@ def test_a_cluster_that_cannot_be_joined_is_named_with_what_may_help(monkeypatch
 
 
 def test_without_ray_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    monkeypatch.setattr(python, "find_spec", lambda _: None)
     with pytest.raises(ImportError, match=r"--engine ray needs ray, .*pip install 'heta-lens\[ray\]'"):
         RayActors(SETUP, 1, 0.0, None)

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from heta_lens._util.versions import versions
+from heta_lens._util.python import versions
 from heta_lens.data.instance import Instance
-from heta_lens.evaluation.engines.scheduling import Died, Finished, News, Pool
 from heta_lens.evaluation.prompt_evaluation import Identity, Outcome, Task
-from heta_lens.evaluation.run_records import Record
+from heta_lens.evaluation.run_folder import Record
+from heta_lens.evaluation.workers import Died, Finished, News, Pool
 
 ME = Identity({"weights": "a", "config": "b", "tokenizer": "c"}, versions())
 

@@ -5,8 +5,8 @@ import pytest
 from helpers.evaluating import demo, entries
 from heta_lens import METHODS
 from heta_lens.data.suites import suite
-from heta_lens.evaluation.engines.this_process import ThisProcess
 from heta_lens.evaluation.prompt_evaluation import PromptEvaluator, Task
+from heta_lens.evaluation.workers import ThisProcess
 
 
 def fail(*_: object) -> None:

@@ -13,10 +13,8 @@ import psutil
 import pytest
 
 import heta_lens
-from heta_lens.evaluation.engines.scheduling import Died
-from heta_lens.evaluation.engines.worker_processes import WorkerProcesses, _picklable
-from heta_lens.evaluation.engines.worker_setup import WorkerSetup
 from heta_lens.evaluation.prompt_evaluation import Identity
+from heta_lens.evaluation.workers import Died, WorkerProcesses, WorkerSetup, _picklable
 from heta_lens.model.loading import load_model
 
 
@@ -77,7 +75,7 @@ def test_workers_that_are_idle_end_by_themselves_and_those_that_do_not_are_kille
         crew.news([member])
     os.kill(stopped.process.pid or 0, signal.SIGSTOP)  # it heeds nothing but SIGKILL
     crew.stop([stopped], [])
-    monkeypatch.setattr("heta_lens.evaluation.engines.worker_processes.PATIENCE", 120.0)  # a busy machine takes long
+    monkeypatch.setattr("heta_lens.evaluation.workers.PATIENCE", 120.0)  # a busy machine takes long
     crew.stop([idle], [])
     assert idle.process.exitcode == 0 and stopped.process.exitcode == -signal.SIGKILL
 

@@ -9,7 +9,7 @@ import torch
 from threadpoolctl import threadpool_info
 
 from helpers.evaluating import demo
-from heta_lens.evaluation.engines.worker_setup import WorkerSetup, limit_threads, loaded, loader
+from heta_lens.evaluation.workers import WorkerSetup, limit_threads, loaded, loader
 from heta_lens.model.loading import load_model
 
 

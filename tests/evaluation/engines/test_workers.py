@@ -11,10 +11,9 @@ import pytest
 
 from helpers.evaluating import demo, entries
 from heta_lens.data.suites import suite
-from heta_lens.evaluation import evaluate
-from heta_lens.evaluation.engines import Workers
-from heta_lens.evaluation.kept_scores import load_scores
-from heta_lens.evaluation.run_records import read_records
+from heta_lens.evaluation import Workers, evaluate
+from heta_lens.evaluation.run_folder import read_records
+from heta_lens.evaluation.saved_scores import load_scores
 
 ENGINES = ["local", "ray"]
 RAY_RARELY = ["local", pytest.param("ray", marks=pytest.mark.thorough)]  # which starts a cluster, again and again

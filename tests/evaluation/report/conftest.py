@@ -6,7 +6,7 @@ import pytest
 
 from helpers.report_folder import folder_of, records
 from heta_lens.evaluation.report.folder_report import write_report
-from heta_lens.evaluation.report.summary_tables import Summary, summary
+from heta_lens.evaluation.report.results import Summary, summary
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import pytest
 from helpers.report_folder import DSA_ONLY, METHODS, METRICS, RUNS, folder_of, record, records, texts
 from heta_lens.evaluation.report.figures import NOT_SIGNIFICANT, REFERENCE, WORSE, mark
 from heta_lens.evaluation.report.folder_report import write_report
-from heta_lens.evaluation.report.summary_tables import Summary
+from heta_lens.evaluation.report.results import Summary
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ import pytest
 
 from helpers.report_folder import DSA_ONLY, METHODS, METRICS, bytes_of, folder_of, records, texts
 from heta_lens.evaluation.report.folder_report import write_report
-from heta_lens.evaluation.report.summary_tables import Summary, summary
-from heta_lens.evaluation.run_records import RUN, Record, append
+from heta_lens.evaluation.report.results import Summary, summary
+from heta_lens.evaluation.run_folder import RUN, Record, append
 
 
 def rows(path: Path) -> list[dict[str, str]]:

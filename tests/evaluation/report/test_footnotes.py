@@ -1,6 +1,6 @@
 """Notes get letters in the order in which they are first needed."""
 
-from heta_lens.evaluation.report.footnotes import Footnotes
+from heta_lens.evaluation.report.document import Footnotes
 
 
 def test_a_note_keeps_its_letter() -> None:

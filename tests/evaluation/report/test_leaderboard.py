@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heta_lens.evaluation.difference_tests import corrected
 from heta_lens.evaluation.report.leaderboard import Leaderboard, write_leaderboard
-from heta_lens.evaluation.report.summary_tables import summary
-from heta_lens.evaluation.run_records import RECORDS, RUN
+from heta_lens.evaluation.report.results import summary
+from heta_lens.evaluation.run_folder import RECORDS, RUN
+from heta_lens.evaluation.statistics import corrected
 
 METRICS = {
     "good": {"title": "Good", "better": "more", "low": 0.0, "high": 1.0},

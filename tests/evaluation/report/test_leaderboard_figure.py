@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from heta_lens.evaluation.report.leaderboard_figure import frontier, ranks_by_cost
+from heta_lens.evaluation.report.leaderboard import frontier, ranks_by_cost
 
 
 def test_the_frontier_is_what_no_other_point_beats() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from helpers.report_folder import mean_of
 from heta_lens.evaluation.report.figures import BETTER, WORSE, mark
-from heta_lens.evaluation.report.summary_tables import Summary
+from heta_lens.evaluation.report.results import Summary
 
 
 def test_what_is_best_near_0_is_compared_by_its_distance(found: Summary) -> None:

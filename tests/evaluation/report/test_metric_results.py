@@ -9,11 +9,10 @@ import pytest
 from scipy.optimize import brentq
 
 from helpers.report_folder import DSA_ONLY, METHODS, RUNS, N, folder_of, mean_of, records
-from heta_lens.evaluation.difference_tests import corrected, difference
 from heta_lens.evaluation.report.folder_report import write_report
-from heta_lens.evaluation.report.metric_results import SIGNIFICANT
-from heta_lens.evaluation.report.summary_tables import Summary, summary
-from heta_lens.evaluation.run_records import Record
+from heta_lens.evaluation.report.results import SIGNIFICANT, Summary, summary
+from heta_lens.evaluation.run_folder import Record
+from heta_lens.evaluation.statistics import corrected, difference
 
 
 @pytest.mark.parametrize("method", ["lime samples=80", "ours", "a|b <i>"])

@@ -9,7 +9,7 @@ import pytest
 
 from helpers.report_folder import METHODS, METRICS, RUNS, folder_of, records
 from heta_lens.evaluation.report.folder_report import write_report
-from heta_lens.evaluation.report.summary_tables import Summary, summary
+from heta_lens.evaluation.report.results import Summary, summary
 
 
 def test_the_reference_is_the_first_heta_or_else_the_first(tmp_path: Path, found: Summary) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from helpers import paths
 from heta_lens.evaluation.reproduce import TABLES
-from heta_lens.evaluation.reproduce.paper_values import Place, printed
+from heta_lens.evaluation.reproduce.cells import Place, printed
 
 PAPER = paths.SHARED / "paper" / "heta.tex"
 needs_paper = pytest.mark.skipif(not PAPER.is_file(), reason="the paper is not here")

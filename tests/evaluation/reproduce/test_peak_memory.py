@@ -6,7 +6,7 @@ import torch
 
 from helpers import zoo
 from helpers.asking import predict
-from heta_lens.evaluation.reproduce.peak_memory import peak_memory
+from heta_lens.evaluation.reproduce.cells import peak_memory
 
 
 def test_the_peak_counts_what_lives_at_once_and_shared_storage_once() -> None:

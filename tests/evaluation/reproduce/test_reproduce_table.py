@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from heta_lens.evaluation.reproduce import TABLES, reproduce
-from heta_lens.evaluation.reproduce.paper_values import printed
+from heta_lens.evaluation.reproduce.cells import printed
 
 
 @pytest.fixture(scope="module")

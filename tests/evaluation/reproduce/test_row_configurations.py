@@ -7,8 +7,8 @@ from helpers.asking import doubts_allowed
 from helpers.evaluating import demo
 from heta_lens.data.suites import suite
 from heta_lens.evaluation.prompt_evaluation import ask
-from heta_lens.evaluation.reproduce.paper_values import printed
-from heta_lens.evaluation.reproduce.row_configurations import CONFIGURATIONS, Effort, recombined
+from heta_lens.evaluation.reproduce.cells import printed
+from heta_lens.evaluation.reproduce.rows import CONFIGURATIONS, Effort, recombined
 
 
 @pytest.mark.sample(quick=0, test=1)

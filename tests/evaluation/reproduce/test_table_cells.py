@@ -5,9 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heta_lens.evaluation.reproduce.table_cells import Figure, Measure, changed, figure
-from heta_lens.evaluation.reproduce.table_metrics import SEEDS
-from heta_lens.evaluation.run_records import Record
+from heta_lens.evaluation.reproduce.cells import SEEDS, Figure, Measure, changed, figure
+from heta_lens.evaluation.run_folder import Record
 from heta_lens.metrics import relative_change
 
 

@@ -2,7 +2,7 @@
 
 from helpers.small_tables import SMALL
 from heta_lens.evaluation.reproduce import TABLES
-from heta_lens.evaluation.reproduce.paper_values import printed
+from heta_lens.evaluation.reproduce.cells import printed
 
 
 def test_every_row_and_column_has_a_recipe() -> None:

@@ -5,7 +5,7 @@ import pytest
 from helpers.evaluating import demo
 from heta_lens.data.suites import suite
 from heta_lens.evaluation.prompt_evaluation import explained
-from heta_lens.evaluation.reproduce.table_metrics import Trial, evaluate_edges
+from heta_lens.evaluation.reproduce.cells import Trial, evaluate_edges
 from heta_lens.methods.heta.heta import Heta
 
 

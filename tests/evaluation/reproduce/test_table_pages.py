@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from helpers.small_tables import SMALL
-from heta_lens.evaluation.intervals import Estimate
-from heta_lens.evaluation.reproduce import prompt_sets, reproduce, reproduce_table, table_pages
-from heta_lens.evaluation.reproduce.paper_values import printed
+from heta_lens.evaluation.reproduce import pages, reproduce, reproduce_table
+from heta_lens.evaluation.reproduce import reproduce_table as prompt_sets
+from heta_lens.evaluation.reproduce.cells import printed
+from heta_lens.evaluation.statistics import Estimate
 
 
 @pytest.mark.usefixtures("unchecked", "small")
@@ -37,9 +38,9 @@ def test_a_model_fills_its_own_block(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ],
 )
 def test_large_figures_have_no_decimals(value: float, written: str) -> None:
-    assert table_pages._with_interval(Estimate(value, value - 1, value + 1, 9, 9, "instances")) == written
+    assert pages._with_interval(Estimate(value, value - 1, value + 1, 9, 9, "instances")) == written
 
 
 def test_a_figure_without_bounds_stands_alone() -> None:
-    assert table_pages._with_interval(Estimate(250.0, nan, nan, 1, 1, "instances")) == "250"
-    assert table_pages._with_interval(Estimate(inf, nan, nan, 1, 1, "instances")).startswith("∞")
+    assert pages._with_interval(Estimate(250.0, nan, nan, 1, 1, "instances")) == "250"
+    assert pages._with_interval(Estimate(inf, nan, nan, 1, 1, "instances")).startswith("∞")

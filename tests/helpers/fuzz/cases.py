@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import heta_lens
 from helpers.fuzz.readers import READERS, Reader
-from heta_lens._util.tensor_storage import OtherKind
+from heta_lens._util.storage import OtherKind
 
 SECONDS, MEMORY = 10, 2**30
 FILES = {OSError, FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError}

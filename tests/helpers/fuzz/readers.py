@@ -15,17 +15,17 @@ from rich.console import Console
 
 from helpers.fuzz import mutate
 from heta_lens import Attribution, SpanAttribution, plots
-from heta_lens._util import tensor_storage
-from heta_lens._util.option_text import keywords
-from heta_lens.cli.prompt_arguments import prompt_of
-from heta_lens.data.annotation_protocol import annotated, answer_words
-from heta_lens.data.dataset_files import read
+from heta_lens._util import storage
+from heta_lens._util.options import keywords
+from heta_lens.cli.flags import prompt_of
+from heta_lens.data.curated import annotated, answer_words
+from heta_lens.data.datasets import read
 from heta_lens.data.instance import read_jsonl
 from heta_lens.data.suites import suite
 from heta_lens.diagnostics import Diagnostics
 from heta_lens.evaluation import Entry
-from heta_lens.evaluation.report.summary_tables import summary
-from heta_lens.evaluation.run_records import Record, append, read_records, read_run, repair
+from heta_lens.evaluation.report.results import summary
+from heta_lens.evaluation.run_folder import Record, append, read_records, read_run, repair
 
 Make = Callable[[random.Random, Path], Path]
 
@@ -188,9 +188,9 @@ def stored(kind: str, span: bool, chat: bool = False) -> Make:
         if span and draw.random() < 0.5:
             value["reasoning"] = steps[:2]
         try:
-            tensor_storage.save(path, kind, 1, mutated(draw, value) if draw.random() < 0.6 else value)
+            storage.save(path, kind, 1, mutated(draw, value) if draw.random() < 0.6 else value)
         except (TypeError, ValueError):
-            tensor_storage.save(path, kind, 1, value)
+            storage.save(path, kind, 1, value)
         if draw.random() < 0.4:
             raw = path.read_bytes()
             path.unlink()

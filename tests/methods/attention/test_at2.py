@@ -9,8 +9,7 @@ import torch
 import heta_lens
 from helpers import zoo
 from helpers.asking import predict, relative
-from heta_lens.methods.attention.at2 import At2, attended
-from heta_lens.methods.attention.head_weights import HeadWeights, demo_weights
+from heta_lens.methods.at2 import At2, HeadWeights, attended, demo_weights
 
 N = 6
 BUILD = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))

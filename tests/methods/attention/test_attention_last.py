@@ -9,8 +9,7 @@ import torch
 from helpers import zoo
 from helpers.asking import relative
 from helpers.attention import N, plain_patterns, score
-from heta_lens.methods.attention.attention_last import AttentionLast
-from heta_lens.methods.attention.attention_rollout import AttentionRollout
+from heta_lens.methods.attention import AttentionLast, AttentionRollout
 
 ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
 

@@ -8,10 +8,7 @@ import torch
 
 from helpers import zoo
 from helpers.attention import TARGET, score
-from heta_lens.methods.attention.attention_last import AttentionLast
-from heta_lens.methods.attention.attention_norm import AttentionNorm
-from heta_lens.methods.attention.attention_rollout import AttentionRollout
-from heta_lens.methods.attention.value_zeroing import ValueZeroing
+from heta_lens.methods.attention import AttentionLast, AttentionNorm, AttentionRollout, ValueZeroing
 
 ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
 ALL = [AttentionRollout(), AttentionLast(), AttentionNorm(), ValueZeroing()]

@@ -11,7 +11,7 @@ import heta_lens
 from helpers import zoo
 from helpers.asking import predict, relative
 from helpers.attention import TARGET, N, last_row_of_product, score
-from heta_lens.methods.attention.attention_norm import AttentionNorm
+from heta_lens.methods.attention import AttentionNorm
 
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
 

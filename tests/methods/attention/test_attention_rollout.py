@@ -10,8 +10,7 @@ import heta_lens
 from helpers import zoo
 from helpers.asking import predict, relative
 from helpers.attention import TARGET, N, last_row_of_product, plain_patterns, score
-from heta_lens.methods.attention.attention_last import AttentionLast
-from heta_lens.methods.attention.attention_rollout import AttentionRollout, walked_down, with_residual
+from heta_lens.methods.attention import AttentionLast, AttentionRollout, walked_down, with_residual
 
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
 BY_HAND = [

@@ -11,8 +11,7 @@ from helpers import zoo
 from helpers.asking import predict, relative
 from heta_lens.data.prompt_sources import prompts
 from heta_lens.evaluation.prompt_evaluation import ask
-from heta_lens.methods.attention.at2 import attended
-from heta_lens.methods.attention.fit_at2 import ablations, correlation, fit_at2, minimised
+from heta_lens.methods.at2 import ablations, attended, correlation, fit_at2, minimised
 
 
 def drawn(prompts: int = 30, samples: int = 24) -> torch.Tensor:

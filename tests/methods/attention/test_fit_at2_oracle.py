@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from helpers.asking import relative
-from heta_lens.methods.attention.fit_at2 import correlation
+from heta_lens.methods.at2 import correlation
 
 with pytest.MonkeyPatch.context() as stand_ins:
     stand_ins.setitem(sys.modules, "nltk", SimpleNamespace(download=lambda *_, **__: None))

@@ -8,7 +8,7 @@ import torch
 from helpers import zoo
 from helpers.asking import predict, relative
 from heta_lens.attribution import Attribution
-from heta_lens.methods.attention.flash_trace import FlashTrace
+from heta_lens.methods.information_flow import FlashTrace
 
 N, REASONING, ANSWER = 9, (4, 6), (6, 8)
 BUILD = pytest.mark.parametrize("build", zoo.models("-(gpt2|gptj|llama)$"))

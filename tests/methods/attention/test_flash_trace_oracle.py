@@ -11,7 +11,7 @@ from torch import Tensor
 
 from helpers import zoo
 from helpers.asking import predict
-from heta_lens.methods.attention.flash_trace import FlashTrace
+from heta_lens.methods.information_flow import FlashTrace
 
 package = find_spec("flashtrace")  # whose other modules need much that this one does not
 if package is None or package.origin is None:

@@ -8,8 +8,8 @@ import torch
 
 import heta_lens
 from helpers import zoo
-from heta_lens._util.tensor_storage import save
-from heta_lens.methods.attention.head_weights import KIND, VERSION, HeadWeights, demo_weights, equal_weights
+from heta_lens._util.storage import save
+from heta_lens.methods.at2 import KIND, VERSION, HeadWeights, demo_weights, equal_weights
 from heta_lens.model.adapter import ModelAdapter
 
 

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from helpers import zoo
 from helpers.asking import predict, relative
-from heta_lens.methods.attention.ifr import Ifr
-from heta_lens.methods.attention.information_flow import Flow
+from heta_lens.methods.information_flow import Flow, Ifr
 
 N = 6
 BUILD = pytest.mark.parametrize("build", zoo.models("-(gpt2|gptj|llama)$"))

@@ -7,7 +7,7 @@ import torch
 
 from helpers import zoo
 from helpers.asking import cache_of, predict, relative
-from heta_lens.methods.attention.information_flow import Flow, flow_runs, parts, proximity, summed
+from heta_lens.methods.information_flow import Flow, flow_runs, parts, proximity, summed
 from heta_lens.prediction.prediction import Prediction
 
 N = 6

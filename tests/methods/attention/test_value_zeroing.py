@@ -10,8 +10,7 @@ from torch import Tensor
 from helpers import zoo
 from helpers.asking import predict, relative
 from helpers.attention import TARGET, N, last_row_of_product, score
-from heta_lens.methods.attention.attention_rollout import shares
-from heta_lens.methods.attention.value_zeroing import ValueZeroing
+from heta_lens.methods.attention import ValueZeroing, shares
 
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
 ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))

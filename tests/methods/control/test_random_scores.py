@@ -5,7 +5,7 @@ import torch
 
 from helpers import zoo
 from helpers.asking import predict, relative
-from heta_lens.methods.control.random_scores import RandomScores
+from heta_lens.methods.controls import RandomScores
 
 N = 6
 

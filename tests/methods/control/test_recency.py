@@ -4,7 +4,7 @@ import pytest
 
 from helpers import zoo
 from helpers.asking import predict
-from heta_lens.methods.control.recency import Recency
+from heta_lens.methods.controls import Recency
 
 
 def test_the_last_token_gets_1_and_each_before_it_less() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from helpers import zoo
 from helpers.asking import plain_embeddings, plain_log_probs, predict, relative
 from helpers.replacements import TARGET, N, hooked_up, on_bridge
-from heta_lens.methods.generation.gilot import Gilot, euclidean, exact_transport, later, likeliest, transport
+from heta_lens.methods.gilot import Gilot, euclidean, exact_transport, later, likeliest, transport
 from heta_lens.prediction.generation import Beams, Writer, beam_search
 
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))

@@ -12,7 +12,7 @@ import torch
 from helpers import zoo
 from helpers.asking import predict, relative
 from helpers.writing import plain, plain_draw
-from heta_lens.methods.generation.sea_cot import SeaCot, content_words, overlap, weighed
+from heta_lens.methods.sea_cot import SeaCot, content_words, overlap, weighed
 from heta_lens.model.batching import Batches
 from heta_lens.prediction.generation import Writer, sample
 from heta_lens.prediction.prediction import Prediction
@@ -200,7 +200,7 @@ def test_what_sea_cot_refuses(build: Callable[..., Any], monkeypatch: pytest.Mon
     for wrong in (1.5, -0.1, float("nan"), "yes", None):
         with pytest.raises(ValueError, match=f"entail gave {wrong!r} for '.*', which is not a probability"):
             SeaCot(**SHORT | {"entail": lambda *_, wrong=wrong: wrong})(asked)
-    monkeypatch.setattr("heta_lens.methods.generation.sea_cot.YES", " No")
+    monkeypatch.setattr("heta_lens.methods.sea_cot.YES", " No")
     with pytest.raises(ValueError, match="' No' and ' No' alike"):
         SeaCot(**SHORT)(asked)
     monkeypatch.setattr(model, "tokenizer", None)

@@ -12,8 +12,7 @@ from torch import Tensor
 from helpers import zoo
 from helpers.asking import busy, plain_embeddings, plain_log_probs, predict, relative
 from helpers.relevance_oracles import Rules, relevances
-from heta_lens.methods.gradient.attn_lrp import RULES, AttnLrp
-from heta_lens.methods.gradient.backward_rules import rules
+from heta_lens.methods.relevance import RULES, AttnLrp, rules
 
 N, TARGET, FOIL = 9, 7, 20
 PLAIN = {

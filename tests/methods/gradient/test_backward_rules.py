@@ -7,8 +7,8 @@ import torch
 
 from helpers import zoo
 from helpers.asking import predict, relative
-from heta_lens._util.work_counting import Work
-from heta_lens.methods.gradient.backward_rules import at_norms, live, modified_gradient, pass_on
+from heta_lens._util.work import Work
+from heta_lens.methods.relevance import at_norms, live, modified_gradient, pass_on
 
 ONE_EACH = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
 

@@ -8,13 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-import heta_lens.prediction.prompt
+import heta_lens.prediction.prediction
 from helpers import zoo
 from helpers.asking import cache_of, plain_embeddings, predict, relative
 from helpers.gradients import TARGET, N, Toy, plain, scores, slope, value
-from heta_lens._util.work_counting import Work
-from heta_lens.methods.gradient.discretized_integrated_gradients import (
+from heta_lens._util.work import Work
+from heta_lens.methods.integrated_gradients import (
     DiscretizedIntegratedGradients,
+    IntegratedGradients,
+    SequentialIntegratedGradients,
     Words,
     anchor_words,
     halved,
@@ -23,8 +25,6 @@ from heta_lens.methods.gradient.discretized_integrated_gradients import (
     rises_at,
     word_path,
 )
-from heta_lens.methods.gradient.integrated_gradients import IntegratedGradients
-from heta_lens.methods.gradient.sequential_integrated_gradients import SequentialIntegratedGradients
 
 MODEL = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
 
@@ -192,7 +192,7 @@ def test_the_search_is_the_same_for_few_words_at_a_time(monkeypatch: pytest.Monk
     ids = zoo.prompt(model, N)
     method = DiscretizedIntegratedGradients(steps=3)
     before = scores(method, model, ids)
-    monkeypatch.setattr("heta_lens.methods.gradient.discretized_integrated_gradients.AT_ONCE", 1)
+    monkeypatch.setattr("heta_lens.methods.integrated_gradients.AT_ONCE", 1)
     assert torch.equal(scores(method, model, ids), before)
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from helpers import zoo
 from helpers.asking import plain_embeddings, plain_log_probs, predict, relative
-from heta_lens._util.work_counting import Work
-from heta_lens.methods.gradient.faml import Faml, log_others
+from heta_lens._util.work import Work
+from heta_lens.methods.integrated_gradients import Faml, log_others
 from heta_lens.model.tokenizer import TokenizerWrapper
 from heta_lens.prediction.prediction import Prediction
 

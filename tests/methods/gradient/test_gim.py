@@ -10,8 +10,7 @@ import heta_lens
 from helpers import zoo
 from helpers.asking import plain_embeddings, predict, relative
 from helpers.relevance_oracles import Rules, relevances
-from heta_lens.methods.gradient.attn_lrp import AttnLrp
-from heta_lens.methods.gradient.gim import Gim
+from heta_lens.methods.relevance import AttnLrp, Gim
 
 N, TARGET, FOIL = 9, 7, 20
 SHARES = {"query": 0.25, "key": 0.25, "value": 0.5}
@@ -78,9 +77,9 @@ def _untempered(model: Any) -> Tensor:
     """With every other rule, and the softmax as it is."""
     from einops import einsum
 
-    from heta_lens._util.work_counting import Work
-    from heta_lens.methods.gradient.backward_rules import at_attention, at_norms, modified_gradient
-    from heta_lens.methods.gradient.gim import SHARES as OWN
+    from heta_lens._util.work import Work
+    from heta_lens.methods.relevance import SHARES as OWN
+    from heta_lens.methods.relevance import at_attention, at_norms, modified_gradient
 
     prediction = predict(model, zoo.prompt(model, N), TARGET)
     hooks = [*at_norms(prediction.adapter), *at_attention(prediction.adapter, OWN)]

@@ -4,7 +4,7 @@ import pytest
 
 from helpers import zoo
 from helpers.asking import predict, relative
-from heta_lens.methods.gradient.gim import Gim
+from heta_lens.methods.relevance import Gim
 
 gim = pytest.importorskip("gim")
 TARGET, BLANK = 7, 3

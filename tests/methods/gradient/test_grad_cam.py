@@ -10,7 +10,7 @@ from torch import Tensor
 from helpers import zoo
 from helpers.asking import predict, relative
 from helpers.gradients import TARGET, N, on, slope
-from heta_lens.methods.gradient.grad_cam import GradCam, evidence
+from heta_lens.methods.gradients import GradCam, evidence
 
 MODEL = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
 

@@ -10,15 +10,13 @@ from helpers import zoo
 from helpers.asking import plain_embeddings, predict, relative
 from helpers.gradients import OTHER, TARGET, N, along, midpoints, on, plain, scores, slope, with_row
 from heta_lens.methods.base import Method
-from heta_lens.methods.gradient.discretized_integrated_gradients import (
+from heta_lens.methods.gradients import GradCam, GradientNorm, InputXGradient
+from heta_lens.methods.integrated_gradients import (
     DiscretizedIntegratedGradients,
+    IntegratedGradients,
+    SequentialIntegratedGradients,
 )
-from heta_lens.methods.gradient.grad_cam import GradCam
-from heta_lens.methods.gradient.gradient_norm import GradientNorm
-from heta_lens.methods.gradient.input_x_gradient import InputXGradient
-from heta_lens.methods.gradient.integrated_gradients import IntegratedGradients
-from heta_lens.methods.gradient.sequential_integrated_gradients import SequentialIntegratedGradients
-from heta_lens.methods.perturbation.leave_one_out import LeaveOneOut
+from heta_lens.methods.leave_one_out import LeaveOneOut
 
 EVERY: list[Method] = [
     IntegratedGradients(steps=2),

@@ -9,9 +9,7 @@ from torch import Tensor
 from helpers import zoo
 from helpers.asking import plain_embeddings, predict, relative
 from helpers.gradients import OTHER, TARGET, N, plain, scores, slope
-from heta_lens.methods.gradient.grad_cam import GradCam
-from heta_lens.methods.gradient.gradient_norm import GradientNorm
-from heta_lens.methods.gradient.input_x_gradient import InputXGradient
+from heta_lens.methods.gradients import GradCam, GradientNorm, InputXGradient
 from heta_lens.prediction.prediction import Prediction
 
 MODEL = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))

@@ -8,8 +8,8 @@ import pytest
 from helpers import zoo
 from helpers.asking import explain, plain_embeddings, predict, relative
 from helpers.gradients import N, every, plain, scores
-from heta_lens.methods.gradient.input_x_gradient import InputXGradient
-from heta_lens.methods.gradient.integrated_gradients import IntegratedGradients
+from heta_lens.methods.gradients import InputXGradient
+from heta_lens.methods.integrated_gradients import IntegratedGradients
 
 ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
 

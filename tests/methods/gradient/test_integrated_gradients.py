@@ -10,11 +10,12 @@ from torch import Tensor
 from helpers import zoo
 from helpers.asking import plain_embeddings, predict, relative
 from helpers.gradients import TARGET, N, Toy, along, every, explain, midpoints, plain, scores, value
-from heta_lens.methods.gradient.discretized_integrated_gradients import (
+from heta_lens.methods.integrated_gradients import (
     DiscretizedIntegratedGradients,
+    IntegratedGradients,
+    SequentialIntegratedGradients,
+    quadrature,
 )
-from heta_lens.methods.gradient.integrated_gradients import IntegratedGradients, quadrature
-from heta_lens.methods.gradient.sequential_integrated_gradients import SequentialIntegratedGradients
 
 RULES = ("gauss_legendre", "left", "right", "middle", "trapezoid")
 CAPTUM = {

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from helpers import zoo
 from helpers.asking import predict, relative
-from heta_lens.methods.gradient.gradient_norm import GradientNorm
-from heta_lens.methods.gradient.jacobian_scope import JacobianScope, differentiable, fisher
+from heta_lens.methods.gradients import GradientNorm, JacobianScope, differentiable, fisher
 
 N, TARGET, WIDTH = 7, 7, 8
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gemma2)$"))

@@ -9,9 +9,9 @@ import torch
 from helpers import zoo
 from helpers.asking import plain_embeddings, predict, relative, start_together
 from helpers.gradients import TARGET, N, Toy, along, every, explain, midpoints, plain, scores, value, with_row
-from heta_lens.methods.gradient.sequential_integrated_gradients import SequentialIntegratedGradients
-from heta_lens.methods.perturbation.leave_one_out import LeaveOneOut
-from heta_lens.prediction.rerun_from_prefix import Runner
+from heta_lens.methods.integrated_gradients import SequentialIntegratedGradients
+from heta_lens.methods.leave_one_out import LeaveOneOut
+from heta_lens.prediction.rerun import Runner
 
 MODEL = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
 ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))

@@ -2,10 +2,10 @@
 
 import pytest
 
-import heta_lens.prediction.prompt
+import heta_lens.prediction.prediction
 
 
 @pytest.fixture
 def short_tail(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that short prompts have something between a window and the tail."""
-    monkeypatch.setattr(heta_lens.prediction.prompt, "TAIL", 2)
+    monkeypatch.setattr(heta_lens.prediction.prediction, "TAIL", 2)

@@ -13,9 +13,9 @@ from helpers import zoo
 from helpers.asking import doubts_allowed, explain, plain_embeddings, relative
 from helpers.masked_sets import TARGET, N, check_audit, found, objective
 from heta_lens.diagnostics import agreement
-from heta_lens.methods.heta.additivity import SUBSETS, best_scale, envelope, faithfulness, shuffled, subsets
+from heta_lens.methods.heta.diagnostics import SUBSETS, best_scale, envelope, faithfulness, shuffled, subsets
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.prediction.cached_activations import Activations
+from heta_lens.prediction.activations import Activations
 from heta_lens.prediction.prediction import predictions
 
 SEVERAL = "bridge-(gpt2|llama|native)|hooked-(rotary_gqa|alibi)"

@@ -8,10 +8,9 @@ import torch
 from helpers import zoo
 from helpers.asking import predict
 from heta_lens import Heta
-from heta_lens._util.allocation_counting import Allocations
-from heta_lens.methods.heta.blockwise_hessian import BlockwiseHessian
-from heta_lens.methods.heta.hessian import uncounted
-from heta_lens.methods.heta.segments import whole_segment
+from heta_lens._util.work import Allocations
+from heta_lens.methods.heta.curvature import whole_segment
+from heta_lens.methods.heta.hessian import BlockwiseHessian, uncounted
 from heta_lens.model.batching import Batches
 
 

@@ -13,10 +13,10 @@ from helpers import oracles, zoo
 from helpers.asking import chunks, explain, plain_embeddings, plain_log_probs, relative, signs
 from helpers.hessians import hessian_from, random_hessian
 from helpers.sure_models import sure
-from heta_lens._util.sample_statistics import Samples
+from heta_lens._util.numerics import Samples
 from heta_lens.diagnostics import standard_error
 from heta_lens.methods.heta.curvature import Norm, Probes, Support, check_enumerable, curvature, expected_l1
-from heta_lens.methods.heta.random_probes import rademacher
+from heta_lens.methods.heta.probes import rademacher
 
 BLOCKS = (
     "hooked-(standard|rotary_gqa|parallel)|bridge-(gpt2|llama|gptj|neox)"  # LN + learned, RMS + rotary + GQA, parallel

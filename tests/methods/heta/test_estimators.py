@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import heta_lens
-import heta_lens.prediction.prompt
+import heta_lens.prediction.prediction
 from helpers import oracles, zoo
 from helpers import variant_oracles as variants
 from helpers.asking import (
@@ -21,7 +21,7 @@ from helpers.asking import (
     signs,
 )
 from helpers.variants import PROBES, TARGET, D, N, found
-from heta_lens.methods.heta.variants import VARIANTS
+from heta_lens.methods.heta.options import VARIANTS
 from heta_lens.model.adapter import ModelAdapter
 
 CHEAPER = [name for name, terms in VARIANTS.items() if terms.approximate]
@@ -93,7 +93,7 @@ def test_no_graph_is_built_below_the_last_layers(
     model, layers = build(n_layers=3), 2
     ids = zoo.prompt(model, 6)
     run, graphs = ModelAdapter.run, {layer: set() for layer in range(3)}
-    monkeypatch.setattr(heta_lens.prediction.prompt, "TAIL", 1)
+    monkeypatch.setattr(heta_lens.prediction.prediction, "TAIL", 1)
 
     def watched(adapter: ModelAdapter, given: Any, hooks: Any = None, **how: Any) -> Any:
         hooks = dict(hooks or {})

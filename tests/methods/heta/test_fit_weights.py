@@ -19,7 +19,7 @@ from helpers.faults import differences, state
 from helpers.fitting import enumerated, method, tables
 from heta_lens import Heta, Prediction, fit_weights
 from heta_lens._util.options import settings
-from heta_lens.methods.heta.additivity import SUBSETS, subsets
+from heta_lens.methods.heta.diagnostics import SUBSETS, subsets
 from heta_lens.methods.heta.fit_weights import MODELS, Fit, factors, measured
 from heta_lens.prediction.prediction import prompt_generator
 

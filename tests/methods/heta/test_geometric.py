@@ -13,8 +13,8 @@ from helpers import oracles, variant_oracles, zoo
 from helpers.asking import cache_of, explain, plain_embeddings, plain_log_probs, predict, relative, signs
 from helpers.variants import OWN
 from heta_lens import Attribution, Heta
-from heta_lens._util.sample_statistics import powered_ends, student_t
-from heta_lens.methods.heta import grouped_probes
+from heta_lens._util.numerics import powered_ends, student_t
+from heta_lens.methods.heta import probes
 
 N, PROBES = 5, 3
 geometric = partial(explain, combine="geometric")
@@ -214,7 +214,7 @@ def test_probing_stops_when_intervals_are_narrow_enough(options: dict[str, Any])
 def test_tokens_with_a_large_information_are_probed_alone_where_cross_talk_hides_their_curvature(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(grouped_probes, "MOST_CROSS_TALK", 1e-6)  # so that all with any cross-talk are capped
+    monkeypatch.setattr(probes, "MOST_CROSS_TALK", 1e-6)  # so that all with any cross-talk are capped
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, 20)
     own, alone = (geometric(model, ids, 7, probes=4, groups=groups) for groups in (4, None))

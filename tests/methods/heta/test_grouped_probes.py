@@ -10,12 +10,17 @@ from helpers import oracles, zoo
 from helpers.asking import explain, predict, relative, signs
 from helpers.group_oracles import products_of_groups, shown_by_others
 from helpers.hessians import Dense, from_dense, random_hessian
-from heta_lens._util.sample_statistics import Samples
+from heta_lens._util.numerics import Samples
 from heta_lens.diagnostics import standard_error
-from heta_lens.methods.heta import grouped_probes
-from heta_lens.methods.heta.grouped_probes import grouped_products, late_start, without_cross_talk
-from heta_lens.methods.heta.random_probes import gaussian
-from heta_lens.methods.heta.token_groups import Groups, drawn_groups
+from heta_lens.methods.heta import probes as grouped_probes
+from heta_lens.methods.heta.probes import (
+    Groups,
+    drawn_groups,
+    gaussian,
+    grouped_products,
+    late_start,
+    without_cross_talk,
+)
 from heta_lens.model.batching import Batches
 
 N, GROUPS, PROBES, WIDTH = 9, 4, 5, 6

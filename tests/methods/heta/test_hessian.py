@@ -15,8 +15,8 @@ from helpers.asking import (
     relative,
 )
 from helpers.hessians import Dense, hessian_from, random_hessian
+from heta_lens.methods.heta.curvature import LowRank
 from heta_lens.methods.heta.hessian import ExactHessian, GaussNewton, HessianOperator, gauss_newton, hessian
-from heta_lens.methods.heta.low_rank import LowRank
 from heta_lens.model.batching import Batches
 
 N, D = 3, 4

@@ -11,7 +11,7 @@ import heta_lens
 import heta_lens.prediction.prediction
 from helpers import zoo
 from helpers.asking import cache_of, doubts_allowed, explain, predict, relative, start_together
-from heta_lens.methods.heta.variants import VARIANTS, Variant
+from heta_lens.methods.heta.options import VARIANTS, Variant
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.tokenizer import TokenizerWrapper
 

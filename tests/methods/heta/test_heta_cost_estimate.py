@@ -15,12 +15,12 @@ import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of, explain, predict
 from helpers.costs import estimate
-from heta_lens._util import progress_bar
+from heta_lens._util import work
 from heta_lens.api import METHODS
 from heta_lens.causal import gate_heads
+from heta_lens.methods.heta.cost import cheaper_way
 from heta_lens.methods.heta.gate import Flow
-from heta_lens.methods.heta.heta_cost_estimate import cheaper_way
-from heta_lens.methods.heta.variants import VARIANTS
+from heta_lens.methods.heta.options import VARIANTS
 from heta_lens.model.adapter import ModelAdapter
 
 N = 24
@@ -304,8 +304,8 @@ def test_what_is_cheap_has_no_cheaper_way() -> None:
 def test_it_is_said_while_an_attribution_runs_and_changes_nothing(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress_bar, "LONG", -1.0)
-    monkeypatch.setattr(progress_bar, "_said", set())
+    monkeypatch.setattr(work, "LONG", -1.0)
+    monkeypatch.setattr(work, "_said", set())
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, 40)
     shown = explain(model, ids, probes=2, progress=True, **options)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import heta_lens
-import heta_lens.prediction.prompt
+import heta_lens.prediction.prediction
 from helpers import zoo
 from helpers.asking import (
     cache_of,
@@ -19,7 +19,7 @@ from helpers.asking import (
 )
 from helpers.variants import TARGET, N, found
 from heta_lens import Heta
-from heta_lens.methods.heta.variants import VARIANTS
+from heta_lens.methods.heta.options import VARIANTS
 
 UNUSED = {
     "rank": (3, ["full", "ls", "win", "ls+win", "gs", "gn", "transition_only", "kl_only", "no_gate"]),

@@ -10,8 +10,8 @@ from torch import Tensor
 from helpers import oracles, zoo
 from helpers.asking import explain, plain_embeddings, plain_log_probs, predict, relative
 from helpers.information import random_log_probs
-from heta_lens._util.divergence import Direction, kl
-from heta_lens.methods.heta.information import Reference, information
+from heta_lens._util.numerics import Direction, kl
+from heta_lens.methods.heta.score import Reference, information
 from heta_lens.model.batching import Batches
 from heta_lens.prediction.masking import masked_copies
 

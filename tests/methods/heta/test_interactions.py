@@ -12,16 +12,15 @@ from einops import rearrange
 from torch import Tensor
 
 import heta_lens
-import heta_lens.prediction.prompt
+import heta_lens.prediction.prediction
 from helpers import oracles, zoo
 from helpers import variant_oracles as variants
 from helpers.asking import chunks, explain, plain_embeddings, plain_log_probs, predict, relative, signs, start_together
 from helpers.hessians import hessian_from, random_hessian
-from heta_lens._util.work_counting import counting
+from heta_lens._util.work import counting
 from heta_lens.methods.heta.curvature import curvature
 from heta_lens.methods.heta.hessian import hessian
-from heta_lens.methods.heta.pairs import Pairs
-from heta_lens.methods.heta.random_probes import gaussian, rademacher
+from heta_lens.methods.heta.probes import Pairs, gaussian, rademacher
 from heta_lens.model.batching import Batches
 
 TARGET, N = 7, 5

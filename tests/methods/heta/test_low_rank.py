@@ -12,9 +12,9 @@ from helpers import oracles, zoo
 from helpers import variant_oracles as variants
 from helpers.asking import explain, plain_embeddings, plain_log_probs, relative, signs
 from helpers.hessians import Dense, random_hessian
+from heta_lens.methods.heta.curvature import LowRank, low_rank, tail_energy
 from heta_lens.methods.heta.hessian import EVERYWHERE, Places
-from heta_lens.methods.heta.low_rank import LowRank, low_rank, tail_energy
-from heta_lens.methods.heta.random_probes import gaussian
+from heta_lens.methods.heta.probes import gaussian
 
 TARGET, N, PROBES = 7, 4, 3
 NORMS: list[dict[str, Any]] = [

@@ -6,11 +6,16 @@ from torch import Tensor
 
 from helpers.group_oracles import every_deal, pair_energies
 from helpers.hessians import from_dense, random_hessian
-from heta_lens.methods.heta.grouped_probes import grouped_products
-from heta_lens.methods.heta.pairs import Pairs, check_separable, pairs_of_groups
-from heta_lens.methods.heta.pairs import _apart as apart
-from heta_lens.methods.heta.pairs import _shown as shown
-from heta_lens.methods.heta.token_groups import Groups, drawn_groups
+from heta_lens.methods.heta.probes import (
+    Groups,
+    Pairs,
+    check_separable,
+    drawn_groups,
+    grouped_products,
+    pairs_of_groups,
+)
+from heta_lens.methods.heta.probes import _apart as apart
+from heta_lens.methods.heta.probes import _shown as shown
 
 N, WIDTH, GROUPS = 14, 5, 6
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from heta_lens.methods.heta.random_probes import rademacher
+from heta_lens.methods.heta.probes import rademacher
 
 
 def test_probes_are_signs_of_their_own_seed_and_position() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from helpers import oracles
 from helpers.asking import relative
-from heta_lens._util.sample_statistics import Samples
+from heta_lens._util.numerics import Samples
 from heta_lens.methods.heta.score import Balance, Combine, Parts
 
 

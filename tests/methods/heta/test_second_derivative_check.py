@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from helpers import zoo
 from helpers.asking import explain
 from helpers.sure_models import sure
-from heta_lens.methods.heta.second_derivative_check import check_twice_differentiable
+from heta_lens.methods.heta.hessian import check_twice_differentiable
 from heta_lens.model.batching import Batches
 
 

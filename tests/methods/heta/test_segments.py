@@ -10,8 +10,8 @@ from helpers import variant_oracles as variants
 from helpers.asking import explain, plain_embeddings, plain_log_probs, predict, relative, signs
 from helpers.blocks import attentions, with_side_channel
 from helpers.windowing import STRIDE_2, D, N, also, dense, frozen, oracle_gate, oracle_information, own_signs, windowed
-from heta_lens._util.allocation_counting import Allocations
-from heta_lens.methods.heta.segments import whole_segment
+from heta_lens._util.work import Allocations
+from heta_lens.methods.heta.curvature import whole_segment
 from heta_lens.model.batching import Batches
 
 

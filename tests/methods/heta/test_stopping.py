@@ -13,9 +13,9 @@ from torch import Tensor
 import heta_lens
 from helpers import zoo
 from helpers.asking import explain, predict, relative
-from heta_lens._util.sample_statistics import Samples
+from heta_lens._util.numerics import Samples
+from heta_lens.methods.heta.curvature import probes_needed, probes_wanted, upper
 from heta_lens.methods.heta.score import Parts
-from heta_lens.methods.heta.stopping import probes_needed, probes_wanted, upper
 
 TARGET, N = 7, 9
 

@@ -6,7 +6,7 @@ import torch
 
 from helpers.group_oracles import every_deal, pair_energies
 from helpers.hessians import random_hessian
-from heta_lens.methods.heta.token_groups import Groups, count_alone, dealt, drawn_groups, most_alone, rounds
+from heta_lens.methods.heta.probes import Groups, count_alone, dealt, drawn_groups, most_alone, rounds
 
 
 @pytest.mark.parametrize(("tokens", "groups"), [(4, 2), (5, 2), (6, 3), (7, 3)])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import heta_lens
-import heta_lens.prediction.prompt
+import heta_lens.prediction.prediction
 from helpers import zoo
 from helpers.asking import (
     doubts_allowed,
@@ -17,9 +17,9 @@ from helpers.asking import (
 )
 from helpers.variants import OWN, TARGET, N, found
 from heta_lens import Heta
-from heta_lens.methods.heta.variants import VARIANTS, Variant
+from heta_lens.methods.heta.options import VARIANTS, Variant
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.prediction.cached_activations import Activations
+from heta_lens.prediction.activations import Activations
 from heta_lens.prediction.prediction import predictions
 
 CHEAPER = [name for name, terms in VARIANTS.items() if terms.approximate]
@@ -69,7 +69,7 @@ def test_neither_batch_nor_chunk_nor_reuse_matters_to_any_variant(
 ) -> None:
     model = build()
     ids = zoo.prompt(model, 7)
-    monkeypatch.setattr(heta_lens.prediction.prompt, "TAIL", 2)
+    monkeypatch.setattr(heta_lens.prediction.prediction, "TAIL", 2)
     own = {"window_mode": "frozen"} if "win" in variant else {}
     expected = found(model, ids, variant, **own)
     identity = [("unembed.hook_out", lambda live, hook: live)]  # noqa: ARG005

@@ -25,7 +25,7 @@ from helpers.windowing import (
     pairs,
     windowed,
 )
-from heta_lens.methods.heta.random_probes import gaussian
+from heta_lens.methods.heta.probes import gaussian
 from heta_lens.methods.heta.windows import Window, averaged, edge_gap, windows
 
 SEVERAL = "bridge-(gpt2|llama|mistral|gemma2|native|neox)|hooked-(gpt2|rotary_gqa|alibi|shortformer|local)"

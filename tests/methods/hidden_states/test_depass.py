@@ -11,11 +11,10 @@ from torch import Tensor
 
 from helpers import zoo
 from helpers.asking import predict, relative
-from heta_lens._util.work_counting import Work
+from heta_lens._util.work import Work
 from heta_lens.attribution import Attribution
-from heta_lens.methods.gradient.attn_lrp import AttnLrp
-from heta_lens.methods.gradient.backward_rules import Parted, activated, at_attention, at_norms, modified_gradient, part
-from heta_lens.methods.hidden_states.depass import SHARES, DePass
+from heta_lens.methods.depass import SHARES, DePass
+from heta_lens.methods.relevance import AttnLrp, Parted, activated, at_attention, at_norms, modified_gradient, part
 from heta_lens.model.norms_and_neurons import neurons
 
 N, TARGET, FOIL = 7, 7, 20

@@ -9,8 +9,8 @@ import torch
 from helpers import zoo
 from helpers.activations import OTHER, TARGET, N, alike_by_loops, explain
 from helpers.asking import predict, relative
-from heta_lens.methods.hidden_states import peering
-from heta_lens.methods.hidden_states.peering import Peering
+from heta_lens.methods import peering
+from heta_lens.methods.peering import Peering
 
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
 ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))

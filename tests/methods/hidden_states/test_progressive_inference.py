@@ -9,8 +9,8 @@ import torch
 from helpers import zoo
 from helpers.ablations import TARGET, N, close, found, hooked, read, worth
 from helpers.asking import plain_embeddings
-from heta_lens.methods.hidden_states import progressive_inference
-from heta_lens.methods.hidden_states.progressive_inference import ProgressiveInference
+from heta_lens.methods import progressive_inference
+from heta_lens.methods.progressive_inference import ProgressiveInference
 
 NAMES = [param.id for param in zoo.models("-(gpt2|llama|gptj)$")]
 MODEL = pytest.mark.parametrize("name", NAMES)

@@ -12,7 +12,7 @@ from torch import Tensor
 from helpers import zoo
 from helpers.asking import predict, relative
 from helpers.replacements import TARGET, N, hooked_up, on_bridge, plain_logits
-from heta_lens.methods.hidden_states.tdd import Tdd, choices, steps
+from heta_lens.methods.tdd import Tdd, choices, steps
 
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
 ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))

@@ -10,10 +10,8 @@ from helpers import zoo
 from helpers.ablations import FOIL, TARGET, N, found, hooked, ids_of
 from helpers.asking import predict, relative
 from heta_lens.methods.base import Method
-from heta_lens.methods.hidden_states.progressive_inference import ProgressiveInference
-from heta_lens.methods.perturbation.context_cite import ContextCite
-from heta_lens.methods.perturbation.kernel_shap import KernelShap
-from heta_lens.methods.perturbation.lime import Lime
+from heta_lens.methods.progressive_inference import ProgressiveInference
+from heta_lens.methods.surrogates import ContextCite, KernelShap, Lime
 
 QUICK: dict[str, Method] = {
     "lime": Lime(samples=20),

@@ -9,8 +9,8 @@ import torch
 from helpers import zoo
 from helpers.ablations import TARGET, found, ids_of
 from helpers.asking import predict
-from heta_lens._util.divergence import js
-from heta_lens.methods.perturbation.arc_jsd import ArcJsd
+from heta_lens._util.numerics import js
+from heta_lens.methods.attribot import ArcJsd
 
 NAMES = [param.id for param in zoo.models("-(gpt2|llama|gptj)$")]
 BUILD = dict(zoo.KINDS)

@@ -9,8 +9,8 @@ import heta_lens
 from helpers import zoo
 from helpers.ablations import TARGET, close, found, hooked, ids_of
 from helpers.asking import predict, relative
-from heta_lens._util.text_spans import Span
-from heta_lens.methods.perturbation.attribot import AttriBot, lines_of
+from heta_lens._util.text import Span
+from heta_lens.methods.attribot import AttriBot, lines_of
 
 NAMES = [param.id for param in zoo.models("-(gpt2|llama|gptj)$")]
 MODEL = pytest.mark.parametrize("name", NAMES)

@@ -11,8 +11,8 @@ from torch import Tensor
 from helpers import zoo
 from helpers.activations import OTHER, TARGET, N, alike_by_loops, explain
 from helpers.asking import plain_embeddings, predict, relative
-from heta_lens.methods.hidden_states.peering import Peering
-from heta_lens.methods.perturbation.causal_tracing import CausalTracing, evenly
+from heta_lens.methods.causal_tracing import CausalTracing, evenly
+from heta_lens.methods.peering import Peering
 
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
 ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))

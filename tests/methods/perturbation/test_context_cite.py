@@ -17,7 +17,7 @@ import heta_lens
 from helpers import zoo
 from helpers.ablations import TARGET, TEXT, N, close, found, hooked, ids_of, read, worth
 from helpers.asking import plain_embeddings, predict, relative
-from heta_lens.methods.perturbation.context_cite import ContextCite
+from heta_lens.methods.surrogates import ContextCite
 
 NAMES = [param.id for param in zoo.models("-(gpt2|llama|gptj)$")]
 MODEL = pytest.mark.parametrize("name", NAMES)

@@ -16,11 +16,11 @@ from sklearn.linear_model import Lasso
 
 from helpers import zoo
 from helpers.asking import predict, relative
-from heta_lens._util.sentence_spans import sentences
-from heta_lens.methods.perturbation.context_cite import ContextCite, official_masks
-from heta_lens.prediction.linear_fits import lasso
+from heta_lens._util.text import sentences
+from heta_lens.methods.surrogates import ContextCite, official_masks
+from heta_lens.prediction.coalitions import lasso
 from heta_lens.prediction.prediction import prompt_generator
-from heta_lens.prediction.readout import on_scale
+from heta_lens.prediction.target import on_scale
 
 with pytest.MonkeyPatch.context() as stand_ins:
     stand_ins.setitem(sys.modules, "nltk", SimpleNamespace(download=lambda _: None))

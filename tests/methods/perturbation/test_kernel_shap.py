@@ -10,7 +10,7 @@ import torch
 from helpers import zoo
 from helpers.ablations import TARGET, close, found, worth
 from helpers.asking import plain_embeddings, predict, relative
-from heta_lens.methods.perturbation.kernel_shap import KernelShap
+from heta_lens.methods.surrogates import KernelShap
 
 NAMES = [param.id for param in zoo.models("-(gpt2|llama|gptj)$")]
 MODEL = pytest.mark.parametrize("name", NAMES)

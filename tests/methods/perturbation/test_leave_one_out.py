@@ -9,7 +9,7 @@ import torch
 from helpers import zoo
 from helpers.asking import plain_embeddings, plain_log_probs, predict, relative
 from helpers.gradients import TARGET, N, every, plain, scores, with_row
-from heta_lens.methods.perturbation.leave_one_out import LeaveOneOut
+from heta_lens.methods.leave_one_out import LeaveOneOut
 
 MODEL = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
 ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))

@@ -12,7 +12,7 @@ from torch import Tensor
 from helpers import zoo
 from helpers.ablations import TARGET, N, close, found, worth
 from helpers.asking import plain_embeddings, predict, relative
-from heta_lens.methods.perturbation.lime import Lime
+from heta_lens.methods.surrogates import Lime
 
 NAMES = [param.id for param in zoo.models("-(gpt2|llama|gptj)$")]
 BUILD = dict(zoo.KINDS)

@@ -13,7 +13,7 @@ from torch import Tensor
 from helpers import zoo
 from helpers.asking import doubts_allowed, predict, relative
 from helpers.replacements import TARGET, N, hooked_up, on_bridge, plain_logits
-from heta_lens.methods.perturbation.reagent import Probe, Reagent, aggregated, best, evidence, random_mask
+from heta_lens.methods.reagent import Probe, Reagent, aggregated, best, evidence, random_mask
 
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
 pytestmark = pytest.mark.filterwarnings("ignore:none of . probes found .* tokens that suffice:UserWarning")

@@ -11,9 +11,9 @@ import torch
 from helpers import zoo
 from helpers.ablations import TARGET, N, close, found, ids_of, worth
 from helpers.asking import predict, relative
-from heta_lens._util import extras
-from heta_lens.methods.perturbation.kernel_shap import KernelShap
-from heta_lens.methods.perturbation.shapiq import Shapiq
+from heta_lens._util import python
+from heta_lens.methods.shapiq import Shapiq
+from heta_lens.methods.surrogates import KernelShap
 
 NAMES = [param.id for param in zoo.models("-(gpt2|llama|gptj)$")]
 BUILD = dict(zoo.KINDS)
@@ -125,12 +125,12 @@ def test_pairs_need_as_many_samples_as_there_are() -> None:
     long = predict(model, zoo.prompt(model, 60), TARGET)
     assert Shapiq(source="token", order=2).work(long) == {"forwards": 2 + 59 + 59 * 58 // 2}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("heta_lens.methods.perturbation.shapiq.MOST_IN_PAIRS", 50)
+        patch.setattr("heta_lens.methods.shapiq.MOST_IN_PAIRS", 50)
         with pytest.raises(ValueError, match="order=2 has 1711 pairs of 59 sources: give order=1, "):
             Shapiq(source="token", order=2).check(long)
 
 
 def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    monkeypatch.setattr(python, "find_spec", lambda _: None)
     with pytest.raises(ImportError, match=r"method='shapiq' needs shapiq, .*: pip install 'heta-lens\[shapiq\]'"):
         found(zoo.bridge("gpt2"), Shapiq())

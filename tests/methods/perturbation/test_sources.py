@@ -12,13 +12,12 @@ from helpers import chats, zoo
 from helpers.ablations import TARGET, found, ids_of
 from helpers.asking import cache_of, plain_embeddings, plain_log_probs, predict, relative
 from heta_lens import chat
-from heta_lens._util.work_counting import Work
-from heta_lens.methods.perturbation.arc_jsd import ArcJsd
-from heta_lens.methods.perturbation.attribot import AttriBot
-from heta_lens.methods.perturbation.context_cite import ContextCite
-from heta_lens.prediction.chat_prompt import ChatPrompt
+from heta_lens._util.work import Work
+from heta_lens.methods.attribot import ArcJsd, AttriBot
+from heta_lens.methods.surrogates import ContextCite
+from heta_lens.prediction.chat import ChatPrompt
 from heta_lens.prediction.prediction import Prediction
-from heta_lens.prediction.readout import log_softmax
+from heta_lens.prediction.target import log_softmax
 
 SCATTERED = np.array([[p in part for p in range(8)] for part in ((1, 2), (0,), (3, 6), (5, 6, 7), (2, 3, 4, 5, 6, 7))])
 

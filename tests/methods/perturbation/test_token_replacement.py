@@ -13,8 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from helpers import zoo
 from helpers.asking import predict
 from helpers.replacements import TARGET, N, plain_logits
-from heta_lens.methods.perturbation.reagent import Reagent
-from heta_lens.methods.perturbation.token_replacement import MaskedLM, drawn, kind, language_model, replaced, unigram
+from heta_lens.methods.reagent import MaskedLM, Reagent, drawn, kind, language_model, replaced, unigram
 
 ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
 pytestmark = pytest.mark.filterwarnings("ignore:none of . probes found .* tokens that suffice:UserWarning")

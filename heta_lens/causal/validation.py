@@ -1,0 +1,244 @@
+"""What a single prompt says of whether scores agree with the effects of patching: a correlation with an interval."""
+
+from dataclasses import dataclass
+from functools import partial
+from math import atanh, isnan, nan, sqrt, tanh
+from typing import Any, NamedTuple, SupportsIndex
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from heta_lens._util.html_view import View
+from heta_lens._util.options import Batch, check_at_least
+from heta_lens._util.target_kinds import Target, function_name
+from heta_lens._util.work import working
+from heta_lens.attribution import Attribution
+from heta_lens.causal.patching import check_attribution, check_explains, named_as
+from heta_lens.metrics.evidence import highest
+from heta_lens.metrics.interventions import mean_effect, misattribution, patch_correlation
+from heta_lens.model.lock import one_at_a_time
+from heta_lens.plots.page import heat
+from heta_lens.prediction.checks import Tokens
+from heta_lens.prediction.masking import Mask
+from heta_lens.prediction.patching import How, Patterns, effects
+from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.target import Scale
+
+Z95 = 1.959964  # the normal distribution's 97.5 % point
+FEWEST = 4  # tokens, of which there is an interval
+
+
+class Agreement(NamedTuple):
+    """Spearman's correlation over the tokens of a prompt, and its 95 % interval; NaN where there is none."""
+
+    correlation: float
+    low: float
+    high: float
+    tokens: int
+
+    @property
+    def verdict(self) -> str:
+        if isnan(self.correlation):
+            why = "there is one token" if self.tokens == 1 else "the scores or the effects are all equal"
+            return f"undefined: {why}"
+        if isnan(self.low):
+            return f"cannot tell: there are {self.tokens} tokens"
+        if self.low > 0:
+            return "patching agrees with the scores"
+        return "patching contradicts the scores" if self.high < 0 else "cannot tell: the interval includes 0"
+
+    def __str__(self) -> str:
+        """The verdict, and what it rests on."""
+        if isnan(self.correlation):
+            return self.verdict
+        interval = (
+            ""
+            if isnan(self.low)
+            else f" [{self.low:.2f}, {self.high:.2f}] over {self.tokens} tokens, treated as independent"
+        )
+        return f"{self.verdict}: rank correlation {self.correlation:.2f}{interval}"
+
+
+def agreement(correlation: float, tokens: int) -> Agreement:
+    """With the interval of Bonett and Wright (2000), by Fisher's transformation, as if tokens were independent.
+
+    A perfect correlation, whose interval would be a point however few the tokens, counts as the next one below it.
+    """
+    if isnan(correlation) or tokens < FEWEST:
+        return Agreement(correlation, nan, nan, tokens)
+    most = 1 - 12 / (tokens**3 - tokens)  # two neighbours in the order, exchanged
+    middle = max(-most, min(most, correlation))
+    reach = Z95 * sqrt((1 + middle**2 / 2) / (tokens - 3))
+    low, high = tanh(atanh(middle) - reach), tanh(atanh(middle) + reach)
+    return Agreement(correlation, -1.0 if correlation < -most else low, 1.0 if correlation > most else high, tokens)
+
+
+# --------------------------------------------------------------------------------------------------- causal validation
+# Causal validation: an attribution's scores against the effects of patching each of its tokens.
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Validation:
+    """How an attribution's scores agree with the effects of patching, one effect per evaluated token.
+
+    - ``patch_correlation``: Spearman's, of scores and effects; NaN where either side is constant
+    - ``joint``: the effect of patching the ``k`` tokens with the highest scores together (Intervention@k)
+    - ``mean_single``: the mean of their effects, each patched alone
+    - ``quantity``: what effects are lowered in: a log-probability, a difference of two, the value of a function
+    - ``misattribution``: the share of the ``top`` tokens with the highest scores whose effect is below ``least``
+    """
+
+    positions: tuple[int, ...]
+    tokens: tuple[str, ...]
+    scores: Float[Tensor, "token"]
+    effects: Float[Tensor, "token"]
+    patch_correlation: float
+    joint: float
+    mean_single: float
+    misattribution: float
+    title: str
+    quantity: str
+    options: dict[str, Any]
+
+    @property
+    def agreement(self) -> Agreement:
+        """The rank correlation with its 95 % interval over tokens, and what that says."""
+        return agreement(self.patch_correlation, len(self.positions))
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per evaluated token."""
+        columns = {"score": self.scores.tolist(), "effect": self.effects.tolist()}
+        return pd.DataFrame({"position": self.positions, "token": self.tokens, **columns})
+
+    def plot(self) -> View:
+        """Scores above effects, each as shares of its largest."""
+        rows = torch.stack([values / (values.abs().max() or 1) for values in (self.scores, self.effects)])
+        return heat(self.title, ["score", "effect"], self.tokens, rows, "; ".join(self._summary), self.positions)
+
+    def __repr__(self) -> str:
+        return "\n".join([self.title, *self._summary])
+
+    @property
+    def _intervention(self) -> str:
+        """How tokens were patched."""
+        layer = self.options.get("layer")
+        return f"how={self.options['how']!r}" + (f", layer={layer}" if layer is not None else "")
+
+    @property
+    def _summary(self) -> list[str]:
+        k, top = (min(self.options[name], len(self.positions)) for name in ("k", "top"))
+        return [
+            f"{self.agreement} (by {self._intervention})",
+            f"patching the {k} highest lowers {self.quantity} by {self.joint:.3g}; patching one of them, by "
+            f"{self.mean_single:.3g} on average",
+            f"{self.misattribution:.0%} of the {top} highest have an effect below {self.options['least']:g}",
+        ]
+
+
+@one_at_a_time("cache")
+def validate(
+    cache: Any,
+    attribution: Attribution,
+    *,
+    position: SupportsIndex | None = None,
+    tokens: Tokens = None,
+    how: How = "edge_patch",
+    mask: Mask = "zero",
+    layer: int | None = None,
+    reference: Any = None,
+    reference_tokens: Tokens = None,
+    patterns: Patterns = "frozen",
+    scale: Scale = "log_prob",
+    k: int = 5,
+    top: int = 10,
+    least: float | int = 0.01,
+    special: bool = False,
+    batch: Batch = "auto",
+    progress: bool | None = None,
+) -> Validation:
+    """Patch every token that an attribution has a score for, and say whether the effects agree with the scores.
+
+    A single prompt is weak evidence: ``heta-lens evaluate`` does this for many, with intervals.
+
+    Args:
+        cache: of the prompt that was explained, from a model with the same hooks.
+        attribution: of any method. Tokens that were left out of it are not evaluated.
+        position: as `attribute` was given it.
+        tokens: as `attribute` was given them.
+        how: the intervention, as `effects` has it.
+        mask: what masked embeddings become, as `effects` has it.
+        layer: at which a layer is patched, as `effects` has it.
+        patterns: whether attention may change, as `effects` has it.
+        scale: of the effects, as `effects` has it.
+        reference: the cache of a counterfactual prompt of as many tokens, to patch with.
+        reference_tokens: the ids of that prompt.
+        k: how many tokens with the highest scores are patched together; all, where there are fewer.
+        top: how many of them should have an effect of at least ``least``.
+        special: evaluate special tokens too, which often are attention sinks.
+        batch: how many copies of the context run at once.
+        progress: show a progress bar; None shows it on a terminal or in a notebook.
+    """
+    check_attribution(attribution)
+    _check_counts(k, top, least)
+    _check_reference(reference, reference_tokens)
+    prediction = Prediction.from_cache(cache, attribution.target, position=position, tokens=tokens)
+    scored = _evaluated(prediction, attribution, special)
+    other = _counterfactual(reference, attribution, position, reference_tokens)
+    way: dict[str, Any] = {"how": how, "mask": mask, "layer": layer, "patterns": patterns, "scale": scale}
+    places, scores = scored.positions.tolist(), scored.scores.double()
+    groups = [[places[at] for at in highest(scores, k)], *([at] for at in places)]
+    with working({"forwards": len(groups)}, progress) as work:
+        done = partial(work.add, "forwards")
+        patched = effects(prediction, **way, reference=other, batch=batch, groups=groups, done=done).cpu().double()
+    joint, alone = float(patched[0]), patched[1:]
+    return Validation(
+        positions=tuple(places),
+        tokens=scored.tokens,
+        scores=scores,
+        effects=alone,
+        patch_correlation=patch_correlation(scores, alone),
+        joint=joint,
+        mean_single=mean_effect(scores, alone, k),
+        misattribution=misattribution(scores, alone, top, float(least)),
+        title=attribution.title,
+        quantity=_quantity(attribution.target, scale),
+        options={**way, "k": k, "top": top, "least": least, "special": special, "counterfactual": other is not None},
+    )
+
+
+def _quantity(target: Target, scale: Scale) -> str:
+    """What patching changes, in words."""
+    if callable(target):
+        return f"{function_name(target)}(logits)"
+    return f"the difference of the two in {scale}" if isinstance(target, tuple) else scale
+
+
+def _check_counts(k: int, top: int, least: float | int) -> None:
+    for name, value in {"k": k, "top": top}.items():
+        check_at_least(name, value, 1, whole=True)
+    check_at_least("least", least, 0)
+
+
+def _check_reference(reference: Any, tokens: Tokens) -> None:
+    if reference is None and tokens is not None:
+        raise ValueError("reference_tokens= are the ids of a reference, and there is none: give its cache, reference=")
+
+
+def _counterfactual(
+    reference: Any, attribution: Attribution, position: SupportsIndex | None, tokens: Tokens
+) -> Prediction | None:
+    """The same target after another prompt, if there is one."""
+    if reference is None:
+        return None
+    with named_as("reference_tokens"):
+        return Prediction.from_cache(reference, attribution.target, position=position, tokens=tokens)
+
+
+def _evaluated(prediction: Prediction, attribution: Attribution, special: bool) -> Attribution:
+    """The attribution, of the tokens that are evaluated."""
+    check_explains(attribution, prediction)
+    if not special and bool(attribution.special.all()):
+        raise ValueError("every token of this attribution is special: special=True (--special) evaluates them too")
+    return attribution if special else attribution.without_special()

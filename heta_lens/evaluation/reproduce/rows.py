@@ -1,0 +1,157 @@
+"""The configuration of each row of a printed table: a method, its options, and how much work it may take."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from heta_lens._util.numerics import Samples
+from heta_lens._util.options import settings
+from heta_lens.attribution import Attribution
+from heta_lens.evaluation.prompt_evaluation import Entry, Ready
+from heta_lens.methods.heta.heta import Heta
+from heta_lens.methods.heta.options import VARIANTS
+from heta_lens.methods.heta.score import Parts
+from heta_lens.metrics.robustness import Explain
+from heta_lens.prediction.prediction import Prediction
+
+WEIGHTS = re.compile(r"β = ([\d.]+), γ = ([\d.]+)")
+
+BASELINES: Mapping[str, str] = {
+    "ContextCite": "context_cite",
+    **dict.fromkeys(("Integrated Gradients", "IG"), "integrated_gradients"),
+    **dict.fromkeys(("Peering (PML)", "PML"), "peering"),
+    **dict.fromkeys(("TDD-backward", "TDD-bw"), "tdd"),
+    **dict.fromkeys(("Attention Rollout", "AttnRoll"), "attention_rollout"),
+    "fAML": "faml",
+    **dict.fromkeys(("Progressive Inference", "ProgInf"), "progressive_inference"),
+    "SEA-CoT": "sea_cot",
+    **dict.fromkeys(("ReAgent", "ReAGent"), "reagent"),
+    "GiLOT": "gilot",
+    "Token Gradients": "gradient_norm",
+    "Causal Tracing (baseline)": "causal_tracing",
+}
+
+OF_METHODS: Mapping[str, Mapping[str, Any]] = {"context_cite": {"query": "@question"}}
+
+RANK, WINDOW = {"rank": 64}, {"window": 512}
+HETA: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (("HETA", "HETA (Ours)", "HETA (Full)", "Full HETA"), {}),
+    (("Transition Only",), {"variant": "transition_only"}),
+    (("Hessian Only", "HETA (w/o KL)"), {"variant": "hessian_only"}),
+    (("KL Only", "HETA (w/o Hessian)"), {"variant": "kl_only"}),
+    (("No Transition Gating", "HETA (w/o Transition)", "HETA-No-Gate"), {"variant": "no_gate"}),
+    (("Uniform Transition",), {"variant": "uniform_gate"}),
+    (("HETA-LR (rank=64)",), {"variant": "lr", **RANK}),
+    (("HETA-LS (6 layers)", "HETA-LS (top 6 layers)", "HETA (Full, 6 layers)"), {"variant": "ls", "layers": 6}),
+    (("HETA-LS (4 layers)",), {"variant": "ls", "layers": 4}),
+    (("HETA-GS (grad-squared only)",), {"variant": "gs"}),
+    (("HETA-WIN (512-window)", "HETA-WIN (W=512, 50% overlap)", "HETA-WIN (512/50%)"), {"variant": "win", **WINDOW}),
+    (("HETA-LR+WIN", "HETA (LR+WIN)", "HETA-LR+WIN (r=64, W=512)"), {"variant": "lr+win", **RANK, **WINDOW}),
+    (("HETA-LS+WIN",), {"variant": "ls+win", "layers": 6, **WINDOW}),
+)
+CONFIGURATIONS: Mapping[str, Mapping[str, Any]] = {row: options for rows, options in HETA for row in rows}
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much work a figure may take.
+
+    ``limit``: prompts of each data set; ``heta``: options of all rows of HETA; ``smaller``: what stands in for a rank,
+    a window or a number of layers that a row names; ``shorter``: options of baselines; ``length``: tokens of a prompt,
+    where the paper's would be too many.
+    """
+
+    limit: int
+    heta: Mapping[str, Any] = field(default_factory=dict)
+    smaller: Mapping[str, int] = field(default_factory=dict)
+    shorter: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    length: int | None = None
+
+    def entry(self, row: str, **extra: Any) -> Entry:
+        """The method that a printed row names."""
+        if row in BASELINES:
+            method = BASELINES[row]
+            return _entry(method, {**OF_METHODS.get(method, {}), **self.shorter.get(method, {})})
+        options = dict(_variant(row))
+        options |= {name: size for name, size in self.smaller.items() if name in options}
+        return _entry("heta", _meaningful({**self.heta, **extra, **options}))
+
+    def full(self, **extra: Any) -> Heta:
+        """What the parts of all of HETA's configurations are taken from."""
+        return Heta(**{**self.heta, **extra})
+
+
+def _variant(row: str) -> Mapping[str, Any]:
+    weights = WEIGHTS.fullmatch(row)
+    return {"beta": float(weights[1]), "gamma": float(weights[2])} if weights else CONFIGURATIONS[row]
+
+
+def _meaningful(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Without those that have no effect with this variant."""
+    recipe = VARIANTS[options.get("variant", "full")]
+    beta, gamma = recipe.weights or (options.get("beta", 0.5), options.get("gamma", 0.5))
+    unused = recipe.unused(beta, gamma)
+    if "seed" not in recipe.reads(beta):
+        unused = unused | {"seed"}  # nothing else is random
+    return {name: value for name, value in options.items() if name not in unused}
+
+
+def _entry(method: str, options: Mapping[str, Any]) -> Entry:
+    return Entry(" ".join([method, *(f"{name}={value}" for name, value in options.items())]), method, options)
+
+
+# ------------------------------------------------------------------------------------------- parts shared by all rows
+Known = dict[tuple[Any, ...], Attribution]
+
+
+@dataclass(frozen=True, eq=False)
+class Recombined:
+    """A configuration of HETA whose M, S and I are those of the ``full`` method, computed once per prediction."""
+
+    configuration: Heta
+    full: Heta
+    known: Known
+
+    def __call__(self, prediction: Prediction) -> Attribution:
+        attribution = parts_of(self.full, prediction, self.known)
+        even = torch.ones_like(attribution.parts["gate"])
+        gates = {"flow": attribution.parts["gate"], "uniform": even / len(attribution), "none": even}
+        beta, gamma = self.configuration.weights
+        curvature, information = (attribution.parts[name] for name in ("curvature", "information"))
+        gate = gates[self.configuration.recipe.gate]
+        curvature = Samples.even(curvature[None]) if beta else None
+        combine = self.configuration.combine
+        parts = Parts(gate, curvature, information if gamma else None, beta, gamma, combine)
+        return replace(
+            attribution,
+            scores=parts.score(self.configuration.balance),
+            options={**attribution.options, **settings(self.configuration)},
+        )
+
+
+def parts_of(full: Heta, prediction: Prediction, known: Known) -> Attribution:
+    """The full method's attribution of a prediction, computed once."""
+    activations = (prediction.embeddings, prediction.log_probs)
+    bits = (value.detach().cpu().double().numpy().tobytes() for value in activations)
+    key = (repr(full.chosen), prediction.target, len(prediction.prompt.user_hooks), *prediction.ids.tolist(), *bits)
+    if key not in known:
+        known[key] = full(prediction)
+    return known[key]
+
+
+def recombining(ready: Ready, full: Heta, known: Known) -> Ready:
+    """Methods, recombined where they can be."""
+    return lambda instance, prediction: recombined(ready(instance, prediction), full, known)
+
+
+def recombined(method: Explain, full: Heta, known: Known) -> Explain:
+    """The method as a recombination of the full method's parts, where it is one; else as it is."""
+    if not isinstance(method, Heta) or (method.recipe.approximate and method.recipe != full.recipe):
+        return method
+    own = {name: value for name, value in method.chosen.items() if name not in ("variant", "beta", "gamma")}
+    same = all(full.chosen.get(name) == value for name, value in own.items())
+    plain = not (full.tolerance or full.prune or full.interactions or full.audit)
+    return Recombined(method, full, known) if same and plain and full.weights == (0.5, 0.5) else method

@@ -1,0 +1,299 @@
+"""AT2 (Cohen-Wang 2025): the attention of every head, with weights that were fitted to the effects of ablations."""
+
+from collections.abc import Callable, Iterable, Mapping, Sized
+from dataclasses import dataclass, field, fields
+from functools import cache, partial
+from os import PathLike
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import torch
+from einops import einsum
+from jaxtyping import Float
+from torch import Tensor
+
+from heta_lens._util.options import AtLeast, check_at_least, check_count, fits
+from heta_lens._util.storage import load, save
+from heta_lens._util.work import Work, working
+from heta_lens.methods.base import Scores
+from heta_lens.methods.options import WithBos, pattern_runs
+from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.loading import DEMO
+from heta_lens.model.lock import one_at_a_time
+from heta_lens.prediction.coalitions import each_token, with_only, worths
+from heta_lens.prediction.masking import Mask, check_mask
+from heta_lens.prediction.prediction import Prediction
+
+# -------------------------------------------------------------------------------------------------------- head weights
+# How much each attention head counts, as AT2 fits it: kept in a file, and refused by another model.
+
+
+KIND, VERSION = "heta_lens head weights", 1
+SAMPLE = 16  # tokens whose embeddings a model is recognised by
+ALIKE = 0.02  # relative: half precision rounds less
+FITTED = DEMO / "head_weights.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class HeadWeights:
+    """A weight for each head of each layer, the model it belongs to, and how it was fitted."""
+
+    weights: Float[Tensor, "layer head"]
+    model: str
+    lengths: Float[Tensor, "token"]  # of some embeddings
+    fitted: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, adapter: ModelAdapter, weights: Float[Tensor, "layer head"], **fitted: Any) -> "HeadWeights":
+        name = str(getattr(adapter.model.cfg, "model_name", type(adapter.model).__name__))
+        return cls(weights, name, _lengths(adapter), fitted)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        save(path, KIND, VERSION, {**vars(self), "fitted": dict(self.fitted)})
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> "HeadWeights":
+        return load(Path(path).expanduser(), KIND, VERSION, lambda value: cls(**value), check=_check)
+
+    def belongs_to(self, adapter: ModelAdapter) -> bool:
+        """Whether they were fitted to this model, however it is loaded."""
+        same = tuple(self.weights.shape) == (adapter.layers, int(adapter.model.cfg.n_heads))
+        own = _lengths(adapter)
+        return same and own.shape == self.lengths.shape and bool(((own / self.lengths - 1).abs() < ALIKE).all())
+
+
+def _check(value: dict[str, Any]) -> None:
+    for name, dimensions in (("weights", 2), ("lengths", 1)):
+        tensor = value[name]
+        if not (isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.ndim == dimensions):
+            raise ValueError(f"its {name} are no tensor of floats with {dimensions} dimensions")
+    if {*value} != {field.name for field in fields(HeadWeights)} or not fits(value["fitted"], Mapping[str, Any]):
+        raise ValueError(f"it has {', '.join(value)}")
+
+
+def _lengths(adapter: ModelAdapter) -> Float[Tensor, "token"]:
+    """Of the first tokens' embeddings, which are the same in every class and nearly so in every precision."""
+    some = range(min(SAMPLE, adapter.vocabulary))
+    return adapter.embedding_table(some).double().norm(dim=-1).clamp(min=1e-9).cpu()
+
+
+@cache
+def demo_weights() -> HeadWeights:
+    """Those that ship with the demo model."""
+    return HeadWeights.load(FITTED)
+
+
+def equal_weights(adapter: ModelAdapter) -> Float[Tensor, "layer head"]:
+    layers, heads = adapter.layers, int(adapter.model.cfg.n_heads)
+    return torch.full((layers, heads), 1 / (layers * heads), dtype=torch.float64)
+
+
+NOTE = "heads have equal weights, which were not fitted to this model: heta-lens fit-at2 writes a file for weights="
+
+
+def check_weights(name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, str | PathLike | Tensor):
+        raise TypeError(f"{name}={value!r} must be a file of heta-lens fit-at2, or a tensor [layer, head]")
+    if isinstance(value, Tensor) and (value.ndim != 2 or not value.is_floating_point()):
+        raise ValueError(f"{name} must be floats of shape [layer, head], not {value.dtype} of {tuple(value.shape)}")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class At2(WithBos):
+    """AT2 (Cohen-Wang 2025): the attention of every head, with weights that were fitted to the effects of ablations.
+
+    ``a_j = Σ_lh θ_lh A^lh_Nj``: above 0 speaks for what is predicted, the same for every target.
+
+    A are the attention patterns, N the position that predicts. The weights θ of heads are fitted once per model, so
+    that the sum of the scores that an ablation leaves correlates with how likely the answer then is.
+
+    - ``weights``: a file that ``heta-lens fit-at2`` wrote, or a tensor ``[layer, head]``; None takes those that ship
+      with the demo model, and on other models equal weights, which ``diagnostics["note"]`` says
+    - ``keep_bos``: give a beginning-of-text token a score of 0
+    """
+
+    weights: Annotated[str | PathLike[str] | Tensor | None, check_weights] = None
+
+    name: ClassVar = "at2"
+    paper: ClassVar[str] = "Cohen-Wang, Chuang & Madry, Learning to attribute with attention, 2025, arXiv:2504.13752"
+    family: ClassVar = "attention"
+    cost: ClassVar = "nothing, with attention in the cache; else 2 F; and once per model, the fit"
+    target_agnostic: ClassVar = True
+    adapted: ClassVar = "fitted to ablations that mask embeddings, of the first token of an answer"
+
+    def check(self, prediction: Prediction) -> None:
+        super().check(prediction)
+        self._weights(prediction)
+
+    def work(self, prediction: Prediction) -> dict[str, int]:
+        return {"forwards": pattern_runs(prediction, prediction.adapter.layers)}
+
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        weights, note = self._weights(prediction)
+        scores = einsum(weights, attended(prediction), "layer head, layer head key -> key")
+        progress.add("forwards", self.work(prediction)["forwards"])
+        if self.keep_bos and prediction.begins:
+            scores[0] = 0
+        return Scores(scores, {"note": note} if note else {})
+
+    def _weights(self, prediction: Prediction) -> tuple[Float[Tensor, "layer head"], str]:
+        """The weights, and what there is to say about them."""
+        adapter, note = prediction.adapter, ""
+        if isinstance(self.weights, Tensor):
+            weights = self.weights
+        elif self.weights is not None:
+            kept = HeadWeights.load(self.weights)
+            if not kept.belongs_to(adapter):
+                raise ValueError(
+                    f"weights={str(self.weights)!r} were fitted to another model, {kept.model!r}: fit them anew"
+                )
+            weights = kept.weights
+        elif demo_weights().belongs_to(adapter):
+            weights = demo_weights().weights
+        else:
+            weights, note = equal_weights(adapter), NOTE
+        there = (adapter.layers, int(adapter.model.cfg.n_heads))
+        if tuple(weights.shape) != there:
+            raise ValueError(f"weights are of shape {tuple(weights.shape)}; this model's heads are {there}")
+        return weights.detach().to(prediction.embeddings), note
+
+
+def attended(prediction: Prediction) -> Float[Tensor, "layer head key"]:
+    """How much each head attends to every token from the position that predicts."""
+    patterns = prediction.patterns
+    rows = [patterns[layer][:, -1] for layer in range(prediction.adapter.layers)]
+    return torch.stack([row.to(prediction.embeddings) for row in rows])
+
+
+# ------------------------------------------------------------------------------------------------------------- fit at2
+# Fits how much each attention head counts: what AT2 needs once for every model.
+
+
+RATE, CLIP = 1e-3, 1.0  # of the optimiser; the longest gradient
+TINY = 1e-8  # the least standard deviation
+FOLDS = 5  # one of which is held out
+
+
+class Ablations(NamedTuple):
+    """Of one prompt: what heads attend to, summed over what is there less what is not, and the target's log-odds."""
+
+    features: Float[Tensor, "ablation layer head"]
+    log_odds: Float[Tensor, "ablation"]
+
+
+def fit_at2(
+    predictions: Iterable[Prediction],
+    *,
+    mask: Mask = "zero",
+    samples: int = 32,
+    keep: float = 0.5,
+    steps: int = 1000,
+    batch: int = 512,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> HeadWeights:
+    """Choose weights of heads so that weighted attention correlates with the target's log-odds after ablations.
+
+    The loss is minus their correlation over the ablations of a prompt, averaged over prompts. How large it is, is in
+    ``fitted``: ``correlation`` on these prompts, ``held_out`` on every fifth, of weights fitted to the others, and
+    ``equal``, of weights that are not fitted.
+
+    Args:
+        predictions: of one model; a few hundred. They may be made one by one: none is held.
+        mask: what a masked token's embedding becomes.
+        samples: how many ablations of each prompt, one forward each.
+        keep: the probability that a token stays.
+        steps: of the optimiser.
+        batch: how many prompts each step uses.
+        seed: of the ablations and of the batches.
+        progress: show a progress bar; None shows it on a terminal or in a notebook.
+    """
+    for name, value, least in (("samples", samples, 2), ("steps", steps, 1), ("batch", batch, 1)):
+        check_count(name, value, least)
+    check_at_least("seed", seed, 0, whole=True)
+    AtLeast(0.01, below=1.0)("keep", keep)
+    check_mask("mask", mask)
+    adapter, measured = _measured(
+        predictions, partial(ablations, mask=mask, samples=samples, keep=keep), seed, progress
+    )
+    features, log_odds = (torch.stack(values) for values in zip(*measured, strict=True))
+    fit, start = partial(minimised, steps=steps, batch=batch, seed=seed), equal_weights(adapter)
+    held = torch.arange(len(measured)) % FOLDS == min(FOLDS, len(measured)) - 1
+    weights, apart = fit(features, log_odds, start), fit(features[~held], log_odds[~held], start)
+    facts = {
+        "correlation": float(correlation(weights, features, log_odds).mean()),
+        "held_out": float(correlation(apart, features[held], log_odds[held]).mean()),
+        "equal": float(correlation(start, features, log_odds).mean()),
+        "prompts": len(measured),
+        "samples": samples,
+        "seed": seed,
+    }
+    return HeadWeights.of(adapter, weights, **facts)
+
+
+def _measured(
+    predictions: Iterable[Prediction], measure: Callable[..., Ablations], seed: int, progress: bool | None
+) -> tuple[ModelAdapter, list[Ablations]]:
+    """The model, and the ablations of each prediction, of which no more than one is held."""
+    generator, adapter, measured = torch.Generator().manual_seed(seed), None, list[Ablations]()
+    total = len(predictions) if isinstance(predictions, Sized) else 0
+    with working({"predictions": total}, progress) as work:
+        for prediction in predictions:
+            if not isinstance(prediction, Prediction):
+                raise TypeError(f"fit_at2 takes predictions, Prediction.from_cache(cache, target), not {prediction!r}")
+            adapter = adapter or prediction.adapter
+            if prediction.adapter.model is not adapter.model:
+                raise ValueError("fit_at2 takes predictions of one model: weights of heads belong to it")
+            measured.append(measure(prediction, generator=generator))
+            work.add("predictions", 1)
+    if adapter is None or len(measured) < 2:
+        raise ValueError(f"weights cannot be fitted to {len(measured)} predictions: give at least two")
+    return adapter, measured
+
+
+@one_at_a_time("prediction")
+def ablations(prediction: Prediction, mask: Mask, samples: int, keep: float, generator: torch.Generator) -> Ablations:
+    """All tokens are masked at random, except one that begins the text."""
+    tokens = each_token(prediction, keep_bos=True)
+    there = torch.rand(samples, len(tokens), generator=generator) < keep
+    with prediction.running():
+        log_odds = worths(tokens, there.numpy(), with_only(prediction, mask, "log_odds", "auto", Work()))
+        attention = attended(prediction).double().cpu()
+    signs = torch.where(there, 1.0, -1.0).double()
+    own = attention[..., torch.from_numpy(tokens).double().argmax(1)]
+    features = einsum(signs, own, "ablation token, layer head token -> ablation layer head")
+    return Ablations(features, torch.from_numpy(log_odds))
+
+
+def correlation(
+    weights: Float[Tensor, "layer head"],
+    features: Float[Tensor, "prompt ablation layer head"],
+    log_odds: Float[Tensor, "prompt ablation"],
+) -> Float[Tensor, "prompt"]:
+    """Between what the weights predict and the log-odds, over each prompt's ablations; 0 where either is constant."""
+    predicted = einsum(weights, features, "layer head, prompt ablation layer head -> prompt ablation")
+    x, y = (values - values.mean(1, keepdim=True) for values in (predicted, log_odds))
+    variances = (values.square().mean(1).clamp(min=TINY**2) for values in (x, y))  # of which a root has a slope
+    return (x * y).mean(1) / (next(variances) * next(variances)).sqrt()
+
+
+def minimised(
+    features: Float[Tensor, "prompt ablation layer head"],
+    log_odds: Float[Tensor, "prompt ablation"],
+    start: Float[Tensor, "layer head"],
+    steps: int,
+    batch: int,
+    seed: int,
+) -> Float[Tensor, "layer head"]:
+    """Adam, with a rate that falls to 0 along a cosine; in the end absolute weights sum to 1."""
+    weights, generator = start.clone().requires_grad_(), torch.Generator().manual_seed(seed)
+    optimiser = torch.optim.Adam([weights], RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    for _ in range(steps):
+        drawn = torch.randperm(len(features), generator=generator)[:batch]
+        optimiser.zero_grad()
+        (-correlation(weights, features[drawn], log_odds[drawn]).mean()).backward()
+        torch.nn.utils.clip_grad_norm_([weights], CLIP)
+        optimiser.step()
+        schedule.step()
+    return (weights / weights.abs().sum()).detach()

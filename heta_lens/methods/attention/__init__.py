@@ -1,1 +1,0 @@
-"""Methods that read attention patterns and what heads write."""

@@ -1,0 +1,53 @@
+"""Random scores: the level that any method has to beat."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from heta_lens._util.work import Work
+from heta_lens.methods.base import Method, Scores
+from heta_lens.methods.options import WithSeed
+from heta_lens.prediction.prediction import Prediction, prompt_generator
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RandomScores(WithSeed):
+    """Random scores: the level that any method has to beat.
+
+    ``a = softmax(u)``, u uniform on [0, 1]: ≥ 0, no direction."""
+
+    name: ClassVar = "random"
+    family: ClassVar = "control"
+    cost: ClassVar = "nothing"
+    signed: ClassVar = False
+    target_agnostic: ClassVar = True
+
+    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
+        return {}
+
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:  # noqa: ARG002
+        drawn = prompt_generator(self.seed, prediction.ids).random(len(prediction))
+        return Scores(torch.from_numpy(drawn).softmax(0).to(prediction.embeddings))
+
+
+# ------------------------------------------------------------------------------------------------------------- recency
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Recency(Method):
+    """Recency: the closer to the prediction, the higher the score.
+
+    ``a_i = 1 / (N - i + 1)``, counted from 1: the last token gets 1, the one before it 1/2."""
+
+    name: ClassVar = "recency"
+    family: ClassVar = "control"
+    cost: ClassVar = "nothing"
+    signed: ClassVar = False
+    target_agnostic: ClassVar = True
+
+    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
+        return {}
+
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:  # noqa: ARG002
+        return Scores(1 / torch.arange(len(prediction), 0, -1).to(prediction.embeddings))

@@ -1,0 +1,352 @@
+"""What an attribution will cost, before it is begun, and what would be cheaper."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, nan
+from time import perf_counter
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from einops import repeat
+
+from heta_lens._util.numerics import token_count
+from heta_lens._util.options import check_at_least, chosen, written
+from heta_lens.methods.base import FunctionMethod, Method
+from heta_lens.methods.heta.cost import Positions, cheaper_options, counts, longest_run, product_batches
+from heta_lens.methods.heta.hessian import HessianOperator, hessian
+from heta_lens.methods.heta.heta import Heta
+from heta_lens.methods.registry import named
+from heta_lens.model.adapter import available
+from heta_lens.model.batching import Batches
+from heta_lens.model.lock import one_at_a_time
+from heta_lens.prediction.prediction import Prediction
+
+TRIED = 1 / 16  # of the prompt's tokens: so many copies are run at most, to see how long they take
+HELD = 1.15  # bytes that the allocator holds for each that is in use
+CHECKS = 3  # forwards' worth of making sure of the cache, of reusing a prefix and of second derivatives
+MINUTE, HOUR = 60, 3600
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The cost of ``attribute(cache, **options)``, or of all ``predictions`` of a span or batch together.
+
+    What may stop early is counted as if it did not, and what a method works out beside its runs, such as GiLOT's
+    transports, is not counted. ``tokens`` are those of the longest context, and ``runs`` says how many plain forwards
+    of it the work is worth. ``memory`` is in bytes, beside the model and the cache, with ``batch`` copies at once.
+    ``cheaper`` are other options and what they would cost, the cheapest last.
+    """
+
+    options: dict[str, Any]
+    tokens: int
+    forwards: int
+    hvps: int
+    runs: float
+    seconds: float
+    memory: int
+    batch: int
+    free: int
+    cheaper: tuple["Estimate", ...] = ()
+    backwards: int = 0
+    method: str = "heta"
+    predictions: int = 1
+
+    def __repr__(self) -> str:
+        lines = [f"{self._name} {self._what}: {self._size}", *self._advice]
+        return "\n".join(lines)
+
+    @property
+    def _what(self) -> str:
+        if self.predictions == 1:
+            return f"on {self.tokens} tokens"
+        return f"of {self.predictions} predictions on up to {self.tokens} tokens"
+
+    @property
+    def _name(self) -> str:
+        """The method or preset, and its options; HETA by its options alone."""
+        name, options = named(self.method, self.options)
+        return written(options, "" if name == "heta" else name)
+
+    @property
+    def _size(self) -> str:
+        counts = {
+            "Hessian–vector products": self.hvps,
+            "forwards": self.forwards,
+            "backwards": self.backwards,
+        }
+        work = " and ".join(f"{count:,} {kind}" for kind, count in counts.items() if count) or "no runs"
+        size = f"{_duration(self.seconds)}, {self.memory / 2**30:.1f} GiB"
+        return f"{work}, worth {self.runs:,.0f} plain ones; about {size}"
+
+    @property
+    def _advice(self) -> Iterator[str]:
+        if self.memory > self.free:
+            yield f"this is more memory than the {self.free / 2**30:.1f} GiB that are to spare"
+        for other in self.cheaper:
+            size = f"{_duration(other.seconds)}, {other.memory / 2**30:.1f} GiB"
+            yield f"  {other._name}: about {size}"
+
+
+class Speed(NamedTuple):
+    """Seconds that one position takes: in a forward without gradients, in a graph of g's gradient, in a product."""
+
+    forward: float
+    graph: float = nan
+    product: float = nan
+
+    def of(self, work: Positions) -> float:
+        products = work.graphs * self.graph + work.products * self.product if work.graphs else 0.0
+        return work.forwards * self.forward + products
+
+
+@one_at_a_time("predictions")
+def estimated(
+    method: Method,
+    predictions: Sequence[Prediction],
+    memory: float | int | None = None,
+    *,
+    together: bool = False,
+) -> Estimate:
+    """The cost of a method, and of cheaper ones that fit into so much memory (by default, half of what is free).
+
+    ``together``: the predictions are of one prompt, and may share runs.
+    """
+    for prediction in predictions:
+        method.check(prediction)
+    if memory is not None:
+        check_at_least("memory", memory, 1)
+    shortest, longest = min(predictions, key=len), max(predictions, key=len)
+    free = available(longest.adapter.device) // 2 if memory is None else int(memory)
+    speed = timed(longest, products=isinstance(method, Heta))
+    if not isinstance(method, Heta):
+        return _summed([_baseline_cost(method, prediction, speed, free) for prediction in predictions])
+
+    def cost(one: Heta) -> Estimate:
+        groups = one.sharing_runs(predictions) if together else [[prediction] for prediction in predictions]
+        return _summed([_heta_cost(one, group, speed, free) for group in groups])
+
+    own, *others = map(cost, (method, *cheaper_options(method, shortest)))
+    if memory is not None:  # of which the method itself would know nothing
+        others = [replace(other, options=other.options | {"batch": other.batch}) for other in others]
+    fits = own.memory <= free
+    better = [other for other in others if other.memory <= free and (not fits or other.seconds < own.seconds)]
+    return replace(own, cheaper=tuple(sorted(better, key=lambda other: -other.seconds)))
+
+
+@one_at_a_time("prediction")
+def timed(prediction: Prediction, products: bool = True) -> Speed:
+    """Run the whole context in as many copies as the method will, as far as that is a small part of its work.
+
+    Fewer or shorter ones would be too fast: they fit into caches, and into memory that is not given back in between.
+    """
+    states, prompt, n = prediction.embeddings, prediction.prompt, len(prediction)
+    few = token_count(TRIED, n, "nearest", least=1)
+    masked, probed = (min(few, prompt.batches("auto", n, products=kind).of(n)) for kind in (False, True))
+    with prediction.running():
+        log_probs, objective = prediction.log_probs_from(0), prediction.objective_from(0)
+
+        def forward(copies: int) -> float:
+            with torch.no_grad():
+                return float(log_probs(repeat(states, "pos d -> copy pos d", copy=copies))[0, 0])
+
+        def graph() -> HessianOperator:
+            return hessian(objective, states, Batches(probed), lambda _: None)
+
+        def product(copies: int) -> float:
+            return float(operator.matmat(torch.ones(copies, 1, states.shape[1]).to(states), slice(0, 1))[0, 0, 0])
+
+        forwards = _lasting(lambda: forward(1), lambda: forward(masked)) / (masked * n)
+        if not products:
+            return Speed(forwards)
+        operator = graph()
+        graphs = _lasting(lambda: product(1), graph) / n
+        return Speed(forwards, graphs, _lasting(lambda: None, lambda: product(probed)) / (probed * n))
+
+
+def _lasting(before: Callable[[], Any], run: Callable[[], Any]) -> float:
+    """Seconds, after what makes the first run take longer."""
+    before()
+    begun = perf_counter()
+    run()
+    return perf_counter() - begun
+
+
+def _summed(costs: Sequence[Estimate]) -> Estimate:
+    """Of one attribution after another, in runs of the longest context."""
+    longest = max(costs, key=lambda cost: cost.tokens)
+    return replace(
+        longest,
+        predictions=sum(cost.predictions for cost in costs),
+        forwards=sum(cost.forwards for cost in costs),
+        backwards=sum(cost.backwards for cost in costs),
+        hvps=sum(cost.hvps for cost in costs),
+        runs=sum(cost.runs * cost.tokens for cost in costs) / longest.tokens,
+        seconds=sum(cost.seconds for cost in costs),
+        memory=max(cost.memory for cost in costs),
+    )
+
+
+def _heta_cost(method: Heta, predictions: Sequence[Prediction], speed: Speed, free: int) -> Estimate:
+    """Of HETA, where these predictions share masked forwards; of an approximation's audit, with the full method's."""
+    own, n = counts(method, predictions), len(predictions[-1])
+    room = _memory(method, predictions, own.hvps, free)
+    again = [2 * ceil(counts(method, [each]).hvps / room.batch) * method.checkpoint for each in predictions]
+    own.ran.graphs += sum(runs * len(each) for runs, each in zip(again, predictions, strict=True))  # of every block
+    cost = Estimate(
+        options=method.chosen,
+        tokens=n,
+        forwards=own.forwards + sum(again) + any(again),  # and once for what enters the blocks
+        backwards=own.backwards + sum(again),
+        hvps=own.hvps,
+        runs=own.ran.runs / n,
+        seconds=speed.of(own.ran) + CHECKS * n * speed.forward,
+        memory=room.needed,
+        batch=room.batch,
+        free=free,
+    )
+    full = [_heta_cost(method.full, [each], speed, free) for each in predictions] if _audits_full(method) else []
+    return replace(_summed([cost, *full]), options=cost.options, batch=cost.batch, predictions=len(predictions))
+
+
+def _audits_full(method: Heta) -> bool:
+    return method.audit and method.recipe.approximate
+
+
+class Memory(NamedTuple):
+    """Bytes, and how many copies at once they are for."""
+
+    needed: int
+    batch: int
+
+
+def _memory(method: Heta, predictions: Sequence[Prediction], hvps: int, free: int) -> Memory:
+    *_, longest_context = predictions
+    prompt, sizes, n = longest_context.prompt, longest_context.adapter.sizes, len(longest_context)
+    segments, read = method.segments(longest_context), len(predictions)
+    longest, bytes_held = longest_run(method, segments), sizes.forward(n, n)
+    batch, room = 1, int(free / HELD)
+    if method.weights[1]:
+        batch = prompt.batches(method.batch, longest, read=read, free=room).of(longest)
+        bytes_held = max(bytes_held, batch * sizes.forward(longest, n, read))
+    if hvps:
+        batch, how = min(hvps, product_batches(method, segments, room).of(longest)), {"checkpoint": method.checkpoint}
+        bytes_held = max(bytes_held, sizes.graph(longest, n, **how) + batch * sizes.product(longest, n, **how))
+    return Memory(round(HELD * bytes_held), batch)
+
+
+def _baseline_cost(method: Method, prediction: Prediction, speed: Speed, free: int) -> Estimate:
+    """Of what is counted in runs of the whole context; a backward is about as much as two forwards."""
+    n, work, sizes = len(prediction), method.work(prediction), prediction.adapter.sizes
+    forwards, backwards = (work.get(kind, 0) for kind in ("forwards", "backwards"))
+    read = method.positions_read(prediction)
+    batch, room = getattr(method, "batch", 1), int(free / HELD)
+    batches = prediction.prompt.batches(batch, n, products=bool(backwards), read=read, free=room)
+    batch = min(batches.of(n), max(1, forwards))
+    runs = float(forwards + 2 * backwards)
+    return Estimate(
+        options=chosen(method),
+        tokens=n,
+        forwards=forwards,
+        backwards=backwards,
+        hvps=0,
+        runs=runs,
+        seconds=runs * n * speed.forward,
+        memory=round(HELD * batch * (sizes.forward(n, n, read) + (sizes.graph(n, n) if backwards else 0))),
+        batch=batch,
+        free=free,
+        method=method.name,
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < MINUTE:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / MINUTE:.0f} min" if seconds < HOUR else f"{seconds / HOUR:.1f} h"
+
+
+# -------------------------------------------------------------------------------------------------------------- budget
+# A method that costs no more than so many forwards: the option that its cost grows with is chosen for each prompt.
+
+
+M = TypeVar("M", bound=Method)
+
+LEAST, MOST = range(1, 9), 2**20  # sizes that are tried as the least one, and the greatest
+
+
+class OverBudget(ValueError):
+    """A method that costs more, however little of it is done."""
+
+
+def worth(method: Method, prediction: Prediction) -> int:
+    """How many plain forwards a method takes at most; a backward, or an HVP, counts as two.
+
+    As what a run took is counted: a copy of the prompt that is run only in part counts as a whole one.
+    """
+    if not isinstance(method, Heta):
+        work = method.work(prediction)
+        return work.get("forwards", 0) + 2 * work.get("backwards", 0)
+    own = counts(method, [prediction])
+    full = worth(method.full, prediction) if method.audit and method.recipe.approximate else 0
+    return own.forwards + 2 * (own.backwards + own.hvps) + full
+
+
+def within_budget(method: M, prediction: Prediction, budget: float | int) -> M:
+    """The method with as much work as a budget of so many plain forwards allows, as `worth` counts them.
+
+    Of `Method.scaled_by`, the first option is made as large as the budget allows, and the others stay as they are. If
+    even its least value is too much, it stays there, and the next is made smaller. A method without such an option is
+    left as it is, if it costs no more.
+    """
+    if isinstance(method, FunctionMethod):
+        raise OverBudget("what a function takes is not known beforehand: only a Method, by its work, keeps to a budget")
+    method.check(prediction)
+    for name in (name for name in method.scaled_by if name not in method.without_effect):
+        least, fits = _least(method, name), _fitting(method, name, prediction, budget)
+        if fits(least):
+            fitting = replace(method, **{name: _largest(fits, least)})
+            return _checked(fitting, name, prediction, budget)
+        method = replace(method, **{name: least})
+    if (cost := worth(method, prediction)) > budget:
+        raise OverBudget(f"at its cheapest it takes {cost} forwards, over the budget of {budget:g}")
+    return method
+
+
+def _checked(method: M, name: str, prediction: Prediction, budget: float | int) -> M:
+    try:
+        method.check(prediction)
+    except ValueError as error:
+        raise OverBudget(f"a budget of {budget:g} forwards leaves it {name}={getattr(method, name)}: {error}") from None
+    return method
+
+
+def _fitting(method: Method, name: str, prediction: Prediction, budget: float | int) -> Callable[[int], bool]:
+    def fits(size: int) -> bool:
+        try:
+            return worth(replace(method, **{name: size}), prediction) <= budget
+        except ValueError:  # more than the option takes
+            return False
+
+    return fits
+
+
+def _least(method: Method, name: str) -> int:
+    """The least value that the option takes."""
+    for size in LEAST:
+        try:
+            replace(method, **{name: size})
+        except ValueError:
+            continue
+        return size
+    raise ValueError(f"{name} of {method.name} takes none of {LEAST.start} to {LEAST.stop - 1}")
+
+
+def _largest(fits: Callable[[int], bool], least: int) -> int:
+    """The largest size that fits, of which the least does."""
+    high = least
+    while high < MOST and fits(2 * high):
+        high *= 2
+    low, beyond = high, 2 * high
+    while beyond - low > 1:
+        middle = (low + beyond) // 2
+        low, beyond = (middle, beyond) if fits(middle) else (low, middle)
+    return low

@@ -1,1 +1,0 @@
-"""Methods that let the model write on."""

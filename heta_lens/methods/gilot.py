@@ -1,0 +1,166 @@
+"""GiLOT (Li 2024): how far the output distribution moves, in optimal transport, when one token is masked."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from heta_lens._util.numerics import kl
+from heta_lens._util.options import COUNT, AtLeast
+from heta_lens._util.python import check_extra, extra
+from heta_lens._util.work import Done, Work
+from heta_lens.methods.base import Scores, refuse_hooks, refuse_overlong
+from heta_lens.methods.options import WithBatch, WithMask
+from heta_lens.model.batching import MASKED, Batches
+from heta_lens.prediction.generation import Beams, Writer, beam_search
+from heta_lens.prediction.masking import masked_copies
+from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.target import log_softmax
+
+Distance: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # between the log-probabilities of two distributions
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Gilot(WithMask, WithBatch):
+    """GiLOT (Li 2024): how far the output distribution moves, in optimal transport, when one token is masked.
+
+    ``a_i = D(P, P with token i masked)``: ≥ 0, no direction, and the same for every target.
+
+    P is the distribution of the ``length``-th token from here: a beam search writes the ``length - 1`` tokens before
+    it, and the distribution after each beam is weighted by that beam's probability.
+
+    - ``distance``: ``ot``, optimal transport, where the distance of two tokens is 1 minus the cosine of their
+      embeddings; ``kl``, the divergence KL(P ‖ P masked); or ``l2``
+    - ``nucleus``, ``support``: transport is computed between the likeliest tokens of both: those that have this much of
+      the probability, and at most so many of each
+    - ``length``, ``beams``: how far to look ahead, and along how many continuations
+    """
+
+    distance: Literal["ot", "kl", "l2"] = "ot"
+    nucleus: Annotated[float | int, AtLeast(0)] = 0.9999
+    support: Annotated[int, AtLeast(1, whole=True)] = 1000
+    length: Annotated[int, COUNT] = 1
+    beams: Annotated[int, COUNT] = 1
+
+    name: ClassVar = "gilot"
+    paper: ClassVar[str] = "Li et al., GiLOT: interpreting generative language models via optimal transport, ICML 2024"
+    family: ClassVar = "generation"
+    cost: ClassVar = "N F and N linear programmes; (N + 1) (1 + (length - 1) beams) F when it looks ahead"
+    signed: ClassVar = False
+    target_agnostic: ClassVar = True
+    adapted: ClassVar = "by default only the next token is considered; transport is exact; texts do not end"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.nucleus <= 1:
+            raise ValueError(f"nucleus={self.nucleus} must be above 0 and at most 1")
+
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        every = f"distance={self.distance!r} (which compares all tokens)"
+        return {
+            **({"beams": "length=1 (before which no token is written)"} if self.length == 1 else {}),
+            **({} if self.distance == "ot" else {"nucleus": every, "support": every}),
+        }
+
+    def check(self, prediction: Prediction) -> None:
+        super().check(prediction)
+        check_extra("ot", f"method={self.name!r}")
+        if self.length > 1:
+            refuse_hooks(self, prediction, "writes after the context")
+            refuse_overlong(self, prediction, len(prediction) + self.length - 1, f"make length={self.length} smaller")
+
+    def work(self, prediction: Prediction) -> dict[str, int]:
+        n, ahead = len(prediction), (self.length - 1) * self.beams
+        return {"forwards": (n + 1) * (1 + ahead) if ahead else n}
+
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        done, vector = partial(progress.add, "forwards"), prediction.mask_vector(self.mask)
+        batches = prediction.prompt.batches(self.batch, len(prediction))
+        if self.length == 1:
+            return Scores(masked_distances(prediction, vector, self._distance(prediction), batches, done))
+        write = partial(Writer.after, prediction, batches, done)
+        clean = self._later(write())
+        places = torch.arange(len(prediction), device=prediction.ids.device)
+        masked = (masked_copies(prediction.embeddings, place, vector)[0] for place in places.split(1))
+        moved = [self._later(write(states=states)) for states in masked]
+        distance = self._distance(prediction)
+        return Scores(torch.stack([distance(clean, other) for other in moved]))
+
+    def _later(self, writer: Writer) -> Float[Tensor, "vocab"]:
+        return later(beam_search(writer, self.beams, self.length - 1))
+
+    def _distance(self, prediction: Prediction) -> Distance:
+        if self.distance == "ot":
+            return partial(transport, prediction.adapter.token_weights, self.nucleus, self.support)
+        return kl if self.distance == "kl" else euclidean
+
+
+@torch.no_grad()
+def masked_distances(
+    prediction: Prediction,
+    vector: Float[Tensor, "d"],
+    distance: Distance,
+    batches: Batches,
+    done: Done,
+) -> Float[Tensor, "pos"]:
+    """How far the next-token distribution moves as each token is masked; runs start at the masked token."""
+
+    def moved(places: Int[Tensor, "copy"], start: int) -> Float[Tensor, "copy"]:
+        masked = masked_copies(prediction.embeddings[start:], places - start, vector)
+        log_probs = log_softmax(prediction.logits_from(start)(masked))
+        done(len(places))
+        return torch.stack([distance(prediction.log_probs, masked_log_probs) for masked_log_probs in log_probs])
+
+    n = len(prediction)
+    distances = [
+        batches.map(partial(moved, start=group[0]), torch.tensor(group, device=prediction.ids.device), n - group[0])
+        for group in prediction.prompt.by_start(range(n), n, MASKED)
+    ]
+    return torch.cat(distances)
+
+
+def later(beams: Beams) -> Float[Tensor, "vocab"]:
+    """Log-probabilities of the token after the beams: their mean, weighted by each beam's probability."""
+    weights = rearrange(beams.log_probs.log_softmax(0), "beam -> beam 1")
+    return (weights + beams.following).logsumexp(0)
+
+
+def euclidean(log_p: Float[Tensor, "vocab"], log_q: Float[Tensor, "vocab"]) -> Float[Tensor, ""]:
+    return (log_p.exp() - log_q.exp()).norm()
+
+
+def transport(
+    table: Float[Tensor, "vocab d"],
+    nucleus: float | int,
+    support: int,
+    log_p: Float[Tensor, "vocab"],
+    log_q: Float[Tensor, "vocab"],
+) -> Float[Tensor, ""]:
+    """The cost of transport between two distributions, both reduced to the likeliest tokens of either."""
+    union = (likeliest(log_p, nucleus, support) | likeliest(log_q, nucleus, support)).nonzero()[:, 0]
+    p, q = (log_probs.cpu().double()[union].softmax(0) for log_probs in (log_p, log_q))
+    vectors = torch.nn.functional.normalize(table[union.to(table.device)].cpu().double(), dim=-1)
+    costs = (1 - vectors @ vectors.T).clamp(min=0).fill_diagonal_(0)
+    return exact_transport(p, q, costs).to(log_p)
+
+
+def likeliest(log_probs: Float[Tensor, "vocab"], nucleus: float | int, support: int) -> Bool[Tensor, "vocab"]:
+    """The fewest tokens that have this share of the probability, at most ``support``."""
+    probs, order = log_probs.cpu().double().exp().sort(descending=True, stable=True)
+    chosen = order[:support][(probs.cumsum(0) - probs < nucleus)[:support]]
+    return torch.zeros(len(probs), dtype=torch.bool).index_fill(0, chosen, True)
+
+
+def exact_transport(
+    p: Float[Tensor, "from"], q: Float[Tensor, "to"], costs: Float[Tensor, "from to"]
+) -> Float[Tensor, ""]:
+    """The minimum of ``Σ T_uv C_uv`` over all plans T that move p to q."""
+    ot = extra("ot", "optimal transport")
+
+    return torch.tensor(ot.emd2(p.numpy(), q.numpy(), costs.numpy(), numItermax=10_000_000), dtype=torch.float64)

@@ -1,0 +1,243 @@
+"""Input × gradient: each token's embedding times the gradient of the target's likelihood."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import torch
+from einops import einsum, reduce
+from jaxtyping import Float
+from torch import Tensor
+
+from heta_lens._util.options import AtLeast
+from heta_lens._util.work import Work, count
+from heta_lens.methods.base import Method, Scores
+from heta_lens.methods.options import WithLayer, WithScale
+from heta_lens.model.hooks import READ
+from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.target import gradients
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class InputXGradient(WithScale):
+    """Input × gradient: each token's embedding times the gradient of the target's likelihood.
+
+    ``a_i = Σ_c E_ic ∂g/∂E_ic``: above 0 speaks for the target."""
+
+    name: ClassVar = "input_x_gradient"
+    paper: ClassVar[str] = (
+        "Shrikumar, Greenside & Kundaje, Learning important features through propagating activation differences, "
+        "ICML 2017, arXiv:1704.02685"
+    )
+    family: ClassVar = "gradient"
+    differentiates: ClassVar = True
+    cost: ClassVar = "F + B"
+
+    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
+        return {"forwards": 1, "backwards": 1}
+
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        gradient = gradients(prediction, prediction.embeddings[None], self.scale, progress)[0]
+        return Scores(einsum(prediction.embeddings, gradient, "pos d, pos d -> pos"))
+
+
+# ------------------------------------------------------------------------------------------------------- gradient norm
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GradientNorm(WithScale):
+    """Gradient norm: how strongly the target's likelihood changes with each token's embedding.
+
+    ``a_i = ‖∂g/∂E_i‖``: ≥ 0, no direction.
+
+    - ``order``: of the norm, 2 or 1
+    """
+
+    order: Literal[2, 1] = 2
+
+    name: ClassVar = "gradient_norm"
+    paper: ClassVar[str] = (
+        "Simonyan, Vedaldi & Zisserman, Deep inside convolutional networks: visualising image classification "
+        "models and saliency maps, 2013, arXiv:1312.6034"
+    )
+    family: ClassVar = "gradient"
+    differentiates: ClassVar = True
+    cost: ClassVar = "F + B"
+    signed: ClassVar = False
+
+    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
+        return {"forwards": 1, "backwards": 1}
+
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        gradient = gradients(prediction, prediction.embeddings[None], self.scale, progress)[0]
+        return Scores(gradient.norm(p=self.order, dim=-1))
+
+
+# ------------------------------------------------------------------------------------------------------------ grad cam
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GradCam(WithLayer, WithScale):
+    """Grad-CAM (Selvaraju 2017) on the residual stream: features that raise the target, and the tokens that have them.
+
+    ``a_i = relu(Σ_c w_c H_ic)``, ``w_c = mean_i ∂g/∂H_ic``, H the output of a block: ≥ 0, evidence for the target.
+
+    A token with a helpful feature gets a score for it, whether or not the prediction reads it there.
+
+    - ``layer``: which block, counted from 0; None is the middle one, ``L // 2``. The last block's output affects the
+      prediction through the last token only
+    - ``elementwise``: use each token's own gradient instead of the mean (HiResCAM)
+    """
+
+    elementwise: bool = False
+
+    name: ClassVar = "grad_cam"
+    paper: ClassVar[str] = (
+        "Selvaraju et al., Grad-CAM: visual explanations from deep networks via gradient-based localization, ICCV "
+        "2017, arXiv:1610.02391"
+    )
+    family: ClassVar = "gradient"
+    differentiates: ClassVar = True
+    cost: ClassVar = "2 F + B"
+    signed: ClassVar = False
+    adapted: ClassVar = "made for the feature maps of images: tokens stand for places, the residual stream for features"
+
+    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
+        return {"forwards": 2, "backwards": 1}
+
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        layer = prediction.adapter.layers // 2 if self.layer is None else self.layer
+        states = prediction.states(layer + 1)
+        progress.add("forwards", 1)
+        gradient = gradients(prediction, states[None], self.scale, progress, layer=layer + 1)[0]
+        return Scores(evidence(states, gradient, self.elementwise).relu(), {"layer": layer})
+
+
+def evidence(
+    states: Float[Tensor, "pos d"], gradient: Float[Tensor, "pos d"], elementwise: bool
+) -> Float[Tensor, "pos"]:
+    """How much each token's features raise the target."""
+    if elementwise:
+        return einsum(states, gradient, "pos d, pos d -> pos")
+    return einsum(states, reduce(gradient, "pos d -> d", "mean"), "pos d, d -> pos")
+
+
+# ------------------------------------------------------------------------------------------------------ jacobian scope
+
+
+TOGETHER = 64  # directions that are passed through the unembedding at once
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class JacobianScope(Method):
+    """Jacobian Scopes (Liu 2026): how far a push on each token's embedding moves what the last norm hands on.
+
+    ``a_i = tr(J_iᵀ F J_i)`` or ``‖J_iᵀ y‖ / ‖y‖``: ≥ 0, no direction, the same for every target.
+
+    y is what the last norm hands to the unembedding where the prediction is read, and ``J_i = ∂y/∂E_i``. The third
+    scope, of one target, is ``gradient_norm`` with ``scale="logit"``.
+
+    - ``scope``: ``fisher``, how much the predicted distribution moves: ``F = Wᵀ (diag P - P Pᵀ) W``, where W is the
+      derivative of the logits by y; or ``temperature``, how much y grows, and with it the model's certainty
+    - ``rank``: of F, how many of its largest eigenvectors count; None: all, each of which costs a backward pass
+    """
+
+    scope: Literal["fisher", "temperature"] = "fisher"
+    rank: Annotated[int | None, AtLeast(1, whole=True)] = 1
+
+    name: ClassVar = "jacobian_scope"
+    paper: ClassVar[str] = (
+        "Liu et al., Jacobian Scopes: token-level causal attributions in LLMs, 2026, arXiv:2601.16407"
+    )
+    family: ClassVar = "gradient"
+    cost: ClassVar = "F + rank · B, and an eigendecomposition as wide as the model; temperature: F + B"
+    signed: ClassVar = False
+    target_agnostic: ClassVar = True
+
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        return {"rank": "scope='temperature' (which has one direction)"} if self.scope == "temperature" else {}
+
+    def check(self, prediction: Prediction) -> None:
+        super().check(prediction)
+        if self.scope == "temperature" and last_norm_is_folded(prediction.adapter.model):
+            raise ValueError(
+                "scope='temperature' reads how long the last norm's result is, and the norm's weights were folded into "
+                "the unembedding: load the model without processing its weights, or choose scope='fisher'"
+            )
+
+    def work(self, prediction: Prediction) -> dict[str, int]:
+        width = prediction.embeddings.shape[1]
+        most = 1 if self.scope == "temperature" else min(self.rank or width, width)
+        return {"forwards": 1, "backwards": most}
+
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        with differentiable(prediction) as run:
+            progress.add("forwards", 1)
+            strengths, directions = self._directions(run)
+            squares = torch.zeros_like(prediction.embeddings[:, 0])
+            for strength, direction in zip(map(float, strengths), directions, strict=True):
+                (pulled,) = torch.autograd.grad(run.y, run.leaf, direction, retain_graph=True)
+                squares += strength * pulled.square().sum(-1)
+                count("backwards", 1)
+                progress.add("backwards", 1)
+        facts = {"eigenvalues": [float(strength) for strength in strengths]} if self.scope == "fisher" else {}
+        return Scores(squares if self.scope == "fisher" else squares.sqrt(), facts)
+
+    def _directions(self, run: "Run") -> tuple[Float[Tensor, "rank"], Float[Tensor, "rank d"]]:
+        y = run.y.detach()
+        if self.scope == "temperature":
+            return torch.ones_like(y[:1]), (y / y.norm())[None]
+        values, vectors = torch.linalg.eigh(fisher(run.logits, run.y))
+        matter = values > values.abs().max() * torch.finfo(values.dtype).eps * len(values)
+        strongest = values.masked_fill(~matter, 0).flip(0)[: self.rank]
+        kept = strongest > 0
+        return strongest[kept].to(y), vectors.T.flip(0)[: self.rank][kept].to(y)
+
+
+class Run(NamedTuple):
+    """One run of the context: embeddings that it depends on, y, and the logits of the prediction."""
+
+    leaf: Float[Tensor, "pos d"]
+    y: Float[Tensor, "d"]
+    logits: Float[Tensor, "vocab"]
+
+
+@contextmanager
+def differentiable(prediction: Prediction) -> Iterator[Run]:
+    """The model's hooks stay as long as its graph is used."""
+    leaf, read = prediction.embeddings.detach().clone().requires_grad_(), list[Tensor]()
+    with prediction.adapter.hooked([(READ, partial(_note_last, read))]):
+        logits = prediction.logits_from()(leaf[None])[0]
+        yield Run(leaf, read[0], logits)
+
+
+def _note_last(read: list[Tensor], live: Float[Tensor, "1 pos d"]) -> Float[Tensor, "1 pos d"]:
+    """The same, in which the last position is a tensor of its own, of which derivatives can be taken."""
+    read.append(live[0, -1])
+    return torch.cat([live[:, :-1], read[-1][None, None]], 1)
+
+
+def fisher(logits: Float[Tensor, "vocab"], y: Float[Tensor, "d"]) -> Float[Tensor, "d d"]:
+    """The Fisher information of the predicted distribution about y: the mean of ``∇ log P_v ∇ log P_vᵀ`` over P."""
+    p = logits.detach().double().softmax(-1)
+    seed = torch.zeros_like(logits, requires_grad=True)
+    (back,) = torch.autograd.grad(logits, y, seed, create_graph=True)  # linear in the seed, so that it can be turned
+
+    def columns(directions: Float[Tensor, "direction d"]) -> Float[Tensor, "direction d"]:
+        (moved,) = torch.autograd.grad(back, seed, directions, retain_graph=True, is_grads_batched=True)
+        centred = moved - (moved.double() @ p)[:, None].to(moved)
+        weighted = (p.to(moved) * centred).to(logits)
+        (rows,) = torch.autograd.grad(logits, y, weighted, retain_graph=True, is_grads_batched=True)
+        return rows
+
+    every = torch.eye(len(y), dtype=y.dtype, device=y.device)
+    matrix = torch.cat([columns(chunk) for chunk in every.split(TOGETHER)]).double()
+    return (matrix + matrix.T) / 2
+
+
+def last_norm_is_folded(model: Any) -> bool:
+    kind = str(getattr(model.cfg, "normalization_type", None))
+    return kind.endswith("Pre") or bool(getattr(model, "compatibility_mode", False))

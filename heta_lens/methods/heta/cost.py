@@ -1,0 +1,203 @@
+"""What HETA takes, before it is begun: one count of its runs, for the progress bar and for `estimate`."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from heta_lens.methods.heta.curvature import Problem, Products, Segment
+from heta_lens.methods.heta.diagnostics import SUBSETS
+from heta_lens.methods.heta.options import CAREFUL, HetaOptions
+from heta_lens.methods.options import pattern_runs, value_runs
+from heta_lens.model.batching import GRAPH, MASKED, PRODUCT, Batches, per_product
+from heta_lens.prediction.prediction import TAIL, Prediction
+
+GROUPS, WINDOWS = (16, 8), (512, 256, 128, 64)  # that are proposed
+WORTHWHILE = 0.8  # of the runs: a change of options that saves less is not proposed by itself
+
+
+def work_ahead(options: HetaOptions, predictions: Sequence[Prediction]) -> dict[str, int]:
+    """What lies ahead, for the progress bar, where these share masked forwards (the longest is the last)."""
+    work = Counter[str]()
+    segments = [options.segments(prediction) for prediction in predictions]
+    scored = sum(len(segment.scored_range) for segment in segments[-1])
+    clean = 2 * len(segments[-1]) * (options.combine == "geometric")
+    work["forwards"] += 1 + (scored + clean) * bool(options.weights[1])
+    for prediction, own_segments in zip(predictions, segments, strict=True):
+        products = [products_of(options, segment) for segment in own_segments]
+        work["hvps"] += sum(own.hvps for own in products if own is not None)
+        work["audit"] += audit_runs(options, prediction)
+        if options.audit and options.recipe.approximate:
+            work.update(work_ahead(options.full, [prediction]))
+    return dict(work)
+
+
+def masked_by_start(options: HetaOptions, segment: Segment) -> list[list[int]]:
+    """The tokens that the information masks, by the start of their runs; a product also runs two clean copies each."""
+    groups = segment.expected_by_start(MASKED) if options.weights[1] else []
+    return [[group[0], *group, group[-1]] for group in groups] if options.combine == "geometric" else groups
+
+
+def audit_runs(options: HetaOptions, prediction: Prediction) -> int:
+    return (len(prediction) + SUBSETS) * options.audit
+
+
+def products_of(options: HetaOptions, segment: Segment) -> Products | None:
+    """What the curvature of a segment takes, at most; None, if it has no weight."""
+    return None if options.estimator is None else options.estimator.cost(Problem(segment))
+
+
+# ---------------------------------------------------------------------------------------------------- in positions
+@dataclass
+class Positions:
+    """How many positions are run in forwards and graphs, and how many in products."""
+
+    forwards: float
+    graphs: float = 0.0
+    products: float = 0.0
+
+    @property
+    def runs(self) -> float:
+        """Their worth in forwards of one position."""
+        return self.forwards + GRAPH * self.graphs + PRODUCT * self.products
+
+
+class Graph(NamedTuple):
+    """A gradient graph, built from a place in a segment on, and how many products are taken through it."""
+
+    start: int
+    products: float | int
+
+
+def graphs_of(segment: Segment, products: Products) -> list[Graph]:
+    if not products.per_token:
+        return [Graph(0, products.hvps)]
+    each = products.hvps / len(segment.scored_range)
+    return [Graph(group[0], each * len(group)) for group in segment.expected_by_start(per_product(each))]
+
+
+class Counts(NamedTuple):
+    """What is counted where the model runs, and the positions that these runs are of.
+
+    At most, where no option lets tokens stop early, in rounds whose number is only expected.
+    """
+
+    forwards: int
+    backwards: int
+    hvps: int
+    ran: Positions
+
+
+def counts(options: HetaOptions, predictions: Sequence[Prediction]) -> Counts:
+    """Of the scores and their audits, of predictions that share masked forwards (the longest is the last).
+
+    Without the full method's, with which an approximation may be compared.
+    """
+    *_, longest = predictions
+    ran, forwards, backwards, hvps = Positions(float(len(longest))), 1, 0, 0
+    for segment, length, calls in runs_of(options, longest):
+        masked = masked_by_start(options, segment)
+        forwards += calls * sum(map(len, masked))
+        ran.forwards += sum(len(group) * (length - group[0]) for group in masked)
+    for prediction in predictions:
+        forwards += read_and_settled(options, prediction)
+        ran.forwards += len(prediction) * audit_runs(options, prediction)
+        for segment, length, calls in runs_of(options, prediction):
+            products = products_of(options, segment)
+            if products is None:
+                continue
+            graphs = graphs_of(segment, products)
+            built = (len(graphs) + products.late) * products.rounds + products.bounds
+            forwards, backwards, hvps = forwards + calls * built, backwards + built, hvps + products.hvps
+            ran.graphs += sum(length - graph.start for graph in graphs)
+            ran.products += sum(graph.products * (length - graph.start) for graph in graphs)
+    return Counts(forwards, backwards, hvps, ran)
+
+
+# ------------------------------------------------------------------------------------------------ runs of windows
+def longest_run(options: HetaOptions, segments: Sequence[Segment]) -> int:
+    """How many positions the longest run has: a frozen window's, and the tail's, if it can be cut short."""
+    span, prediction = max(len(segment.window_range) for segment in segments), segments[0].whole
+    if not (options.recipe.windowed and options.window_mode == "frozen"):
+        return span
+    return len(prediction) if prediction.prompt.kept is None else min(span + TAIL, len(prediction))
+
+
+def product_batches(options: HetaOptions, segments: Sequence[Segment], free: int | None = None) -> Batches:
+    """How many products to take at once."""
+    prompt, longest = segments[0].whole.prompt, longest_run(options, segments)
+    return prompt.batches(options.batch, longest, products=True, checkpoint=options.checkpoint, free=free)
+
+
+def held_between(options: HetaOptions, segment: Segment) -> bool:
+    """Whether positions between this window and the tail keep what they had."""
+    frozen = options.recipe.windowed and options.window_mode == "frozen"
+    return frozen and segment.window.stop < len(segment.whole) - TAIL
+
+
+def runs_of(options: HetaOptions, prediction: Prediction) -> Iterator[tuple[Segment, int, int]]:
+    """Each segment, how many positions its runs have, and how many calls make one: of the window, and of the tail."""
+    segments = options.segments(prediction)
+    longest = longest_run(options, segments)
+    for segment in segments:
+        in_two_calls = held_between(options, segment) and prediction.prompt.kept is not None
+        yield segment, min(longest, len(prediction) - segment.window.start), 2 if in_two_calls else 1
+
+
+def read_and_settled(options: HetaOptions, prediction: Prediction) -> int:
+    """Runs that mask no token and build no graph: what the cache left out, windows alone, states of a layer."""
+    layers, segments = prediction.adapter.layers, options.segments(prediction)
+    alone = sum(segment.alone for segment in segments)
+    flows = (1 + alone * (options.window_gate == "per_window")) * (options.recipe.gate == "flow")
+    read = pattern_runs(prediction, layers) + value_runs(prediction)
+    inner = segments[0].layer is not None
+    return flows * read + alone + inner * max(1, alone) + put_back(options, segments)
+
+
+def put_back(options: HetaOptions, segments: Sequence[Segment]) -> bool:
+    """Whether the states that stay between a window and the tail have to be read, since nothing continues from them."""
+    if not any(held_between(options, segment) for segment in segments):
+        return False
+    prediction, layer = segments[0].whole, segments[0].layer
+    own = set[int]() if layer is None else {layer}
+    lowest = 1 if options.weights[1] or layer is None else layer + 1
+    return prediction.prompt.kept is None and bool({*range(lowest, prediction.adapter.layers)} - own)
+
+
+# ------------------------------------------------------------------------------------------------ what is cheaper
+Cheaper = TypeVar("Cheaper", bound=HetaOptions)
+
+
+def cheaper_options(method: Cheaper, prediction: Prediction) -> Iterator[Cheaper]:
+    """Options that take less where ``full`` is too slow or too large: the same score, then the preset ``careful``."""
+    if method.variant != "full" or not method.weights[0] or method.norm != "hutchinson" or method.interactions:
+        return
+    unwanted = {"support", "groups", "tolerance", "prune"}
+    unwanted |= method.without_effect.keys()
+    kept: dict[str, Any] = {name: value for name, value in method.chosen.items() if name not in unwanted}
+    with_options = type(method)
+    if not method.checkpoint:
+        own = {name: value for name, value in method.chosen.items() if name not in method.without_effect}
+        yield with_options(**own, checkpoint=True)
+    if method.support == "block":
+        yield from (with_options(**kept, groups=few) for few in GROUPS if few < (method.groups or len(prediction)))
+        yield with_options(**kept, support="row")
+    kept.pop("checkpoint", None)  # which windows do not go with, and a squared gradient has no use for
+    for window in (size for size in WINDOWS if size <= len(prediction) // 2):
+        yield with_options(variant="win", window=window, **kept)
+    if method.weights[1]:
+        unread = {"probes", "seed", "balance", "flow", "value_norm", *CAREFUL}
+        yield with_options(**{name: value for name, value in kept.items() if name not in unread}, **CAREFUL)
+
+
+def cheaper_way(method: HetaOptions, prediction: Prediction) -> str:
+    """The cheaper options nearest to these, and what share of the runs they take; in a sentence, if there are any."""
+    for other in cheaper_options(method, prediction):
+        share = counts(other, [prediction]).ran.runs / counts(method, [prediction]).ran.runs
+        if share < WORTHWHILE:
+            names = (method.chosen.keys() | other.chosen.keys()) - other.without_effect.keys()
+            changed = [name for name in sorted(names) if getattr(other, name) is not getattr(method, name)]
+            written = ", ".join(f"{name}={getattr(other, name)!r}" for name in changed)
+            written = "method='careful'" if CAREFUL.items() <= other.chosen.items() else written
+            return f"{written} would take about {share:.0%} of this; heta_lens.estimate lists what is cheaper"
+    return ""

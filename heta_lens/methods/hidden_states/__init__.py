@@ -1,1 +1,0 @@
-"""Methods that compare or decode hidden states, with no gradient and no change of the run."""

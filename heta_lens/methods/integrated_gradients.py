@@ -1,0 +1,520 @@
+"""Integrated gradients (Sundararajan 2017): gradients along the straight line from a baseline to the embeddings."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from einops import einsum, rearrange, repeat
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from heta_lens._util.options import COUNT, AtLeast
+from heta_lens._util.target_kinds import Kind, Side, members, sides
+from heta_lens._util.work import Work, count
+from heta_lens.attribution import Attribution
+from heta_lens.methods.base import Scores
+from heta_lens.methods.options import WithBatch, WithBos, WithMask, WithScale
+from heta_lens.model.batching import MASKED, Batches
+from heta_lens.model.norms_and_neurons import ignores_size
+from heta_lens.prediction.masking import Mask, Masking, check_mask, masked_copies
+from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.target import Scale, gradients, likelihood, values_and_gradients
+
+FEW = 8  # steps, below which more of them are the first thing to try
+
+Rule: TypeAlias = Literal["gauss_legendre", "left", "right", "middle", "trapezoid"]
+
+
+class Quadrature(NamedTuple):
+    """Points on [0, 1] at which a function is evaluated, and their weights."""
+
+    nodes: Float[Tensor, "step"]
+    weights: Float[Tensor, "step"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PathIntegral(WithBos, WithScale, WithBatch):
+    """
+    - ``mask``: the embedding where a path begins: ``zero``, ``mean`` (of the context), ``vocab_mean``, ``pad``,
+      ``space``, a token id or a vector; None takes ``zero``, or ``space`` (without one, ``mean``) where a norm is the
+      first to read the embeddings (Llama, Gemma, GPT-J): next to zero it makes any integral useless
+    - ``steps``, ``rule``: the number of points on the path, and the quadrature rule; its weights sum to 1
+    """
+
+    mask: Annotated[Mask | None, check_mask] = None
+    steps: Annotated[int, COUNT] = 50
+    rule: Rule = "gauss_legendre"
+
+    def __call__(self, prediction: Prediction) -> Attribution:
+        """Explain a prediction; ``options`` of the result name the mask that was taken."""
+        if self.mask is not None:
+            return super().__call__(prediction)
+        self.check(prediction)  # here it is still known which options were given
+        return replace(self, mask=self.mask_for(prediction))(prediction)
+
+    def mask_for(self, prediction: Prediction) -> Mask:
+        if self.mask is not None:
+            return self.mask
+        if not ignores_size(prediction.adapter):
+            return "zero"
+        return "mean" if prediction.adapter.tokenizer.blank is None else "space"
+
+    def check(self, prediction: Prediction) -> None:
+        super().check(prediction)
+        begin = prediction.mask_vector(self.mask_for(prediction))
+        if self.rule in ("left", "trapezoid") and not begin.any() and ignores_size(prediction.adapter):
+            raise ValueError(
+                f"rule={self.rule!r} takes the slope where the path begins, and this model, whose first norm divides "
+                "by the embeddings' size, has none at zero: give mask='space', or rule='gauss_legendre'"
+            )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class IntegratedGradients(PathIntegral):
+    """Integrated gradients (Sundararajan 2017): gradients along the straight line from a baseline to the embeddings.
+
+    ``a_i = Σ_c (E - E')_ic ∫ ∂g/∂E_ic(E' + α(E - E')) dα``: above 0 speaks for the target.
+
+    The path begins at E', where every token is masked. All tokens move together, so the scores add up to
+    ``g(E) - g(E')``; ``diagnostics["completeness_gap"]`` is the error of that, and ``"completeness_cause"`` what to
+    change where it is large: ``steps``, or the ``mask``.
+    """
+
+    name: ClassVar = "integrated_gradients"
+    paper: ClassVar[str] = (
+        "Sundararajan, Taly & Yan, Axiomatic attribution for deep networks, ICML 2017, arXiv:1703.01365"
+    )
+    family: ClassVar = "gradient"
+    differentiates: ClassVar = True
+    cost: ClassVar = "steps · (F + B)"
+    scaled_by: ClassVar = ("steps",)
+
+    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
+        return {"forwards": self.steps + 2, "backwards": self.steps}
+
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        start = path_start(prediction, self.mask_for(prediction), self.keep_bos)
+        change = prediction.embeddings - start
+        nodes, weights = quadrature(self.rule, self.steps)
+
+        def along(alphas: Float[Tensor, "step"]) -> Float[Tensor, "step pos_and_value"]:
+            path = start + einsum(alphas.to(change), change, "step, pos d -> step pos d")
+            values, slopes = values_and_gradients(prediction, path, self.scale, progress)
+            return torch.cat([einsum(slopes, change, "step pos d, pos d -> step pos"), values[:, None]], 1)
+
+        batches = prediction.prompt.batches(self.batch, len(prediction), products=True)
+        found = batches.map(along, nodes, len(prediction))
+        slopes, values = found[:, :-1], found[:, -1]
+        scores = weights.to(slopes) @ slopes
+        ends = likelihood(
+            prediction, torch.stack([start, prediction.embeddings]), self.scale, partial(progress.add, "forwards")
+        )
+        cause = completeness_cause(nodes, values, slopes.sum(1), ends)
+        return Scores(scores, {**completeness(float(ends[1] - ends[0]), float(scores.sum())), **cause})
+
+
+def completeness(due: float, reached: float) -> dict[str, float]:
+    """What the scores should add up to, and by how much they miss it."""
+    return {"completeness_gap": abs(due - reached), "completeness_due": due}
+
+
+def completeness_cause(
+    nodes: Float[Tensor, "step"],
+    values: Float[Tensor, "step"],
+    slopes: Float[Tensor, "step"],
+    ends: Float[Tensor, "2"],
+) -> dict[str, str]:
+    """Whether more steps would resolve the path, or another mask is needed, because they would not.
+
+    Steps resolve a path if they predict g from each to the next at least twice as well as every other step does.
+    """
+    nodes, values, slopes = nodes.cpu(), values.detach().double().cpu(), slopes.detach().double().cpu()
+    places = torch.cat([torch.zeros(1), nodes, torch.ones(1)])
+    reached = torch.cat([ends[:1].cpu(), values, ends[1:].cpu()])
+    rises = torch.cat([slopes[:1], slopes, slopes[-1:]])
+    fine, coarse = (_missed(places[::by], reached[::by], rises[::by]) for by in (1, 2))
+    return {"completeness_cause": "mask" if len(nodes) >= FEW and coarse < 2 * fine else "steps"}
+
+
+def _missed(places: Float[Tensor, "point"], values: Float[Tensor, "point"], slopes: Float[Tensor, "point"]) -> float:
+    """How far the slopes are from predicting each value from the one before it."""
+    return float((values.diff() - places.diff() * (slopes[1:] + slopes[:-1]) / 2).abs().sum())
+
+
+def path_start(prediction: Prediction, mask: Masking, keep_bos: bool) -> Float[Tensor, "pos d"]:
+    """The embeddings where the path begins: every token masked."""
+    start = repeat(prediction.mask_vector(mask), "d -> pos d", pos=len(prediction)).clone()
+    if keep_bos and prediction.begins:
+        start[0] = prediction.embeddings[0]
+    return start
+
+
+def quadrature(rule: Rule, steps: int) -> Quadrature:
+    if rule == "gauss_legendre":
+        nodes, weights = np.polynomial.legendre.leggauss(steps)
+        return Quadrature(torch.from_numpy((1 + nodes) / 2), torch.from_numpy(weights / 2))
+    if rule == "trapezoid":
+        ends = torch.ones(steps, dtype=torch.float64)
+        ends[[0, -1]] /= 2
+        return Quadrature(torch.linspace(0, 1, steps, dtype=torch.float64), ends / ends.sum())
+    first = {"left": 0.0, "middle": 0.5, "right": 1.0}[rule]
+    places = torch.arange(steps, dtype=torch.float64)
+    return Quadrature((places + first) / steps, torch.full_like(places, 1 / steps))
+
+
+# ------------------------------------------------------------------------------------- sequential integrated gradients
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SequentialIntegratedGradients(PathIntegral):
+    """Sequential integrated gradients (Enguehard 2023): each token moves along its own line, the others stay.
+
+    ``a_i = Σ_c (E - E')_ic ∫ ∂g/∂E_ic(E with E'_i + α(E - E')_i at i) dα``: above 0 speaks for the target.
+
+    The path of a token begins at E', where it is masked. Each score is ``g(E) - g(E with E'_i at i)``, the effect of
+    leaving the token out; ``diagnostics["completeness_gaps"]`` is the error per token, ``"completeness_gap"`` the
+    largest, and ``"completeness_cause"`` what to change where it is large: ``steps``, or the ``mask``.
+    """
+
+    name: ClassVar = "sequential_integrated_gradients"
+    paper: ClassVar[str] = (
+        "Enguehard, Sequential integrated gradients: a simple but effective method for explaining language "
+        "models, Findings of ACL 2023, arXiv:2305.15853"
+    )
+    family: ClassVar = "gradient"
+    differentiates: ClassVar = True
+    cost: ClassVar = "N · (steps · (F + B) + F), each from the moved token on"
+    scaled_by: ClassVar = ("steps",)
+
+    def work(self, prediction: Prediction) -> dict[str, int]:
+        points = len(prediction) * self.steps
+        return {"forwards": points + len(prediction) + 1, "backwards": points}
+
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        done = partial(progress.add, "forwards")
+        start = path_start(prediction, self.mask_for(prediction), self.keep_bos)
+        batches = prediction.prompt.batches(self.batch, len(prediction), products=True)
+        rule = quadrature(self.rule, self.steps)
+        moving = (prediction.embeddings != start).any(-1).nonzero().flatten().tolist()
+        scores, drops = torch.zeros_like(prediction.embeddings[:, 0]), torch.zeros_like(prediction.embeddings[:, 0])
+        whole = likelihood(prediction, prediction.embeddings[None], self.scale, done)
+        paths = dict[int, tuple[Tensor, Tensor]]()  # of each token: g and its slopes
+        for group in prediction.prompt.by_start(moving, len(prediction), MASKED / self.steps):
+            first, places = group[0], torch.tensor(group)
+            points = torch.cartesian_prod(places, torch.arange(self.steps))
+            slopes = partial(slopes_at, prediction, first, start, rule, self.scale, progress)
+            found = batches.map(slopes, points, len(prediction) - first)
+            along, values = rearrange(found, "(pos step) both -> both pos step", pos=len(group))
+            paths |= {place: (values[row], along[row]) for row, place in enumerate(group)}
+            without = partial(likelihood_without, prediction, first, start, self.scale, progress)
+            scores[group] = along @ rule.weights.to(along)
+            drops[group] = whole - batches.map(without, places, len(prediction) - first)
+        gaps = (drops - scores).abs()
+        worst = int(gaps.argmax())
+        facts = {"completeness_gaps": gaps, **completeness(float(drops[worst]), float(scores[worst]))}
+        if worst in paths:
+            ends = torch.cat([whole - drops[worst], whole])
+            facts |= completeness_cause(rule.nodes, *paths[worst], ends)
+        return Scores(scores, facts)
+
+
+def slopes_at(
+    prediction: Prediction,
+    first: int,
+    start: Float[Tensor, "pos d"],
+    rule: Quadrature,
+    scale: Scale,
+    progress: Work,
+    points: Int[Tensor, "point 2"],
+) -> Float[Tensor, "point 2"]:
+    """The slope of g along a token's path, and g, at one of its steps; runs begin at the ``first`` token."""
+    places, steps = points.unbind(-1)
+    change = (prediction.embeddings - start)[places]
+    moved = start[places] + einsum(rule.nodes[steps].to(change), change, "point, point d -> point d")
+    copies = masked_copies(prediction.embeddings[first:], places - first, moved)
+    values, slopes = values_and_gradients(prediction, copies, scale, progress, start=first)
+    own = slopes[torch.arange(len(points)), places - first]
+    return torch.stack([einsum(own, change, "point d, point d -> point"), values], 1)
+
+
+def likelihood_without(
+    prediction: Prediction,
+    first: int,
+    start: Float[Tensor, "pos d"],
+    scale: Scale,
+    progress: Work,
+    places: Int[Tensor, "copy"],
+) -> Float[Tensor, "copy"]:
+    """g with one token masked, where its path begins."""
+    copies = masked_copies(prediction.embeddings[first:], places - first, start[places])
+    return likelihood(prediction, copies, scale, partial(progress.add, "forwards"), start=first)
+
+
+# ------------------------------------------------------------------------------------ discretized integrated gradients
+
+
+Strategy: TypeAlias = Literal["greedy", "maxcount"]
+
+AT_ONCE = 2**22  # numbers in the largest tensor of the search for anchors
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DiscretizedIntegratedGradients(WithMask, WithBos, WithScale, WithBatch):
+    """Discretized integrated gradients (Sanyal & Ren 2021): gradients along a path that stays close to other words.
+
+    ``a_i = Σ_s Σ_c (p_{s+1} - p_s)_ic ∂g/∂E_ic(p_s)``, along a path p from E' to E: above 0 speaks for the target.
+
+    The path begins at E', where every token is masked. From each token's embedding it leads back to E' through other
+    words, its anchors. In dimensions where an anchor does not lie between the path and E', the path takes the step of a
+    straight line. All tokens move together; the scores add up to ``g(E) - g(E')`` only approximately, and
+    ``diagnostics["completeness_gap"]`` is the error.
+
+    - ``steps``: number of anchors on each path
+    - ``strategy``: the next anchor is the word that needs the smallest correction (``greedy``), or that lies between in
+      most dimensions (``maxcount``); ties go to the lower token id
+    - ``neighbours``: how many nearest neighbours of the last anchor are candidates for the next one
+    - ``factor``: how many times the path is refined by midpoints between its points
+    """
+
+    mask: Masking = "pad"
+    steps: Annotated[int, COUNT] = 30
+    strategy: Strategy = "greedy"
+    neighbours: Annotated[int, AtLeast(1, whole=True)] = 500
+    factor: Annotated[int, AtLeast(0, whole=True, most=20)] = 0
+
+    name: ClassVar = "discretized_integrated_gradients"
+    paper: ClassVar[str] = (
+        "Sanyal & Ren, Discretized integrated gradients for explaining language models, EMNLP 2021, arXiv:2108.13654"
+    )
+    family: ClassVar = "gradient"
+    differentiates: ClassVar = True
+    cost: ClassVar = "2^factor · (steps + 1) · (F + B), and a search of the vocabulary for each step of each token"
+    scaled_by: ClassVar = ("steps",)
+    adapted: ClassVar = (
+        "scores are not divided by their norm; of special tokens only one that begins the text stays as it is"
+    )
+
+    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
+        points = 2**self.factor * (self.steps + 1)
+        return {"forwards": points + 2, "backwards": points}
+
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        start = path_start(prediction, self.mask, self.keep_bos)
+        path = word_path(prediction.embeddings, start, self.anchors(prediction))
+        for _ in range(self.factor):
+            path = halved(path)
+        batches = prediction.prompt.batches(self.batch, len(prediction), products=True)
+        slopes = partial(rises_at, prediction, path, self.scale, progress)
+        scores = batches.map(slopes, torch.arange(len(path) - 1), len(prediction)).sum(0)
+        ends = likelihood(prediction, path[[0, -1]], self.scale, partial(progress.add, "forwards"))
+        return Scores(scores, completeness(float(ends[1] - ends[0]), float(scores.sum())))
+
+    @torch.no_grad()
+    def anchors(self, prediction: Prediction) -> Float[Tensor, "step pos d"]:
+        """The anchors of every token, a few tokens at a time."""
+        table = prediction.adapter.embedding_table().to(prediction.embeddings)
+        near = min(self.neighbours, len(table) - 1)
+        search = partial(
+            anchor_words, Words.of(table, prediction.mask_vector(self.mask)), self.steps, self.strategy, near
+        )
+        tokens, places = prediction.ids.unique(return_inverse=True)
+        batches = Batches(max(1, AT_ONCE // max(near * table.shape[1], len(table))))
+        return rearrange(batches.map(search, tokens, 1)[places], "pos step d -> step pos d")
+
+
+class Words(NamedTuple):
+    """The vocabulary's embeddings, which of them equal the ``baseline``, and their squared norms."""
+
+    table: Float[Tensor, "vocab d"]
+    baseline: Float[Tensor, "d"]
+    nothing: Bool[Tensor, "vocab"]
+    squares: Float[Tensor, "vocab"]
+
+    @classmethod
+    def of(cls, table: Float[Tensor, "vocab d"], baseline: Float[Tensor, "d"]) -> "Words":
+        return cls(table, baseline, (table == baseline).all(-1), table.square().sum(-1))
+
+
+def rises_at(
+    prediction: Prediction,
+    path: Float[Tensor, "point pos d"],
+    scale: Scale,
+    progress: Work,
+    points: Int[Tensor, "some"],
+) -> Float[Tensor, "some pos"]:
+    """How much g changes up to the next point, by the gradient at this one."""
+    gradient = gradients(prediction, path[points], scale, progress)
+    return einsum(gradient, path[points + 1] - path[points], "step pos d, step pos d -> step pos")
+
+
+def anchor_words(
+    words: Words, steps: int, strategy: Strategy, near: int, tokens: Int[Tensor, "word"]
+) -> Float[Tensor, "word step d"]:
+    """The anchors on each token's way back, no word twice; the baseline once no word is left."""
+    table, baseline, nothing, squares = words
+    rows, current, here = torch.arange(len(tokens), device=table.device), tokens, table[tokens]
+    arrived, used = nothing[tokens], nothing.expand(len(tokens), -1).clone()
+    anchors: list[Tensor] = []
+    for _ in range(steps):
+        used[rows, current] = True
+        around = neighbours(table, squares, current, near)
+        costs = cost(table[around], rearrange(here, "word d -> word 1 d"), baseline, steps, strategy)
+        least = costs.masked_fill(used.gather(1, around), inf).min(-1)  # the first of equal ones
+        arrived = arrived | least.values.isinf()
+        current = around[rows, least.indices]
+        here = torch.where(rearrange(arrived, "word -> word 1"), baseline, table[current])
+        anchors.append(here)
+    return torch.stack(anchors, 1)
+
+
+def neighbours(
+    table: Float[Tensor, "vocab d"], squares: Float[Tensor, "vocab"], tokens: Int[Tensor, "word"], count: int
+) -> Int[Tensor, "word near"]:
+    """The nearest words of each token, in the vocabulary's order; ties at the last place go to the lower id.
+
+    ``squares`` are the squared norms of all words. The token's own is the same in each of its distances: left out.
+    """
+    distance = squares - 2 * einsum(table[tokens], table, "word d, vocab d -> word vocab")
+    distance.scatter_(1, rearrange(tokens, "word -> word 1"), inf)  # a token is not its own neighbour
+    furthest = distance.kthvalue(count, keepdim=True).values
+    closer, level = distance < furthest, distance == furthest
+    room = count - closer.sum(-1, keepdim=True)
+    nearest = closer | (level & (level.cumsum(-1) <= room))
+    return rearrange(nearest.nonzero()[:, 1], "(word near) -> word near", near=count)
+
+
+def cost(
+    anchors: Float[Tensor, "word near d"],
+    here: Float[Tensor, "word 1 d"],
+    baseline: Float[Tensor, "d"],
+    steps: int,
+    strategy: Strategy,
+) -> Float[Tensor, "word near"]:
+    """How badly each candidate fits the path: the lowest is taken."""
+    if strategy == "maxcount":
+        return -between(anchors, here, baseline).sum(-1).to(anchors)
+    return (anchors - monotone(anchors, here, baseline, steps)).norm(dim=-1)
+
+
+def between(
+    anchor: Float[Tensor, "*#batch d"], here: Float[Tensor, "*#batch d"], baseline: Float[Tensor, "*#batch d"]
+) -> Bool[Tensor, "*#batch d"]:
+    """The dimensions in which an anchor lies between here and the baseline."""
+    return (anchor >= torch.minimum(here, baseline)) & (anchor <= torch.maximum(here, baseline))
+
+
+def monotone(
+    anchor: Float[Tensor, "*#batch d"],
+    here: Float[Tensor, "*#batch d"],
+    baseline: Float[Tensor, "*#batch d"],
+    steps: int,
+) -> Float[Tensor, "*#batch d"]:
+    """The anchor where it lies between, elsewhere a step straight towards the baseline."""
+    return torch.where(between(anchor, here, baseline), anchor, torch.lerp(here, baseline, 1 / steps))
+
+
+def word_path(
+    embeddings: Float[Tensor, "pos d"], start: Float[Tensor, "pos d"], anchors: Float[Tensor, "step pos d"]
+) -> Float[Tensor, "point pos d"]:
+    """The path from the start to the embeddings, built backwards; monotone in every dimension."""
+    points = [embeddings]
+    for anchor in anchors:
+        points.append(monotone(anchor, points[-1], start, len(anchors)))
+    return torch.stack([start, *reversed(points)])
+
+
+def halved(path: Float[Tensor, "point pos d"]) -> Float[Tensor, "finer pos d"]:
+    """The path with a midpoint added between any two neighbouring points."""
+    middle = torch.stack([path[:-1], (path[:-1] + path[1:]) / 2], 1)
+    return torch.cat([rearrange(middle, "point two pos d -> (point two) pos d"), path[-1:]])
+
+
+# ---------------------------------------------------------------------------------------------------------------- faml
+
+
+AT_FIRST = 2.0  # the initial logit of every token's mask, which keeps most of it
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Faml(WithMask, WithBos):
+    """fAML (Barkan 2024), attributive masking learned for one prediction: the sparsest mask that preserves it.
+
+    ``a = m = sigmoid(θ)``, ≥ 0: how much of each token the prediction P needs. θ minimises the weighted sum of
+
+    - ``CE(P, P of mE + (1-m)E')`` (``fidelity``): what is kept predicts the same
+    - ``mean_i -log(1 - m_i)`` (``sparsity``): little is kept
+    - ``-log(1 - p(target))`` of ``(1-m)E + mE'`` (``complement``): the rest does not predict the target
+
+    E' are the masked embeddings. Options beside these three weights:
+
+    - ``penalty``: on what is kept, ``bce`` as above, or ``l1``, ``mean_i m_i``
+    - ``steps``, ``rate``: of Adam, from θ = 2; the last θ counts
+    """
+
+    fidelity: Annotated[float | int, AtLeast(0)] = 1.0
+    sparsity: Annotated[float | int, AtLeast(0)] = 0.3
+    complement: Annotated[float | int, AtLeast(0)] = 0.3
+    penalty: Literal["bce", "l1"] = "bce"
+    steps: Annotated[int, COUNT] = 200
+    rate: Annotated[float | int, AtLeast(1e-6)] = 0.05
+    mask: Masking = "pad"
+
+    name: ClassVar = "faml"
+    paper: ClassVar[str] = "Barkan et al., LLM explainability via attributive masking learning, Findings of EMNLP 2024"
+    family: ClassVar = "gradient"
+    differentiates: ClassVar = True
+    cost: ClassVar = "2 steps · (F + B)"
+    scaled_by: ClassVar = ("steps",)
+    signed: ClassVar = False
+    adapted: ClassVar = "the mask is learned for one prediction, where its authors first train a network on a task"
+
+    @property
+    def ignores_target(self) -> bool:
+        return not self.complement
+
+    @property
+    def takes(self) -> frozenset[Kind]:
+        return super().takes & {"token", "set"}
+
+    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
+        return {"forwards": 2 * self.steps, "backwards": 2 * self.steps}
+
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        reference = path_start(prediction, self.mask, self.keep_bos)
+        theta = torch.full_like(reference[:, 0], AT_FIRST).requires_grad_()
+        adam = torch.optim.Adam([theta], lr=float(self.rate))
+        losses: list[float] = []
+        for _ in range(self.steps):
+            loss = self.loss(prediction, reference, theta)
+            (theta.grad,) = torch.autograd.grad(loss, theta)
+            adam.step()
+            losses.append(float(loss.detach()))
+            count("backwards", 2)  # for both copies in one call
+            progress.add("forwards", 2)
+            progress.add("backwards", 2)
+        maskable = (prediction.embeddings != reference).any(-1)
+        return Scores(theta.detach().sigmoid() * maskable, {"first_loss": losses[0], "last_loss": losses[-1]})
+
+    def loss(
+        self, prediction: Prediction, reference: Float[Tensor, "pos d"], theta: Float[Tensor, "pos"]
+    ) -> Float[Tensor, ""]:
+        (target,) = sides(prediction.target)
+        kept = rearrange(theta.sigmoid(), "pos -> pos 1")
+        change = prediction.embeddings - reference
+        both = torch.stack([reference + kept * change, prediction.embeddings - kept * change])
+        like, unlike = prediction.log_probs_from(0)(both)
+        entropy = -(prediction.log_probs.exp() * like).sum()
+        kept_size = softplus(theta) if self.penalty == "bce" else theta.sigmoid()
+        still_predicted = -log_others(unlike, target)
+        return self.fidelity * entropy + self.sparsity * kept_size.mean() + self.complement * still_predicted
+
+
+def log_others(log_probs: Float[Tensor, "vocab"], tokens: Side) -> Float[Tensor, ""]:
+    """``log(1 - p)``, without loss of precision where p is nearly 1."""
+    others = torch.ones_like(log_probs, dtype=torch.bool)
+    others[members(tokens)] = False
+    return log_probs[others].logsumexp(0)

@@ -1,0 +1,53 @@
+"""Leave-one-out: the change of the prediction when one token is masked."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Literal
+
+from heta_lens._util.numerics import DIVERGENCES
+from heta_lens._util.work import Work
+from heta_lens.methods.base import Scores
+from heta_lens.methods.heta.curvature import masked_information, whole_segment
+from heta_lens.methods.options import WithBatch, WithMask
+from heta_lens.prediction.prediction import Prediction
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LeaveOneOut(WithMask, WithBatch):
+    """Leave-one-out: the change of the prediction when one token is masked.
+
+    ``a_i = KL(P ‖ P with token i masked)``, or ``g(X) - g(X with i masked)``, above 0 where i speaks for the target.
+
+    - ``effect``: ``kl``, on the whole distribution, or the drop of the target's ``log_prob`` (of a function's value)
+    """
+
+    effect: Literal["kl", "log_prob"] = "kl"
+
+    name: ClassVar = "leave_one_out"
+    family: ClassVar = "perturbation"
+    cost: ClassVar = "N F, each from the masked token on"
+    signed: ClassVar = False
+
+    @property
+    def directed(self) -> bool:
+        return self.effect == "log_prob"
+
+    @property
+    def ignores_target(self) -> bool:
+        return self.effect == "kl"
+
+    def work(self, prediction: Prediction) -> dict[str, int]:
+        return {"forwards": len(prediction)}
+
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        information = masked_information(
+            whole_segment(prediction),
+            [prediction],
+            mask=self.mask,
+            divergence=DIVERGENCES["orig_masked"],
+            batches=prediction.prompt.batches(self.batch, len(prediction)),
+            done=partial(progress.add, "forwards"),
+        )
+        if self.effect == "log_prob":
+            return Scores(information.drop[0])
+        return Scores(information.divergence[0])

@@ -1,0 +1,376 @@
+"""ReAGent (Zhao & Shan 2024): which tokens keep the target likely while the others are replaced."""
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
+
+import numpy as np
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from heta_lens._util.options import COUNT, AtLeast
+from heta_lens._util.python import warn
+from heta_lens._util.target_kinds import Kind
+from heta_lens._util.text import Span
+from heta_lens._util.work import Done, Work
+from heta_lens.methods.base import Scores, refuse_hooks
+from heta_lens.methods.options import WithBatch, WithSeed
+from heta_lens.model.tokenizer import appended, locate
+from heta_lens.prediction.prediction import Prediction, prompt_generator
+from heta_lens.prediction.target import log_softmax
+
+# --------------------------------------------------------------------------------------------------- token replacement
+# What may stand where a token is taken out: any of its kind, what a language model expects, or a masked one.
+
+
+END = Span(-1, -1)  # what follows the last token
+
+Replacer: TypeAlias = Callable[[Tensor, Tensor, np.random.Generator], Tensor]
+"""Of a context's ids, some of its positions and a source of chance: the ids that go to these positions."""
+
+
+def check_replacer(name: str, value: Any) -> None:
+    if not (callable(value) or (isinstance(value, str) and value in REPLACERS)):
+        raise ValueError(
+            f"{name}={value!r} is not one of {', '.join(REPLACERS)}, nor a function (ids, positions, generator) -> ids"
+        )
+
+
+def replaced(
+    ids: Int[Tensor, "pos"],
+    positions: Int[Tensor, "place"],
+    replacer: Replacer,
+    generator: np.random.Generator,
+    size: int,
+) -> Int[Tensor, "pos"]:
+    """The context with other tokens, of ``size`` there are, at some positions."""
+    result = ids.clone()
+    if len(positions):
+        returned = replacer(ids, positions, generator)
+        try:
+            others = torch.as_tensor(returned)
+        except (TypeError, ValueError, RuntimeError):
+            raise ValueError(f"the replacer gave {returned!r}, which are not ids") from None
+        if others.shape != positions.shape:
+            raise ValueError(f"the replacer gave ids of shape {tuple(others.shape)} for {len(positions)} positions")
+        if others.is_floating_point() or not bool(((others >= 0) & (others < size)).all()):
+            raise ValueError(f"the replacer gave {others.tolist()}, but ids are whole numbers from 0 to {size - 1}")
+        result[positions] = others.to(ids)
+    return result
+
+
+# ----------------------------------------------------------------------------------------------- any of the same kind
+def unigram(prediction: Prediction) -> Replacer:
+    """Any ordinary token of the same kind, all equally likely; of any kind, for a token that is not ordinary."""
+    kinds = np.array(token_kinds(prediction))
+    ordinary = np.flatnonzero(kinds != "")
+    pools = {kind: np.flatnonzero(kinds == kind) if kind else ordinary for kind in np.unique(kinds)}
+    return partial(_of_its_kind, kinds, pools)
+
+
+def _of_its_kind(
+    kinds: np.ndarray,
+    pools: dict[Any, np.ndarray],
+    ids: Int[Tensor, "pos"],
+    positions: Int[Tensor, "place"],
+    generator: np.random.Generator,
+) -> Int[Tensor, "place"]:
+    return torch.tensor([int(generator.choice(pools[kinds[token]])) for token in ids[positions].tolist()])
+
+
+def token_kinds(prediction: Prediction) -> list[str]:
+    """Every token's kind: whether a space leads it, and what it is made of; "" for a special, unknown or blank one."""
+    tokenizer, size = prediction.adapter.tokenizer, prediction.adapter.vocabulary
+    if tokenizer.wrapped is None:
+        return ["token"] * size
+    written = appended(
+        tokenizer.decode, prediction.ids[-1:].tolist(), range(size)
+    )  # the first of a text may lack its space
+    special = tokenizer.special(range(size))
+    kinds = ["" if hidden else kind(piece) for (_, piece), hidden in zip(written, special, strict=True)]
+    if tokenizer.unknown is not None and tokenizer.unknown < size:
+        kinds[tokenizer.unknown] = ""  # which writes no word
+    return kinds
+
+
+def kind(piece: str) -> str:
+    shown = piece.strip()
+    if not shown:
+        return "space" if piece else ""
+    made_of = "digits" if shown.isdigit() else "letters" if any(map(str.isalpha, shown)) else "signs"
+    return ("led " if piece[0].isspace() else "") + made_of
+
+
+# ---------------------------------------------------------------------------------------------- what the model expects
+@torch.no_grad()
+def language_model(prediction: Prediction) -> Replacer:
+    """What the explained model expects after the tokens before; for the first, anything ordinary."""
+    logits = prediction.prompt.logits_of(prediction.ids[None], read=range(len(prediction)))[0]
+    return partial(_expected, logits, unigram(prediction))
+
+
+def _expected(
+    logits: Float[Tensor, "pos vocab"],
+    first: Replacer,
+    ids: Int[Tensor, "pos"],
+    positions: Int[Tensor, "place"],
+    generator: np.random.Generator,
+) -> Int[Tensor, "place"]:
+    later = positions[positions > 0]
+    tokens = drawn(logits[later - 1], generator)
+    return tokens if len(later) == len(positions) else torch.cat([first(ids, positions[:1], generator), tokens])
+
+
+def drawn(logits: Float[Tensor, "place vocab"], generator: np.random.Generator) -> Int[Tensor, "place"]:
+    """One token of each distribution."""
+    reached = logits.cpu().double().softmax(-1).cumsum(-1)
+    falls = torch.from_numpy(generator.random(len(logits))) * reached[:, -1]
+    return (reached <= rearrange(falls, "place -> place 1")).sum(-1).clamp(max=logits.shape[1] - 1)
+
+
+REPLACERS: dict[str, Callable[[Prediction], Replacer]] = {"unigram": unigram, "lm": language_model}
+
+
+# ------------------------------------------------------------------------------------- what fits between its neighbours
+@dataclass(frozen=True, eq=False)
+class MaskedLM:
+    """A Hugging Face masked language model as a replacer: ``replacer=MaskedLM(roberta, its_tokenizer, own_tokenizer)``.
+
+    The context is written as text with masks in it. What is drawn for a mask is written with the explained model's
+    ``own`` tokenizer, and the longest token of that taken; a word it cannot write leaves what stood there.
+    """
+
+    model: Any
+    tokenizer: Any
+    own: Any
+
+    def __post_init__(self) -> None:
+        if self.model.training:
+            raise ValueError("the masked language model is in training mode, where its predictions change each time")
+        for name in ("tokenizer", "own"):  # encoding resets the padding and truncation set on them
+            object.__setattr__(self, name, deepcopy(getattr(self, name)))
+
+    @torch.no_grad()
+    def __call__(
+        self, ids: Int[Tensor, "pos"], positions: Int[Tensor, "place"], generator: np.random.Generator
+    ) -> Int[Tensor, "place"]:
+        pieces, places = self._pieces(ids.tolist()), positions.tolist()
+        spaces = [piece[: len(piece) - len(piece.lstrip())] for piece in pieces]
+        for place in places:
+            pieces[place] = spaces[place] + self.tokenizer.mask_token
+        words = self._fill("".join(pieces), len(places), generator)
+        tokens = [self._id(spaces[place], word) for place, word in zip(places, words, strict=True)]
+        pairs = zip(places, tokens, strict=True)
+        return torch.tensor([int(ids[place]) if token is None else token for place, token in pairs])
+
+    def _pieces(self, ids: list[int]) -> list[str]:
+        """The text of every token: nothing for special ones, and one of several that share a character shows it."""
+        text, spans = locate(partial(self.own.decode, skip_special_tokens=False), ids)
+        special = set(self.own.all_special_ids)
+        return [
+            "" if token in special or span == after else text[span.start : span.stop]
+            for token, (span, after) in zip(ids, pairwise([*spans, END]), strict=True)
+        ]
+
+    def _fill(self, text: str, masks: int, generator: np.random.Generator) -> list[str]:
+        device = next(self.model.parameters()).device
+        read = self.tokenizer(text, return_tensors="pt").to(device)
+        at = read["input_ids"][0] == self.tokenizer.mask_token_id
+        if int(at.sum()) != masks or len(at) > self.tokenizer.model_max_length:
+            raise ValueError(
+                f"the masked language model reads {int(at.sum())} of {masks} masks in {len(at)} tokens, "
+                f"of which it takes {self.tokenizer.model_max_length}"
+            )
+        logits = self.model(**read).logits[0, at]
+        logits[:, self.tokenizer.all_special_ids] = -torch.inf
+        return [self.tokenizer.decode([token]) for token in drawn(logits, generator).tolist()]
+
+    def _id(self, space: str, word: str) -> int | None:
+        shown = word.strip()
+        joined = shown.removeprefix("##") if shown.startswith("##") else space + shown
+        ids = self.own.encode(joined, add_special_tokens=False)
+        lengths = [len(self.own.decode([token], skip_special_tokens=True).strip()) for token in ids]
+        return ids[int(np.argmax(lengths))] if any(lengths) else None
+
+
+ReadChances: TypeAlias = Callable[[Tensor], Tensor]
+"""Of contexts: the target's probability, and how many tokens are likelier."""
+
+SURE = 1e-6  # shares are kept this far from 0 and 1 before their log-odds are taken
+AGREED = 2  # how many probes must rank a token among the first for it to be part of the rationale
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Reagent(WithSeed, WithBatch):
+    """ReAGent (Zhao & Shan 2024): which tokens keep the target likely while the others are replaced.
+
+    ``a = softmax(ℓ)``, the mean of several probes: ≥ 0, no direction.
+
+    A probe begins with random ℓ. Each step it replaces random tokens, measures the drop δ of the target's probability,
+    and adds ``log((1 + Δ) / (1 - Δ))`` to ℓ, where Δ is δ for replaced tokens and -δ for the others. It stops when the
+    tokens with the highest ℓ suffice: with all others replaced, the target is still among the likeliest. Only probes
+    that stopped count, if any did; ``diagnostics["stopped"]`` is their number, ``"rationale"`` the tokens that at least
+    two of them (or the only one) rank among the highest.
+
+    - ``top``: how many tokens have to suffice
+    - ``tolerance``: among how many of the likeliest tokens the target has to be
+    - ``rate``: the probability that a token is replaced in a step
+    - ``probes``, ``max_steps``: the number of probes, and the most steps of each
+    - ``replacer``: ``unigram``, any token of the same kind (with a leading space or not; letters, digits or signs);
+      ``lm``, what the explained model predicts there; or a function of the context's ids, positions in it and a numpy
+      generator that returns the ids for these positions, such as
+      ``heta_lens.methods.reagent.MpredictionLM``
+    - ``seed``: of ℓ, the positions and their new tokens
+    """
+
+    top: Annotated[int, AtLeast(1, whole=True)] = 5
+    tolerance: Annotated[int, AtLeast(1, whole=True)] = 3
+    rate: Annotated[float | int, AtLeast(0.01, below=1.0)] = 0.3
+    probes: Annotated[int, COUNT] = 8
+    max_steps: Annotated[int, COUNT] = 300
+    replacer: Annotated[Literal["unigram", "lm"] | Callable[..., Any], check_replacer] = "unigram"
+
+    name: ClassVar = "reagent"
+    paper: ClassVar[str] = (
+        "Zhao & Shan, ReAGent: a model-agnostic feature attribution method for generative language models, 2024, "
+        "arXiv:2402.00794"
+    )
+    family: ClassVar = "perturbation"
+    cost: ClassVar = "up to 2 · max_steps · probes F"
+    scaled_by: ClassVar = ("max_steps", "probes")
+    signed: ClassVar = False
+    adapted: ClassVar = (
+        "by default, tokens are replaced by any of their kind, not by the predictions of a masked language model"
+    )
+
+    @property
+    def takes(self) -> frozenset[Kind]:
+        return frozenset(("token",))
+
+    def check(self, prediction: Prediction) -> None:
+        super().check(prediction)
+        refuse_hooks(self, prediction, "runs other tokens")
+
+    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
+        return {"forwards": 2 * self.max_steps * self.probes + (self.replacer == "lm")}
+
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        replacer = REPLACERS[self.replacer](prediction) if isinstance(self.replacer, str) else self.replacer
+        progress.add("forwards", int(self.replacer == "lm"))
+        probes = [Probe.new(self.seed, number, prediction) for number in range(self.probes)]
+        batches = prediction.prompt.batches(self.batch, len(prediction))
+        chances_of = partial(chances, prediction, batches.map, partial(progress.add, "forwards"))
+        clean = prediction.log_probs[cast(int, prediction.target)].exp().cpu().double()
+        for _ in range(self.max_steps):
+            going = [probe for probe in probes if not probe.stopped]
+            if not going:
+                break
+            self._update(prediction, going, replacer, chances_of, clean)
+            self._stop_sufficient(prediction, going, replacer, chances_of)
+        return aggregated(probes, self.top, prediction)
+
+    def _update(
+        self,
+        prediction: Prediction,
+        going: Sequence["Probe"],
+        replacer: Replacer,
+        chances_of: ReadChances,
+        clean: Float[Tensor, ""],
+    ) -> None:
+        """Replace random tokens, and update the beliefs by what that does to the target."""
+        masks = torch.stack([random_mask(probe.generator, len(prediction), self.rate) for probe in going])
+        after, _ = chances_of(contexts(prediction, masks, replacer, going))
+        for probe, mask, drop in zip(going, masks, clean - after, strict=True):
+            probe.belief += evidence(drop, mask)
+
+    def _stop_sufficient(
+        self, prediction: Prediction, going: Sequence["Probe"], replacer: Replacer, chances_of: ReadChances
+    ) -> None:
+        """Replace all but the tokens with the highest belief, and stop the probes for which those suffice."""
+        masks = torch.stack([~best(probe.belief, self.top) for probe in going])
+        _, above = chances_of(contexts(prediction, masks, replacer, going))
+        for probe, likelier in zip(going, above.tolist(), strict=True):
+            probe.stopped = likelier < self.tolerance
+
+
+@dataclass(eq=False)
+class Probe:
+    """The state of one search; its random numbers depend on the seed, the prompt and its number."""
+
+    generator: np.random.Generator
+    belief: Float[Tensor, "pos"]
+    stopped: bool = False
+
+    @classmethod
+    def new(cls, seed: int, number: int, prediction: Prediction) -> "Probe":
+        generator = prompt_generator(seed, prediction.ids, number)
+        return cls(generator, torch.from_numpy(generator.random(len(prediction))))
+
+
+@torch.no_grad()
+def chances(
+    prediction: Prediction, in_batches: Callable[..., Tensor], done: Done, ids: Int[Tensor, "copy pos"]
+) -> Float[Tensor, "2 copy"]:
+    """The target's probability after other contexts, and the number of tokens that are likelier."""
+
+    def read(rows: Int[Tensor, "part pos"]) -> Float[Tensor, "part 2"]:
+        log_probs = log_softmax(prediction.prompt.logits_of(rows)[:, 0])
+        own = log_probs[:, [cast(int, prediction.target)]]
+        above = (log_probs > own).sum(-1, keepdim=True)
+        done(len(rows))
+        return torch.cat([own.cpu().double().exp(), above.cpu().double()], 1)
+
+    return rearrange(in_batches(read, ids, len(prediction)), "copy kind -> kind copy")
+
+
+def contexts(
+    prediction: Prediction, masks: Bool[Tensor, "probe pos"], replacer: Replacer, probes: Sequence[Probe]
+) -> Int[Tensor, "probe pos"]:
+    """The context, with other tokens at the masked positions of each probe."""
+    places = [mask.nonzero()[:, 0] for mask in masks]
+    size = prediction.adapter.vocabulary
+    return torch.stack(
+        [
+            replaced(prediction.ids, at, replacer, probe.generator, size)
+            for at, probe in zip(places, probes, strict=True)
+        ]
+    )
+
+
+def random_mask(generator: np.random.Generator, length: int, rate: float | int) -> Bool[Tensor, "pos"]:
+    """Each position with this probability, but at least one."""
+    mask = generator.random(length) < rate
+    while not mask.any():
+        mask = generator.random(length) < rate
+    return torch.from_numpy(mask)
+
+
+def evidence(drop: Float[Tensor, ""], mask: Bool[Tensor, "pos"]) -> Float[Tensor, "pos"]:
+    """Evidence from a drop of the target's probability: for the replaced tokens, against the others."""
+    share = (torch.where(mask, drop, -drop) + 1) / 2
+    return torch.logit(share.clamp(SURE, 1 - SURE))
+
+
+def best(belief: Float[Tensor, "pos"], count: int) -> Bool[Tensor, "pos"]:
+    """The positions with the highest belief."""
+    order = belief.argsort(descending=True, stable=True)
+    return torch.zeros(len(belief), dtype=torch.bool).index_fill(0, order[:count], True)
+
+
+def aggregated(probes: Sequence[Probe], top: int, prediction: Prediction) -> Scores:
+    """The mean of the probes that stopped (of all, if none did), and the tokens that several of them rank first."""
+    stopped = [probe for probe in probes if probe.stopped]
+    counted = stopped or probes
+    shares = torch.stack([probe.belief.softmax(0) for probe in counted])
+    votes = torch.stack([best(probe.belief, top) for probe in counted]).sum(0)
+    if not stopped:
+        warn(f"none of {len(probes)} probes found {top} tokens that suffice: raise top, tolerance or max_steps")
+    elif top >= len(prediction) > 1:
+        warn(f"the top={top} tokens that suffice are all {len(prediction)} there are, which says nothing: lower top")
+    facts = {"stopped": len(stopped), "rationale": (votes >= min(AGREED, len(counted))).nonzero()[:, 0].tolist()}
+    return Scores(shares.mean(0).to(prediction.embeddings), facts)

@@ -1,0 +1,209 @@
+"""Every method by name: HETA first, then the ones it is compared with, then those of other packages."""
+
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from functools import cached_property
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, NamedTuple
+
+from heta_lens._util.options import check_choice, check_names, is_object_name, named_object
+from heta_lens._util.python import warn
+from heta_lens.methods.base import Method, as_method
+from heta_lens.methods.heta.options import CAREFUL
+
+GROUP = "heta_lens.methods"  # of entry points, by which a package adds its own
+
+BUILT_IN = {
+    "heta": "heta.heta:Heta",
+    "integrated_gradients": "integrated_gradients:IntegratedGradients",
+    "sequential_integrated_gradients": "integrated_gradients:SequentialIntegratedGradients",
+    "discretized_integrated_gradients": "integrated_gradients:DiscretizedIntegratedGradients",
+    "input_x_gradient": "gradients:InputXGradient",
+    "gradient_norm": "gradients:GradientNorm",
+    "grad_cam": "gradients:GradCam",
+    "attn_lrp": "relevance:AttnLrp",
+    "gim": "relevance:Gim",
+    "jacobian_scope": "gradients:JacobianScope",
+    "attention_rollout": "attention:AttentionRollout",
+    "attention_last": "attention:AttentionLast",
+    "attention_norm": "attention:AttentionNorm",
+    "at2": "at2:At2",
+    "ifr": "information_flow:Ifr",
+    "flash_trace": "information_flow:FlashTrace",
+    "value_zeroing": "attention:ValueZeroing",
+    "leave_one_out": "leave_one_out:LeaveOneOut",
+    "lime": "surrogates:Lime",
+    "kernel_shap": "surrogates:KernelShap",
+    "context_cite": "surrogates:ContextCite",
+    "arc_jsd": "attribot:ArcJsd",
+    "attribot": "attribot:AttriBot",
+    "shapiq": "shapiq:Shapiq",
+    "progressive_inference": "progressive_inference:ProgressiveInference",
+    "reagent": "reagent:Reagent",
+    "gilot": "gilot:Gilot",
+    "tdd": "tdd:Tdd",
+    "depass": "depass:DePass",
+    "causal_tracing": "causal_tracing:CausalTracing",
+    "faml": "integrated_gradients:Faml",
+    "peering": "peering:Peering",
+    "sea_cot": "sea_cot:SeaCot",
+    "random": "controls:RandomScores",
+    "recency": "controls:Recency",
+}
+"""Family, file and class. A file is imported when its method is looked up."""
+
+ALIASES = {
+    "ig": "integrated_gradients",
+    "ixg": "input_x_gradient",
+    "grad_x_input": "input_x_gradient",
+    "attnlrp": "attn_lrp",
+    "rollout": "attention_rollout",
+    "loo": "leave_one_out",
+    "shap": "kernel_shap",
+}
+"""Short names that are looked up too; lists have only the full ones."""
+
+
+class MethodRegistry(Mapping[str, type[Method]]):
+    """Method classes by name, each imported when it is looked up; listing the names imports none of them.
+
+    Other packages register a `Method` class, or a function ``f(prediction) -> scores``, as an entry point of the group
+    ``heta_lens.methods``. One that cannot be imported, or takes a name that is taken, is left out with a warning.
+    Any other can be named as ``module:object``. `ALIASES` are looked up, and not listed.
+    """
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, type[Method]] = {}
+
+    def __getitem__(self, name: str) -> type[Method]:
+        name = ALIASES.get(name, name)
+        if name not in self._loaded:
+            if name in BUILT_IN:
+                file, _, kind = BUILT_IN[name].partition(":")
+                self._loaded[name] = getattr(import_module(f"heta_lens.methods.{file}"), kind)
+            elif is_object_name(name):
+                self._loaded[name] = as_method(named_object(name))
+            else:
+                self._load_entry_point(name)
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from [*BUILT_IN, *self._entry_points]
+
+    def __len__(self) -> int:
+        return len(BUILT_IN) + len(self._entry_points)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is a method of this name, or alias; one of another package must also load."""
+        if name in self._entry_points and name not in self._loaded:
+            self._load_entry_point(str(name), missing_ok=True)
+        return name in BUILT_IN or name in ALIASES or name in self._entry_points or is_object_name(name)
+
+    def items(self) -> ItemsView[str, type[Method]]:
+        """All that load, by name."""
+        return {name: self[name] for name in list(self) if name in self}.items()
+
+    def values(self) -> ValuesView[type[Method]]:
+        return dict(self.items()).values()
+
+    def origin(self, name: str) -> str:
+        """The package that a method comes from."""
+        if is_object_name(name):
+            return name.partition(":")[0]
+        return "heta_lens" if name in BUILT_IN or name in ALIASES else _package(self._entry_points[name])
+
+    def aliases(self, name: str) -> list[str]:
+        """The short names of a method."""
+        return [alias for alias, full in ALIASES.items() if full == name]
+
+    @cached_property
+    def _entry_points(self) -> dict[str, EntryPoint]:
+        """Those of other packages whose name is free."""
+        free: dict[str, EntryPoint] = {}
+        for entry in entry_points(group=GROUP):
+            if entry.name in BUILT_IN or entry.name in ALIASES or entry.name in free:
+                owner = _package(free[entry.name]) if entry.name in free else "heta_lens"
+                warn(f"method {entry.name!r} of the package {_package(entry)} is left out: {owner} has that name")
+            else:
+                free[entry.name] = entry
+        return free
+
+    def _load_entry_point(self, name: str, *, missing_ok: bool = False) -> None:
+        """Load a method of another package; drop its name, with a warning, if that fails."""
+        entry = self._entry_points[name]
+        try:
+            self._loaded[name] = as_method(entry.load(), name)
+        except Exception as error:  # whatever another package raises
+            del self._entry_points[name]
+            warn(f"method {name!r} of the package {_package(entry)} cannot be loaded: {type(error).__name__}: {error}")
+            if not missing_ok:
+                raise KeyError(name) from error
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else entry.module.partition(".")[0]
+
+
+METHODS = MethodRegistry()
+
+
+# ------------------------------------------------------------------------------------------------------------- presets
+# The presets: methods with their options, by name. docs/choosing.md says when to use which.
+
+
+class Preset(NamedTuple):
+    method: str
+    options: Mapping[str, Any]
+    when: str
+
+    @property
+    def written(self) -> str:
+        """The method and its options, as on the command line."""
+        return " ".join([self.method, *(f"{name}={value}" for name, value in self.options.items())])
+
+
+PRESETS: Mapping[str, Preset] = {
+    "fast": Preset(
+        "attn_lrp",
+        {"rule": "cp_lrp"},
+        "which tokens speak for a target and which against it, for one backward pass (lxt's README says that LRP is "
+        "patented and free for personal and scientific use)",
+    ),
+    "careful": Preset(
+        "heta",
+        CAREFUL,
+        "which tokens the prediction depends on, for a forward per token and one backward pass",
+    ),
+}
+
+
+def method_and_options(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The method that a name stands for, with its options: a preset with these changes, or the method of this name."""
+    preset = PRESETS.get(name)
+    return (name, {**options}) if preset is None else (preset.method, {**preset.options, **options})
+
+
+def named(method: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name of a setting, and its other options: a preset's name, where its options are among these."""
+    for name, preset in PRESETS.items():
+        if preset.method == method and all(options.get(own) == value for own, value in preset.options.items()):
+            return name, {own: value for own, value in options.items() if own not in preset.options}
+    return method, {**options}
+
+
+def preset(name: str, **changes: Any) -> Method:
+    """A recommended setting as a ready method; ``changes`` are other options of it.
+
+    ``attribute(cache, method=preset("careful", mask="mean"))`` is ``attribute(cache, method="careful", mask="mean")``.
+
+    - ``fast``: which tokens speak for a target and which against it, for one backward pass (lxt's README says that LRP
+      is patented and free for personal and scientific use)
+    - ``careful``: which tokens the prediction depends on, for a forward per token and one backward pass
+
+    Both are provisional: a study on real models is still to decide.
+    """
+    check_choice("preset", name, PRESETS)
+    method, options = method_and_options(name, changes)
+    kind: Any = METHODS[method]
+    check_names(kind, changes)
+    return kind(**options)

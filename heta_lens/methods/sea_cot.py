@@ -1,0 +1,265 @@
+"""SEA-CoT (Yeo et al. 2024), adapted: which words of the context the model repeats when it explains its answer."""
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias, cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from heta_lens._util.options import COUNT, AtLeast
+from heta_lens._util.target_kinds import Kind
+from heta_lens._util.text import words
+from heta_lens._util.work import Done, Work
+from heta_lens.methods.base import Scores, refuse_hooks, refuse_overlong
+from heta_lens.methods.options import WithBatch, WithSeed
+from heta_lens.model.batching import Batches
+from heta_lens.model.tokenizer import locate
+from heta_lens.prediction.generation import Writer, sample
+from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.target import log_softmax
+
+STOP_WORDS = """
+a about after all also an and any are as at be because been before but by can could did do does for from had has
+have he her here him his how i if in into is it its just like me more most my no not now of on one only or other
+our out over she should so some such than that the their them then there these they this those to up was we were
+what when where which while who why will with would you your
+"""
+YES, NO = " Yes", " No"
+Say: TypeAlias = Callable[[Sequence[Sequence[int]], int], Tensor]
+
+EXPLANATION, CLAIM = "{explanation}", "{claim}"
+
+
+class Prompts(NamedTuple):
+    """The ids of the texts that are put to the model beside the context."""
+
+    think: list[int]
+    conclude: list[int]
+    entail: list[list[int] | str]  # ids, and the names of the texts between them
+    yes: list[int]
+    no: list[int]
+
+    @property
+    def asking(self) -> int:
+        """The most ids beside the context and an explanation, including a beginning-of-text token and the target."""
+        around = sum(len(part) for part in self.entail if not isinstance(part, str))
+        return around + max(len(self.yes), len(self.no)) + 2 if self.entail else 0
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SeaCot(WithSeed, WithBatch):
+    """SEA-CoT (Yeo et al. 2024), adapted: which words of the context the model repeats when it explains its answer.
+
+    ``a_i = Σ_e w_e [the word of token i occurs in e]``, of explanations e that the model writes: ≥ 0, no direction.
+
+    Explanations after which the model answers with the target are kept (all, if there is none;
+    ``diagnostics["hit_rate"]`` is their share). Each is weighted by how sure the model itself is that it entails the
+    context with the answer, and by the share of words that both have in common. Stop words do not count.
+
+    - ``explanations``, ``length``: how many are written, and the most tokens of each
+    - ``temperature``, ``top_p``: of sampling; a temperature of 0 takes the likeliest token each time
+    - ``weights``: ``softmax`` over the explanations, or ``argmax``, the best alone
+    - ``think``, ``conclude``: the text appended to the context, and to the explanation
+    - ``entail``: the question whether an ``{explanation}`` entails a ``{claim}``, to be answered Yes or No; or a
+      function of both texts that returns the probability
+    - ``seed``: of the sampling
+    """
+
+    explanations: Annotated[int, COUNT] = 5
+    length: Annotated[int, COUNT] = 100
+    temperature: Annotated[float | int, AtLeast(0)] = 0.7
+    top_p: Annotated[float | int, AtLeast(0.01)] = 0.9
+    weights: Literal["softmax", "argmax"] = "softmax"
+    think: str = "\nLet's think step by step."
+    conclude: str = "\nSo the answer is"
+    entail: str | Callable[[str, str], float] = (
+        f"Premise: {EXPLANATION}\nHypothesis: {CLAIM}\nDoes the premise entail the hypothesis? Answer:"
+    )
+
+    name: ClassVar = "sea_cot"
+    paper: ClassVar[str] = (
+        "Yeo, Satapathy, Goh & Cambria, How interpretable are reasoning explanations from prompting large "
+        "language models?, Findings of NAACL 2024, arXiv:2402.11863"
+    )
+    family: ClassVar = "generation"
+    cost: ClassVar = "(1 + explanations (length + 2)) F"
+    scaled_by: ClassVar = ("explanations", "length")
+    signed: ClassVar = False
+    adapted: ClassVar = (
+        "the authors choose an explanation and score no token; here the explained model itself assesses entailment"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("think", "conclude", "entail"):
+            if not (isinstance(getattr(self, name), str) or (name == "entail" and callable(self.entail))):
+                raise TypeError(f"{name}={getattr(self, name)!r} must be text" + ", or a function" * (name == "entail"))
+        if isinstance(self.entail, str) and not all(self.entail.count(name) == 1 for name in (EXPLANATION, CLAIM)):
+            raise ValueError(f"entail={self.entail!r} must have {EXPLANATION} and {CLAIM} in it, each once")
+
+    @property
+    def random(self) -> bool:
+        return self.temperature > 0
+
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        if self.temperature:
+            return {}
+        return dict.fromkeys(("top_p", "seed"), "temperature=0 (which takes the likeliest token each time)")
+
+    @property
+    def title(self) -> str:
+        return "sea_cot_adapted"
+
+    @property
+    def takes(self) -> frozenset[Kind]:
+        return frozenset(("token",))
+
+    def check(self, prediction: Prediction) -> None:
+        super().check(prediction)
+        refuse_hooks(self, prediction, "writes after the context")
+        if prediction.adapter.tokenizer.wrapped is None:
+            raise ValueError("method='sea_cot' reads and writes text, and the model has no tokenizer")
+        prompts = self._prompts(prediction)
+        if isinstance(self.entail, str) and prompts.yes == prompts.no:
+            raise ValueError(
+                f"the model's tokenizer writes {YES!r} and {NO!r} alike, so it cannot be asked whether "
+                "one thing entails another: give entail=, a function (explanation, claim) -> probability"
+            )
+        beside = max(len(prompts.think) + len(prompts.conclude), prompts.asking)
+        way_out = f"make length={self.length} smaller, or shorten the prompt"
+        refuse_overlong(self, prediction, len(prediction) + self.length + beside, way_out)
+
+    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
+        return {"forwards": 1 + self.explanations * (self.length - 1 + 3)}
+
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        prompts, longest = self._prompts(prediction), len(prediction) + self.length
+        done = partial(progress.add, "forwards")
+        say = partial(log_probs_at_end, prediction, prediction.prompt.batches(self.batch, longest), done)
+        written = self._write(prediction, prompts, done)
+        before = [*prediction.ids.tolist(), *prompts.think]
+        answers = say([[*before, *ids, *prompts.conclude] for ids in written], 1)[:, -1].argmax(-1)
+        hits = [answer == prediction.target for answer in answers.tolist()]
+        kept = [ids for ids, hit in zip(written, hits, strict=True) if hit or not any(hits)]
+        texts, claimed = [readable(prediction, ids) for ids in kept], readable(prediction, claim(prediction))
+        if isinstance(self.entail, str):
+            entailed = entailment(prediction, prompts, kept, say)
+        else:
+            entailed = torch.tensor([entailment_by(self.entail, text, claimed) for text in texts], dtype=torch.float64)
+        words_by_text = [content_words(text) for text in texts]
+        shared = entailed.new_tensor([overlap(own, content_words(claimed)) for own in words_by_text])
+        weights = weighed(entailed + shared, self.weights)
+        scores = weights @ torch.stack([mentions(prediction, own) for own in words_by_text])
+        facts = {"entailed": entailed, "shared": shared, "weights": weights, "explanations": texts}
+        return Scores(scores.to(prediction.embeddings), {"hit_rate": sum(hits) / len(hits), **facts})
+
+    def _write(self, prediction: Prediction, prompts: Prompts, done: Done) -> list[list[int]]:
+        longest = len(prediction) + len(prompts.think) + self.length
+        writer = Writer.after(prediction, prediction.prompt.batches(self.batch, longest), done, more=prompts.think)
+        end = prediction.adapter.tokenizer.eos
+        how = {"temperature": self.temperature, "top_p": self.top_p, "seed": self.seed, "end": end}
+        return [ids.tolist() for ids in sample(writer, self.explanations, self.length, **how)]
+
+    def _prompts(self, prediction: Prediction) -> Prompts:
+        encode = prediction.adapter.tokenizer.encoder()
+        parts = re.split(f"({EXPLANATION}|{CLAIM})", self.entail) if isinstance(self.entail, str) else []
+        entail = [part if part in (EXPLANATION, CLAIM) else encode(part) for part in parts]
+        return Prompts(encode(self.think), encode(self.conclude), entail, encode(YES), encode(NO))
+
+
+@torch.no_grad()
+def log_probs_at_end(
+    prediction: Prediction, batches: Batches, done: Done, texts: Sequence[Sequence[int]], count: int
+) -> Float[Tensor, "text step vocab"]:
+    """Next-token log-probabilities at the last ``count`` positions of each text."""
+    ids = pad_sequence(
+        [prediction.ids.new_tensor([*text]) for text in texts], batch_first=True
+    )  # read before what pads it
+    ends = prediction.ids.new_tensor([[len(text)] for text in texts])
+    places = ends + torch.arange(-count, 0, device=ids.device)
+
+    def read(rows: Int[Tensor, "row"]) -> Float[Tensor, "row step vocab"]:
+        logits = prediction.prompt.logits_of(ids[rows, : int(ends[rows].max())], read=places[rows])
+        done(len(rows))
+        return log_softmax(logits)
+
+    return batches.map(read, torch.arange(len(texts), device=ids.device), ids.shape[1])
+
+
+def entailment(
+    prediction: Prediction, prompts: Prompts, explanations: Sequence[list[int]], say: Say
+) -> Float[Tensor, "explanation"]:
+    """How much likelier Yes is than No, as the answer to whether each explanation entails the prediction."""
+    questions = [question(prediction, prompts, ids) for ids in explanations]
+    yes, no = (
+        answered(say([[*asking, *answer[:-1]] for asking in questions], len(answer)), answer)
+        for answer in (prompts.yes, prompts.no)
+    )
+    return (yes - no).cpu().double().sigmoid()
+
+
+def entailment_by(entail: Callable[[str, str], float], explanation: str, claimed: str) -> float:
+    """The result of a user's function; refused if it is not a probability."""
+    probability = entail(explanation, claimed)
+    if isinstance(probability, str | None) or not 0 <= float(probability) <= 1:
+        raise ValueError(f"entail gave {probability!r} for {explanation!r}, which is not a probability")
+    return float(probability)
+
+
+def question(prediction: Prediction, prompts: Prompts, explanation: list[int]) -> list[int]:
+    put = {EXPLANATION: explanation, CLAIM: claim(prediction)}
+    parts = [put[part] if isinstance(part, str) else part for part in prompts.entail]
+    return [*prediction.ids[: int(prediction.begins)].tolist(), *chain.from_iterable(parts)]
+
+
+def answered(log_probs: Float[Tensor, "text step vocab"], answer: Sequence[int]) -> Float[Tensor, "text"]:
+    """The log-probability of this answer, token by token."""
+    return log_probs[:, range(len(answer)), answer].sum(-1)
+
+
+def claim(prediction: Prediction) -> list[int]:
+    """The context with the target."""
+    return [*prediction.ids[int(prediction.begins) :].tolist(), cast(int, prediction.target)]
+
+
+def readable(prediction: Prediction, ids: Sequence[int]) -> str:
+    """The ids as text, without special tokens and what unknown words become."""
+    tokenizer = prediction.adapter.tokenizer
+    shown = zip(ids, tokenizer.special(ids), strict=True)
+    return tokenizer.decode([token for token, special in shown if not special and token != tokenizer.unknown])
+
+
+def content_words(text: str) -> frozenset[str]:
+    """The words of a text in lower case, without stop words."""
+    return frozenset(re.findall(r"[^\W_]+(?:['’][^\W_]+)*", text.lower())) - {*STOP_WORDS.split()}
+
+
+def overlap(first: Collection[str], second: Collection[str]) -> float:
+    """The share of words that both have."""
+    every = {*first, *second}
+    return len({*first} & {*second}) / len(every) if every else 0.0
+
+
+def weighed(merits: Float[Tensor, "explanation"], how: Literal["softmax", "argmax"]) -> Float[Tensor, "explanation"]:
+    if how == "softmax":
+        return merits.softmax(0)
+    return torch.zeros_like(merits).index_fill(0, merits.argmax(), 1)
+
+
+def mentions(prediction: Prediction, mentioned: Collection[str]) -> Float[Tensor, "pos"]:
+    """1 for every token of a mentioned word, else 0."""
+    ids, tokenizer = prediction.ids.tolist(), prediction.adapter.tokenizer
+    text, spans = locate(tokenizer.decode, ids)
+    special = tokenizer.special(ids)
+    marks = torch.zeros(len(ids), dtype=torch.float64)
+    for tokens in words(text, spans, special):
+        written = content_words(text[spans[tokens[0]].start : spans[tokens[-1]].stop])
+        marks[tokens] = float(bool(written & {*mentioned}) and not special[tokens[0]])
+    return marks

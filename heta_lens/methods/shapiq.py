@@ -1,0 +1,159 @@
+"""Shapley values and interactions by shapiq (Muschalik 2024): KernelSHAP-IQ or ProxySPEX over our coalitions."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import comb
+from typing import Annotated, Any, ClassVar, Literal
+from warnings import catch_warnings, simplefilter
+
+import numpy as np
+import torch
+from einops import einsum
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from heta_lens._util.options import MOST, AtLeast
+from heta_lens._util.python import check_extra, extra
+from heta_lens._util.work import Work
+from heta_lens.methods.base import Scores
+from heta_lens.methods.options import WithScale, WithSeed
+from heta_lens.methods.sources import Members, WithSources, nothing_to_score, source_facts
+from heta_lens.prediction.coalitions import worths
+from heta_lens.prediction.prediction import Prediction, prompt_generator
+
+FEW = 10  # sources, all of whose coalitions can be run
+ENOUGH = 512
+FEWEST_FOR_TREES = 40  # samples: a boosted tree has leaves of twenty
+MOST_IN_PAIRS = 100  # sources, of whose pairs a regression solves for all at once
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Shapiq(WithSources, WithScale, WithSeed):
+    """Shapley values and interactions by shapiq (Muschalik 2024): KernelSHAP-IQ or ProxySPEX over our coalitions.
+
+    Shapley values of ``v(S) = g(X with only the sources S)``: above 0 speaks for the target.
+
+    They are exact if every coalition is run (``diagnostics["exact"]``), else what shapiq estimates from random ones.
+    With ``order=2``, ``interactions`` are the Shapley interaction indices of pairs of tokens: above 0, two of them say
+    more together than alone. Special tokens, a chat's template and the query are not sources: they always stay,
+    and get 0. ``diagnostics`` hold the ``sources``, their ``source_positions`` and ``source_values``.
+
+    - ``estimator``: of values that are not exact: ``kernel_shap_iq``, weighted least squares, or ``proxy_spex``, which
+      reads sparse interactions off boosted trees that were fitted to the coalitions
+    - ``order``: 1, values of single sources only, or 2, of pairs too
+    - ``samples``: the most coalitions to run: all of them if they are no more, else random ones, at least two per
+      source (40 for ``proxy_spex``, for pairs by ``kernel_shap_iq`` one per pair); None takes all for up to 10 sources,
+      else 512 or that many
+    """
+
+    estimator: Literal["kernel_shap_iq", "proxy_spex"] = "kernel_shap_iq"
+    order: Literal[1, 2] = 1
+    samples: Annotated[int | None, AtLeast(2, whole=True, most=MOST)] = None
+
+    name: ClassVar = "shapiq"
+    paper: ClassVar[str] = (
+        "Muschalik et al., shapiq: Shapley interactions for machine learning, NeurIPS 2024, arXiv:2410.01649"
+    )
+    family: ClassVar = "perturbation"
+    cost: ClassVar = "samples · F"
+    scaled_by: ClassVar = ("samples",)
+    adapted: ClassVar = "one token is explained; tokens share their source's value, and are not tokenized again"
+
+    def check(self, prediction: Prediction) -> None:
+        super().check(prediction)
+        check_extra("shapiq", f"method={self.name!r}")
+        players = len(self.sources(prediction)[1])
+        if self.estimator == "proxy_spex" and not self._exact(players):
+            check_extra("lightgbm", f"estimator={self.estimator!r}")
+        least = min(self._least(players), 2**players)
+        if self.order == 2 and self.estimator == "kernel_shap_iq" and players > MOST_IN_PAIRS:
+            raise ValueError(
+                f"order=2 has {comb(players, 2)} pairs of {players} sources: give order=1, estimator='proxy_spex', or "
+                f"at most {MOST_IN_PAIRS} sources"
+            )
+        if self.samples is not None and self.samples < least:
+            raise ValueError(
+                f"samples={self.samples} are too few for {players} sources: give at least {least}, or None"
+            )
+
+    def work(self, prediction: Prediction) -> dict[str, int]:
+        return {"forwards": self._count(len(self.sources(prediction)[1]))}
+
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        own = self.sources(prediction)[1]
+        if not len(own):
+            return nothing_to_score(prediction, "source_values")
+        game = Game(own, self.coalitions(prediction, self.scale, progress))
+        estimated = self._estimated(prediction, game)
+        values = np.array([estimated[player,] for player in range(len(own))])
+        facts = {
+            "source_values": values.tolist(),
+            "exact": self._exact(len(own)),
+            "completeness_gap": abs(game.ends[True] - game.ends[False] - values.sum()),
+        }
+        scores = self.spread_out(prediction, own, values)
+        return Scores(
+            scores, source_facts(prediction, own) | facts, interactions=self._by_tokens(own, estimated, scores)
+        )
+
+    def _least(self, players: int) -> int:
+        """Samples to estimate from: no fewer than there are unknowns, if all are solved for at once."""
+        if self.estimator == "proxy_spex":
+            return max(2 * players, FEWEST_FOR_TREES)
+        return max(2 * players, 2 + players + comb(players, 2) if self.order == 2 else 2)
+
+    def _exact(self, players: int) -> bool:
+        return players <= FEW if self.samples is None else 2**players <= self.samples
+
+    def _count(self, players: int) -> int:
+        if self._exact(players):
+            return 2**players if players else 0
+        return max(ENOUGH, self._least(players)) if self.samples is None else self.samples
+
+    def _estimated(self, prediction: Prediction, game: "Game") -> Any:
+        """shapiq's values of single sources and pairs, under the tuples of their numbers."""
+        players, shapiq = len(game.own), extra("shapiq", f"method={self.name!r}")
+        if self._exact(players):
+            return shapiq.ExactComputer(game, n_players=players)("SII", min(self.order, players))
+        kind = {"kernel_shap_iq": shapiq.KernelSHAPIQ, "proxy_spex": shapiq.ProxySPEX}[self.estimator]
+        seed = int(prompt_generator(self.seed, prediction.ids).integers(2**31))
+        estimator = kind(n=players, max_order=self.order, index="SII", random_state=seed)
+        with catch_warnings():  # that nearly all coalitions are drawn
+            simplefilter("ignore", UserWarning)
+            try:
+                return estimator.approximate(self._count(players), game)
+            except (IndexError, ValueError):  # of trees without a split
+                if len(game.values) == 1:
+                    return defaultdict(float)
+                raise
+
+    def _by_tokens(self, own: Members, estimated: Any, like: Float[Tensor, "pos"]) -> Float[Tensor, "pos pos"] | None:
+        """The values of pairs of sources at the pairs of their tokens; None without any."""
+        if self.order == 1:
+            return None
+        pairs = np.array(
+            [[0 if a == b else estimated[min(a, b), max(a, b)] for b in range(len(own))] for a in range(len(own))]
+        )
+        share = own / own.sum(1, keepdims=True) if self.spread == "share" else own.astype(float)
+        by_tokens = einsum(share, pairs, share, "first pos, first second, second other -> pos other")
+        return torch.from_numpy(by_tokens).to(like)
+
+
+@dataclass
+class Game:
+    """How likely the target is with what each coalition leaves; ``ends`` are the values of all (True) and of none."""
+
+    own: Members
+    likelihoods: Callable[[Bool[Tensor, "copy pos"]], Float[Tensor, "copy"]]
+    ends: dict[bool, float] = field(default_factory=dict)
+    values: set[float] = field(default_factory=set)
+
+    def __call__(self, masks: Any) -> Float[np.ndarray, "sample"]:
+        masks = np.asarray(masks, dtype=bool).reshape(-1, len(self.own))
+        values = worths(self.own, masks, self.likelihoods)
+        self.values.update(values.tolist())
+        for full in (True, False):
+            if (which := (masks == full).all(1)).any():
+                self.ends[full] = float(values[which][0])
+        return values

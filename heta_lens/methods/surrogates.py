@@ -1,0 +1,265 @@
+"""LIME (Ribeiro 2016) on tokens: a linear model of the prediction, fitted to random maskings of the context."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+
+from heta_lens._util.options import COUNT, MOST, AtLeast
+from heta_lens._util.python import check_extra, warn
+from heta_lens._util.work import Work
+from heta_lens.methods.base import Scores
+from heta_lens.methods.options import WithBatch, WithBos, WithMask, WithScale, WithSeed
+from heta_lens.methods.sources import WithSources, nothing_to_score, source_facts
+from heta_lens.prediction.coalitions import (
+    each_token,
+    every_coalition,
+    explained,
+    kernel,
+    lasso,
+    placed,
+    random_coalitions,
+    ridge,
+    shapley,
+    with_only,
+    worths,
+)
+from heta_lens.prediction.prediction import Prediction, prompt_generator
+from heta_lens.prediction.target import Scale
+
+PENALTIES = {"ridge": 1.0, "lasso": 0.01}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Lime(WithMask, WithBos, WithScale, WithSeed, WithBatch):
+    """LIME (Ribeiro 2016) on tokens: a linear model of the prediction, fitted to random maskings of the context.
+
+    The coefficients of ``g(X with only tokens z) ≈ b + Σ a_i z_i``, fitted to random z; above 0 is for the target.
+
+    Samples are weighted by how close they are to the whole context, ``exp(-(1 - cos(z, 1))² / width²)``.
+    ``diagnostics["fit"]`` is the share of the samples' variance that the linear model explains, R².
+
+    - ``samples``: number of random z, beside the whole context; None takes two per token, but at least 200
+    - ``keep``: the probability that a token stays unmasked
+    - ``width``: of the kernel that weights the samples
+    - ``surrogate``: ``ridge`` penalises squared coefficients; ``lasso`` their absolute values, which leaves few
+    - ``penalty``: its strength; None is 1 for ``ridge`` (against the sum of squared errors), 0.01 for ``lasso``
+      (against half their mean)
+    """
+
+    samples: Annotated[int | None, COUNT] = None
+    keep: Annotated[float | int, AtLeast(0.01, below=1.0)] = 0.7
+    width: Annotated[float | int, AtLeast(1e-6)] = 0.25
+    surrogate: Literal["ridge", "lasso"] = "ridge"
+    penalty: Annotated[float | int | None, AtLeast(0)] = None
+
+    name: ClassVar = "lime"
+    paper: ClassVar[str] = (
+        "Ribeiro, Singh & Guestrin, “Why should I trust you?”: explaining the predictions of any classifier, KDD "
+        "2016, arXiv:1602.04938"
+    )
+    family: ClassVar = "perturbation"
+    cost: ClassVar = "samples · F"
+    scaled_by: ClassVar = ("samples",)
+    adapted: ClassVar = "the authors mask words, not tokens, and leave the surrogate model open"
+
+    def check(self, prediction: Prediction) -> None:
+        super().check(prediction)
+        if self.surrogate == "lasso":
+            check_extra("sklearn", "surrogate='lasso'")
+
+    def work(self, prediction: Prediction) -> dict[str, int]:
+        return {"forwards": 1 + self._count(len(each_token(prediction, self.keep_bos)))}
+
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        members = each_token(prediction, self.keep_bos)
+        if not len(members):
+            return Scores(torch.zeros_like(prediction.embeddings[:, 0]))
+        masks = self._masks(prediction, len(members))
+        likelihoods = with_only(prediction, self.mask, self.scale, self.batch, progress)
+        values, weights = worths(members, masks, likelihoods), nearness(masks, self.width)
+        fit = {"ridge": ridge, "lasso": lasso}[self.surrogate]
+        linear = fit(masks, values, weights, PENALTIES[self.surrogate] if self.penalty is None else self.penalty)
+        facts = {"intercept": linear.intercept, "fit": explained(linear(masks), values, weights)}
+        return Scores(placed(prediction, members, linear.weights), facts)
+
+    def _count(self, players: int) -> int:
+        return max(200, 2 * players) if self.samples is None else self.samples
+
+    def _masks(self, prediction: Prediction, players: int) -> Bool[np.ndarray, "sample player"]:
+        count = self._count(players)
+        if count < players:
+            warn(f"samples={count} are fewer than the {players} tokens: the penalty decides what they leave open")
+        drawn = prompt_generator(self.seed, prediction.ids).random((count, players)) < self.keep
+        return np.concatenate([np.ones((1, players), dtype=bool), drawn])
+
+
+def nearness(masks: Bool[np.ndarray, "sample player"], width: float | int) -> Float[np.ndarray, "sample"]:
+    """The weight of each sample, by its cosine distance to the whole context: ``1 - √(k/M)`` for k tokens of M."""
+    return np.exp(-(((1 - np.sqrt(masks.mean(1))) / width) ** 2))
+
+
+# --------------------------------------------------------------------------------------------------------- kernel shap
+
+
+FEW = 10  # tokens, all of whose coalitions can be run
+ENOUGH = 512
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class KernelShap(WithMask, WithBos, WithScale, WithSeed, WithBatch):
+    """KernelSHAP (Lundberg 2017): Shapley values of the tokens, by weighted least squares over coalitions.
+
+    Shapley values of ``v(S) = g(X with only the tokens S)``: above 0 speaks for the target.
+
+    ``Σ a_i = v(all) - v(none)`` always holds: the fit is constrained to it. The values are exact if every coalition is
+    run (``diagnostics["exact"]``); else they are fitted to random coalitions, drawn in proportion to their kernel
+    weight.
+
+    - ``samples``: the most coalitions to run, beside the empty and the full one: all of them if they are no more, else
+      random ones, at least two per token; None takes all for up to 10 tokens, else 512 or two per token
+    - ``paired``: run the complement of each random coalition too, which needs fewer of them
+    """
+
+    samples: Annotated[int | None, COUNT] = None
+    paired: bool = True
+
+    name: ClassVar = "kernel_shap"
+    paper: ClassVar[str] = (
+        "Lundberg & Lee, A unified approach to interpreting model predictions, NeurIPS 2017, arXiv:1705.07874"
+    )
+    family: ClassVar = "perturbation"
+    cost: ClassVar = "samples · F"
+    scaled_by: ClassVar = ("samples",)
+
+    def check(self, prediction: Prediction) -> None:
+        super().check(prediction)
+        players = len(each_token(prediction, self.keep_bos))
+        least = min(2 * players, coalitions(players))
+        if self.samples is not None and self.samples < least:
+            raise ValueError(f"samples={self.samples} are too few for {players} tokens: give at least {least}, or None")
+
+    def work(self, prediction: Prediction) -> dict[str, int]:
+        return {"forwards": 2 + self._count(len(each_token(prediction, self.keep_bos)))}
+
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        members = each_token(prediction, self.keep_bos)
+        if not len(members):
+            return Scores(torch.zeros_like(prediction.embeddings[:, 0]))
+        masks, weights = self._sampled(prediction, len(members))
+        ends = np.array([[False], [True]]).repeat(len(members), 1)
+        likelihoods = with_only(prediction, self.mask, self.scale, self.batch, progress)
+        values = worths(members, np.concatenate([ends, masks]), likelihoods)
+        empty, full = values[:2].tolist()
+        values_by_token = shapley(masks, values[2:], weights, empty, full)
+        facts = {
+            "exact": self._exact(len(members)),
+            "completeness_gap": abs(full - empty - float(values_by_token.sum())),
+        }
+        return Scores(placed(prediction, members, values_by_token), facts)
+
+    def _exact(self, players: int) -> bool:
+        return players <= FEW if self.samples is None else coalitions(players) <= self.samples
+
+    def _count(self, players: int) -> int:
+        if self._exact(players):
+            return coalitions(players)
+        return max(ENOUGH, 2 * players) if self.samples is None else self.samples
+
+    def _sampled(
+        self, prediction: Prediction, players: int
+    ) -> tuple[Bool[np.ndarray, "sample player"], Float[np.ndarray, "sample"]]:
+        if self._exact(players):
+            masks = every_coalition(players)
+            return masks, kernel(masks.sum(1), players)
+        generator = prompt_generator(self.seed, prediction.ids)
+        masks = random_coalitions(generator, players, self._count(players), paired=self.paired)
+        return masks, np.ones(len(masks))
+
+
+def coalitions(players: int) -> int:
+    """How many coalitions there are beside the empty and the full one."""
+    return max(0, 2**players - 2)
+
+
+# -------------------------------------------------------------------------------------------------------- context cite
+
+
+OFFICIAL = 64  # ablations
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ContextCite(WithSources, WithSeed):
+    """ContextCite (Cohen-Wang 2024): a sparse linear model of the prediction, fitted to random ablations of sentences.
+
+    The weights of ``log-odds of the target ≈ b + Σ w_s · [source s is present]``: above 0 speaks for the target.
+
+    Sources are ablated at random, and w is fitted by LASSO on standardised columns. Special tokens, a chat's template
+    and the query are not sources: they always stay, and get 0. ``diagnostics`` hold the ``sources``, their
+    ``source_positions`` and ``source_weights``, the ``intercept``, and how well the model predicts the effect of
+    ablations: ``fit``, R² on those it was fitted to, and ``held_out_fit`` on others.
+
+    - ``samples``: number of ablations to fit; None takes 64, for tokens four each if these are more
+    - ``held_out``: number of further ablations, to evaluate the fit
+    - ``keep``: the probability that a source stays
+    - ``penalty``: on the absolute weights, against half the mean squared error
+    - ``scale``: what is fitted: the target's ``log_odds``, ``log_prob``, ``prob`` or ``logit``
+    - ``seed``: of the first ablation's seed, which is drawn for each prompt; those after it count up from there
+    """
+
+    samples: Annotated[int | None, AtLeast(2, whole=True, most=MOST)] = None
+    held_out: Annotated[int, AtLeast(0, whole=True, most=MOST)] = 16
+    keep: Annotated[float | int, AtLeast(0.01, below=1.0)] = 0.5
+    penalty: Annotated[float | int, AtLeast(0)] = 0.01
+    scale: Scale = "log_odds"
+
+    name: ClassVar = "context_cite"
+    paper: ClassVar[str] = (
+        "Cohen-Wang et al., ContextCite: attributing model generation to context, NeurIPS 2024, arXiv:2409.00729"
+    )
+    family: ClassVar = "perturbation"
+    cost: ClassVar = "(samples + held_out) · F"
+    scaled_by: ClassVar = ("samples", "held_out")
+    adapted: ClassVar = (
+        "one token is explained, not a response; tokens share their sentence's score, and are not tokenized again"
+    )
+
+    def check(self, prediction: Prediction) -> None:
+        super().check(prediction)
+        check_extra("sklearn", f"method={self.name!r}")
+
+    def work(self, prediction: Prediction) -> dict[str, int]:
+        return {"forwards": self._count(len(self.sources(prediction)[1])) + self.held_out}
+
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        own = self.sources(prediction)[1]
+        if not len(own):
+            return nothing_to_score(prediction, "source_weights")
+        count = self._count(len(own))
+        first = int(prompt_generator(self.seed, prediction.ids).integers(2**31))  # far from the next seed's
+        masks = official_masks(first, count + self.held_out, len(own), self.keep)
+        values = worths(own, masks, self.coalitions(prediction, self.scale, progress))
+        linear = lasso(masks[:count], values[:count], np.ones(count), self.penalty, standardised=True)
+        facts = source_facts(prediction, own) | {
+            "source_weights": linear.weights.tolist(),
+            "intercept": linear.intercept,
+            "fit": explained(linear(masks[:count]), values[:count]),
+            "held_out_fit": explained(linear(masks[count:]), values[count:]),
+        }
+        return Scores(self.spread_out(prediction, own, linear.weights), facts)
+
+    def _count(self, sources: int) -> int:
+        if self.samples is not None:
+            return self.samples
+        return OFFICIAL if self.source == "sentence" else max(OFFICIAL, 4 * sources)
+
+
+def official_masks(seed: int, count: int, sources: int, keep: float | int) -> Bool[np.ndarray, "sample source"]:
+    """Draw ablations as the authors' code does, one random generator for each, given the seed of the first."""
+    every = [
+        np.random.RandomState(seed + sample).choice([False, True], size=sources, p=[1 - keep, keep])
+        for sample in range(count)
+    ]
+    return np.array(every)

@@ -1,0 +1,119 @@
+"""TDD, token distribution dynamics (Feng 2024): how the choice between two tokens shifts as the context is read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from heta_lens._util.target_kinds import Kind, Side, members, sides
+from heta_lens._util.work import Work
+from heta_lens.methods.base import Scores, refuse_hooks, refuse_overlong
+from heta_lens.methods.heta.curvature import rival
+from heta_lens.methods.options import WithBatch
+from heta_lens.prediction.coalitions import led_by, read_alone
+from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.target import joint_logit
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Tdd(WithBatch):
+    """TDD, token distribution dynamics (Feng 2024): how the choice between two tokens shifts as the context is read.
+
+    ``a_i = d_i - d_(i-1)``: how much token i moves d towards the target; above 0 speaks for the target.
+
+    ``d = tanh((z_target - z_foil) / 2)`` of the logits z: the target's probability minus the foil's, if there were only
+    these two. Before the first token it is 0, so the scores add up to d after the whole context.
+
+    - ``direction``: ``forward`` reads d at every position, so that ``d_i`` follows the first i tokens; ``backward``
+      lets the context grow the other way, from its last token to all of it, each part run alone; ``bidirectional`` is
+      the mean of both
+    - ``foil``: ``rival``, the model's most likely other token, or ``none``, where d is the target's probability. In a
+      contrast (a, b), b is the foil. The logit of a set is ``log Σ exp`` of its members'.
+    - ``add_bos``: let parts that are run alone begin with the beginning-of-text token
+    """
+
+    direction: Literal["backward", "forward", "bidirectional"] = "backward"
+    foil: Literal["rival", "none"] = "rival"
+    add_bos: bool = False
+
+    name: ClassVar = "tdd"
+    paper: ClassVar[str] = (
+        "Feng et al., Unveiling and manipulating prompt influence in large language models, ICLR 2024, arXiv:2405.11891"
+    )
+    family: ClassVar = "hidden_states"
+    cost: ClassVar = "N F, most of them of fewer tokens; forward: F"
+    adapted: ClassVar = "without a contrast, the foil is the model's most likely other token"
+
+    @property
+    def without_effect(self) -> Mapping[str, str]:
+        return {"add_bos": "direction='forward' (which runs no part alone)"} if self.direction == "forward" else {}
+
+    @property
+    def takes(self) -> frozenset[Kind]:
+        return frozenset(("token", "set", "contrast"))
+
+    def check(self, prediction: Prediction) -> None:
+        super().check(prediction)
+        if isinstance(prediction.target, tuple) and self.foil == "none":
+            raise ValueError(f"target={prediction.target} has a foil, and foil='none' asks for none: leave out one")
+        if self.direction != "forward":
+            refuse_hooks(self, prediction, "runs parts of the context (unless direction='forward')")
+        if self.add_bos and self.direction != "forward" and prediction.adapter.tokenizer.bos is None:
+            raise ValueError("add_bos=True needs a tokenizer with a token that begins a text")
+        if self.add_bos and self.direction != "forward" and not prediction.begins:
+            refuse_overlong(self, prediction, len(prediction) + 1, "leave out add_bos=True")
+
+    def work(self, prediction: Prediction) -> dict[str, int]:
+        return {"forwards": (self.direction != "forward") * len(prediction) + (self.direction != "backward")}
+
+    def positions_read(self, prediction: Prediction) -> int:
+        return 1 if self.direction == "backward" else len(prediction)
+
+    def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        target, *foils = sides(prediction.target)
+        foil = foils[0] if foils else rival(prediction)
+        against = None if self.foil == "none" else foil
+        scores = []
+        if self.direction != "forward":
+            read, batches = (
+                partial(choices, target=target, foil=against),
+                prediction.prompt.batches(self.batch, len(prediction)),
+            )
+            parts = read_alone(
+                prediction, *suffixes(prediction, self.add_bos), read, batches, partial(progress.add, "forwards")
+            )
+            scores.append(steps(parts).flip(0))
+        if self.direction != "backward":
+            scores.append(steps(choices(prefix_logits(prediction, progress), target, against)))
+        return Scores(torch.stack(scores).mean(0), {"foil": against})
+
+
+@torch.no_grad()
+def prefix_logits(prediction: Prediction, progress: Work) -> Float[Tensor, "pos vocab"]:
+    """Next-token logits after the first token, the first two, and so on."""
+    logits = prediction.prompt.logits_from(0, read=range(len(prediction)))(prediction.embeddings[None])[0]
+    progress.add("forwards", 1)
+    return logits
+
+
+def suffixes(prediction: Prediction, add_bos: bool) -> tuple[Int[Tensor, "pos"], Bool[Tensor, "part pos"]]:
+    """The ids, and which of them make up the last token alone, the last two, and so on."""
+    ids, bos = prediction.ids, prediction.adapter.tokenizer.bos
+    present = torch.ones(len(ids), len(ids), dtype=torch.bool, device=ids.device).tril().flip(1)
+    return led_by(bos, ids, present, ids.flip(0) != bos) if add_bos and bos is not None else (ids, present)
+
+
+def choices(logits: Float[Tensor, "part vocab"], target: Side, foil: Side | None) -> Float[Tensor, "part"]:
+    """d: from -1, surely the foil, to 1, surely the target; without a foil, the target's probability."""
+    if foil is None:
+        return logits.softmax(-1)[:, members(target)].sum(-1)
+    return ((joint_logit(logits, target) - joint_logit(logits, foil)) / 2).tanh()
+
+
+def steps(values: Float[Tensor, "part"]) -> Float[Tensor, "part"]:
+    """The difference of each to the one before it, and of the first to 0."""
+    return values.diff(prepend=values.new_zeros(1))

@@ -1,0 +1,118 @@
+"""Perturbation curves: the target's likelihood as tokens are removed, or restored, in the order of their scores.
+
+`curve` runs the model; areas are plain arithmetic on its values. Whether more or less is better depends on what is
+drawn: of a likelihood (``kind="value"``) the area under MoRF should be small and that under LeRF
+large; of how far it fell (``"drop"``) the other way round. ABPC is the same of both, and more is better.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Literal, TypeAlias
+
+import numpy as np
+from jaxtyping import Float
+from scipy.integrate import trapezoid
+from torch import Tensor
+
+from heta_lens._util.numerics import token_count
+from heta_lens._util.options import check_choice
+from heta_lens.metrics.evidence import Order, ranked
+from heta_lens.metrics.scores import Positions, check_number, finite_scores, ordinary, rows_of
+from heta_lens.model.lock import one_at_a_time
+from heta_lens.prediction.coalitions import nothing_left, removed
+from heta_lens.prediction.masking import Mask
+from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.target import Scale, ablated, check_scale
+
+Steps: TypeAlias = Sequence[float] | Literal["tokens"]
+Kind: TypeAlias = Literal["value", "drop"]
+
+TENTHS = tuple(share / 10 for share in range(11))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The target's likelihood after removing (or restoring) these shares of the tokens; the first share is 0."""
+
+    shares: tuple[float, ...]
+    values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not len(self.shares) == len(self.values) >= 1:
+            raise ValueError(f"a curve has a value for each share, not {len(self.values)} for {len(self.shares)}")
+        for name, numbers in (("shares", self.shares), ("values", self.values)):
+            for place, number in enumerate(numbers):
+                if not isfinite(number):
+                    raise ValueError(f"{name}[{place}] of the curve is {number}")
+
+
+@one_at_a_time("prediction")
+def curve(
+    prediction: Prediction,
+    scores: Float[Tensor, "pos"],
+    *,
+    order: Order = "morf",
+    insert: bool = False,
+    steps: Steps = TENTHS,
+    ablate: Literal["mask", "remove"] = "mask",
+    mask: Mask = "zero",
+    scale: Scale = "prob",
+    candidates: Positions | None = None,
+) -> Curve:
+    """The likelihood when more and more tokens are removed; with ``insert``, restored.
+
+    - ``order``: tokens with the highest scores first (``morf``) or the lowest (``lerf``); equal ones as in the text
+    - ``steps``: shares of the tokens, rounded down, from 0 up; or ``tokens``, one at a time
+    - ``ablate``, ``mask``: how tokens are removed: masked, and by what, or taken out, so that the rest moves together
+    - ``scale``: what is drawn, the target's ``prob``, ``log_prob``, ``logit`` or ``log_odds``
+    - ``candidates``: positions that may be removed; None: all but special tokens
+    """
+    check_choice("order", order, ("morf", "lerf"))
+    check_choice("ablate", ablate, ("mask", "remove"))
+    check_scale(prediction.target, scale, "prob")
+    scores = finite_scores(scores, len(prediction))
+    order_of = ranked(scores, ordinary(prediction) if candidates is None else candidates, order)
+    shares, counts = counted(steps, len(order_of))
+    gone = rows_of([order_of[count:] if insert else order_of[:count] for count in counts], len(prediction))
+    batches, done = prediction.prompt.batches("auto", len(prediction)), lambda _: None
+    with prediction.running():
+        if ablate == "remove":
+            values = removed(prediction, ~gone, nothing_left(prediction), scale, batches, done)
+        else:
+            values = ablated(prediction, ~gone, prediction.mask_vector(mask), scale, batches, done)
+    return Curve(shares, tuple(values.tolist()))
+
+
+def counted(steps: Steps, tokens: int) -> tuple[tuple[float, ...], list[int]]:
+    """Shares, and the number of tokens of each."""
+    if steps == "tokens":
+        return tuple(count / max(1, tokens) for count in range(tokens + 1)), [*range(tokens + 1)]
+    shares = tuple(float(share) for share in steps)
+    for share in shares:
+        check_number("a share of steps", share)
+    if shares[:1] != (0.0,) or list(shares) != sorted(shares) or not shares[-1] <= 1 or len(shares) < 2:
+        raise ValueError(f"steps={steps!r} must be shares from 0 up to at most 1, or 'tokens'")
+    return shares, [token_count(share, tokens) for share in shares]
+
+
+# ------------------------------------------------------------------------------------------------------------- areas
+def aopc(drawn: Curve, *, insert: bool = False, skip_first: bool = False) -> float:
+    """How far the likelihood fell on average (with ``insert``: rose) from where the curve began; more is better.
+
+    ``skip_first`` leaves the beginning, which is always 0, out of the mean (ERASER).
+    """
+    drops = drawn.values[0] - np.array(drawn.values)[int(skip_first) :]
+    return float(-drops.mean() if insert else drops.mean())
+
+
+def area(drawn: Curve, kind: Kind = "value") -> float:
+    """The area under the curve, by trapezoids; with ``drop``, of how far it fell."""
+    check_choice("kind", kind, ("value", "drop"))
+    values = np.array(drawn.values)
+    return float(trapezoid(values if kind == "value" else values[0] - values, drawn.shares))
+
+
+def abpc(morf: Curve, lerf: Curve) -> float:
+    """The area between the two curves: how much longer the likelihood lasts when the least relevant go first."""
+    return area(lerf) - area(morf)

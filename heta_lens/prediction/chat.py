@@ -1,0 +1,603 @@
+"""Where a template put the values it was given: found by rendering it again with stand-ins in their place.
+
+A value may repeat, hold the template's own words, or be changed by the template (stripped, say), so searching for it is
+not enough. What is rendered around a stand-in must be rendered around the value too, to the last character.
+"""
+
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import count, pairwise, zip_longest
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from heta_lens._util.chat_messages import TEMPLATE, Messages
+from heta_lens._util.files import brief
+from heta_lens._util.python import warn
+from heta_lens._util.text import Span, joined, owners, visible_span
+from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.tokenizer import Message, TokenizerWrapper, chat_template, checked_messages, locate
+
+Key = TypeVar("Key", bound=Hashable)
+Value: TypeAlias = "str | Mapping[str, Any]"
+Render: TypeAlias = Callable[[Mapping[Key, Value]], str]  # with these values in place of the true ones
+
+ENDS = ("qz", "jx", "kv", "wy", "äß", "йж")  # how a stand-in may begin and end
+
+
+class StandIn(NamedTuple):
+    """A word, the value that is made of it, and how a template writes that."""
+
+    word: str
+    value: Value
+    written: str
+
+
+def places(render: Render[Key], rendered: str, values: Mapping[Key, Value]) -> dict[Key, list[Span] | None]:
+    """Where each value stands in ``rendered``: nowhere, if the template leaves it out; None, if that is not known.
+
+    ``render`` raises a ``ValueError`` where a template refuses what it is given.
+    """
+    visible = {key: value for key, value in values.items() if not _is_blank(value)}
+    found: dict[Key, list[Span] | None] = {**(_together(render, rendered, visible) or {})}
+    for key, value in values.items():
+        if key not in found:
+            found[key] = _alone(render, rendered, key, value)
+        if found[key] is None:
+            found[key] = _among_equals(render, rendered, key, values)
+    return {key: found[key] for key in values}
+
+
+def stand_in(rendered: str, value: Value, name: str = "") -> StandIn:
+    """A word that is not in the text, cannot overlap itself, and begins and ends with letters that the value lacks."""
+    text = value if isinstance(value, str) else _json(value)
+    first, last = next((ends for ends in ENDS if not {*ends} & {*text}), ENDS[0])
+    words = (f"{first}heta{number or ''}n{name}{last}" for number in count())
+    word = next(word for word in words if word not in rendered)
+    return StandIn(word, word, word) if isinstance(value, str) else StandIn(word, {word: word}, _json({word: word}))
+
+
+def filled(rendered: str, probe: str, written: str) -> list[Span] | None:
+    """Where the value stands, if ``probe`` differs from ``rendered`` in nothing but what is ``written`` for it."""
+    first, *others = probe.split(written)
+    if not others:
+        return [] if probe == rendered else None
+    room = len(rendered) - len(first) - sum(map(len, others))
+    length = room // len(others)
+    if length < 0 or rendered[len(first) :][:length].join([first, *others]) != rendered:
+        return None
+    starts, at = [], 0
+    for piece in [first, *others[:-1]]:
+        at += len(piece)
+        starts.append(at)
+        at += length
+    return [Span(start, start + length) for start in starts]
+
+
+def changed(rendered: str, probe: str) -> Span:
+    """The stretch of ``rendered`` outside which ``probe`` is the same."""
+    start = shared_prefix(rendered, probe)
+    room = min(len(rendered), len(probe)) - start
+    return Span(start, len(rendered) - min(room, shared_prefix(rendered[::-1], probe[::-1])))
+
+
+def shared_prefix(one: str, other: str) -> int:
+    """How many characters both begin with."""
+    shared, most = 0, min(len(one), len(other))
+    while shared < most:
+        middle = (shared + most + 1) // 2
+        if one[shared:middle] == other[shared:middle]:
+            shared = middle
+        else:
+            most = middle - 1
+    return shared
+
+
+def _together(render: Render[Key], rendered: str, values: Mapping[Key, Value]) -> dict[Key, list[Span]] | None:
+    """The places of all values, from one more rendering; None, if it is not the same around them."""
+    stand_ins = {key: stand_in(rendered, value, str(number)) for number, (key, value) in enumerate(values.items())}
+    keys = {one.written: key for key, one in stand_ins.items()}
+    try:
+        probe = render({key: one.value for key, one in stand_ins.items()})
+    except ValueError:
+        return None
+    first, *others = re.split(f"({'|'.join(map(re.escape, keys))})", probe) if keys else [probe]
+    found: dict[Key, list[Span]] = {key: [] for key in values}
+    at = len(first)
+    for written, after in zip(others[::2], others[1::2], strict=True):
+        forms = _forms(values[keys[written]])
+        form = next((form for form in forms if rendered.startswith(form + after, at)), None)
+        if form is None:
+            return None
+        found[keys[written]].append(Span(at, at + len(form)))
+        at += len(form) + len(after)
+    return found if at == len(rendered) and rendered.startswith(first) else None
+
+
+def _alone(render: Render[Key], rendered: str, key: Key, value: Value) -> list[Span] | None:
+    """The places of one value, everything else as it is."""
+    replaced = stand_in(rendered, value)
+    try:
+        probe = render({key: replaced.value})
+    except ValueError:
+        return None
+    found, stretch = filled(rendered, probe, replaced.written), changed(rendered, probe)
+    if _is_blank(value):  # instead of which a template may write something else, or nothing at all
+        return [span for span in found or () if not rendered[slice(*span)].strip()]
+    if found is not None or not isinstance(value, str):
+        return [stretch] if found is None else found
+    return next(([span] for span in _near(rendered, value, stretch)), None)
+
+
+def _among_equals(render: Render[Key], rendered: str, key: Key, values: Mapping[Key, Value]) -> list[Span] | None:
+    """The place of a value that is there several times, where the template depends on that; they come in order."""
+    equal = [other for other, value in values.items() if value == values[key]]
+    replaced = stand_in(rendered, values[key])
+    try:
+        probe = render(dict.fromkeys(equal, replaced.value))
+    except ValueError:
+        return None
+    found = filled(rendered, probe, replaced.written) or []
+    return [found[equal.index(key)]] if len(found) == len(equal) > 1 else None
+
+
+def _near(rendered: str, value: str, stretch: Span) -> Iterator[Span]:
+    """Where the value covers the stretch that it changes; or else its only place inside."""
+    for form in _forms(value):
+        starts = [match.start() for match in re.finditer(f"(?={re.escape(form)})", rendered)]
+        spans = [Span(start, start + len(form)) for start in starts]
+        yield from (span for span in spans if span.start <= stretch.start and stretch.stop <= span.stop)
+        inside = [span for span in spans if stretch.start <= span.start and span.stop <= stretch.stop]
+        yield from inside if len(inside) == 1 else ()
+
+
+def _forms(value: Value) -> list[str]:
+    """How templates write a value: as it is, or without the white space around it; what is not text, as JSON."""
+    if not isinstance(value, str):
+        return [_json(value)]
+    return [*dict.fromkeys((value, value.strip()))]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _is_blank(value: Value) -> bool:
+    return not (value.strip() if isinstance(value, str) else value)
+
+
+# ------------------------------------------------------------------------------------------------------ message places
+# Where a chat template put each message: its content, and the stretch with its header and end marker.
+
+
+Path: TypeAlias = tuple[str | int, ...]  # to a value of a message
+Slot: TypeAlias = tuple[int, Path]  # a message, and the path to one of its values
+RenderChat: TypeAlias = Callable[..., str]  # (messages, **options)
+
+TEXTS = ("content", "reasoning_content", "thinking", "reasoning")  # values that are written as they are
+REPLY = "assistant"
+ENDED = {"add_generation_prompt": False, "continue_final_message": False}
+
+
+class Written(NamedTuple):
+    """A value of a message, where it stands."""
+
+    span: Span
+    slot: Slot
+
+
+class Place(NamedTuple):
+    """A message's content (with tool calls, several spans), and its whole stretch; of characters."""
+
+    contents: tuple[Span, ...]
+    whole: Span
+
+
+def message_places(
+    messages: Sequence[Message], render: RenderChat, rendered: str, starts: Sequence[int], text_begins: int = 0
+) -> list[Place]:
+    """Where each of the messages stands in ``rendered``, which ``render`` made of them.
+
+    ``starts`` are where tokens begin: no header or end marker ends within a token. What comes before ``text_begins`` is
+    no message's.
+    """
+    written = _written(messages, render, rendered)
+    order = sorted((number for number, own in enumerate(written) if own), key=lambda number: written[number])
+    wholes = dict.fromkeys(range(len(messages)), Span(text_begins, text_begins))
+    if order:
+        head = rendered[: written[order[0]][0].span.start]
+        begin = _header(messages[order[0]], render, head, starts, text_begins)
+        for number, end in zip(order, _ends(messages, render, rendered, written, order, starts), strict=True):
+            wholes[number], begin = Span(begin, end), end
+    return [Place(joined(one.span for one in own), wholes[number]) for number, own in enumerate(written)]
+
+
+# --------------------------------------------------------------------------------------------------------- contents
+def slots(messages: Sequence[Message]) -> dict[Slot, Value]:
+    """The values that come from the messages and not from the template."""
+    found: dict[Slot, Value] = {}
+    for number, message in enumerate(messages):
+        texts = {"content": "", **{name: value for name, value in message.items() if value is not None}}
+        found |= {(number, (name,)): texts[name] for name in TEXTS if isinstance(texts.get(name), str)}
+        for place, call in enumerate(message.get("tool_calls") or ()):
+            inside: Path = ("function",) if isinstance(call, Mapping) and "function" in call else ()
+            function = call["function"] if inside else call
+            for name in ("name", "arguments"):
+                value = function.get(name) if isinstance(function, Mapping) else None
+                if isinstance(value, str | Mapping):
+                    found[number, ("tool_calls", place, *inside, name)] = value
+    return found
+
+
+def replaced(messages: Sequence[Message], values: Mapping[Slot, Value]) -> list[Message]:
+    """The messages with other values in these places."""
+    changed: Any = [deepcopy(dict(message)) for message in messages]
+    for (number, path), value in values.items():
+        inner = changed[number]
+        for step in path[:-1]:
+            inner = inner[step]
+        inner[path[-1]] = value
+    return changed
+
+
+def _written(messages: Sequence[Message], render: RenderChat, rendered: str) -> list[list[Written]]:
+    """The values of every message where they stand, in order; a message that cannot be located is refused."""
+    found = places(lambda given: render(replaced(messages, given)), rendered, slots(messages))
+    written: list[list[Written]] = [[] for _ in messages]
+    for (number, path), spans in found.items():
+        if spans is None:
+            raise ValueError(
+                f"messages[{number}] ({messages[number]['role']}): its {path[-1]} cannot be located in what this "
+                "model's chat template writes, which changes it, or writes other things because of it"
+            )
+        written[number] += [Written(span, (number, path)) for span in spans]
+    _check_apart(messages, written)
+    return [sorted(own) for own in written]
+
+
+def _check_apart(messages: Sequence[Message], written: Sequence[Sequence[Written]]) -> None:
+    every = sorted(one for own in written for one in own if one.span.start < one.span.stop)
+    for one, other in pairwise(every):
+        if other.span.start < one.span.stop:
+            numbers = sorted((one.slot[0], other.slot[0]))
+            first, second = (f"messages[{number}] ({messages[number]['role']})" for number in numbers)
+            raise ValueError(
+                f"{first} and {second} cannot be told apart in what this model's chat template makes of them"
+            )
+
+
+# ---------------------------------------------------------------------------------------- headers and end markers
+def _ends(
+    messages: Sequence[Message],
+    render: RenderChat,
+    rendered: str,
+    written: Sequence[Sequence[Written]],
+    order: Sequence[int],
+    starts: Sequence[int],
+) -> list[int]:
+    """Where each message ends, in the order of the text.
+
+    An end marker is what a chat that stops with such a message ends with. Of what stands between two contents, it is as
+    much as is the same in both, in whole tokens; the rest is the next message's header.
+    """
+    markers: dict[Any, str] = {}  # by kind of message, since they hardly differ within one
+    ends = []
+    for number, following in zip_longest(order, order[1:]):
+        (_, stop), slot = written[number][-1]
+        kind = messages[number]["role"], slot[1], following is None
+        if kind not in markers:
+            markers[kind] = _marker(messages if following is None else messages[: number + 1], render, slot)
+        limit = len(rendered) if following is None else written[following][0].span.start
+        end = stop + shared_prefix(markers[kind], rendered[stop:limit])
+        ends.append(end if end == limit else max(stop, _snapped(end, starts)))
+    return ends
+
+
+def _marker(messages: Sequence[Message], render: RenderChat, slot: Slot) -> str:
+    """What stands after a value if no message follows; nothing, where the template refuses that or drops the value."""
+    instead = stand_in("", slots(messages)[slot])
+    try:
+        text = render(replaced(messages, {slot: instead.value}), **ENDED)
+    except ValueError:
+        return ""
+    _, there, after = text.rpartition(instead.written if instead.written in text else instead.word)
+    return after if there else ""
+
+
+def _header(first: Message, render: RenderChat, head: str, starts: Sequence[int], text_begins: int) -> int:
+    """Where the first message's header begins, in the ``head`` of the text that ends with it.
+
+    What comes before is written by the template itself: BOS, a system prompt, tools. The header is what stands before
+    such a message later in a chat too.
+    """
+    word = stand_in(head, "").word
+    short = [{**first, "content": "q"}, {"role": REPLY, "content": "q"}]
+    try:
+        ended, longer = render(short, **ENDED), render([*short, {**first, "content": word}], **ENDED)
+    except ValueError:
+        return text_begins
+    before = longer.partition(word)[0]
+    header = before[shared_prefix(ended, before) :]
+    begin = _snapped(len(head) - len(header), starts)
+    return begin if head.endswith(header) and begin >= text_begins else text_begins
+
+
+def _snapped(place: int, starts: Sequence[int]) -> int:
+    """The last place up to here where a token begins."""
+    return starts[max(0, bisect_right(starts, place) - 1)]
+
+
+# --------------------------------------------------------------------------------------------------------- chat prompt
+# A chat as a prompt: messages in the model's own chat template, and which message each token belongs to.
+
+
+@dataclass(frozen=True)
+class ChatMessage:
+    """A message as the template wrote it: what it says, and where, in characters of the chat's text and in tokens.
+
+    ``characters`` are the spans of its content (several, with tool calls) and ``positions`` the tokens that write them.
+    ``whole`` and ``whole_positions`` include the message's header and end marker.
+    """
+
+    role: str
+    content: str
+    characters: tuple[Span, ...]
+    positions: tuple[int, ...]
+    whole: Span
+    whole_positions: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ChatPrompt:
+    """Messages as the tokens that a model reads, ready for ``model.run_with_cache(chat.tokens)``.
+
+    ``text`` is what the chat template made of the messages, ``offsets`` are each token's characters in it. Pass the
+    chat as ``tokens=`` to `attribute`, and the attribution knows its messages.
+    """
+
+    tokens: Int[Tensor, "1 pos"]
+    text: str
+    offsets: tuple[Span, ...]
+    messages: tuple[ChatMessage, ...]
+    tokenizer: TokenizerWrapper
+    speaker: int | None = None  # the message that goes on with what follows; None if a new one begins there
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __repr__(self) -> str:
+        counts = [f"{message.role} {len(message.positions)}" for message in self.messages]
+        return f"ChatPrompt of {len(self)} tokens: {', '.join(counts)}, {TEMPLATE} {int(self.template.sum())}"
+
+    @cached_property
+    def owners(self) -> tuple[int, ...]:
+        """The message whose content each token writes, by its index; -1 for the template's own tokens."""
+        found = {position: number for number, message in enumerate(self.messages) for position in message.positions}
+        return tuple(found.get(position, -1) for position in range(len(self)))
+
+    @property
+    def template(self) -> Bool[Tensor, "pos"]:
+        """Which tokens the template wrote: BOS, headers, end markers, tools, the generation prompt."""
+        return torch.tensor(self.owners) < 0
+
+    @cached_property
+    def roles(self) -> tuple[str | None, ...]:
+        """The role of the message that each token belongs to, as content or around it; None for those of no message."""
+        found = {position: message.role for message in self.messages for position in message.whole_positions}
+        return tuple(found.get(position) for position in range(len(self)))
+
+    def followed_by(self, ids: Any) -> "ChatPrompt":
+        """The chat with the tokens that a model wrote after it, as the assistant's (or the continued) message.
+
+        Special tokens among them, such as an end marker, are the template's. Of what ``model.generate(chat.tokens)``
+        returns, these tokens are ``generated[:, len(chat):]``.
+        """
+        added = _following(ids, self)
+        if not added:
+            return self
+        every = [*self.tokens[0].tolist(), *added]
+        text, spans, kept = _continued(self, every)
+        controls = self.tokenizer.special(every[kept:])
+        own = [row for row, control in enumerate(controls, kept) if not control]
+        before = self.messages[: self.speaker]
+        message = _continued_message(self, text, spans, kept, own)
+        return replace(
+            self,
+            tokens=torch.tensor([every], device=self.tokens.device),
+            text=text,
+            offsets=spans,
+            messages=(*before, message, *self.messages[len(before) + 1 :]),
+            speaker=len(before),
+        )
+
+    def of_context(self, text: str, spans: Sequence[Span]) -> Messages:
+        """Which message each token of a context belongs to: of this chat's first tokens, which decode to ``text``."""
+        length = len(spans)
+        begins = [min(message.whole_positions, default=length) for message in self.messages]
+        begun = max((number for number, begin in enumerate(begins) if begin < length), default=-1)
+        known = len(self.messages) if length == len(self) else begun + 1
+        return Messages(
+            roles=tuple(message.role for message in self.messages[:known]),
+            places=_decoded_places(self, known, text, spans),
+            owners=torch.tensor(self.owners[:length]),
+        )
+
+
+def chat(
+    model: Any,
+    messages: Sequence[Message],
+    *,
+    add_generation_prompt: bool = True,
+    tools: Sequence[Any] | None = None,
+    **template_options: Any,
+) -> ChatPrompt:
+    """The tokens of a chat, as the model's own chat template writes it, and where every message is among them.
+
+    Args:
+        model: a TransformerLens model whose tokenizer has a chat template.
+        messages: dicts with ``role`` and ``content``, and what else the template reads, such as ``tool_calls``.
+        add_generation_prompt: end with the header of the assistant's answer, where the template has one.
+        tools: what the model may call, as in ``tokenizer.apply_chat_template``.
+        template_options: what else the template reads, such as ``enable_thinking=False``. With
+            ``continue_final_message=True`` (and ``add_generation_prompt=False``), the model goes on with the last
+            message.
+
+    Example:
+        chat = heta_lens.chat(model, [{"role": "user", "content": "What is the capital of France?"}])
+        logits, cache = model.run_with_cache(chat.tokens, names_filter=heta_lens.names_filter)
+        heta_lens.attribute(cache, tokens=chat).by_message()
+    """
+    checked = checked_messages(messages)
+    if not all(hasattr(model, name) for name in ("cfg", "hook_dict", "tokenizer")):
+        raise TypeError(f"{type(model).__name__} is not a TransformerLens model")
+    continued = bool(template_options.get("continue_final_message"))
+    if continued and add_generation_prompt:
+        raise ValueError(
+            "continue_final_message= goes on with the last message, and add_generation_prompt=True begins another: "
+            "give add_generation_prompt=False too"
+        )
+    adapter = ModelAdapter(model)
+    options = {**template_options, "add_generation_prompt": add_generation_prompt}
+    template = chat_template(adapter.tokenizer, options if tools is None else {**options, "tools": tools})
+    text = template.render(checked)
+    ids, spans = template.encode(checked, text)
+    if not ids:
+        raise ValueError("this model's chat template writes nothing at all for these messages")
+    if len(ids) > model.cfg.n_ctx:
+        raise ValueError(f"the chat is {len(ids)} tokens long, and this model reads {model.cfg.n_ctx} at most")
+    begins = spans[0].stop if ids[0] == adapter.tokenizer.bos else 0
+    places = message_places(checked, template.render, text, [span.start for span in spans], begins)
+    _warn_of_dropped(checked, places)
+    return ChatPrompt(
+        tokens=torch.tensor([ids], device=adapter.device),
+        text=text,
+        offsets=tuple(spans),
+        messages=_messages([message["role"] for message in checked], places, text, spans),
+        tokenizer=adapter.tokenizer,
+        speaker=len(checked) - 1 if continued else None,
+    )
+
+
+# -------------------------------------------------------------------------------------------------------- refusals
+def _warn_of_dropped(messages: Sequence[Message], places: Sequence[Place]) -> None:
+    """Say which messages a template leaves out, as some do with system messages and roles that they do not know."""
+    for number, (message, place) in enumerate(zip(messages, places, strict=True)):
+        if not place.contents and ((message.get("content") or "").strip() or message.get("tool_calls")):
+            warn(
+                f"messages[{number}] ({message['role']}) is not read by the model: its chat template leaves it out of "
+                "this chat"
+            )
+
+
+def _following(ids: Any, chat: ChatPrompt) -> list[int]:
+    """The ids that follow a chat, as a list."""
+    try:
+        given = torch.as_tensor(ids)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"ids={brief(ids)} must be the ids of the tokens that follow the chat") from None
+    row = given[0] if given.ndim == 2 and len(given) == 1 else given
+    if row.ndim != 1 or (len(row) and (row.is_floating_point() or row.dtype == torch.bool)):
+        raise ValueError(f"ids= must be the ids after one chat; got {given.dtype} of shape {tuple(given.shape)}")
+    added: list[int] = row.tolist()
+    if wrong := [number for number in added if number < 0]:
+        raise ValueError(f"ids= has {wrong[0]}, which is no token: ids are 0 or more")
+    if added[: len(chat)] == chat.tokens[0].tolist():
+        raise ValueError(
+            f"ids= begins with the chat's own {len(chat)} tokens: give those after it, ids[:, {len(chat)}:]"
+        )
+    return added
+
+
+# ---------------------------------------------------------------------------------------------------------- places
+def _messages(
+    roles: Sequence[str], places: Sequence[Place], text: str, spans: Sequence[Span]
+) -> tuple[ChatMessage, ...]:
+    """The messages with their tokens: each writes one content, or else belongs to the message that it begins in."""
+    owned = owners(text, spans, [place.contents for place in places])
+    begins = [Span(span.start, span.start + 1) for span in spans]
+    around = owners(text, begins, [[place.whole] for place in places])
+    whole = [own if own >= 0 else other for own, other in zip(owned, around, strict=True)]
+    positions, whole_positions = (_positions(found, len(places)) for found in (owned, whole))
+    return tuple(
+        ChatMessage(
+            role=role,
+            content=_said(text, place.contents),
+            characters=place.contents,
+            positions=positions[number],
+            whole=place.whole,
+            whole_positions=whole_positions[number],
+        )
+        for number, (role, place) in enumerate(zip(roles, places, strict=True))
+    )
+
+
+def _positions(found: Sequence[int], count: int) -> list[tuple[int, ...]]:
+    """The positions that belong to each of so many owners."""
+    positions: list[list[int]] = [[] for _ in range(count + 1)]
+    for position, owner in enumerate(found):
+        positions[owner].append(position)  # of no owner, -1: in the last list
+    return [tuple(own) for own in positions[:count]]
+
+
+def _continued(chat: ChatPrompt, ids: Sequence[int]) -> tuple[str, tuple[Span, ...], int]:
+    """The text and offsets of a chat with more tokens, and how many of its own keep theirs.
+
+    Those that write only a part of a character do not, once others complete it.
+    """
+    (before, old), (after, new) = (locate(chat.tokenizer.decode, some) for some in (ids[: len(chat)], ids))
+    kept = len(chat) if after.startswith(before) and old[-1] == new[len(chat) - 1] else old.index(old[-1])
+    start = new[kept].start
+    shift = (chat.offsets[kept].start if kept < len(chat) else len(chat.text)) - start
+    moved = [Span(span.start + shift, span.stop + shift) for span in new[kept:]]
+    return chat.text[: start + shift] + after[start:], (*chat.offsets[:kept], *moved), kept
+
+
+def _continued_message(
+    chat: ChatPrompt, text: str, spans: Sequence[Span], kept: int, own: Sequence[int]
+) -> ChatMessage:
+    """The message that goes on with the tokens ``own``; a new one, which the generation prompt is the header of."""
+    if chat.speaker is None:
+        end = max(message.whole.stop for message in chat.messages)
+        header = [row for row, role in enumerate(chat.roles) if role is None and chat.offsets[row].start >= end]
+        message = ChatMessage(REPLY, "", (), (), Span(end, end), tuple(header))
+    else:
+        message = chat.messages[chat.speaker]
+    before = [Span(start, min(stop, spans[kept].start)) for start, stop in message.characters]
+    characters = joined([*before, *(spans[row] for row in own)])
+    return ChatMessage(
+        role=message.role,
+        content=_said(text, characters),
+        characters=characters,
+        positions=(*(row for row in message.positions if row < kept), *own),
+        whole=Span(message.whole.start, len(text)),
+        whole_positions=(*(row for row in message.whole_positions if row < kept), *range(kept, len(spans))),
+    )
+
+
+def _said(text: str, characters: Sequence[Span]) -> str:
+    return "\n".join(text[slice(*span)] for span in characters)
+
+
+def _decoded_places(chat: ChatPrompt, known: int, text: str, spans: Sequence[Span]) -> Int[Tensor, "span 3"]:
+    """The contents of the messages in a context, which may decode to other text than the chat's."""
+    same, rows = chat.text.startswith(text), []
+    for number, message in enumerate(chat.messages[:known]):
+        for span in message.characters:
+            if same:
+                place = Span(span.start, min(span.stop, len(text)))
+            else:
+                own = [spans[at] for at in message.positions if at < len(spans) and _meet(chat.offsets[at], span)]
+                place = visible_span(text, Span(own[0].start, own[-1].stop)) if own else Span(0, 0)
+            rows += [(number, *place)] if place.start < place.stop else []
+    return torch.tensor(rows, dtype=torch.int64).reshape(-1, 3)
+
+
+def _meet(one: Span, other: Span) -> bool:
+    return one.start < other.stop and other.start < one.stop

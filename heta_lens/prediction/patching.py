@@ -1,0 +1,306 @@
+"""Which patches are refused, before any run."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Literal, TypeAlias, get_args
+
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from heta_lens._util.numerics import check_finite
+from heta_lens._util.options import Batch, check_batch, check_choice, chosen_positions
+from heta_lens._util.work import Done
+from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.hooks import (
+    BatchHook,
+    Hook,
+    pattern_name,
+    put_at,
+    put_positions,
+    put_where,
+    queries_keys_names,
+    values_name,
+)
+from heta_lens.model.lock import one_at_a_time
+from heta_lens.prediction.masking import Mask, check_mask
+from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.target import Scale, check_scale
+
+How: TypeAlias = Literal["edge_patch", "resid_patch", "input"]
+Patterns: TypeAlias = Literal["frozen", "recomputed"]
+
+
+def check_reading(scale: Scale, batch: Batch) -> None:
+    """Refuse an unknown scale or batch size."""
+    check_choice("scale", scale, get_args(Scale))
+    check_batch(batch)
+
+
+def check_patch(
+    prediction: Prediction,
+    how: How,
+    mask: Mask,
+    layer: int | None,
+    reference: Prediction | None,
+    patterns: Patterns,
+) -> None:
+    for given in (prediction, prediction if reference is None else reference):
+        if not isinstance(given, Prediction):
+            way_out = "heta_lens.Prediction.from_cache(cache, target, tokens=tokens) makes one"
+            raise TypeError(f"expected a Prediction, got {type(given).__name__}: {way_out}")
+    for name, value, kind in (("how", how, How), ("patterns", patterns, Patterns)):
+        check_choice(name, value, get_args(kind))
+    check_mask("mask", mask)
+    if how != "edge_patch" and patterns != "frozen":
+        raise ValueError(f"patterns={patterns!r} is for how='edge_patch', not for how={how!r}")
+    if (how == "resid_patch") != (layer is not None):
+        raise ValueError(f"layer={layer!r} with how={how!r}: only how='resid_patch' has a layer, and needs one")
+    missing = [name for name in attention_names(prediction.adapter) if name not in prediction.adapter.points]
+    if how == "edge_patch" and patterns == "frozen" and missing:
+        kind = type(prediction.adapter.model).__name__
+        raise ValueError(f"this {kind} has no {missing[0]}, which patterns='frozen' needs: use patterns='recomputed'")
+    if layer is not None:
+        prediction.adapter.check_layer("layer", layer)
+    if reference is not None:
+        _check_reference(prediction, mask, reference)
+
+
+def attention_names(adapter: ModelAdapter) -> list[str]:
+    """Every layer's queries and keys."""
+    return [name for layer in range(adapter.layers) for name in queries_keys_names(layer)]
+
+
+def _check_reference(prediction: Prediction, mask: Mask, reference: Prediction) -> None:
+    if isinstance(mask, Tensor) or mask != "zero":
+        shown = f"a vector of {len(mask)}" if isinstance(mask, Tensor) else repr(mask)
+        raise ValueError(f"mask={shown} and a reference both say what is put in: give only one")
+    if reference.adapter.model is not prediction.adapter.model:
+        raise ValueError(f"the reference is of another {type(reference.adapter.model).__name__}, not of the same model")
+    if len(reference) != len(prediction):
+        raise ValueError(f"the reference has {len(reference)} tokens, and the prediction {len(prediction)}")
+
+
+def group_members(groups: Iterable[Iterable[int]], n: int) -> Bool[Tensor, "group pos"]:
+    """Which positions are in which group."""
+    if not isinstance(groups, Iterable):
+        raise TypeError(f"groups={groups!r} is not a list of groups of positions: write [[3], [4, 5]] for two")
+    groups = [*groups]
+    if not groups:
+        raise ValueError("groups holds no group of positions")
+    members = torch.zeros(len(groups), n, dtype=torch.bool)
+    for number, (row, group) in enumerate(zip(members, groups, strict=True)):
+        row[chosen_positions(f"group {number}", group, n, "of the context")] = True
+    return members
+
+
+# ------------------------------------------------------------------------------------------------------ token patching
+# Patching tokens: how much less likely the target is when what some tokens pass on comes from another run.
+
+
+Patched: TypeAlias = Callable[[Bool[Tensor, "copy pos"]], Float[Tensor, "copy"]]
+
+
+@one_at_a_time("prediction")
+def effects(
+    prediction: Prediction,
+    *,
+    how: How = "edge_patch",
+    mask: Mask = "zero",
+    layer: int | None = None,
+    reference: Prediction | None = None,
+    patterns: Patterns = "frozen",
+    groups: Iterable[Iterable[int]] | None = None,
+    scale: Scale = "log_prob",
+    batch: Batch = "auto",
+    done: Done = lambda _: None,
+) -> Float[Tensor, "group"]:
+    """``g(clean) - g(patched)`` for each group of positions patched together: above 0, the group supports the target.
+
+    What is put into the clean run comes from a run in which the whole group is masked at once; or from the
+    ``reference``, another prediction of as many tokens by the same model, just as it is. ``how`` says what is put in:
+
+    - ``edge_patch``: the value vectors that the last position reads from the group, at all layers and heads. Earlier
+      positions stay clean, and so does the attention of the last, unless ``patterns`` are ``recomputed``: by its own
+      queries, over clean keys. A group that holds the last position replaces its embedding as well, and its attention
+      is recomputed, because the clean one belongs to another query; alone, it is the same as ``input``.
+    - ``resid_patch``: what enters ``layer`` at these positions; the rest of the run follows.
+    - ``input``: their embeddings; the rest of the run follows.
+
+    ``mask`` is what a masked token's embedding becomes (``zero``, ``mean``, ``vocab_mean``, ``pad``, ``space``, a
+    token id or a vector), ``scale`` what g is, ``batch`` how many copies of the context run at once; ``groups`` are the
+    single positions by default. ``done`` is called with the number of groups that were just done.
+    """
+    check_patch(prediction, how, mask, layer, reference, patterns)
+    check_reading(scale, batch)
+    check_scale(prediction.target, scale, "log_prob")
+    n = len(prediction)
+    members = group_members([[position] for position in range(n)] if groups is None else groups, n)
+    source = prediction if reference is None else reference
+    with prediction.running(), source.running(), torch.no_grad():
+        other = prediction.mask_vector(mask) if reference is None else reference.embeddings
+        run = _run(Pair(prediction, source, other, scale), how, layer, patterns)
+
+        def counted(rows: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
+            likelihoods = run(rows)
+            done(len(rows))
+            return likelihoods
+
+        members = members.to(prediction.embeddings.device)
+        clean = run(torch.zeros_like(members[:1]))  # the same way as the patched runs
+        differences = clean - prediction.prompt.batches(batch, n).map(counted, members, n)
+    check_finite(differences, lambda group, value: f"the effect of group {group} is {value}")
+    return differences
+
+
+def _run(pair: "Pair", how: How, layer: int | None, patterns: Patterns) -> Patched:
+    if how == "edge_patch":
+        return Edges(pair, patterns == "frozen").patched
+    return partial(input_patched, pair) if layer is None else partial(stream_patched, pair, layer)
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """The prediction that is patched, and the ``source`` whose runs give the patches: the same, or a counterfactual.
+
+    Where a group is to be replaced, the ``other`` embeddings stand in: a mask's, or the counterfactual's.
+    """
+
+    prediction: Prediction
+    source: Prediction
+    other: Float[Tensor, "d"] | Float[Tensor, "pos d"]
+    scale: Scale
+
+    def span(self, rows: Bool[Tensor, "copy pos"]) -> tuple[int, int]:
+        """The part of the context that holds the groups; from the first token on, if runs cannot begin later."""
+        positions = rows.any(0).nonzero().flatten().tolist() or [len(self.prediction) - 1]
+        resumes = self.prediction.prompt.kept is not None and self.source.prompt.kept is not None
+        return positions[0] if resumes else 0, positions[-1] + 1
+
+    def replaced(self, prediction: Prediction, rows: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy pos d"]:
+        """Copies of a context's embeddings, with the other ones for these tokens."""
+        return torch.where(rearrange(rows, "copy pos -> copy pos 1"), self.other, prediction.embeddings)
+
+    def replacements(self, rows: Bool[Tensor, "copy pos"], names: Iterable[str]) -> dict[str, Float[Tensor, "row ..."]]:
+        """These activations of the source, at each position of each group."""
+        start, stop = self.span(rows)
+        pick = partial(_at_places, rows[:, start:stop])
+        return picked(self.source, self.replaced(self.source, rows)[:, start:stop], start, dict.fromkeys(names, pick))
+
+    def read(self, states: Float[Tensor, "copy pos d"], start: int, layer: int | None = None) -> Float[Tensor, "copy"]:
+        """How likely the target is, with these states from a position on."""
+        return self.prediction.read(self.prediction.logits_from(start, layer)(states), self.scale)
+
+
+def picked(
+    prediction: Prediction,
+    states: Float[Tensor, "copy pos d"],
+    start: int,
+    picks: Mapping[str, Callable[[Tensor], Tensor]],
+) -> dict[str, Tensor]:
+    """What is picked from activations in a run of some positions, with these embeddings."""
+    results: dict[str, Tensor] = {}
+
+    def hook(name: str, pick: Callable[[Tensor], Tensor], live: Tensor) -> None:
+        results[name] = pick(live)
+
+    with prediction.adapter.hooked([(name, partial(hook, name, pick)) for name, pick in picks.items()]):
+        prediction.prompt.logits_from(start, read=[start + states.shape[1] - 1])(states)
+    return results
+
+
+def _at_places(places: Bool[Tensor, "copy pos"], live: Tensor) -> Float[Tensor, "row ..."]:
+    """What is at these places; a run may be longer."""
+    return live[:, : places.shape[1]][places]
+
+
+def _of_single_copy(positions: int | slice, live: Tensor) -> Tensor:
+    return live[0, positions].clone()
+
+
+# ---------------------------------------------------------------------------------------------- three ways to patch
+def input_patched(pair: Pair, rows: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
+    start, _ = pair.span(rows)
+    return pair.read(pair.replaced(pair.prediction, rows)[:, start:], start)
+
+
+def stream_patched(pair: Pair, layer: int, rows: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
+    name, (start, _) = pair.prediction.adapter.stream_name(layer), pair.span(rows)
+    clean = repeat(pair.prediction.states(layer), "pos d -> copy pos d", copy=len(rows)).clone()
+    clean[rows] = pair.replacements(rows, [name])[name].to(clean)
+    return pair.read(clean[:, start:], start, layer)
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """Runs in which the last position reads other values, with its clean attention if patterns are ``frozen``.
+
+    Other values are put where every position reads them; so that only the last one is affected, the earlier ones are
+    made clean again where they enter each layer. Patterns are frozen by their queries and keys: a hook on a pattern
+    comes too late in some models. The user's hooks see all of it as they see any run.
+    """
+
+    pair: Pair
+    frozen: bool
+
+    def patched(self, rows: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
+        prediction, (start, _) = self.pair.prediction, self.pair.span(rows)
+        edges, last = rows.clone(), rows.clone()
+        edges[:, -1], last[:, :-1] = False, False
+        values = self.pair.replacements(edges, map(values_name, range(prediction.adapter.layers)))
+        stays, position = ~rows[:, -1], len(prediction) - 1 - start
+        hooks: dict[str, Hook] = {
+            **{name: put_where(edges[:, start:], other) for name, other in values.items()},
+            **{name: put_positions(states[start:], 0, position) for name, states in self._before.items()},
+            **{name: put_at(stays, position, state) for name, state in self._attending.items()},
+        }
+        with prediction.adapter.hooked(list(hooks.items())):
+            return self.pair.read(self.pair.replaced(prediction, last)[:, start:], start)
+
+    @cached_property
+    def _before(self) -> dict[str, Float[Tensor, "before d"]]:
+        """What enters the later layers before the last position, in the clean run."""
+        prediction = self.pair.prediction
+        names = map(prediction.adapter.stream_name, range(1, prediction.adapter.layers))
+        pick = partial(_of_single_copy, slice(len(prediction) - 1))
+        return picked(prediction, prediction.embeddings[None], 0, dict.fromkeys(names, pick))
+
+    @cached_property
+    def _attending(self) -> dict[str, Float[Tensor, "head d_head"]]:
+        """The queries and keys that the last position has in the clean run, if they are to stay."""
+        if not self.frozen:
+            return {}
+        prediction = self.pair.prediction
+        pick = partial(_of_single_copy, len(prediction) - 1)
+        names = attention_names(prediction.adapter)
+        return picked(prediction, prediction.embeddings[None], 0, dict.fromkeys(names, pick))
+
+
+# ------------------------------------------------------------------------------------- values put in for many runs
+def values_put(
+    prediction: Prediction, positions: Sequence[int], values: Float[Tensor, "place ..."], layer: int
+) -> AbstractContextManager[None]:
+    """While this lasts, these tokens have these values in every run of the model that reaches them."""
+    hooks = {values_name(layer): partial(_put_reached, positions, values), pattern_name(layer): _refuse_continued}
+    return prediction.adapter.hooked([(name, BatchHook(hook)) for name, hook in hooks.items()])
+
+
+def _put_reached(positions: Sequence[int], values: Float[Tensor, "place ..."], live: Tensor) -> Tensor:
+    """The values at those positions that a run reaches."""
+    patched = live.clone()
+    reached = [row for row, position in enumerate(positions) if position < live.shape[1]]
+    rows = values[reached].to(live).reshape(len(reached), *live.shape[2:])
+    patched[:, [positions[row] for row in reached]] = rows
+    return patched
+
+
+def _refuse_continued(pattern: Float[Tensor, "copy head query key"]) -> None:
+    """A run that continues kept keys and values does not show at which position it begins."""
+    if pattern.shape[-2] < pattern.shape[-1]:
+        raise RuntimeError(
+            "a run continued kept keys and values, so the positions at which to put values are unknown: run the whole "
+            "text anew, with use_past_kv_cache=False"
+        )
