@@ -12,7 +12,8 @@ from heta_lens.methods.cost import Estimate, estimated
 from heta_lens.methods.registry import METHODS, PRESETS, method_and_options
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.checks import Tokens
-from heta_lens.prediction.prediction import Prediction, about, batch_predictions, span_predictions
+from heta_lens.prediction.from_cache import about, batch_predictions, span_predictions
+from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import TargetLike
 from heta_lens.span_attribution import SpanAttribution
 

@@ -20,9 +20,10 @@ from heta_lens.model.hooks import head_outputs_name
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.plots.page import heat
 from heta_lens.prediction.checks import Tokens
+from heta_lens.prediction.gradients import likelihood
 from heta_lens.prediction.patching import check_reading, picked
 from heta_lens.prediction.prediction import Prediction
-from heta_lens.prediction.target import Scale, TargetLike, check_scale, likelihood
+from heta_lens.prediction.target import Scale, TargetLike, check_scale
 
 Fill: TypeAlias = Literal["zero", "mean"]
 

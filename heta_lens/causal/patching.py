@@ -30,9 +30,10 @@ from heta_lens.plots.matrix_figure import patch_grid
 from heta_lens.plots.page import heat
 from heta_lens.prediction.activations import Activations
 from heta_lens.prediction.checks import Tokens
+from heta_lens.prediction.gradients import likelihood
 from heta_lens.prediction.patching import check_reading, values_put
 from heta_lens.prediction.prediction import Prediction
-from heta_lens.prediction.target import Scale, TargetLike, check_scale, likelihood
+from heta_lens.prediction.target import Scale, TargetLike, check_scale
 
 
 class Patch(NamedTuple):

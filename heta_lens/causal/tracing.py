@@ -24,9 +24,10 @@ from heta_lens.model.batching import Batches
 from heta_lens.model.hooks import added_names, put_where
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.checks import Tokens
+from heta_lens.prediction.gradients import likelihood
 from heta_lens.prediction.patching import check_reading, picked
 from heta_lens.prediction.prediction import Prediction
-from heta_lens.prediction.target import Scale, TargetLike, check_scale, likelihood
+from heta_lens.prediction.target import Scale, TargetLike, check_scale
 
 What: TypeAlias = Literal["resid_post", "mlp_out", "attn_out"]
 States: TypeAlias = Mapping[str, Float[Tensor, "pos d"]]  # by the hook where they were read

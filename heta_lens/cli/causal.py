@@ -67,8 +67,8 @@ Places = Annotated[str | None, typer.Option(metavar="START:STOP", help=PLACES)]
 def way_of(how: Any, mask: Any, layer: Any, patterns: Any, scale: Any) -> dict[str, Any]:
     """How tokens are patched, refused where that contradicts itself, before a model is loaded."""
     from heta_lens._util.options import check_choice
+    from heta_lens.model.mask import check_mask
     from heta_lens.prediction import patching, target
-    from heta_lens.prediction.masking import check_mask
 
     given = {"how": how, "layer": layer, "patterns": patterns, "scale": scale}
     way = {name: value for name, value in given.items() if value is not None}

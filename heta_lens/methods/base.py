@@ -22,7 +22,8 @@ from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import Diagnostics, sink_mass
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.model.norms_and_neurons import weight_processing
-from heta_lens.prediction.prediction import Prediction, check_gradients
+from heta_lens.prediction.gradients import check_gradients
+from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import check_scale, joint_logit
 
 # ---------------------------------------------------------------------------------------------------- make attribution
@@ -347,7 +348,7 @@ def warn_of_long_work(method: Method, prediction: Prediction, work: Mapping[str,
     states = repeat(prediction.embeddings, "pos d -> copy pos d", copy=copies)
     with prediction.running(), torch.no_grad():
         begun = perf_counter()
-        float(prediction.log_probs_from(0)(states)[0, 0])  # which waits for an accelerator
+        float(prediction.rerun().log_probs(states)[0, 0])  # which waits for an accelerator
         seconds = runs / copies * (perf_counter() - begun)
     if seconds > LONG:
         counts = " and ".join(f"{count:,} {kind}" for kind, count in work.items() if count)

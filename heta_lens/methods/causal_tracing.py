@@ -15,9 +15,10 @@ from heta_lens.methods.base import Scores
 from heta_lens.methods.options import WithBatch, WithSeed, full_ids, streams
 from heta_lens.model.batching import Batches
 from heta_lens.model.hooks import EMBED, put
+from heta_lens.prediction.gradients import likelihood
 from heta_lens.prediction.masking import masked_copies
 from heta_lens.prediction.prediction import Prediction, prompt_generator
-from heta_lens.prediction.target import Scale, likelihood
+from heta_lens.prediction.target import Scale
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -143,14 +143,14 @@ def timed(prediction: Prediction, products: bool = True) -> Speed:
     few = token_count(TRIED, n, "nearest", least=1)
     masked, probed = (min(few, prompt.batches("auto", n, products=kind).of(n)) for kind in (False, True))
     with prediction.running():
-        log_probs, objective = prediction.log_probs_from(0), prediction.objective_from(0)
+        rerun = prediction.rerun()
 
         def forward(copies: int) -> float:
             with torch.no_grad():
-                return float(log_probs(repeat(states, "pos d -> copy pos d", copy=copies))[0, 0])
+                return float(rerun.log_probs(repeat(states, "pos d -> copy pos d", copy=copies))[0, 0])
 
         def graph() -> HessianOperator:
-            return hessian(objective, states, Batches(probed), lambda _: None)
+            return hessian(rerun, Batches(probed), lambda _: None)
 
         def product(copies: int) -> float:
             return float(operator.matmat(torch.ones(copies, 1, states.shape[1]).to(states), slice(0, 1))[0, 0, 0])
@@ -222,14 +222,14 @@ class Memory(NamedTuple):
 def _memory(method: Heta, predictions: Sequence[Prediction], hvps: int, free: int) -> Memory:
     *_, longest_context = predictions
     prompt, sizes, n = longest_context.prompt, longest_context.adapter.sizes, len(longest_context)
-    segments, read = method.segments(longest_context), len(predictions)
-    longest, bytes_held = longest_run(method, segments), sizes.forward(n, n)
+    windows, read = method.windows(longest_context), len(predictions)
+    longest, bytes_held = longest_run(method, windows), sizes.forward(n, n)
     batch, room = 1, int(free / HELD)
     if method.weights[1]:
         batch = prompt.batches(method.batch, longest, read=read, free=room).of(longest)
         bytes_held = max(bytes_held, batch * sizes.forward(longest, n, read))
     if hvps:
-        batch, how = min(hvps, product_batches(method, segments, room).of(longest)), {"checkpoint": method.checkpoint}
+        batch, how = min(hvps, product_batches(method, windows, room).of(longest)), {"checkpoint": method.checkpoint}
         bytes_held = max(bytes_held, sizes.graph(longest, n, **how) + batch * sizes.product(longest, n, **how))
     return Memory(round(HELD * bytes_held), batch)
 

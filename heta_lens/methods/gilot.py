@@ -20,7 +20,6 @@ from heta_lens.model.batching import MASKED, Batches
 from heta_lens.prediction.generation import Beams, Writer, beam_search
 from heta_lens.prediction.masking import masked_copies
 from heta_lens.prediction.prediction import Prediction
-from heta_lens.prediction.target import log_softmax
 
 Distance: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # between the log-probabilities of two distributions
 
@@ -113,7 +112,7 @@ def masked_distances(
 
     def moved(places: Int[Tensor, "copy"], start: int) -> Float[Tensor, "copy"]:
         masked = masked_copies(prediction.embeddings[start:], places - start, vector)
-        log_probs = log_softmax(prediction.logits_from(start)(masked))
+        log_probs = prediction.rerun(start).log_probs(masked)
         done(len(places))
         return torch.stack([distance(prediction.log_probs, masked_log_probs) for masked_log_probs in log_probs])
 

@@ -16,8 +16,8 @@ from heta_lens._util.work import Work, count
 from heta_lens.methods.base import Method, Scores
 from heta_lens.methods.options import WithLayer, WithScale
 from heta_lens.model.hooks import READ
+from heta_lens.prediction.gradients import gradients
 from heta_lens.prediction.prediction import Prediction
-from heta_lens.prediction.target import gradients
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -210,7 +210,7 @@ def differentiable(prediction: Prediction) -> Iterator[Run]:
     """The model's hooks stay as long as its graph is used."""
     leaf, read = prediction.embeddings.detach().clone().requires_grad_(), list[Tensor]()
     with prediction.adapter.hooked([(READ, partial(_note_last, read))]):
-        logits = prediction.logits_from()(leaf[None])[0]
+        logits = prediction.rerun().logits(leaf[None])[0]
         yield Run(leaf, read[0], logits)
 
 

@@ -19,10 +19,12 @@ from heta_lens.attribution import Attribution
 from heta_lens.methods.base import Scores
 from heta_lens.methods.options import WithBatch, WithBos, WithMask, WithScale
 from heta_lens.model.batching import MASKED, Batches
+from heta_lens.model.mask import Mask, Masking, check_mask
 from heta_lens.model.norms_and_neurons import ignores_size
-from heta_lens.prediction.masking import Mask, Masking, check_mask, masked_copies
+from heta_lens.prediction.gradients import gradients, likelihood, values_and_gradients
+from heta_lens.prediction.masking import masked_copies
 from heta_lens.prediction.prediction import Prediction
-from heta_lens.prediction.target import Scale, gradients, likelihood, values_and_gradients
+from heta_lens.prediction.target import Scale
 
 FEW = 8  # steps, below which more of them are the first thing to try
 
@@ -506,7 +508,7 @@ class Faml(WithMask, WithBos):
         kept = rearrange(theta.sigmoid(), "pos -> pos 1")
         change = prediction.embeddings - reference
         both = torch.stack([reference + kept * change, prediction.embeddings - kept * change])
-        like, unlike = prediction.log_probs_from(0)(both)
+        like, unlike = prediction.rerun().log_probs(both)
         entropy = -(prediction.log_probs.exp() * like).sum()
         kept_size = softplus(theta) if self.penalty == "bce" else theta.sigmoid()
         still_predicted = -log_others(unlike, target)

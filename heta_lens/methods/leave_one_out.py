@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 from heta_lens._util.numerics import DIVERGENCES
 from heta_lens._util.work import Work
 from heta_lens.methods.base import Scores
-from heta_lens.methods.heta.curvature import masked_information, whole_segment
 from heta_lens.methods.options import WithBatch, WithMask
+from heta_lens.prediction.masking import masked_effects
 from heta_lens.prediction.prediction import Prediction
 
 
@@ -40,14 +40,11 @@ class LeaveOneOut(WithMask, WithBatch):
         return {"forwards": len(prediction)}
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        information = masked_information(
-            whole_segment(prediction),
+        effects = masked_effects(
             [prediction],
-            mask=self.mask,
-            divergence=DIVERGENCES["orig_masked"],
+            self.mask,
+            DIVERGENCES["orig_masked"],
             batches=prediction.prompt.batches(self.batch, len(prediction)),
             done=partial(progress.add, "forwards"),
         )
-        if self.effect == "log_prob":
-            return Scores(information.drop[0])
-        return Scores(information.divergence[0])
+        return Scores(effects.drop[0] if self.effect == "log_prob" else effects.divergence[0])

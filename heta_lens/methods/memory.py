@@ -14,17 +14,19 @@ from torch.fx.experimental import _config
 from heta_lens._util.options import check_at_least, check_names, written
 from heta_lens._util.work import Allocations
 from heta_lens.methods.heta.cost import counts, longest_run, product_batches
-from heta_lens.methods.heta.curvature import OVERSAMPLING, Segment
-from heta_lens.methods.heta.hessian import uncounted
+from heta_lens.methods.heta.curvature import OVERSAMPLING
+from heta_lens.methods.heta.hessian import differentiate, gauss_newton, hessian, uncounted
 from heta_lens.methods.heta.heta import Heta, flow_gate
 from heta_lens.methods.heta.options import CAREFUL
+from heta_lens.methods.heta.windows import Window
 from heta_lens.methods.registry import named
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import Batches
 from heta_lens.model.hooks import EMBED, lean_names_filter, wrapped
 from heta_lens.model.loading import absent_model, weights
 from heta_lens.prediction.activations import Activations
-from heta_lens.prediction.prediction import Prediction, Prompt
+from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.rerun import Prompt
 
 aten = torch.ops.aten
 
@@ -185,7 +187,7 @@ def prediction_without_data(adapter: ModelAdapter, tokens: int) -> Prediction:
     cached = Activations({name: activation[0] for name, activation in cache.items()})
     embeddings = cached[EMBED].float()
     log_probs = torch.zeros(adapter.vocabulary, device=adapter.device)
-    return Prediction(Prompt(adapter, cached, ids[0], embeddings, {tokens: log_probs}, (), 0.0), tokens, 0)
+    return Prediction(Prompt(adapter, cached, ids[0], embeddings, {tokens: log_probs}, {}, (), 0.0), tokens, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,17 +215,18 @@ class MemoryMeter:
         return f"{type(inner).__name__} of {named} parameters in {str(adapter.dtype).split('.')[-1]}"
 
     def estimated(self, method: Heta) -> MemoryEstimate:
-        prediction = replace(self.prediction, prompt=replace(self.prediction.prompt))  # without what was run before
-        segments, prompt = _different(method.segments(prediction), method.overlap), prediction.prompt
+        fresh = replace(self.prediction.prompt, prefix=None, clean_streams={})  # without what was run before
+        prediction = replace(self.prediction, prompt=fresh)
+        windows, prompt = _different(method.windows(prediction), method.overlap), prediction.prompt
         free = max(1, (self.memory - self.weights - self.cache) // 2)  # as `attribute` leaves the other half alone
-        longest, steps, batches = longest_run(method, segments), dict(self.shared), dict[str, int]()
+        longest, steps, batches = longest_run(method, windows), dict(self.shared), dict[str, int]()
         work = counts(method, [prediction])
         if method.weights[1]:
             batches["information"] = min(prompt.batches(method.batch, longest, free=free).of(longest), len(prediction))
-            steps["information"] = self._most(_run_masked, segments, batches["information"])
+            steps["information"] = self._most(_run_masked, windows, batches["information"])
         if method.estimator is not None:
-            batches["curvature"] = min(product_batches(method, segments, free).of(longest), max(1, work.hvps))
-            steps["curvature"] = self._most(partial(_take_products, method), segments, batches["curvature"])
+            batches["curvature"] = min(product_batches(method, windows, free).of(longest), max(1, work.hvps))
+            steps["curvature"] = self._most(partial(_take_products, method), windows, batches["curvature"])
         return MemoryEstimate(
             model=self.model,
             options=method.chosen,
@@ -237,13 +240,13 @@ class MemoryMeter:
             hvps=work.hvps,
         )
 
-    def _most(self, run: Callable[[Segment, int], object], segments: Sequence[Segment], copies: int) -> int:
-        """The most that any of these segments' runs holds; of many copies, by what the third adds to two."""
+    def _most(self, run: Callable[[Window, int], object], windows: Sequence[Window], copies: int) -> int:
+        """The most that any of these windows' runs holds; of many copies, by what the third adds to two."""
 
         def most(few: int) -> int:
             self.held.peak()
-            for segment in segments:
-                run(segment, few)
+            for window in windows:
+                run(window, few)
             return self.held.peak() - self.cache
 
         if copies <= FEW:
@@ -252,29 +255,28 @@ class MemoryMeter:
         return third + (copies - FEW) * (third - most(FEW - 1))
 
 
-def _different(segments: Sequence[Segment], overlap: float | int) -> list[Segment]:
+def _different(windows: Sequence[Window], overlap: float | int) -> list[Window]:
     """The first window, one in the middle, and all near the end: some of these run together with what follows them."""
-    last = range(len(segments))[-ceil(1 / (1 - overlap)) - 1 :]
-    return [segments[place] for place in sorted({0, len(segments) // 2, *last})]
+    last = range(len(windows))[-ceil(1 / (1 - overlap)) - 1 :]
+    return [windows[place] for place in sorted({0, len(windows) // 2, *last})]
 
 
 @torch.no_grad()
-def _run_masked(segment: Segment, copies: int) -> None:
+def _run_masked(window: Window, copies: int) -> None:
     """So many masked copies at once."""
-    log_probs = segment.prediction.log_probs_from(segment.start, segment.stop)
-    states = segment.prediction.embeddings[segment.start : segment.stop]
-    log_probs(repeat(states, "pos d -> copy pos d", copy=copies))
+    rerun = window.prediction.rerun(window.start, stop=window.stop)
+    rerun.log_probs(repeat(rerun.states, "pos d -> copy pos d", copy=copies))
 
 
-def _take_products(method: Heta, segment: Segment, copies: int) -> None:
+def _take_products(method: Heta, window: Window, copies: int) -> None:
     """A gradient graph, and so many products through it at once; or the gradient alone."""
     if not method.probed:
-        segment.gradient()
+        differentiate(window.rerun(), again=False)
         return
     if method.variant == "gn":
-        operator = segment.gauss_newton_from(Batches(copies), uncounted, 0)
+        operator = gauss_newton(window.rerun(), Batches(copies), uncounted)
     else:
-        operator = segment.hessian_from(Batches(copies), uncounted, 0, checkpoint=method.checkpoint)
+        operator = hessian(window.rerun(), Batches(copies), uncounted, checkpoint=method.checkpoint)
     kept = LOW_RANKS * (method.rank + OVERSAMPLING) if "rank" in method.recipe.reads() else 0
     _subspace = operator.like.new_empty(kept, *operator.like.shape)
     operator.matmat(operator.like.new_zeros(copies, *operator.like.shape))

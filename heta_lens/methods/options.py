@@ -10,7 +10,7 @@ from torch import Tensor
 from heta_lens._util.options import AtLeast, Batch, Seed
 from heta_lens.methods.base import Method
 from heta_lens.model.hooks import Hook, pattern_name, values_name
-from heta_lens.prediction.masking import Masking
+from heta_lens.model.mask import Masking
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale
 

@@ -23,8 +23,9 @@ from heta_lens.prediction.coalitions import (
     sizes,
     still_there,
 )
+from heta_lens.prediction.masking import ablated, with_others_masked
 from heta_lens.prediction.prediction import Prediction, prompt_generator
-from heta_lens.prediction.target import Scale, ablated, with_others_masked
+from heta_lens.prediction.target import Scale
 
 ONLY = {"single": {"before"}, "multi": {"samples", "penalty", "mask", "keep_bos", "seed"}}  # options of each
 

@@ -16,8 +16,8 @@ from heta_lens.methods.base import Method, Scores
 from heta_lens.methods.options import WithMask
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import Hook, attention_inputs, pattern_name
+from heta_lens.model.mask import Masking
 from heta_lens.model.norms_and_neurons import Neurons, Norm, irregularity, neurons, norms
-from heta_lens.prediction.masking import Masking
 from heta_lens.prediction.prediction import Prediction
 
 Hooks: TypeAlias = list[tuple[str, Hook]]
@@ -46,7 +46,7 @@ def modified_gradient(prediction: Prediction, hooks: Hooks, progress: Work) -> t
     """The target's logit, and its gradient by the embeddings under these hooks."""
     leaf = prediction.embeddings.detach().clone().requires_grad_()
     with prediction.adapter.hooked(hooks):
-        logit = prediction.read(prediction.logits_from()(leaf[None])[0], "logit")
+        logit = prediction.read(prediction.rerun().logits(leaf[None])[0], "logit")
     (gradient,) = torch.autograd.grad(logit, leaf)
     count("backwards", 1)
     progress.add("forwards", 1)

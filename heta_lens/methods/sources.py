@@ -17,8 +17,9 @@ from heta_lens.methods.options import WithBatch, WithMask
 from heta_lens.model.batching import Batches
 from heta_lens.model.tokenizer import locate
 from heta_lens.prediction.coalitions import nothing_left, placed, read_without, removed, with_only
+from heta_lens.prediction.masking import with_others_masked
 from heta_lens.prediction.prediction import Prediction
-from heta_lens.prediction.target import Scale, with_others_masked
+from heta_lens.prediction.target import Scale
 
 Members: TypeAlias = Bool[np.ndarray, "source pos"]
 SHORT = 128  # tokens, of which a run takes hardly less time than one that begins in the middle
@@ -120,7 +121,7 @@ class WithSources(WithMask, WithBatch):
     ) -> Float[Tensor, "copy"]:
         if self.ablate == "remove":
             return read_without(prediction, present, nothing_left(prediction), read, batches, done)
-        logits_of = prediction.logits_from(0)
+        logits_of = prediction.rerun().logits
 
         def run(states: Float[Tensor, "copy pos d"]) -> Float[Tensor, "copy"]:
             values = read(logits_of(states))
@@ -142,12 +143,12 @@ class WithSources(WithMask, WithBatch):
         after = gone[start:].to(embeddings.device)
         if self.ablate == "mask":
             states = torch.where(after[:, None], prediction.mask_vector(self.mask), embeddings[start:])
-            return prediction.logits_from(start)(states[None])
-        states, prompt = embeddings[start:][~after], prediction.prompt
+            return prediction.rerun(start).logits(states[None])
+        states = embeddings[start:][~after]
         if len(states):
-            return prompt.logits_from(start, read=[start + len(states) - 1])(states[None])[:, 0]
+            return prediction.rerun(start, read=[start + len(states) - 1]).logits(states[None])[:, 0]
         begun = prediction.ids[:start] if start else prediction.ids.new_tensor([nothing_left(prediction)])
-        return prompt.logits_of(begun[None])[:, 0]
+        return prediction.prompt.logits_of(begun[None])[:, 0]
 
     def spread_out(
         self, prediction: Prediction, own: Members, values: Float[np.ndarray, "source"]

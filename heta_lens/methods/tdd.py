@@ -12,10 +12,9 @@ from torch import Tensor
 from heta_lens._util.target_kinds import Kind, Side, members, sides
 from heta_lens._util.work import Work
 from heta_lens.methods.base import Scores, refuse_hooks, refuse_overlong
-from heta_lens.methods.heta.curvature import rival
 from heta_lens.methods.options import WithBatch
 from heta_lens.prediction.coalitions import led_by, read_alone
-from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.prediction import Prediction, runner_up
 from heta_lens.prediction.target import joint_logit
 
 
@@ -75,7 +74,7 @@ class Tdd(WithBatch):
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
         target, *foils = sides(prediction.target)
-        foil = foils[0] if foils else rival(prediction)
+        foil = foils[0] if foils else runner_up(prediction)
         against = None if self.foil == "none" else foil
         scores = []
         if self.direction != "forward":
@@ -95,7 +94,7 @@ class Tdd(WithBatch):
 @torch.no_grad()
 def prefix_logits(prediction: Prediction, progress: Work) -> Float[Tensor, "pos vocab"]:
     """Next-token logits after the first token, the first two, and so on."""
-    logits = prediction.prompt.logits_from(0, read=range(len(prediction)))(prediction.embeddings[None])[0]
+    logits = prediction.rerun(read=range(len(prediction))).logits(prediction.embeddings[None])[0]
     progress.add("forwards", 1)
     return logits
 

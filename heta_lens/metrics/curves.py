@@ -20,10 +20,11 @@ from heta_lens._util.options import check_choice
 from heta_lens.metrics.evidence import Order, ranked
 from heta_lens.metrics.scores import Positions, check_number, finite_scores, ordinary, rows_of
 from heta_lens.model.lock import one_at_a_time
+from heta_lens.model.mask import Mask
 from heta_lens.prediction.coalitions import nothing_left, removed
-from heta_lens.prediction.masking import Mask
+from heta_lens.prediction.masking import ablated
 from heta_lens.prediction.prediction import Prediction
-from heta_lens.prediction.target import Scale, ablated, check_scale
+from heta_lens.prediction.target import Scale, check_scale
 
 Steps: TypeAlias = Sequence[float] | Literal["tokens"]
 Kind: TypeAlias = Literal["value", "drop"]

@@ -13,7 +13,7 @@ from heta_lens.methods.heta import diagnostics
 from heta_lens.metrics.evidence import highest
 from heta_lens.metrics.scores import Positions, check_number, finite_scores, places
 from heta_lens.model.lock import one_at_a_time
-from heta_lens.prediction.masking import Mask
+from heta_lens.model.mask import Mask
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 

@@ -38,8 +38,8 @@ from heta_lens.metrics.scores import (
     with_mean,
 )
 from heta_lens.model.lock import one_at_a_time
+from heta_lens.prediction.masking import with_others_masked
 from heta_lens.prediction.prediction import Prediction, prompt_generator
-from heta_lens.prediction.target import with_others_masked
 
 SHARES = tuple(share / 10 for share in range(1, 10))  # of the context to keep
 
@@ -201,7 +201,7 @@ def thinned(
 ) -> Float[Tensor, "row draw"]:
     """How far the prediction moves when tokens keep these shares of their embeddings, on average."""
     embeddings, ids = prediction.embeddings, prediction.ids
-    log_probs_from, clean = prediction.log_probs_from(0), prediction.log_probs.double()
+    rerun, clean = prediction.rerun(), prediction.log_probs.double()
 
     def states_of(run: int) -> Float[Tensor, "pos d"]:
         row, draw = divmod(run, draws)
@@ -211,7 +211,7 @@ def thinned(
 
     def moved(runs: Int[Tensor, "run"]) -> Float[Tensor, "run"]:
         states = torch.stack([states_of(run) for run in runs.tolist()])
-        return apart(log_probs_from(states).double(), clean, prediction.target).cpu()
+        return apart(rerun.log_probs(states).double(), clean, prediction.target).cpu()
 
     batches = prediction.prompt.batches("auto", len(ids))
     with prediction.running():
@@ -293,10 +293,10 @@ def without(
     prediction: Prediction, gone: Bool[Tensor, "row pos"], read: Callable[[Float[Tensor, "some vocab"]], Tensor]
 ) -> Tensor:
     """A function of the log-probabilities when each row's tokens have embeddings of 0."""
-    log_probs_from = prediction.log_probs_from(0)
+    rerun = prediction.rerun()
     with prediction.running():
         batches = prediction.prompt.batches("auto", len(prediction))
         nothing = prediction.mask_vector("zero")
         return with_others_masked(
-            prediction, ~gone, nothing, lambda states: read(log_probs_from(states)), batches
+            prediction, ~gone, nothing, lambda states: read(rerun.log_probs(states)), batches
         ).cpu()

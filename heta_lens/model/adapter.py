@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from heta_lens._util.numerics import tolerance
-from heta_lens._util.options import from_end, is_whole
+from heta_lens._util.options import check_token, from_end, is_whole
 from heta_lens._util.text import short_repr
 from heta_lens._util.work import count
 from heta_lens.model.hooks import (
@@ -38,7 +38,6 @@ from heta_lens.model.hooks import (
     names_filter,
     note,
     pattern_names,
-    put,
     rows,
     run_hooked,
     stream_name,
@@ -47,6 +46,7 @@ from heta_lens.model.hooks import (
     wrapped,
 )
 from heta_lens.model.lock import changing, frozen_parameters, one_at_a_time, undo_at_end
+from heta_lens.model.mask import Mask
 from heta_lens.model.tokenizer import TokenizerWrapper
 from heta_lens.model.weights import is_elsewhere, is_readable, output_weights, quantised_modules
 
@@ -466,6 +466,29 @@ class ModelAdapter:
         every = torch.tensor([range(self.vocabulary) if ids is None else ids], device=self.device)
         return _embedded(self.model, every, bare=bool(self.user_hooks()))[0]
 
+    def mask_vector(self, mask: Mask, embeddings: Float[Tensor, "pos d"]) -> Float[Tensor, "d"]:
+        """Return the embedding that replaces a masked token's: zeros, an average, a token's, or the given vector."""
+        if isinstance(mask, str) and (mask == "pad" or mask == "space"):
+            token = self.tokenizer.stand_in(mask)
+            if token is None:
+                raise ValueError(
+                    f"mask={mask!r} needs a tokenizer with a padding, end or unknown token: give a token id"
+                )
+            mask = token
+        if isinstance(mask, Tensor):
+            if len(mask) != embeddings.shape[1]:
+                raise ValueError(f"mask has {len(mask)} entries; this model's embeddings have {embeddings.shape[1]}")
+            return mask.detach().to(embeddings)
+        if not isinstance(mask, str):
+            check_token("mask", index(mask), self.vocabulary)
+            return self.embedding_table([index(mask)])[0].to(embeddings)
+        if mask == "mean":
+            return embeddings.mean(0)
+        if mask == "vocab_mean":
+            return self.embedding_table().to(embeddings).mean(0)
+        return torch.zeros_like(embeddings[0])
+
+    @one_at_a_time("self")  # another thread's hooks must not say where positions are dropped
     def run(
         self,
         ids: Int[Tensor, "batch pos"],
@@ -475,49 +498,23 @@ class ModelAdapter:
         whole: bool = False,
         past: Mapping[str, Any] | None = None,
         first: int = 0,
+        only: int | None = None,
     ) -> Float[Tensor, "batch read vocab"]:
-        """Logits at the positions ``read``, in float32 or better; ``hooks`` read activations or replace them.
+        """Run ids with hooks that read activations or replace them, and return logits, in float32 or better.
 
-        Only these positions are unembedded, unless the run must look complete (``whole``) to the user's hooks. Blocks
-        below the ``first`` do not run, where hooks replace what enters it.
+        Only the positions ``read`` are unembedded, unless the run must look complete (``whole``) to the user's hooks.
+        Blocks below the ``first`` do not run; a hook has to replace the first block's input. With ``only``, one block
+        runs, and the caller counts how many such runs make a forward.
         """
-        count("forwards", len(ids))
-        return self._run(ids, hooks or {}, read, whole, past or {}, range(first, self.layers))
-
-    def run_block(
-        self,
-        layer: int,
-        ids: Int[Tensor, "batch pos"],
-        stream: Float[Tensor, "batch pos d"],
-        hooks: Mapping[str, Hook] | None = None,
-        *,
-        read: Places = (-1,),
-        past: Mapping[str, Any] | None = None,
-        site: str | None = None,
-    ) -> Float[Tensor, "batch read vocab"]:
-        """The same of a single block, of what enters it: logits, if it is the last. Counted by who asks for many.
-
-        With a ``site``, of what is put in there, before the block.
-        """
-        entering = {site or self.stream_name(layer): put(stream)}
-        return self._run(ids, {**entering, **(hooks or {})}, read, False, past or {}, range(layer, layer + 1))
-
-    @one_at_a_time("self")  # another thread's hooks must not say where positions are dropped
-    def _run(
-        self,
-        ids: Int[Tensor, "batch pos"],
-        hooks: Mapping[str, Hook],
-        read: Places,
-        whole: bool,
-        past: Mapping[str, Any],
-        blocks: range,
-    ) -> Float[Tensor, "batch read vocab"]:
-        added = list(hooks.items())
+        if only is None:
+            count("forwards", len(ids))
+        blocks = range(first, self.layers) if only is None else range(only, only + 1)
+        added = list((hooks or {}).items())
         if not whole:
             added.append((self._read_site(added, blocks), partial(rows, read)))
         skip(self.model, {layer: self.blocks[layer] for layer in range(self.layers) if layer not in blocks}, self.forms)
         drop_patterns(self.model, self.blocks)
-        logits = run_hooked(self.model, self.points, added, ids, **past)
+        logits = run_hooked(self.model, self.points, added, ids, **(past or {}))
         logits = rows(read, logits) if whole else logits
         return logits.to(self.device, torch.promote_types(logits.dtype, torch.float32))
 

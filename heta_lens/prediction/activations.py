@@ -16,7 +16,7 @@ from heta_lens._util.text import short_repr
 from heta_lens._util.work import count
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import out_of_memory
-from heta_lens.model.hooks import EMBED, OUT, READ, note, pattern_name, pattern_names, values_names
+from heta_lens.model.hooks import EMBED, OUT, READ, note, pattern_name, pattern_names, put, values_names
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,9 +174,9 @@ class LivePatterns:
             count("forwards", 1)  # for all the blocks that run alone
             self.again = True
         patterns: dict[int, Tensor] = {}
-        hooks = {pattern_name(layer): note(patterns, layer)}
+        hooks = {self.adapter.stream_name(layer): put(first.streams[layer]), pattern_name(layer): note(patterns, layer)}
         try:
-            self.adapter.run_block(layer, self.ids[None], first.streams[layer], hooks)
+            self.adapter.run(self.ids[None], hooks, only=layer)
             off, allowed = distance(_sum(patterns[layer]), first.sums[layer])
         except Exception as error:  # whatever a model raises when it is run in a way it was not made for
             if isinstance(error, RuntimeError) and out_of_memory(error):

@@ -380,7 +380,8 @@ def blocks_alone(adapter: ModelAdapter, ids: Int[Tensor, "pos"]) -> BlocksAlone:
         left: dict[int, Tensor] = {}
         leaving = stream_name(layer + 1, layer + 1)  # also where the next block does not run
         try:
-            adapter.run_block(layer, few, streams[layer], {leaving: note(left, layer)})
+            hooks = {adapter.stream_name(layer): put(streams[layer]), leaving: note(left, layer)}
+            adapter.run(few, hooks, only=layer)
             off, allowed = distance(left[layer], streams[layer + 1])
         except Exception as error:  # whatever a model raises when it is run in a way it was not made for
             if isinstance(error, RuntimeError) and out_of_memory(error):

@@ -16,9 +16,10 @@ from torch import Tensor
 from heta_lens._util.python import extra
 from heta_lens._util.work import Done, Work
 from heta_lens.model.batching import Batches
-from heta_lens.prediction.masking import Mask
+from heta_lens.model.mask import Mask
+from heta_lens.prediction.masking import ablated
 from heta_lens.prediction.prediction import Prediction
-from heta_lens.prediction.target import Scale, ablated
+from heta_lens.prediction.target import Scale
 
 ROWS = 64  # whose logits are held in float64 at once
 
@@ -138,7 +139,7 @@ def read_everywhere(
 
     A few rows at a time, because a scale may need a second copy of their logits, in float64.
     """
-    logits = prediction.prompt.logits_from(0, read=range(len(prediction)))(states)
+    logits = prediction.rerun(read=range(len(prediction))).logits(states)
     done(len(states))
     return torch.stack([torch.cat([prediction.read(rows, scale) for rows in copy.split(ROWS)]) for copy in logits])
 

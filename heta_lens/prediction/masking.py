@@ -1,62 +1,22 @@
-"""What a masked token's embedding becomes, and contexts in which one token at a time is masked."""
+"""Masked contexts: which tokens are replaced by a mask's embedding, and what is predicted then."""
 
-from collections.abc import Callable
-from operator import index
-from typing import Annotated, Any, Literal, SupportsIndex, TypeAlias, get_args
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import torch
-from einops import repeat
-from jaxtyping import Float, Int
+from einops import rearrange, repeat
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from heta_lens._util.options import check_token, is_whole
-from heta_lens.model.tokenizer import StandIn
-
-MaskName: TypeAlias = Literal["zero", "mean", "vocab_mean", StandIn]
-Mask: TypeAlias = MaskName | SupportsIndex | Tensor
-
-
-def check_mask(name: str, mask: Any) -> None:
-    """Refuse a mask that is neither a known name, a token id nor a vector, before any work."""
-    if isinstance(mask, Tensor):
-        if mask.ndim != 1 or not mask.is_floating_point():
-            raise ValueError(f"{name} must be one vector of floats, not {mask.dtype} of shape {tuple(mask.shape)}")
-    elif not (is_whole(mask) or (isinstance(mask, str) and mask in get_args(MaskName))):
-        raise ValueError(f"{name}={mask!r} is not one of {', '.join(get_args(MaskName))}, a token id or a torch vector")
-
-
-Masking: TypeAlias = Annotated[Mask, check_mask]  # the type of an option
-
-
-def mask_vector(
-    mask: Mask,
-    embeddings: Float[Tensor, "pos d"],
-    table: Callable[..., Float[Tensor, "token d"]],
-    size: int,
-    stand_in: Callable[[StandIn], int | None] = lambda _: None,
-) -> Float[Tensor, "d"]:
-    """The embedding that replaces a masked token's: zeros, an average, another token's, or the given one.
-
-    ``table`` returns the embeddings of some ids, or of all ``size`` there are; ``stand_in`` gives the id that
-    "pad" or "space" means.
-    """
-    if isinstance(mask, str) and (mask == "pad" or mask == "space"):
-        token = stand_in(mask)
-        if token is None:
-            raise ValueError(f"mask={mask!r} needs a tokenizer with a padding, end or unknown token: give a token id")
-        mask = token
-    if isinstance(mask, Tensor):
-        if len(mask) != embeddings.shape[1]:
-            raise ValueError(f"mask has {len(mask)} entries; this model's embeddings have {embeddings.shape[1]}")
-        return mask.detach().to(embeddings)
-    if not isinstance(mask, str):
-        check_token("mask", index(mask), size)
-        return table([index(mask)])[0].to(embeddings)
-    if mask == "mean":
-        return embeddings.mean(0)
-    if mask == "vocab_mean":
-        return table().to(embeddings).mean(0)
-    return torch.zeros_like(embeddings[0])
+from heta_lens._util.numerics import Divergence
+from heta_lens._util.work import Done
+from heta_lens.model.batching import MASKED, Batches
+from heta_lens.model.mask import Mask
+from heta_lens.prediction.gradients import likelihood
+from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.rerun import Rerun
+from heta_lens.prediction.target import Scale, log_softmax
 
 
 def masked_copies(
@@ -64,7 +24,112 @@ def masked_copies(
     positions: Int[Tensor, "copy"],
     vector: Float[Tensor, "d"] | Float[Tensor, "copy d"],
 ) -> Float[Tensor, "copy pos d"]:
-    """A copy of the context for each position, in which only that position is masked, by a shared vector or its own."""
+    """Copy the context once per position, with that position masked by a shared vector or by its own."""
     copies = repeat(embeddings, "pos d -> copy pos d", copy=len(positions)).clone()
     copies[torch.arange(len(positions), device=copies.device), positions] = vector
     return copies
+
+
+class MaskedEffects(NamedTuple):
+    """Effects of masking one token at a time: how far the distribution moves, and how much g drops."""
+
+    divergence: Float[Tensor, "target pos"]
+    drop: Float[Tensor, "target pos"]
+
+
+@torch.no_grad()
+def masked_effects(
+    predictions: Sequence[Prediction],
+    mask: Mask,
+    divergence: Divergence,
+    *,
+    batches: Batches,
+    done: Done,
+    start: int = 0,
+    stop: int | None = None,
+    positions: Sequence[int] | None = None,
+    floor: bool = False,
+) -> MaskedEffects:
+    """Mask one token at a time, and compare the prediction of every target with its clean one.
+
+    ``predictions`` are of one prompt, shorter contexts first: one set of runs serves all of them. ``positions`` (all,
+    by default) are masked in turn; with ``start`` and ``stop``, only the states of that window and the last positions
+    react. A token whose embedding is the mask already has an effect of 0 and is not run.
+
+    ``floor`` also runs the clean context with the first and last batch of every start. Effects that are no larger than
+    its distance from the clean prediction, which is rounding, are 0.
+    """
+    longest, lengths = predictions[-1], [len(prediction) for prediction in predictions]
+    embeddings, vector, end = longest.embeddings, longest.mask_vector(mask), len(longest) if stop is None else stop
+    positions = range(start, end) if positions is None else positions
+    effects = longest.log_probs.new_zeros(len(MaskedEffects._fields), len(predictions), len(longest))
+    rounding = effects.new_zeros(len(effects), len(predictions), 1)
+    changed = (embeddings != vector).any(-1).tolist()
+    values = [prediction.value for prediction in predictions]
+    for group in longest.prompt.by_start(positions, end, MASKED):
+        if not (group := [position for position in group if changed[position]]):
+            continue
+        first = group[0]
+        rerun = longest.rerun(first, stop=stop, read=[length - 1 for length in lengths if length > first])
+
+        def run(copies: Int[Tensor, "copy 2"], first: int = first, rerun: Rerun = rerun) -> Float[Tensor, "copy ..."]:
+            places, masked = copies.unbind(1)
+            vectors = torch.where(masked.bool()[:, None].to(vector.device), vector, embeddings[places])
+            logits = rerun.logits(masked_copies(embeddings[first:end], places - first, vectors))
+            done(len(copies))
+            return _compared(predictions, values, logits, places, divergence)
+
+        around = torch.tensor([[first, False], *([position, True] for position in group), [group[-1], False]])
+        copies = around if floor else around[1:-1]
+        rows = rearrange(batches.map(run, copies, end - first), "copy kind target -> kind target copy")
+        effects[..., group] = rows[..., copies[:, 1].bool()]
+        if floor:
+            rounding = torch.maximum(rounding, rows[..., [0, -1]].abs().amax(-1, keepdim=True))
+    return MaskedEffects(*effects.masked_fill(effects.abs() <= rounding, 0)[..., list(positions)])
+
+
+def _compared(
+    predictions: Sequence[Prediction],
+    values: Sequence[Float[Tensor, ""]],
+    logits: Float[Tensor, "copy reached vocab"],
+    places: Int[Tensor, "copy"],
+    divergence: Divergence,
+) -> Float[Tensor, "copy kind target"]:
+    """Compare copies with the clean predictions of the last targets, whose contexts reach the masked places."""
+    effects = logits.new_zeros(len(MaskedEffects._fields), len(predictions), len(places))
+    for number, rows in enumerate(logits.unbind(1), len(predictions) - logits.shape[1]):
+        prediction = predictions[number]
+        reached = int((places < len(prediction)).sum())  # the first ones: places ascend
+        log_probs = log_softmax(rows)[:reached]
+        effects[0, number, :reached] = divergence(prediction.log_probs, log_probs)
+        effects[1, number, :reached] = values[number] - prediction.objective(rows[:reached], log_probs)
+    return rearrange(effects, "kind target copy -> copy kind target")
+
+
+def ablated(
+    prediction: Prediction,
+    present: Bool[Tensor, "copy pos"],
+    mask: Float[Tensor, "d"],
+    scale: Scale,
+    batches: Batches,
+    done: Done,
+) -> Float[Tensor, "copy"]:
+    """Compute the likelihood of the target in copies of the context whose tokens are masked unless ``present``."""
+    read = partial(likelihood, prediction, scale=scale, done=done)
+    return with_others_masked(prediction, present, mask, read, batches)
+
+
+def with_others_masked(
+    prediction: Prediction,
+    present: Bool[Tensor, "copy pos"],
+    mask: Float[Tensor, "d"],
+    read: Callable[[Float[Tensor, "some pos d"]], Float[Tensor, "some *read"]],
+    batches: Batches,
+) -> Float[Tensor, "copy *read"]:
+    """Apply ``read`` to copies of the context, with all tokens but the ``present`` ones masked."""
+    embeddings = prediction.embeddings
+
+    def masked(rows: Bool[Tensor, "some pos"]) -> Float[Tensor, "some *read"]:
+        return read(torch.where(rearrange(rows, "copy pos -> copy pos 1"), embeddings, mask))
+
+    return batches.map(masked, present.to(embeddings.device), len(embeddings))

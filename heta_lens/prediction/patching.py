@@ -26,7 +26,7 @@ from heta_lens.model.hooks import (
     values_name,
 )
 from heta_lens.model.lock import one_at_a_time
-from heta_lens.prediction.masking import Mask, check_mask
+from heta_lens.model.mask import Mask, check_mask
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale, check_scale
 
@@ -192,7 +192,7 @@ class Pair:
 
     def read(self, states: Float[Tensor, "copy pos d"], start: int, layer: int | None = None) -> Float[Tensor, "copy"]:
         """How likely the target is, with these states from a position on."""
-        return self.prediction.read(self.prediction.logits_from(start, layer)(states), self.scale)
+        return self.prediction.read(self.prediction.rerun(start, layer=layer).logits(states), self.scale)
 
 
 def picked(
@@ -208,7 +208,7 @@ def picked(
         results[name] = pick(live)
 
     with prediction.adapter.hooked([(name, partial(hook, name, pick)) for name, pick in picks.items()]):
-        prediction.prompt.logits_from(start, read=[start + states.shape[1] - 1])(states)
+        prediction.rerun(start, read=[start + states.shape[1] - 1]).logits(states)
     return results
 
 

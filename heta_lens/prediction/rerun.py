@@ -1,186 +1,351 @@
-"""Three ways to run a prompt with other states at some positions, while everything else stays as it was.
+"""A prompt that was checked against its cache, and reruns of it with changed states.
 
-- from the first changed position to the end, where the clean keys and values before it can be continued (suffix);
-- the same, but leaving out the positions between a window and the tail, which stay clean (window);
-- from the first token on, putting back what has to stay clean (full), where nothing can be continued.
+Everything that is computed from a prediction goes through a `Rerun`: logits as a function of the states at some
+positions, while all other states stay clean. A rerun takes the shortest of three ways:
+
+- from the first changed position on, where the model continues from kept keys and values (suffix);
+- the same, without the positions between a window and the tail, which stay clean (window);
+- from the first token on, with clean states put back, where the model cannot continue (full).
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cache, cached_property, partial
+from typing import Any, Literal
 
 import torch
 from einops import repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from heta_lens._util.text import short_repr
 from heta_lens._util.work import counting
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.hooks import EMBED, BatchHook, KeysValues, Places, note, put, put_positions, stream_name
+from heta_lens.model.batching import Batches, choose_batches, shared_starts
+from heta_lens.model.hooks import (
+    EMBED,
+    READ,
+    BatchHook,
+    KeysValues,
+    Places,
+    names_filter,
+    note,
+    pattern_names,
+    put,
+    put_positions,
+    stream_name,
+    values_names,
+)
 from heta_lens.model.lock import one_at_a_time
-from heta_lens.prediction.checks import BlocksAlone, blocks_alone, reusable_prefix
+from heta_lens.prediction.activations import Activations, LivePatterns, live
+from heta_lens.prediction.chat import ChatPrompt
+from heta_lens.prediction.checks import (
+    BlocksAlone,
+    Tokens,
+    Vocabulary,
+    blocks_alone,
+    cached_tokens,
+    check_causal,
+    replay,
+    reusable_prefix,
+)
+from heta_lens.prediction.target import log_softmax
 
-
-@dataclass(frozen=True)
-class Part:
-    """A part of a prompt whose states can change, and what of the rest is run again.
-
-    States at ``start:stop`` are given; positions from there to ``tail`` keep what they had at every layer, those from
-    ``tail`` to ``end`` react.
-    """
-
-    start: int
-    stop: int
-    tail: int
-    end: int
-    read: list[int]
-    layer: int | None
-    site: str  # the hook point where the states are put in
-
-    @property
-    def gap(self) -> bool:
-        return self.stop < self.tail
+TAIL = 16  # positions before the prediction that are recomputed with every window
 
 
 @dataclass(eq=False, repr=False)
-class Runner:
-    """Runs one prompt again and again. ``log_probs`` are its clean predictions after contexts of these lengths."""
+class Prompt:
+    """Tokens, and a live model that computes from them what was cached.
+
+    ``log_probs`` are the clean predictions after contexts of these lengths, ``logits`` those that were worth keeping.
+    ``ids`` end with the longest context, unless the user's hooks must see the prompt as it was cached.
+    """
 
     adapter: ModelAdapter
+    cached: Activations
     ids: Int[Tensor, "pos"]
-    embeddings: Float[Tensor, "pos d"]
+    embeddings: Float[Tensor, "pos d"]  # in float32 or better
     log_probs: Mapping[int, Float[Tensor, "vocab"]]
+    logits: Mapping[int, Float[Tensor, "vocab"]]
     user_hooks: tuple[Any, ...]
-    checks: dict[str, Counter[str]]
+    mismatch: float  # largest relative difference between the cache and the check run
+    checks: dict[str, Counter[str]] = field(default_factory=dict)  # runs that each check took
+    chat: ChatPrompt | None = None  # the chat that the prompt begins with
     prefix: tuple[KeysValues | None, str] | None = None  # see `reusable_prefix`; None: not needed so far
     clean_streams: dict[int, Tensor] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return short_repr(self)
+
+    @classmethod
+    def checked(
+        cls, adapter: ModelAdapter, cached: Activations, contexts: Mapping[int, bool], tokens: Tokens, *, needed: int
+    ) -> "Prompt":
+        """Determine the tokens, and check with one run that the model still computes what was cached.
+
+        ``contexts`` are context lengths, each with whether to keep its logits. At least ``needed`` ids are determined.
+        """
+        check_causal(adapter, cached)
+        ids = cached_tokens(adapter, cached[EMBED], tokens, needed)
+        with counting(Counter()) as counts:
+            given = not (tokens is None or isinstance(tokens, Vocabulary))
+            replayed = replay(adapter, cached, ids, [n - 1 for n in contexts], given=given)
+        user_hooks = tuple(adapter.user_hooks())
+        end = len(ids) if user_hooks else max(needed, *contexts)
+        embeddings = replayed.embeddings.to(torch.promote_types(replayed.embeddings.dtype, torch.float32))
+        return cls(
+            adapter,
+            cached,
+            ids[:end],
+            embeddings[:end],
+            log_probs=dict(zip(contexts, log_softmax(replayed.logits), strict=True)),
+            logits={n: row.clone() for n, row in zip(contexts, replayed.logits, strict=True) if contexts[n]},
+            user_hooks=user_hooks,
+            mismatch=replayed.mismatch,
+            checks={"cache": counts},
+            chat=tokens if isinstance(tokens, ChatPrompt) else None,
+        )
+
+    def alone(self, start: int, stop: int) -> "Prompt":
+        """Run the tokens at ``start:stop`` as a prompt of their own."""
+        names = [name for name in self.cached.tensors if names_filter(name) and name != READ]
+        batches: dict[str, Tensor] = {}
+        with torch.no_grad():
+            logits = self.adapter.run(self.ids[None, start:stop], {name: note(batches, name) for name in names})[0, -1]
+        cached = Activations({name: batch[0] for name, batch in batches.items()})
+        return Prompt(
+            self.adapter,
+            cached,
+            self.ids[start:stop],
+            cached[EMBED].to(self.embeddings),
+            log_probs={stop - start: log_softmax(logits)},
+            logits={stop - start: logits},
+            user_hooks=(),
+            mismatch=self.mismatch,
+            checks=self.checks,
+        )
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Turn gradients on for embeddings and off for parameters; the user's hooks must be those of the cache."""
+        with self.adapter.undisturbed():
+            if tuple(self.adapter.user_hooks()) != self.user_hooks:
+                raise RuntimeError("hooks were added to or removed from the model since this prediction was made")
+            yield
+
+    # ------------------------------------------------------------------------------------------------- clean states
+    def states(self, layer: int | None) -> Float[Tensor, "pos d"]:
+        """Return the states that enter a layer; for None, the embeddings."""
+        return self.embeddings if layer is None else self.streams([layer])[layer]
+
+    @torch.no_grad()
+    def streams(self, layers: Sequence[int]) -> Mapping[int, Float[Tensor, "pos d"]]:
+        """Return the states that enter these layers, from one run that is made when it is first needed."""
+        missing = [layer for layer in layers if layer not in self.clean_streams]
+        if missing:
+            streams = self.adapter.streams(self.ids[None], missing, whole=bool(self.user_hooks))
+            self.clean_streams.update({layer: states[0].to(self.embeddings) for layer, states in streams.items()})
+        return {layer: self.clean_streams[layer] for layer in layers}
+
+    @property
+    def patterns(self) -> Callable[[int], Float[Tensor, "head pos pos"]]:
+        """The attention pattern of a layer: cached, or else from the live model, one layer at a time."""
+        names = pattern_names(self.adapter.layers)
+        if not self.cached.tensors.keys().isdisjoint(names):
+            return lambda layer: self.cached[names[layer]]
+        return LivePatterns(self.adapter, self.ids, bool(self.user_hooks))
+
+    @property
+    def values(self) -> Callable[[int], Float[Tensor, "pos group d_head"]]:
+        """The value vectors of a layer's key/value heads, with their bias: cached, or else from one run."""
+        names = values_names(self.adapter.layers)
+        if not self.cached.tensors.keys().isdisjoint(names):
+            return lambda layer: self.cached[names[layer]]
+        read = cache(partial(live, self.adapter, self.ids, names, hooked=bool(self.user_hooks)))
+        return lambda layer: read()[layer]
+
+    # ----------------------------------------------------------------------------------------- how the model can run
     @cached_property
     def one_by_one(self) -> bool:
-        """Whether a hook may index the batch, or depend on the prompt's length: it only ever sees this one, whole."""
+        """Whether each run must be of this one prompt, whole: a user's hook may depend on its batch or its length."""
         return not all(isinstance(hook, BatchHook) for hook in self.user_hooks)
 
     @property
     def kept(self) -> KeysValues | None:
-        """The clean keys and values, for runs that continue from them; None where that does not work."""
+        """The clean keys and values that runs continue from; None where this model cannot continue."""
         return (self.prefix or self._prefix())[0]
 
     @property
     def reuse(self) -> str:
-        """Whether runs continued from kept keys and values, and if not, why."""
+        """A sentence on prefix reuse for the diagnostics: on, or off and the reason."""
         if self.prefix is None and not self.user_hooks:
             return "not needed"
         return (self.prefix or self._prefix())[1]
 
     @one_at_a_time("self")
     def _prefix(self) -> tuple[KeysValues | None, str]:
-        """The kept keys and values, taken when they are first needed."""
         if self.prefix is None:
-            length = max(self.log_probs)
-            ids, embeddings, log_probs = self.ids[:length], self.embeddings[:length], self.log_probs[length]
+            n = max(self.log_probs)
             with counting(self.checks.setdefault("prefix_reuse", Counter())):
-                self.prefix = reusable_prefix(self.adapter, ids, embeddings, log_probs, bool(self.user_hooks))
+                self.prefix = reusable_prefix(
+                    self.adapter, self.ids[:n], self.embeddings[:n], self.log_probs[n], bool(self.user_hooks)
+                )
         return self.prefix
 
     @cached_property
-    def alone(self) -> BlocksAlone:
-        """Whether blocks can run without the others, which is found out when it is first needed."""
+    def blocks_alone(self) -> BlocksAlone:
+        """Whether blocks can run without the others, which is measured when it is first needed."""
         if self.user_hooks:
             return BlocksAlone(False, "hooks on the model may carry something from block to block")
         with counting(self.checks.setdefault("blocks_alone", Counter())):
             return blocks_alone(self.adapter, self.ids)
 
-    def first_block(self, part: Part) -> int:
-        """The first that has to run: those below stay as they were, where states are put in above them."""
-        layer = min(part.layer or 0, self.adapter.layers - 1)
-        return layer if layer and self.alone.same else 0
+    def batches(
+        self,
+        wanted: int | Literal["auto"],
+        queries: int,
+        *,
+        products: bool = False,
+        checkpoint: bool = False,
+        read: int = 1,
+        free: int | None = None,
+    ) -> Batches:
+        """Choose how many copies of a run of ``queries`` positions to run at once."""
+        return choose_batches(
+            1 if self.one_by_one else wanted,
+            self.adapter.sizes,
+            self.adapter.device,
+            queries,
+            len(self.ids),
+            products=products,
+            checkpoint=checkpoint,
+            read=read,
+            free=free,
+        )
+
+    def by_start(self, positions: Sequence[int], stop: int, start_cost: float | int) -> list[list[int]]:
+        """Group positions whose runs should share a start; one group where a later start saves nothing."""
+        if not positions:
+            return []
+        return [list(positions)] if self.kept is None else shared_starts(positions, stop, start_cost)
 
     def logits_of(self, ids: Int[Tensor, "batch pos"], read: Places = (-1,)) -> Float[Tensor, "batch read vocab"]:
-        """Logits after other ids, as many at once; the user's hooks see them one by one."""
+        """Return logits after other ids; the user's hooks see one prompt at a time."""
         if not self.one_by_one:
             return self.adapter.run(ids, read=read)
         places = read.split(1) if isinstance(read, Tensor) else [read] * len(ids)
-        return torch.cat(
-            [self.adapter.run(row, read=place, whole=True) for row, place in zip(ids.split(1), places, strict=True)]
-        )
+        rows = zip(ids.split(1), places, strict=True)
+        return torch.cat([self.adapter.run(row, read=place, whole=True) for row, place in rows])
 
-    def run(self, part: Part, states: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch read vocab"]:
-        """Logits with these states in the part."""
-        if self.one_by_one and len(states) > 1:
-            return torch.cat([self.run(part, copy[None]) for copy in states])
-        if (part.start == 0 and not part.gap) or self.kept is None:
-            return self.full_run(part, states)
-        run = self.window_run if part.gap else self.suffix_run
-        return run(part, states, self.kept)
 
-    def suffix_run(self, part: Part, states: Tensor, kept: KeysValues) -> Tensor:
+@dataclass(frozen=True, eq=False)
+class Rerun:
+    """A prediction as a function of the states at ``start:stop``: embeddings, or the input of a ``layer``.
+
+    Without ``stop``, all positions from ``start`` to ``end`` are given. With it, the positions after ``stop`` keep
+    their keys and values at every layer, except for the last ones (`TAIL`), which react.
+    """
+
+    prompt: Prompt
+    objective: Callable[[Float[Tensor, "*batch vocab"]], Float[Tensor, "*batch"]]  # g, of logits
+    start: int
+    stop: int
+    end: int
+    layer: int | None
+    read: tuple[int, ...] | None  # where logits are read; None: at the last position, without an axis for it
+
+    @property
+    def site(self) -> str:
+        """The hook point at which the states are put in."""
+        return EMBED if self.layer is None else self.prompt.adapter.stream_name(self.layer)
+
+    @property
+    def states(self) -> Float[Tensor, "pos d"]:
+        """The clean states at ``start:stop``."""
+        return self.prompt.states(self.layer)[self.start : self.stop]
+
+    @property
+    def tail(self) -> int:
+        """The first position after ``stop`` that reacts; equal to ``stop`` if no position between keeps its state."""
+        return max(self.stop, self.end - TAIL)
+
+    def logits(self, states: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch *read vocab"]:
+        """Return the logits with these states, in float32 or better."""
+        logits = self._run(states, self.read or (self.end - 1,))
+        return logits if self.read else logits[:, 0]
+
+    def log_probs(self, states: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch *read vocab"]:
+        """Return the log-probabilities with these states."""
+        return log_softmax(self.logits(states))
+
+    def g(self, states: Float[Tensor, "batch pos d"]) -> Float[Tensor, "batch *read"]:
+        """Return the value of the target with these states: its log-probability, or what its function gives."""
+        return self.objective(self.logits(states))
+
+    def _run(self, states: Float[Tensor, "batch pos d"], read: Sequence[int]) -> Float[Tensor, "batch read vocab"]:
+        if self.prompt.one_by_one and len(states) > 1:
+            return torch.cat([self._run(copy[None], read) for copy in states])
+        gap = self.stop < self.tail
+        if (self.start == 0 and not gap) or self.prompt.kept is None:
+            return self._full(states, read)
+        return self._window(states, read, self.prompt.kept) if gap else self._suffix(states, read, self.prompt.kept)
+
+    def _suffix(self, states: Tensor, read: Sequence[int], kept: KeysValues) -> Tensor:
         """Continue the clean prefix."""
-        batch = len(states)
-        past = self.adapter.resume(kept, part.start, part.end, batch)
-        suffix = torch.cat([states, self._clean(part.stop, part.end, batch, part.layer)], 1)
-        ids, read = self._ids(part.start, part.end, batch), [position - part.start for position in part.read]
-        return self.adapter.run(ids, {part.site: put(suffix)}, read=read, past=past, first=self.first_block(part))
+        adapter, batch = self.prompt.adapter, len(states)
+        past = adapter.resume(kept, self.start, self.end, batch)
+        hooks = {self.site: put(torch.cat([states, self._clean(self.stop, self.end, batch)], 1))}
+        ids, read = self._ids(self.start, self.end, batch), [position - self.start for position in read]
+        return adapter.run(ids, hooks, read=read, past=past, first=self._first)
 
-    def window_run(self, part: Part, states: Tensor, kept: KeysValues) -> Tensor:
+    def _window(self, states: Tensor, read: Sequence[int], kept: KeysValues) -> Tensor:
         """Continue the clean prefix to the window's end, and again from the tail on: between them all stays clean."""
-        batch, first = len(states), self.first_block(part)
-        past = self.adapter.resume(self._before_tail(part, states, kept), part.tail, part.end, batch)
-        ids, read = self._ids(part.tail, part.end, batch), [position - part.tail for position in part.read]
-        entering = {part.site: put(self._clean(part.tail, part.end, batch, part.layer))} if first else None
-        return self.adapter.run(ids, entering, read=read, past=past, first=first)
+        adapter, batch, first = self.prompt.adapter, len(states), self._first
+        past = adapter.resume(kept, self.start, self.stop, batch)
+        adapter.run(self._ids(self.start, self.stop, batch), {self.site: put(states)}, past=past, first=first)
+        before_tail = adapter.reuse.joined(adapter.reuse.grown(past), kept, self.tail, first)
+        past = adapter.resume(before_tail, self.tail, self.end, batch)
+        entering = {self.site: put(self._clean(self.tail, self.end, batch))} if first else None
+        ids, read = self._ids(self.tail, self.end, batch), [position - self.tail for position in read]
+        return adapter.run(ids, entering, read=read, past=past, first=first)
 
-    def _before_tail(self, part: Part, states: Tensor, kept: KeysValues) -> KeysValues:
-        """Keys and values up to the tail: in the window as these states give them, else clean."""
-        batch, first = len(states), self.first_block(part)
-        past = self.adapter.resume(kept, part.start, part.stop, batch)
-        self.adapter.run(self._ids(part.start, part.stop, batch), {part.site: put(states)}, past=past, first=first)
-        return self.adapter.reuse.joined(self.adapter.reuse.grown(past), kept, part.tail, first)
+    def _full(self, states: Tensor, read: Sequence[int]) -> Tensor:
+        """Run from the first token, and put clean states back where they enter each layer."""
+        prompt, adapter, batch = self.prompt, self.prompt.adapter, len(states)
+        last = len(prompt.ids) if prompt.one_by_one else self.end
+        around = self._clean(0, self.start, batch), self._clean(self.stop, last, batch)
+        hooks = {self.site: put(torch.cat([around[0], states, around[1]], 1))}
+        if self.stop < self.tail:
+            above = range(1 if self.layer is None else self.layer + 1, adapter.layers)
+            for layer, clean in prompt.streams(above).items():
+                hooks[adapter.stream_name(layer)] = put_positions(clean, self.stop, self.tail)
+        ids = self._ids(0, last, batch)
+        return adapter.run(ids, hooks, read=read, whole=prompt.one_by_one, first=self._first)
 
-    def full_run(self, part: Part, states: Tensor) -> Tensor:
-        """From the first token; what has to stay clean is put back where it enters each layer."""
-        batch, last = len(states), len(self.ids) if self.one_by_one else part.end
-        before = self._clean(0, part.start, batch, part.layer)
-        after = self._clean(part.stop, last, batch, part.layer)
-        hooks = {part.site: put(torch.cat([before, states, after], 1))}
-        if part.gap:
-            above = range(1 if part.layer is None else part.layer + 1, self.adapter.layers)
-            for layer, clean in self.streams(above).items():
-                hooks[self.adapter.stream_name(layer)] = put_positions(clean, part.stop, part.tail)
-        ids, first = self._ids(0, last, batch), self.first_block(part)
-        return self.adapter.run(ids, hooks, read=part.read, whole=self.one_by_one, first=first)
-
-    def through_block(
-        self, layer: int, start: int, end: int, states: Float[Tensor, "pos d"], site: str
-    ) -> Float[Tensor, "pos d"]:
-        """What leaves a block at ``start:end``, if these states are put in there before it; the rest stays clean."""
-        kept = self.kept if start else None
-        begin = start if kept else 0
-        clean = self._clean(begin, start, 1, None if site == EMBED else layer)
-        past = self.adapter.resume(kept, start, end, 1) if kept else None
+    def through_block(self, states: Float[Tensor, "pos d"]) -> Float[Tensor, "pos d"]:
+        """Return what leaves the layer's block (the first, for embeddings) at ``start:end``, with these states."""
+        adapter, layer = self.prompt.adapter, self.layer or 0
+        kept = self.prompt.kept if self.start else None
+        begin = self.start if kept else 0
+        past = adapter.resume(kept, self.start, self.end, 1) if kept else None
         left = dict[int, Tensor]()
-        hooks = {stream_name(layer + 1, layer + 1): note(left, layer)}
-        entering = torch.cat([clean, states[None]], 1)
-        self.adapter.run_block(layer, self._ids(begin, end, 1), entering, hooks, past=past, site=site)
-        return left[layer][0, start - begin :].to(states)
+        hooks = {self.site: put(torch.cat([self._clean(begin, self.start, 1), states[None]], 1))}
+        hooks[stream_name(layer + 1, layer + 1)] = note(left, layer)
+        adapter.run(self._ids(begin, self.end, 1), hooks, past=past, only=layer)
+        return left[layer][0, self.start - begin :].to(states)
+
+    @property
+    def _first(self) -> int:
+        """The first block that has to run: the blocks below the layer are skipped, where blocks can run alone."""
+        layer = min(self.layer or 0, self.prompt.adapter.layers - 1)
+        return layer if layer and self.prompt.blocks_alone.same else 0
 
     def _ids(self, start: int, stop: int, batch: int) -> Int[Tensor, "batch pos"]:
-        return repeat(self.ids[start:stop], "pos -> batch pos", batch=batch)
+        return repeat(self.prompt.ids[start:stop], "pos -> batch pos", batch=batch)
 
-    def _clean(self, start: int, stop: int, batch: int, layer: int | None) -> Float[Tensor, "batch pos d"]:
-        states = self.embeddings if start == stop else self.states(layer)  # which may take a run
+    def _clean(self, start: int, stop: int, batch: int) -> Float[Tensor, "batch pos d"]:
+        states = self.prompt.embeddings if start == stop else self.prompt.states(self.layer)  # which may take a run
         return repeat(states[start:stop], "pos d -> batch pos d", batch=batch)
-
-    def states(self, layer: int | None) -> Float[Tensor, "pos d"]:
-        """What enters a layer at every position; the embeddings, for None."""
-        return self.embeddings if layer is None else self.streams([layer])[layer]
-
-    @torch.no_grad()
-    def streams(self, layers: Sequence[int]) -> Mapping[int, Float[Tensor, "pos d"]]:
-        """What enters these layers, from a single run that is done once."""
-        missing = [layer for layer in layers if layer not in self.clean_streams]
-        if missing:
-            streams = self.adapter.streams(self.ids[None], missing, whole=bool(self.user_hooks))
-            self.clean_streams.update({layer: states[0].to(self.embeddings) for layer, states in streams.items()})
-        return {layer: self.clean_streams[layer] for layer in layers}

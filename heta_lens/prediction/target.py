@@ -1,15 +1,12 @@
 """Targets: what is explained, after how many tokens of a prompt, and which ids a caller meant."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Set
-from functools import cached_property, partial
+from collections.abc import Set
 from math import isfinite
 from operator import index
-from typing import Any, Literal, NamedTuple, Protocol, SupportsIndex, TypeAlias, TypeGuard, runtime_checkable
+from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias, TypeGuard
 
 import torch
-from einops import rearrange
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from heta_lens._util.files import brief
@@ -19,15 +16,12 @@ from heta_lens._util.target_kinds import (
     Side,
     Target,
     TargetFunction,
-    any_of,
-    described,
     function_name,
     members,
     sides,
 )
-from heta_lens._util.work import Done, Work, count
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.batching import Batches, out_of_memory
+from heta_lens.model.batching import out_of_memory
 from heta_lens.model.tokenizer import Spelled
 
 # ------------------------------------------------------------------------------------------------------------- readout
@@ -62,95 +56,6 @@ def on_scale(logits: Float[Tensor, "*batch vocab"], tokens: Side, scale: Scale) 
 
 def joint_logit(logits: Float[Tensor, "*batch vocab"], tokens: Side) -> Float[Tensor, "*batch"]:
     return logits[..., tokens] if isinstance(tokens, int) else logits[..., members(tokens)].logsumexp(-1)
-
-
-# ------------------------------------------------------------------------------------------ as a function of the states
-@runtime_checkable
-class Readable(Protocol):
-    """What is needed of a `Prediction`, which uses the scales above itself."""
-
-    @property
-    def embeddings(self) -> Float[Tensor, "pos d"]: ...
-
-    def logits_from(
-        self, start: int = 0, layer: int | None = None
-    ) -> Callable[[Float[Tensor, "batch pos d"]], Float[Tensor, "batch vocab"]]: ...
-
-    def read(self, logits: Float[Tensor, "*batch vocab"], scale: Scale) -> Float[Tensor, "*batch"]: ...
-
-
-@torch.no_grad()
-def likelihood(
-    prediction: Readable,
-    states: Float[Tensor, "copy pos d"],
-    scale: Scale,
-    done: Done,
-    start: int = 0,
-    layer: int | None = None,
-) -> Float[Tensor, "copy"]:
-    """With other embeddings (or states that enter a layer) from a position on, one run for each copy of the context."""
-    values = prediction.read(prediction.logits_from(start, layer)(states), scale)
-    done(len(states))
-    return values
-
-
-def gradients(
-    prediction: Readable,
-    states: Float[Tensor, "copy pos d"],
-    scale: Scale,
-    work: Work,
-    layer: int | None = None,
-    start: int = 0,
-) -> Float[Tensor, "copy pos d"]:
-    """The derivative of each copy's likelihood by what enters a layer (or by embeddings) from a position on."""
-    return values_and_gradients(prediction, states, scale, work, layer, start)[1]
-
-
-def values_and_gradients(
-    prediction: Readable,
-    states: Float[Tensor, "copy pos d"],
-    scale: Scale,
-    work: Work,
-    layer: int | None = None,
-    start: int = 0,
-) -> tuple[Float[Tensor, "copy"], Float[Tensor, "copy pos d"]]:
-    """Each copy's likelihood, and its derivative."""
-    leaf = states.detach().clone().requires_grad_()
-    values = prediction.read(prediction.logits_from(start, layer)(leaf), scale)
-    (gradient,) = torch.autograd.grad(values.sum(), leaf)
-    count("backwards", len(states))
-    work.add("forwards", len(states))
-    work.add("backwards", len(states))
-    return values.detach(), gradient
-
-
-def ablated(
-    prediction: Readable,
-    present: Bool[Tensor, "copy pos"],
-    mask: Float[Tensor, "d"],
-    scale: Scale,
-    batches: Batches,
-    done: Done,
-) -> Float[Tensor, "copy"]:
-    """How likely the target is in copies of the context in which only the tokens ``present`` are not masked."""
-    read = partial(likelihood, prediction, scale=scale, done=done)
-    return with_others_masked(prediction, present, mask, read, batches)
-
-
-def with_others_masked(
-    prediction: Readable,
-    present: Bool[Tensor, "copy pos"],
-    mask: Float[Tensor, "d"],
-    read: Callable[[Float[Tensor, "some pos d"]], Float[Tensor, "some *read"]],
-    batches: Batches,
-) -> Float[Tensor, "copy *read"]:
-    """What ``read`` gives for copies of the context in which only the tokens ``present`` are not masked."""
-    embeddings = prediction.embeddings
-
-    def masked(rows: Bool[Tensor, "some pos"]) -> Float[Tensor, "some *read"]:
-        return read(torch.where(rearrange(rows, "copy pos -> copy pos 1"), embeddings, mask))
-
-    return batches.map(masked, present.to(embeddings.device), len(embeddings))
 
 
 # ----------------------------------------------------------------------------------------------------- target function
@@ -338,87 +243,3 @@ def check_target(adapter: ModelAdapter, log_probs: Float[Tensor, "vocab"], targe
         if not isfinite(log_prob):
             text = " or ".join(repr(adapter.tokenizer.write(token)) for token in members(tokens))
             raise ValueError(f"log p of the target {text} is {log_prob}")
-
-
-# ------------------------------------------------------------------------------------------------------ target reading
-# What is read of a target in logits: how likely it is, or what a function gives; and what the target is called.
-
-
-class TargetReading(ABC):
-    """The part of a `Prediction` that is about its target."""
-
-    target: Target
-
-    @property
-    @abstractmethod
-    def ids(self) -> Int[Tensor, "pos"]: ...
-
-    @property
-    @abstractmethod
-    def adapter(self) -> ModelAdapter: ...
-
-    @property
-    @abstractmethod
-    def log_probs(self) -> Float[Tensor, "vocab"]: ...
-
-    @property
-    @abstractmethod
-    def logits(self) -> Float[Tensor, "vocab"]: ...
-
-    def read(self, logits: Float[Tensor, "*batch vocab"], scale: Scale) -> Float[Tensor, "*batch"]:
-        """How likely the target is; for a contrast, how much more likely the first of the two.
-
-        Of a function it is what that gives, on a scale of its own.
-        """
-        if callable(self.target):
-            if logits.requires_grad:
-                self.check_differentiable()
-            return values_of(self.target, logits)
-        first, *second = [on_scale(logits, tokens, scale) for tokens in sides(self.target)]
-        return first - second[0] if second else first
-
-    def check_differentiable(self) -> None:
-        """Refuse a function as the target that has no gradient by the clean logits."""
-        _ = self._connected  # which is found out once
-
-    @cached_property
-    def _connected(self) -> bool:
-        if callable(self.target):
-            check_connected(self.target, self.logits)
-        return True
-
-    def objective(
-        self, logits: Float[Tensor, "*batch vocab"], log_probs: Float[Tensor, "*batch vocab"] | None = None
-    ) -> Float[Tensor, "*batch"]:
-        """g: the target's log-probability, a contrast's difference, or what a function gives.
-
-        ``log_probs`` are of these logits, where they are known already.
-        """
-        if callable(self.target) or not all(isinstance(tokens, int) for tokens in sides(self.target)):
-            return self.read(logits, "log_prob")
-        log_probs = log_softmax(logits) if log_probs is None else log_probs
-        first, *second = [joint_logit(log_probs, token) for token in sides(self.target)]
-        return first - second[0] if second else first
-
-    @property
-    def value(self) -> Float[Tensor, ""]:
-        """g of the clean prediction."""
-        plain = not callable(self.target)
-        return self.objective(self.log_probs if plain else self.logits, self.log_probs)
-
-    @property
-    def target_text(self) -> str | tuple[str, ...]:
-        """The target as it is written after the context; of a contrast, both sides; of a function, its name."""
-        if callable(self.target):
-            return function_name(self.target)
-        texts = tuple(map(self._written, sides(self.target)))
-        return texts if isinstance(self.target, tuple) else texts[0]
-
-    def _written(self, side: Side) -> str:
-        texts = [self.adapter.tokenizer.write(token, self.ids.tolist()) for token in members(side)]
-        return any_of(texts) if isinstance(side, frozenset) else texts[0]
-
-    @property
-    def target_words(self) -> str:
-        """The target in words, for a title."""
-        return described(self.target, self.target_text)

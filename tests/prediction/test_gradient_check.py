@@ -10,7 +10,8 @@ from helpers import quantised, zoo
 from helpers.quantised import QuantisedLinear, Staircase
 from heta_lens.data import recall
 from heta_lens.prediction import prediction
-from heta_lens.prediction.prediction import Prediction, gradient_error
+from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.gradients import gradient_error
 
 STORY = next(recall.stories("test", facts=2)).text
 

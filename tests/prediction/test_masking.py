@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 import heta_lens
-from heta_lens.prediction.masking import check_mask, mask_vector, masked_copies
+from heta_lens.prediction.masking import mask_vector, masked_copies
+from heta_lens.model.mask import check_mask
 
 EMBEDDINGS = torch.tensor([[1.0, 2], [3, 4]])
 TABLE = torch.tensor([[10.0, 20], [30, 40], [50, 60]])

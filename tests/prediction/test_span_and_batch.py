@@ -5,7 +5,7 @@ import torch
 
 from helpers import zoo
 from helpers.asking import cache_of
-from heta_lens.prediction.prediction import batch_predictions, one_each, reasoning_of, span_of, span_predictions
+from heta_lens.prediction.from_cache import batch_predictions, one_each, reasoning_of, span_of, span_predictions
 
 N = 8
 

@@ -5,12 +5,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from heta_lens.methods.heta.curvature import Problem, Products, Segment
+from heta_lens.methods.heta.curvature import Products
 from heta_lens.methods.heta.diagnostics import SUBSETS
 from heta_lens.methods.heta.options import CAREFUL, HetaOptions
+from heta_lens.methods.heta.windows import Window
 from heta_lens.methods.options import pattern_runs, value_runs
 from heta_lens.model.batching import GRAPH, MASKED, PRODUCT, Batches, per_product
-from heta_lens.prediction.prediction import TAIL, Prediction
+from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.rerun import TAIL
 
 GROUPS, WINDOWS = (16, 8), (512, 256, 128, 64)  # that are proposed
 WORTHWHILE = 0.8  # of the runs: a change of options that saves less is not proposed by itself
@@ -19,12 +21,12 @@ WORTHWHILE = 0.8  # of the runs: a change of options that saves less is not prop
 def work_ahead(options: HetaOptions, predictions: Sequence[Prediction]) -> dict[str, int]:
     """What lies ahead, for the progress bar, where these share masked forwards (the longest is the last)."""
     work = Counter[str]()
-    segments = [options.segments(prediction) for prediction in predictions]
-    scored = sum(len(segment.scored_range) for segment in segments[-1])
-    clean = 2 * len(segments[-1]) * (options.combine == "geometric")
+    windows = [options.windows(prediction) for prediction in predictions]
+    scored = sum(len(window.scored) for window in windows[-1])
+    clean = 2 * len(windows[-1]) * (options.combine == "geometric")
     work["forwards"] += 1 + (scored + clean) * bool(options.weights[1])
-    for prediction, own_segments in zip(predictions, segments, strict=True):
-        products = [products_of(options, segment) for segment in own_segments]
+    for prediction, own_windows in zip(predictions, windows, strict=True):
+        products = [products_of(options, window) for window in own_windows]
         work["hvps"] += sum(own.hvps for own in products if own is not None)
         work["audit"] += audit_runs(options, prediction)
         if options.audit and options.recipe.approximate:
@@ -32,9 +34,9 @@ def work_ahead(options: HetaOptions, predictions: Sequence[Prediction]) -> dict[
     return dict(work)
 
 
-def masked_by_start(options: HetaOptions, segment: Segment) -> list[list[int]]:
+def masked_by_start(options: HetaOptions, window: Window) -> list[list[int]]:
     """The tokens that the information masks, by the start of their runs; a product also runs two clean copies each."""
-    groups = segment.expected_by_start(MASKED) if options.weights[1] else []
+    groups = window.by_start(window.scored, MASKED) if options.weights[1] else []
     return [[group[0], *group, group[-1]] for group in groups] if options.combine == "geometric" else groups
 
 
@@ -42,9 +44,9 @@ def audit_runs(options: HetaOptions, prediction: Prediction) -> int:
     return (len(prediction) + SUBSETS) * options.audit
 
 
-def products_of(options: HetaOptions, segment: Segment) -> Products | None:
-    """What the curvature of a segment takes, at most; None, if it has no weight."""
-    return None if options.estimator is None else options.estimator.cost(Problem(segment))
+def products_of(options: HetaOptions, window: Window) -> Products | None:
+    """What the curvature of a window takes, at most; None, if it has no weight."""
+    return None if options.estimator is None else options.estimator.cost(window)
 
 
 # ---------------------------------------------------------------------------------------------------- in positions
@@ -63,17 +65,17 @@ class Positions:
 
 
 class Graph(NamedTuple):
-    """A gradient graph, built from a place in a segment on, and how many products are taken through it."""
+    """A gradient graph, built from a place in a window on, and how many products are taken through it."""
 
     start: int
     products: float | int
 
 
-def graphs_of(segment: Segment, products: Products) -> list[Graph]:
+def graphs_of(window: Window, products: Products) -> list[Graph]:
     if not products.per_token:
         return [Graph(0, products.hvps)]
-    each = products.hvps / len(segment.scored_range)
-    return [Graph(group[0], each * len(group)) for group in segment.expected_by_start(per_product(each))]
+    each = products.hvps / len(window.scored)
+    return [Graph(group[0], each * len(group)) for group in window.by_start(window.scored, per_product(each))]
 
 
 class Counts(NamedTuple):
@@ -95,18 +97,18 @@ def counts(options: HetaOptions, predictions: Sequence[Prediction]) -> Counts:
     """
     *_, longest = predictions
     ran, forwards, backwards, hvps = Positions(float(len(longest))), 1, 0, 0
-    for segment, length, calls in runs_of(options, longest):
-        masked = masked_by_start(options, segment)
+    for window, length, calls in runs_of(options, longest):
+        masked = masked_by_start(options, window)
         forwards += calls * sum(map(len, masked))
         ran.forwards += sum(len(group) * (length - group[0]) for group in masked)
     for prediction in predictions:
         forwards += read_and_settled(options, prediction)
         ran.forwards += len(prediction) * audit_runs(options, prediction)
-        for segment, length, calls in runs_of(options, prediction):
-            products = products_of(options, segment)
+        for window, length, calls in runs_of(options, prediction):
+            products = products_of(options, window)
             if products is None:
                 continue
-            graphs = graphs_of(segment, products)
+            graphs = graphs_of(window, products)
             built = (len(graphs) + products.late) * products.rounds + products.bounds
             forwards, backwards, hvps = forwards + calls * built, backwards + built, hvps + products.hvps
             ran.graphs += sum(length - graph.start for graph in graphs)
@@ -115,50 +117,50 @@ def counts(options: HetaOptions, predictions: Sequence[Prediction]) -> Counts:
 
 
 # ------------------------------------------------------------------------------------------------ runs of windows
-def longest_run(options: HetaOptions, segments: Sequence[Segment]) -> int:
+def longest_run(options: HetaOptions, windows: Sequence[Window]) -> int:
     """How many positions the longest run has: a frozen window's, and the tail's, if it can be cut short."""
-    span, prediction = max(len(segment.window_range) for segment in segments), segments[0].whole
+    span, prediction = max(len(window.span) for window in windows), windows[0].whole
     if not (options.recipe.windowed and options.window_mode == "frozen"):
         return span
     return len(prediction) if prediction.prompt.kept is None else min(span + TAIL, len(prediction))
 
 
-def product_batches(options: HetaOptions, segments: Sequence[Segment], free: int | None = None) -> Batches:
+def product_batches(options: HetaOptions, windows: Sequence[Window], free: int | None = None) -> Batches:
     """How many products to take at once."""
-    prompt, longest = segments[0].whole.prompt, longest_run(options, segments)
+    prompt, longest = windows[0].whole.prompt, longest_run(options, windows)
     return prompt.batches(options.batch, longest, products=True, checkpoint=options.checkpoint, free=free)
 
 
-def held_between(options: HetaOptions, segment: Segment) -> bool:
+def held_between(options: HetaOptions, window: Window) -> bool:
     """Whether positions between this window and the tail keep what they had."""
     frozen = options.recipe.windowed and options.window_mode == "frozen"
-    return frozen and segment.window.stop < len(segment.whole) - TAIL
+    return frozen and window.span.stop < len(window.whole) - TAIL
 
 
-def runs_of(options: HetaOptions, prediction: Prediction) -> Iterator[tuple[Segment, int, int]]:
-    """Each segment, how many positions its runs have, and how many calls make one: of the window, and of the tail."""
-    segments = options.segments(prediction)
-    longest = longest_run(options, segments)
-    for segment in segments:
-        in_two_calls = held_between(options, segment) and prediction.prompt.kept is not None
-        yield segment, min(longest, len(prediction) - segment.window.start), 2 if in_two_calls else 1
+def runs_of(options: HetaOptions, prediction: Prediction) -> Iterator[tuple[Window, int, int]]:
+    """Each window, how many positions its runs have, and how many calls make one: of the window, and of the tail."""
+    windows = options.windows(prediction)
+    longest = longest_run(options, windows)
+    for window in windows:
+        in_two_calls = held_between(options, window) and prediction.prompt.kept is not None
+        yield window, min(longest, len(prediction) - window.span.start), 2 if in_two_calls else 1
 
 
 def read_and_settled(options: HetaOptions, prediction: Prediction) -> int:
     """Runs that mask no token and build no graph: what the cache left out, windows alone, states of a layer."""
-    layers, segments = prediction.adapter.layers, options.segments(prediction)
-    alone = sum(segment.alone for segment in segments)
+    layers, windows = prediction.adapter.layers, options.windows(prediction)
+    alone = sum(window.alone for window in windows)
     flows = (1 + alone * (options.window_gate == "per_window")) * (options.recipe.gate == "flow")
     read = pattern_runs(prediction, layers) + value_runs(prediction)
-    inner = segments[0].layer is not None
-    return flows * read + alone + inner * max(1, alone) + put_back(options, segments)
+    inner = windows[0].layer is not None
+    return flows * read + alone + inner * max(1, alone) + put_back(options, windows)
 
 
-def put_back(options: HetaOptions, segments: Sequence[Segment]) -> bool:
+def put_back(options: HetaOptions, windows: Sequence[Window]) -> bool:
     """Whether the states that stay between a window and the tail have to be read, since nothing continues from them."""
-    if not any(held_between(options, segment) for segment in segments):
+    if not any(held_between(options, window) for window in windows):
         return False
-    prediction, layer = segments[0].whole, segments[0].layer
+    prediction, layer = windows[0].whole, windows[0].layer
     own = set[int]() if layer is None else {layer}
     lowest = 1 if options.weights[1] or layer is None else layer + 1
     return prediction.prompt.kept is None and bool({*range(lowest, prediction.adapter.layers)} - own)

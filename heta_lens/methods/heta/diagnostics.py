@@ -19,11 +19,11 @@ from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import agreement, shares
 from heta_lens.methods.base import SAME_FOR_EVERY_TARGET
 from heta_lens.methods.heta.options import HetaOptions
-from heta_lens.methods.heta.score import Information, Parts
-from heta_lens.methods.heta.windows import Window, edge_gap, most_central
-from heta_lens.prediction.masking import Mask
+from heta_lens.methods.heta.score import Parts
+from heta_lens.methods.heta.windows import edge_gap, most_central
+from heta_lens.model.mask import Mask
+from heta_lens.prediction.masking import MaskedEffects, ablated
 from heta_lens.prediction.prediction import Prediction, prompt_generator
-from heta_lens.prediction.target import ablated
 
 SUBSETS = 32  # random ones, beside every single token
 
@@ -57,8 +57,8 @@ def whole_drops(targets: Sequence[Prediction], mask: Mask, done: Done) -> list[f
     One run for all of them: they are of one prompt, the longest context last, and share the mask.
     """
     longest = targets[-1]
-    logits = longest.prompt.logits_from(0, read=[len(target) - 1 for target in targets])
-    masked = logits(repeat(longest.mask_vector(mask), "d -> 1 pos d", pos=len(longest)))[0]
+    rerun = longest.rerun(read=[len(target) - 1 for target in targets])
+    masked = rerun.logits(repeat(longest.mask_vector(mask), "d -> 1 pos d", pos=len(longest)))[0]
     done(1)
     return [float(target.value - target.objective(after)) for target, after in zip(targets, masked, strict=True)]
 
@@ -136,9 +136,9 @@ def _against_full(
     return facts
 
 
-def seams(options: HetaOptions, prediction: Prediction) -> list[Window]:
+def seams(options: HetaOptions, prediction: Prediction) -> list[range]:
     """Windows at whose edges a part of the score may jump."""
-    spans = options.windows_over(prediction)
+    spans = options.spans(prediction)
     if options.window_mode != "frozen":
         return spans
     return most_central(spans) + (spans if options.window_gate == "per_window" else [])
@@ -153,7 +153,7 @@ IN_TITLE = {"variant", "combine", "gate", "information", "balance", "support", "
 
 
 def score_facts(
-    options: HetaOptions, prediction: Prediction, parts: Parts, information: Information | None, whole_drop: float
+    options: HetaOptions, prediction: Prediction, parts: Parts, information: MaskedEffects | None, whole_drop: float
 ) -> dict[str, Any]:
     """What there is to say about a score: its parts, and how far it is from the effects of masking."""
     score = parts.score(options.balance)
@@ -186,7 +186,7 @@ def _notes(options: HetaOptions, prediction: Prediction, parts: Parts) -> list[s
     return found
 
 
-def _masking_facts(options: HetaOptions, parts: Parts, information: Information | None) -> dict[str, Any]:
+def _masking_facts(options: HetaOptions, parts: Parts, information: MaskedEffects | None) -> dict[str, Any]:
     """How each token's information compares with its effect on g, where it was computed."""
     if information is None:
         return {}

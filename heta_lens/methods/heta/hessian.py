@@ -1,15 +1,9 @@
-"""The Hessian of g, and what may stand for it, as operators that multiply with directions. None is ever formed.
+"""The Hessian of g, or a matrix in its place, known by its products with directions (HVPs)."""
 
-g's gradient graph is built once and kept; every direction is then one more backward pass through it (Pearlmutter's
-trick). `low_rank` has a third operator.
-
-    hessian         the second derivatives of g
-    gauss_newton    those that come from the softmax alone, as if the logits were affine in the states
-"""
-
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeAlias
 
@@ -23,12 +17,13 @@ from torch import Tensor
 from heta_lens._util.target_kinds import TargetFunction, function_name
 from heta_lens._util.work import Done, count
 from heta_lens.model.batching import Batches, out_of_memory
+from heta_lens.prediction.rerun import Rerun
 from heta_lens.prediction.target import values_of
 
-Objective: TypeAlias = Callable[[Float[Tensor, "pos d"]], Float[Tensor, ""]]
-LogProbs: TypeAlias = Callable[[Float[Tensor, "pos d"]], Float[Tensor, "vocab"]]
+logger = logging.getLogger("heta_lens")
+
 Places: TypeAlias = int | slice
-"""One position, or several in a row."""
+"""Positions at which directions have entries: one position, or several in a row."""
 EVERYWHERE = slice(None)
 
 
@@ -38,17 +33,17 @@ class HessianOperator(ABC):
     @property
     @abstractmethod
     def like(self) -> Float[Tensor, "pos d"]:
-        """A tensor of the shape, type and device of what it multiplies."""
+        """A tensor of the shape, type and device of the matrix's operands."""
 
     @abstractmethod
     def matmat(self, directions: Float[Tensor, "k *part d"], places: Places = EVERYWHERE) -> Float[Tensor, "k pos d"]:
-        """``H Π r`` for each direction r, which has entries at these places only."""
+        """Return ``H Π r`` for each direction r, which has entries at ``places`` only."""
 
     def matvec(self, direction: Float[Tensor, "pos d"]) -> Float[Tensor, "pos d"]:
         return self.matmat(direction[None])[0]
 
     def as_linear_operator(self) -> LinearOperator:
-        """The same for SciPy, on flat vectors: ``scipy.sparse.linalg.eigsh(operator.as_linear_operator(), k=5)``."""
+        """Return the matrix for SciPy, on flat vectors, as for ``eigsh(operator.as_linear_operator())``."""
         size, multiply = self.like.numel(), self._multiply_columns
         make: Any = LinearOperator  # its stubs do not know these arguments
         return make(
@@ -65,15 +60,13 @@ class HessianOperator(ABC):
         return self.matmat(directions).flatten(1).T.cpu().numpy()
 
 
-HessianFrom: TypeAlias = Callable[[int], HessianOperator]
-"""The operator over the states from a position on, with everything before it held fixed."""
-
-
+# -------------------------------------------------------------------------------------------------- through one graph
 @dataclass(frozen=True, eq=False)
-class GraphOperator(HessianOperator):
-    """An operator whose products are backward passes to the ``states``, through a graph that was kept."""
+class ExactHessian(HessianOperator):
+    """The Jacobian of g's gradient, whose graph is kept: an HVP is a backward pass to the ``states``."""
 
     states: Float[Tensor, "pos d"]
+    gradient: Float[Tensor, "pos d"]
     batches: Batches
     done: Done
 
@@ -81,126 +74,114 @@ class GraphOperator(HessianOperator):
     def like(self) -> Float[Tensor, "pos d"]:
         return self.states
 
-    def to_states(self, outputs: Tensor, directions: Tensor) -> Float[Tensor, "k pos d"]:
-        """Each direction's product with the outputs' transposed Jacobian by the states."""
-        return pulled_back(
-            outputs, self.states, directions, length=len(self.states), batches=self.batches, done=self.done
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class ExactHessian(GraphOperator):
-    """The Jacobian of a gradient whose graph was kept."""
-
-    gradient: Float[Tensor, "pos d"]
-
     def matmat(self, directions: Float[Tensor, "k *part d"], places: Places = EVERYWHERE) -> Float[Tensor, "k pos d"]:
-        return self.to_states(self.gradient[places], directions)
+        multiply = partial(vector_jacobian_products, self.gradient[places], self.states, done=self.done)
+        return self.batches.map(multiply, directions.to(self.states), len(self.states))
 
 
 @dataclass(frozen=True, eq=False)
-class GaussNewton(GraphOperator):
+class GaussNewton(HessianOperator):
     """``-Jᵀ diag(p) J``, with J the Jacobian of the log-probabilities; ``J r`` is the derivative of ``w → Jᵀ w``."""
 
+    states: Float[Tensor, "pos d"]
     log_probs: Float[Tensor, "vocab"]
-    probabilities: Float[Tensor, "vocab"]
     weights: Float[Tensor, "vocab"]
-    weighted_gradient: Float[Tensor, "pos d"]
+    weighted_gradient: Float[Tensor, "pos d"]  # Jᵀ w
+    batches: Batches
+    done: Done
+
+    @property
+    def like(self) -> Float[Tensor, "pos d"]:
+        return self.states
 
     def matmat(self, directions: Float[Tensor, "k *part d"], places: Places = EVERYWHERE) -> Float[Tensor, "k pos d"]:
-        length, batches = len(self.states), self.batches
-        pushed = pulled_back(self.weighted_gradient[places], self.weights, directions, length=length, batches=batches)
-        return self.to_states(self.log_probs, -self.probabilities * pushed)
+        push = partial(vector_jacobian_products, self.weighted_gradient[places], self.weights)
+        pushed = self.batches.map(push, directions.to(self.weights), len(self.states))
+        pull = partial(vector_jacobian_products, self.log_probs, self.states, done=self.done)
+        return self.batches.map(pull, -self.log_probs.detach().exp() * pushed, len(self.states))
 
 
-def hessian(objective: Objective, states: Float[Tensor, "pos d"], batches: Batches, done: Done) -> HessianOperator:
-    leaf, gradient = differentiate(objective, states)
-    return ExactHessian(leaf, batches, done, gradient)
+def hessian(rerun: Rerun, batches: Batches, done: Done, *, checkpoint: bool = False) -> HessianOperator:
+    """Return the Hessian of g by the rerun's states; with ``checkpoint``, keeping the graph of one block at a time."""
+    layers = range((rerun.layer or 0) + 1, rerun.prompt.adapter.layers)
+    if checkpoint and layers:
+        return BlockwiseHessian([rerun, *(replace(rerun, layer=layer) for layer in layers)], batches, done)
+    return ExactHessian(*differentiate(rerun), batches, done)
 
 
-def gauss_newton(log_probs: LogProbs, states: Float[Tensor, "pos d"], batches: Batches, done: Done) -> HessianOperator:
-    """``-Jᵀ (diag(p) - p pᵀ) J`` with J the Jacobian of the logits: the Hessian of any log p(token) without J's own.
+def gauss_newton(rerun: Rerun, batches: Batches, done: Done) -> HessianOperator:
+    """Return ``-Jᵀ (diag(p) - p pᵀ) J`` with J the Jacobian of the logits: the Hessian of log p without J's own.
 
-    For the Jacobian of log-probabilities, which differs by a constant per column, that is ``-Jᵀ diag(p) J``.
+    For the Jacobian of log-probabilities, which differs by a constant per column, the matrix is ``-Jᵀ diag(p) J``.
     """
-    leaf = states.clone().requires_grad_()
-    values = log_probs(leaf)
-    weights = torch.zeros_like(values, requires_grad=True)
-    (weighted_gradient,) = torch.autograd.grad(values, leaf, weights, create_graph=True)
+    leaf = rerun.states.clone().requires_grad_()
+    log_probs = rerun.log_probs(leaf[None])[0]
+    weights = torch.zeros_like(log_probs, requires_grad=True)
+    (weighted_gradient,) = torch.autograd.grad(log_probs, leaf, weights, create_graph=True)
     count("backwards", 1)
-    return GaussNewton(leaf, batches, done, values, values.detach().exp(), weights, weighted_gradient)
+    return GaussNewton(leaf, log_probs, weights, weighted_gradient, batches, done)
 
 
-def differentiate(
-    objective: Objective, states: Float[Tensor, "pos d"], *, again: bool = True
-) -> tuple[Float[Tensor, "pos d"], Float[Tensor, "pos d"]]:
-    """The states as variables, and g's gradient with respect to them; with its graph, if ``again``."""
-    leaf = states.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(objective(leaf), leaf, create_graph=again)
+def differentiate(rerun: Rerun, *, again: bool = True) -> tuple[Float[Tensor, "pos d"], Float[Tensor, "pos d"]]:
+    """Return the rerun's states as variables, and g's gradient by them; with its graph, if ``again``."""
+    leaf = rerun.states.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(rerun.g(leaf[None])[0], leaf, create_graph=again)
     count("backwards", 1)
     return leaf, gradient
 
 
 def uncounted(units: int) -> None:
-    """For products that are half of another, and reported with it."""
+    """Do nothing: the caller counts these products."""
 
 
-def pulled_back(
-    outputs: Tensor, inputs: Tensor, directions: Tensor, *, length: int, batches: Batches, done: Done = uncounted
-) -> Tensor:
-    """Each direction's product with the outputs' transposed Jacobian, as many at once as fit for runs this long."""
-    return batches.map(partial(_backward, outputs, inputs, done), directions.to(inputs), length)
-
-
-def _backward(outputs: Tensor, inputs: Tensor, done: Done, directions: Tensor) -> Tensor:
-    products = in_one_backward(outputs, inputs, directions)
+def vector_jacobian_products(outputs: Tensor, inputs: Tensor, directions: Tensor, *, done: Done = uncounted) -> Tensor:
+    """Multiply each direction with the transposed Jacobian, in one backward pass if the model's layers allow it."""
+    products = _in_one_pass(outputs, inputs, directions) if len(directions) > 1 else None
+    if products is None:
+        products = torch.stack([_product(outputs, inputs, direction) for direction in directions])
     done(len(directions))
     return products
 
 
-def in_one_backward(outputs: Tensor, inputs: Tensor, directions: Tensor) -> Tensor:
-    """Each direction's product with the transposed Jacobian: all in one backward pass if it can be batched."""
-    if not outputs.requires_grad:  # they are constant
-        return inputs.new_zeros(len(directions), *inputs.shape)
-    backward = partial(torch.autograd.grad, outputs, inputs, retain_graph=True, allow_unused=True)
-    if len(directions) > 1:
-        try:
-            (products,) = backward(directions, is_grads_batched=True)
-            return inputs.new_zeros(len(directions), *inputs.shape) if products is None else products
-        except RuntimeError as error:
-            if out_of_memory(error):
-                raise
-            # else some layer's backward pass cannot be batched
-    products = [backward(direction)[0] for direction in directions]
-    return torch.stack([torch.zeros_like(inputs) if product is None else product for product in products])
+def _in_one_pass(outputs: Tensor, inputs: Tensor, directions: Tensor) -> Tensor | None:
+    """Return all products, or None if some layer's backward pass cannot be batched; each is then taken by itself."""
+    if not outputs.requires_grad:
+        return None
+    try:
+        (products,) = torch.autograd.grad(
+            outputs, inputs, directions, retain_graph=True, allow_unused=True, is_grads_batched=True
+        )
+    except RuntimeError as error:
+        if out_of_memory(error):
+            raise
+        logger.info("one backward pass for each direction, since PyTorch says: %s", str(error).partition("\n")[0])
+        return None
+    return inputs.new_zeros(len(directions), *inputs.shape) if products is None else products
 
 
-# --------------------------------------------------------------------------------------------------- blockwise hessian
-# The Hessian of g, block by block: the graph of one block at a time, built anew for every batch of HVPs.
-#
-# g = top ∘ f_n ∘ … ∘ f_1, where the fs are the model's blocks and the top is the last of them with all that follows.
-# With what enters each block (x) and g's gradient by what leaves it (λ) known, a product with H passes up through the
-# blocks and down again:
-#
-#     up      v ← J v                           the direction, as it arrives at the next block
-#     top     h ← H_top v
-#     down    h ← Jᵀ h + ∂(Jᵀ λ)/∂x · v         with the v that entered this block
-#
-# Each line needs the derivatives of one block only, so memory holds one graph instead of one a block. In return, every
-# batch of HVPs runs each block twice more.
+def _product(outputs: Tensor, inputs: Tensor, direction: Tensor) -> Tensor:
+    """Return one product; 0 where the outputs are constant."""
+    if not outputs.requires_grad:
+        return torch.zeros_like(inputs)
+    return torch.autograd.grad(outputs, inputs, direction, retain_graph=True, materialize_grads=True)[0]
 
 
-Block: TypeAlias = Callable[[Float[Tensor, "pos d"]], Float[Tensor, "pos d"]]
-
-
+# ------------------------------------------------------------------------------------------------------ block by block
 @dataclass(frozen=True, eq=False)
 class BlockwiseHessian(HessianOperator):
-    """``entering`` are the states that enter each block, and the top at last; ``top()`` is the Hessian of that."""
+    """The Hessian of g = top ∘ f_n ∘ … ∘ f_1, holding the graph of one of the model's blocks f at a time.
 
-    blocks: Sequence[Block]
-    entering: Sequence[Float[Tensor, "pos d"]]
-    top: Callable[[], HessianOperator]
-    top_gradient: Callable[[], Float[Tensor, "pos d"]]
+    With x, the states that enter a block, and λ, g's gradient by the states that leave it, a product with H passes up
+    through the blocks and down again:
+
+        up      v ← J v                           the direction, as it arrives at the next block
+        top     h ← H_top v
+        down    h ← Jᵀ h + ∂(Jᵀ λ)/∂x · v         with the v that entered this block
+
+    In return for the memory, every batch of HVPs runs each block twice more.
+    """
+
+    reruns: Sequence[Rerun]  # from the states that enter each block; from the last on, g is the top
     batches: Batches
     done: Done
 
@@ -209,89 +190,88 @@ class BlockwiseHessian(HessianOperator):
         return self.entering[0]
 
     @cached_property
+    def entering(self) -> list[Float[Tensor, "pos d"]]:
+        """The states that enter each block."""
+        return [rerun.states for rerun in self.reruns]
+
+    @cached_property
     def leaving(self) -> list[Float[Tensor, "pos d"]]:
-        """g's gradient by what leaves each block."""
-        gradients = [self.top_gradient()]
-        for block, states in zip(reversed(self.blocks[1:]), reversed(self.entering[1:-1]), strict=True):
+        """The gradient of g by the states that leave each block but the top."""
+        gradients = [differentiate(self.reruns[-1], again=False)[1]]
+        for rerun, states in zip(reversed(self.reruns[1:-1]), reversed(self.entering[1:-1]), strict=True):
             leaf = states.clone().requires_grad_()
-            gradients += torch.autograd.grad(block(leaf), leaf, gradients[-1])
+            gradients += torch.autograd.grad(rerun.through_block(leaf), leaf, gradients[-1])
         return gradients[::-1]
 
     def matmat(self, directions: Float[Tensor, "k *part d"], places: Places = EVERYWHERE) -> Float[Tensor, "k pos d"]:
-        def multiplied(few: Float[Tensor, "k *part d"]) -> Float[Tensor, "k pos d"]:
+        def multiply(few: Float[Tensor, "k *part d"]) -> Float[Tensor, "k pos d"]:
             placed = self.like.new_zeros(len(few), *self.like.shape)
             placed[:, places] = few
-            products = self._multiplied(placed)
+            products = self._multiply(placed)
             self.done(len(few))
             return products
 
-        return self.batches.map(multiplied, directions.to(self.like), len(self.like))
+        return self.batches.map(multiply, directions.to(self.like), len(self.like))
 
-    def _multiplied(self, directions: Float[Tensor, "k pos d"]) -> Float[Tensor, "k pos d"]:
-        arriving = [directions]
-        for block, states in zip(self.blocks, self.entering, strict=False):
-            arriving.append(pushed_up(block, states, arriving[-1]))
-        products = self.top().matmat(arriving.pop())
-        for at in reversed(range(len(self.blocks))):
-            products = pulled_down(self.blocks[at], self.entering[at], self.leaving[at], arriving.pop(), products)
+    def _multiply(self, directions: Float[Tensor, "k pos d"]) -> Float[Tensor, "k pos d"]:
+        arriving, blocks = [directions], [*zip(self.reruns[:-1], self.entering, strict=False)]
+        for rerun, states in blocks:
+            arriving.append(_up(rerun, states, arriving[-1]))
+        products = hessian(self.reruns[-1], self.batches, uncounted).matmat(arriving[-1])
+        for (rerun, states), leaving, direction in reversed([*zip(blocks, self.leaving, arriving, strict=False)]):
+            products = _down(rerun, states, leaving, direction, products)
         count("forwards", 1)  # for the blocks; the top counts its own, for the second time
         count("backwards", 1)
         return products
 
 
-def pushed_up(
-    block: Block, states: Float[Tensor, "pos d"], directions: Float[Tensor, "k pos d"]
-) -> Float[Tensor, "k pos d"]:
-    """``J v`` for each direction: the derivative of ``w → Jᵀ w``, which is linear."""
+def _up(rerun: Rerun, states: Float[Tensor, "pos d"], directions: Tensor) -> Float[Tensor, "k pos d"]:
+    """Return ``J v`` for each direction: the derivative of ``w → Jᵀ w``, which is linear."""
     leaf = states.clone().requires_grad_()
-    left = block(leaf)
+    left = rerun.through_block(leaf)
     weights = torch.zeros_like(left, requires_grad=True)
     (pulled,) = torch.autograd.grad(left, leaf, weights, create_graph=True)
-    return in_one_backward(pulled, weights, directions)
+    return vector_jacobian_products(pulled, weights, directions)
 
 
-def pulled_down(
-    block: Block,
+def _down(
+    rerun: Rerun,
     states: Float[Tensor, "pos d"],
     gradient: Float[Tensor, "pos d"],
     directions: Float[Tensor, "k pos d"],
     products: Float[Tensor, "k pos d"],
 ) -> Float[Tensor, "k pos d"]:
-    """``Jᵀ h + ∂(Jᵀ λ)/∂x · v``, of one direction v and one product h each."""
+    """Return ``Jᵀ h + ∂(Jᵀ λ)/∂x · v`` for each direction v and its product h."""
     leaf = states.clone().requires_grad_()
-    left = block(leaf)
+    left = rerun.through_block(leaf)
     (pulled,) = torch.autograd.grad(left, leaf, gradient, create_graph=True)
-    return in_one_backward(left, leaf, products) + in_one_backward(pulled, leaf, directions)
+    return vector_jacobian_products(left, leaf, products) + vector_jacobian_products(pulled, leaf, directions)
 
 
-# --------------------------------------------------------------------------------------------- second derivative check
-# Does a model have second derivatives? One product is tried, and where possible compared with finite differences.
-
-
-CopiesObjective: TypeAlias = Callable[[Float[Tensor, "copy pos d"]], Float[Tensor, "copy"]]
-
+# ---------------------------------------------------------------------------------------- are there second derivatives
 ONCE = "this model cannot be differentiated twice with respect to its embeddings, which the curvature needs"
 FUNCTION = "the function target={} cannot be differentiated twice with respect to the logits, which the curvature needs"
 WAY_OUT = "load it unquantised, with attn_implementation='eager', or use variant='kl_only'"
 
 
 def check_twice_differentiable(
-    objective: CopiesObjective,
-    embeddings: Float[Tensor, "pos d"],
+    objective: Callable[[Float[Tensor, "copy pos d"]], Float[Tensor, "copy"]],
+    states: Float[Tensor, "pos d"],
     direction: Float[Tensor, "pos d"],
     compare: bool,
-    batches: Batches,
     *,
+    batches: Batches,
     refusal: str = ONCE,
     way_out: str = WAY_OUT,
 ) -> None:
-    """Try one probe, and refuse a model whose second derivatives are missing, with or without an error.
+    """Try one product, and refuse an objective whose second derivatives are missing, with or without an error.
 
-    A layer without a second derivative need not raise an error: autograd leaves out what it knows no derivative of. So
-    the product may be compared with finite differences of the gradient, and the model is refused where two step sizes
-    agree on another answer.
+    Autograd leaves out a derivative it does not know without an error, so the product may be compared (``compare``)
+    with finite differences of the gradient: two step sizes must agree on another result.
     """
-    leaf, gradient = differentiate(lambda leaf: objective(leaf[None])[0], embeddings)
+    leaf = states.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(objective(leaf[None])[0], leaf, create_graph=True)
+    count("backwards", 1)
     product = torch.zeros_like(leaf)
     if gradient.requires_grad:
         try:
@@ -302,15 +282,20 @@ def check_twice_differentiable(
             raise ValueError(f"{refusal} ({str(error).splitlines()[0]}); {way_out}") from error
     if not compare:
         return
-    step = max(torch.finfo(embeddings.dtype).eps ** (1 / 3), 1e-4) * embeddings.square().mean().sqrt()
-    near, far = _finite_differences(objective, embeddings, direction, torch.stack([step, 2 * step]), batches)
+    step = max(torch.finfo(states.dtype).eps ** (1 / 3), 1e-4) * states.square().mean().sqrt()
+    sizes = torch.stack([step, 2 * step])
+    steps = rearrange(torch.stack([sizes, -sizes]), "side size -> side size 1 1") * direction
+    copies = rearrange(states + steps, "side size pos d -> (side size) pos d")
+    gradients = batches.map(partial(_gradients, objective), copies, len(states))
+    after, before = rearrange(gradients, "(side size) pos d -> side size pos d", side=2)
+    near, far = (after - before) / (2 * rearrange(sizes, "size -> size 1 1"))
     miss, doubt = (near - product).norm(), (near - far).norm()
     if miss > 0.05 * torch.maximum(near.norm(), product.norm()) and miss > 10 * doubt:
         raise ValueError(f"{refusal} (its gradient changes with them, but not as autograd says); {way_out}")
 
 
 def check_function(function: TargetFunction, logits: Float[Tensor, "vocab"], direction: Float[Tensor, "vocab"]) -> None:
-    """The same of a function of the logits, at these."""
+    """Refuse a target function without second derivatives at these logits."""
     check_twice_differentiable(
         lambda copies: values_of(function, copies[:, 0]),
         logits[None],
@@ -323,7 +308,7 @@ def check_function(function: TargetFunction, logits: Float[Tensor, "vocab"], dir
 
 
 def _check_graph(gradient: Tensor) -> None:
-    """Refuse a graph with a node that would refuse: `autograd.grad` passes such nodes over silently."""
+    """Refuse a graph with a node that has no backward pass: `autograd.grad` passes such nodes over silently."""
     visited, waiting = set(), [gradient.grad_fn]
     while waiting:
         node = waiting.pop()
@@ -335,22 +320,7 @@ def _check_graph(gradient: Tensor) -> None:
         waiting += [following for following, _ in node.next_functions]
 
 
-def _finite_differences(
-    objective: CopiesObjective,
-    embeddings: Float[Tensor, "pos d"],
-    direction: Float[Tensor, "pos d"],
-    sizes: Float[Tensor, "size"],
-    batches: Batches,
-) -> Float[Tensor, "size pos d"]:
-    """How the gradient changes along a direction, by steps of these sizes to both sides."""
-    steps = rearrange(torch.stack([sizes, -sizes]), "side size -> side size 1 1") * direction
-    copies = rearrange(embeddings + steps, "side size pos d -> (side size) pos d")
-    gradients = batches.map(partial(_gradients, objective), copies, len(embeddings))
-    after, before = rearrange(gradients, "(side size) pos d -> side size pos d", side=2)
-    return (after - before) / (2 * rearrange(sizes, "size -> size 1 1"))
-
-
-def _gradients(objective: CopiesObjective, copies: Float[Tensor, "copy pos d"]) -> Float[Tensor, "copy pos d"]:
+def _gradients(objective: Callable[[Tensor], Tensor], copies: Float[Tensor, "copy pos d"]) -> Tensor:
     leaf = copies.clone().requires_grad_()
     (gradients,) = torch.autograd.grad(objective(leaf).sum(), leaf)
     count("backwards", len(copies))

@@ -2,16 +2,16 @@
 
     Attr(x_i → x_T) = M_T[i] · (β · S_i + γ · I_i)                                                         (Eq. 4)
 
-M, the gate         how much attention-weighted value flows from token i to the prediction             gate.py
+M, the gate         attention-weighted value flow from token i to the prediction                       gate.py
 S, the curvature    how strongly log P(x_T) bends with token i's embedding                   (Eq. 2)   curvature.py
-I, the information  how far the predicted distribution moves when token i is masked          (Eq. 3)   information.py
+I, the information  how far the predicted distribution moves when token i is masked          (Eq. 3)   masked_effects
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -24,55 +24,18 @@ from heta_lens._util.work import Work, counting, working
 from heta_lens.attribution import Attribution
 from heta_lens.methods.base import Method, Scores, make_attribution
 from heta_lens.methods.heta.cost import cheaper_way, longest_run, product_batches, work_ahead
-from heta_lens.methods.heta.curvature import (
-    Curvature,
-    Estimator,
-    ProbedHessian,
-    Problem,
-    Segment,
-    estimate_until_sure,
-    every_probe,
-    masked_information,
-    tail_energy,
-)
+from heta_lens.methods.heta.curvature import Curvature, ProbedHessian, Task, estimate_until_sure, tail_energy
 from heta_lens.methods.heta.diagnostics import audited, score_facts, warn_of_doubts, whole_drops
 from heta_lens.methods.heta.gate import gate, norms_by_layer
-from heta_lens.methods.heta.hessian import check_function
+from heta_lens.methods.heta.hessian import check_function, check_twice_differentiable
 from heta_lens.methods.heta.options import PRESETS, HetaOptions
 from heta_lens.methods.heta.probes import rademacher
-from heta_lens.methods.heta.score import Information, Parts
-from heta_lens.methods.heta.windows import averaged, leakage, window_gate
+from heta_lens.methods.heta.score import Parts
+from heta_lens.methods.heta.windows import Window, averaged, leakage, window_gate
 from heta_lens.model.lock import one_at_a_time
-from heta_lens.prediction.prediction import Prediction, check_gradients
-
-# ----------------------------------------------------------------------------------------------------- gate of variant
-# The gate that a variant asks for: of the whole context, of each window, or none.
-
-
-def gate_of_variant(
-    options: HetaOptions, prediction: Prediction, segments: Sequence[Segment]
-) -> tuple[Float[Tensor, "pos"], dict[str, Any]]:
-    """M, and what there is to say about its flow and about how windows change it."""
-    if options.recipe.gate != "flow":
-        ones = torch.ones_like(prediction.embeddings[:, 0])
-        return (ones / len(ones) if options.recipe.gate == "uniform" else ones), {}
-    whole, total = flow_gate(options, prediction)
-    if not options.recipe.windowed:
-        return whole, {"gate_total": total}
-    spans, windowed = options.windows_over(prediction), whole
-    if options.window_gate == "per_window":
-        if options.window_mode == "chunk":
-            parts = [flow_gate(options, segment.prediction)[0] for segment in segments]
-        else:
-            parts = [whole[slice(*span)] for span in spans]
-        windowed = window_gate(parts, spans, len(whole))
-    return windowed, {"gate_total": total, "windows": len(spans), "window_leakage": leakage(whole, windowed)}
-
-
-def flow_gate(options: HetaOptions, prediction: Prediction) -> tuple[Float[Tensor, "pos"], float]:
-    """M of the whole context, and its normaliser."""
-    norms = norms_by_layer(prediction.values, prediction.output_weights, options.value_norm)
-    return gate(prediction.patterns, norms, options.flow)
+from heta_lens.prediction.gradients import check_gradients
+from heta_lens.prediction.masking import MaskedEffects, masked_effects
+from heta_lens.prediction.prediction import Prediction, contrast_ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,12 +102,11 @@ class Heta(HetaOptions, Method):
         check_names(cls, changes)
         return cls(**PRESETS[name] | changes)
 
-    @one_at_a_time("prediction")
     def __call__(self, prediction: Prediction) -> Attribution:
         return self.each([prediction])[0]
 
     def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
-        """All together, as they share masked forwards; each by itself where windows or masks differ by the context."""
+        """Group all together, as they share masked forwards; not where windows or masks differ by the context."""
         alone = self.recipe.windowed or (isinstance(self.mask, str) and self.mask == "mean")
         return super().sharing_runs(predictions) if alone else [[*predictions]]
 
@@ -170,13 +132,13 @@ class Heta(HetaOptions, Method):
         """Refuse, before any work, what cannot be done for this prediction."""
         super().check(prediction)
         if self.estimator is not None:
-            self.estimator.check(prediction, len(self.segments(prediction)[0].window_range))
+            self.estimator.check(prediction, len(self.spans(prediction)[0]))
         if self.recipe.windowed and self.window_mode == "chunk" and prediction.prompt.user_hooks:
             raise ValueError(
                 "window_mode='chunk' runs parts of the prompt alone, where hooks on the model would find other "
                 "positions: use 'frozen' or 'restrict'"
             )
-        if self.checkpoint and self.probed and not (alone := prediction.prompt.runner.alone).same:
+        if self.checkpoint and self.probed and not (alone := prediction.prompt.blocks_alone).same:
             raise ValueError(f"checkpoint=True runs blocks one at a time, but {alone.why}: leave it out")
         if self.audit and self.recipe.approximate:
             self.full.check(prediction)
@@ -188,7 +150,7 @@ class Heta(HetaOptions, Method):
                 check_function(prediction.target, logits, rademacher(self.seed, 0, 1, len(logits))[0].to(logits))
 
     def work(self, prediction: Prediction) -> dict[str, int]:
-        """How many forwards and HVPs lie ahead, at most."""
+        """Return how many forwards and HVPs lie ahead, at most."""
         return work_ahead(self, [prediction])
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
@@ -200,144 +162,165 @@ class Heta(HetaOptions, Method):
 
         For every token i of a context whose last position T predicts the target:
 
-        1. gate         M_i ∝ Σ_{l,h} Φ^{(l,h)}(i→T) · ‖v_i W_O‖, from the cache alone
-        2. information  I_i = KL(P ‖ P with e_i masked), a forward per token that serves every prediction
+        1. information  I_i = KL(P ‖ P with e_i masked), a forward per token that serves every prediction
+        2. gate         M_i ∝ Σ_{l,h} Φ^{(l,h)}(i→T) · ‖v_i W_O‖, from the cache alone
         3. curvature    S_i = mean_k ‖Π_i H Π_i r_k‖₁, HVPs of each prediction's own g
         4. score        M_i · (β S_i + γ I_i)
         """
-        gated = [Gated.of(self, prediction, work) for prediction in predictions]
-        masked = _masked(self, gated, work)
-        return [_scored(self, own_gate, own_masked, work) for own_gate, own_masked in zip(gated, masked, strict=True)]
+        windows = [self.windows(prediction) for prediction in predictions]
+        with work.step() as shared:
+            checks = _check_derivatives(self, windows[0][-1])
+            drops = whole_drops(predictions, self.mask, partial(shared.add, "forwards"))
+            effects = _masked_effects(self, predictions, windows[-1], shared)
+        sharing = {"forwards_shared": shared.cost()["forwards"], "forwards_shared_by": len(predictions)}
+        results = []
+        for prediction, own_windows, masked, drop in zip(predictions, windows, effects, drops, strict=True):
+            with work.step() as step:
+                scores = _scored(self, prediction, own_windows, masked, drop, step)
+            cost = Counter(shared.cost())
+            cost.update(step.cost())
+            diagnostics = {**scores.diagnostics, "checks": checks, **cost, **sharing}
+            results.append(
+                make_attribution(
+                    prediction,
+                    "heta",
+                    scores.scores,
+                    scores.parts,
+                    settings(self),
+                    diagnostics,
+                    scores.interactions,
+                    signed=self.directed,
+                )
+            )
+        return results
 
 
-class Gated(NamedTuple):
-    """A prediction after step 1: its segments, its gate M, what is known of that, and what it cost."""
-
-    prediction: Prediction
-    segments: list[Segment]
-    gate: Float[Tensor, "pos"]
-    facts: dict[str, Any]
-    cost: dict[str, int | float]
-
-    @classmethod
-    def of(cls, method: Heta, prediction: Prediction, work: Work) -> "Gated":
-        segments = method.segments(prediction)
-        with work.step() as step:
-            gate, facts = gate_of_variant(method, prediction, segments)
-        return cls(prediction, segments, gate, facts, step.cost())
-
-
-class Masked(NamedTuple):
-    """What step 2 says of a prediction: I, the drop of g with all tokens masked, and what all predictions shared."""
-
-    information: Information | None
-    whole_drop: float
-    checks: dict[str, Counter[str]]
-    cost: dict[str, int | float]
-    shared_by: int
-
-
-def _masked(method: Heta, gated: Sequence[Gated], work: Work) -> list[Masked]:
-    """Step 2, for all predictions at once."""
-    targets, shared_by = [each.prediction for each in gated], len(gated)
-    with work.step() as step:
-        checks = _check_derivatives(method, gated[0].segments[-1])
-        drops = whole_drops(targets, method.mask, partial(step.add, "forwards"))
-        moved = _information(method, targets, gated[-1].segments, step) if method.weights[1] else [None] * shared_by
-    cost = step.cost()
-    return [Masked(*both, checks, cost, shared_by) for both in zip(moved, drops, strict=True)]
-
-
-def _check_derivatives(method: Heta, segment: Segment) -> dict[str, Counter[str]]:
-    """Refuse a model that cannot be differentiated twice, where that matters; and what it took to find out."""
+def _check_derivatives(method: Heta, window: Window) -> dict[str, Counter[str]]:
+    """Refuse a model without the derivatives that HVPs need, by one probe on the last token."""
     if not method.probed:
         return {}
-    check_gradients(segment.prediction)
-    _ = segment.states  # which the curvature needs anyway
+    prediction, adapter = window.prediction, window.prediction.adapter
+    check_gradients(prediction)
+    _ = window.states  # which the curvature needs anyway: its run is not counted as one of the check
+    place = len(prediction) - 1
+    rerun = prediction.rerun(place, layer=window.layer)
+    # Against another token: where log p(target) is nearly 0, its gradient is too small to be compared.
+    first, second = contrast_ids(prediction)
+
+    def margin(copies: Float[Tensor, "copy 1 d"]) -> Float[Tensor, "copy"]:
+        values = rerun.log_probs(copies)
+        return values[:, first] - values[:, second]
+
     with counting(Counter()) as ran:
-        segment.check(method.seed, method.batch)
+        states = rerun.states
+        check_twice_differentiable(
+            margin,
+            states,
+            rademacher(method.seed, place, 1, states.shape[1]).to(states),
+            # Half precision and rounded activations cannot tell the steps apart; and hooks may change gradients.
+            compare=adapter.dtype.itemsize >= 4 and not adapter.quantised and not prediction.prompt.user_hooks,
+            batches=prediction.prompt.batches(method.batch, 1),
+        )
     return {"second_derivative": ran}
 
 
-def _information(
-    method: Heta, targets: Sequence[Prediction], segments: Sequence[Segment], work: Work
-) -> list[Information]:
-    """I and each masked token's effect on g, for every target, averaged over the segments that score a token."""
-    longest, done = targets[-1], partial(work.add, "forwards")
-    batches = longest.prompt.batches(method.batch, longest_run(method, segments), read=len(targets))
-    mask, divergence, floor = method.mask, DIVERGENCES[method.kl], method.combine == "geometric"
-    by_segment = [
-        masked_information(segment, targets, mask=mask, divergence=divergence, batches=batches, done=done, floor=floor)
-        for segment in segments
+def _masked_effects(
+    method: Heta, predictions: Sequence[Prediction], windows: Sequence[Window], work: Work
+) -> Sequence[MaskedEffects | None]:
+    """Mask each token for every prediction, and average over the windows that score the token."""
+    if not method.weights[1]:
+        return [None] * len(predictions)
+    longest = predictions[-1]
+    batches = longest.prompt.batches(method.batch, longest_run(method, windows), read=len(predictions))
+    found = [
+        masked_effects(
+            predictions if len(predictions) > 1 else [window.prediction],
+            method.mask,
+            DIVERGENCES[method.kl],
+            batches=batches,
+            done=partial(work.add, "forwards"),
+            start=window.start,
+            stop=window.stop,
+            positions=[position - window.span.start + window.start for position in window.scored],
+            floor=method.combine == "geometric",
+        )
+        for window in windows
     ]
-    spans = [segment.scored for segment in segments]
-    divergences = averaged([own.divergence for own in by_segment], spans, len(longest))
-    drops = averaged([own.drop for own in by_segment], spans, len(longest))
-    rows = zip(targets, divergences, drops, strict=True)
-    return [Information(moved[: len(target)], drop[: len(target)]) for target, moved, drop in rows]
+    spans = [window.scored for window in windows]
+    divergences, drops = (averaged(kind, spans, len(longest)) for kind in zip(*found, strict=True))
+    rows = zip(predictions, divergences, drops, strict=True)
+    return [MaskedEffects(moved[: len(target)], drop[: len(target)]) for target, moved, drop in rows]
 
 
-def _scored(method: Heta, gated: Gated, masked: Masked, work: Work) -> Attribution:
-    """Steps 3 and 4, and what is known beside the score."""
-    prediction, information = gated.prediction, masked.information
-    parts = Parts(gated.gate, None, method.information_of(information), *method.weights, method.combine)
-    with work.step() as step:
-        curvature, probing = _curvature(method, gated, parts, step)
-        parts = replace(parts, curvature=curvature)
-        score = parts.score(method.balance)
-        facts = score_facts(method, prediction, parts, information, masked.whole_drop)
-        if method.audit:
-            facts |= audited(method, prediction, score, step, partial(_explain_fully, method, prediction, step))
-    facts: dict[str, Any] = gated.facts | facts | probing | {"checks": masked.checks}
-    facts |= _summed([gated.cost, masked.cost, step.cost()])
-    facts |= {"forwards_shared": masked.cost["forwards"], "forwards_shared_by": masked.shared_by}
-    sizes = None
-    if curvature is not None and curvature.pairs is not None:
-        sizes, facts["standard_errors"]["interactions"] = curvature.pairs
-    return make_attribution(
-        prediction, "heta", score, parts.means, settings(method), facts, sizes, signed=method.directed
-    )
+def _scored(
+    method: Heta,
+    prediction: Prediction,
+    windows: Sequence[Window],
+    effects: MaskedEffects | None,
+    whole_drop: float,
+    work: Work,
+) -> Scores:
+    """Compute gate, curvature and score of one prediction, after the masked forwards."""
+    gates, gate_facts = gate_of(method, prediction, windows)
+    parts = Parts(gates, None, method.information_of(effects), *method.weights, method.combine)
+    curvature, probing = _curvature(method, windows, parts, work)
+    parts = replace(parts, curvature=curvature)
+    score = parts.score(method.balance)
+    diagnostics = {**gate_facts, **score_facts(method, prediction, parts, effects, whole_drop), **probing}
+    if method.audit:
+        diagnostics |= audited(
+            method, prediction, score, work, lambda: method.full.explain_together([prediction], work)[0]
+        )
+    pairs = None if curvature is None else curvature.pairs
+    if pairs is not None:
+        diagnostics["standard_errors"]["interactions"] = pairs.standard_errors
+    return Scores(score, diagnostics, parts.means, None if pairs is None else pairs.sizes)
 
 
-def _curvature(method: Heta, gated: Gated, parts: Parts, work: Work) -> tuple[Curvature | None, dict[str, Any]]:
-    """Step 3: S, and how sure it is."""
+def gate_of(
+    method: HetaOptions, prediction: Prediction, windows: Sequence[Window]
+) -> tuple[Float[Tensor, "pos"], dict[str, Any]]:
+    """Return the gate M that the options ask for, with its total flow and the change that windows make."""
+    if method.recipe.gate != "flow":
+        ones = torch.ones_like(prediction.embeddings[:, 0])
+        return (ones / len(ones) if method.recipe.gate == "uniform" else ones), {}
+    whole, total = flow_gate(method, prediction)
+    if not method.recipe.windowed:
+        return whole, {"gate_total": total}
+    spans, windowed = method.spans(prediction), whole
+    if method.window_gate == "per_window":
+        if method.window_mode == "chunk":
+            parts = [flow_gate(method, window.prediction)[0] for window in windows]
+        else:
+            parts = [whole[span.start : span.stop] for span in spans]
+        windowed = window_gate(parts, spans, len(whole))
+    return windowed, {"gate_total": total, "windows": len(spans), "window_leakage": leakage(whole, windowed)}
+
+
+def flow_gate(method: HetaOptions, prediction: Prediction) -> tuple[Float[Tensor, "pos"], float]:
+    norms = norms_by_layer(prediction.values, prediction.output_weights, method.value_norm)
+    return gate(prediction.patterns, norms, method.flow)
+
+
+def _curvature(
+    method: Heta, windows: Sequence[Window], parts: Parts, work: Work
+) -> tuple[Curvature | None, dict[str, Any]]:
+    """Estimate S, averaged over the windows that score a token, with what is known of the estimate."""
     estimator = method.estimator
     if estimator is None:
         return None, {}
-    batches = product_batches(method, gated.segments)
-    problems = [
-        Problem(segment, batches, partial(work.add, "hvps"), parts.where_curvature_decides)
-        for segment in gated.segments
-    ]
+    batches, done = product_batches(method, windows), partial(work.add, "hvps")
+    tasks = [Task(window, batches, done, parts.where_curvature_decides) for window in windows]
     if isinstance(estimator, ProbedHessian) and estimator.stops:
-        curvature, facts = estimate_until_sure(estimator, problems, parts, method.balance)
-    else:
-        curvature, facts = _estimate_everywhere(estimator, problems, len(parts.gate))
-    return curvature, facts | {"cross_talk": curvature.cross_talk}
-
-
-def _estimate_everywhere(
-    estimator: Estimator, problems: Sequence[Problem], length: int
-) -> tuple[Curvature, dict[str, Any]]:
-    """S with all probes, averaged over the segments that score a token; and what low ranks leave out of H."""
-    estimates = [estimator.estimate(problem, every_probe(problem, estimator.draws)) for problem in problems]
-    spans = [problem.segment.scored for problem in problems]
-    samples = Samples.even(averaged([estimate.values for estimate in estimates], spans, length))
-    energies = [estimate.energy for estimate in estimates if estimate.energy is not None]
+        found, facts = estimate_until_sure(estimator, tasks, parts, method.balance)
+        return found, {**facts, "cross_talk": found.cross_talk}
+    estimates = [estimator.estimate(task, dict.fromkeys(task.window.scored, range(estimator.draws))) for task in tasks]
+    spans = [window.scored for window in windows]
+    samples = Samples.even(averaged([estimate.values for estimate in estimates], spans, len(parts.gate)))
     cross_talk = None
     if any(estimate.cross_talk is not None for estimate in estimates):
         taken = [torch.zeros_like(own.mean) if own.cross_talk is None else own.cross_talk for own in estimates]
-        cross_talk = averaged(taken, spans, length)
-    pairs = estimates[0].pairs
-    return Curvature(samples.values, samples.counts, pairs, cross_talk=cross_talk), tail_energy(energies)
-
-
-def _explain_fully(method: Heta, prediction: Prediction, work: Work) -> Attribution:
-    return method.full.explain_together([prediction], work)[0]
-
-
-def _summed(costs: Sequence[dict[str, int | float]]) -> dict[str, int | float]:
-    total: Counter[str] = Counter()
-    for cost in costs:
-        total.update(cost)  # type: ignore[arg-type]  # seconds are floats
-    return dict(total)
+        cross_talk = averaged(taken, spans, len(parts.gate))
+    energies = [estimate.energy for estimate in estimates if estimate.energy is not None]
+    averages = Curvature(samples.values, samples.counts, pairs=estimates[0].pairs)
+    return averages, {**tail_energy(energies), "cross_talk": cross_talk}

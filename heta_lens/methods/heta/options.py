@@ -19,16 +19,14 @@ from heta_lens.methods.heta.curvature import (
     Norm,
     ProbedGaussNewton,
     ProbedHessian,
-    Segment,
     SquaredGradient,
     Support,
-    WindowMode,
-    segments_of,
 )
 from heta_lens.methods.heta.gate import Flow
-from heta_lens.methods.heta.score import Balance, Combine, Information
-from heta_lens.methods.heta.windows import Window, windows
-from heta_lens.prediction.masking import Masking
+from heta_lens.methods.heta.score import Balance, Combine
+from heta_lens.methods.heta.windows import Window, WindowMode, spans_over, windows_of
+from heta_lens.model.mask import Masking
+from heta_lens.prediction.masking import MaskedEffects
 from heta_lens.prediction.prediction import Prediction
 
 Variant: TypeAlias = Literal[
@@ -205,7 +203,7 @@ class HetaOptions(Options):
         """Whether a score has the sign of its token's effect on the target."""
         return self.combine == "geometric" and self.information == "target"
 
-    def information_of(self, measured: Information | None) -> Float[Tensor, "pos"] | None:
+    def information_of(self, measured: MaskedEffects | None) -> Float[Tensor, "pos"] | None:
         """I of what masking each token does; an effect on the target has no sign where it is added to S."""
         if measured is None or self.information == "divergence":
             return measured and measured.divergence
@@ -269,15 +267,15 @@ class HetaOptions(Options):
         """Options that the full method, as a standard for approximations, does not use either."""
         return self._unused(self._gated(VARIANTS["full"])) | {"tolerance", "prune"}
 
-    def windows_over(self, prediction: Prediction) -> list[Window]:
-        """The windows over a context; without windows, all of it is one."""
+    def spans(self, prediction: Prediction) -> list[range]:
+        """Return the windows' positions in a context; without windows, one span of all positions."""
         length = len(prediction)
-        return windows(length, self.window if self.recipe.windowed else length, self.overlap)
+        return spans_over(length, self.window if self.recipe.windowed else length, self.overlap)
 
-    def segments(self, prediction: Prediction) -> list[Segment]:
-        """What is explained at once."""
+    def windows(self, prediction: Prediction) -> list[Window]:
+        """Return the windows to run."""
         layer = None if self.estimator is None else self.estimator.layer(prediction)
-        return segments_of(prediction, self.windows_over(prediction), self.window_mode, layer)
+        return windows_of(prediction, self.spans(prediction), self.window_mode, layer)
 
     @property
     def full(self: Own) -> Own:

@@ -1,6 +1,6 @@
-"""The random directions that H is multiplied with: signs for the curvature, Gaussian ones for a low rank."""
+"""Probes: random directions, the groups of tokens that share products with H, and the interactions of pairs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -9,41 +9,30 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int, Int8
 from torch import Tensor
 
-from heta_lens.methods.heta.hessian import HessianFrom, HessianOperator
+from heta_lens.methods.heta.hessian import HessianOperator
 from heta_lens.model.batching import GRAPH, PRODUCT, SHORT
+
+ProbesByToken: TypeAlias = Mapping[int, range]
+"""Numbers of the probes to use, by the token's position in the context: ``range(3, 6)`` are three more after three."""
+
+HessianFrom: TypeAlias = Callable[[int], HessianOperator]
+"""H over the states from a place on, with all states before it held fixed."""
 
 
 def rademacher(seed: int, position: int, probes: int, d: int) -> Float[Tensor, "probe d"]:
-    """Random signs of one token. Every (seed, position) has its own generator, so nothing else can change them."""
+    """Draw random signs for one token, with a generator for each (seed, position), so nothing else can change them."""
     bits = np.random.default_rng([seed, position]).integers(2, size=(probes, d))
     return torch.from_numpy(2.0 * bits - 1.0)
 
 
-def signs_of(seed: int, wanted: Mapping[int, range], d: int) -> list[Float[Tensor, "probe d"]]:
-    """The wanted probes of each of these positions."""
-    return [rademacher(seed, position, own.stop, d)[own.start :] for position, own in wanted.items()]
+def signs_of(seed: int, probes: ProbesByToken, d: int) -> list[Float[Tensor, "probe d"]]:
+    """Draw the signs of these probes of each token."""
+    return [rademacher(seed, position, own.stop, d)[own.start :] for position, own in probes.items()]
 
 
 def gaussian(seed: int, start: int, count: int, n: int, d: int) -> Float[Tensor, "count n d"]:
-    """Random directions over the ``n`` positions from ``start`` on, with a generator of their own."""
+    """Draw random directions over the ``n`` positions from ``start`` on."""
     return torch.from_numpy(np.random.default_rng([seed, start, n]).standard_normal((count, n, d)))
-
-
-@dataclass(frozen=True, eq=False)
-class Signs:
-    """The wanted probes of tokens, by their places among states like these; those that are none of the wanted get as
-    many as the first."""
-
-    seed: int
-    start: int  # the position of the first place
-    wanted: Mapping[int, range]  # by position
-    like: Float[Tensor, "pos d"]
-
-    def __call__(self, places: Sequence[int]) -> list[Float[Tensor, "probe d"]]:
-        positions = [self.start + place for place in places]
-        first = next(iter(self.wanted.values()))
-        wanted = {position: self.wanted.get(position) or first for position in positions}
-        return [own.to(self.like) for own in signs_of(self.seed, wanted, self.like.shape[1])]
 
 
 # -------------------------------------------------------------------------------------------------------- token groups
@@ -151,50 +140,80 @@ def count_alone(energies: Float[Tensor, "token"], groups: int) -> int:
 
 
 # ------------------------------------------------------------------------------------------------------ grouped probes
-# Grouped probes: tokens share HVPs, so that a score takes as many of them whatever the context's length.
+# Tokens share HVPs, so that the number of HVPs does not grow with the context.
 #
-# For every probe, each token i belongs to one of a few groups (`token_groups`). The product of H with the signs r of a
-# group, read at i,
+# For every probe, each token i belongs to one of a few groups. The product of H with the signs r of a group, read at i,
 #
-#     y_i = H_ii r_i + Σ_j H_ij r_j      over the others of its group,
+#     y_i = H_ii r_i + Σ_j H_ij r_j      over the other tokens of the group,
 #
-# has the token's own product and cross-talk, which is independent of it: ``E y_i² = E (H_ii r_i)² + E (cross-talk)²``.
-# Groups are drawn anew for every probe, so what the products of other groups show at i tells how large the second term
-# is, and the samples ``‖y_i‖₁`` are scaled down by what it adds. Read where others are, the same products tell of
-# `pairs`.
+# is the token's own product plus cross-talk, which is independent of it: ``E y_i² = E (H_ii r_i)² + E (cross-talk)²``.
+# Groups are drawn anew for every probe, so the products of other groups, read at i, tell how large the second term is,
+# and the samples ``‖y_i‖₁`` are scaled down accordingly. Read at other tokens, the same products tell of `pairs`.
+MOST_CROSS_TALK = 0.95  # of a token's energy: a larger estimate is chance
 
 
-MOST_CROSS_TALK = 0.95  # of a token's energy: more is chance
+class Readings(NamedTuple):
+    """Products read at one token, an entry for each of its probes."""
+
+    size: Float[Tensor, "probe"]  # ‖y‖₁
+    energy: Float[Tensor, "probe"]  # ‖y‖²
+    cross_talk: Float[Tensor, "probe"]  # the part of the energy that is expected to be cross-talk
+
+    @classmethod
+    def of_own(cls, size: Float[Tensor, "probe"]) -> "Readings":
+        """Readings of products that no other token shares."""
+        return cls(size, size.square(), torch.zeros_like(size))
+
+    def followed_by(self, more: "Readings") -> "Readings":
+        return Readings(*(torch.cat(pair) for pair in zip(self, more, strict=True)))
+
+    @property
+    def capped(self) -> bool:
+        """Whether the correction stops short of the whole cross-talk: the samples are then too large."""
+        return bool(self.cross_talk.sum() > MOST_CROSS_TALK * self.energy.sum())
+
+    @property
+    def samples(self) -> Float[Tensor, "probe"]:
+        """Samples of ``‖H_ii r_i‖₁``.
+
+        Their mean is ``mean ‖y‖₁ · sqrt(1 - cross-talk / energy)``, and their spread is that of this mean (by the delta
+        method).
+        """
+        energy, cross_talk = self.energy.mean(), self.cross_talk.mean()
+        if not self.cross_talk.any() or not energy:
+            return self.size
+        if self.capped:
+            return (1 - MOST_CROSS_TALK) ** 0.5 * self.size
+        share = cross_talk / energy
+        kept = (1 - share).sqrt()
+        share_deviations = ((self.cross_talk - cross_talk) - share * (self.energy - energy)) / energy
+        return kept * self.size - self.size.mean() * share_deviations / (2 * kept)
 
 
 @dataclass(frozen=True, eq=False)
 class GroupedProducts:
-    """What the products of every probe's groups show: y's ‖·‖₁ at their own tokens, and ‖·‖² at all tokens.
+    """Products of every probe's groups: ‖y‖₁ at the group's own tokens, and ‖y‖² at all tokens.
 
-    A token that is alone and late may have been read only from where its graph begins; before that are zeros.
+    A late token that is alone in its group may have been read only from the start of its graph on; before are zeros.
     """
 
     groups: Sequence[Groups]
     sizes: Float[Tensor, "probe token"]
     energies: Float[Tensor, "probe group token"]
 
-    def readings(self) -> list[Float[Tensor, "3 _"]]:
-        """Of each token, ‖y‖₁ and ‖y‖² of its own groups' products, and the cross-talk's ‖·‖² to be expected in them.
-
-        One of each for every probe in which it has a group.
-        """
-        both = zip(self.groups, self.energies, strict=True)
-        own, elsewhere = map(torch.stack, zip(*(own_and_elsewhere(*each) for each in both), strict=True))
+    def readings(self) -> list[Readings]:
+        """Return the readings of each token, with an entry for every probe in which it has a group."""
+        own, elsewhere = map(torch.stack, zip(*map(own_and_elsewhere, self.groups, self.energies), strict=True))
         share = torch.stack([groups.expected_share() for groups in self.groups]).to(own)
-        read = torch.stack([self.sizes, own, share * elsewhere])
-        present = torch.stack([groups.present for groups in self.groups]).to(read.device)
-        return [read[:, here, token] for token, here in enumerate(present.T)]
+        present = torch.stack([groups.present for groups in self.groups]).to(own.device)
+        columns = zip(self.sizes.T, own.T, (share * elsewhere).T, present.T, strict=True)
+        return [Readings(size[here], energy[here], cross[here]) for size, energy, cross, here in columns]
 
 
 def own_and_elsewhere(
     groups: Groups, energies: Float[Tensor, "group token"]
 ) -> tuple[Float[Tensor, "token"], Float[Tensor, "token"]]:
-    """What a token's own group shows at it, and what all shared groups do that are not its own."""
+    """Return the energy at each token in its own group's product, and in the products of all other shared groups."""
     own = energies.gather(0, groups.of.clamp(min=0)[None].to(energies.device))[0]
     shared = energies[groups.alone : groups.count].sum(0)
     return own, shared - torch.where(groups.shares.to(own.device), own, 0)
@@ -212,10 +231,10 @@ class Product(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
-    """What H is to be multiplied with: every probe's groups, and the tokens' signs (0 where a token has no group).
+class ProbeBatch:
+    """The groups of every probe, and the signs of every token (0 where a token has no group).
 
-    ``places`` are the tokens' positions from that of the first on.
+    ``places`` are the tokens' positions, counted from the first token.
     """
 
     places: Int[Tensor, "token"]
@@ -229,7 +248,7 @@ class Drawn:
 
     @property
     def products(self) -> list[Product]:
-        """One a group."""
+        """One product for each group of each probe."""
         return [
             Product(probe, group, int(self.places[own.of == group]) if group < own.alone else None)
             for probe, own in enumerate(self.groups)
@@ -238,55 +257,57 @@ class Drawn:
 
 
 def grouped_products(
-    hessian_from: HessianFrom, seed: int, wanted: Mapping[int, range], groups: int, at_once: int, *, late: bool = False
+    hessian_from: HessianFrom, seed: int, probes: ProbesByToken, groups: int, at_once: int, *, late: bool = False
 ) -> GroupedProducts:
-    """Of the wanted tokens with the signs of each of their probes; ``hessian_from(0)`` begins with the first of them.
+    """Multiply H with the signs of every group of tokens, for each of their probes; ``hessian_from(0)`` begins with the
+    first token.
 
-    One product more, with a random direction everywhere, tells which tokens should have groups of their own. ``late``
-    allows those of them that are late a graph that begins later: they are then read from there on.
+    One more product, with a random direction at all tokens, tells which tokens get a group of their own. ``late``
+    allows those of these tokens that are late a graph that begins later; they are then read from there on.
     """
     operator = hessian_from(0)
-    drawn = _draw(operator, seed, wanted, groups)
-    like, (count, tokens) = operator.like, drawn.of.shape
-    most = max(own.count for own in drawn.groups)
-    found = GroupedProducts(drawn.groups, like.new_zeros(count, tokens), like.new_zeros(count, most, tokens))
-    products = drawn.products
+    batch = _probe_batch(operator, seed, probes, groups)
+    like, (count, tokens) = operator.like, batch.of.shape
+    most = max(own.count for own in batch.groups)
+    found = GroupedProducts(batch.groups, like.new_zeros(count, tokens), like.new_zeros(count, most, tokens))
+    products = batch.products
     alone = [each.alone for each in products if each.alone is not None]
     start = late_start(alone, len(like)) if late else len(like)
-    _multiply(operator, drawn, [each for each in products if not each.is_late(start)], 0, at_once, found)
+    _multiply(operator, batch, [each for each in products if not each.is_late(start)], 0, at_once, found)
     if later := [each for each in products if each.is_late(start)]:
         del operator  # and its graph, before the next is built
-        _multiply(hessian_from(start), drawn, later, start, at_once, found)
+        _multiply(hessian_from(start), batch, later, start, at_once, found)
     return found
 
 
-def _draw(operator: HessianOperator, seed: int, wanted: Mapping[int, range], groups: int) -> Drawn:
-    """Every wanted probe's groups and signs."""
-    first, width = min(wanted), operator.like.shape[1]
-    places = torch.tensor([token - first for token in wanted])
-    numbers = sorted(set[int]().union(*wanted.values()))
-    present = torch.tensor([[number in own for own in wanted.values()] for number in numbers])
-    signs = torch.zeros(len(numbers), len(wanted), width, dtype=torch.int8)
-    for column, own in enumerate(signs_of(seed, wanted, width)):
+def _probe_batch(operator: HessianOperator, seed: int, probes: ProbesByToken, groups: int) -> ProbeBatch:
+    """Draw the signs and the groups of every probe."""
+    first, width = min(probes), operator.like.shape[1]
+    places = torch.tensor([token - first for token in probes])
+    numbers = sorted(set[int]().union(*probes.values()))
+    present = torch.tensor([[number in own for own in probes.values()] for number in numbers])
+    signs = torch.zeros(len(numbers), len(probes), width, dtype=torch.int8)
+    for column, own in enumerate(signs_of(seed, probes, width)):
         signs[present[:, column], column] = own.to(torch.int8)
     energies = _row_energies(operator, places, gaussian(seed, first, 1, len(places), width))
     both = zip(numbers, present, strict=True)
-    return Drawn(places, signs, [drawn_groups(energies, here, groups, [seed, first], number) for number, here in both])
+    drawn = [drawn_groups(energies, here, groups, [seed, first], number) for number, here in both]
+    return ProbeBatch(places, signs, drawn)
 
 
 def _row_energies(
     operator: HessianOperator, places: Int[Tensor, "token"], direction: Float[Tensor, "1 token d"]
 ) -> Float[Tensor, "token"]:
-    """``Σ_j ‖H_ij‖_F²`` of each token i, estimated by one product: how much it disturbs the others."""
+    """Estimate ``Σ_j ‖H_ij‖_F²`` of each token i by one product: how much the token disturbs the others."""
     placed = operator.like.new_zeros(1, int(places[-1]) + 1, operator.like.shape[1])
     placed[:, places] = direction.to(placed)
     return operator.matmat(placed, slice(0, placed.shape[1]))[0, places].square().sum(-1).cpu()
 
 
 def late_start(alone: Sequence[int], length: int) -> int:
-    """Where a graph of their own should begin, for products of tokens at these places that are not before it.
+    """Choose where a second graph should begin, for the products of tokens that are alone at these places or later.
 
-    They need not run what is before it. At the end, where that saves less than building the graph takes.
+    The end of the context means no second graph: building it would take longer than it saves.
     """
 
     def saved(start: int) -> int:
@@ -299,52 +320,24 @@ def late_start(alone: Sequence[int], length: int) -> int:
 
 def _multiply(
     operator: HessianOperator,
-    drawn: Drawn,
+    batch: ProbeBatch,
     products: Sequence[Product],
     start: int,
     at_once: int,
     found: GroupedProducts,
 ) -> None:
-    """Take these products with an operator that begins at a place, and note what they show from there on."""
-    (tokens,) = (drawn.places >= start).nonzero(as_tuple=True)
-    places, of, signs = drawn.places[tokens] - start, drawn.of[:, tokens], drawn.signs[:, tokens]
-    for some in (products[at : at + at_once] for at in range(0, len(products), at_once)):
-        probes, numbers = torch.tensor([(each.probe, each.group) for each in some]).T
+    """Take these products with an operator that begins at ``start``, and enter them into ``found``."""
+    (tokens,) = (batch.places >= start).nonzero(as_tuple=True)
+    places, of, signs = batch.places[tokens] - start, batch.of[:, tokens], batch.signs[:, tokens]
+    for few in (products[at : at + at_once] for at in range(0, len(products), at_once)):
+        probes, numbers = torch.tensor([(each.probe, each.group) for each in few]).T
         members = of[probes] == numbers[:, None]
-        placed = operator.like.new_zeros(len(some), int(places[-1]) + 1, operator.like.shape[1])
+        placed = operator.like.new_zeros(len(few), int(places[-1]) + 1, operator.like.shape[1])
         placed[:, places] = (signs[probes] * members[..., None]).to(placed)
-        shown = operator.matmat(placed, slice(0, placed.shape[1]))[:, places]
-        found.energies[probes[:, None], numbers[:, None], tokens] = shown.square().sum(-1)
+        read = operator.matmat(placed, slice(0, placed.shape[1]))[:, places]
+        found.energies[probes[:, None], numbers[:, None], tokens] = read.square().sum(-1)
         rows, columns = members.nonzero(as_tuple=True)
-        found.sizes[probes[rows], tokens[columns]] = shown.abs().sum(-1)[rows, columns]
-
-
-def without_cross_talk(readings: Sequence[Float[Tensor, "3 _"]]) -> list[Float[Tensor, "_"]]:
-    """Each token's samples, from its `GroupedProducts.readings`."""
-    return [_without_cross_talk(own) for own in readings]
-
-
-def is_capped(readings: Float[Tensor, "3 probe"]) -> bool:
-    """Whether a token's cross-talk is so much of its energy that taking it out is stopped: S is then too large."""
-    energy, cross_talk = readings[1:].sum(1)
-    return bool(cross_talk > MOST_CROSS_TALK * energy)
-
-
-def _without_cross_talk(readings: Float[Tensor, "3 probe"]) -> Float[Tensor, "probe"]:
-    """A token's samples of ‖H_ii r_i‖₁, from the readings of its probes.
-
-    Their mean is ``mean ‖y‖₁ · sqrt(1 - cross-talk / energy)``, and their spread is of that (by the delta method).
-    """
-    sizes = readings[0]
-    means = readings.mean(1, keepdim=True)
-    if not readings[2].any() or not means[1].any():
-        return sizes
-    if is_capped(readings):
-        return (1 - MOST_CROSS_TALK) ** 0.5 * sizes
-    share = means[2] / means[1]
-    kept, deviations = (1 - share).sqrt(), readings - means
-    share_deviations = (deviations[2] - share * deviations[1]) / means[1]
-    return kept * sizes - means[0] * share_deviations / (2 * kept)
+        found.sizes[probes[rows], tokens[columns]] = read.abs().sum(-1)[rows, columns]
 
 
 # --------------------------------------------------------------------------------------------------------------- pairs

@@ -1,0 +1,148 @@
+"""Likelihoods of changed copies of a context and their gradients, and a check that gradients are right."""
+
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, TypeAlias
+from weakref import WeakSet
+
+import torch
+from einops import einsum, rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from heta_lens._util.work import Done, Work, count, counting
+from heta_lens.prediction.prediction import Prediction
+from heta_lens.prediction.target import Scale
+
+
+@torch.no_grad()
+def likelihood(
+    prediction: Prediction,
+    states: Float[Tensor, "copy pos d"],
+    scale: Scale,
+    done: Done,
+    start: int = 0,
+    layer: int | None = None,
+) -> Float[Tensor, "copy"]:
+    """Compute the likelihood of the target in each copy, with these states from ``start`` on."""
+    values = prediction.read(prediction.rerun(start, layer=layer).logits(states), scale)
+    done(len(states))
+    return values
+
+
+def gradients(
+    prediction: Prediction,
+    states: Float[Tensor, "copy pos d"],
+    scale: Scale,
+    work: Work,
+    layer: int | None = None,
+    start: int = 0,
+) -> Float[Tensor, "copy pos d"]:
+    """Compute the derivative of each copy's likelihood by its embeddings (or inputs of a layer) from ``start`` on."""
+    return values_and_gradients(prediction, states, scale, work, layer, start)[1]
+
+
+def values_and_gradients(
+    prediction: Prediction,
+    states: Float[Tensor, "copy pos d"],
+    scale: Scale,
+    work: Work,
+    layer: int | None = None,
+    start: int = 0,
+) -> tuple[Float[Tensor, "copy"], Float[Tensor, "copy pos d"]]:
+    """Compute each copy's likelihood and its derivative."""
+    leaf = states.detach().clone().requires_grad_()
+    values = prediction.read(prediction.rerun(start, layer=layer).logits(leaf), scale)
+    (gradient,) = torch.autograd.grad(values.sum(), leaf)
+    count("backwards", len(states))
+    work.add("forwards", len(states))
+    work.add("backwards", len(states))
+    return values.detach(), gradient
+
+
+# ------------------------------------------------------------------------------------------------------ gradient check
+# Some kernels of quantised layers drop gradients without an error, so a quantised model's gradient is compared with
+# finite differences of its logits.
+DIRECTIONS = 8
+STEPS = (0.02, 0.04, 0.08, 0.16)  # of the embeddings' size: small ones drown in the rounding of activations
+LONGEST = 64  # positions that are moved
+WRONG, DOUBTS = 0.3, 3  # a relative error this large, and so many times what two step sizes differ by, is no rounding
+WAY_OUT = (
+    "use a method without gradients (variant='kl_only', leave_one_out, kernel_shap …), or a quantisation whose "
+    "gradients are right, such as 8 bits of bitsandbytes or torchao's Int8WeightOnlyConfig"
+)
+
+Objective: TypeAlias = Callable[[Float[Tensor, "copy pos d"]], Float[Tensor, "copy"]]
+_passed: WeakSet[Any] = WeakSet()  # models whose gradients were found right
+
+
+def check_gradients(prediction: Prediction) -> None:
+    """Refuse a quantised model whose gradient is not how its logits change; each model is checked once."""
+    adapter = prediction.adapter
+    if not adapter.quantised or prediction.prompt.user_hooks or adapter.model in _passed:
+        return
+    with counting(Counter()) as counts, prediction.running(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of kernels without gradients: that is what is measured here
+        error = gradient_error(prediction)
+    if error is not None:
+        raise ValueError(
+            f"the gradients of this model's quantised layers ({adapter.quantised} …) are not how its logits change "
+            f"(off by {error:.0%}): {WAY_OUT}"
+        )
+    _passed.add(adapter.model)
+    prediction.prompt.checks["gradients"] = counts
+
+
+def gradient_error(prediction: Prediction) -> float | None:
+    """How far the gradient is off; None if no further than finite differences can tell."""
+    start = max(0, len(prediction) - LONGEST)
+    objective, states = _margin(prediction, start), prediction.embeddings[start:]
+    directions = _directions(states)
+    slopes = einsum(_gradient(objective, states), directions, "pos d, direction pos d -> direction")
+    batches = prediction.prompt.batches("auto", len(states))
+    measured = [
+        batches.map(lambda steps: _slopes(objective, states, steps), directions * size, len(states)) / size
+        for size in STEPS
+    ]
+    near, far = min(pairwise(measured), key=lambda pair: float((pair[0] - pair[1]).norm()))
+    scale = torch.maximum(near.norm(), slopes.norm())
+    error, doubt = (near - slopes).norm() / scale, (near - far).norm() / scale
+    return float(error) if error > max(WRONG, DOUBTS * doubt) else None
+
+
+def _margin(prediction: Prediction, start: int) -> Objective:
+    """By how much the most likely token's logit is above the next one's: it has a slope where p is nearly 1, too."""
+    first, second = prediction.log_probs.topk(2).indices.tolist()
+    logits = prediction.rerun(start).logits
+
+    def margin(copies: Float[Tensor, "copy pos d"]) -> Float[Tensor, "copy"]:
+        values = logits(copies)
+        return values[:, first] - values[:, second]
+
+    return margin
+
+
+def _gradient(objective: Objective, states: Float[Tensor, "pos d"]) -> Float[Tensor, "pos d"]:
+    """The gradient as autograd says; 0 where it knows of none."""
+    leaf = states.clone().requires_grad_()
+    value = objective(leaf[None])[0]
+    count("backwards", 1)
+    return torch.autograd.grad(value, leaf)[0] if value.requires_grad else torch.zeros_like(states)
+
+
+def _directions(states: Float[Tensor, "pos d"]) -> Float[Tensor, "direction pos d"]:
+    """Random ones, of the states' size."""
+    signs = torch.randint(0, 2, (DIRECTIONS, *states.shape), generator=torch.Generator().manual_seed(0)) * 2 - 1
+    return signs.to(states) * states.square().mean().sqrt()
+
+
+@torch.no_grad()
+def _slopes(
+    objective: Objective, states: Float[Tensor, "pos d"], steps: Float[Tensor, "direction pos d"]
+) -> Float[Tensor, "direction"]:
+    """How much the objective rises from one end of a step to the other, halved."""
+    ends = rearrange(torch.stack([steps, -steps]) + states, "side direction pos d -> (side direction) pos d")
+    after, before = rearrange(objective(ends), "(side direction) -> side direction", side=2)
+    return (after - before) / 2
