@@ -16,8 +16,7 @@ from heta_lens.methods.heta.cost import Positions, cheaper_options, counts, long
 from heta_lens.methods.heta.hessian import HessianOperator, hessian
 from heta_lens.methods.heta.heta import Heta
 from heta_lens.methods.registry import named
-from heta_lens.model.adapter import available
-from heta_lens.model.batching import Batches
+from heta_lens.model.batching import Batches, available
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.prediction import Prediction
 

@@ -4,16 +4,13 @@ A `HookedTransformer` (TransformerLens 3) and a `TransformerBridge` (3 and 4) sh
 a run continues from kept keys and values; that difference is in `key_value_reuse`.
 """
 
-import inspect
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import index
-from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
-import psutil
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -22,6 +19,7 @@ from heta_lens._util.numerics import tolerance
 from heta_lens._util.options import check_token, from_end, is_whole
 from heta_lens._util.text import short_repr
 from heta_lens._util.work import count
+from heta_lens.model.batching import Sizes, sizes_of
 from heta_lens.model.hooks import (
     EMBED,
     READ,
@@ -32,7 +30,6 @@ from heta_lens.model.hooks import (
     PositionHook,
     after_attention,
     after_attention_name,
-    bare,
     check_points,
     hooked,
     names_filter,
@@ -45,6 +42,7 @@ from heta_lens.model.hooks import (
     values_names,
     wrapped,
 )
+from heta_lens.model.key_values import KeyValueReuse, is_hooked_transformer, key_value_reuse
 from heta_lens.model.lock import changing, frozen_parameters, one_at_a_time, undo_at_end
 from heta_lens.model.mask import Mask
 from heta_lens.model.tokenizer import TokenizerWrapper
@@ -130,128 +128,6 @@ def _remove(handles: Iterable[Any]) -> None:
         handle.remove()
 
 
-# ----------------------------------------------------------------------------------------------------- key value reuse
-# How a run continues from kept keys and values, in which kinds of models differ: one class each.
-
-
-NOTHING = torch.empty(0)  # the keys of a layer that did not run
-
-
-@dataclass(frozen=True, eq=False)
-class KeyValueReuse(ABC):
-    """How a kind of model continues from the keys and values of a prefix."""
-
-    model: Model
-    position_axis: ClassVar[int]  # of keys and values, as this kind of model keeps them
-
-    @abstractmethod
-    def arguments(self, prefix: KeysValues, start: int, stop: int, batch: int, device: torch.device) -> dict[str, Any]:
-        """Arguments with which a run of positions ``start:stop`` continues these keys and values."""
-
-    @abstractmethod
-    def grown(self, arguments: Mapping[str, Any]) -> KeysValues:
-        """The keys and values that a run with these arguments continued and those it added, per layer."""
-
-    def resume(
-        self, keys_values: KeysValues, start: int, stop: int, batch: int, device: torch.device
-    ) -> dict[str, Any]:
-        """Arguments with which a run of positions ``start:stop`` continues the first ``start``, unchanged.
-
-        Built anew for every run, because the run appends to them: `grown` reads the result.
-        """
-        first = partial(_first_positions, self.position_axis, start, batch)
-        prefix = [(first(keys), first(values)) for keys, values in keys_values]
-        return self.arguments(prefix, start, stop, batch, device)
-
-    def joined(self, before: KeysValues, clean: KeysValues, stop: int, first: int = 0) -> KeysValues:
-        """Keys and values ``before``, followed by the ``clean`` ones of the positions up to ``stop``.
-
-        Layers below the ``first`` did not run: theirs are clean.
-        """
-        join, clip = partial(_join, self.position_axis, stop), partial(_first_positions, self.position_axis, stop, 1)
-        lower = [(clip(keys), clip(values)) for keys, values in clean[:first]]
-        upper = [
-            (join(keys, clean_keys), join(values, clean_values))
-            for (keys, values), (clean_keys, clean_values) in zip(before[first:], clean[first:], strict=True)
-        ]
-        return lower + upper
-
-
-@dataclass(frozen=True, eq=False)
-class BridgeReuse(KeyValueReuse):
-    """A `TransformerBridge` (TransformerLens 3 and 4): they go in and come out as a transformers cache."""
-
-    position_axis: ClassVar[int] = 2
-
-    def arguments(self, prefix: KeysValues, start: int, stop: int, batch: int, device: torch.device) -> dict[str, Any]:  # noqa: ARG002
-        from transformers import DynamicCache
-
-        # A plain cache: the ones that models make for themselves may keep only their sliding window.
-        cache = DynamicCache()
-        for layer, (keys, values) in enumerate(prefix if start else []):
-            cache.update(keys, values, layer)
-        return dict.fromkeys(self._names, cache) | {"use_cache": True}  # which TransformerLens turns off otherwise
-
-    def grown(self, arguments: Mapping[str, Any]) -> KeysValues:
-        layers = arguments[self._names[0]].layers
-        return [(NOTHING, NOTHING) if layer.keys is None else (layer.keys, layer.values) for layer in layers]
-
-    @cached_property
-    def _names(self) -> list[str]:
-        """What the cache is called, by the model and, where transformers gives it another name, by TransformerLens.
-
-        Since transformers 5.24 it is ``cache``, which the attention of TransformerLens 4.3 does not know.
-        """
-        if "cache" not in _parameters(wrapped(self.model)):
-            return ["past_key_values"]
-        block = bare(cast(Any, self.model).blocks[0])
-        return ["cache", "layer_past"] if "cache" in _parameters(block) else ["cache"]
-
-
-@dataclass(frozen=True, eq=False)
-class HookedTransformerReuse(KeyValueReuse):
-    """A `HookedTransformer` (TransformerLens 3): they go in and come out as a TransformerLens key-value cache."""
-
-    position_axis: ClassVar[int] = 1
-
-    def arguments(self, prefix: KeysValues, start: int, stop: int, batch: int, device: torch.device) -> dict[str, Any]:
-        from transformer_lens import TransformerLensKeyValueCache, TransformerLensKeyValueCacheEntry
-
-        empty = TransformerLensKeyValueCache.init_cache(self.model.cfg, device, batch)
-        entries = [TransformerLensKeyValueCacheEntry(keys, values) for keys, values in prefix] or empty.entries
-        attend = torch.ones(batch, stop, dtype=torch.int, device=device)
-        return {
-            "past_kv_cache": TransformerLensKeyValueCache(entries, attend[:, :start]),
-            "attention_mask": attend[:, start:],
-        }
-
-    def grown(self, arguments: Mapping[str, Any]) -> KeysValues:
-        return [(entry.past_keys, entry.past_values) for entry in arguments["past_kv_cache"].entries]
-
-
-def key_value_reuse(model: Model) -> KeyValueReuse:
-    """How this kind of model continues from kept keys and values."""
-    return (HookedTransformerReuse if is_hooked_transformer(model) else BridgeReuse)(model)
-
-
-def is_hooked_transformer(model: Model) -> bool:
-    return "past_kv_cache" in _parameters(cast(nn.Module, model))
-
-
-def _parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(module.forward).parameters
-
-
-def _first_positions(axis: int, count: int, batch: int, kept: Tensor) -> Tensor:
-    return kept.narrow(axis, 0, count).expand(batch, -1, -1, -1)
-
-
-def _join(axis: int, stop: int, head: Tensor, clean: Tensor) -> Tensor:
-    start = head.shape[axis]
-    tail = clean.narrow(axis, start, stop - start)
-    return torch.cat([head, tail.expand(len(head), -1, -1, -1)], axis)
-
-
 # -------------------------------------------------------------------------------------------------------- model checks
 # Refuses models that cannot be explained: no hooks, an encoder, no attention, dropout switched on, no gradients.
 
@@ -325,61 +201,6 @@ def _is_encoder(model: Any) -> bool:
         if hasattr(module, "is_causal") and not type(module).__module__.startswith("transformer_lens")
     ]
     return bool(causal) and not any(causal)  # cross-attention of a decoder is not causal either
-
-
-# ---------------------------------------------------------------------------------------------------- memory estimates
-# About how much memory runs take: activations that are alive at once, on GPT-2- and Llama-shaped models.
-
-
-class Sizes(NamedTuple):
-    """The sizes of a model that its memory use depends on."""
-
-    layers: int
-    d_model: int
-    d_mlp: int
-    heads: int
-    vocabulary: int
-    itemsize: int
-
-    def widest(self, queries: int, keys: int) -> int:
-        """Bytes of the largest tensor in a layer."""
-        return self.itemsize * queries * max(self.heads * keys, self.d_mlp)
-
-    def forward(self, queries: int, keys: int, read: int = 1) -> int:
-        """Bytes of a forward run, without its graph: one layer's activations, all layers' keys and values."""
-        patterns = 4 if self.itemsize >= 4 else 6  # half precision has softmaxes in float32
-        layer = queries * (6 * self.d_model + 4 * self.d_mlp + patterns * self.heads * keys)
-        times = 2 if queries < keys else 1  # a window's keys and values are joined with those kept
-        return self.itemsize * (layer + 2 * times * self.layers * keys * self.d_model + 4 * read * self.vocabulary)
-
-    def graph(self, queries: int, keys: int, *, checkpoint: bool = False) -> int:
-        """Bytes of the graph of g's gradient; with ``checkpoint``, of one layer's, and what enters and leaves each."""
-        layer = self.itemsize * queries * (20 * self.d_model + 10 * self.d_mlp + 6 * self.heads * keys)
-        return layer + 2 * self._streams(queries) if checkpoint else self.layers * layer
-
-    def product(self, queries: int, keys: int, *, checkpoint: bool = False) -> int:
-        """Bytes of a Hessian-vector product beside its graph: it passes through the layers up, and down again."""
-        layer = self.itemsize * queries * (8 * self.d_model + 3 * self.d_mlp + 4 * self.heads * keys)
-        within = self.itemsize * queries * (14 * self.d_model + 7 * self.d_mlp + 16 * self.heads * keys)  # of a block
-        return within + self._streams(queries) if checkpoint else self.layers * layer
-
-    def _streams(self, queries: int) -> int:
-        """Bytes of what enters every layer, in float32."""
-        return 4 * self.layers * queries * self.d_model
-
-
-def sizes_of(config: Any, layers: int, vocabulary: int, itemsize: int) -> Sizes:
-    d = int(config.d_model)
-    d_mlp = int(getattr(config, "d_mlp", None) or 4 * d)
-    return Sizes(layers, d, d_mlp, int(config.n_heads), vocabulary, itemsize)
-
-
-def available(device: torch.device) -> int:
-    """Bytes that are free."""
-    if device.type == "cuda":
-        reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # for new tensors
-        return torch.cuda.mem_get_info(device)[0] + reserved
-    return psutil.virtual_memory().available
 
 
 @dataclass(frozen=True, eq=False)

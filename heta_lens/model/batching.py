@@ -5,13 +5,11 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple
 
+import psutil
 import torch
 from torch import Tensor
-
-from heta_lens.model.adapter import Sizes, available
 
 logger = logging.getLogger("heta_lens")
 
@@ -26,47 +24,71 @@ ACCELERATOR_TOKENS = 2**15  # that keep an accelerator busy
 MOST_COPIES_ON_CPU, MOST_COPIES = 32, 256
 
 
-@runtime_checkable
-class Pace(Protocol):
-    def copies(self, length: int) -> int:
-        """How many copies of runs of so many positions finish in the least time."""
-        ...
+class Sizes(NamedTuple):
+    """The sizes of a model that its memory use depends on."""
+
+    layers: int
+    d_model: int
+    d_mlp: int
+    heads: int
+    vocabulary: int
+    itemsize: int
+
+    def widest(self, queries: int, keys: int) -> int:
+        """Bytes of the largest tensor in a layer."""
+        return self.itemsize * queries * max(self.heads * keys, self.d_mlp)
+
+    def forward(self, queries: int, keys: int, read: int = 1) -> int:
+        """Bytes of a forward run, without its graph: one layer's activations, all layers' keys and values."""
+        patterns = 4 if self.itemsize >= 4 else 6  # half precision has softmaxes in float32
+        layer = queries * (6 * self.d_model + 4 * self.d_mlp + patterns * self.heads * keys)
+        times = 2 if queries < keys else 1  # a window's keys and values are joined with those kept
+        return self.itemsize * (layer + 2 * times * self.layers * keys * self.d_model + 4 * read * self.vocabulary)
+
+    def graph(self, queries: int, keys: int, *, checkpoint: bool = False) -> int:
+        """Bytes of the graph of g's gradient; with ``checkpoint``, of one layer's, and what enters and leaves each."""
+        layer = self.itemsize * queries * (20 * self.d_model + 10 * self.d_mlp + 6 * self.heads * keys)
+        return layer + 2 * self._streams(queries) if checkpoint else self.layers * layer
+
+    def product(self, queries: int, keys: int, *, checkpoint: bool = False) -> int:
+        """Bytes of a Hessian-vector product beside its graph: it passes through the layers up, and down again."""
+        layer = self.itemsize * queries * (8 * self.d_model + 3 * self.d_mlp + 4 * self.heads * keys)
+        within = self.itemsize * queries * (14 * self.d_model + 7 * self.d_mlp + 16 * self.heads * keys)  # of a block
+        return within + self._streams(queries) if checkpoint else self.layers * layer
+
+    def _streams(self, queries: int) -> int:
+        """Bytes of what enters every layer, in float32."""
+        return 4 * self.layers * queries * self.d_model
 
 
-@dataclass(frozen=True)
-class InProcessorCache:
-    """What a CPU computes should stay close to it: the largest tensor is limited."""
-
-    bytes: int
-    per_position: int  # bytes of the largest tensor
-
-    def copies(self, length: int) -> int:
-        return self.bytes // (self.per_position * length)
+def sizes_of(config: Any, layers: int, vocabulary: int, itemsize: int) -> Sizes:
+    d = int(config.d_model)
+    d_mlp = int(getattr(config, "d_mlp", None) or 4 * d)
+    return Sizes(layers, d, d_mlp, int(config.n_heads), vocabulary, itemsize)
 
 
-@dataclass(frozen=True)
-class BusyAccelerator:
-    """A GPU should have enough to do, and more is not faster: the number of tokens is limited."""
-
-    tokens: int
-
-    def copies(self, length: int) -> int:
-        return self.tokens // length
+def available(device: torch.device) -> int:
+    """Bytes that are free."""
+    if device.type == "cuda":
+        reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # for new tensors
+        return torch.cuda.mem_get_info(device)[0] + reserved
+    return psutil.virtual_memory().available
 
 
+# --------------------------------------------------------------------------------------------------- how much at once
 class Batches:
-    """At most ``size`` copies at once, and no more than the fastest number if a ``pace`` is given.
+    """At most ``size`` copies at once, and no more positions than run fastest together, if ``fastest`` is given.
 
     When memory runs out, the size is halved for good.
     """
 
-    def __init__(self, size: int, pace: Pace | None = None) -> None:
+    def __init__(self, size: int, fastest: int | None = None) -> None:
         self.size = size
-        self.pace = pace
+        self.fastest = fastest
 
     def of(self, length: int) -> int:
-        """How many copies of runs of so many positions to do at once."""
-        return self.size if self.pace is None else max(1, min(self.size, self.pace.copies(length)))
+        """Return how many copies of a run of so many positions to run at once."""
+        return self.size if self.fastest is None else max(1, min(self.size, self.fastest // length))
 
     def map(self, run: Callable[[Tensor], Tensor], items: Tensor, length: int) -> Tensor:
         """``run``, of so many positions, on a batch of items at a time; concatenated along the first dimension."""
@@ -119,15 +141,16 @@ def choose_batches(
             copy = sizes.forward(queries, keys, read)
         most = MOST_COPIES_ON_CPU if device.type == "cpu" else MOST_COPIES
         copies = max(1, min(most, room // copy))
-        batches = Batches(copies, _pace(sizes, device, keys, products))
+        batches = Batches(copies, fastest_positions(sizes, device, keys, products))
     logger.debug("at most %d copies of %d positions at once, on %s", batches.of(queries), queries, device)
     return batches
 
 
-def _pace(sizes: Sizes, device: torch.device, keys: int, products: bool) -> Pace:
+def fastest_positions(sizes: Sizes, device: torch.device, keys: int, products: bool) -> int:
+    """Return how many positions run fastest at once: on a CPU, its cache limits the largest tensor of a layer."""
     if device.type == "cpu":
-        return InProcessorCache(GRAPH_BYTES if products else FORWARD_BYTES, sizes.widest(1, keys))
-    return BusyAccelerator(ACCELERATOR_TOKENS)
+        return (GRAPH_BYTES if products else FORWARD_BYTES) // sizes.widest(1, keys)
+    return ACCELERATOR_TOKENS
 
 
 def out_of_memory(error: RuntimeError) -> bool:

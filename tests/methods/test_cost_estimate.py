@@ -13,7 +13,8 @@ from helpers.costs import estimate
 from heta_lens import Heta
 from heta_lens.methods.cost import CHECKS, HELD, Positions, Speed, timed
 from heta_lens.methods.heta.cost import cheaper_options
-from heta_lens.model.adapter import ModelAdapter, Sizes
+from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.batching import Sizes
 
 N = 24
 

@@ -6,13 +6,8 @@ import pytest
 import torch
 
 from helpers import zoo
-from heta_lens.model.adapter import (
-    BridgeReuse,
-    HookedTransformerReuse,
-    KeyValueReuse,
-    ModelAdapter,
-    is_hooked_transformer,
-)
+from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.key_values import BridgeReuse, HookedTransformerReuse, KeyValueReuse, is_hooked_transformer
 
 
 @torch.no_grad()

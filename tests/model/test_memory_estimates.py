@@ -3,7 +3,8 @@
 import torch
 
 from helpers import zoo
-from heta_lens.model.adapter import ModelAdapter, Sizes, available
+from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.batching import Sizes, available
 
 
 def test_more_positions_take_more_memory() -> None:
