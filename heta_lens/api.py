@@ -1,4 +1,4 @@
-"""The one verb: `attribute`, for a token; and for the tokens of a span, and for a batch of prompts."""
+"""The verb `attribute`, for a token, for the tokens of a span and for a batch of prompts, and `estimate` for its cost."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -24,7 +24,7 @@ MISNAMED = {
     **dict.fromkeys(("prompt", "text", "input_ids", "ids"), "tokens=, the ids that were run?"),
     **dict.fromkeys(("label", "answer", "target_token", "target_id"), "target=?"),
 }
-"""What people call arguments of these functions, which would otherwise be taken for options of the method."""
+"""Common misnomers of these functions' arguments, which would otherwise be taken for options of the method."""
 
 MethodLike: TypeAlias = str | Method | Callable[[Prediction], Any]
 """The name of a method or preset, a ready method, or a plain function."""
@@ -40,18 +40,20 @@ def attribute(
     method: MethodLike = "heta",
     **options: Any,
 ) -> Attribution:
-    """Which context tokens made the model predict this token?
+    """Score how much every context token mattered for the predicted token.
 
-    ``cache`` is what ``model.run_with_cache(tokens)`` returned for one prompt. ``target`` is the token to explain: its
-    id; its text, leading space included (where no token is written just so, the space is toggled); None for the
-    model's most likely next token; a set ``{a, b}`` of these, for the probability that any of them comes next; or a
-    pair ``(a, b)`` of tokens or sets, to explain why a rather than b. It may also be a function of the logits that
-    predict the next token (``Float[Tensor, "vocab"]``, not normalised, float32 or better), which returns a number as a
-    tensor: that is then what is explained.
-    ``position=p`` explains the token at p of the cached prompt from the tokens before it. ``tokens`` are the ids that
-    were run, or the `chat` that was; without them they are read off the cached embeddings. ``method`` is the name of a
-    method, whose ``options`` are those of its class, or of a `preset`; a ready one such as ``Heta.preset("released")``;
-    or a function of the `Prediction` that returns a score for each context token.
+    ``cache`` is the cache that ``model.run_with_cache(tokens)`` returned for one prompt.
+
+    ``target`` is the token to explain: an id, or a text, leading space included (without such a token, the space is
+    toggled); by default the model's most likely next token. A set ``{a, b}`` of tokens stands for the probability that
+    any of them comes next, and a pair ``(a, b)`` of tokens or sets for the question why a rather than b. A function of
+    the next token's logits (``Float[Tensor, "vocab"]``, not normalised, float32 or better), which returns a number as a
+    tensor, is explained by its value.
+
+    ``position=p`` explains the token at p of the cached prompt by the tokens before p. ``tokens`` are the ids that were
+    run, or the `chat`; by default, ids are read off the cached embeddings. ``method`` is the name of a method or a
+    `preset`, with ``options`` of its class; a ready method such as ``Heta.preset("released")``; or a function of the
+    `Prediction` that returns a score for every context token.
 
         logits, cache = model.run_with_cache(tokens)
         attribution = heta_lens.attribute(cache, target=" Paris", tokens=tokens)
@@ -72,10 +74,10 @@ def estimate(
     method: MethodLike = "heta",
     **options: Any,
 ) -> Estimate:
-    """What would `attribute` cost with these arguments, and what would be cheaper?
+    """Estimate the cost of `attribute` with these arguments, and of cheaper options.
 
-    A few runs are timed. ``memory`` is how many bytes there are to spare (by default, half of what is free); what is
-    proposed fits in them.
+    A few runs are timed. ``memory`` is the number of bytes to spare, by default half of the free memory; the proposed
+    options fit in this memory.
     """
     explain = method_of(method, options)
     return estimated(explain, [Prediction.from_cache(cache, target, position=position, tokens=tokens)], memory)
@@ -93,17 +95,18 @@ def attribute_span(
     method: MethodLike = "heta",
     **options: Any,
 ) -> SpanAttribution:
-    """Which tokens made the model write the ones at ``start:stop`` of the cached prompt (by default, to its end)?
+    """Explain the tokens at ``start:stop`` of the cached prompt (by default, to the end), such as a model's answer.
 
-    Each is explained from all tokens before it, written ones included; they share one set of masked forwards. After
-    generating, ``attribute_span(cache, prompt_length)`` explains the answer; of a `chat`, ``tokens`` may be
-    ``chat.followed_by(answer)``. ``targets``, a list with an entry for
-    each position, ask for other tokens than those that stand there, each as in `attribute`; None keeps the token.
+    Every token of the span is explained by all tokens before it, with one set of masked forwards for the whole span.
+    After generating, ``attribute_span(cache, prompt_length)`` explains the answer; for a `chat`, ``tokens`` may be
+    ``chat.followed_by(answer)``. ``targets``, a list with an entry per position, asks for other tokens than the written
+    ones, in the forms of `attribute`; None keeps the written token.
 
-    ``through=(a, b)``: the model wrote its reasoning at ``a:b``, before the answer. Its tokens are explained as well,
-    and from the last to the first, each passes its score on to the tokens before it, in proportion to its own scores
-    of them. `SpanAttribution.through` is then what the answer owes to the prompt, and `SpanAttribution.hops` splits it
-    by the number of reasoning tokens in between. Tokens between the reasoning and the answer keep their scores.
+    ``through=(a, b)``: the model wrote its reasoning at ``a:b``, before the answer. Reasoning tokens are explained as
+    well, and from the last to the first, a reasoning token passes its score on to the tokens before it, in proportion
+    to their scores. `SpanAttribution.through` is then the score of the prompt's tokens, and `SpanAttribution.hops`
+    splits this score by the number of reasoning tokens in between. Tokens between the reasoning and the answer keep
+    their scores.
     """
     explain = method_of(method, options)
     reasoning, answer = span_predictions(cache, start, stop, targets, through, tokens)
@@ -126,7 +129,7 @@ def estimate_span(
     method: MethodLike = "heta",
     **options: Any,
 ) -> Estimate:
-    """What would `attribute_span` cost with these arguments, and what would be cheaper? As `estimate` says it."""
+    """Estimate the cost of `attribute_span` with these arguments, and of cheaper options, as `estimate` does."""
     explain = method_of(method, options)
     reasoning, answer = span_predictions(cache, start, stop, targets, through, tokens)
     return estimated(explain, [*reasoning, *answer], memory, together=True)
@@ -143,10 +146,10 @@ def attribute_batch(
     method: MethodLike = "heta",
     **options: Any,
 ) -> list[Attribution]:
-    """`attribute` for each prompt of a cache of several, with the answers that each of them alone would get.
+    """Run `attribute` for every prompt of a cache of several prompts, with the same scores as for each prompt alone.
 
-    ``targets`` and ``positions`` are lists, an entry for each prompt, or one value for all. ``attention_mask`` is 1 at
-    real tokens and 0 at padding, which may be left or right; padding is not a position, and positions count without it.
+    ``targets`` and ``positions`` are lists with an entry per prompt, or a value for all prompts. ``attention_mask`` is
+    1 at real tokens and 0 at padding, on the left or right; positions count without padding.
     """
     explain = method_of(method, options)
     prepared = batch_predictions(cache, targets, positions, tokens, attention_mask, explain.check)
@@ -169,7 +172,7 @@ def estimate_batch(
     method: MethodLike = "heta",
     **options: Any,
 ) -> Estimate:
-    """What would `attribute_batch` cost with these arguments, and what would be cheaper? As `estimate` says it."""
+    """Estimate the cost of `attribute_batch` with these arguments, and of cheaper options, as `estimate` does."""
     explain = method_of(method, options)
     return estimated(
         explain, batch_predictions(cache, targets, positions, tokens, attention_mask, explain.check), memory
@@ -177,7 +180,7 @@ def estimate_batch(
 
 
 def method_of(method: MethodLike, options: Mapping[str, Any]) -> Method:
-    """The method or preset of this name with these options, or the ready method that was given."""
+    """Return the method or preset of a name, with the options, or the ready method as given."""
     if isinstance(method, type) or not (isinstance(method, str | Method) or callable(method)):
         raise TypeError(
             f"method={brief(method)} must be a name, as 'heta', a ready method, as METHODS['lime'](samples=500), "

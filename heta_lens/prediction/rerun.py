@@ -170,7 +170,7 @@ class Prompt:
     # ----------------------------------------------------------------------------------------- how the model can run
     @cached_property
     def one_by_one(self) -> bool:
-        """Whether each run must be of this one prompt, whole: a user's hook may depend on its batch or its length."""
+        """Whether every run must be of this one prompt, whole: a user's hook may depend on its batch or its length."""
         return not all(isinstance(hook, BatchHook) for hook in self.user_hooks)
 
     @property
@@ -313,7 +313,7 @@ class Rerun:
         return adapter.run(ids, entering, read=read, past=past, first=first)
 
     def _full(self, states: Tensor, read: Sequence[int]) -> Tensor:
-        """Run from the first token, and put clean states back where they enter each layer."""
+        """Run from the first token, and put clean states back where they enter every layer."""
         prompt, adapter, batch = self.prompt, self.prompt.adapter, len(states)
         last = len(prompt.ids) if prompt.one_by_one else self.end
         around = self._clean(0, self.start, batch), self._clean(self.stop, last, batch)

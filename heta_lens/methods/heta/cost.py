@@ -1,4 +1,4 @@
-"""What HETA takes, before it is begun: one count of its runs, for the progress bar and for `estimate`."""
+"""The cost of HETA before a run: forwards, graphs and HVPs, for the progress bar and for `estimate`."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ WORTHWHILE = 0.8  # of the runs: a change of options that saves less is not prop
 
 
 def work_ahead(options: HetaOptions, predictions: Sequence[Prediction]) -> dict[str, int]:
-    """What lies ahead, for the progress bar, where these share masked forwards (the longest is the last)."""
+    """Return the runs ahead, for the progress bar; predictions share masked forwards, and the longest is the last."""
     work = Counter[str]()
     windows = [options.windows(prediction) for prediction in predictions]
     scored = sum(len(window.scored) for window in windows[-1])
@@ -35,7 +35,7 @@ def work_ahead(options: HetaOptions, predictions: Sequence[Prediction]) -> dict[
 
 
 def masked_by_start(options: HetaOptions, window: Window) -> list[list[int]]:
-    """The tokens that the information masks, by the start of their runs; a product also runs two clean copies each."""
+    """Return the masked tokens by the start of the runs; a product also runs two clean copies per start."""
     groups = window.by_start(window.scored, MASKED) if options.weights[1] else []
     return [[group[0], *group, group[-1]] for group in groups] if options.combine == "geometric" else groups
 
@@ -45,14 +45,14 @@ def audit_runs(options: HetaOptions, prediction: Prediction) -> int:
 
 
 def products_of(options: HetaOptions, window: Window) -> Products | None:
-    """What the curvature of a window takes, at most; None, if it has no weight."""
+    """Return the most products for the curvature of a window; None without a weight on the curvature."""
     return None if options.estimator is None else options.estimator.cost(window)
 
 
 # ---------------------------------------------------------------------------------------------------- in positions
 @dataclass
 class Positions:
-    """How many positions are run in forwards and graphs, and how many in products."""
+    """The numbers of positions that run in forwards, in graphs and in products."""
 
     forwards: float
     graphs: float = 0.0
@@ -60,12 +60,12 @@ class Positions:
 
     @property
     def runs(self) -> float:
-        """Their worth in forwards of one position."""
+        """The total, in forwards of a single position."""
         return self.forwards + GRAPH * self.graphs + PRODUCT * self.products
 
 
 class Graph(NamedTuple):
-    """A gradient graph, built from a place in a window on, and how many products are taken through it."""
+    """A gradient graph from a place in a window on, and the number of products through the graph."""
 
     start: int
     products: float | int
@@ -79,10 +79,7 @@ def graphs_of(window: Window, products: Products) -> list[Graph]:
 
 
 class Counts(NamedTuple):
-    """What is counted where the model runs, and the positions that these runs are of.
-
-    At most, where no option lets tokens stop early, in rounds whose number is only expected.
-    """
+    """The runs of the model, and the positions in these runs: an upper bound, unless tokens may stop early."""
 
     forwards: int
     backwards: int
@@ -91,9 +88,9 @@ class Counts(NamedTuple):
 
 
 def counts(options: HetaOptions, predictions: Sequence[Prediction]) -> Counts:
-    """Of the scores and their audits, of predictions that share masked forwards (the longest is the last).
+    """Count the runs for scores and audits of predictions that share masked forwards (the longest is the last).
 
-    Without the full method's, with which an approximation may be compared.
+    The full method that an audit compares an approximation with is not included.
     """
     *_, longest = predictions
     ran, forwards, backwards, hvps = Positions(float(len(longest))), 1, 0, 0
@@ -118,7 +115,7 @@ def counts(options: HetaOptions, predictions: Sequence[Prediction]) -> Counts:
 
 # ------------------------------------------------------------------------------------------------ runs of windows
 def longest_run(options: HetaOptions, windows: Sequence[Window]) -> int:
-    """How many positions the longest run has: a frozen window's, and the tail's, if it can be cut short."""
+    """Return the positions of the longest run: of a frozen window and the tail, if the model can continue a prefix."""
     span, prediction = max(len(window.span) for window in windows), windows[0].whole
     if not (options.recipe.windowed and options.window_mode == "frozen"):
         return span
@@ -126,19 +123,19 @@ def longest_run(options: HetaOptions, windows: Sequence[Window]) -> int:
 
 
 def product_batches(options: HetaOptions, windows: Sequence[Window], free: int | None = None) -> Batches:
-    """How many products to take at once."""
+    """Choose how many products to take at once."""
     prompt, longest = windows[0].whole.prompt, longest_run(options, windows)
     return prompt.batches(options.batch, longest, products=True, checkpoint=options.checkpoint, free=free)
 
 
 def held_between(options: HetaOptions, window: Window) -> bool:
-    """Whether positions between this window and the tail keep what they had."""
+    """Whether positions between a window and the tail stay clean."""
     frozen = options.recipe.windowed and options.window_mode == "frozen"
     return frozen and window.span.stop < len(window.whole) - TAIL
 
 
 def runs_of(options: HetaOptions, prediction: Prediction) -> Iterator[tuple[Window, int, int]]:
-    """Each window, how many positions its runs have, and how many calls make one: of the window, and of the tail."""
+    """Yield every window, the positions of a run, and the calls per run: one, or two with a separate tail."""
     windows = options.windows(prediction)
     longest = longest_run(options, windows)
     for window in windows:
@@ -147,7 +144,7 @@ def runs_of(options: HetaOptions, prediction: Prediction) -> Iterator[tuple[Wind
 
 
 def read_and_settled(options: HetaOptions, prediction: Prediction) -> int:
-    """Runs that mask no token and build no graph: what the cache left out, windows alone, states of a layer."""
+    """Count the other runs: activations missing from the cache, windows alone, states of a layer."""
     layers, windows = prediction.adapter.layers, options.windows(prediction)
     alone = sum(window.alone for window in windows)
     flows = (1 + alone * (options.window_gate == "per_window")) * (options.recipe.gate == "flow")
@@ -157,7 +154,7 @@ def read_and_settled(options: HetaOptions, prediction: Prediction) -> int:
 
 
 def put_back(options: HetaOptions, windows: Sequence[Window]) -> bool:
-    """Whether the states that stay between a window and the tail have to be read, since nothing continues from them."""
+    """Whether a run must read the clean states between a window and the tail, since the model cannot continue."""
     if not any(held_between(options, window) for window in windows):
         return False
     prediction, layer = windows[0].whole, windows[0].layer
@@ -171,7 +168,7 @@ Cheaper = TypeVar("Cheaper", bound=HetaOptions)
 
 
 def cheaper_options(method: Cheaper, prediction: Prediction) -> Iterator[Cheaper]:
-    """Options that take less where ``full`` is too slow or too large: the same score, then the preset ``careful``."""
+    """Yield cheaper options in the place of ``full``: for the same score first, then the preset ``careful``."""
     if method.variant != "full" or not method.weights[0] or method.norm != "hutchinson" or method.interactions:
         return
     unwanted = {"support", "groups", "tolerance", "prune"}
@@ -193,7 +190,7 @@ def cheaper_options(method: Cheaper, prediction: Prediction) -> Iterator[Cheaper
 
 
 def cheaper_way(method: HetaOptions, prediction: Prediction) -> str:
-    """The cheaper options nearest to these, and what share of the runs they take; in a sentence, if there are any."""
+    """Return a sentence on the nearest cheaper options and the share of the runs; empty without such options."""
     for other in cheaper_options(method, prediction):
         share = counts(other, [prediction]).ran.runs / counts(method, [prediction]).ran.runs
         if share < WORTHWHILE:

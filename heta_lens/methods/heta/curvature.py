@@ -68,14 +68,14 @@ class Energy(NamedTuple):
 class Curvature(Samples):
     """S as samples to be averaged: one per probe for ``hutchinson``, a single one for the exact norms."""
 
-    readings: Sequence[Readings] | None = None  # of each token, where products were read
+    readings: Sequence[Readings] | None = None  # of every token, where products were read
     pairs: Pairs | None = None  # the interactions of tokens, if they were asked for
     energy: Energy | None = None  # of a low rank
     cross_talk: Float[Tensor, "pos"] | None = None  # taken out of S, where tokens shared HVPs
 
     @classmethod
     def of(cls, readings: Sequence[Readings], pairs: Pairs | None = None) -> "Curvature":
-        """Make samples of the readings of each token."""
+        """Make samples of the readings of every token."""
         samples = Samples.uneven([own.samples for own in readings])
         cross_talk = None
         if any(own.cross_talk.any() for own in readings):
@@ -95,7 +95,7 @@ class Products(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A window whose tokens' curvature is wanted, and how its products are run and counted."""
+    """A window to estimate the curvature of, with the batches and the counter of its products."""
 
     window: Window
     batches: Batches
@@ -106,7 +106,7 @@ class Task:
 # ----------------------------------------------------------------------------------------------------------- estimators
 @dataclass(frozen=True)
 class Estimator(ABC):
-    """A kind of curvature. Its fields are the options that it reads."""
+    """A kind of curvature; the fields are the options that the estimator reads."""
 
     second_order: ClassVar[bool] = True  # takes HVPs, and so needs second derivatives
     approximate: ClassVar[bool] = True  # stands for the full method's curvature
@@ -127,14 +127,14 @@ class Estimator(ABC):
 
     @abstractmethod
     def estimate(self, task: Task, probes: ProbesByToken) -> Curvature:
-        """Sample the curvature of these tokens, in their order."""
+        """Sample the curvature of the tokens in ``probes``, in order."""
 
     @abstractmethod
     def cost(self, window: Window) -> Products:
         """Return the cost of all tokens that the window scores. Runs nothing."""
 
     def check(self, prediction: Prediction, length: int) -> None:  # noqa: B027
-        """Refuse, before any work, a prediction that has no such curvature; its windows have this length."""
+        """Refuse, before any work, a prediction without this curvature, given the length of windows."""
 
     def layer(self, prediction: Prediction) -> int | None:  # noqa: ARG002
         """Return the layer whose input stands for the tokens; None for the embeddings."""
@@ -186,7 +186,7 @@ class ProbedHessian(Probed):
             check_separable(length, groups, self.probes)
 
     def groups_of(self, tokens: int) -> int | None:
-        """Return how many groups share the products of so many tokens; None if each token is probed alone."""
+        """Return how many groups share the products of so many tokens; None if every token is probed alone."""
         shared = self.random and self.support == "block"
         return self.groups if shared and self.groups is not None and tokens > self.groups else None
 
@@ -359,7 +359,7 @@ def curvature(
 ) -> Curvature:
     """Sample the curvature of the tokens in ``by_start``, in that order; tokens of one list share the start of a run.
 
-    ``support="block"`` probes each token alone and reads its own block of H; ``"row"`` probes all tokens at once.
+    ``support="block"`` probes every token alone and reads its own block of H; ``"row"`` probes all tokens at once.
     ``at_once`` products are held at every position before a token's own are kept. ``pairs`` asks for
     the interactions of the tokens as well, which takes all of them.
     """
@@ -409,7 +409,7 @@ Directions: TypeAlias = Callable[[Sequence[int]], Sequence[Float[Tensor, "k d"]]
 def _own_products(
     hessian_from: HessianFrom, by_start: Sequence[Sequence[int]], directions: Directions, at_once: int
 ) -> Iterator[Float[Tensor, "k d"]]:
-    """Yield, for each token i and its directions u, ``H Π_i u`` at i alone."""
+    """Yield, for every token i and its directions u, ``H Π_i u`` at i alone."""
     for group in by_start:
         operator, own = hessian_from(group[0]), directions(group)
         few = max(1, at_once // len(own[0]))  # tokens whose products are taken together
@@ -422,7 +422,7 @@ def _own_products(
 def _block_products(
     operator: HessianOperator, positions: Sequence[int], directions: Sequence[Float[Tensor, "_ d"]], at_once: int
 ) -> Sequence[Float[Tensor, "_ d"]]:
-    """Return ``H_ii u`` at each of these positions i, for its directions u."""
+    """Return ``H_ii u`` at the positions i, for the directions u of each."""
     counts = [len(own) for own in directions]
     row_positions = torch.repeat_interleave(torch.tensor(positions), torch.tensor(counts)).split(at_once)
     rows = torch.cat(list(directions)).split(at_once)
@@ -434,7 +434,7 @@ def _block_products(
 def _at_own_positions(
     operator: HessianOperator, span: slice, positions: Int[Tensor, "row"], directions: Float[Tensor, "row d"]
 ) -> Float[Tensor, "row d"]:
-    """Return each direction's product, read at the one position where the direction stands."""
+    """Return the products, read at the position of the direction."""
     rows = torch.arange(len(positions))
     placed = directions.new_zeros(len(rows), span.stop - span.start, directions.shape[1])
     placed[rows, positions - span.start] = directions
@@ -444,7 +444,7 @@ def _at_own_positions(
 def _all_products(
     hessian_from: HessianFrom, starts: Sequence[tuple[int, Sequence[int]]], directions: Directions
 ) -> Iterator[tuple[int, Float[Tensor, "k part d"]]]:
-    """Yield, for each token i and its directions u, the positions before i in its run, and ``H Π_i u`` in that run."""
+    """Yield, for token i and directions u, the number of positions before i in the run, and ``H Π_i u``."""
     for start, group in starts:
         operator = hessian_from(start)
         for i, own in zip(group, directions(group), strict=True):
@@ -537,7 +537,7 @@ FIRST = 0.1  # of the highest bound: tokens that are probed before it is known w
 def estimate_until_sure(
     estimator: ProbedHessian, tasks: Sequence[Task], parts: Parts, balance: Balance
 ) -> tuple[Curvature, dict[str, Any]]:
-    """Probe each token as often as its score needs; the windows score every token once."""
+    """Probe every token as often as its score needs; the windows score every token once."""
     none = Readings.of_own(parts.gate.new_empty(0))
     readings = [none] * len(parts.gate)
     bound = torch.cat([_upper(estimator.rows(task)) for task in tasks]) if estimator.prune else None
@@ -582,7 +582,7 @@ def probes_wanted(
     prune: float | int,
     most: int,
 ) -> Int[Tensor, "pos"]:
-    """Return how many probes each token should have next: as many as it has, where more would not matter.
+    """Return the number of probes that every token should have next, at least the present number.
 
     A token is probed only if its curvature, which is below ``bound``, may add more than ``prune`` times the largest
     score; and then until the 95 % half-width of its score is within ``tolerance`` times it, or to the ``most``.

@@ -1,4 +1,4 @@
-"""How well scores add up: the target's drop when a set of tokens is masked, against the sum of their scores."""
+"""Diagnostics of a score: its parts, its additivity under masking, and the distance of an approximation from full."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ SUBSETS = 32  # random ones, beside every single token
 
 
 def subsets(generator: np.random.Generator, length: int, count: int = SUBSETS) -> Bool[Tensor, "subset pos"]:
-    """Every single position, and ``count`` random sets of 1 to ``length`` of them, all sizes equally likely."""
+    """Draw all single positions, and ``count`` random sets of positions, with all sizes equally likely."""
     chosen = torch.zeros(count, length, dtype=torch.bool)
     for row in chosen:
         size = generator.integers(1, length, endpoint=True)
@@ -44,7 +44,7 @@ def drops(
     batch: int | Literal["auto"],
     done: Done,
 ) -> Float[Tensor, "subset"]:
-    """``g(X) - g(X with these tokens masked)``, for each set of them."""
+    """Return ``g(X) - g(X with a set of tokens masked)`` for every set."""
     batches = prediction.prompt.batches(batch, len(prediction))
     left = ablated(prediction, ~members, prediction.mask_vector(mask), "log_prob", batches, done)
     return prediction.value - left
@@ -52,9 +52,9 @@ def drops(
 
 @torch.no_grad()
 def whole_drops(targets: Sequence[Prediction], mask: Mask, done: Done) -> list[float]:
-    """How much g drops when all of a target's context is masked: what its scores would sum to, were they additive.
+    """Return the drop of g for every target when the whole context is masked: the sum of additive scores.
 
-    One run for all of them: they are of one prompt, the longest context last, and share the mask.
+    A single run serves all targets, which are of one prompt, the longest context last.
     """
     longest = targets[-1]
     rerun = longest.rerun(read=[len(target) - 1 for target in targets])
@@ -64,17 +64,17 @@ def whole_drops(targets: Sequence[Prediction], mask: Mask, done: Done) -> list[f
 
 
 def shuffled(generator: np.random.Generator, sets: Bool[Tensor, "subset pos"]) -> Int[Tensor, "subset"]:
-    """Draw the order that splits sets into the half that a scale is fitted to and the half that evaluates it."""
+    """Draw the order in which the first half of the sets fits a scale and the second half evaluates the fit."""
     return torch.from_numpy(generator.permutation(len(sets)))
 
 
 def faithfulness(
     dropped: Float[Tensor, "subset"], sums: Float[Tensor, "subset"], order: Int[Tensor, "subset"]
 ) -> dict[str, Any]:
-    """The mean of ``|drop - sum of scores|``, as the scores are (``raw``) and with one scale for them (``calibrated``).
+    """Return the mean of ``|drop - sum of scores|``, for the scores (``raw``) and for scaled scores (``calibrated``).
 
-    The scale, which is not negative, is fitted to the first half of the sets in this order and evaluated on the other.
-    ``nothing`` is that error for scores that are all 0.
+    The scale, at least 0, is fitted to the first half of the sets in this order and evaluated on the second half.
+    ``nothing`` is the error of scores of 0.
     """
     fitted, held_out = order[: len(order) // 2], order[len(order) // 2 :]
     scale = best_scale(dropped[fitted], sums[fitted])
@@ -90,13 +90,13 @@ def faithfulness(
 
 
 def best_scale(dropped: Float[Tensor, "subset"], sums: Float[Tensor, "subset"]) -> float:
-    """The factor ≥ 0 that brings the sums nearest to the drops, in squares."""
+    """Return the factor ≥ 0 that fits the sums to the drops by least squares."""
     square = float(sums @ sums)
     return max(0.0, float(dropped @ sums) / square) if square else 0.0
 
 
 def envelope(information: Float[Tensor, "pos"], drop: Float[Tensor, "pos"]) -> tuple[Float[Tensor, "pos"], float]:
-    """``max(0, Δ)`` of each token's drop Δ, and the share of tokens whose information it bounds, as assumed."""
+    """Return ``max(0, Δ)`` of every drop Δ, and the share of tokens whose information is within this bound."""
     gain = drop.clamp(min=0)
     return gain, int((information <= gain).sum()) / len(gain)
 
@@ -112,11 +112,11 @@ def audited(
     work: Work,
     explain_fully: Callable[[], Attribution],
 ) -> dict[str, Any]:
-    """``faithfulness`` on sets of tokens; for an approximation also ``against_full``."""
+    """Measure ``faithfulness`` on sets of tokens; for an approximation also ``against_full``."""
     generator = prompt_generator(options.seed, prediction.ids)
     members = subsets(generator, len(prediction)).to(score.device)
     order = shuffled(generator, members)
-    with counting(Counter()):  # each set is a row, and reported as audited
+    with counting(Counter()):  # every set is a row, and reported as audited
         dropped = drops(prediction, options.mask, members, options.batch, partial(work.add, "audit"))
     facts: dict[str, Any] = {"faithfulness": faithfulness(dropped, members.to(score) @ score, order)}
     if options.recipe.approximate:
@@ -127,7 +127,7 @@ def audited(
 def _against_full(
     options: HetaOptions, prediction: Prediction, score: Float[Tensor, "pos"], full: Attribution
 ) -> dict[str, Any]:
-    """How far the scores are from the full method's, and what those cost."""
+    """Measure the distance of the scores from the full method's scores, and report the cost of the full method."""
     scores, known = full.scores.to(score), full.diagnostics
     facts = agreement(score, scores) | {name: known[name] for name in ("forwards", "backwards", "hvps")}
     facts["checks"] = {name: ran for name, ran in known["checks"].items() if name == "second_derivative"}
@@ -137,7 +137,7 @@ def _against_full(
 
 
 def seams(options: HetaOptions, prediction: Prediction) -> list[range]:
-    """Windows at whose edges a part of the score may jump."""
+    """Return the windows at whose edges a part of the score may jump."""
     spans = options.spans(prediction)
     if options.window_mode != "frozen":
         return spans
@@ -155,7 +155,7 @@ IN_TITLE = {"variant", "combine", "gate", "information", "balance", "support", "
 def score_facts(
     options: HetaOptions, prediction: Prediction, parts: Parts, information: MaskedEffects | None, whole_drop: float
 ) -> dict[str, Any]:
-    """What there is to say about a score: its parts, and how far it is from the effects of masking."""
+    """Return the diagnostics of a score: its parts, and its distance from the effects of masking."""
     score = parts.score(options.balance)
     for name, part in {**parts.means, "the score": score}.items():
         prediction.check_finite(name, part)
@@ -172,7 +172,7 @@ def score_facts(
 
 
 def _notes(options: HetaOptions, prediction: Prediction, parts: Parts) -> list[str]:
-    """How to read the score: what does not depend on the target, and what a product's factors say."""
+    """Return notes on the score: the part that ignores the target, and the factors of a product."""
     found = [*filter(None, [_target_note(options, prediction, parts)])]
     if parts.information is None or options.combine == "sum":
         return found
@@ -187,7 +187,7 @@ def _notes(options: HetaOptions, prediction: Prediction, parts: Parts) -> list[s
 
 
 def _masking_facts(options: HetaOptions, parts: Parts, information: MaskedEffects | None) -> dict[str, Any]:
-    """How each token's information compares with its effect on g, where it was computed."""
+    """Compare the information of every token with the token's effect on g."""
     if information is None:
         return {}
     gain, share = envelope(information.divergence, information.drop)
@@ -200,7 +200,7 @@ def _masking_facts(options: HetaOptions, parts: Parts, information: MaskedEffect
 
 
 def _target_note(options: HetaOptions, prediction: Prediction, parts: Parts) -> str:
-    """How much of the score is the same for every target, where another one than the model's own was asked for."""
+    """Return a note on the share of the score that is the same for every target, if the target is not the likeliest."""
     if options.ignores_target:
         return SAME_FOR_EVERY_TARGET
     own = prediction.target == int(prediction.log_probs.argmax())
@@ -214,7 +214,7 @@ def _target_note(options: HetaOptions, prediction: Prediction, parts: Parts) -> 
 
 
 def warn_of_doubts(options: HetaOptions, results: Sequence[Attribution]) -> None:
-    """Warn of scores that need more probes."""
+    """Warn if some scores need more probes to reach the tolerance."""
     if unsure := sum(result.diagnostics.get("unsure", 0) for result in results):
         warn(
             f"probes={options.probes} were too few for {unsure} of {sum(map(len, results))} scores to be within "

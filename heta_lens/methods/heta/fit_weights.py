@@ -1,4 +1,4 @@
-"""Fitting β and γ: the weights with which scores come nearest to what masking sets of tokens really does."""
+"""Fit β and γ: the weights with which scores predict the effects of masking sets of tokens."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ SIMPLER = {
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """The fitted weights, and how far they (and others) are off on sets of tokens that they were not fitted to.
+    """The fitted weights, and their errors on held-out sets of tokens.
 
     ``held_out`` has the mean of ``|drop of g - sum of scores|`` in nats, with a 95 % bootstrap interval: ``half`` is
     β = γ = ½ as it stands; ``half_scaled``, and each part alone, get one factor ≥ 0; ``nothing`` scores every token 0.
@@ -57,7 +57,7 @@ class Fit:
 
     @property
     def heta(self) -> Heta:
-        """The method that was fitted, with these weights."""
+        """The fitted method, with the fitted weights."""
         if self.beta == self.gamma == 0:
             raise ValueError("both weights came out as 0: no score is nearer to what masking these tokens does")
         return self.method.weighted(self.beta, self.gamma)
@@ -66,9 +66,9 @@ class Fit:
 def fit_weights(predictions: Sequence[Prediction], method: Heta | None = None, *, folds: int = 5, seed: int = 0) -> Fit:
     """Choose β, γ ≥ 0 by least squares on ``g(X) - g(X with R masked) ≈ Σ_{i in R} M_i (β S_i + γ I_i)``.
 
-    R are all single tokens and 32 random sets of each prediction's context. The held-out error is of whole
+    R are all single tokens and 32 random sets of every prediction's context. The held-out error is of whole
     predictions that had no part in the fit (with a single prediction, of sets that had none). ``method`` says how the
-    parts are computed; its own weights are not used. Costs the method, and a masked forward a set, for each prediction.
+    parts are computed; its own weights are not used. Costs the method, and a masked forward a set, for every prediction.
     """
     method = Heta() if method is None else method
     if not isinstance(method, Heta):
@@ -114,7 +114,7 @@ def _warn_of_doubts(held_out: pd.DataFrame, predictions: int) -> None:
 
 @one_at_a_time("prediction")
 def measured(method: Heta, prediction: Prediction, number: int, seed: int) -> Table:
-    """A row for each set of tokens: how much g drops without it, and the sum of every feature over it."""
+    """A row for every set of tokens: how much g drops without it, and the sum of every feature over it."""
     parts = quietly(lambda: method(prediction)).parts  # weak ones too: their weights are what is looked for
     gate = parts["gate"]
     curvature, information = (scaled(parts[name], method.balance) for name in ("curvature", "information"))
@@ -139,14 +139,14 @@ def factors(table: Table, features: Sequence[str]) -> Float[Array, "feature"]:
 
 
 def folds_of(prediction: Float[Array, "set"], folds: int, seed: int) -> Int[Array, "set"]:
-    """Which fold each set is held out in: those of a prediction together, unless there is only one."""
+    """Assign sets to held-out folds, with all sets of a prediction in a fold, unless the prediction is the only one."""
     _, group = np.unique(prediction, return_inverse=True)
     group = group if group.any() else np.arange(len(group))
     return np.random.default_rng([seed, folds]).permutation(group.max() + 1)[group] % folds
 
 
 def held_out_errors(table: Table, fold: Int[Array, "set"]) -> pd.DataFrame:
-    """Every model's error where it was not fitted, averaged within each prediction (or over the only one's sets)."""
+    """Every model's error where it was not fitted, averaged within every prediction (or over the only one's sets)."""
     guesses = {name: np.zeros(len(fold)) for name in MODELS}
     for held in np.unique(fold):
         rest = {name: column[fold != held] for name, column in table.items()}
@@ -162,13 +162,13 @@ def held_out_errors(table: Table, fold: Int[Array, "set"]) -> pd.DataFrame:
 
 
 def _units(errors: Float[Array, "set"], prediction: Float[Array, "set"]) -> Float[Array, "unit"]:
-    """What varies independently: predictions, or the sets of a single one."""
+    """Return the independent errors: of predictions, or of the sets of a single prediction."""
     numbers = np.unique(prediction)
     return errors if len(numbers) == 1 else np.array([errors[prediction == number].mean() for number in numbers])
 
 
 def interval(errors: Float[Array, "unit"]) -> dict[str, float]:
-    """The mean, and where it lies in 95 % of resamples."""
+    """Return the mean and the range of 95 % of resampled means."""
     mean = float(errors.mean())
     if np.ptp(errors) == 0:
         return {"error": mean, "low": mean, "high": mean}

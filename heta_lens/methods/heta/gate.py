@@ -1,4 +1,4 @@
-"""The gate M of Eq. 4: how much attention-weighted value flows from each token to the predicted one.
+"""The gate M of Eq. 4: the attention-weighted value flow from every token to the predicted token.
 
 ``M[i] ∝ Σ_{l,h} Φ^{(l,h)}(i→T) · ‖v_i^{(l,h)} W_O^{(h)}‖``, sum 1. The flow Φ is walked from the last layer down with
 one row of positions, so it costs O(L·H·N²) and never forms a product of two N×N matrices. Between layers half of a
@@ -18,11 +18,11 @@ from heta_lens.model.hooks import head_outputs
 
 Flow: TypeAlias = Literal["suffix", "suffix_input", "prefix_head", "rollout", "direct"]
 PatternsByLayer: TypeAlias = Sequence[Float[Tensor, "head query key"]]
-"""Each is read once, since a cache without patterns runs the model for every read."""
+"""Patterns by layer, to be read once: without cached patterns, every read runs the model."""
 
 
 class Step(NamedTuple):
-    """A layer on the way down: its Φ, and the mean of its heads' patterns."""
+    """A layer on the way down: the flow Φ, and the mean of the heads' patterns."""
 
     flow: Float[Tensor, "head key"]
     attention: Float[Tensor, "query key"]
@@ -31,7 +31,7 @@ class Step(NamedTuple):
 def gate(
     patterns: PatternsByLayer, norms: Sequence[Float[Tensor, "head pos"]], flow: Flow = "suffix"
 ) -> tuple[Float[Tensor, "pos"], float]:
-    """M and its normaliser Z; if no value flows at all, Z is 0 and M uniform."""
+    """Return M and the normaliser Z; without any flow, Z is 0 and M uniform."""
     mass = _to_input(patterns, norms) if flow == "suffix_input" else _flowing(patterns, norms, flow).sum((0, 1))
     total = mass.sum()
     if total == 0:
@@ -42,7 +42,7 @@ def gate(
 def by_head(
     patterns: PatternsByLayer, norms: Sequence[Float[Tensor, "head pos"]], flow: Flow = "suffix"
 ) -> Float[Tensor, "layer head pos"]:
-    """What each head adds to M: over all heads it sums to M (to 0, if no value flows at all)."""
+    """Return the contributions of heads to M, which sum to M (to 0 without any flow)."""
     flowing = _each_to_input(patterns, norms) if flow == "suffix_input" else _flowing(patterns, norms, flow)
     total = flowing.sum()
     return flowing / total if total else flowing
@@ -57,7 +57,7 @@ def _flowing(
 def value_norms(
     values: Float[Tensor, "pos group d_head"], output: Float[Tensor, "head d_head d"], order: int = 1
 ) -> Float[Tensor, "head pos"]:
-    """``‖v_i W_O‖`` for every head; of one at a time, since all heads write as much as a whole layer's MLP holds."""
+    """Return ``‖v_i W_O‖`` of every head, one head at a time: all heads together need as much memory as an MLP."""
     share = len(output) // values.shape[1]
     wrote = (head_outputs(values[:, [head // share]], output[[head]])[0] for head in range(len(output)))
     return torch.stack([torch.linalg.vector_norm(own, ord=order, dim=-1) for own in wrote])
@@ -72,12 +72,12 @@ def norms_by_layer(
 
 
 def transport(patterns: PatternsByLayer, flow: Flow) -> Float[Tensor, "layer head pos"]:
-    """Φ^{(l,h)}(i→T): the weight with which what layer l, head h takes from position i reaches the last position."""
+    """Return Φ^{(l,h)}(i→T): the share of a head's flow from position i that reaches the last position."""
     return _FLOWS[flow](patterns)
 
 
 def _suffix_steps(patterns: PatternsByLayer) -> Iterator[Step]:
-    """Paths from layer l to the output: ``Φ = r A``, then ``r ← ½r + ½ r mean_h A``, from the last layer down."""
+    """Yield paths from layer l to the output: ``Φ = r A``, then ``r ← ½r + ½ r mean_h A``, from the last layer down."""
     row = None
     for pattern in reversed(patterns):
         row = _last_position(pattern) if row is None else row
@@ -91,7 +91,7 @@ def _suffix(patterns: PatternsByLayer) -> Float[Tensor, "layer head pos"]:
 
 
 def _prefix_head(patterns: PatternsByLayer) -> Float[Tensor, "layer head pos"]:
-    """Paths from the input up to layer l that stay in one head (the authors' released code)."""
+    """Return paths from the input up to layer l that stay in a head (the authors' released code)."""
     rows = None
     for pattern in reversed(patterns):
         start = repeat(_last_position(pattern), "pos -> 1 head pos", head=len(pattern))
@@ -102,7 +102,7 @@ def _prefix_head(patterns: PatternsByLayer) -> Float[Tensor, "layer head pos"]:
 
 
 def _rollout(patterns: PatternsByLayer) -> Float[Tensor, "layer head pos"]:
-    """Paths through all layers, averaged over heads: one row, the same for every layer and head."""
+    """Return paths through all layers, averaged over heads: the same row for every layer and head."""
     row, heads = None, 0
     for pattern in reversed(patterns):
         row, heads = _mix(_last_position(pattern) if row is None else row, pattern.mean(0)), len(pattern)
@@ -111,7 +111,7 @@ def _rollout(patterns: PatternsByLayer) -> Float[Tensor, "layer head pos"]:
 
 
 def _direct(patterns: PatternsByLayer) -> Float[Tensor, "layer head pos"]:
-    """One step: what the last position attends to in each head."""
+    """Return the attention of the last position, in every head."""
     return torch.stack([pattern[:, -1] for pattern in patterns])
 
 
@@ -126,7 +126,7 @@ assert set(_FLOWS) == set(get_args(Flow))
 
 
 def _to_input(patterns: PatternsByLayer, norms: Sequence[Float[Tensor, "head pos"]]) -> Float[Tensor, "pos"]:
-    """Hand what position i carries at layer l back to the input tokens that reached it, on the same way down."""
+    """Hand the mass of position i at layer l back to the input tokens that reached the position."""
     mass = torch.zeros_like(norms[0][0])
     for step, norm in zip(_suffix_steps(patterns), reversed(norms), strict=True):
         mass = _mix(mass, step.attention) + (step.flow * norm).sum(0)
@@ -136,7 +136,7 @@ def _to_input(patterns: PatternsByLayer, norms: Sequence[Float[Tensor, "head pos
 def _each_to_input(
     patterns: PatternsByLayer, norms: Sequence[Float[Tensor, "head pos"]]
 ) -> Float[Tensor, "layer head pos"]:
-    """The same, kept apart by the layer and head that carried it."""
+    """Hand mass back to the input tokens, kept apart by layer and head."""
     rows = norms[0].new_zeros(0, *norms[0].shape)
     for step, norm in zip(_suffix_steps(patterns), reversed(norms), strict=True):
         rows = torch.cat([(step.flow * norm)[None], _mix(rows, step.attention)])

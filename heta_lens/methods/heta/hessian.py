@@ -37,7 +37,7 @@ class HessianOperator(ABC):
 
     @abstractmethod
     def matmat(self, directions: Float[Tensor, "k *part d"], places: Places = EVERYWHERE) -> Float[Tensor, "k pos d"]:
-        """Return ``H Π r`` for each direction r, which has entries at ``places`` only."""
+        """Return ``H Π r`` for every direction r, which has entries at ``places`` only."""
 
     def matvec(self, direction: Float[Tensor, "pos d"]) -> Float[Tensor, "pos d"]:
         return self.matmat(direction[None])[0]
@@ -135,7 +135,7 @@ def uncounted(units: int) -> None:
 
 
 def vector_jacobian_products(outputs: Tensor, inputs: Tensor, directions: Tensor, *, done: Done = uncounted) -> Tensor:
-    """Multiply each direction with the transposed Jacobian, in one backward pass if the model's layers allow it."""
+    """Multiply directions with the transposed Jacobian, in a single backward pass if the model's layers allow it."""
     products = _in_one_pass(outputs, inputs, directions) if len(directions) > 1 else None
     if products is None:
         products = torch.stack([_product(outputs, inputs, direction) for direction in directions])
@@ -144,7 +144,7 @@ def vector_jacobian_products(outputs: Tensor, inputs: Tensor, directions: Tensor
 
 
 def _in_one_pass(outputs: Tensor, inputs: Tensor, directions: Tensor) -> Tensor | None:
-    """Return all products, or None if some layer's backward pass cannot be batched; each is then taken by itself."""
+    """Return all products, or None if the backward pass of a layer cannot be batched."""
     if not outputs.requires_grad:
         return None
     try:
@@ -154,13 +154,13 @@ def _in_one_pass(outputs: Tensor, inputs: Tensor, directions: Tensor) -> Tensor 
     except RuntimeError as error:
         if out_of_memory(error):
             raise
-        logger.info("one backward pass for each direction, since PyTorch says: %s", str(error).partition("\n")[0])
+        logger.info("one backward pass for every direction, since PyTorch says: %s", str(error).partition("\n")[0])
         return None
     return inputs.new_zeros(len(directions), *inputs.shape) if products is None else products
 
 
 def _product(outputs: Tensor, inputs: Tensor, direction: Tensor) -> Tensor:
-    """Return one product; 0 where the outputs are constant."""
+    """Return a single product; 0 for constant outputs."""
     if not outputs.requires_grad:
         return torch.zeros_like(inputs)
     return torch.autograd.grad(outputs, inputs, direction, retain_graph=True, materialize_grads=True)[0]
@@ -178,10 +178,10 @@ class BlockwiseHessian(HessianOperator):
         top     h ← H_top v
         down    h ← Jᵀ h + ∂(Jᵀ λ)/∂x · v         with the v that entered this block
 
-    In return for the memory, every batch of HVPs runs each block twice more.
+    In return for the memory, every batch of HVPs runs every block twice more.
     """
 
-    reruns: Sequence[Rerun]  # from the states that enter each block; from the last on, g is the top
+    reruns: Sequence[Rerun]  # from the states that enter every block; from the last on, g is the top
     batches: Batches
     done: Done
 
@@ -191,12 +191,12 @@ class BlockwiseHessian(HessianOperator):
 
     @cached_property
     def entering(self) -> list[Float[Tensor, "pos d"]]:
-        """The states that enter each block."""
+        """The inputs of the blocks."""
         return [rerun.states for rerun in self.reruns]
 
     @cached_property
     def leaving(self) -> list[Float[Tensor, "pos d"]]:
-        """The gradient of g by the states that leave each block but the top."""
+        """The gradient of g by the states that leave every block but the top."""
         gradients = [differentiate(self.reruns[-1], again=False)[1]]
         for rerun, states in zip(reversed(self.reruns[1:-1]), reversed(self.entering[1:-1]), strict=True):
             leaf = states.clone().requires_grad_()
@@ -226,7 +226,7 @@ class BlockwiseHessian(HessianOperator):
 
 
 def _up(rerun: Rerun, states: Float[Tensor, "pos d"], directions: Tensor) -> Float[Tensor, "k pos d"]:
-    """Return ``J v`` for each direction: the derivative of ``w → Jᵀ w``, which is linear."""
+    """Return ``J v`` for every direction: the derivative of ``w → Jᵀ w``, which is linear."""
     leaf = states.clone().requires_grad_()
     left = rerun.through_block(leaf)
     weights = torch.zeros_like(left, requires_grad=True)
@@ -241,7 +241,7 @@ def _down(
     directions: Float[Tensor, "k pos d"],
     products: Float[Tensor, "k pos d"],
 ) -> Float[Tensor, "k pos d"]:
-    """Return ``Jᵀ h + ∂(Jᵀ λ)/∂x · v`` for each direction v and its product h."""
+    """Return ``Jᵀ h + ∂(Jᵀ λ)/∂x · v`` for every direction v with product h."""
     leaf = states.clone().requires_grad_()
     left = rerun.through_block(leaf)
     (pulled,) = torch.autograd.grad(left, leaf, gradient, create_graph=True)

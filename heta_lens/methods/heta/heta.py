@@ -69,10 +69,10 @@ class Heta(HetaOptions, Method):
     - ``window_mode``: ``frozen`` (the window and the last 16 tokens react, all else keeps its keys and values; a token
       is scored where it lies most central),
       ``restrict`` (nothing is frozen: only the gate knows windows), ``chunk`` (the window is a prompt of its own)
-    - ``window_gate``: one gate (``global``), or each window's own, averaged (``per_window``)
+    - ``window_gate``: one gate (``global``), or every window's own, averaged (``per_window``)
     - ``flow``, ``value_norm``: how value flow reaches the prediction; the order of the values' norm
     - ``mask``, ``kl``: what a masked token becomes; the divergence and its direction
-    - ``interactions``: also how strongly each pair of tokens bends log P together, ``attribution.interactions``; with
+    - ``interactions``: also how strongly every pair of tokens bends log P together, ``attribution.interactions``; with
       ``groups``, small pairs are within their standard errors of 0
     - ``audit``: also measure what costs runs of its own: how well scores add up to the effect of masking sets of
       tokens; for an approximation, its distance from ``full``
@@ -106,13 +106,13 @@ class Heta(HetaOptions, Method):
         return self.each([prediction])[0]
 
     def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
-        """Group all together, as they share masked forwards; not where windows or masks differ by the context."""
+        """Group all predictions, which share masked forwards, unless windows or masks depend on the context."""
         alone = self.recipe.windowed or (isinstance(self.mask, str) and self.mask == "mean")
         return super().sharing_runs(predictions) if alone else [[*predictions]]
 
     @one_at_a_time("predictions")
     def each(self, predictions: Sequence[Prediction]) -> list[Attribution]:
-        """Explain predictions of one prompt, shorter contexts first; they share masked forwards where they can."""
+        """Explain predictions of a prompt, shorter contexts first, with shared masked forwards if possible."""
         lengths = [len(prediction) for prediction in predictions]
         if len({id(prediction.prompt) for prediction in predictions}) != 1 or lengths != sorted(set(lengths)):
             raise ValueError("these predictions must be of one prompt, each of a longer context than the one before it")
@@ -129,7 +129,7 @@ class Heta(HetaOptions, Method):
         return results
 
     def check(self, prediction: Prediction) -> None:
-        """Refuse, before any work, what cannot be done for this prediction."""
+        """Refuse, before any work, a prediction that the options cannot explain."""
         super().check(prediction)
         if self.estimator is not None:
             self.estimator.check(prediction, len(self.spans(prediction)[0]))
@@ -164,7 +164,7 @@ class Heta(HetaOptions, Method):
 
         1. information  I_i = KL(P ‖ P with e_i masked), a forward per token that serves every prediction
         2. gate         M_i ∝ Σ_{l,h} Φ^{(l,h)}(i→T) · ‖v_i W_O‖, from the cache alone
-        3. curvature    S_i = mean_k ‖Π_i H Π_i r_k‖₁, HVPs of each prediction's own g
+        3. curvature    S_i = mean_k ‖Π_i H Π_i r_k‖₁, HVPs of every prediction's own g
         4. score        M_i · (β S_i + γ I_i)
         """
         windows = [self.windows(prediction) for prediction in predictions]
@@ -227,7 +227,7 @@ def _check_derivatives(method: Heta, window: Window) -> dict[str, Counter[str]]:
 def _masked_effects(
     method: Heta, predictions: Sequence[Prediction], windows: Sequence[Window], work: Work
 ) -> Sequence[MaskedEffects | None]:
-    """Mask each token for every prediction, and average over the windows that score the token."""
+    """Mask every token for every prediction, and average over the windows that score the token."""
     if not method.weights[1]:
         return [None] * len(predictions)
     longest = predictions[-1]

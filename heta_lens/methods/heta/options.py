@@ -1,4 +1,4 @@
-"""The table of variants, what each makes of Eq. 4; and the readings of the paper that `Heta.preset` names."""
+"""The options of HETA: the table of variants, the presets, contradictions, and options without an effect."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ Variant: TypeAlias = Literal[
 
 
 class Recipe(NamedTuple):
-    """What a variant makes of Eq. 4, and β and γ where they are not the caller's to choose."""
+    """A variant of Eq. 4: the curvature's estimator, windows, gate, and β and γ if the variant fixes them."""
 
     estimator: type[Estimator] | None = ProbedHessian
     windowed: bool = False
@@ -45,21 +45,21 @@ class Recipe(NamedTuple):
 
     @property
     def approximate(self) -> bool:
-        """Whether it approximates the full method, instead of leaving a part of it out."""
+        """Whether the variant approximates the full method, rather than leaving out a part."""
         return self.windowed or (self.estimator is not None and self.estimator.approximate)
 
     def why_unused(self, option: str) -> str:
-        """Why an option has no effect, where that is for the curvature's sake."""
+        """Return why the curvature does not read an option."""
         if option not in _curvature_options() | {"seed"}:
             return ""
         return "which has no curvature" if self.estimator is None else self.estimator.why_unused
 
     def reads(self, beta: float | int = 1) -> set[str]:
-        """The options that the curvature depends on, with this weight."""
+        """Return the options that the curvature reads, if β is above 0."""
         return self.estimator.reads() if beta and self.estimator is not None else set()
 
     def unused(self, beta: float | int, gamma: float | int) -> set[str]:
-        """Options that have no effect on this variant, with these weights of curvature and information."""
+        """Return the options without an effect on the variant, given β and γ."""
         without_effect = {
             **dict.fromkeys(("window", "overlap", "window_mode"), not self.windowed),
             "window_gate": not self.windowed or self.gate != "flow",
@@ -92,12 +92,12 @@ VARIANTS: dict[Variant, Recipe] = {
 
 @cache
 def _curvature_options() -> set[str]:
-    """The options that some estimator reads; the seed is also the audit's."""
+    """Return the options that estimators read; the seed also belongs to the audit."""
     return set[str]().union(*(recipe.reads() for recipe in VARIANTS.values())) - {"seed"}
 
 
 CAREFUL: dict[str, Any] = {"variant": "gs", "combine": "geometric", "gate": "none"}
-"""The options of the preset of this name, which is also proposed where the literal formula takes long."""
+"""The options of the preset ``careful``, which is proposed if the literal formula takes long."""
 
 PRESETS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -115,7 +115,7 @@ Own = TypeVar("Own", bound="HetaOptions")
 
 @dataclass(frozen=True, eq=False)
 class HetaOptions(Options):
-    """The options that `Heta` documents, checked when it is made; and what follows from them together."""
+    """The options of `Heta`, checked when the object is made, and their consequences."""
 
     variant: Variant = "full"
     beta: Annotated[float | int, AtLeast(0)] = 0.5
@@ -156,14 +156,14 @@ class HetaOptions(Options):
 
     @property
     def recipe(self) -> Recipe:
-        """What the variant makes of Eq. 4, with the gate that was asked for where the variant leaves the choice."""
+        """The variant's recipe, with the option ``gate`` unless the variant fixes the gate."""
         return self._gated(VARIANTS[self.variant])
 
     def _gated(self, recipe: Recipe) -> Recipe:
         return recipe._replace(gate=self.gate) if recipe.gate == "flow" else recipe
 
     def _unused(self, recipe: Recipe) -> set[str]:
-        """Options that have no effect on what a recipe gives with these."""
+        """Return the options without an effect on a recipe, given ``combine`` and ``information``."""
         unused = recipe.unused(*self.weights)
         if self.combine == "geometric":
             unused.add("balance")
@@ -178,59 +178,57 @@ class HetaOptions(Options):
 
     @cached_property
     def estimator(self) -> Estimator | None:
-        """How the curvature is obtained; None, if it has no weight."""
+        """The estimator of the curvature; None without a weight on the curvature."""
         kind = self.recipe.estimator
         return kind.from_options(self) if kind is not None and self.weights[0] else None
 
     @property
     def probed(self) -> bool:
-        """Whether HVPs are taken."""
         return self.estimator is not None and self.estimator.second_order
 
     @property
     def random(self) -> bool:
-        """Whether another seed may give other scores."""
+        """Whether scores depend on the seed."""
         return self.estimator is not None and self.estimator.random
 
     @property
     def ignores_target(self) -> bool:
-        """Whether the scores are the same for every token: the gate, a divergence and some curvatures are."""
+        """Whether scores are the same for every target, as the gate and a divergence are."""
         own_curvature = self.estimator is not None and not self.estimator.target_agnostic
         return not (own_curvature or (self.weights[1] and self.information == "target"))
 
     @property
     def directed(self) -> bool:
-        """Whether a score has the sign of its token's effect on the target."""
+        """Whether scores have the sign of the token's effect on the target."""
         return self.combine == "geometric" and self.information == "target"
 
     def information_of(self, measured: MaskedEffects | None) -> Float[Tensor, "pos"] | None:
-        """I of what masking each token does; an effect on the target has no sign where it is added to S."""
+        """Return I from the effects of masking: the divergence, or the drop of g, with its sign only in a product."""
         if measured is None or self.information == "divergence":
             return measured and measured.divergence
         return measured.drop if self.directed else measured.drop.abs()
 
     @property
     def stops(self) -> bool:
-        """Whether some tokens may get fewer probes than others."""
+        """Whether tokens may stop early, with fewer probes."""
         return self.estimator is not None and self.estimator.stops
 
     @cached_property
     def chosen(self) -> dict[str, Any]:
-        """Options that are not the default."""
         return chosen(self)
 
     @cached_property
     def effective(self) -> set[str]:
-        """Options that are not the default and have an effect."""
+        """The options that differ from the default and have an effect."""
         return self.chosen.keys() - self.without_effect.keys()
 
     @property
     def unprobed(self) -> str:
-        """What leaves out the HVPs."""
+        """The options that leave out the HVPs, for an error message."""
         return self.reason("probes")
 
     def reason(self, option: str) -> str:
-        """What leaves out the part that an option is of, or makes it unneeded."""
+        """Return the options that make an option irrelevant, for a message."""
         if option == "balance" and self.combine == "geometric":
             return "combine='geometric' (whose ranks no scale of a part changes)"
         if option == "kl" and self.information == "target":
@@ -264,7 +262,7 @@ class HetaOptions(Options):
 
     @property
     def unused_by_full(self) -> set[str]:
-        """Options that the full method, as a standard for approximations, does not use either."""
+        """Options without an effect on the full method that an approximation is compared with."""
         return self._unused(self._gated(VARIANTS["full"])) | {"tolerance", "prune"}
 
     def spans(self, prediction: Prediction) -> list[range]:
@@ -279,7 +277,7 @@ class HetaOptions(Options):
 
     @property
     def full(self: Own) -> Own:
-        """What an approximation stands for."""
+        """The full method that the options approximate."""
         kept = {name: value for name, value in self.chosen.items() if name not in self.unused_by_full}
         if self.norm != "hutchinson":
             kept.pop("probes", None)  # which only a low rank has a use for then
@@ -287,7 +285,7 @@ class HetaOptions(Options):
         return type(self)(**kept | {"variant": "full", "interactions": False, "audit": False})
 
     def weighted(self: Own, beta: float, gamma: float) -> Own:
-        """The same with other weights, without options that have no effect with them."""
+        """Return the options with another β and γ, without options that have no effect then."""
         kept = {name: value for name, value in self.chosen.items() if name not in self.without_effect}
         given: dict[str, Any] = kept | {"beta": beta, "gamma": gamma}
         if not beta:
@@ -298,7 +296,7 @@ class HetaOptions(Options):
 
 
 class Contradiction(NamedTuple):
-    """When options contradict each other, and the message for it; ``o`` are the options."""
+    """A contradiction between options ``o``, and the message for the error."""
 
     applies: Callable[[HetaOptions], bool]
     message: str
@@ -309,7 +307,7 @@ class Contradiction(NamedTuple):
 
 
 def _early_stopping(name: str) -> list[Contradiction]:
-    """What some tokens cannot have fewer probes with."""
+    """Return the contradictions of an option that lets tokens stop early."""
     given = f"{name}={{o.{name}!r}}"
     return [
         Contradiction(

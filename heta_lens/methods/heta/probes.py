@@ -26,7 +26,7 @@ def rademacher(seed: int, position: int, probes: int, d: int) -> Float[Tensor, "
 
 
 def signs_of(seed: int, probes: ProbesByToken, d: int) -> list[Float[Tensor, "probe d"]]:
-    """Draw the signs of these probes of each token."""
+    """Draw the signs of every token's probes."""
     return [rademacher(seed, position, own.stop, d)[own.start :] for position, own in probes.items()]
 
 
@@ -49,7 +49,7 @@ DEALS = 1  # so that their random numbers are not those of signs and directions
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """The group of each token, or `NONE`. The first ``alone`` groups have one token each."""
+    """The groups of tokens, or `NONE`; the first ``alone`` groups have a single token."""
 
     of: Int[Tensor, "token"]
     alone: int
@@ -57,29 +57,28 @@ class Groups:
 
     @property
     def present(self) -> Bool[Tensor, "token"]:
-        """Whether a token has a group."""
         return self.of != NONE
 
     @property
     def shares(self) -> Bool[Tensor, "token"]:
-        """Whether a token shares its group, or might have."""
+        """Tokens in groups that may have several members."""
         return self.of >= self.alone
 
     @property
     def sizes(self) -> Int[Tensor, "token"]:
-        """How many tokens are in a token's group; 0 where it has none."""
+        """The number of tokens in a token's group; 0 without a group."""
         counts = torch.bincount(self.of[self.present], minlength=self.count)
         return torch.where(self.present, counts[self.of], 0)
 
     @property
     def elsewhere(self) -> Int[Tensor, "token"]:
-        """How many tokens are in shared groups that are not a token's own."""
+        """The number of tokens in the shared groups without a token."""
         return self.shares.sum() - torch.where(self.shares, self.sizes, 0)
 
     def expected_share(self) -> Float64[Tensor, "token"]:
-        """The cross-talk to be expected at a token, relative to what all other shared groups show there.
+        """Return the cross-talk to expect at a token, relative to the energy of the other shared groups there.
 
-        Every other token of shared groups is as likely to be in its group.
+        Every token of a shared group is equally likely to be in the token's group.
         """
         return torch.where(self.shares, (self.sizes - 1).double() / self.elsewhere.clamp(min=1), 0.0)
 
@@ -87,7 +86,7 @@ class Groups:
 def drawn_groups(
     energies: Float[Tensor, "token"], present: Bool[Tensor, "token"], groups: int, seed: Sequence[int], probe: int
 ) -> Groups:
-    """Groups of the tokens that are ``present``: each its own where there are enough; else the rest dealt at random."""
+    """Draw groups of the ``present`` tokens: a group per token if possible, or else random groups for most tokens."""
     tokens = present.nonzero()[:, 0]
     of = torch.full_like(present, NONE, dtype=torch.long)
     if len(tokens) <= groups:
@@ -101,11 +100,10 @@ def drawn_groups(
 
 
 def dealt(tokens: int, groups: int, seed: Sequence[int], probe: int) -> Int[Tensor, "token"]:
-    """A random deal of so many tokens to groups of nearly one size; two of them are never together in all of as many
-    probes in a row as `rounds` says.
+    """Deal tokens at random to groups of nearly equal size, so that `rounds` deals in a row separate every pair.
 
     A token has a random rank, whose digits to the base ``groups`` are its groups in turn: first the last digit, then
-    the sums of that with each other, which are as evenly spread.
+    the sums of the last digit with each of the others, which are as evenly spread.
     """
     turn, digit = divmod(probe, rounds(tokens, groups))
     ranks = torch.from_numpy(np.random.default_rng([*seed, turn, DEALS]).permutation(tokens))
@@ -113,12 +111,12 @@ def dealt(tokens: int, groups: int, seed: Sequence[int], probe: int) -> Int[Tens
 
 
 def most_alone(groups: int) -> int:
-    """How many groups may be of one token: two others, at least, tell of cross-talk, each at the other's tokens."""
+    """Return the most groups of a single token: two shared groups must be left to measure cross-talk."""
     return min(groups // 2, groups - 2)
 
 
 def rounds(tokens: int, groups: int) -> int:
-    """How many deals in a row set any two of so many tokens apart, at least once."""
+    """Return the number of deals in a row that separate every pair of tokens at least once."""
     needed = 1
     while groups**needed < tokens:
         needed += 1
@@ -126,9 +124,9 @@ def rounds(tokens: int, groups: int) -> int:
 
 
 def count_alone(energies: Float[Tensor, "token"], groups: int) -> int:
-    """How many tokens, of the largest energies, should have groups of their own.
+    """Return how many tokens with the largest energies should be alone in a group.
 
-    With blocks ``‖H_ij‖² ∝ e_i e_j``, the rest's cross-talk is the sum of these over pairs, shared out over the groups
+    With blocks ``‖H_ij‖² ∝ e_i e_j``, the cross-talk of the rest is the sum over pairs, divided by the number of groups
     that are left.
     """
     ordered = energies.double().sort(descending=True).values
@@ -142,7 +140,7 @@ def count_alone(energies: Float[Tensor, "token"], groups: int) -> int:
 # ------------------------------------------------------------------------------------------------------ grouped probes
 # Tokens share HVPs, so that the number of HVPs does not grow with the context.
 #
-# For every probe, each token i belongs to one of a few groups. The product of H with the signs r of a group, read at i,
+# For every probe, every token i belongs to one of a few groups. The product of H with the signs r of a group, read at i,
 #
 #     y_i = H_ii r_i + Σ_j H_ij r_j      over the other tokens of the group,
 #
@@ -153,7 +151,7 @@ MOST_CROSS_TALK = 0.95  # of a token's energy: a larger estimate is chance
 
 
 class Readings(NamedTuple):
-    """Products read at one token, an entry for each of its probes."""
+    """Products with H, read at a token, with an entry per probe."""
 
     size: Float[Tensor, "probe"]  # ‖y‖₁
     energy: Float[Tensor, "probe"]  # ‖y‖²
@@ -161,7 +159,7 @@ class Readings(NamedTuple):
 
     @classmethod
     def of_own(cls, size: Float[Tensor, "probe"]) -> "Readings":
-        """Readings of products that no other token shares."""
+        """Make readings of products with a single token's probes."""
         return cls(size, size.square(), torch.zeros_like(size))
 
     def followed_by(self, more: "Readings") -> "Readings":
@@ -202,7 +200,7 @@ class GroupedProducts:
     energies: Float[Tensor, "probe group token"]
 
     def readings(self) -> list[Readings]:
-        """Return the readings of each token, with an entry for every probe in which it has a group."""
+        """Return the readings of every token, with an entry for every probe in which it has a group."""
         own, elsewhere = map(torch.stack, zip(*map(own_and_elsewhere, self.groups, self.energies), strict=True))
         share = torch.stack([groups.expected_share() for groups in self.groups]).to(own)
         present = torch.stack([groups.present for groups in self.groups]).to(own.device)
@@ -213,14 +211,14 @@ class GroupedProducts:
 def own_and_elsewhere(
     groups: Groups, energies: Float[Tensor, "group token"]
 ) -> tuple[Float[Tensor, "token"], Float[Tensor, "token"]]:
-    """Return the energy at each token in its own group's product, and in the products of all other shared groups."""
+    """Return the energy at every token: in the product of its group, and in the products of the other shared groups."""
     own = energies.gather(0, groups.of.clamp(min=0)[None].to(energies.device))[0]
     shared = energies[groups.alone : groups.count].sum(0)
     return own, shared - torch.where(groups.shares.to(own.device), own, 0)
 
 
 class Product(NamedTuple):
-    """A group in a probe, and the place of its token, if there is only one."""
+    """A group in a probe, and the place of its token, if the group is a single token."""
 
     probe: int
     group: int
@@ -243,12 +241,12 @@ class ProbeBatch:
 
     @property
     def of(self) -> Int[Tensor, "probe token"]:
-        """The group of each token in each probe."""
+        """The group numbers of tokens, by probe."""
         return torch.stack([groups.of for groups in self.groups])
 
     @property
     def products(self) -> list[Product]:
-        """One product for each group of each probe."""
+        """The products to take: a product per group and probe."""
         return [
             Product(probe, group, int(self.places[own.of == group]) if group < own.alone else None)
             for probe, own in enumerate(self.groups)
@@ -298,7 +296,7 @@ def _probe_batch(operator: HessianOperator, seed: int, probes: ProbesByToken, gr
 def _row_energies(
     operator: HessianOperator, places: Int[Tensor, "token"], direction: Float[Tensor, "1 token d"]
 ) -> Float[Tensor, "token"]:
-    """Estimate ``Σ_j ‖H_ij‖_F²`` of each token i by one product: how much the token disturbs the others."""
+    """Estimate ``Σ_j ‖H_ij‖_F²`` for every token i by a single product: the token's influence on all tokens."""
     placed = operator.like.new_zeros(1, int(places[-1]) + 1, operator.like.shape[1])
     placed[:, places] = direction.to(placed)
     return operator.matmat(placed, slice(0, placed.shape[1]))[0, places].square().sum(-1).cpu()
@@ -326,7 +324,7 @@ def _multiply(
     at_once: int,
     found: GroupedProducts,
 ) -> None:
-    """Take these products with an operator that begins at ``start``, and enter them into ``found``."""
+    """Take products with an operator that begins at ``start``, and enter the results into ``found``."""
     (tokens,) = (batch.places >= start).nonzero(as_tuple=True)
     places, of, signs = batch.places[tokens] - start, batch.of[:, tokens], batch.signs[:, tokens]
     for few in (products[at : at + at_once] for at in range(0, len(products), at_once)):
@@ -350,11 +348,11 @@ def _multiply(
 LEAST_SHARED = 3  # groups: one's own, one that is read, and another that tells what the others in that one add
 
 Sizes: TypeAlias = tuple[Float[Tensor, "_"], Float[Tensor, "_"] | None]
-"""Of one token with itself and each later one, and their standard errors where there is chance in them."""
+"""Block sizes of a token with itself and every later token, and standard errors if probes are random."""
 
 
 class Pairs(NamedTuple):
-    """The size of every pair of tokens' block, symmetric, and its standard error where there is chance."""
+    """Sizes of the blocks of all pairs of tokens, symmetric, with standard errors if probes are random."""
 
     sizes: Float[Tensor, "pos pos"]
     standard_errors: Float[Tensor, "pos pos"] | None
@@ -362,17 +360,17 @@ class Pairs(NamedTuple):
 
 # ---------------------------------------------------------------------------------------- where tokens are probed alone
 def entrywise_sizes(products: Float[Tensor, "k later d"]) -> Sizes:
-    """``Σ|H_ij|``, from a product with every unit vector."""
+    """Return ``Σ|H_ij|``, from products with all unit vectors."""
     return products.abs().sum((0, 2)), None
 
 
 def frobenius_sizes(products: Float[Tensor, "k later d"]) -> Sizes:
-    """``‖H_ij‖_F``, from a product with every unit vector."""
+    """Return ``‖H_ij‖_F``, from products with all unit vectors."""
     return products.square().sum((0, 2)).sqrt(), None
 
 
 def probed_sizes(products: Float[Tensor, "k later d"]) -> Sizes:
-    """``‖H_ij‖_F``, from products with random signs."""
+    """Return ``‖H_ij‖_F``, from products with random signs."""
     squares = products.square().sum(-1)
     if len(squares) < 2:
         return squares[0].sqrt(), None
@@ -380,7 +378,7 @@ def probed_sizes(products: Float[Tensor, "k later d"]) -> Sizes:
 
 
 def mirrored(rows: Sequence[Sizes]) -> Pairs:
-    """Whole matrices from rows that begin at the diagonal."""
+    """Make symmetric matrices from rows that begin at the diagonal."""
     sizes, errors = zip(*rows, strict=True)
     chance = [error for error in errors if error is not None]
     return Pairs(_symmetric(sizes), _symmetric(chance) if chance else None)
@@ -393,7 +391,7 @@ def _symmetric(rows: Sequence[Tensor]) -> Float[Tensor, "pos pos"]:
 
 # ------------------------------------------------------------------------------------------ where tokens share HVPs
 def check_separable(tokens: int, groups: int, probes: int) -> None:
-    """Refuse groups that do not tell pairs apart, or too few probes to do it twice."""
+    """Refuse too few groups to separate pairs, or too few probes to separate every pair twice."""
     shared = groups - most_alone(groups)  # at least
     if shared < LEAST_SHARED:
         raise ValueError(
@@ -408,7 +406,7 @@ def check_separable(tokens: int, groups: int, probes: int) -> None:
 
 
 def pairs_of_groups(products: GroupedProducts) -> Pairs:
-    """Of all pairs of tokens, each from the probes whose groups set the two apart; at least two of these."""
+    """Estimate block sizes of all pairs, from the probes (two or more) whose groups separate the pair."""
     tokens = products.energies.shape[2]
     total, squares, count = torch.zeros(3, tokens, tokens, dtype=torch.float64)
     for groups, energies in zip(products.groups, products.energies.cpu().double(), strict=True):
@@ -422,16 +420,16 @@ def pairs_of_groups(products: GroupedProducts) -> Pairs:
 
 
 def _apart(groups: Groups) -> Bool[Tensor, "pos pos"]:
-    """Whether products show what two tokens have together; which of a token with itself they always do."""
+    """Return the pairs of tokens in different groups, and every token with itself."""
     return (groups.of[:, None] != groups.of) | torch.eye(len(groups.of), dtype=torch.bool)
 
 
 def _shown(groups: Groups, energies: Float[Tensor, "group pos"]) -> Float[Tensor, "pos pos"]:
-    """``‖H_ij‖_F²`` of pairs that are apart, as one probe's products show them.
+    """Estimate ``‖H_ij‖_F²`` of separated pairs from the products of a single probe.
 
-    At i, the group of j shows j's share and the others'; these have, on average over deals, as much of what all groups
-    show there as there are of them. A token alone in its group shows its share itself: where only one of two does, that
-    is taken, and else the mean of both.
+    At i, the product of j's group holds j's share and the shares of the group's other tokens, which are on average over
+    deals proportional to their number. A token that is alone in its group gives its share directly: if only one token
+    of a pair is alone, its reading is taken, and otherwise the mean of both readings.
     """
     own, elsewhere = own_and_elsewhere(groups, energies)
     others = (groups.sizes - 1).to(energies)[:, None] / (groups.elsewhere - 1).clamp(min=1)
@@ -445,6 +443,6 @@ def _shown(groups: Groups, energies: Float[Tensor, "group pos"]) -> Float[Tensor
 def _roots(
     squares: Float[Tensor, "*pair"], errors: Float[Tensor, "*pair"]
 ) -> tuple[Float[Tensor, "*pair"], Float[Tensor, "*pair"]]:
-    """Sizes from their mean squares, with the errors these have (by the delta method, where that can be)."""
+    """Return sizes from mean squares, with standard errors by the delta method where sizes are above 0."""
     sizes = squares.clamp(min=0).sqrt()
     return sizes, torch.where(sizes > 0, errors / (2 * sizes), torch.inf).minimum(errors.sqrt())

@@ -109,7 +109,7 @@ class Parts:
 
     @cached_property
     def rank_correlation(self) -> float:
-        """Spearman's correlation of S and I; NaN where one is the same for all tokens."""
+        """Spearman's correlation of S and I; NaN if S or I is constant."""
         return rank_correlation(self.means["curvature"], self.means["information"].abs())
 
     def diagnostics(self, balance: Balance) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class Window:
 
     @property
     def stop(self) -> int | None:
-        """The end of the window in the prediction that runs; None if both end together."""
+        """The end of the window in the prediction that runs; None at the end of the prediction."""
         return None if self.alone or self.span == range(len(self.whole)) else self.span.stop
 
     @cached_property
@@ -65,7 +65,7 @@ class Window:
 
     @property
     def restarts(self) -> bool:
-        """Whether runs that begin later save the positions before them."""
+        """Whether a later start of a run saves positions."""
         return self.whole.prompt.kept is not None and len(self.span) > SHORT
 
 
@@ -100,7 +100,7 @@ def spans_over(length: int, size: SupportsIndex, overlap: float | int) -> list[r
 
 
 def most_central(spans: Sequence[range]) -> list[range]:
-    """Return for each span the positions nearest to its middle (the later span in a draw), which cover the context."""
+    """Return for every span the positions nearest to its middle (the later span in a draw), which cover the context."""
     edges = [(one.start + one.stop + after.start + after.stop + 1) // 4 for one, after in pairwise(spans)]
     return [range(*ends) for ends in pairwise([spans[0].start, *edges, spans[-1].stop])]
 
@@ -108,7 +108,7 @@ def most_central(spans: Sequence[range]) -> list[range]:
 def averaged(
     parts: Sequence[Float[Tensor, "*kind _"]], spans: Sequence[range], length: int
 ) -> Float[Tensor, "*kind pos"]:
-    """Average the values of each token over the spans that contain the token."""
+    """Average the values of every token over the spans that contain the token."""
     total = parts[0].new_zeros(*parts[0].shape[:-1], length)
     times = parts[0].new_zeros(length)
     for part, span in zip(parts, spans, strict=True):
@@ -118,7 +118,7 @@ def averaged(
 
 
 def window_gate(parts: Sequence[Float[Tensor, "part"]], spans: Sequence[range], length: int) -> Float[Tensor, "pos"]:
-    """Average the windows' gates, as shares of the flow in each window, and normalise the sum to 1."""
+    """Average the windows' gates, as shares of the flow in every window, and normalise the sum to 1."""
     shares = [part / part.sum() if part.any() else torch.full_like(part, 1 / len(part)) for part in parts]
     gate = averaged(shares, spans, length)
     return gate / gate.sum()
