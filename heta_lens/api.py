@@ -1,4 +1,4 @@
-"""The verb `attribute`, for a token, for the tokens of a span and for a batch of prompts, and `estimate` for its cost."""
+"""The verb `attribute`, for a token, a span or a batch of prompts, and `estimate` for the cost."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields

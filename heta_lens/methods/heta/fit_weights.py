@@ -68,7 +68,7 @@ def fit_weights(predictions: Sequence[Prediction], method: Heta | None = None, *
 
     R are all single tokens and 32 random sets of every prediction's context. The held-out error is of whole
     predictions that had no part in the fit (with a single prediction, of sets that had none). ``method`` says how the
-    parts are computed; its own weights are not used. Costs the method, and a masked forward a set, for every prediction.
+    parts are computed; its own weights are not used. The cost per prediction is the method, and a masked forward a set.
     """
     method = Heta() if method is None else method
     if not isinstance(method, Heta):

@@ -140,7 +140,7 @@ def count_alone(energies: Float[Tensor, "token"], groups: int) -> int:
 # ------------------------------------------------------------------------------------------------------ grouped probes
 # Tokens share HVPs, so that the number of HVPs does not grow with the context.
 #
-# For every probe, every token i belongs to one of a few groups. The product of H with the signs r of a group, read at i,
+# For every probe, each token i belongs to one of a few groups. The product of H with the signs r of a group, read at i,
 #
 #     y_i = H_ii r_i + Σ_j H_ij r_j      over the other tokens of the group,
 #
