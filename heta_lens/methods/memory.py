@@ -277,7 +277,7 @@ def _take_products(method: Heta, window: Window, copies: int) -> None:
         operator = gauss_newton(window.rerun(), Batches(copies), uncounted)
     else:
         operator = hessian(window.rerun(), Batches(copies), uncounted, checkpoint=method.checkpoint)
-    kept = LOW_RANKS * (method.rank + OVERSAMPLING) if "rank" in method.recipe.reads() else 0
+    kept = LOW_RANKS * (method.rank + OVERSAMPLING) if "rank" in method.recipe.reads else 0
     _subspace = operator.like.new_empty(kept, *operator.like.shape)
     operator.matmat(operator.like.new_zeros(copies, *operator.like.shape))
 

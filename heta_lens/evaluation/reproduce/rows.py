@@ -3,16 +3,17 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from heta_lens._util.numerics import Samples
 from heta_lens._util.options import settings
+from heta_lens._util.python import quietly
 from heta_lens.attribution import Attribution
 from heta_lens.evaluation.prompt_evaluation import Entry, Ready
 from heta_lens.methods.heta.heta import Heta
-from heta_lens.methods.heta.options import VARIANTS
 from heta_lens.methods.heta.score import Parts
 from heta_lens.metrics.robustness import Explain
 from heta_lens.prediction.prediction import Prediction
@@ -90,12 +91,9 @@ def _variant(row: str) -> Mapping[str, Any]:
 
 
 def _meaningful(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Without those that have no effect with this variant."""
-    recipe = VARIANTS[options.get("variant", "full")]
-    beta, gamma = recipe.weights or (options.get("beta", 0.5), options.get("gamma", 0.5))
-    unused = recipe.unused(beta, gamma)
-    if "seed" not in recipe.reads(beta):
-        unused = unused | {"seed"}  # nothing else is random
+    """Leave out the options without an effect on the variant."""
+    method = quietly(partial(Heta, **options))
+    unused = method.unused_with(method.recipe, method.weights).keys() - ({"seed"} if method.random else set())
     return {name: value for name, value in options.items() if name not in unused}
 
 

@@ -48,27 +48,10 @@ class Recipe(NamedTuple):
         """Whether the variant approximates the full method, rather than leaving out a part."""
         return self.windowed or (self.estimator is not None and self.estimator.approximate)
 
-    def why_unused(self, option: str) -> str:
-        """Return why the curvature does not read an option."""
-        if option not in _curvature_options() | {"seed"}:
-            return ""
-        return "which has no curvature" if self.estimator is None else self.estimator.why_unused
-
-    def reads(self, beta: float | int = 1) -> set[str]:
-        """Return the options that the curvature reads, if β is above 0."""
-        return self.estimator.reads() if beta and self.estimator is not None else set()
-
-    def unused(self, beta: float | int, gamma: float | int) -> set[str]:
-        """Return the options without an effect on the variant, given β and γ."""
-        without_effect = {
-            **dict.fromkeys(("window", "overlap", "window_mode"), not self.windowed),
-            "window_gate": not self.windowed or self.gate != "flow",
-            **dict.fromkeys(("flow", "value_norm"), self.gate != "flow"),
-            **dict.fromkeys(("kl", "information"), not gamma),
-            "balance": not (beta or gamma),
-        }
-        unread = _curvature_options() - self.reads(beta)
-        return unread | {name for name, unused in without_effect.items() if unused}
+    @property
+    def reads(self) -> set[str]:
+        """The options that the curvature reads."""
+        return set() if self.estimator is None else self.estimator.reads()
 
 
 VARIANTS: dict[Variant, Recipe] = {
@@ -93,7 +76,7 @@ VARIANTS: dict[Variant, Recipe] = {
 @cache
 def _curvature_options() -> set[str]:
     """Return the options that estimators read; the seed also belongs to the audit."""
-    return set[str]().union(*(recipe.reads() for recipe in VARIANTS.values())) - {"seed"}
+    return set[str]().union(*(recipe.reads for recipe in VARIANTS.values())) - {"seed"}
 
 
 CAREFUL: dict[str, Any] = {"variant": "gs", "combine": "geometric", "gate": "none"}
@@ -162,15 +145,6 @@ class HetaOptions(Options):
     def _gated(self, recipe: Recipe) -> Recipe:
         return recipe._replace(gate=self.gate) if recipe.gate == "flow" else recipe
 
-    def _unused(self, recipe: Recipe) -> set[str]:
-        """Return the options without an effect on a recipe, given ``combine`` and ``information``."""
-        unused = recipe.unused(*self.weights)
-        if self.combine == "geometric":
-            unused.add("balance")
-        if self.information == "target":
-            unused.add("kl")
-        return unused
-
     @property
     def weights(self) -> tuple[float | int, float | int]:
         """β and γ."""
@@ -222,22 +196,34 @@ class HetaOptions(Options):
         """The options that differ from the default and have an effect."""
         return self.chosen.keys() - self.without_effect.keys()
 
-    @property
-    def unprobed(self) -> str:
-        """The options that leave out the HVPs, for an error message."""
-        return self.reason("probes")
+    def unused_with(self, recipe: Recipe, weights: tuple[float | int, float | int]) -> dict[str, str]:
+        """Return the options without an effect on a recipe, given β and γ, with the reason for each."""
+        beta, gamma = weights
+        zero = [f"{name}=0" for name in ("beta", "gamma") if getattr(self, name) == 0]
+        because = " and ".join([f"variant={self.variant!r}", *zero])
+        why = "which has no curvature" if self.recipe.estimator is None else self.recipe.estimator.why_unused
+        no_curvature = " and ".join([f"variant={self.variant!r}" + f" ({why})" * bool(why), *zero])
+        unread = _curvature_options() - (recipe.reads if beta else set())
+        unused = dict.fromkeys(unread, no_curvature) | {"seed": no_curvature}
+        if not recipe.windowed:
+            unused |= dict.fromkeys(("window", "overlap", "window_mode", "window_gate"), because)
+        if recipe.gate != "flow":
+            reason = because if self.gate == "flow" else f"gate={self.gate!r}"
+            unused |= dict.fromkeys(("flow", "value_norm", "window_gate"), reason)
+        if not gamma:
+            unused |= dict.fromkeys(("kl", "information"), because)
+        if self.information == "target":
+            unused["kl"] = "information='target' (which is no divergence)"
+        if self.combine == "geometric":
+            unused["balance"] = "combine='geometric' (whose ranks no scale of a part changes)"
+        elif not (beta or gamma):
+            unused["balance"] = because
+        return unused
 
-    def reason(self, option: str) -> str:
-        """Return the options that make an option irrelevant, for a message."""
-        if option == "balance" and self.combine == "geometric":
-            return "combine='geometric' (whose ranks no scale of a part changes)"
-        if option == "kl" and self.information == "target":
-            return "information='target' (which is no divergence)"
-        if option in ("flow", "value_norm", "window_gate") and self.gate != "flow":
-            return f"gate={self.gate!r}"
-        zero = [f"{weight}=0" for weight in ("beta", "gamma") if getattr(self, weight) == 0]
-        why = self.recipe.why_unused(option)
-        return " and ".join([f"variant={self.variant!r}" + (f" ({why})" if why else ""), *zero])
+    @property
+    def without_probes(self) -> str:
+        """The options that leave out the HVPs, for a message."""
+        return self.unused_with(self.recipe, self.weights)["probes"]
 
     @property
     def without_effect(self) -> Mapping[str, str]:
@@ -246,24 +232,25 @@ class HetaOptions(Options):
     @cached_property
     def _without_effect(self) -> Mapping[str, str]:
         exact = f"norm={self.norm!r} (which is exact)"
-        unused = {name: self.reason(name) for name in self._unused(self.recipe) - {"interactions"}}
+        unused = self.unused_with(self.recipe, self.weights)
         if self.probed and not self.random:
-            unused |= dict.fromkeys(("probes", "groups", "tolerance", "prune"), exact)
+            unused |= dict.fromkeys(("probes", "groups", "tolerance", "prune", "seed"), exact)
         elif self.probed and self.support == "row":
             unused["groups"] = "support='row' (where all tokens share each HVP)"
+        unused.pop("interactions", None)  # which contradict a score without HVPs
         if not self.prune:  # which is off, and asks for nothing
             unused.pop("prune", None)
-        if not (self.audit or self.random):
-            unused["seed"] = exact if self.probed else self.reason("seed")
+        if self.audit or self.random:
+            unused.pop("seed", None)
         if self.audit and self.recipe.approximate:  # the full method, which this is compared with, may use them
-            everywhere = self.unused_by_full
-            unused = {name: reason for name, reason in unused.items() if name in everywhere}
+            unused = {name: reason for name, reason in unused.items() if name in self.unused_by_full}
         return unused
 
     @property
     def unused_by_full(self) -> set[str]:
         """Options without an effect on the full method that an approximation is compared with."""
-        return self._unused(self._gated(VARIANTS["full"])) | {"tolerance", "prune"}
+        unused = self.unused_with(self._gated(VARIANTS["full"]), self.weights).keys() - {"seed"}
+        return unused | {"tolerance", "prune"}
 
     def spans(self, prediction: Prediction) -> list[range]:
         """Return the windows' positions in a context; without windows, one span of all positions."""
@@ -291,7 +278,7 @@ class HetaOptions(Options):
         if not beta:
             given |= {"variant": "win" if self.recipe.windowed else "full", "gate": self.recipe.gate}
             given = {name: value for name, value in given.items() if name not in ("seed", "interactions")}
-        unused = self._gated(VARIANTS[given.get("variant", "full")]).unused(beta, gamma)
+        unused = self.unused_with(self._gated(VARIANTS[given.get("variant", "full")]), (beta, gamma)).keys() - {"seed"}
         return type(self)(**{name: value for name, value in given.items() if name not in unused})
 
 
@@ -332,10 +319,10 @@ CONTRADICTIONS = [
     Contradiction(lambda o: o.tolerance == 0, "tolerance=0 is never reached; tolerance=None takes all the probes"),
     Contradiction(
         lambda o: o.interactions and not o.probed,
-        "interactions=True does not go with {o.unprobed}: pairs are sizes of blocks of H",
+        "interactions=True does not go with {o.without_probes}: pairs are sizes of blocks of H",
     ),
     Contradiction(
-        lambda o: o.layers is None and "layers" in o.recipe.reads(),
+        lambda o: o.layers is None and "layers" in o.recipe.reads,
         "variant={o.variant!r} needs layers=, how many of the last layers to differentiate",
     ),
     Contradiction(

@@ -45,7 +45,9 @@ def test_an_option_without_effect_on_a_variant_is_warned_of(option: str, variant
     with pytest.warns(UserWarning, match=f"^{option}={value!r} has no effect with variant='.*'"):
         method = make(**{"variant": variant, option: value} | own)
     assert (method.unused_options, getattr(method, option)) == ((option,), value)
-    accepting = (name for name, recipe in VARIANTS.items() if option not in recipe.unused(*(recipe.weights or (1, 1))))
+    accepting = (
+        name for name, recipe in VARIANTS.items() if option not in Heta().unused_with(recipe, recipe.weights or (1, 1))
+    )
     allowed = next(name for name in accepting if name not in UNUSED[option][1])
     assert getattr(make(**{"variant": allowed, option: value} | ({"layers": 1} if "ls" in allowed else {})), option)
 
