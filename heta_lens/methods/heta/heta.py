@@ -162,22 +162,27 @@ class Heta(HetaOptions, Method):
 
         For every token i of a context whose last position T predicts the target:
 
-        1. information  I_i = KL(P ‖ P with e_i masked), a forward per token that serves every prediction
-        2. gate         M_i ∝ Σ_{l,h} Φ^{(l,h)}(i→T) · ‖v_i W_O‖, from the cache alone
+        1. gate         M_i ∝ Σ_{l,h} Φ^{(l,h)}(i→T) · ‖v_i W_O‖, from the cache alone
+        2. information  I_i = KL(P ‖ P with e_i masked), a forward per token that serves every prediction
         3. curvature    S_i = mean_k ‖Π_i H Π_i r_k‖₁, HVPs of every prediction's own g
         4. score        M_i · (β S_i + γ I_i)
         """
-        windows = [self.windows(prediction) for prediction in predictions]
+        windows, gates, costs = [self.windows(prediction) for prediction in predictions], [], []
+        for prediction, own_windows in zip(predictions, windows, strict=True):
+            with work.step() as step:
+                gates.append(gate_of(self, prediction, own_windows))
+            costs.append(Counter(step.cost()))
         with work.step() as shared:
             checks = _check_derivatives(self, windows[0][-1])
             drops = whole_drops(predictions, self.mask, partial(shared.add, "forwards"))
             effects = _masked_effects(self, predictions, windows[-1], shared)
         sharing = {"forwards_shared": shared.cost()["forwards"], "forwards_shared_by": len(predictions)}
         results = []
-        for prediction, own_windows, masked, drop in zip(predictions, windows, effects, drops, strict=True):
+        rows = zip(predictions, windows, gates, effects, drops, costs, strict=True)
+        for prediction, own_windows, gate_and_facts, masked, drop, cost in rows:
             with work.step() as step:
-                scores = _scored(self, prediction, own_windows, masked, drop, step)
-            cost = Counter(shared.cost())
+                scores = _scored(self, prediction, own_windows, gate_and_facts, masked, drop, step)
+            cost.update(shared.cost())
             cost.update(step.cost())
             diagnostics = {**scores.diagnostics, "checks": checks, **cost, **sharing}
             results.append(
@@ -256,12 +261,13 @@ def _scored(
     method: Heta,
     prediction: Prediction,
     windows: Sequence[Window],
+    gate_and_facts: tuple[Float[Tensor, "pos"], dict[str, Any]],
     effects: MaskedEffects | None,
     whole_drop: float,
     work: Work,
 ) -> Scores:
-    """Compute gate, curvature and score of one prediction, after the masked forwards."""
-    gates, gate_facts = gate_of(method, prediction, windows)
+    """Compute the curvature and the score of one prediction."""
+    gates, gate_facts = gate_and_facts
     parts = Parts(gates, None, method.information_of(effects), *method.weights, method.combine)
     curvature, probing = _curvature(method, windows, parts, work)
     parts = replace(parts, curvature=curvature)
