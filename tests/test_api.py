@@ -9,7 +9,7 @@ from torch import Tensor
 
 from helpers import zoo
 from helpers.asking import cache_of, relative
-from helpers.spans import N, alone
+from helpers.batches import N, alone
 from heta_lens import Heta, attribute, attribute_span
 from heta_lens.methods.heta.heta import PRESETS
 

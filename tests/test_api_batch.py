@@ -1,23 +1,32 @@
-"""Batches: prompts of any length, padded or not, get the answers that each of them alone would get."""
+"""Batches: every prompt is answered as if it were alone, without its padding; or is refused before long work."""
 
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from transformer_lens import ActivationCache
 
 import heta_lens
 from helpers import zoo
-from helpers.asking import cache_of, relative
-from helpers.batches import CHEAP, LENGTHS, Batch, padded, run
-from helpers.comparing import alike
+from helpers.asking import busy, cache_of, relative
+from helpers.batches import CHEAP, LENGTHS, PAD, Batch, alike, padded, prompts, run
+from helpers.faults import differences, fail_from, state
 from heta_lens import Heta, attribute, attribute_batch
+from heta_lens.model.adapter import ModelAdapter
+from heta_lens.model.tokenizer import TokenizerWrapper
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*has no effect with:UserWarning"),
 ]
+
 SIDES = ("left", "right")
+
 PAIR = (7, 9)
+
 TWO_KINDS = "bridge-llama|hooked-gpt2"
 
 
@@ -36,11 +45,6 @@ def plain(model: Any) -> Batch:
 @pytest.mark.parametrize("build", zoo.models())
 def test_every_prompt_is_answered_as_if_it_were_alone(build: Any) -> None:
     check_each(build(torch.float32), "left")
-
-
-@pytest.mark.parametrize("build", zoo.models(TWO_KINDS))
-def test_so_it_is_when_padding_comes_last(build: Any) -> None:
-    check_each(build(torch.float32), "right")
 
 
 def check_each(model: Any, side: str) -> None:
@@ -96,14 +100,6 @@ def test_every_prompt_has_a_target_of_its_own(build: Any, side: str) -> None:
             alike(one, batch.single(number, target, variant="gs"))
 
 
-@pytest.mark.sample(quick=1)
-@pytest.mark.parametrize("target", [7, PAIR, " cat"], ids=str)
-def test_one_target_is_meant_for_all(model: Any, target: Any) -> None:
-    batch = Batch(model)
-    for number, one in enumerate(batch.explain(target, variant="gs")):
-        alike(one, batch.single(number, target, variant="gs"))
-
-
 def test_targets_and_positions_may_be_tensors(model: Any) -> None:
     found = Batch(model).explain(torch.tensor([7, 8, 9]), positions=torch.tensor([4, -1, 2]))
     assert [(one.target, len(one)) for one in found] == [(7, 4), (8, 7), (9, 2)]
@@ -149,24 +145,6 @@ def test_the_order_is_that_of_the_batch(model: Any) -> None:
         alike(one, batch.single(number, 7 + number))
 
 
-@pytest.mark.parametrize("ndim", [3, 2])
-def test_a_batch_may_be_of_one(model: Any, ndim: int) -> None:
-    ids = zoo.prompt(model, 6)
-    _, cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter, remove_batch_dim=ndim == 2)
-    assert cache["hook_embed"].ndim == ndim
-    (found,) = attribute_batch(cache, tokens=ids, **CHEAP)
-    alike(found, attribute(cache_of(model, ids), tokens=ids, **CHEAP))
-    rows, mask = padded([ids, zoo.prompt(model, 9)], "left")
-    (found,) = attribute_batch(run(model, rows[:1], mask[:1]), attention_mask=mask[:1], **CHEAP)
-    alike(found, attribute(cache_of(model, ids), tokens=ids, **CHEAP))
-
-
-def test_prompts_of_one_length_need_no_mask(plain: Batch) -> None:
-    cache = run(plain.model, plain.rows)
-    for number, one in enumerate(attribute_batch(cache, **CHEAP)):
-        alike(one, plain.single(number))
-
-
 @pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
 @pytest.mark.parametrize("side", SIDES)
 def test_a_hooked_transformer_masks_padding_by_itself(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,12 +153,6 @@ def test_a_hooked_transformer_masks_padding_by_itself(side: str, monkeypatch: py
     batch = Batch(model, side)
     found = attribute_batch(run(model, batch.rows), attention_mask=batch.mask, **CHEAP)
     for number, one in enumerate(found):
-        alike(one, batch.single(number))
-
-
-def test_right_padding_needs_no_mask_in_the_run(model: Any) -> None:
-    batch = Batch(model)
-    for number, one in enumerate(attribute_batch(run(model, batch.rows), attention_mask=batch.mask, **CHEAP)):
         alike(one, batch.single(number))
 
 
@@ -198,23 +170,268 @@ def test_a_model_without_a_tokenizer_can_be_asked() -> None:
         assert [len(one) for one in attribute_batch(run(model, equal), **CHEAP)] == [8, 8]
 
 
-# ------------------------------------------------------------------------------------------------------ what it costs
-def test_a_long_prompt_in_the_batch_does_not_make_the_others_dear(model: Any) -> None:
-    lengths = (3, 30)
-    found = Batch(model, "left", lengths).explain()
-    own = [one.diagnostics for one in found]
-    assert [facts["forwards"] - facts["backwards"] for facts in own] == [n + 1 for n in lengths]
+@pytest.mark.sample(quick=2)
+@pytest.mark.parametrize(
+    "as_mask",
+    [
+        Tensor.tolist,
+        Tensor.numpy,
+        Tensor.float,
+        Tensor.int,
+        Tensor.bool,
+        partial(Tensor.to, dtype=torch.uint8),
+        partial(Tensor.to, dtype=torch.bfloat16),
+    ],
+    ids=["list", "numpy", "float", "int", "bool", "uint8", "bfloat16"],
+)
+def test_a_mask_may_be_any_table_of_noughts_and_ones(model: Any, as_mask: Callable[[Tensor], Any]) -> None:
+    batch = Batch(model, "left")
+    found = batch.explain(attention_mask=as_mask(batch.mask))
+    assert [len(one) for one in found] == list(LENGTHS)
 
 
-def test_random_state_has_no_influence(plain: Batch) -> None:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        one = plain.explain()
-        torch.manual_seed(2)
-        other = plain.explain()
-    assert all(torch.equal(a.scores, b.scores) for a, b in zip(one, other, strict=True))
+@pytest.mark.parametrize("tokens", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("side", "edge"), [("left", "begins"), ("right", "ends")])
+@pytest.mark.usefixtures("unchecked")
+def test_padding_that_no_mask_tells_of_is_noticed(
+    model: Any, side: str, edge: str, masked: bool, tokens: bool, forwards: Any
+) -> None:
+    rows, mask = padded(prompts(model, (8, 5)), side)
+    cache = run(model, rows, mask if masked else None)
+    runs = forwards(model)
+    with pytest.raises(ValueError, match=rf"^prompt 1 .* {edge} with the padding token {PAD}: pass attention_mask="):
+        attribute_batch(cache, tokens=rows if tokens else None)
+    assert runs == []
 
 
-def test_numbers_may_be_numpys(plain: Batch) -> None:
-    found = plain.explain([np.int64(7), 8], positions=[np.int32(3), 4])
-    assert [(one.target, len(one)) for one in found] == [(7, 3), (8, 4)]
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([[1, 5, 6, 7], [1, 8, 9, 5]], ""),  # a beginning of text
+        ([[1, 5, 1, 1], [1, 8, 9, 1]], "prompt 0 of the batch ends"),
+        ([[1, 5, 6, 7], [1, 1, 8, 9]], "prompt 1 of the batch begins"),
+        ([[5, 6, 7, 8], [5, 1, 1, 8]], ""),  # neither end
+    ],
+)
+@pytest.mark.parametrize("build", zoo.models("bridge-gpt2|hooked-gpt2"))
+def test_a_beginning_of_text_that_is_also_padding_is_taken_for_a_token(
+    build: Any, rows: list[list[int]], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build(torch.float32)
+    monkeypatch.setattr(TokenizerWrapper, "pad", 1)
+    monkeypatch.setattr(TokenizerWrapper, "bos", 1)
+    ids = torch.tensor(rows)
+    cache = run(model, ids, torch.ones_like(ids))
+    if words:
+        with pytest.raises(ValueError, match=words):
+            attribute_batch(cache, **CHEAP)
+    for number, one in enumerate(attribute_batch(cache, attention_mask=torch.ones_like(ids), **CHEAP)):
+        alike(one, attribute(cache_of(model, ids[number : number + 1]), tokens=ids[number], **CHEAP))
+    if not words:
+        assert [len(one) for one in attribute_batch(cache, **CHEAP)] == [4, 4]
+
+
+def test_values_at_padding_are_nobodys_business(model: Any) -> None:
+    batch = Batch(model)
+    hidden = batch.mask == 0
+    spoiled = {name: activation.clone() for name, activation in batch.cache.cache_dict.items()}
+    for name, activation in spoiled.items():
+        if name.endswith("pattern"):
+            activation.masked_fill_(hidden[:, None, :, None], torch.nan)
+        else:
+            activation[hidden] = torch.nan
+    cache = ActivationCache(spoiled, model)
+    found = attribute_batch(cache, tokens=batch.rows, attention_mask=batch.mask, **CHEAP)
+    for one, expected in zip(found, batch.explain(), strict=True):
+        assert torch.equal(one.scores, expected.scores)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_a_mask_that_is_not_that_of_the_run_is_noticed(model: Any, side: str) -> None:
+    rows, mask = padded(prompts(model, (8, 5)), side)
+    with pytest.raises(ValueError, match=r"^prompt 1 .*not what the cache holds.*attention_mask"):
+        attribute_batch(run(model, rows, mask), attention_mask=torch.ones_like(mask), tokens=rows, **CHEAP)
+
+
+def test_padding_is_never_run(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, seen = Batch(model, "left"), []
+    run_adapter = ModelAdapter.run
+    monkeypatch.setattr(
+        ModelAdapter,
+        "run",
+        lambda adapter, ids, *given, **how: seen.append(ids) or run_adapter(adapter, ids, *given, **how),
+    )
+    batch.explain()
+    assert seen
+    assert not any((ids == PAD).any() for ids in seen)
+
+
+# ------------------------------------------------------------------------------------------------------------ refusals
+def ones(**changed: Any) -> Tensor:
+    mask = torch.ones(2, 6)
+    for place, value in changed.items():
+        mask[tuple(map(int, place[1:].split("_")))] = value
+    return mask
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "words"),
+    [
+        ({"attention_mask": torch.ones(6)}, ValueError, ["attention_mask=", "(2, 6)", "(6,)"]),
+        ({"attention_mask": torch.ones(2, 5)}, ValueError, ["attention_mask=", "(2, 6)", "(2, 5)"]),
+        ({"attention_mask": torch.ones(1, 6)}, ValueError, ["attention_mask=", "(2, 6)", "(1, 6)"]),
+        ({"attention_mask": torch.ones(2, 6, 1)}, ValueError, ["attention_mask=", "(2, 6)", "(2, 6, 1)"]),
+        ({"attention_mask": ones(_1_3=2.0)}, ValueError, ["attention_mask=", "must be 1", "0"]),
+        ({"attention_mask": ones(_1_5=-1.0)}, ValueError, ["attention_mask=", "must be 1", "0"]),
+        ({"attention_mask": ones(_0_0=0.5)}, ValueError, ["attention_mask=", "must be 1", "0"]),
+        ({"attention_mask": ones(_1_0=torch.nan)}, ValueError, ["attention_mask=", "must be 1", "0"]),
+        ({"attention_mask": ones(_1_0=torch.inf)}, ValueError, ["attention_mask=", "must be 1", "0"]),
+        ({"attention_mask": ones(_1=0)}, ValueError, ["attention_mask=", "nothing of prompt 1"]),
+        ({"attention_mask": ones(_1_3=0)}, ValueError, ["attention_mask=", "position 3", "prompt 1"]),
+        ({"attention_mask": ones(_1_4=0)}, ValueError, ["attention_mask=", "position 4", "prompt 1"]),
+        ({"attention_mask": "ones"}, TypeError, ["attention_mask=", "0 and 1"]),
+        ({"attention_mask": [[1] * 6, [1] * 5]}, TypeError, ["attention_mask=", "0 and 1"]),
+        ({"targets": [7]}, ValueError, ["targets=", "1 entries", "2 prompts"]),
+        ({"targets": []}, ValueError, ["targets=", "0 entries", "2 prompts"]),
+        ({"targets": [7, 8, 9]}, ValueError, ["targets=", "3 entries", "2 prompts"]),
+        ({"positions": [3]}, ValueError, ["positions=", "1 entries", "2 prompts"]),
+        ({"positions": torch.tensor([3, 4, 5])}, ValueError, ["positions=", "3 entries", "2 prompts"]),
+        ({"positions": [0, 3]}, ValueError, ["prompt 0 of the batch", "position=0", "first token"]),
+        ({"positions": "3"}, TypeError, ["prompt 0 of the batch", "position='3'", "whole number"]),
+        ({"positions": True}, TypeError, ["prompt 0 of the batch", "position=True", "whole number"]),
+        ({"tokens": torch.zeros(1, 6)}, ValueError, ["tokens=", "(2, 6)", "(1, 6)"]),
+        ({"tokens": torch.zeros(12)}, ValueError, ["tokens=", "(2, 6)", "(12,)"]),
+        ({"tokens": "The cat"}, TypeError, ["tokens=", "2 rows of 6"]),
+        ({"tokens": ["The cat", "sat"]}, TypeError, ["tokens=", "2 rows of 6"]),
+        ({"method": "hetta"}, ValueError, ["method='hetta'", "did you mean 'heta'"]),
+        ({"method": Heta(), "probes": 3}, TypeError, ["probes", "options go with a method's name"]),
+        ({"prob": 3}, TypeError, ["no option 'prob'", "did you mean 'probes'"]),
+        ({"beta": -1}, ValueError, ["beta=-1", "at least 0"]),
+    ],
+    ids=lambda given: (
+        " ".join(f"{name}={value}" for name, value in given.items())[:40] if isinstance(given, dict) else ""
+    ),
+)
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_wrong_is_said_before_the_model_is_run(
+    plain: Batch, asked: dict[str, Any], error: Any, words: list[str], forwards: Any
+) -> None:
+    runs = forwards(plain.model)
+    refused = refusal(error, plain.cache, **asked)
+    assert [word for word in words if word not in refused] == []
+    assert runs == []
+
+
+def refusal(error: Any, cache: Any, *args: Any, **asked: Any) -> str:
+    """The one sentence with which heta_lens, and nothing below it, refuses."""
+    with pytest.raises(error) as refused:
+        attribute_batch(cache, *args, **asked)
+    assert Path(heta_lens.__file__).parent in Path(refused.traceback[-1].path).parents
+    sentence = str(refused.value)
+    assert "\n" not in sentence
+    assert len(sentence) < 400
+    return sentence
+
+
+@pytest.mark.sample(quick=6)
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"targets": [None, 7, 121]}, ["target=121", "0 to 120"]),
+        ({"targets": [None, 7, "Paris!"]}, ["'Paris!'", "not a single token"]),
+        ({"targets": [None, 7, (5, 5)]}, ["itself"]),
+        ({"targets": [7, 7, PAIR], "method": Heta(variant="gn")}, ["variant='gn'", "contrast"]),
+        ({"positions": [1, 2, 3]}, ["position=3", "outside", "3 tokens"]),
+        ({"positions": [1, 2, 0]}, ["position=0", "first token"]),
+        ({"positions": [1, 2, 2.5]}, ["position=2.5", "whole number"]),
+        ({"tokens": "other"}, ["tokens=", "token 5 at position 2"]),
+        ({"tokens": "too high"}, ["tokens=121", "0 to 120"]),
+        ({"tokens": "floats"}, ["tokens=", "float"]),
+    ],
+    ids=lambda given: str(given)[:40],
+)
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_wrong_with_the_last_prompt_is_said_before_any_is_explained(
+    model: Any, side: str, asked: dict[str, Any], words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, explained = Batch(model, side), []
+    call = Heta.__call__
+    monkeypatch.setattr(Heta, "__call__", lambda *given: explained.append(given) or call(*given))
+    if "tokens" in asked:
+        rows, last = batch.rows.clone(), batch.mask[2].nonzero().flatten()[-1]
+        rows[2, last] = 121 if asked["tokens"] == "too high" else 5
+        rows = rows.double() if asked["tokens"] == "floats" else rows
+        asked, number = {"tokens": rows}, 0 if asked["tokens"] == "floats" else 2
+    else:
+        number = 2
+    sentence = refusal((ValueError, TypeError), batch.cache, attention_mask=batch.mask, **asked)
+    assert sentence.startswith(f"prompt {number} of the batch: ")
+    assert [word for word in words if word not in sentence] == []
+    assert explained == []
+
+
+def test_a_nan_in_one_prompt_is_found_by_its_number(plain: Batch) -> None:
+    for name in ("hook_embed", "blocks.1.attn.hook_v", "blocks.0.attn.hook_pattern"):
+        spoiled = {key: activation.clone() for key, activation in plain.cache.cache_dict.items()}
+        spoiled[name][(1, 0, 3) if name.endswith("pattern") else (1, 3)] = torch.nan
+        with pytest.raises(ValueError, match=rf"^prompt 1 of the batch: the cached {name} is not finite at position 3"):
+            attribute_batch(ActivationCache(spoiled, plain.model), tokens=plain.rows, **CHEAP)
+
+
+def test_a_run_that_ends_in_nothing_is_told_where(plain: Batch) -> None:
+    with pytest.raises(ValueError, match=r"^prompt 0 of the batch: information is nan at position 0, token '<bos>'"):
+        plain.explain(mask=torch.full((8,), torch.nan))
+
+
+@pytest.mark.parametrize("name", ["hook_embed", "blocks.0.attn.hook_pattern", "blocks.1.attn.hook_v"])
+@pytest.mark.usefixtures("unchecked")
+def test_a_cache_that_lacks_an_activation_is_told_which(plain: Batch, name: str, forwards: Any) -> None:
+    kept = {key: cached for key, cached in plain.cache.cache_dict.items() if key != name}
+    runs = forwards(plain.model)
+    assert repr(name) in refusal(ValueError, ActivationCache(kept, plain.model))
+    assert len(runs) <= 4
+
+
+# ----------------------------------------------------------------------------------------------- everything as it was
+OWN_KINDS: dict[str, Callable[[], Any]] = {
+    "bridge": lambda: zoo.bridge.__wrapped__("gpt2", torch.float32),
+    **({"hooked": lambda: zoo.hooked.__wrapped__("llama", torch.float32)} if zoo.HAS_HOOKED else {}),
+}
+
+
+@pytest.mark.sample(quick=3)
+@pytest.mark.parametrize("kind", OWN_KINDS)
+@pytest.mark.parametrize(
+    "wrong", [{}, {"targets": [7, 7, 999]}, {"positions": 3}, {"mask": 10**6}, {"attention_mask": None}], ids=str
+)
+@pytest.mark.usefixtures("unchecked")
+def test_nothing_of_the_callers_changes(kind: str, wrong: dict[str, Any]) -> None:
+    model = busy(OWN_KINDS[kind]())
+    batch = Batch(model, "left")
+    before, mask = state(model, batch.cache, batch.rows), batch.mask.clone()
+    asked = {"tokens": batch.rows} | wrong
+    if wrong:
+        with pytest.raises(ValueError, match=r"\w"):
+            batch.explain(**asked)
+    else:
+        assert not any(one.scores.requires_grad for one in batch.explain(**asked))
+    assert differences(before, state(model, batch.cache, batch.rows)) == []
+    assert torch.equal(batch.mask, mask)
+
+
+@pytest.mark.parametrize("call", [1, 4, 20])
+@pytest.mark.parametrize("kind", OWN_KINDS)
+@pytest.mark.usefixtures("unchecked")
+def test_nothing_of_the_callers_changes_when_it_is_broken_off(
+    kind: str, call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = busy(OWN_KINDS[kind]())
+    batch = Batch(model, "left")
+    fail_from(monkeypatch, model.blocks[1].ln1, call, KeyboardInterrupt())
+    before = state(model, batch.cache, batch.rows)
+    with pytest.raises(KeyboardInterrupt):
+        batch.explain()
+    assert differences(before, state(model, batch.cache, batch.rows)) == []

@@ -146,15 +146,6 @@ def test_another_prompt_than_the_chat_is_refused(part: slice, message: str) -> N
         attribute(cache_of(model, ids), tokens=made)
 
 
-def test_a_longer_prompt_than_the_chat_says_how_it_goes_on() -> None:
-    model = chats.bridge()
-    made, longer = answered(model, "qwen2.5")
-    cache = cache_of(model, longer.tokens)
-    for call in (lambda: attribute(cache, tokens=made), lambda: attribute_span(cache, len(made), tokens=made)):
-        with pytest.raises(ValueError, match=rf"a chat of {len(made)} tokens, .* pass tokens=chat.followed_by\(ids\)"):
-            call()
-
-
 def test_the_demo_model_reads_chats_if_it_is_given_a_template() -> None:
     model = heta_lens.load_demo_model()
     model.tokenizer.chat_template = "{% for message in messages %}{{ message.content }} . {% endfor %}"

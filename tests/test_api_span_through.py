@@ -80,16 +80,6 @@ def test_every_token_is_explained_as_if_it_were_alone_and_hands_on_by_that(build
     assert float(found.hop_shares.sum()) == pytest.approx(1)
 
 
-def test_the_first_row_of_hops_is_what_came_straight(span: SpanAttribution) -> None:
-    assert torch.equal(span.hops[0, :A], span.total[:A])
-    assert torch.equal(span.hops[0, B:], span.total[B:])
-    assert len(span.hops) == B - A + 1
-    once = sum(
-        float(span.total[len(step)]) * step.scores[:A] / step.scores.sum() for step in span.reasoning
-    )  # by way of one token
-    torch.testing.assert_close(span.hops[1, :A], once)
-
-
 def test_all_masked_forwards_are_shared(model: Any, cache: Any, ids: Tensor, forwards: Any) -> None:
     runs = forwards(model)
     found = attribute_span(cache, START, through=(A, B), tokens=ids, variant="kl_only")
@@ -104,22 +94,6 @@ def test_all_masked_forwards_are_shared(model: Any, cache: Any, ids: Tensor, for
     assert probed.cost["hvps"] == 2 * (B - A + N - START)
 
 
-def test_reasoning_may_begin_after_the_first_token_and_end_at_the_answer(cache: Any, ids: Tensor) -> None:
-    found = attribute_span(cache, -1, through=(1, -1), tokens=ids, method="attention_rollout")
-    assert found.through[0] == pytest.approx(float(found.total.sum()), rel=1e-6)
-    assert (found.through[1:] == 0).all()
-    one = attribute_span(cache, START, through=(B - 1, B), tokens=ids, method="attention_rollout")
-    assert len(one.reasoning) == 1 and len(one.hops) == 2
-
-
-def test_places_count_from_the_end_too(cache: Any, ids: Tensor) -> None:
-    given = [
-        attribute_span(cache, START, through=through, tokens=ids, method="recency")
-        for through in ((A, B), [A - N, B - N], (torch.tensor(A), B))
-    ]
-    assert all(torch.equal(one.through, given[0].through) for one in given)
-
-
 def test_a_target_of_any_kind_is_followed(cache: Any, ids: Tensor) -> None:
     def margin(logits: Tensor) -> Tensor:
         return logits[7] - logits[9]
@@ -128,12 +102,6 @@ def test_a_target_of_any_kind_is_followed(cache: Any, ids: Tensor) -> None:
         found = attribute_span(cache, N - 1, targets=target, through=(A, B), tokens=ids, probes=2)
         torch.testing.assert_close(found.through.sum(), found.total.sum())
         assert [step.target for step in found.reasoning] == ids[0, A:B].tolist()
-
-
-def test_scores_of_nothing_have_no_shares(cache: Any, ids: Tensor) -> None:
-    found = attribute_span(cache, START, through=(A, B), tokens=ids, method=lambda prediction: 0 * prediction.ids)
-    assert found.through.tolist() == [0] * START and found.hop_shares.tolist() == [0]
-    assert "0% of the score came straight" in repr(found)
 
 
 def test_messages_of_a_chat_have_what_came_to_them(tmp_path: Path) -> None:
@@ -179,14 +147,6 @@ def test_what_is_no_reasoning_is_refused_before_any_run(
         attribute_span(cache, START, through=through)
     assert all(word in str(refused.value) for word in words), refused.value
     assert runs == []
-
-
-def test_a_span_that_was_not_followed_says_how_to(cache: Any, ids: Tensor) -> None:
-    found = attribute_span(cache, START, tokens=ids, method="recency")
-    for name in ("through", "hops", "hop_shares"):
-        with pytest.raises(ValueError, match=r"give attribute_span through=\(a, b\)"):
-            getattr(found, name)
-    assert found.reasoning == ()
 
 
 # ------------------------------------------------------------------------------------------------------- reading it

@@ -13,8 +13,8 @@ from torch import Tensor
 
 import heta_lens.model.batching
 import heta_lens.prediction.prediction
+from helpers.batches import START
 from helpers.nested import same
-from helpers.spans import START
 from helpers.views import data, seen
 from heta_lens import SpanAttribution, attribute_span
 from heta_lens._util import storage

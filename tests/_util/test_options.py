@@ -1,32 +1,47 @@
-"""Wrong options are refused before any work, in words that help."""
+"""Options: checked by annotation, written as text, named where they have no effect; targets by their kind."""
 
 import re
-from collections.abc import Callable, Iterable
-from copy import copy
-from dataclasses import dataclass, fields, replace
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of
-from heta_lens import METHODS, Heta
+from heta_lens import METHODS
+from heta_lens._util import target_kinds
 from heta_lens._util.options import (
     MOST,
     AtLeast,
-    check_at_least,
     check_batch,
     check_choice,
+    check_fields,
     check_names,
     check_options,
     chosen,
     hint,
+    is_object_name,
+    keywords,
+    named_object,
     settings,
+    written,
 )
-from heta_lens._util.work import MOST_WORK, working
+from heta_lens._util.target_kinds import (
+    SavedFunction,
+    Target,
+    any_of,
+    function_name,
+    kind_of,
+    sides,
+)
 from heta_lens.data.suites import suite
 
 
@@ -75,22 +90,10 @@ def test_numbers_of_other_libraries_become_plain_ones() -> None:
     assert [type(value) for value in (options.steps, options.keep, options.layer)] == [int, float, int]
 
 
-def test_a_whole_number_may_stand_for_the_default() -> None:
-    assert chosen(Heta(variant="gs", prune=0)) == {"variant": "gs"}
-
-
 def test_what_is_not_the_default_was_chosen_and_all_but_the_bar_is_kept() -> None:
     options = Annotations(steps=3, progress=False)
     assert chosen(options) == {"steps": 3, "progress": False}
     assert settings(options) == {"rule": "left", "exact": False, "steps": 3, "keep": 0.5, "layer": None}
-
-
-# ----------------------------------------------------------------------------------------------------------- choices
-@pytest.mark.parametrize(
-    "choices", [["zero", "mean"], ("zero", "mean"), {"zero": 0, "mean": 1}, iter(["zero", "mean"])]
-)
-def test_a_choice_may_come_from_any_collection(choices: object):
-    check_choice("mask", "mean", choices)
 
 
 @pytest.mark.parametrize("collection", [list, dict.fromkeys, iter])
@@ -104,56 +107,6 @@ def test_a_near_miss_is_told_what_was_meant():
         check_choice("flow", "rolout", ["suffix", "rollout"])
 
 
-def test_what_was_meant_is_one_of_the_choices():
-    with pytest.raises(ValueError, match="not one of 1, 2") as refusal:
-        check_choice("power", "1", [1, 2])
-    assert "did you mean '1'" not in str(refusal.value)
-
-
-@pytest.mark.parametrize("value", [None, 0.5, ["zero"], torch.ones(2), {}])
-def test_a_value_of_any_type_can_be_refused(value: object):
-    with pytest.raises(ValueError, match="mask="):
-        check_choice("mask", value, ["zero", "mean"])
-
-
-# ----------------------------------------------------------------------------------------------------------- numbers
-@pytest.mark.parametrize("value", [1, 1.0, 2, 1e300])
-def test_a_number_may_be_its_minimum_or_more(value: float):
-    check_at_least("probes", value, 1)
-
-
-@pytest.mark.parametrize("value", [0, 0.999, -1, float("nan"), float("-inf")])
-def test_a_number_below_its_minimum_is_refused_by_name(value: float):
-    with pytest.raises(ValueError, match=r"probes=.* must be at least 1$"):
-        check_at_least("probes", value, 1)
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("value", ["auot", None, [3]])
-def test_what_is_no_number_is_refused_by_name(value: object):
-    with pytest.raises((TypeError, ValueError), match="batch"):
-        check_at_least("batch", value, 1)
-
-
-# -------------------------------------------------------------------------------------------------------- dataclasses
-def test_options_with_known_choices_pass():
-    check_options(Options("rollout", 2))
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("options", "name"), [({"flow": "both"}, "flow"), ({"power": 3}, "power"), ({"power": "1"}, "power")]
-)
-def test_every_literal_field_is_checked(options: dict, name: str):
-    with pytest.raises(ValueError, match=f"^{name}="):
-        check_options(Options(**options))
-
-
-def test_known_option_names_pass():
-    check_names(Options, ["probes", "flow"])
-    check_names(Options, [])
-
-
 def test_an_unknown_option_is_refused_by_listing_the_known_ones():
     with pytest.raises(TypeError, match=r"^Options has no option 'steps'; it has flow, power, probes$"):
         check_names(Options, ["flow", "steps"])
@@ -164,39 +117,15 @@ def test_a_misspelt_option_is_told_what_was_meant():
         check_names(Options, ["probe"])
 
 
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("variant", "ful"),
-        ("value_norm", 3),
-        ("probes", 0),
-        ("probes", 2.5),
-        ("probes", "10"),
-        ("seed", -1),
-        ("seed", 0.5),
-        ("beta", float("nan")),
-        ("batch", 0),
-        ("batch", 2.5),
-        ("batch", "atuo"),
-        ("mask", "none"),
-        ("mask", None),
-    ],
-)
-def test_heta_refuses_a_wrong_option_by_name_when_it_is_made(name: str, value: object):
-    with pytest.raises((TypeError, ValueError), match=name):
-        Heta(**{name: value})
-
-
 # ------------------------------------------------------------------------------------------------------------- counts
 def whole_options() -> Iterable[tuple[str, str]]:
     """Every option of every method that is a whole number."""
     for name, method in METHODS.items():
         kinds = get_type_hints(method, include_extras=True)
-        for field in fields(method):
-            checks = getattr(kinds[field.name], "__metadata__", ())
+        for entry in fields(method):
+            checks = getattr(kinds[entry.name], "__metadata__", ())
             if any(isinstance(check, AtLeast) and check.whole for check in checks):
-                yield name, field.name
+                yield name, entry.name
 
 
 WORK = {  # what is run or made one by one
@@ -233,19 +162,13 @@ def test_counts_outside_methods_are_limited_too() -> None:
         METHODS["discretized_integrated_gradients"](factor=21)
 
 
-def test_work_without_end_is_refused_before_it_is_begun() -> None:
-    """Each count is small enough, and their product is not."""
-    refused = pytest.raises(ValueError, match=f"{2 * MOST_WORK} forwards, and at most {MOST_WORK} can be run")
-    with refused, working({"forwards": 2 * MOST_WORK}, None):
-        pytest.fail("begun")
-
-
 # ---------------------------------------------------------------------------------------- options that have no effect
 def halves(text: str) -> list[tuple[int, int]]:
     return [(0, len(text) // 2), (len(text) // 2, len(text))]
 
 
 BRIEF = {"think": ".", "conclude": " is", "entail": "{explanation}{claim}"}
+
 WITHOUT_EFFECT = [
     ("heta", {"variant": "gs", "probes": 8}, "probes=8 has no effect with variant='gs' (which uses one gradient)"),
     ("heta", {"variant": "gs", "probes": 10}, "probes=10 has no effect with variant='gs' (which uses one gradient)"),
@@ -294,16 +217,170 @@ def test_an_option_without_effect_is_accepted_warned_of_once_and_named(
     assert again.title == found.title or method != "heta"
 
 
-def test_settings_that_are_repeated_are_not_warned_of_again() -> None:
-    with pytest.warns(UserWarning, match="probes=8 has no effect"):
-        method = Heta(variant="gs", probes=8)
-    assert replace(method, seed=0).unused_options == ("probes",)
-    assert replace(Heta(variant="hessian_only"), probes=3).weights == (1, 0)  # its beta and gamma are nobody's choice
-    assert Heta(**settings(Heta(variant="kl_only"))).unused_options == ()
-    assert replace(method, variant="full").unused_options == () and copy(method).unused_options == ("probes",)
-    assert Heta(variant="kl_only", tolerance=None, interactions=False, layers=None).unused_options == ()
-
-
 def test_a_name_that_others_begin_with_is_taken_for_the_shortest_of_them() -> None:
     assert hint("aopc", ["abpc", "aopc_insertion", "aopc_del"]) == " (did you mean 'aopc_del'?)"
     assert hint("abcp", ["abpc", "aopc_del"]) == " (did you mean 'abpc'?)" and hint("zzz", ["abpc"]) == ""
+
+
+def test_values_are_of_the_kind_they_are_written_as() -> None:
+    assert keywords(["probes=20", "support=row", "beta=0.5", "layers=[1, 2]", "tolerance=None"]) == {
+        "probes": 20,
+        "support": "row",
+        "beta": 0.5,
+        "layers": [1, 2],
+        "tolerance": None,
+    }
+
+
+@pytest.mark.parametrize("written", ["probes", "=20", "probes=", "two words=1"])
+def test_what_names_no_option_is_refused(written: str) -> None:
+    with pytest.raises(ValueError, match="is not of the form NAME=VALUE, like probes=20"):
+        keywords([written])
+
+
+def test_an_option_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="option 'x' is given twice: give it once, as x=2"):
+        keywords(["x=1", "y=1", "x=2"])
+
+
+@pytest.mark.parametrize("value", ["(" * 100_000, "-" * 100_000 + "1", "{[]: 1}", "9" * 5000, "1is", "1e999("])
+def test_what_reads_as_no_value_is_text(value: str) -> None:
+    assert keywords([f"x={value}"]) == {"x": value}
+
+
+def test_options_are_written_as_a_call_has_them() -> None:
+    assert written({"variant": "ls", "layers": 2}) == "variant='ls', layers=2"
+    assert (written({}), written({}, "lime"), written({"seed": 1}, "lime")) == (
+        "HETA with its defaults",
+        "lime",
+        "lime(seed=1)",
+    )
+
+
+@pytest.mark.parametrize("name", ["heta", "a:", ":b", "a:b:c", "1a:b", "a b:c", "C:\\x", 3, None])
+def test_what_is_no_name_of_an_object(name: object) -> None:
+    assert not is_object_name(name)
+
+
+def test_an_object_of_the_current_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "just_here.py").write_text("class Kind:\n    @staticmethod\n    def made():\n        return 7\n")
+    monkeypatch.chdir(tmp_path)
+    before = [*sys.path]
+    assert named_object("just_here:Kind.made")() == 7
+    assert sys.path == before
+    del sys.modules["just_here"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_such_module:x", "no_such_module:x cannot be loaded: ModuleNotFoundError: No module named 'no"),
+        ("json:nothing", "json:nothing cannot be loaded: AttributeError: module 'json' has no attribute 'nothing'"),
+        ("broken_one:x", "broken_one:x cannot be loaded: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_what_is_not_there_is_refused(name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_one.py").write_text("1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        named_object(name)
+
+
+@dataclass
+class Story:
+    text: str
+    spans: Sequence[tuple[int, int]]
+    share: float | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+GOOD: dict[str, Any] = {"text": "a cat", "spans": [(0, 1)], "share": 1, "about": {"hops": 2}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"text": None}, "its text is None, and must be text"),
+        ({"spans": [(0, 1.5)]}, r"its spans is \[\(0, 1.5\)\], and must be a list of a list of a whole number"),
+        ({"spans": [(0, 1, 2)]}, "its spans is"),
+        ({"share": True}, "its share is True, and must be a number or null"),
+        ({"about": {1: 2}}, "its about is"),
+        ({"weather": "fine"}, "it has an unknown field 'weather'"),
+    ],
+)
+def test_a_field_of_another_type_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        check_fields(Story, GOOD | changes)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_field_without_a_default_may_not_be_missing() -> None:
+    with pytest.raises(ValueError, match="it has no spans"):
+        check_fields(Story, {"text": ""})
+    with pytest.raises(TypeError, match="it is 5, and must have the fields of a Story"):
+        check_fields(Story, 5)  # type: ignore[arg-type]
+
+
+def margin(logits: Tensor, *, first: int = 3) -> Tensor:
+    return logits[first] - logits[4]
+
+
+class Probe(torch.nn.Module):
+    def forward(self, logits: Tensor) -> Tensor:
+        return logits.sum()
+
+    def score(self, logits: Tensor) -> Tensor:
+        return logits.sum()
+
+
+ANY = frozenset((7, 5))
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "two"),
+    [
+        (5, "token", (5,)),
+        (ANY, "set", (ANY,)),
+        ((5, 7), "contrast", (5, 7)),
+        ((ANY, 3), "contrast", (ANY, 3)),
+        (margin, "function", ()),
+        (SavedFunction("margin"), "function", ()),
+    ],
+)
+def test_every_target_has_one_kind(target: Target, kind: str, two: tuple[object, ...]) -> None:
+    assert (kind_of(target), sides(target)) == (kind, two)
+
+
+def test_a_function_is_called_by_its_own_name() -> None:
+    def inner(logits: Tensor) -> Tensor:
+        return logits.sum()
+
+    named = {
+        "margin": margin,
+        "inner": inner,
+        "<lambda>": lambda logits: logits.sum(),
+        "Probe": Probe(),
+        "Probe.score": Probe().score,
+        "kept": SavedFunction("kept"),
+    }
+    assert {name: function_name(function) for name, function in named.items()} == {name: name for name in named}
+    assert function_name(partial(partial(margin, first=1))) == "margin"
+
+
+@pytest.mark.parametrize(
+    ("target", "text", "words"),
+    [
+        (5, " Paris", "' Paris'"),
+        ((5, 7), (" Paris", " Rome"), "' Paris' rather than ' Rome'"),
+        (ANY, any_of([" Paris", "Paris"]), "any of ' Paris', 'Paris'"),
+        ((ANY, 3), (any_of([" Paris", "Paris"]), " Rome"), "any of ' Paris', 'Paris' rather than ' Rome'"),
+        (margin, "margin", "margin(logits)"),
+    ],
+)
+def test_a_target_in_words(target: Target, text: str | tuple[str, ...], words: str) -> None:
+    assert target_kinds.described(target, text) == words
+
+
+def test_a_function_from_a_file_is_not_called_and_says_how_to_go_on() -> None:
+    with pytest.raises(ValueError, match=r"the function margin, of which a file holds only the name: .*replace\("):
+        SavedFunction("margin")(torch.zeros(3))

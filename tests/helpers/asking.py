@@ -1,8 +1,9 @@
-"""Asking models questions in tests: through heta_lens, and plainly, with nothing but the model's own hooks."""
+"""Questions to models: through heta_lens, or plainly with the model's own hooks; and refusals of questions."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,10 @@ import torch
 from torch import Tensor
 
 import heta_lens
-import heta_lens.prediction.prediction
+import heta_lens.prediction.rerun
+from helpers import oracles, zoo
+from heta_lens import attribute
+from heta_lens.methods.heta.probes import rademacher
 
 
 @contextmanager
@@ -66,7 +70,7 @@ def chunks(positions: Sequence[int], size: int) -> list[list[int]]:
 
 def start_together(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Let every ``size`` neighbours share the start of their runs."""
-    monkeypatch.setattr(heta_lens.prediction.prediction, "shared_starts", lambda positions, *_: chunks(positions, size))
+    monkeypatch.setattr(heta_lens.prediction.rerun, "shared_starts", lambda positions, *_: chunks(positions, size))
 
 
 def relative(found: Tensor, expected: Tensor) -> float:
@@ -87,3 +91,66 @@ def busy(model: Any) -> Any:
         parameter.requires_grad_(k % 3 != 0)
     model.add_hook("blocks.0.hook_resid_post", lambda activation, hook: activation * 0.9)  # noqa: ARG005
     return model
+
+
+def gpt2() -> Any:
+    """A model of one's own, to change."""
+    return zoo.bridge.__wrapped__("gpt2")
+
+
+def token(text: str) -> int:
+    (only,) = zoo.tokenizer().encode(text)
+    return only
+
+
+def same(one: heta_lens.Attribution, other: heta_lens.Attribution) -> bool:
+    """Bit for bit."""
+    return torch.equal(one.scores, other.scores) and all(
+        torch.equal(part, other.parts[name]) for name, part in one.parts.items()
+    )
+
+
+N, TARGET = 6, 7
+
+
+def refusal(cache: Any, target: Any = TARGET, **options: Any) -> str:
+    """The one sentence with which heta_lens, and nothing below it, refuses."""
+    with pytest.raises((ValueError, TypeError)) as refused:
+        attribute(cache, target, **options)
+    assert Path(heta_lens.__file__).parent in Path(refused.traceback[-1].path).parents
+    sentence = str(refused.value)
+    assert "\n" not in sentence
+    assert len(sentence) < 400
+    return sentence
+
+
+def missing(words: list[str], sentence: str) -> str:
+    """The sentence, if it lacks one of the words: empty is good."""
+    return "" if all(word in sentence for word in words) else sentence
+
+
+PROBES = 3
+
+
+def reference(model: Any, ids: Tensor, target: int, i: int, read: int) -> tuple[float, float]:
+    """S and I of token i, with nothing but full runs of the prompt as it is: a dense Hessian, and one masked run."""
+    embeddings = plain_embeddings(model, ids)
+
+    def log_probs(whole: Tensor) -> Tensor:
+        replace = [("hook_embed", lambda live, hook: whole[None].to(live))]  # noqa: ARG005
+        return model.run_with_hooks(ids, fwd_hooks=replace)[0, read].log_softmax(-1)
+
+    def objective(own: Tensor) -> Tensor:
+        return log_probs(torch.cat([embeddings[:i], own, embeddings[i + 1 :]]))[target]
+
+    block = oracles.dense_hessian(objective, embeddings[i : i + 1].clone(), functional=True)
+    probes = rademacher(0, i, PROBES, embeddings.shape[1])[:, None]
+    masked = embeddings.clone()
+    masked[i] = 0
+    with torch.no_grad():
+        information = oracles.kl(log_probs(embeddings), log_probs(masked))
+    return float(oracles.block_l1(block, probes).mean()), float(information)
+
+
+def estimate(model: Any, ids: Tensor, **options: Any) -> Any:
+    return heta_lens.estimate(cache_of(model, ids), tokens=ids, **options)

@@ -1,4 +1,4 @@
-"""Batches of prompts, with and without padding."""
+"""Batches of prompts with and without padding, spans, and whether two attributions are the same."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,11 +8,13 @@ from torch import Tensor
 
 import heta_lens
 from helpers import zoo
-from helpers.asking import cache_of
+from helpers.asking import cache_of, relative
 from heta_lens import Attribution, attribute, attribute_batch
 
 LENGTHS = (5, 8, 3)
+
 PAD = 2  # the tokenizer's
+
 CHEAP: dict[str, Any] = {"variant": "kl_only"}
 
 
@@ -51,3 +53,25 @@ class Batch:
     def single(self, number: int, target: Any = None, **options: Any) -> Attribution:
         ids = self.alone[number]
         return attribute(cache_of(self.model, ids), target, **{"tokens": ids, **CHEAP} | options)
+
+
+N, START = 11, 7  # a context ends at the end of a chunk, others on either side of it
+
+
+def alone(cache: Any, ids: Tensor, places: Any, targets: Any = None, **options: Any) -> list[Any]:
+    """Every target's own attribution."""
+    targets = targets or [None] * len(places)
+    return [
+        attribute(cache, target, position=place, tokens=ids, **options)
+        for place, target in zip(places, targets, strict=True)
+    ]
+
+
+def alike(found: Any, expected: Attribution, tolerance: float = 1e-5) -> None:
+    assert (found.target, found.target_text, found.tokens) == (expected.target, expected.target_text, expected.tokens)
+    assert found.positions.tolist() == list(range(len(expected)))
+    assert torch.equal(found.ids, expected.ids)
+    assert found.parts.keys() == expected.parts.keys()
+    assert relative(found.scores, expected.scores) < tolerance
+    for name, part in expected.parts.items():
+        assert relative(found.parts[name], part) < tolerance, name

@@ -1,18 +1,15 @@
 """Gradients and sums along paths: by plain runs of a model, or of a function given by hand."""
 
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from helpers.asking import predict
+from helpers.heta import Toy
 from heta_lens._util.work import Work
 from heta_lens.methods.base import Method
-from heta_lens.model.batching import Batches
-from heta_lens.model.tokenizer import TokenizerWrapper
-from heta_lens.prediction.prediction import Prediction
 
 N, TARGET, OTHER = 7, 7, 20
 
@@ -62,32 +59,6 @@ def every(g: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 
 def scores(method: Method, model: Any, ids: Tensor, target: Any = TARGET) -> Tensor:
     return method(predict(model, ids, target)).scores
-
-
-class Toy(Prediction):
-    """A prediction of no model: its only logit is any function of the embeddings."""
-
-    def __init__(self, g: Callable[[Tensor], Tensor], rows: list[list[float]]) -> None:
-        embeddings = torch.tensor(rows, dtype=torch.float64)
-        prompt = SimpleNamespace(
-            embeddings=embeddings,
-            ids=torch.arange(len(rows)),
-            batches=lambda *_, **__: Batches(3),
-            by_start=lambda positions, *_: [list(positions)],
-        )
-        for name, value in {"prompt": prompt, "length": len(rows), "target": 0, "g": g}.items():
-            object.__setattr__(self, name, value)
-
-    @property
-    def adapter(self) -> Any:
-        config = SimpleNamespace(normalization_type=None, positional_embedding_type="standard")
-        model = SimpleNamespace(cfg=config)
-        return SimpleNamespace(embedding_table=list, vocabulary=0, tokenizer=TokenizerWrapper(None), model=model)
-
-    def logits_from(self, start: int = 0, layer: int | None = None) -> Any:  # noqa: ARG002
-        return lambda states: torch.stack([self.g(torch.cat([self.embeddings[:start], some])) for some in states])[
-            :, None
-        ]
 
 
 def explain(method: Method, toy: Toy) -> tuple[list[float], dict[str, Any]]:

@@ -8,8 +8,7 @@ from torch import Tensor
 
 import heta_lens
 from helpers import zoo
-from helpers.asking import cache_of, explain
-from helpers.costs import estimate
+from helpers.asking import cache_of, estimate, explain
 from heta_lens import Heta
 from heta_lens.methods.cost import CHECKS, HELD, Positions, Speed, timed
 from heta_lens.methods.heta.cost import cheaper_options

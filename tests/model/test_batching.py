@@ -10,11 +10,11 @@ from torch import Tensor
 import heta_lens.model.batching
 from helpers import zoo
 from helpers.asking import explain, predict, relative, start_together
+from helpers.heta import signs_over
 from heta_lens.methods.heta.curvature import curvature
 from heta_lens.methods.heta.hessian import HessianOperator, hessian
-from heta_lens.methods.heta.probes import rademacher
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.batching import SHORT, Batches, BusyAccelerator, out_of_memory, per_product, shared_starts
+from heta_lens.model.batching import SHORT, Batches, out_of_memory, shared_starts
 
 CPU_SHORT = "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
 
@@ -63,7 +63,7 @@ def test_short_runs_go_in_larger_batches_until_memory_is_short() -> None:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return items
 
-    batches = Batches(16, BusyAccelerator(24))
+    batches = Batches(16, 24)
     for length, expected in ((100, [1] * 6), (12, [2] * 3), (6, [4, 2]), (2, [6, 3, 3]), (6, [3, 3])):
         sizes.clear()
         assert batches.map(run, torch.arange(6), length).tolist() == [*range(6)]
@@ -94,19 +94,6 @@ def test_every_token_is_in_one_group_in_order() -> None:
     assert shared_starts(list(range(5)), 40, 0.0) == [[0], [1], [2], [3], [4]]
     assert shared_starts(list(range(5)), 40, 1e9) == [[0, 1, 2, 3, 4]]
     assert shared_starts(list(range(SHORT)), SHORT, 0.0) == [list(range(SHORT))]  # a later start saves nothing
-
-
-@pytest.mark.parametrize("probes", [3, 10])
-@pytest.mark.parametrize("length", [32, 128, 512])
-def test_sharing_starts_costs_little_more_than_the_products_alone(length: int, probes: int) -> None:
-    """In positions that are run, at least `SHORT`: a graph is 3 of its length, a product 2 of its own."""
-    groups = shared_starts(list(range(length)), length, per_product(probes))
-    lasts = [max(length - i, SHORT) for i in range(length)]
-    spent = sum((3 + 2 * probes * len(group)) * lasts[group[0]] for group in groups)
-    floor = sum(2 * probes * last for last in lasts)
-    alone = floor + sum(3 * last for last in lasts)
-    assert spent <= alone
-    assert spent / floor < {32: 1.26, 128: 1.15, 512: 1.08}[length] + (0.1 if probes == 3 else 0)
 
 
 @pytest.mark.sample(quick=1)
@@ -164,10 +151,10 @@ def test_the_order_of_tokens_does_not_matter() -> None:
 
     def samples(groups: list[list[int]]) -> Tensor:
         def hessian_from(at: int) -> HessianOperator:
-            return hessian(prediction.objective_from(at), states[at:], Batches(7), lambda _: None)
+            return hessian(prediction.rerun(at), Batches(7), lambda _: None)
 
-        how = {"probes": lambda group: [rademacher(0, i, 4, states.shape[1]) for i in group], "by_start": groups}
-        return curvature(hessian_from, states, **how).values
+        signs = signs_over(states, 4)
+        return curvature(hessian_from, signs, support="block", norm="hutchinson", by_start=groups).values
 
     with prediction.running():
         in_order = samples([[0, 1, 2], [3, 4, 5], [6, 7, 8]])

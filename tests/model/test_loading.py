@@ -1,11 +1,13 @@
-"""The model that ships with the library: it loads offline, the same in both kinds, and does what its card says."""
+"""Models that load: the demo model, models by name, folder or configuration, and the options of loading."""
 
 import json
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import time
+import warnings
 from functools import wraps
 from itertools import islice
 from math import sqrt
@@ -18,14 +20,31 @@ import pytest
 import torch
 from huggingface_hub.errors import GatedRepoError as Gated
 from huggingface_hub.errors import RepositoryNotFoundError as Missing
-from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+from transformer_lens.model_bridge import TransformerBridge
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BertConfig,
+    BitsAndBytesConfig,
+    CTRLConfig,
+    GPT2Config,
+    LlamaConfig,
+    PretrainedConfig,
+)
 
 import heta_lens
 from helpers import zoo
-from helpers.asking import doubts_allowed
 from helpers.paths import ROOT
 from heta_lens.data.recall import Story, stories
 from heta_lens.model import loading, tokenizer
+from heta_lens.model.loading import (
+    absent_model,
+    boot_options,
+    check_places,
+    default_dtype,
+    on_processor,
+    weights,
+)
 
 KINDS: list[Any] = ["hooked", "bridge"] if zoo.HAS_HOOKED else ["bridge"]
 
@@ -51,12 +70,6 @@ def test_it_loads_offline_and_fast(kind: Any) -> None:
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
-def test_the_default_is_a_hooked_transformer_where_there_is_one() -> None:
-    assert type(heta_lens.load_demo_model()).__name__ == (
-        "HookedTransformer" if zoo.HAS_HOOKED else "TransformerBridge"
-    )
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_loading_leaves_the_caller_alone(kind: Any) -> None:
     before = torch.get_rng_state()
@@ -80,25 +93,12 @@ def test_other_kinds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         heta_lens.load_demo_model("hooked")
 
 
-def test_the_files_are_small_enough_to_ship() -> None:
-    files = list(loading.DEMO.iterdir())
-    assert {"model.safetensors", "config.json", "tokenizer.json"} <= {file.name for file in files}
-    assert sum(file.stat().st_size for file in files) <= 6_000_000
-
-
 def test_the_wheel_holds_the_model(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     names = set(ZipFile(wheel).namelist())
     assert {f"heta_lens/demo_model/{file.name}" for file in loading.DEMO.iterdir()} <= names
-
-
-def test_it_is_as_large_as_promised() -> None:
-    config = heta_lens.load_demo_model("bridge").cfg
-    assert config.n_layers >= 3
-    assert config.n_heads >= 2
-    assert config.n_ctx >= 1024
 
 
 def told(count: int, **knobs: Any) -> list[Story]:
@@ -113,13 +113,6 @@ def test_both_kinds_give_the_same_log_probabilities() -> None:
         one, other = (model(model.to_tokens(story.text)).log_softmax(-1) for model in (hooked, bridge))
         assert one.shape[1] == len(story.tokens) + 1
         torch.testing.assert_close(one, other, atol=1e-4, rtol=0)
-
-
-def test_it_is_the_model_of_the_library_it_was_trained_with() -> None:
-    """The weights file alone, run by transformers, says the same as the loaded model."""
-    plain, model = AutoModelForCausalLM.from_pretrained(loading.DEMO), heta_lens.load_demo_model()
-    ids = model.to_tokens(told(1)[0].text)
-    torch.testing.assert_close(plain(ids).logits.log_softmax(-1), model(ids).log_softmax(-1), atol=1e-4, rtol=0)
 
 
 @torch.no_grad()
@@ -142,20 +135,6 @@ def test_it_answers(knobs: dict[str, Any], promised: float) -> None:
     model = heta_lens.load_demo_model()
     assert share(model, asked) > promised - may_miss
     assert share(model, [one.counterfactual for one in asked]) > promised - may_miss
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("unchecked")
-def test_a_recall_prompt_is_explained_by_its_evidence() -> None:
-    model = heta_lens.load_demo_model()
-    (story,) = told(1)
-    ids = model.to_tokens(story.text)
-    _, cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)
-    with doubts_allowed():
-        attribution = heta_lens.attribute(cache, tokens=ids)
-    assert attribution.target_text == story.answer
-    evidence = {at for stretch in story.evidence for at in stretch.tokens}
-    assert evidence & {at for one in attribution.top(5) for at in one.positions}
 
 
 @pytest.mark.parametrize("name", ["", "/nowhere/at/all", "./nowhere", "~/nowhere/at/all"])
@@ -284,3 +263,172 @@ def test_an_unknown_architecture_is_named(half: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "xyzzy", "architectures": ["Xyzzy"]}))
     with pytest.raises(ValueError, match="xyzzy"):
         heta_lens.load_model(tmp_path)
+
+
+def test_what_is_not_given_is_left_out() -> None:
+    assert boot_options({"dtype": None, "trust_remote_code": False, "n_ctx": 8}) == {"n_ctx": 8}
+    assert boot_options({"load_weights": False, "dtype": None}) == {"load_weights": False}
+    assert boot_options({"dtype": "bfloat16"}) == boot_options({"dtype": torch.bfloat16}) == {"dtype": torch.bfloat16}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"dtype": "fp16"}, "dtype='fp16' is not one of float64, float32, bfloat16, float16"),
+        ({"dtype": "bf16"}, "did you mean 'bfloat16'?"),
+        ({"dtype": "BFloat16"}, "did you mean 'bfloat16'?"),
+        ({"device": 3}, "device='cuda:3': this machine has no device cuda"),
+        ({"dtype": torch.int8}, "for fewer bits give quantization_config='8bit'"),
+        ({"device": "gpu"}, "device='gpu' is no device, such as cpu, cuda or cuda:1"),
+        ({"device": "cuda:7"}, "device='cuda:7': this machine has no device cuda"),
+        ({"device": "cpu:1"}, "device='cpu:1': this machine has only cpu:0"),
+        ({"device": "meta"}, "device='meta' holds no weights: heta_lens.estimate_memory needs none"),
+        ({"device_map": {"a": "b"}}, "device_map={'a': …}='b' is no device"),
+        ({"n_devices": 0}, "n_devices=0 must be at least 1"),
+        ({"device": "cpu", "device_map": "auto"}, "device='cpu' and device_map='auto' both say where: give one"),
+        ({"n_devices": 3}, "n_devices=3: this machine has 0 GPUs"),
+        ({"max_memory": {0: "1GB"}}, "give device_map='auto' with it"),
+        ({"quantization_config": "3bit"}, "quantization_config='3bit' is not 8bit or 4bit"),
+        ({"quantization_config": {"quant_method": "none"}}, "refused by transformers: Unknown quantization type"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused(options: dict[str, Any], sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        boot_options(options)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"trust_remote_code": "no"}, "trust_remote_code='no' must be True or False"),
+        ({"max_memory": "1GB", "device_map": "auto"}, "max_memory='1GB' must say a size for each device"),
+        ({"max_memory": {0: None}, "device_map": "auto"}, "max_memory={0: None} must say a size for each device"),
+        ({"device_map": {0: "cpu"}}, "device_map={0: 'cpu'} must be 'auto', or a dict"),
+        ({"device_map": 5}, "device_map=5 must be 'auto', or a dict"),
+        ({"device_map": {}}, "device_map={} must be 'auto', or a dict"),
+        ({"n_devices": "2"}, "n_devices='2' must be a whole number"),
+        ({"tokenizer": "gpt2"}, "tokenizer='gpt2' must be a tokenizer of transformers"),
+        ({"quantization_config": 8}, "quantization_config=8 is not 8bit or 4bit, nor one of transformers"),
+    ],
+    ids=str,
+)
+def test_other_types_are_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(sentence)):
+        boot_options(options)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "model", "transformer", "lm_head", "model.embed_tokens", "transformer.wte", "gpt_neox.embed_out"]
+)
+def test_what_is_read_cannot_be_on_the_disk(name: str) -> None:
+    check_places({name: "cpu", "model.layers.0": "disk"})
+    what = repr(name) if name else "the whole model"
+    with pytest.raises(ValueError, match=f"device_map= puts {what} on the disk, and embeddings"):
+        check_places({name: "disk", "x": "cpu"})
+
+
+def test_an_option_that_nobody_takes_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"load_model takes no devise_map= \(did you mean device_map=\?\)"):
+        boot_options({"devise_map": "auto"})
+
+
+def test_a_checkpoint_of_half_precision_is_loaded_in_single_precision_on_a_cpu() -> None:
+    with pytest.warns(UserWarning, match=r"'m' is saved in bfloat16 and loaded in float32.*dtype='bfloat16' keeps it"):
+        assert default_dtype("m", {"device": "cpu"}, torch.bfloat16) == torch.float32
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert default_dtype("m", {"device": "cuda:1"}, torch.bfloat16) == torch.bfloat16
+        assert default_dtype("m", {"device": "cpu"}, torch.float64) == torch.float64
+        assert default_dtype("m", {"device": "cpu"}, None) == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("given", "cpu"),
+    [
+        ({}, False),
+        ({"device": "cpu"}, True),
+        ({"device_map": "cpu"}, True),
+        ({"device_map": "auto"}, False),
+        ({"device_map": {"": "cpu"}}, True),
+        ({"device_map": {"model.embed": torch.device("cpu"), "model.layers": "disk"}}, True),
+        ({"device_map": {"model.embed": "cpu", "model.layers": 0}}, False),
+        ({"n_devices": 2}, False),
+    ],
+    ids=str,
+)
+def test_where_a_model_will_run_on_a_machine_with_a_gpu(
+    given: dict[str, Any], cpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "get_device", lambda: "cuda")
+    assert on_processor(given) == cpu
+
+
+CONFIG = LlamaConfig(
+    hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, vocab_size=50, dtype="bfloat16"
+)
+
+
+@pytest.mark.slow
+def test_a_folder_its_file_and_a_configuration_give_the_same(tmp_path: Path) -> None:
+    CONFIG.save_pretrained(tmp_path)
+    for given in (CONFIG, tmp_path, str(tmp_path), tmp_path / "config.json"):
+        model = absent_model(given)
+        assert {tensor.device.type for tensor in weights(model)} == {"meta"}
+        assert (model.cfg.n_layers, model.embed.W_E.dtype) == (2, torch.bfloat16)
+    assert absent_model(CONFIG, "float32").embed.W_E.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "config", [CONFIG, GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=50)], ids=["llama", "gpt2"]
+)
+def test_its_weights_take_as_much_as_those_of_a_model_that_is_there(config: PretrainedConfig) -> None:
+    there = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float()
+    bridge = TransformerBridge.boot_transformers("there", hf_model=there, tokenizer=zoo.tokenizer(), device="cpu")
+    absent = absent_model(config, "float32")
+    sizes = [sum(one.untyped_storage().nbytes() for one in weights(model)) for model in (absent, bridge)]
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
+
+
+def test_what_transformer_lens_does_not_know_is_refused() -> None:
+    with pytest.raises(ValueError, match="a ctrl model cannot be built without its weights: "):
+        absent_model(CTRLConfig(n_embd=16, n_layer=2, n_head=2, vocab_size=50))
+
+
+def test_what_is_no_configuration_is_said_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="config=3 must be a folder"):
+        absent_model(3)
+    with pytest.raises(ValueError, match=r"no configuration '.*nowhere': give demo"):
+        absent_model(tmp_path / "nowhere")
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"the configuration .* cannot be loaded: "):
+        absent_model(tmp_path)
+    with pytest.raises(ValueError, match=r"has no config\.json"):
+        absent_model(tmp_path.parent)
+    with pytest.raises(ValueError, match="dtype='int3' is not one of"):
+        absent_model(CONFIG, "int3")
+
+
+def test_encoders_are_refused() -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    with pytest.raises(ValueError, match=r"is not a decoder-only language model|cannot be built without its weights"):
+        absent_model(BertConfig(**sizes, vocab_size=50))
+
+
+def test_code_of_a_configuration_is_not_run_unless_it_is_trusted(tmp_path: Path) -> None:
+    zoo.huggingface("llama").save_pretrained(tmp_path)
+    zoo.tokenizer().save_pretrained(tmp_path)
+    config = {**CONFIG.to_dict(), "model_type": "mine", "auto_map": {"AutoConfig": "mine.Mine"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "mine.py").write_text("raise SystemExit('it ran')")
+    for load in (absent_model, heta_lens.load_model):
+        with pytest.raises(ValueError, match="code of its own, which runs only with trust_remote_code=True"):
+            load(tmp_path)
+
+
+def test_quantised_weights_are_refused() -> None:
+    quantised = LlamaConfig(**CONFIG.to_dict() | {"quantization_config": {"quant_method": "bitsandbytes"}})
+    with pytest.raises(ValueError, match="is saved quantised"):
+        absent_model(quantised)

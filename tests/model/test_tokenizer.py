@@ -1,20 +1,33 @@
-"""Which token or tokens write a text, and what is said where none does."""
+"""Tokens and their texts: written, found, located and chat templates, with tokenizers of every kind."""
 
 import random
 from collections import defaultdict
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, models, normalizers
+from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 import heta_lens
 from helpers import chats, paths, zoo
-from helpers.decoders import byte_fallback, concatenating, counting, joining, stripping
-from heta_lens.model.tokenizer import TAIL, Decode, TokenizerWrapper
+from helpers.odd_models import PIECES, SMILE, byte_fallback, concatenating, counting, joining, real, stripping
+from heta_lens._util.text import Span
+from heta_lens.model import tokenizer
+from heta_lens.model.tokenizer import (
+    TAIL,
+    Decode,
+    Match,
+    TokenizerWrapper,
+    best_match,
+    chat_template,
+    locate,
+    matches,
+)
 
 # ------------------------------------------------------------------------------------------------------------ targets
 WORDS = ["The", " capital", " is", "Paris", " Paris", " Lyon", "Nice", " ", "", "<unk>"]
@@ -82,20 +95,9 @@ def test_a_string_of_several_tokens_is_refused_by_naming_them():
         found(" Paris Lyon", likely=(4, 5))
 
 
-def test_a_string_the_tokenizer_cannot_write_is_not_called_one_token_of_one():
-    with pytest.raises(ValueError, match="'日'") as refusal:
-        found("日", likely=(9,))
-    assert "not a single token of this model but 1" not in str(refusal.value)
-
-
 def test_the_empty_string_is_refused():
     with pytest.raises(ValueError, match="empty"):
         found("")
-
-
-def test_a_space_is_not_a_token_that_shows_nothing():
-    with pytest.raises(ValueError, match="' '"):
-        found(" ", ["The", " cat", ""], context=[0])
 
 
 @pytest.mark.parametrize("text", ["Paris", " Paris"])
@@ -108,15 +110,6 @@ def test_a_decoder_that_strips_the_first_space_writes_it_after_a_context(text: s
 @pytest.mark.parametrize("text", ["cat", " cat"])
 def test_a_decoder_that_joins_words_finds_a_word_with_and_without_its_space(text: str):
     assert found(text, joining(["the", "cat", "sat"]), 3, context=[0]) == 1
-
-
-def test_the_vocabulary_is_decoded_once():
-    decode, calls = counting(concatenating(WORDS))
-    wrapper = TokenizerWrapper(Fake(decode, len(WORDS)))
-    wrapper.find(" Lyon", [0], [0.0] * len(WORDS))
-    before = len(calls)
-    assert wrapper.find(" Paris", [0], [0.0] * len(WORDS)).token == 4
-    assert len(calls) - before <= 10
 
 
 def test_only_the_end_of_a_long_context_is_decoded():
@@ -256,3 +249,196 @@ def test_what_stands_in_for_other_tokens() -> None:
     words = TokenizerWrapper(zoo.whole_words())  # none of which is a blank
     assert words.stand_in("space") == words.stand_in("pad") == words.filler
     assert TokenizerWrapper(None).stand_in("space") is None
+
+
+def test_words_carry_their_leading_space():
+    text, spans = locate(concatenating(["The", " cat", " sat", "."]), range(4))
+    assert text == "The cat sat."
+    assert spans == [Span(0, 3), Span(3, 7), Span(7, 11), Span(11, 12)]
+
+
+def test_bytes_of_one_emoji_share_its_span():
+    text, spans = locate(concatenating(["hi", b" " + SMILE[:2], SMILE[2:3], SMILE[3:], "!"]), range(5))
+    assert text == "hi 😀!"
+    assert spans == [Span(0, 2), Span(2, 4), Span(2, 4), Span(2, 4), Span(4, 5)]
+
+
+def test_a_context_that_ends_inside_a_character_still_places_every_token():
+    text, spans = locate(concatenating(["hi", SMILE[:1], SMILE[1:3]]), range(3))
+    assert text == "hi�"
+    assert spans == [Span(0, 2), Span(2, 3), Span(2, 3)]
+
+
+def test_a_decoder_that_strips_the_first_space_keeps_those_between_words():
+    text, spans = locate(stripping([" The", " cat", " ", "\n", " x"]), range(5))
+    assert text == "The cat \n x"
+    assert spans == [Span(0, 3), Span(3, 7), Span(7, 8), Span(8, 9), Span(9, 11)]
+
+
+def test_a_decoder_that_joins_words_gives_the_space_to_the_later_word():
+    text, spans = locate(joining(["the", "cat", "sat"]), range(3))
+    assert text == "the cat sat"
+    assert spans == [Span(0, 3), Span(3, 7), Span(7, 11)]
+
+
+LLAMA = ["<s>", "▁The", "▁cat", "▁", "▁▁", "x", "é", "\n", "<0x0A>"]
+
+DECODERS = {
+    "concatenating": (concatenating(PIECES), len(PIECES)),
+    "stripping": (stripping(PIECES), len(PIECES)),
+    "joining": (joining(["the", "cat", "."]), 3),
+    "byte fallback": (real(byte_fallback(), LLAMA), len(LLAMA)),
+    "metaspace": (real(decoders.Metaspace(prepend_scheme="always"), LLAMA), len(LLAMA)),
+    "word pieces": (real(decoders.WordPiece(cleanup=False), ["the", "##ing", ".", "n't", "do"]), 5),
+    "clean-up": (real(decoders.WordPiece(cleanup=True), ["the", "##ing", ".", "n't", "do"]), 5),
+}
+
+
+@pytest.mark.parametrize(("decode", "size"), DECODERS.values(), ids=DECODERS)
+def test_random_prompts_are_placed_without_gaps_in_the_text_they_decode_to(decode: Decode, size: int):
+    numbers = random.Random(0)
+    for _ in range(300):
+        ids = numbers.choices(range(size), k=numbers.randint(1, 9))
+        text, spans = locate(decode, ids)
+        assert text == decode(ids)
+        assert (spans[0].start, spans[-1].stop) == (0, len(text))
+        assert all(later in (span, (span.stop, later.stop)) for span, later in pairwise(spans))
+
+
+def test_locating_a_long_context_decodes_a_few_tokens_at_a_time():
+    decode, calls = counting(concatenating([b"a", SMILE[:2], SMILE[2:]]))
+    locate(decode, [0, 1, 2] * 100)
+    assert max(calls) <= 4
+    assert len(calls) <= 2 * 300
+
+
+def test_exact_matches_come_before_likely_ones_and_bytes_last() -> None:
+    decode = concatenating([" a", "a", " a", " a", "b"])
+    found = matches(decode, range(5), [-3.0, -1.0, -2.0, -0.1, -0.5], [4], " a", lambda token: token == 3)
+    assert found == [Match(2, True, False), Match(0, True, False), Match(1, False, False), Match(3, True, True)]
+
+
+def test_the_first_is_taken_and_what_writes_as_exactly_is_named() -> None:
+    exact, likely = [Match(2, True, False), Match(0, True, False), Match(1, False, False)], [Match(1, False, False)]
+    assert best_match(exact) == (2, (0,))
+    assert best_match(likely) == (1, ())
+
+
+def test_encoding_keeps_the_text_and_begins_it() -> None:
+    model = heta_lens.load_demo_model()
+    ids = tokenizer.encode(model, "Mia put the key\n in  the drawer.")
+    assert model.tokenizer.decode(ids[0]) == "<bos> Mia put the key in the drawer."
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Mia put the elephant in the fridge.", "no token for 'elephant': it knows 375, each a word"),
+        ("Mia sold the elephant; Leo ate.", "no token for 'sold', 'elephant', ';', 'ate': it knows"),
+        ("  ", "the text is empty"),
+        ("Mia " * 1024, "1025 tokens long, and this model reads 1024 at most"),
+        ("Mia " * 3000, "3001 tokens long"),
+        ("Mia \udcff", "not valid UTF-8 at character 4"),
+    ],
+)
+def test_text_that_cannot_be_read_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tokenizer.encode(heta_lens.load_demo_model(), text)
+
+
+USER = [{"role": "user", "content": "The cat 😀"}]
+
+
+def template(name: str = "qwen2.5", source: str | None = None, **options: Any) -> Any:
+    tokenizer = deepcopy(chats.tokenizer(name))
+    tokenizer.chat_template = source or tokenizer.chat_template
+    return chat_template(TokenizerWrapper(tokenizer), {"add_generation_prompt": True, **options})
+
+
+@pytest.mark.parametrize("name", chats.FAMILIES)
+def test_text_and_tokens_are_the_tokenizers_own(name: str) -> None:
+    made = template(name)
+    text = made.render(USER)
+    assert text == chats.tokenizer(name).apply_chat_template(USER, tokenize=False, add_generation_prompt=True)
+    ids, spans = made.encode(USER, text)
+    assert ids == chats.tokenizer(name)(text, add_special_tokens=False)["input_ids"]
+    place = text.index("😀")
+    writing = [token for token, span in zip(ids, spans, strict=True) if span == (place, place + 1)]
+    assert chats.tokenizer(name).decode(writing).strip() == "😀" and len(writing) == 4
+    assert "".join(text[slice(*span)] for span in dict.fromkeys(spans)) == text
+
+
+def test_without_offsets_such_text_is_refused() -> None:
+    made = template("phi3")
+    slow = SimpleNamespace(
+        apply_chat_template=made.tokenizer.wrapped.apply_chat_template, decode=made.tokenizer.wrapped.decode
+    )
+    with pytest.raises(
+        ValueError, match=r"cannot be located in the text .* tokenizer \(SimpleNamespace\) has no offset"
+    ):
+        type(made)(TokenizerWrapper(slow), made.options).encode(USER, made.render(USER))
+
+
+def test_control_tokens_in_messages_can_be_read_as_text() -> None:
+    made, chat = template(sanitize_control_tokens=True), [{"role": "user", "content": "<|im_end|> a"}]
+    text = made.render(chat)
+    ids, spans = made.encode(chat, text)
+    end = made.tokenizer.wrapped.convert_tokens_to_ids("<|im_end|>")
+    assert ids.count(end) == 2 and template().encode(chat, text)[0].count(end) == 3
+    assert "".join(text[slice(*span)] for span in spans) == text
+
+
+def test_the_tokenizer_is_left_as_it_was() -> None:
+    made = template()
+    tokenizer = made.tokenizer.wrapped
+    tokenizer.backend_tokenizer.enable_padding(length=7)
+    before = tokenizer.backend_tokenizer.padding
+    made.encode(USER, made.render(USER))
+    assert tokenizer.backend_tokenizer.padding == before
+
+
+# --------------------------------------------------------------------------------------------------------- refusals
+def test_a_model_without_a_chat_template_is_refused() -> None:
+    with pytest.raises(ValueError, match="this model's tokenizer has no chat template"):
+        chat_template(TokenizerWrapper(zoo.tokenizer()), {})
+    with pytest.raises(ValueError, match="this model has no tokenizer, and so no chat template"):
+        chat_template(TokenizerWrapper(None), {})
+    with pytest.raises(ValueError, match="has no chat template"):
+        chat_template(TokenizerWrapper(SimpleNamespace(decode=str)), {})
+
+
+def test_a_chat_template_may_be_given() -> None:
+    made = chat_template(TokenizerWrapper(zoo.tokenizer()), {"chat_template": "{{ messages[0].content }}"})
+    assert made.render(USER) == "The cat 😀"
+
+
+@pytest.mark.parametrize("option", ["tokenize", "return_dict", "return_tensors", "padding", "max_length"])
+def test_options_that_are_not_of_a_template_are_refused(option: str) -> None:
+    with pytest.raises(TypeError, match=f"{option}= is not an option of a chat template"):
+        template(**{option: True})
+
+
+@pytest.mark.parametrize(
+    ("name", "option"), [("llama3", {"tools": [chats.WEATHER]}), ("qwen2.5", {"enable_thinking": False})], ids=str
+)
+def test_options_that_the_template_does_not_read_are_refused(name: str, option: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=rf"does not read {next(iter(option))}=, so it would have no effect"):
+        template(name, **option)
+    assert template(source=chats.template("qwen3"), enable_thinking=False).render(USER).endswith("</think>\n\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "messages", "reason"),
+    [
+        ("gemma2", [chats.SYSTEM, *USER], "System role not supported"),
+        ("gemma2", [*USER, *USER], "Conversation roles must alternate user/assistant/user/assistant/..."),
+        ("mistral", [{"role": "critic", "content": "no"}], "After the optional system message"),
+        ("qwen2.5", [{"role": "user"}], "'dict object' has no attribute 'content'"),
+        ("qwen2.5", [{"role": "user", "content": 5}], "can only concatenate str"),
+    ],
+    ids=["system", "alternate", "role", "no content", "no text"],
+)
+def test_what_the_template_refuses_is_said_in_a_line(name: str, messages: list[Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=rf"this model's chat template refuses this chat: .*{reason}") as raised:
+        template(name).render(messages)
+    assert "\n" not in str(raised.value)

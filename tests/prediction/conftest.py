@@ -6,8 +6,7 @@ import pytest
 from torch import Tensor
 
 from helpers import zoo
-from helpers.asking import cache_of
-from helpers.refusing import N
+from helpers.asking import N, cache_of
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from helpers.asking import predict, relative
 from helpers.writing import plain, plain_draw
 from heta_lens._util.python import warn_once
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.key_values import BridgeReuse
 from heta_lens.model.batching import Batches
+from heta_lens.model.key_values import BridgeReuse
 from heta_lens.prediction.generation import Writer, beam_search, drawn_token, greedy, sample
 
 WRITERS = pytest.mark.parametrize(

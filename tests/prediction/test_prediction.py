@@ -1,4 +1,4 @@
-"""What is explained: targets, positions, tokens, caches of every sort, the check forward, hooks that stay active."""
+"""Predictions: what is explained, caches of every sort, the run that checks them, and hooks that come and go."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -6,7 +6,6 @@ from math import exp
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -14,16 +13,27 @@ from transformer_lens import ActivationCache
 
 import heta_lens
 from helpers import oracles, zoo
-from helpers.asking import cache_of, explain, plain_embeddings, plain_log_probs, relative, signs
-from helpers.predicting import gpt2, same, token
-from helpers.single_token import reference
+from helpers.asking import (
+    cache_of,
+    explain,
+    plain_embeddings,
+    plain_log_probs,
+    predict,
+    reference,
+    relative,
+    same,
+    signs,
+    token,
+)
 from heta_lens import Prediction, attribute
-from heta_lens.data.instance import Instance
-from heta_lens.evaluation.prompt_evaluation import ask
-from heta_lens.metrics import Drops
+from heta_lens.data import recall
+from heta_lens.methods.base import make_attribution
+from heta_lens.prediction.from_cache import batch_predictions, span_predictions
 
 N, PROBES, TARGET = 6, 3, 7
+
 SOME_KINDS = "bridge-(gpt2|native)|hooked-llama"
+
 CHEAP = {"variant": "gs"}
 
 
@@ -34,15 +44,6 @@ def test_by_default_the_most_likely_next_token_is_explained(build: Any) -> None:
     attribution = explain(model, ids, **CHEAP)
     assert attribution.target == int(model(ids)[0, -1].argmax())
     assert attribution.diagnostics["target_rank"] == 1
-
-
-@pytest.mark.parametrize("target", [TARGET, np.int64(TARGET), torch.tensor(TARGET)], ids=["int", "numpy", "tensor"])
-def test_an_id_may_be_any_integer(target: Any) -> None:
-    ids = zoo.prompt(zoo.bridge("gpt2"), N)
-    attribution = explain(zoo.bridge("gpt2"), ids, target, **CHEAP)
-    assert attribution.target == TARGET
-    assert type(attribution.target) is int
-    assert same(attribution, explain(zoo.bridge("gpt2"), ids, TARGET, **CHEAP))
 
 
 @pytest.mark.parametrize(
@@ -82,34 +83,6 @@ def test_the_token_that_was_taken_for_a_text_is_named_and_others_that_write_the_
     assert [one["id"] for one in contrast.diagnostics["other_spellings"]] == [byte]
 
 
-def test_a_target_that_was_given_as_an_id_is_named_alone(llama: Any) -> None:
-    for target in (llama.tokenizer.convert_tokens_to_ids("<0x2E>"), None):
-        found = explain(llama, zoo.prompt(llama, N), target, **CHEAP)
-        assert "other_spellings" not in found.diagnostics
-        assert f"token {found.target} {found.target_text!r}: p = " in repr(found)
-
-
-def test_an_evaluation_explains_the_token_that_attribute_takes(llama: Any) -> None:
-    for answer in (".", " cat", "-", "Q"):
-        asked = ask(llama, Instance("one", "the cat", answer))
-        found = explain(llama, asked.ids[None], answer, **CHEAP)
-        assert asked.target == found.target, answer
-
-
-def test_the_targets_of_a_span_are_found_alike(llama: Any) -> None:
-    ids = zoo.prompt(llama, N)
-    cache = cache_of(llama, ids)
-    span = heta_lens.attribute_span(cache, N - 2, tokens=ids, targets=[".", (".", ",")], **CHEAP)
-    piece, comma = llama.tokenizer.convert_tokens_to_ids([".", "<0x2C>"])
-    assert [step.target for step in span.steps] == [piece, (piece, comma)]
-
-
-def test_the_target_log_probability_is_read_at_the_last_position_of_the_context() -> None:
-    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
-    expected = float(model(ids).detach()[0, -1].log_softmax(-1)[TARGET])
-    assert explain(model, ids, TARGET, **CHEAP).diagnostics["target_log_prob"] == pytest.approx(expected, rel=1e-9)
-
-
 @pytest.mark.parametrize("build", zoo.models(SOME_KINDS))
 def test_a_pair_explains_the_difference_of_its_log_probabilities(build: Any) -> None:
     model, ids, a, b = build(), zoo.prompt(build(), 4), 7, 11
@@ -119,14 +92,6 @@ def test_a_pair_explains_the_difference_of_its_log_probabilities(build: Any) -> 
     expected = oracles.block_l1(contrast, signs(0, PROBES, *embeddings.shape)).mean(0)
     assert relative(pair.parts["curvature"], expected) < 1e-7
     assert pair.diagnostics["target_log_prob"] == pytest.approx(log_probs(embeddings)[[a, b]].tolist())
-
-
-def test_the_information_of_a_pair_is_about_the_whole_distribution_and_says_so() -> None:
-    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
-    pair, single = explain(model, ids, (7, 11)), explain(model, ids, None)
-    assert torch.equal(pair.parts["information"], single.parts["information"])
-    assert "whole next-token distribution" in pair.diagnostics["note"]
-    assert "note" not in single.diagnostics
 
 
 def test_a_pair_may_be_ids_or_texts_and_either_way_round() -> None:
@@ -152,13 +117,6 @@ def test_a_position_is_explained_as_in_a_cache_of_the_tokens_before_it(build: An
     assert relative(attribution.scores, alone.scores) < 1e-9
 
 
-def test_another_target_may_be_explained_at_a_position() -> None:
-    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
-    attribution = explain(model, ids, TARGET, position=3, **CHEAP)
-    assert attribution.target == TARGET
-    assert relative(attribution.scores, explain(model, ids[:, :3], TARGET, **CHEAP).scores) < 1e-9
-
-
 def test_the_token_at_a_position_may_be_read_off_the_cache() -> None:
     model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
     read = attribute(cache_of(model, ids), position=3, **CHEAP)
@@ -167,18 +125,8 @@ def test_the_token_at_a_position_may_be_read_off_the_cache() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ tokens
-
-
 def is_embedding(model: Any, name: str, weight: Tensor) -> bool:
     return weight.shape == (model.cfg.d_vocab, model.cfg.d_model) and "unembed" not in name
-
-
-OWN_KINDS: dict[str, Callable[[], Any]] = {
-    "gpt2": gpt2,
-    "gemma2": lambda: zoo.bridge.__wrapped__("gemma2"),
-    "native": lambda: zoo.native_bridge.__wrapped__(),
-    **({"hooked": lambda: zoo.hooked.__wrapped__("llama")} if zoo.HAS_HOOKED else {}),
-}
 
 
 # ------------------------------------------------------------------------------------------------------------ caches
@@ -193,12 +141,6 @@ def test_full_and_filtered_caches_with_and_without_batch_dimension_agree(
     cache = model.run_with_cache(ids, names_filter=names_filter, remove_batch_dim=remove_batch_dim)[1]
     assert (cache["hook_embed"].ndim == 2) == remove_batch_dim
     assert same(attribute(cache, TARGET, probes=PROBES), explain(model, ids, TARGET, probes=PROBES))
-
-
-def test_no_more_is_read_than_the_filter_keeps() -> None:
-    cache = cache_of(zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N))
-    per_layer = {f"blocks.{layer}.attn.hook_{name}" for layer in (0, 1) for name in ("pattern", "v")}
-    assert set(cache.cache_dict) == {"hook_embed", "unembed.hook_in", *per_layer}
 
 
 MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
@@ -247,9 +189,9 @@ def test_a_cache_in_another_dtype_gives_a_close_answer(build: Any, dtype: torch.
 
 
 @pytest.mark.sample(quick=2)
-@pytest.mark.parametrize("kind", OWN_KINDS)
+@pytest.mark.parametrize("kind", zoo.NEW)
 def test_a_model_without_tokenizer_is_explained_in_ids(kind: str) -> None:
-    model = OWN_KINDS[kind]()
+    model = zoo.NEW[kind]()
     ids = zoo.prompt(model, N)
     expected = explain(model, ids, TARGET, **CHEAP)
     model.tokenizer = None
@@ -270,17 +212,6 @@ def test_a_context_may_be_a_single_token(build: Any, remove_batch_dim: bool) -> 
     assert float(attribution.scores[0]) == pytest.approx(0.5 * (curvature + information), rel=1e-6)
 
 
-@pytest.mark.parametrize("build", zoo.models(SOME_KINDS))
-def test_asking_again_gives_the_same_answer(build: Any) -> None:
-    model, ids = build(), zoo.prompt(build(), N)
-    cache = cache_of(model, ids)
-    first = attribute(cache, TARGET, probes=PROBES)
-    torch.rand(3)
-    again = attribute(cache, TARGET, probes=PROBES)
-    assert same(first, again)
-    assert torch.equal(first.standard_errors["scores"], again.standard_errors["scores"])
-
-
 # ------------------------------------------------------------------------------------------------- the check forward
 def halve(activation: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
     return activation / 2
@@ -292,9 +223,9 @@ def last_layer_weight(model: Any) -> Tensor:
     return named[-1][1]
 
 
-@pytest.mark.parametrize("kind", OWN_KINDS)
+@pytest.mark.parametrize("kind", zoo.NEW)
 def test_a_cache_of_other_weights_is_refused_at_once(kind: str, forwards: Any) -> None:
-    model = OWN_KINDS[kind]()
+    model = zoo.NEW[kind]()
     ids = zoo.prompt(model, N)
     cache = cache_of(model, ids)
     last_layer_weight(model).data[0, 0] += 0.5
@@ -304,26 +235,14 @@ def test_a_cache_of_other_weights_is_refused_at_once(kind: str, forwards: Any) -
     assert len(runs) == 1
 
 
-@pytest.mark.parametrize("kind", OWN_KINDS)
+@pytest.mark.parametrize("kind", zoo.NEW)
 def test_a_cache_of_other_embeddings_is_refused_at_once(kind: str) -> None:
-    model = OWN_KINDS[kind]()
+    model = zoo.NEW[kind]()
     ids = zoo.prompt(model, N)
     cache = cache_of(model, ids)
     for name, weight in model.named_parameters():
         if is_embedding(model, name, weight):
             weight.data.mul_(1.05)
-    with pytest.raises(ValueError, match="weights, or the hooks on it, have changed since the cache was taken"):
-        attribute(cache, TARGET, tokens=ids)
-
-
-@pytest.mark.parametrize("kind", [kind for kind in OWN_KINDS if kind in ("native", "hooked")])
-def test_a_full_cache_of_another_unembedding_is_refused(kind: str) -> None:
-    model = OWN_KINDS[kind]()
-    ids = zoo.prompt(model, N)
-    _, cache = model.run_with_cache(ids)
-    assert "unembed.hook_out" in cache.cache_dict
-    untied = [weight for name, weight in model.named_parameters() if "head" in name or "unembed" in name]
-    untied[0].data.mul_(1.5)
     with pytest.raises(ValueError, match="weights, or the hooks on it, have changed since the cache was taken"):
         attribute(cache, TARGET, tokens=ids)
 
@@ -341,14 +260,6 @@ def test_a_cache_taken_under_hooks_that_are_gone_is_refused_at_once(build: Any, 
     with pytest.raises(ValueError, match="hooks on it, have changed since the cache was taken"):
         attribute(cache, TARGET, tokens=ids)
     assert len(runs) == 1
-
-
-def test_a_cache_taken_under_a_hook_on_the_embeddings_that_is_gone_is_refused() -> None:
-    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
-    with model.hooks(fwd_hooks=[("hook_embed", halve)]):
-        cache = cache_of(model, ids)
-    with pytest.raises(ValueError, match="hooks on it, have changed since the cache was taken"):
-        attribute(cache, TARGET, tokens=ids)
 
 
 def forbid(logits: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
@@ -377,25 +288,6 @@ def test_hooks_added_since_the_cache_was_taken_are_refused_at_once(build: Any, n
     assert len(runs) == 1
 
 
-def test_looking_hooks_up_does_not_take_longer_in_deeper_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    built, kind = [], type(zoo.bridge("gpt2"))
-    hook_dict = kind.hook_dict  # a bridge puts it together anew, from all of its modules, every time
-
-    def counted(self: Any) -> Any:
-        built[-1] += 1
-        return hook_dict.fget(self)
-
-    for layers in (1, 4):
-        model = zoo.bridge("gpt2", n_layers=layers)
-        ids = zoo.prompt(model, N)
-        cache = cache_of(model, ids)
-        with monkeypatch.context() as patched:
-            patched.setattr(kind, "hook_dict", property(counted))
-            built.append(0)
-            attribute(cache, TARGET, tokens=ids, **CHEAP)
-    assert built[0] == built[1]
-
-
 def test_hooks_that_change_nothing_may_come_and_go() -> None:
     model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
     cache, seen = cache_of(model, ids), []
@@ -415,23 +307,6 @@ def test_hooks_may_not_change_between_a_prediction_and_its_explanation(add: bool
         heta_lens.Heta()(prediction)
 
 
-def test_a_prediction_is_explained_as_its_cache_is() -> None:
-    cache = cache_of(zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N))
-    prediction = Prediction.from_cache(cache, TARGET)
-    assert same(heta_lens.Heta(probes=PROBES)(prediction), attribute(cache, TARGET, probes=PROBES))
-
-
-# ------------------------------------------------------------------------------------------- hooks that stay active
-@pytest.mark.usefixtures("unchecked")
-def test_a_prediction_is_said_in_a_line() -> None:
-    model = zoo.bridge("gpt2")
-    asked = Prediction.from_cache(cache_of(model, zoo.prompt(model)), (7, 9), tokens=zoo.prompt(model))
-    assert len(repr(asked)) < 200 and "rather than" in repr(asked) and "\n" not in repr(asked)
-    assert " (p " not in repr(asked)  # which a contrast does not have
-    for part in (asked.prompt, asked.adapter, Drops.of(asked)):
-        assert repr(part).startswith(f"{type(part).__name__}(") and len(repr(part)) < 700
-
-
 @pytest.mark.usefixtures("unchecked")
 def test_the_line_of_a_prediction_has_its_target_length_and_probability() -> None:
     model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
@@ -445,3 +320,85 @@ def test_the_line_of_a_prediction_has_its_target_length_and_probability() -> Non
     assert line(TARGET) == f"Prediction of {model.tokenizer.decode([TARGET])!r} (p = {float(p[TARGET]):.3g}) {after}"
     assert f"(p = {float(p[[7, 9]].sum()):.3g}) {after}" in line({7, 9})
     assert line(lambda logits: logits[3]).endswith(f"(logits) {after}") and " (p " not in line(lambda logits: logits[3])
+
+
+def test_scores_stand_beside_their_tokens_with_what_is_known() -> None:
+    model = zoo.bridge("gpt2")
+    prediction = predict(model, zoo.prompt(model, 5), (7, 9))
+    scores = torch.arange(5.0, requires_grad=True)
+    attribution = make_attribution(prediction, "mine", scores, {"half": scores / 2}, {"steps": 3}, {"forwards": 2})
+    assert attribution.scores.tolist() == [0, 1, 2, 3, 4]
+    assert not attribution.scores.requires_grad
+    assert attribution.tokens == prediction.written
+    assert attribution.target == (7, 9)
+    assert attribution.options["steps"] == 3
+    facts = attribution.diagnostics
+    assert len(facts["target_log_prob"]) == len(facts["target_rank"]) == 2
+    assert (facts["forwards"], facts["prefix_reuse"], facts["user_hooks"]) == (2, "not needed", 0)
+
+
+def test_words_that_the_tokenizer_does_not_know_are_noted() -> None:
+    model = heta_lens.load_demo_model()
+    for text, places in {"Anna put the xyzzy in the plugh": [4, 7], "Anna put the key in the": None}.items():
+        ids = model.to_tokens(text)
+        found = heta_lens.attribute(cache_of(model, ids), tokens=ids, method="input_x_gradient")
+        assert found.diagnostics.unknown == places
+        noted = "words without a token, unknown to this model: at 4, 7"
+        assert (noted in found.notes) == (places is not None)
+
+
+def test_a_passage_is_found_in_the_context() -> None:
+    model, story = heta_lens.load_demo_model(), next(recall.stories("test", facts=3, hops=2))
+    ids = model.to_tokens(story.text)
+    asked = Prediction.from_cache(cache_of(model, ids), tokens=ids)
+    for start, stop in (sentence.characters for sentence in story.evidence):
+        passage = story.text[start:stop]
+        assert "".join(asked.written[at] for at in asked.positions_of(passage)).strip() == passage.strip()
+        assert asked.positions_of(passage.strip()[1:]) == asked.positions_of(passage)  # words are not split
+    assert [asked.positions_of(story.text[slice(*told.characters)]) for told in story.evidence] == [
+        list(told.tokens) for told in story.evidence
+    ]
+    for passage in ("not there", "the", "", " "):
+        with pytest.raises(ValueError, match="times in the context: it must occur once"):
+            asked.positions_of(passage)
+
+
+def test_a_part_alone_is_a_prompt_of_its_own() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 6)
+    prompt = predict(model, ids, 7).prompt
+    alone, expected = prompt.alone(2, 5), predict(model, ids[:, 2:5], 7).prompt
+    torch.testing.assert_close(alone.log_probs[3], expected.log_probs[3])
+    torch.testing.assert_close(alone.patterns(1), expected.patterns(1))
+    torch.testing.assert_close(alone.embeddings, expected.embeddings)
+
+
+def test_prefixes_are_kept_when_they_are_first_needed() -> None:
+    model = zoo.bridge("gpt2")
+    prompt = predict(model, zoo.prompt(model, 6), 7).prompt
+    assert prompt.reuse == "not needed"
+    assert prompt.kept is not None
+    assert prompt.reuse == "on"
+
+
+PLACES = 8
+
+
+def test_a_span_has_a_prediction_for_each_of_its_tokens_and_of_the_reasoning() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, PLACES)
+    reasoning, answer = span_predictions(cache_of(model, ids), -2, None, None, (3, 5), ids)
+    assert [len(one) for one in reasoning] == [3, 4] and [len(one) for one in answer] == [6, 7]
+    assert [one.target for one in (*reasoning, *answer)] == ids[0, [3, 4, 6, 7]].tolist()
+    assert len({id(one.prompt) for one in (*reasoning, *answer)}) == 1
+
+
+def test_a_batch_has_a_prediction_for_each_prompt_which_is_checked_in_its_turn() -> None:
+    model = zoo.native_bridge()
+    ids = torch.cat([zoo.prompt(model, PLACES), zoo.prompt(model, PLACES)])
+    mask = torch.ones_like(ids)
+    mask[0, :3] = 0
+    checked: list[int] = []
+    cache = model.run_with_cache(ids, attention_mask=mask)[1]
+    found = batch_predictions(cache, [7, 9], None, ids, mask, lambda one: checked.append(len(one)))
+    assert [len(one) for one in found] == checked == [PLACES - 3, PLACES] and [one.target for one in found] == [7, 9]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from helpers import zoo
-from helpers.models_in_use import OWN_KINDS, N, noted
+from helpers.odd_models import OWN_KINDS, N, noted
 
 
 @pytest.fixture(params=["bare", "hooked"])

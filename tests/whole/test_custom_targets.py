@@ -17,7 +17,6 @@ from helpers import oracles, zoo
 from helpers.asking import cache_of, explain, plain_embeddings, plain_log_probs, predict, relative, signs
 from heta_lens import METHODS, Attribution, Heta, causal
 from heta_lens._util.target_kinds import KINDS, SavedFunction
-from heta_lens.methods.heta import curvature as segments
 from heta_lens.metrics import Drops, curve, soft
 
 N, TARGET, OTHER = 7, 7, 9
@@ -196,22 +195,6 @@ def test_heta_equals_the_oracle(kind: str, name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("build", zoo.models("hooked-(gpt2|llama|gptj|sinks)|bridge-(gpt2|llama)"))
-@pytest.mark.sample(quick=1)
-def test_closed_forms_change_nothing_but_speed(build: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    model = build()
-    ids = zoo.prompt(model, N)
-    expected = {}
-    for name, (target, _) in ORACLE.items():
-        expected[name] = explain(model, ids, target, probes=2).scores
-    fired = []
-    real = segments.closed_form_hooks
-    monkeypatch.setattr(segments, "closed_form_hooks", lambda adapter: fired.append(len(real(adapter))) or [])
-    for name, (target, _) in ORACLE.items():
-        assert relative(explain(model, ids, target, probes=2).scores, expected[name]) < 1e-6, name
-    assert fired and all(fired)  # there were some to leave out
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -302,22 +285,6 @@ def test_an_attribution_of_a_set_goes_through_a_file_and_is_repeated(tmp_path: P
         loaded = Attribution.load(tmp_path / "a")
         assert (loaded.target, loaded.target_text, repr(loaded)) == (target, saved.target_text, repr(saved))
         assert torch.equal(asked(model, "heta", loaded.target).scores, saved.scores)
-
-
-def test_of_a_function_a_file_holds_the_name(tmp_path: Path) -> None:
-    model = zoo.bridge("gpt2")
-    ids = zoo.prompt(model, N)
-    saved = asked(model, "heta", lopsided)
-    for path in (tmp_path / "a", tmp_path / "b"):
-        saved.save(path)
-        loaded = Attribution.load(path)
-        assert (loaded.target, loaded.target_text) == (SavedFunction("lopsided"), "lopsided")
-        assert repr(loaded) == repr(saved) and "lopsided(logits) = " in repr(loaded)
-        saved = loaded  # which can be saved again
-    with pytest.raises(ValueError, match=r"target is the function lopsided, of which a file holds only the name"):
-        causal.validate(cache_of(model, ids), loaded, tokens=ids)
-    with pytest.raises(ValueError, match="lopsided, of which a file holds only the name"):
-        explain(model, ids, loaded.target)
 
 
 # ---------------------------------------------------------------------------------------------------- interventions

@@ -1,8 +1,8 @@
-"""Nothing of the caller's is changed by an attribution, whether it succeeds or is broken off half-way."""
+"""Nothing of the caller's is changed by an attribution or an intervention, whether it succeeds or is broken off."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import pytest
 import torch
@@ -11,15 +11,15 @@ from torch import Tensor
 import heta_lens
 from helpers import zoo
 from helpers.faults import differences, fail_from, state
-from helpers.models_in_use import OWN_KINDS, TWO_KINDS, Failure, N
-from heta_lens import attribute
+from helpers.odd_models import OWN_KINDS, TWO_KINDS, Failure, N
+from heta_lens import Prediction, attribute, causal
 from heta_lens.model.adapter import ModelAdapter
 
 pytestmark = [
     pytest.mark.usefixtures("unchecked"),
 ]
-TARGET = 7
 
+TARGET = 7
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -55,53 +55,6 @@ def test_an_attribution_leaves_everything_as_it_was(used: Any, kind: str, name: 
     assert not any(tensor.requires_grad for tensor in (attribution.scores, *attribution.parts.values()))
 
 
-MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "inference_mode": torch.inference_mode,
-    "set_grad_enabled": lambda: torch.set_grad_enabled(False),
-}
-
-
-@pytest.mark.sample(quick=1)
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("kind", OWN_KINDS)
-def test_the_gradient_mode_is_the_callers_again(used: Any, kind: str, mode: str) -> None:
-    model, cache, ids = used(kind)
-    with MODES[mode]():
-        before = state(model, cache, ids)
-        attribute(cache, TARGET, tokens=ids, probes=2)
-        assert differences(before, state(model, cache, ids)) == []
-
-
-@pytest.mark.parametrize("kind", OWN_KINDS)
-def test_flags_of_a_model_made_in_inference_mode_come_back(kind: str) -> None:
-    with torch.inference_mode():
-        model = OWN_KINDS[kind]()
-        ids = zoo.prompt(model, N)
-        _, cache = model.run_with_cache(ids)
-        before = state(model, cache, ids)
-        attribute_or_refuse(cache, ids)
-        assert differences(before, state(model, cache, ids)) == []
-
-
-def attribute_or_refuse(cache: Any, ids: Tensor) -> None:
-    """Such a model has no gradients, which may be refused, by heta_lens itself."""
-    try:
-        attribute(cache, TARGET, tokens=ids, probes=2)
-    except ValueError as refusal:
-        assert "inference" in str(refusal)  # noqa: PT017
-
-
-def test_gradients_of_what_the_callers_hooks_compute_with_stay_as_they_were() -> None:
-    model, ids = zoo.bridge.__wrapped__("gpt2"), zoo.prompt(zoo.bridge("gpt2"), N)
-    steering = torch.nn.Parameter(torch.linspace(-0.2, 0.2, 8, dtype=torch.float64))
-    model.add_hook("blocks.0.hook_resid_post", lambda activation, hook: activation + steering)  # noqa: ARG005
-    _, cache = model.run_with_cache(ids)
-    attribution = attribute(cache, TARGET, tokens=ids, probes=2)
-    assert steering.grad is None
-    assert steering.requires_grad
-    assert not any(tensor.requires_grad for tensor in (attribution.scores, *attribution.parts.values()))
-
-
 def test_the_random_state_has_no_influence() -> None:
     model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), 6)
     _, cache = model.run_with_cache(ids)
@@ -126,12 +79,6 @@ def test_padding_and_truncation_set_on_the_tokenizer_stay_set() -> None:
     finally:
         rust.no_padding()
         rust.no_truncation()
-
-
-def test_what_is_on_the_screen_stays_as_it_was(capfd: pytest.CaptureFixture[str]) -> None:
-    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), 6)
-    attribute(model.run_with_cache(ids)[1], TARGET, tokens=ids, probes=2)
-    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.sample(quick=5)
@@ -216,12 +163,109 @@ def test_a_refusal_leaves_everything_as_it_was(used: Any, kind: str, wrong: dict
     assert differences(before, state(model, cache, ids)) == []
 
 
-def test_after_a_failure_the_model_can_be_explained_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, ids = OWN_KINDS["gpt2"](), zoo.prompt(zoo.bridge("gpt2"), N)
-    _, cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)
-    expected = attribute(cache, TARGET, tokens=ids)
-    with monkeypatch.context() as broken:
-        fail_from(broken, model.blocks[1].ln1, 3, KeyboardInterrupt())
-        with pytest.raises(KeyboardInterrupt):
-            attribute(cache, TARGET, tokens=ids)
-    assert torch.equal(attribute(cache, TARGET, tokens=ids).scores, expected.scores)
+Two: TypeAlias = tuple[Any, Any]  # a prompt, and another of as many tokens
+
+Intervention: TypeAlias = Callable[[Two, Two], Any]
+
+
+def effects(caches: Two, prompts: Two, *, counterfactual: bool = False, **way: Any) -> Tensor:
+    asked, other = (
+        Prediction.from_cache(cache, TARGET, tokens=ids) for cache, ids in zip(caches, prompts, strict=True)
+    )
+    return causal.effects(asked, reference=other if counterfactual else None, **way)
+
+
+def scored(caches: Two, prompts: Two) -> heta_lens.Attribution:
+    return attribute(caches[0], TARGET, tokens=prompts[0], method="recency")
+
+
+def validated(caches: Two, prompts: Two) -> Tensor:
+    return causal.validate(caches[0], scored(caches, prompts), tokens=prompts[0]).effects
+
+
+def patched(caches: Two, prompts: Two, **what: Any) -> Tensor:
+    return causal.patch(*caches, TARGET, tokens=prompts[0], corrupted_tokens=prompts[1], batch=4, **what).values
+
+
+def patched_in_order(caches: Two, prompts: Two) -> Tensor:
+    told = {"tokens": prompts[0], "corrupted_tokens": prompts[1], "restore": 1, "layer": 1}
+    return torch.tensor(causal.patch_in_order(*caches, scored(caches, prompts), TARGET, **told).restored)
+
+
+def traced(caches: Two, prompts: Two, **what: Any) -> Tensor:
+    return causal.trace(caches[0], TARGET, tokens=prompts[0], samples=1, **what).values
+
+
+def ablated(caches: Two, prompts: Two) -> Tensor:
+    return causal.ablate_heads(caches[0], TARGET, tokens=prompts[0], fill="mean").values
+
+
+def gated(caches: Two, prompts: Two) -> Tensor:
+    return causal.gate_heads(caches[0], tokens=prompts[0]).shares
+
+
+def swapped(caches: Two, prompts: Two) -> Tensor:
+    with causal.swap_values(caches[1], caches[0], 0, [2, 4], tokens=prompts[0]) as cache:
+        return attribute(cache, TARGET, tokens=prompts[0], method="leave_one_out").scores
+
+
+INTERVENTIONS: dict[str, Intervention] = {
+    "edges": effects,
+    "edges, recomputed": partial(effects, patterns="recomputed"),
+    "edges, counterfactual": partial(effects, counterfactual=True),
+    "stream": partial(effects, how="resid_patch", layer=1),
+    "input": partial(effects, how="input"),
+    "validate": validated,
+    "patch positions": patched,
+    "patch heads": partial(patched, what="head_out"),
+    "patch in order": patched_in_order,
+    "trace": traced,
+    "trace what is added": partial(traced, what="attn_out", window=2),
+    "heads ablated": ablated,
+    "heads of the gate": gated,
+    "values swapped": swapped,
+}
+
+
+def test_every_intervention_is_tried() -> None:
+    others = {"GateHeads", "Grid", "Head", "Heads", "Patch", "Search", "Validation"}
+    assert {*causal.__all__} - others == {
+        *("effects", "validate", "patch", "patch_in_order", "trace", "ablate_heads", "gate_heads", "swap_values")
+    }
+
+
+@pytest.mark.sample(quick=2, test=20)
+@pytest.mark.parametrize("name", INTERVENTIONS)
+@pytest.mark.parametrize("kind", TWO_KINDS)
+def test_an_intervention_leaves_everything_as_it_was_wherever_it_ends(
+    used: Any, kind: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, cache, ids = used(kind)
+    other_ids = ids.roll(3, -1)
+    act = partial(INTERVENTIONS[name], (cache, model.run_with_cache(other_ids)[1]), (ids, other_ids))
+    before, said, endless = state(model, cache, ids), model(ids), 10**9
+    with monkeypatch.context() as watched:
+        ran = fail_from(watched, model.blocks[1].ln1, endless, Failure())
+        expected = act()
+        calls = len(ran)
+    assert differences(before, state(model, cache, ids)) == []
+    for call in sorted({1, 2, 3, 4, 5, calls // 2, calls - 1, calls} & {*range(1, calls + 1)}):
+        error = [Failure("stop"), KeyboardInterrupt()][call % 2]
+        with monkeypatch.context() as broken:
+            fail_from(broken, model.blocks[1].ln1, call, error)
+            with pytest.raises(type(error)):
+                act()
+        assert differences(before, state(model, cache, ids)) == [], f"after call {call} of {calls} failed"
+    assert torch.equal(model(ids), said)
+    assert torch.equal(act(), expected)
+
+
+def test_a_swap_ends_with_what_is_done_under_it() -> None:
+    model = OWN_KINDS["gpt2"]()
+    ids = zoo.prompt(model, N)
+    cache = model.run_with_cache(ids)[1]
+    before, said = state(model, cache, ids), model(ids)
+    with pytest.raises(Failure), causal.swap_values(cache, cache, 0, [2], tokens=ids):
+        raise Failure
+    assert differences(before, state(model, cache, ids)) == []
+    assert torch.equal(model(ids), said)

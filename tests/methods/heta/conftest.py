@@ -2,10 +2,10 @@
 
 import pytest
 
-import heta_lens.prediction.prediction
+import heta_lens.prediction.rerun
 
 
 @pytest.fixture
 def short_tail(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that short prompts have something between a window and the tail."""
-    monkeypatch.setattr(heta_lens.prediction.prediction, "TAIL", 2)
+    monkeypatch.setattr(heta_lens.prediction.rerun, "TAIL", 2)

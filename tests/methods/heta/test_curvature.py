@@ -1,26 +1,37 @@
-"""The curvature against dense Hessians, with every sign vector enumerated."""
+"""The curvature against dense Hessians, with every sign vector enumerated, and of a low rank in their place."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from einops import rearrange
 from scipy.stats import t as student
 from torch import Tensor
 
 from helpers import oracles, zoo
 from helpers.asking import chunks, explain, plain_embeddings, plain_log_probs, relative, signs
-from helpers.hessians import hessian_from, random_hessian
-from helpers.sure_models import sure
+from helpers.heta import Dense, hessian_from, random_hessian, signs_over
+from helpers.odd_models import sure
 from heta_lens._util.numerics import Samples
 from heta_lens.diagnostics import standard_error
-from heta_lens.methods.heta.curvature import Norm, Probes, Support, check_enumerable, curvature, expected_l1
-from heta_lens.methods.heta.probes import rademacher
+from heta_lens.methods.heta.curvature import (
+    LowRank,
+    Norm,
+    Support,
+    check_enumerable,
+    curvature,
+    expected_l1,
+    low_rank,
+    tail_energy,
+)
+from heta_lens.methods.heta.hessian import EVERYWHERE, HessianOperator, Places
+from heta_lens.methods.heta.probes import gaussian, rademacher
 
 BLOCKS = (
     "hooked-(standard|rotary_gqa|parallel)|bridge-(gpt2|llama|gptj|neox)"  # LN + learned, RMS + rotary + GQA, parallel
 )
+
 TARGET = 7
 
 
@@ -38,22 +49,14 @@ def found(model: Any, ids: Tensor, **options: Any) -> Tensor:
     return explain(model, ids, TARGET, variant="hessian_only", **options).parts["curvature"]
 
 
-def each(probes: Callable[[int], Tensor]) -> Probes:
-    """Probes of several tokens, given those of one."""
-    return lambda tokens: [probes(token) for token in tokens]
-
-
-def of_quadratic(matrix: Tensor, probes: Callable[[int], Tensor], **options: Any) -> Tensor:
-    """The core on ``½ EᵀQE`` at a random point, from any start: its Hessian is Q everywhere."""
+def of_quadratic(matrix: Tensor, probes: int, **options: Any) -> Tensor:
+    """Samples of ``½ EᵀQE`` at a random point: its Hessian is Q everywhere."""
     n, _, _, d = matrix.shape
     at = torch.randn(n, d, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-
-    def objective_from(start: int) -> Callable[[Tensor], Tensor]:
-        return lambda embeddings: oracles.quadratic(matrix)(torch.cat([at[:start], embeddings]))
-
-    how = {"batch": 4, "done": lambda _: None}
-    products = hessian_from(objective_from, at, **{name: options.pop(name, how[name]) for name in how})
-    return curvature(products, at, each(probes), by_start=chunks(range(n), options.pop("chunk", 2)), **options).values
+    how = {name: options.pop(name) for name in ("batch", "done") if name in options}
+    signs, by_start = signs_over(at, probes, options.pop("seed", 0)), chunks(range(n), options.pop("chunk", 2))
+    options = {"support": "block", "norm": "hutchinson"} | options
+    return curvature(hessian_from(oracles.quadratic(matrix), at, **how), signs, by_start=by_start, **options).values
 
 
 # ------------------------------------------------------------------------------------------------ on real models
@@ -109,7 +112,7 @@ def test_ten_probes_give_honest_intervals(name: str, build: Any) -> None:  # noq
     """Student's t 95 % intervals from 10 probes hold the exact value in 92–98 % of repeats of a model's blocks."""
     hessian = dense(build(), zoo.prompt(build(), 4))
     repeats, probes = 400, 10
-    samples = of_quadratic(hessian, lambda i: rademacher(0, i, repeats * probes, hessian.shape[1]))
+    samples = of_quadratic(hessian, repeats * probes)
     exact = oracles.expected_block_l1(hessian)
     reach = float(student.ppf(0.975, probes - 1))
     covered = []
@@ -124,16 +127,15 @@ def test_ten_probes_give_honest_intervals(name: str, build: Any) -> None:  # noq
 @pytest.mark.parametrize(("block", "expected", "entrywise"), oracles.BLOCKS)
 def test_blocks_by_hand(block: oracles.Matrix, expected: float, entrywise: float) -> None:
     hessian = oracles.block_hessian(block, tokens=3)
-    probes = partial(rademacher, 0, probes=1, d=2)
-    assert of_quadratic(hessian, probes, norm="exact").tolist() == [[pytest.approx(expected)] * 3]
-    assert of_quadratic(hessian, probes, norm="entrywise").tolist() == [[pytest.approx(entrywise)] * 3]
+    assert of_quadratic(hessian, 1, norm="exact").tolist() == [[pytest.approx(expected)] * 3]
+    assert of_quadratic(hessian, 1, norm="entrywise").tolist() == [[pytest.approx(entrywise)] * 3]
 
 
 @pytest.mark.parametrize("support", ["block", "row"])
 def test_every_probe_of_a_quadratic_equals_its_definition(support: Support) -> None:
     hessian = random_hessian(3, 4)
     oracle = oracles.block_l1 if support == "block" else oracles.row_l1
-    samples = of_quadratic(hessian, lambda i: rademacher(0, i, 6, 4), support=support)
+    samples = of_quadratic(hessian, 6, support=support)
     torch.testing.assert_close(samples, oracle(hessian, signs(0, 6, 3, 4)), rtol=1e-10, atol=0)
 
 
@@ -145,36 +147,12 @@ def test_an_affine_function_has_no_curvature(support: Support, norm: Norm, train
     weights.requires_grad_(trainable)  # as those of a hook may be
     counted: list[int] = []
     at = torch.ones(3, 4, dtype=torch.float64)
-    products = hessian_from(lambda start: lambda e: (weights[start:] * e).sum() + 1, at, done=counted.append)
-    probes = partial(rademacher, 0, probes=2, d=4)
-    samples = curvature(products, at, each(probes), support=support, norm=norm, by_start=chunks(range(3), 2)).values
+    products = hessian_from(lambda e: (weights * e).sum() + 1, at, done=counted.append)
+    samples = curvature(products, signs_over(at, 2), support=support, norm=norm, by_start=chunks(range(3), 2)).values
     assert samples.shape == (2 if norm == "hutchinson" else 1, 3)
     assert not samples.any()
     at_once = support == "row" and norm == "hutchinson"
     assert sum(counted) == (2 if norm == "hutchinson" else 4) * (1 if at_once else 3)
-
-
-@pytest.mark.parametrize("chunk", [1, 2, 3, 99])
-@pytest.mark.parametrize("batch", [1, 3, 99])
-def test_neither_chunk_nor_batch_changes_a_sample(chunk: int, batch: int) -> None:
-    hessian = random_hessian(5, 3)
-    probes = partial(rademacher, 1, probes=4, d=3)
-    samples = of_quadratic(hessian, probes, chunk=chunk, batch=batch)
-    torch.testing.assert_close(samples, of_quadratic(hessian, probes), rtol=1e-12, atol=0)
-
-
-def test_the_tokens_around_a_chunk_count_as_they_are() -> None:
-    at = torch.arange(1, 7, dtype=torch.float64).reshape(3, 2)
-
-    def objective_from(start: int) -> Callable[[Tensor], Tensor]:
-        return lambda embeddings: torch.cat([at[:start], embeddings]).sum() ** 3
-
-    for chunk in (1, 2, 3):
-        probes = partial(rademacher, 0, probes=1, d=2)
-        samples = curvature(
-            hessian_from(objective_from, at), at, each(probes), norm="entrywise", by_start=chunks(range(3), chunk)
-        ).values
-        assert samples.tolist() == [[pytest.approx(4 * 6 * 21)] * 3], chunk  # every entry of H is 6 (1 + … + 6)
 
 
 def test_a_chunk_begins_where_the_one_before_it_ends_and_rows_need_all_tokens_at_once() -> None:
@@ -187,38 +165,20 @@ def test_a_chunk_begins_where_the_one_before_it_ends_and_rows_need_all_tokens_at
     ):
         starts: list[int] = []
 
-        def objective_from(start: int, starts: list[int] = starts) -> Callable[[Tensor], Tensor]:
+        def begin(start: int, starts: list[int] = starts) -> HessianOperator:
             starts.append(start)
-            return lambda embeddings: oracles.quadratic(matrix)(torch.cat([at[:start], embeddings]))
+            return hessian_from(oracles.quadratic(matrix), at)(start)
 
-        probes = partial(rademacher, 0, probes=1, d=2)
-        samples = curvature(
-            hessian_from(objective_from, at), at, each(probes), support=support, norm=norm, by_start=chunks(range(5), 2)
-        ).values
+        by_start = chunks(range(5), 2)
+        samples = curvature(begin, signs_over(at, 1), support=support, norm=norm, by_start=by_start).values
         torch.testing.assert_close(samples[0], oracle(matrix), rtol=1e-10, atol=0)
         assert starts == begun
 
 
-def test_the_work_that_is_reported_is_the_work_done() -> None:
-    for support, norm, expected in (("block", "hutchinson", 12), ("row", "hutchinson", 4), ("block", "exact", 9)):
-        counted: list[int] = []
-        probes = partial(rademacher, 0, probes=4, d=3)
-        of_quadratic(random_hessian(3, 3), probes, support=support, norm=norm, done=counted.append)
-        assert sum(counted) == expected
-
-
 def test_no_more_products_are_alive_at_once_than_a_batch_holds() -> None:
     counted: list[int] = []
-    of_quadratic(random_hessian(2, 3), partial(rademacher, 0, probes=5, d=3), batch=2, done=counted.append)
+    of_quadratic(random_hessian(2, 3), 5, batch=2, done=counted.append)
     assert counted == [2] * 5, "ten directions, two to a product"
-
-
-@pytest.mark.parametrize("norm", ["hutchinson", "exact", "entrywise"])
-def test_directions_may_be_taken_a_few_at_a_time(norm: Norm, monkeypatch: pytest.MonkeyPatch) -> None:
-    matrix, probes = random_hessian(3, 4), partial(rademacher, 0, probes=5, d=4)
-    at_once = of_quadratic(matrix, probes, norm=norm)
-    monkeypatch.setattr("heta_lens.methods.heta.curvature.AT_ONCE", 3)
-    torch.testing.assert_close(of_quadratic(matrix, probes, norm=norm), at_once, rtol=1e-12, atol=0)
 
 
 def test_expected_l1_visits_all_signs_in_every_chunk() -> None:
@@ -242,3 +202,148 @@ def test_a_sure_prediction_keeps_its_digits_in_float32() -> None:
     single, double = (explain(sure("gpt2", kind, 50), ids, probes=2) for kind in (torch.float32, torch.float64))
     assert -1e-6 < double.diagnostics["target_log_prob"] < 0
     assert relative(single.parts["curvature"], double.parts["curvature"]) < 1e-4
+
+
+N, PROBES = 4, 3
+
+NORMS: list[dict[str, Any]] = [
+    {"support": support, "norm": norm} for support in ("block", "row") for norm in ("hutchinson", "entrywise")
+]
+
+SEVERAL = "bridge-(gpt2|llama|native)|hooked-(rotary_gqa|alibi)"
+
+
+def curved(model: Any, ids: Tensor, target: Any = TARGET, **options: Any) -> Any:
+    """Without information, which a low rank has nothing to do with."""
+    return explain(model, ids, target, gamma=0, probes=options.pop("probes", PROBES), **options)
+
+
+def cut(hessian: Tensor, rank: int, seed: int = 0, start: int = 0) -> Tensor:
+    """The oracle's H_k, with the directions that are said to be used."""
+    n, d = hessian.shape[:2]
+    tests = gaussian(seed, start, min(rank + 8, n * d), n, d)
+    return oracles.range_finder(hessian, rearrange(tests, "k n d -> n d k"), rank)[0]
+
+
+def of_norm(hessian: Tensor, support: str, norm: str, seed: int = 0) -> Tensor:
+    if norm == "entrywise":
+        return (oracles.entrywise_block if support == "block" else oracles.entrywise_row)(hessian)
+    probes = signs(seed, PROBES, *hessian.shape[:2])
+    return (oracles.block_l1 if support == "block" else oracles.row_l1)(hessian, probes).mean(0)
+
+
+def low_rank_of(matrix: Tensor, rank: int, probes: int = 4, seed: int = 0) -> LowRank:
+    return low_rank(Dense(matrix), rank, partial(gaussian, seed, 0), signs(seed, probes, *matrix.shape[:2]))
+
+
+def of_rank(rank: int, n: int, d: int) -> Tensor:
+    """A symmetric, indefinite matrix, with eigenvalues 1, -2, 3, ..."""
+    vectors = torch.linalg.qr(random_hessian(n, d).reshape(n * d, n * d)[:, :rank]).Q
+    sizes = torch.arange(1, rank + 1, dtype=torch.float64) * (-1.0) ** torch.arange(rank)
+    return (vectors * sizes @ vectors.T).reshape(n, d, n, d)
+
+
+# ---------------------------------------------------------------------------------------------------- real models
+@pytest.mark.parametrize(("name", "build"), zoo.named(""))
+@pytest.mark.filterwarnings("ignore:probes=10 has no effect with norm='entrywise'")
+def test_all_of_the_rank_is_the_full_method(name: str, build: Any) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    close = 1e-10 if zoo.tolerance(name) < 1e-6 else 1e-5
+    several = NORMS if name in ("bridge-gpt2", "hooked-rotary_gqa") else NORMS[:1]
+    for rank, how in zip((32, 40, 32, 64), several, strict=False):
+        drawn = {"probes": 10} if how["norm"] == "entrywise" else {}  # which says nothing to an exact norm
+        low, full = curved(model, ids, variant="lr", rank=rank, **how), curved(model, ids, **drawn, **how)
+        assert relative(low.parts["curvature"], full.parts["curvature"]) < close, how
+        assert relative(low.scores, full.scores) < close, how
+        assert low.diagnostics["tail_energy_share"] < close
+
+
+@pytest.mark.parametrize(("name", "build"), zoo.named(SEVERAL))
+@pytest.mark.usefixtures("unchecked")
+def test_a_part_of_the_rank_is_the_oracles_range_finder(name: str, build: Any) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    hessian = dense(model, ids)
+    for rank in (1, 5, 18):
+        expected = cut(hessian, rank)
+        assert relative(expected, hessian) > 1e-3
+        for how in NORMS if rank == 5 else NORMS[:2]:
+            low = curved(model, ids, variant="lr", rank=rank, **how)
+            assert relative(low.parts["curvature"], of_norm(expected, **how)) < 30 * zoo.tolerance(name), (rank, how)
+
+
+@pytest.mark.parametrize("build", zoo.models("bridge-gpt2|hooked-rotary_gqa"))
+def test_many_probes_tell_how_much_is_left_out(build: Any) -> None:
+    model, rank, probes = build(), 3, 600
+    ids = zoo.prompt(model, N)
+    hessian = dense(model, ids)
+    expected = cut(hessian, rank)
+    exact = float(oracles.residual_energy(hessian, expected))
+    samples = torch.einsum("iajb,kjb->kia", hessian - expected, signs(5, probes, N, 8)).square().sum((1, 2))
+    error = float(samples.std()) / probes**0.5
+    facts = curved(model, ids, variant="lr", rank=rank, probes=probes).diagnostics
+    assert abs(facts["tail_energy"] ** 2 - exact**2) < 4 * error
+    assert error < 0.1 * exact**2
+    assert facts["tail_energy_share"] == pytest.approx(exact / float(hessian.norm()), rel=0.1)
+    assert exact >= float(oracles.tail_energy(hessian, rank))
+
+
+def test_the_seed_chooses_the_directions() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    hessian = dense(model, ids)
+    how: dict[str, Any] = {"support": "row", "norm": "entrywise"}
+    for seed in (1, 6):
+        low = curved(model, ids, variant="lr", rank=2, seed=seed, **how)
+        assert relative(low.parts["curvature"], of_norm(cut(hessian, 2, seed), **how)) < 1e-8
+    assert relative(cut(hessian, 2, 1), cut(hessian, 2, 6)) > 1e-3
+
+
+# --------------------------------------------------------------------------------------------------- of the core
+@pytest.mark.parametrize("rank", [1, 2, 5])
+def test_a_matrix_of_that_rank_is_recovered_and_nothing_is_left_out(rank: int) -> None:
+    matrix = of_rank(rank, 5, 4)
+    low = low_rank_of(matrix, rank)
+    units = torch.eye(20, dtype=torch.float64).reshape(20, 5, 4)
+    whole = rearrange(low.matmat(units), "(j b) i a -> i a j b", j=5)
+    torch.testing.assert_close(whole, matrix, rtol=0, atol=1e-11)
+    assert low.values.tolist() == pytest.approx([(-1.0) ** (k - 1) * k for k in range(rank, 0, -1)])
+    facts = tail_energy([low.energy])
+    assert facts["tail_energy"] < 1e-10 and facts["tail_energy_share"] < 1e-10
+
+
+def test_the_eigenvalues_of_largest_size_are_kept_whatever_their_sign() -> None:
+    matrix = random_hessian(3, 2)
+    low = low_rank_of(matrix, 4)
+    expected = oracles.best_rank(matrix, 4)[1]  # with 12 directions for 6 dimensions nothing is missed
+    torch.testing.assert_close(low.values, expected)
+    assert (low.values < 0).any() and (low.values > 0).any()
+
+
+class NotFinite(Dense):
+    def matmat(self, directions: Tensor, places: Places = EVERYWHERE) -> Tensor:  # noqa: ARG002
+        products = torch.ones_like(directions)
+        products[:, 1] = torch.nan
+        return products
+
+
+def test_what_is_not_finite_is_named_where_it_arises() -> None:
+    """And not where the eigenvectors are looked for."""
+    low = low_rank(NotFinite(torch.zeros(3, 2, 3, 2)), 2, partial(gaussian, 0, 0), signs(0, 2, 3, 2))
+    samples = low.matmat(signs(0, 2, 3, 2)).abs().sum((0, 2))
+    assert samples.isfinite().logical_not().any()
+
+
+def test_probes_are_signs_of_their_own_seed_and_position() -> None:
+    assert set(rademacher(0, 0, 50, 8).unique().tolist()) == {-1.0, 1.0}
+    streams = [rademacher(seed, position, 8, 16) for seed in range(3) for position in range(3)]
+    assert len({tuple(stream.flatten().tolist()) for stream in streams}) == 9
+    torch.testing.assert_close(rademacher(2**33, 7, 4, 4), rademacher(2**33, 7, 4, 4))
+    assert not torch.equal(rademacher(2**33, 7, 4, 4), rademacher(0, 7, 4, 4))
+
+
+def test_probes_are_unbiased_and_independent() -> None:
+    probes = rademacher(0, 0, 20_000, 4)
+    assert probes.mean(0).abs().max() < 0.03
+    assert (probes.T @ probes / len(probes) - torch.eye(4)).abs().max() < 0.03

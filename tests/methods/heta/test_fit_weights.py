@@ -1,4 +1,4 @@
-"""Fitted weights: the nonnegative least squares solution, and its error on what had no part in it."""
+"""Fitted weights: the nonnegative least squares solution, its error on what had no part in it, and refusals."""
 
 import re
 import warnings
@@ -12,19 +12,40 @@ import torch
 from torch import Tensor
 
 import heta_lens.methods.heta.fit_weights
-from helpers import variant_oracles as variants
-from helpers import zoo
-from helpers.asking import cache_of, doubts_allowed, plain_embeddings, plain_log_probs, predict
-from helpers.faults import differences, state
-from helpers.fitting import enumerated, method, tables
+from helpers import oracles, zoo
+from helpers.asking import doubts_allowed, plain_embeddings, plain_log_probs, predict
 from heta_lens import Heta, Prediction, fit_weights
 from heta_lens._util.options import settings
 from heta_lens.methods.heta.diagnostics import SUBSETS, subsets
-from heta_lens.methods.heta.fit_weights import MODELS, Fit, factors, measured
+from heta_lens.methods.heta.fit_weights import MODELS, Fit, factors, folds_of, measured
 from heta_lens.prediction.prediction import prompt_generator
 
+Array = np.ndarray
+
+
+def method(**options: Any) -> Heta:
+    return Heta(**{"support": "row", "probes": 2} | options)
+
+
+def tables(predictions: list[Prediction], how: Heta, seed: int = 0) -> dict[str, Array]:
+    """The rows that `fit_weights` fits to."""
+    found = [measured(how, prediction, number, seed) for number, prediction in enumerate(predictions)]
+    return {name: np.concatenate([table[name] for table in found]) for name in found[0]}
+
+
+def enumerated(table: Any, features: Any, rows: Any = slice(None)) -> list[float]:
+    """The oracle's weights, of two features; of one, its best scale."""
+    columns = [torch.tensor(table[name][rows]) for name in features]
+    drops = torch.tensor(table["drop"][rows])
+    if len(columns) == 1:
+        return [float(oracles.best_scale(drops, columns[0]))]
+    return [*oracles.nnls_by_enumeration(torch.stack(columns, 1), drops)]
+
+
 LENGTHS = (3, 5, 4)
+
 FEATURES = {name for names in MODELS.values() for name in names}
+
 BOTH = ["gated_curvature", "gated_information"]
 
 
@@ -107,7 +128,7 @@ def test_a_row_is_what_masking_a_set_really_does_and_what_its_tokens_score(build
     with torch.no_grad():
         for row, inside in enumerate(members):
             chosen = [i for i, member in enumerate(inside) if member]
-            drop = variants.drop(lambda e: prediction.objective(log_probs(e)), embeddings, mask, chosen)
+            drop = oracles.drop(lambda e: prediction.objective(log_probs(e)), embeddings, mask, chosen)
             assert table["drop"][row] == pytest.approx(float(drop), rel=1e-6, abs=1e-9)
             for name, feature in per_token.items():
                 assert table[name][row] == pytest.approx(float(feature[chosen].sum()), rel=1e-9), name
@@ -150,29 +171,6 @@ def test_planted_weights_are_found(
         torch.testing.assert_close(found(prediction).scores.double(), expected, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.sample(quick=1)
-@pytest.mark.parametrize("name", ["gate", "curvature", "information", "half_scaled"])
-def test_what_one_feature_explains_needs_no_other(
-    asked: list[Prediction], name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    planted(monkeypatch, dict.fromkeys(BOTH, 1.5) if name == "half_scaled" else {name: 3.0})
-    errors = fit_weights(asked, method()).held_out.error
-    assert errors[name] < 1e-9
-    assert errors["nothing"] > 1e-3
-    assert errors.idxmin() == name or errors["fitted"] < 1e-9
-
-
-def test_features_that_help_nothing_leave_nothing_to_score(
-    asked: list[Prediction], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    planted(monkeypatch, dict.fromkeys(BOTH, -1.0))
-    fit = fit_weights(asked, method())
-    assert (fit.beta, fit.gamma) == (0.0, 0.0)
-    assert fit.held_out.error["fitted"] == fit.held_out.error["nothing"]
-    with pytest.raises(ValueError, match=r"\b0\b.*\b(score|leave nothing)"):
-        fit.heta  # noqa: B018
-
-
 def test_the_method_comes_back_with_its_weights(asked: list[Prediction]) -> None:
     how = method(balance="sum", kl="js", beta=9, gamma=9)
     fit = fit_weights(asked, how)
@@ -181,13 +179,6 @@ def test_the_method_comes_back_with_its_weights(asked: list[Prediction]) -> None
     other = fit_weights(asked, replace(how, beta=0.1))
     assert (other.beta, other.gamma) == (fit.beta, fit.gamma)
     pd.testing.assert_frame_equal(other.held_out, fit.held_out)
-
-
-def test_without_a_method_it_is_the_papers(model: Any) -> None:
-    prediction = predict(model, zoo.prompt(model, 3))
-    one, other = fit_weights([prediction]), fit_weights([prediction], Heta())
-    assert (one.beta, one.gamma) == (other.beta, other.gamma)
-    assert vars(one.method) == vars(Heta())
 
 
 # ----------------------------------------------------------------------------------------------- what must not matter
@@ -212,22 +203,6 @@ def test_predictions_may_be_of_several_models_and_kinds() -> None:
     assert [fit.beta, fit.gamma] == pytest.approx(enumerated(tables(asked, method()), BOTH), rel=1e-6, abs=1e-12)
 
 
-def test_positions_of_one_prompt_are_predictions_too(model: Any) -> None:
-    ids = zoo.prompt(model, 7)
-    cache = cache_of(model, ids)
-    asked = [Prediction.from_cache(cache, position=place, tokens=ids) for place in (6, 3, 5)]
-    fit = fit_weights(asked, method())
-    assert fit.subsets == 14 + 3 * SUBSETS
-    assert fit.held_out.error.notna().all()
-
-
-@pytest.mark.parametrize("n", [1, 2])
-def test_the_shortest_contexts_can_be_fitted_to(model: Any, n: int) -> None:
-    fit = fit_weights([predict(model, zoo.prompt(model, n))], method())
-    assert fit.subsets == n + SUBSETS
-    assert fit.held_out.notna().all(axis=None)
-
-
 def test_hooks_on_the_model_stay_at_work(model: Any) -> None:
     ids = zoo.prompt(model, 5)
     bare = fit_weights([predict(model, ids)], method())
@@ -240,20 +215,6 @@ def test_hooks_on_the_model_stay_at_work(model: Any) -> None:
         fit_weights([prediction], method())
 
 
-@pytest.mark.usefixtures("unchecked")
-def test_nothing_of_the_callers_changes() -> None:
-    model = zoo.bridge.__wrapped__("gpt2")
-    for k, parameter in enumerate(model.parameters()):
-        parameter.requires_grad_(k % 3 != 0)
-    ids = zoo.prompt(model, 5)
-    cache = cache_of(model, ids)
-    before = state(model, cache, ids)
-    fit_weights([Prediction.from_cache(cache, 7, tokens=ids)], method())
-    with pytest.raises(ValueError, match="folds"):
-        fit_weights([Prediction.from_cache(cache, 7, tokens=ids)], method(), folds=1)
-    assert differences(before, state(model, cache, ids)) == []
-
-
 def test_what_a_fit_does_not_use_is_not_computed(model: Any, forwards: Any) -> None:
     prediction = predict(model, zoo.prompt(model, 4))
     runs = forwards(model)
@@ -262,22 +223,6 @@ def test_what_a_fit_does_not_use_is_not_computed(model: Any, forwards: Any) -> N
     full = fit_weights([prediction], method(support="block", audit=True, interactions=True))
     assert len(runs) <= 2 * once
     assert (full.beta, full.gamma) == (plain.beta, plain.gamma)
-
-
-def test_a_weak_part_is_nothing_to_warn_of(model: Any, recwarn: pytest.WarningsRecorder) -> None:
-    fit_weights([predict(model, zoo.prompt(model, 5))], method(gamma=1e-6))
-    assert not [warning for warning in recwarn if "part" in str(warning.message)]
-
-
-def test_the_screen_stays_as_it_was_unless_progress_is_asked_for(
-    asked: list[Prediction], capfd: pytest.CaptureFixture[str]
-) -> None:
-    fit_weights(asked[:2], method())
-    assert capfd.readouterr() == ("", "")
-    fit_weights(asked[:2], method(progress=True))
-    shown = capfd.readouterr().err
-    assert "predictions" in shown
-    assert "hvps" not in shown  # one bar, of predictions
 
 
 # ------------------------------------------------------------------------------------------------------------ refusals
@@ -370,3 +315,69 @@ def test_weights_that_are_worse_than_something_simpler_are_warned_of(
     monkeypatch.setattr(heta_lens.methods.heta.fit_weights, "FEW", 0)
     with pytest.warns(UserWarning, match=f"off by 0.5 nats, and {re.escape(advice)}"):
         heta_lens.methods.heta.fit_weights._warn_of_doubts(pd.DataFrame({"error": errors}), 3)
+
+
+def by_hand(table: dict[str, Array], fold: Array) -> dict[str, list[float]]:
+    """Each prediction's error under every model, fitted to the other folds by the oracle; sets' own of a single one."""
+    found: dict[str, list[float]] = {}
+    single = len(set(table["prediction"])) == 1
+    units = np.arange(len(fold)) if single else table["prediction"]
+    for name in (*MODELS, "half", "nothing"):
+        errors: dict[float, list[float]] = {}
+        for row, unit in enumerate(units):
+            features = MODELS.get(name, ())
+            weights = enumerated(table, features, fold != fold[row]) if features else []
+            guess = sum(w * table[feature][row] for w, feature in zip(weights, features, strict=True))
+            guess = table["half"][row] if name == "half" else guess
+            errors.setdefault(float(unit), []).append(abs(table["drop"][row] - guess))
+        found[name] = [float(np.mean(group)) for group in errors.values()]
+    return found
+
+
+@pytest.mark.sample(quick=1)
+@pytest.mark.parametrize(("count", "folds"), [(3, 2), (3, 5), (2, 2), (1, 3)])
+def test_held_out_errors_equal_those_by_hand(asked: list[Prediction], count: int, folds: int) -> None:
+    some = asked[:count]
+    fit = fit_weights(some, method(), folds=folds)
+    table = tables(some, method())
+    expected = by_hand(table, folds_of(table["prediction"], folds, 0))
+    assert set(fit.held_out.index) == expected.keys()
+    assert list(fit.held_out.columns) == ["error", "low", "high"]
+    for name, errors in expected.items():
+        assert fit.held_out.error[name] == pytest.approx(np.mean(errors), rel=1e-6), name
+        low, high = fit.held_out.low[name], fit.held_out.high[name]
+        assert min(errors) - 1e-9 <= low <= fit.held_out.error[name] <= high <= max(errors) + 1e-9
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("folds", [2, 3, 5, 50])
+def test_whole_predictions_are_held_out_together(folds: int, seed: int) -> None:
+    owner = np.repeat([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [33, 34, 40, 35, 33, 37, 52])
+    fold = folds_of(owner, folds, seed)
+    of = {float(one): set(fold[owner == one].tolist()) for one in np.unique(owner)}
+    assert all(len(found) == 1 for found in of.values())
+    sizes = np.bincount([next(iter(found)) for found in of.values()], minlength=min(folds, 7))
+    assert len(sizes) == min(folds, 7)
+    assert sizes.max() - sizes.min() <= 1
+    assert (folds_of(owner, folds, seed) == fold).all()
+
+
+def test_which_predictions_go_together_depends_on_the_seed() -> None:
+    owner = np.repeat(np.arange(8.0), 2)
+    assert len({tuple(folds_of(owner, 3, seed)) for seed in range(6)}) > 1
+
+
+@pytest.mark.parametrize("folds", [2, 5])
+def test_sets_of_a_single_prediction_are_held_out_one_by_one(folds: int) -> None:
+    fold = folds_of(np.zeros(37), folds, 0)
+    sizes = np.bincount(fold, minlength=folds)
+    assert sizes.max() - sizes.min() <= 1
+    assert sorted(fold[: 37 // folds * folds].tolist()) != fold[: 37 // folds * folds].tolist()  # shuffled
+
+
+def test_folds_change_the_judgement_and_not_the_fit(asked: list[Prediction]) -> None:
+    two, many = fit_weights(asked, method(), folds=2), fit_weights(asked, method(), folds=99)
+    assert (two.beta, two.gamma) == (many.beta, many.gamma)
+    assert two.held_out.error["fitted"] != many.held_out.error["fitted"]
+    for name in ("half", "nothing"):
+        assert two.held_out.error[name] == many.held_out.error[name]

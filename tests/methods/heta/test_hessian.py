@@ -1,5 +1,6 @@
-"""The operators that multiply with H, against the dense Hessian, and as SciPy sees them."""
+"""Products with H: those of dense matrices, of a whole graph and block by block; and models that have no H."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -7,16 +8,29 @@ import pytest
 import torch
 from scipy.sparse.linalg import eigsh
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from helpers import oracles, variant_oracles, zoo
-from helpers import variant_oracles as variants
+from helpers import oracles, zoo
 from helpers.asking import (
+    explain,
     predict,
     relative,
 )
-from helpers.hessians import Dense, hessian_from, random_hessian
+from helpers.heta import Dense, Toy, hessian_from, random_hessian
+from helpers.odd_models import sure
+from heta_lens import Heta
+from heta_lens._util.work import Allocations
 from heta_lens.methods.heta.curvature import LowRank
-from heta_lens.methods.heta.hessian import ExactHessian, GaussNewton, HessianOperator, gauss_newton, hessian
+from heta_lens.methods.heta.hessian import (
+    BlockwiseHessian,
+    ExactHessian,
+    GaussNewton,
+    HessianOperator,
+    check_twice_differentiable,
+    gauss_newton,
+    hessian,
+    uncounted,
+)
 from heta_lens.model.batching import Batches
 
 N, D = 3, 4
@@ -28,7 +42,7 @@ def ignored(units: int) -> None:
 
 def quadratic(matrix: torch.Tensor) -> HessianOperator:
     at = torch.randn(N, D, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    return hessian_from(lambda _: oracles.quadratic(matrix), at)(0)
+    return hessian_from(oracles.quadratic(matrix), at)(0)
 
 
 def rank_two(matrix: torch.Tensor) -> tuple[LowRank, torch.Tensor]:
@@ -46,12 +60,6 @@ def test_products_with_the_hessian_are_those_of_the_dense_one(places: Any) -> No
         torch.testing.assert_close(operator.matmat(directions, places), Dense(dense).matmat(directions, places))
 
 
-def test_one_product_is_a_row_of_several() -> None:
-    operator = quadratic(random_hessian(N, D))
-    directions = torch.randn(2, N, D, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    torch.testing.assert_close(operator.matvec(directions[1]), operator.matmat(directions)[1])
-
-
 def test_scipy_sees_the_dense_matrix() -> None:
     matrix = random_hessian(N, D)
     linear, dense = quadratic(matrix).as_linear_operator(), matrix.reshape(N * D, N * D).numpy()
@@ -65,35 +73,29 @@ def test_scipy_sees_the_dense_matrix() -> None:
     np.testing.assert_allclose(sorted(largest), sorted(every[np.abs(every).argsort()[-2:]]))
 
 
-def test_scipy_sees_the_type_of_the_states() -> None:
-    low, kept = rank_two(random_hessian(N, D))
-    single = LowRank(low.vectors.float(), low.values.float(), 0.0).as_linear_operator()
-    assert single.dtype == np.float32
-    expected = kept.reshape(N * D, N * D).numpy() @ np.ones(N * D)
-    np.testing.assert_allclose(single @ np.ones(N * D, np.float32), expected, rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("name", ["gpt2"])
 def test_the_operators_of_a_model_are_the_dense_hessian_and_gauss_newton_matrix(name: str) -> None:
     model = zoo.bridge(name)
     prediction = predict(model, zoo.prompt(model, N), 9)
     with prediction.running():
-        states, log_probs = prediction.embeddings, prediction.log_probs_from(0)
-        exact = hessian(prediction.objective_from(0), states, Batches(4), ignored)
-        newton = gauss_newton(lambda leaf: log_probs(leaf[None])[0], states, Batches(4), ignored)
+        states, log_probs = prediction.embeddings, prediction.rerun().log_probs
+        exact = hessian(prediction.rerun(), Batches(4), ignored)
+        newton = gauss_newton(prediction.rerun(), Batches(4), ignored)
         assert isinstance(exact, ExactHessian) and isinstance(newton, GaussNewton)
-        dense = torch.autograd.functional.hessian(prediction.objective_from(0), states).flatten(2).flatten(0, 1)
-        square = variant_oracles.gauss_newton(lambda e: log_probs(e[None])[0], states).flatten(2).flatten(0, 1)
+        dense = (
+            torch.autograd.functional.hessian(lambda e: prediction.rerun().g(e[None])[0], states)
+            .flatten(2)
+            .flatten(0, 1)
+        )
+        square = oracles.gauss_newton(lambda e: log_probs(e[None])[0], states).flatten(2).flatten(0, 1)
         for operator, matrix in ((exact, dense), (newton, square)):
             assert isinstance(matrix, torch.Tensor)
             found = operator.as_linear_operator() @ np.eye(states.numel())
             np.testing.assert_allclose(found, matrix.numpy(), atol=1e-9 * float(matrix.abs().max()))
 
 
-def operator(kind: Any, log_probs: Any, at: Tensor, start: int = 0, batch: int = 4) -> HessianOperator:
-    if kind is hessian:
-        return hessian(lambda e: log_probs(e)[2], at[start:], Batches(batch), lambda _: None)
-    return gauss_newton(log_probs, at[start:], Batches(batch), lambda _: None)
+def operator(kind: Any, log_probs: Any, at: Tensor, batch: int = 4) -> HessianOperator:
+    return kind(Toy(log_probs, at, target=2).rerun(), Batches(batch), ignored)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 99])
@@ -112,17 +114,130 @@ def test_gauss_newton_is_the_hessian_of_affine_logits(batch: int) -> None:
     torch.testing.assert_close(newton, exact, rtol=1e-10, atol=1e-13)
     newton, exact = (operator(kind, bent, at, batch=batch).matmat(every) for kind in (gauss_newton, hessian))
     assert relative(newton, exact) > 0.1
-    torch.testing.assert_close(newton.reshape(12, 3, 4), variants.gauss_newton(bent, at).reshape(12, 3, 4))
+    torch.testing.assert_close(newton.reshape(12, 3, 4), oracles.gauss_newton(bent, at).reshape(12, 3, 4))
     assert torch.linalg.eigvalsh(newton.reshape(12, 12)).max() < 1e-12  # a maximum wherever it is one
     one = operator(gauss_newton, bent, at, batch=batch).matmat(every[4:8, 1], 1)
     torch.testing.assert_close(one, newton[4:8])
 
 
-def test_gauss_newton_counts_each_product_once_and_no_more_than_a_batch_at_a_time() -> None:
-    counted: list[int] = []
-    at = torch.ones(2, 3, dtype=torch.float64)
-    products = gauss_newton(lambda e: e.flatten().sin().log_softmax(-1), at, Batches(2), counted.append)
-    products.matmat(torch.eye(3, dtype=torch.float64), 0)
-    assert counted == [2, 1]
-    constant = gauss_newton(lambda e: (0 * e.flatten()).log_softmax(-1), at, Batches(2), counted.append)
-    assert not constant.matmat(torch.ones(1, 2, 3, dtype=torch.float64)).any()
+@pytest.mark.both_lines
+@pytest.mark.parametrize("build", zoo.models())
+@pytest.mark.parametrize(("layer", "place"), [(None, 0), (None, 4), (0, 3)])
+def test_products_equal_those_of_the_whole_graph(build: Any, layer: int | None, place: int) -> None:
+    model = build()
+    prediction = predict(model, zoo.prompt(model, 9), 7)
+    with prediction.running():
+        rerun = prediction.rerun(place, layer=layer)
+        whole = hessian(rerun, Batches(3), uncounted)
+        blockwise = hessian(rerun, Batches(3), uncounted, checkpoint=True)
+        assert isinstance(blockwise, BlockwiseHessian)
+        directions = torch.randn(4, *whole.like.shape, generator=torch.Generator().manual_seed(0)).to(whole.like)
+        for own, places in ((directions, slice(None)), (directions[:, 1:3], slice(1, 3)), (directions[:, 2], 2)):
+            expected = whole.matmat(own, places)
+            off = (blockwise.matmat(own, places) - expected).abs().max() / expected.abs().max()
+            assert off < 1e-5  # some norms compute in float32
+
+
+@pytest.mark.parametrize("build", zoo.models("bridge-gpt2|hooked-llama"))
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"groups": 3},
+        {"support": "row"},
+        {"norm": "entrywise"},
+        {"interactions": True, "groups": None},
+        {"variant": "ls", "layers": 2},
+        {"variant": "lr", "rank": 4},
+        {"variant": "win", "window": 4, "window_mode": "restrict"},
+        {"variant": "win", "window": 4, "window_mode": "chunk"},
+        {"tolerance": 0.5},
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:probes=10 were too few:UserWarning")
+def test_scores_are_the_same(build: Any, options: dict[str, Any]) -> None:
+    model = build()
+    prediction = predict(model, zoo.prompt(model, 9), 7)
+    whole, blockwise = Heta(**options)(prediction), Heta(**options, checkpoint=True)(prediction)
+    torch.testing.assert_close(blockwise.scores, whole.scores, rtol=1e-6, atol=0)
+    assert blockwise.options["checkpoint"] and blockwise.diagnostics["hvps"] == whole.diagnostics["hvps"]
+
+
+@pytest.mark.slow
+def test_more_layers_need_hardly_more_memory() -> None:
+    def held(layers: int, checkpoint: bool) -> int:
+        model = zoo.bridge("gpt2", d_model=16, n_layers=layers)
+        prediction = predict(model, zoo.prompt(model, 40), 7)
+        with prediction.running(), Allocations() as allocations:
+            operator = hessian(prediction.rerun(), Batches(2), uncounted, checkpoint=checkpoint)
+            operator.matmat(operator.like.new_ones(2, *operator.like.shape))
+        return allocations.most
+
+    more_of_a_graph, more_of_blocks = (held(8, way) - held(4, way) for way in (False, True))
+    assert more_of_blocks < more_of_a_graph / 8
+
+
+@pytest.mark.parametrize("build", zoo.models("bridge-gpt2"))
+def test_what_it_does_not_go_with_is_refused(build: Any) -> None:
+    with pytest.raises(ValueError, match="does not go with variant='gn'"):
+        Heta(variant="gn", checkpoint=True)
+    with pytest.raises(ValueError, match="does not go with window_mode='frozen'"):
+        Heta(variant="win", checkpoint=True)
+    model = build()
+    with model.hooks([("blocks.0.hook_resid_post", lambda value, hook: 1.0 * value)]):  # noqa: ARG005
+        prediction = predict(model, zoo.prompt(model, 5), 7)
+        with pytest.raises(ValueError, match="checkpoint=True runs blocks one at a time, but hooks on the model"):
+            Heta(checkpoint=True)(prediction)
+
+
+def check_one(objective: Callable[[Tensor], Tensor], compare: bool = True) -> None:
+    at = torch.linspace(1, 2, 4, dtype=torch.float64)[None]
+    direction = torch.tensor([[1, -1, 1, 1]], dtype=torch.float64)
+    check_twice_differentiable(objective, at, direction, compare, Batches(4))
+
+
+class Once(torch.autograd.Function):
+    """A cube that says itself that it has no second derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return 3 * x**2 * gradient
+
+
+def test_what_is_affine_or_bent_has_second_derivatives() -> None:
+    weights = torch.ones(1, 4, dtype=torch.float64)
+    check_one(lambda e: (weights * e).sum((1, 2)))
+    check_one(lambda e: (e**3).sum((1, 2)))
+    check_one(lambda e: (weights.clone().requires_grad_() * e).sum((1, 2)))
+
+
+def test_a_kink_beside_the_embeddings_is_not_taken_for_a_missing_derivative() -> None:
+    """Steps of finite differences cross it, and disagree on what they find."""
+    check_one(lambda e: (e**2).sum((1, 2)) + 5 * (e - 1 - 1e-6).relu().sum((1, 2)))
+
+
+def test_what_autograd_leaves_out_is_noticed_where_it_is_compared() -> None:
+    with pytest.raises(ValueError, match="not as autograd says"):
+        check_one(lambda e: (e * e.detach()).sum((1, 2)))
+    check_one(lambda e: (e * e.detach()).sum((1, 2)), compare=False)
+
+
+@pytest.mark.parametrize("compare", [False, True])
+def test_a_layer_that_refuses_a_second_derivative_is_heard_also_where_nothing_is_compared(compare: bool) -> None:
+    with pytest.raises(ValueError, match=r"cannot be differentiated twice.*not differentiable"):
+        check_one(lambda e: Once.apply(e).square().sum((1, 2)), compare)
+
+
+@pytest.mark.parametrize(("family", "certainty", "seed"), [("gpt2", 50, 10), ("neox", 55, 2)])
+def test_a_sure_prediction_is_not_taken_for_a_missing_derivative(family: str, certainty: float, seed: int) -> None:
+    """Its gradient is too small for finite differences in float32."""
+    model = sure(family, torch.float32, certainty)
+    assert explain(model, zoo.prompt(model, 8, seed), probes=1).diagnostics["target_log_prob"] > -1e-6

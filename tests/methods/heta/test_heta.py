@@ -1,19 +1,33 @@
-"""Eq. 4: its variants, its identities, what it reports about itself."""
+"""HETA as a whole: every kind of model against the oracles, what must not matter, and what is reported."""
 
 from copy import deepcopy
-from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
+from torch import Tensor
 
 import heta_lens
 import heta_lens.prediction.prediction
-from helpers import zoo
-from helpers.asking import cache_of, doubts_allowed, explain, predict, relative, start_together
+from helpers import oracles, zoo
+from helpers.asking import (
+    doubts_allowed,
+    explain,
+    plain_embeddings,
+    plain_log_probs,
+    predict,
+    relative,
+    signs,
+    start_together,
+)
+from helpers.heta import Toy
+from heta_lens._util.numerics import Direction, kl
 from heta_lens.methods.heta.options import VARIANTS, Variant
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.tokenizer import TokenizerWrapper
+from heta_lens.model.batching import Batches
+from heta_lens.prediction.activations import Activations
+from heta_lens.prediction.masking import MaskedEffects, masked_effects
+from heta_lens.prediction.prediction import Prediction, predictions
 
 KINDS = "bridge-(gpt2|llama|native)|hooked-rotary_gqa"
 
@@ -35,21 +49,6 @@ def test_variants_are_the_terms_of_eq4(build: Any) -> None:
     assert expected.keys() == {name for name, recipe in VARIANTS.items() if not recipe.approximate}
     for variant, scores in expected.items():
         assert relative(explain(model, ids, variant=variant).scores, scores) < 1e-9, variant
-
-
-def test_no_gate_and_a_uniform_gate_rank_alike() -> None:
-    model = zoo.bridge("gpt2")
-    ids = zoo.prompt(model, 8)
-    free, uniform = (explain(model, ids, variant=variant).scores for variant in ("no_gate", "uniform_gate"))
-    assert torch.equal(free.argsort(), uniform.argsort())
-    torch.testing.assert_close(free / free.sum(), uniform / uniform.sum(), rtol=1e-12, atol=0)
-
-
-def test_scaling_beta_and_gamma_scales_the_score() -> None:
-    model = zoo.bridge("llama")
-    ids = zoo.prompt(model, 6)
-    once, thrice = explain(model, ids, beta=0.2, gamma=0.6), explain(model, ids, beta=0.6, gamma=1.8)
-    torch.testing.assert_close(3 * once.scores, thrice.scores, rtol=1e-12, atol=0)
 
 
 def masked(diagnostics: Any) -> int:
@@ -152,29 +151,10 @@ def test_copies_under_a_hook_are_run_one_by_one_and_whole() -> None:
         prediction = predict(model, ids)
         copies = torch.stack([prediction.embeddings, 2 * prediction.embeddings])
         with prediction.running(), torch.no_grad():
-            found = prediction.log_probs_from(0)(copies)
+            found = prediction.rerun().log_probs(copies)
     assert set(seen) == {(1, 5)}
     torch.testing.assert_close(found[0], prediction.log_probs)
     assert not torch.allclose(found[1], prediction.log_probs)
-
-
-def test_tokens_after_the_context_are_themselves_for_a_hook_that_looks_at_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = zoo.bridge("gpt2")
-    ids = zoo.prompt(model, 6)
-
-    def look_ahead(live: Any, hook: Any) -> Any:  # noqa: ARG001
-        return live + live[:, 4:5]
-
-    with model.hooks(fwd_hooks=[("blocks.0.hook_resid_post", look_ahead)]):
-        prediction = predict(model, ids, position=3)
-        run, read = type(prediction.adapter).run, []
-        monkeypatch.setattr(
-            type(prediction.adapter), "run", lambda *args, **how: read.append(args[1]) or run(*args, **how)
-        )
-        with prediction.running(), torch.no_grad():
-            found = prediction.log_probs_from(1)(prediction.embeddings[None, 1:])[0]
-    torch.testing.assert_close(found, prediction.log_probs)
-    assert torch.equal(torch.cat(read), ids)
 
 
 @pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama|mistral|gemma2)|hooked-(rotary_gqa|local|sinks)"))
@@ -229,19 +209,6 @@ def test_work_is_counted_where_it_is_done() -> None:
         assert (diagnostics["hvps"], masked(diagnostics)) == (hvps, forwards), options
 
 
-def test_a_contrast_is_the_difference_of_two_log_probabilities() -> None:
-    model = zoo.hooked("gpt2") if zoo.HAS_HOOKED else zoo.bridge("gpt2")
-    ids = zoo.prompt(model, 4)
-    contrast = explain(model, ids, (7, 9))
-    assert "not about the contrast" in contrast.diagnostics["note"]
-    torch.testing.assert_close(contrast.parts["information"], explain(model, ids, 7).parts["information"])
-    swapped = explain(model, ids, (9, 7))
-    torch.testing.assert_close(contrast.parts["curvature"], swapped.parts["curvature"], rtol=1e-9, atol=0)
-    assert not torch.allclose(contrast.parts["curvature"], explain(model, ids, 7).parts["curvature"])
-    assert contrast.target == (7, 9)
-    assert isinstance(contrast.target_text, tuple)
-
-
 def test_everything_needed_to_run_it_again_is_in_the_options() -> None:
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, 5)
@@ -251,31 +218,6 @@ def test_everything_needed_to_run_it_again_is_in_the_options() -> None:
     assert torch.equal(first.scores, again.scores)
     assert first.options["versions"].keys() == {"heta_lens", "transformer_lens", "torch"}
     assert first.options["model"]["dtype"] == "float64"
-
-
-def test_predictions_serve_many_methods() -> None:
-    model = zoo.bridge("gpt2")
-    prediction = predict(model, zoo.prompt(model, 5))
-    one, other = heta_lens.Heta(variant="kl_only")(prediction), heta_lens.Heta(variant="transition_only")(prediction)
-    assert one.target == other.target
-    assert not torch.allclose(one.scores, other.scores)
-
-
-def test_methods_on_one_prediction_agree_while_somebody_caches() -> None:
-    model = zoo.bridge("gpt2")
-    ids = zoo.prompt(model, 5)
-    expected = explain(model, ids, 7, probes=2)
-    cache = cache_of(model, ids)
-    live = [(name, partial(store, cache.cache_dict, name)) for name in list(cache.cache_dict)]
-    with model.hooks(fwd_hooks=live), doubts_allowed():
-        prediction = heta_lens.Prediction.from_cache(cache, 7, tokens=ids)
-        first, second = (heta_lens.Heta(probes=2)(prediction) for _ in range(2))
-    assert torch.equal(first.scores, second.scores)
-    assert relative(first.scores, expected.scores) < 1e-9
-
-
-def store(activations: dict[str, torch.Tensor], name: str, activation: torch.Tensor, hook: Any) -> None:  # noqa: ARG001
-    activations[name] = activation.detach()
 
 
 @pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
@@ -295,50 +237,6 @@ def test_a_model_with_kinks_is_not_taken_for_one_without_second_derivatives(seed
     assert explain(model, zoo.prompt(model, 6, seed=seed), variant="hessian_only").scores.any()
 
 
-def test_a_tokenizer_that_swallows_the_first_space_is_read_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As SentencePiece's do: "▁cat" is written "cat" at the start of a text, and " cat" after one."""
-    model = zoo.bridge("llama")
-    words = ["<s>", "▁the", "▁cat", "▁sat", "s", "▁on", *(f"▁{number}" for number in range(200))]
-    monkeypatch.setattr(ModelAdapter, "tokenizer", property(lambda _: TokenizerWrapper(Metaspace(words))))
-    ids = torch.tensor([[1, 2, 4, 3]])
-    attribution = explain(model, ids, " on")
-    assert attribution.tokens == ("the", " cat", "s", " sat")
-    assert attribution.text == "the cats sat"
-    assert (attribution.target, attribution.target_text) == (5, " on")
-    assert [word.text for word in attribution.by_word()] == ["the", "cats", "sat"]
-    with pytest.raises(ValueError, match=r"not a single token of this model but 2: \['cat', 's'\]"):
-        explain(model, ids, " cats")
-
-
-class Metaspace:
-    """The least of a SentencePiece tokenizer."""
-
-    all_special_ids = (0,)
-
-    def __init__(self, words: list[str]) -> None:
-        self.words = words
-
-    def decode(self, ids: list[int], **_: Any) -> str:
-        return "".join(self.words[token] for token in ids).replace("▁", " ").removeprefix(" ")
-
-    def encode(self, text: str, **_: Any) -> list[int]:
-        rest, ids = "▁" + text.strip().replace(" ", "▁"), []
-        while rest:
-            token = next(token for token, word in enumerate(self.words) if rest.startswith(word))
-            ids, rest = [*ids, token], rest.removeprefix(self.words[token])
-        return ids
-
-
-def test_keys_and_values_are_not_kept_where_nothing_continues_from_them(forwards: Any) -> None:
-    model = zoo.bridge("gpt2")
-    ids = zoo.prompt(model, 20)
-    cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)[1]
-    runs = forwards(model)
-    found = heta_lens.attribute(cache, 7, tokens=ids, variant="transition_only").diagnostics
-    assert len(runs) == 2  # the check, and one in which all is masked
-    assert (found["forwards"], found["prefix_reuse"]) == (1, "not needed")
-
-
 def test_predictions_of_different_prompts_do_not_share_anything() -> None:
     model = zoo.bridge("gpt2")
     short, long = (predict(model, zoo.prompt(model, 6, seed), position=seed + 3) for seed in (0, 1))
@@ -356,20 +254,165 @@ def test_what_an_audit_would_refuse_is_refused_before_any_work(forwards: Any) ->
     assert not runs
 
 
-def test_nothing_of_an_attribution_stays_where_it_was_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On an accelerator that would be its memory."""
-    model = zoo.bridge("gpt2")
-    prediction, moved = predict(model, zoo.prompt(model, 5)), []
-    cpu = torch.Tensor.cpu
-    monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: moved.append(tensor.data_ptr()) or cpu(tensor))
-    with doubts_allowed():
-        found = heta_lens.Heta(probes=3, interactions=True)(prediction)
+N, PROBES = 5, 3
 
-    def tensors(value: Any) -> list[torch.Tensor]:
-        if isinstance(value, dict):
-            return [one for item in value.values() for one in tensors(item)]
-        return [value] if isinstance(value, torch.Tensor) else []
 
-    kept = tensors({**found.diagnostics, **found.parts, "scores": found.scores, "pairs": found.interactions})
-    assert len(kept) > 8
-    assert {tensor.data_ptr() for tensor in kept} <= set(moved)
+def oracle_parts(model: Any, ids: Tensor, target: int) -> tuple[Tensor, Tensor, Tensor]:
+    """M, S and I, each transcribed from the paper, on full runs of the model."""
+    _, cache = model.run_with_cache(ids)
+    layers = range(model.cfg.n_layers)
+    patterns = [cache["pattern", layer][0].double() for layer in layers]
+    values = [cache["v", layer][0].double() for layer in layers]
+    outputs = [model.blocks[layer].attn.W_O.detach().double() for layer in layers]
+    embeddings, log_probs = plain_embeddings(model, ids).double(), plain_log_probs(model, ids)
+    hessian = oracles.dense_hessian(lambda e: log_probs(e)[target], embeddings, functional=True)
+    probes = signs(0, PROBES, *embeddings.shape)
+    with torch.no_grad():
+        information = oracles.information(log_probs, embeddings, torch.zeros_like(embeddings[0]), "orig_masked")
+    gate = oracles.gate_by_paths(patterns, values, outputs, p=1, flow="suffix")
+    return gate, oracles.block_l1(hessian, probes).mean(0), information
+
+
+@pytest.mark.parametrize("name", [name for name, _ in zoo.KINDS])
+def test_attribution_equals_the_oracle(name: str) -> None:
+    model = dict(zoo.KINDS)[name]()
+    ids = zoo.prompt(model, N)
+    attribution = explain(model, ids, target=7, probes=PROBES)
+    gate, curvature, information = oracle_parts(model, ids, target=7)
+    assert relative(attribution.parts["gate"], gate) < 1e-10
+    assert relative(attribution.parts["curvature"], curvature) < zoo.tolerance(name)
+    assert relative(attribution.parts["information"], information) < zoo.tolerance(name)
+    assert relative(attribution.scores, oracles.eq4(gate, curvature, information, 0.5, 0.5)) < zoo.tolerance(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("build", zoo.models("gpt2|llama|native"))
+def test_float32_and_bfloat16_weights_stay_close_to_float64(build: Any) -> None:
+    ids = zoo.prompt(build(), N)
+    exact = explain(build(), ids, target=7)
+    for dtype, close in ((torch.float32, 1e-3), (torch.bfloat16, 0.3)):
+        attribution = explain(build(dtype), ids, target=7)
+        assert attribution.scores.dtype == torch.float32
+        assert relative(attribution.scores, exact.scores) < close
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
+@pytest.mark.parametrize("family", zoo.HOOKED_FAMILIES)
+def test_the_same_weights_give_the_same_attribution_in_both_kinds_of_model(family: str) -> None:
+    hooked, bridge = zoo.hooked(family), zoo.bridge(family)
+    ids = zoo.prompt(bridge, 10)
+    one, other = explain(hooked, ids), explain(bridge, ids)
+    assert one.target == other.target
+    assert relative(one.scores, other.scores) < 1e-4
+    for name, part in other.parts.items():
+        assert relative(one.parts[name], part) < 1e-4, name
+
+
+@pytest.mark.parametrize("build", zoo.models())
+def test_prefixes_are_reused_wherever_a_model_keeps_keys_and_values(build: Any, request: Any) -> None:
+    model = build()
+    reuse = explain(model, zoo.prompt(model, 6), variant="kl_only").diagnostics["prefix_reuse"]
+    if "native" in request.node.name:
+        assert reuse.startswith("off: only 0 of this model")
+    else:
+        assert reuse == "on"
+
+
+DIRECTIONS = get_args(Direction)
+
+SOME = "hooked-(standard|llama|gptj)|bridge-(gpt2|neox|native)"
+
+
+def information_of(model: Any, ids: Tensor, **options: Any) -> Tensor:
+    return explain(model, ids, variant="kl_only", **options).parts["information"]
+
+
+def oracle_information(model: Any, ids: Tensor, mask: Tensor, direction: str = "orig_masked") -> Tensor:
+    with torch.no_grad():
+        return oracles.information(plain_log_probs(model, ids), plain_embeddings(model, ids), mask, direction)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("build", zoo.models(SOME))
+def test_equals_one_masked_forward_a_token(build: Any, direction: Direction) -> None:
+    model = build()
+    ids = zoo.prompt(model, 8)
+    zero = torch.zeros_like(plain_embeddings(model, ids)[0])
+    assert relative(information_of(model, ids, kl=direction), oracle_information(model, ids, zero, direction)) < 1e-8
+
+
+@pytest.mark.parametrize("build", zoo.models("gpt2|gemma2|bloom"))
+def test_every_mask_is_what_its_name_says(build: Any) -> None:
+    """Gemma scales its embeddings and Bloom normalises them: masks are what the model would really see."""
+    model = build()
+    ids = zoo.prompt(model, 6)
+    embeddings = plain_embeddings(model, ids)
+    everything = torch.arange(model.cfg.d_vocab)
+    seen = torch.cat([plain_embeddings(model, batch[None]) for batch in everything.split(zoo.N_CTX)])
+    vector = torch.linspace(-1, 1, embeddings.shape[1], dtype=embeddings.dtype)
+    for mask, stands_for in (
+        ("zero", torch.zeros_like(vector)),
+        ("mean", embeddings.mean(0)),
+        ("vocab_mean", seen.mean(0)),
+        (11, seen[11]),
+        (vector, vector),
+    ):
+        assert relative(information_of(model, ids, mask=mask), oracle_information(model, ids, stands_for)) < 1e-5, mask
+
+
+@pytest.mark.parametrize("build", zoo.models(SOME))
+def test_a_mask_that_changes_nothing_gives_exactly_zero(build: Any) -> None:
+    model = build()
+    ids = zoo.prompt(model, 6)
+    attribution = explain(model, ids, variant="kl_only", mask=int(ids[0, 3]))
+    same = ids[0] == ids[0, 3]
+    assert (attribution.parts["information"][same] == 0).all()
+    assert (attribution.parts["information"][~same] > 0).any()
+    assert attribution.diagnostics["forwards"] == int((~same).sum()) + 1  # in which all tokens are masked
+
+
+def effects(
+    predictions: list[Prediction], mask: Any, batch: int, floor: bool = False
+) -> tuple[MaskedEffects, list[int]]:
+    """What masking does, and how many copies ran in each batch."""
+    counted: list[int] = []
+    with torch.no_grad():
+        information_of = masked_effects(predictions, mask, kl, batches=Batches(batch), done=counted.append, floor=floor)
+    return information_of, counted
+
+
+@pytest.mark.parametrize("build", zoo.models("gpt2|llama"))
+def test_one_set_of_masked_forwards_serves_many_targets(build: Any) -> None:
+    model = build()
+    ids = zoo.prompt(model, 6)
+    cache = model.run_with_cache(ids)[1]
+    adapter = ModelAdapter.of(cache)
+    with adapter.undisturbed():
+        both = predictions(adapter, Activations.of(cache), {4: 7, 6: None}, tokens=ids, follow=False)
+    together, counted = effects(both, "zero", 4)
+    assert sum(counted) == 6
+    for row, prediction in zip(together.divergence, both, strict=True):
+        n = len(prediction)
+        assert relative(row[:n], information_of(model, ids[:, :n])) < 1e-9
+        assert not row[n:].any()
+
+
+@pytest.mark.parametrize("floor", [False, True])
+def test_what_is_no_number_stays_none(floor: bool) -> None:
+    """So that it is refused where it is read, and no floor makes it 0."""
+    broken = Toy(lambda e: (e.sum() * torch.nan).expand(3), torch.ones(2, 4))
+    information_of = effects([broken], torch.zeros(4), 4, floor)[0]
+    assert information_of.divergence.isnan().all() and information_of.drop.isnan().all()
+
+
+def test_a_run_begins_at_its_first_masked_token_and_only_whole_masks_are_left_out() -> None:
+    """A token that shares an entry with the mask is still masked."""
+    embeddings = torch.tensor([[1.0, 2.0], [0.0, 1.0], [0.0, 0.0], [3.0, 0.0], [2.0, 2.0]])
+    toy = Toy(lambda e: e.sum(0), embeddings, target=1)
+    toy.prompt.by_start = lambda *_: [[0, 1, 2, 3], [4]]
+    information_of, counted = effects([toy], torch.zeros(2), 9)
+    clean, masked = embeddings.sum(0).log_softmax(-1), (embeddings.sum(0) - embeddings).log_softmax(-1)
+    torch.testing.assert_close(information_of.divergence[0], kl(clean, masked))
+    torch.testing.assert_close(information_of.drop[0], (clean - masked)[:, 1])
+    assert counted == [3, 1]

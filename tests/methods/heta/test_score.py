@@ -1,15 +1,22 @@
-"""Equation 4 and its balanced forms against the oracle, and how sure a score is."""
+"""Eq. 4, summed, balanced and geometric, against the oracle; and how sure a score is."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import product
-from typing import get_args
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 import torch
+from torch import Tensor
 
-from helpers import oracles
-from helpers.asking import relative
-from heta_lens._util.numerics import Samples
+import heta_lens
+from helpers import oracles, zoo
+from helpers.asking import cache_of, explain, plain_embeddings, plain_log_probs, predict, relative, signs
+from helpers.heta import OWN
+from heta_lens import Attribution, Heta
+from heta_lens._util.numerics import Samples, powered_ends, student_t
+from heta_lens.methods.heta import probes
 from heta_lens.methods.heta.score import Balance, Combine, Parts
 
 
@@ -47,16 +54,6 @@ def test_the_geometric_score_equals_the_oracle_and_no_scale_changes_its_ranks(be
     assert scaled.score("none").argsort().tolist() == expected.argsort().tolist()
 
 
-def test_a_geometric_score_of_0_has_an_error_of_0() -> None:
-    curvature = torch.tensor([[0.0, 2.0, 2.0, 0.0], [0.0, 3.0, 4.0, 0.0]])
-    own = Parts(torch.ones(4), Samples.even(curvature), torch.tensor([2.0, 0.0, 3.0, 0.0]), 1.0, 1.0, "geometric")
-    assert own.score("none").tolist() == pytest.approx([0, 0, 3, 0])
-    errors = own.standard_errors("none")
-    # S of the third is 3 ± 1, of which the score's share is half
-    assert errors["scores"].tolist() == pytest.approx([0, 0, 3 * 0.5 / 3, 0])
-    assert own.diagnostics("none")["parts_correlation"] == pytest.approx(own.diagnostics("sum")["parts_correlation"])
-
-
 @pytest.mark.sample(quick=1, test=3)
 @pytest.mark.parametrize(("combine", "balance"), [*product(["sum"], get_args(Balance)), ("geometric", "none")])
 @pytest.mark.parametrize("shared", [False, True])
@@ -77,3 +74,233 @@ def test_standard_errors_equal_the_spread_over_repeats(combine: Combine, balance
     claimed = torch.stack([repeat.standard_errors(balance)["scores"] for repeat in repeats]).square().mean(0).sqrt()
     steady = spread < 1e-3 * spread.max()  # the largest part divided by itself does not vary
     assert relative(claimed[~steady], spread[~steady]) < 0.1
+
+
+N, PROBES = 5, 3
+
+geometric = partial(explain, combine="geometric")
+
+KINDS = "bridge-(gpt2|llama|native)|hooked-rotary_gqa"
+
+
+# ------------------------------------------------------------------------------------------------- the whole score
+def total(logits: Tensor) -> Tensor:
+    return logits[..., 5] - logits[..., :4].logsumexp(-1)
+
+
+TARGETS: dict[str, tuple[Any, Any]] = {  # a target, and g of the log-probabilities
+    "token": (7, lambda log_probs: log_probs[7]),
+    "set": (frozenset({3, 7}), lambda log_probs: log_probs[[3, 7]].logsumexp(-1)),
+    "contrast": ((7, 9), lambda log_probs: log_probs[7] - log_probs[9]),
+    "function": (total, total),  # of logits and log-probabilities alike, as it is a difference
+}
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.parametrize("build", zoo.models(KINDS))
+def test_the_score_of_every_target_equals_the_oracle(build: Any, kind: str) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    target, of = TARGETS[kind]
+    embeddings, log_probs = plain_embeddings(model, ids), plain_log_probs(model, ids)
+    zero, ones = torch.zeros_like(embeddings[0]), embeddings.new_ones(N)
+
+    def g(states: Tensor) -> Tensor:
+        return of(log_probs(states))
+
+    with torch.no_grad():
+        moved = oracles.information(log_probs, embeddings, zero, "orig_masked")
+        masked = [embeddings.clone().index_fill_(0, torch.tensor([i]), 0) for i in range(N)]
+        effect = torch.stack([g(embeddings) - g(own) for own in masked])
+    squared = oracles.squared_gradient(g, embeddings)
+    own = geometric(model, ids, target, variant="gs", gate="none", beta=0.25, gamma=0.75)
+    assert relative(own.scores, oracles.geometric(ones, squared, moved, 0.25, 0.75)) < 1e-6
+    signed = geometric(model, ids, target, variant="gs", gate="uniform", information="target")
+    assert relative(signed.scores, oracles.geometric(ones / N, squared, effect, 0.5, 0.5)) < 1e-6
+    assert (signed.signed, own.signed) == (True, False)
+    assert "whole next-token" in own.diagnostics["note"]
+    assert "whole next-token" not in signed.diagnostics["note"]
+    summed = explain(model, ids, target, variant="kl_only", gate="none", information="target")
+    assert relative(summed.scores, effect.abs()) < 1e-6 and not summed.signed
+
+
+@pytest.mark.parametrize("support", ["block", "row"])
+@pytest.mark.parametrize("build", zoo.models(KINDS))
+def test_every_curvature_takes_the_place_of_s(build: Any, support: str) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    embeddings, log_probs = plain_embeddings(model, ids), plain_log_probs(model, ids)
+    hessian = oracles.dense_hessian(lambda states: log_probs(states)[7], embeddings, functional=True)
+    probed = {"block": oracles.block_l1, "row": oracles.row_l1}[support](hessian, signs(0, PROBES, *embeddings.shape))
+    with torch.no_grad():
+        moved = oracles.information(log_probs, embeddings, torch.zeros_like(embeddings[0]), "orig_masked")
+    own = geometric(model, ids, 7, probes=PROBES, support=support)
+    expected = oracles.geometric(explain(model, ids, 7, variant="transition_only").scores, probed.mean(0), moved, 1, 1)
+    assert relative(own.scores, expected) < 1e-6
+    assert (
+        relative(own.standard_errors["scores"], expected / 2 * own.standard_errors["curvature"] / probed.mean(0)) < 1e-6
+    )
+
+
+@pytest.mark.parametrize("gate", ["flow", "uniform", "none"])
+@pytest.mark.parametrize("variant", ["full", "lr", "ls", "win", "lr+win", "ls+win", "gs", "gn"])
+def test_the_score_is_made_of_its_parts_with_every_variant(variant: str, gate: str) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 7)
+    options = {name: value for name, value in OWN[variant].items() if (name, gate) != ("window_gate", gate)}
+    if gate != "flow":
+        options.pop("window_gate", None)
+    own = geometric(model, ids, 7, variant=variant, gate=gate, gamma=1.5, **options)
+    parts = [own.parts[name] for name in ("gate", "curvature", "information")]
+    torch.testing.assert_close(own.scores, oracles.geometric(*parts, 0.5, 1.5), rtol=1e-9, atol=0)
+    if gate != "flow":
+        assert own.parts["gate"].tolist() == [1.0 if gate == "none" else pytest.approx(1 / 7)] * 7
+    summed = explain(model, ids, 7, variant=variant, gate=gate, gamma=1.5, **options)
+    for name, part in own.parts.items():
+        torch.testing.assert_close(part, summed.parts[name])
+
+
+def test_batches_and_spans_are_as_if_each_were_alone() -> None:
+    model = zoo.bridge("gpt2")
+    ids, options = zoo.prompt(model, 9), {"combine": "geometric", "gate": "none", "information": "target", "probes": 3}
+    span = heta_lens.attribute_span(cache_of(model, ids), 5, 8, tokens=ids, **options)
+    for step in span.steps:
+        alone = explain(model, ids[:, : len(step)], int(ids[0, len(step)]), **options)
+        torch.testing.assert_close(step.scores, alone.scores, rtol=1e-9, atol=1e-12)
+    assert span.summed.signed and torch.equal(span.summed.scores, span.total)
+    both = torch.cat([ids, zoo.prompt(model, 9, seed=1)])
+    batch = heta_lens.attribute_batch(cache_of(model, both), tokens=both, **options)
+    for own, row in zip(batch, both, strict=True):
+        torch.testing.assert_close(own.scores, explain(model, row[None], **options).scores, rtol=1e-6, atol=1e-9)
+
+
+def test_a_contrast_is_answered_with_a_direction() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 6)
+    one, other = (geometric(model, ids, pair, information="target", probes=2) for pair in ((7, 9), (9, 7)))
+    torch.testing.assert_close(one.scores, -other.scores)
+    assert (one.scores < 0).any() and (one.scores > 0).any()
+    assert any("above 0 speaks for the target" in note for note in one.notes)
+
+
+# -------------------------------------------------------------------------------------------------- zeros and floors
+@pytest.mark.parametrize("batch", [1, 3, 32])
+def test_rounding_is_not_lifted_by_the_root(batch: int) -> None:
+    """Tokens beyond the reach of sliding windows change nothing, and differ from nothing by rounding."""
+    model = zoo.bridge("mistral", torch.float32)
+    ids = zoo.prompt(model, 30)
+    reached = 2 * (zoo.SLIDING_WINDOW - 1) + 1
+    options: dict[str, Any] = {"variant": "gs", "batch": batch}
+    own = geometric(model, ids, 7, **options)
+    assert not own.scores[:-reached].any() and not own.parts["information"][:-reached].any()
+    assert own.scores[-reached:].all()
+    assert f"masking {30 - reached} of 30 tokens changes no more than rounding does" in own.diagnostics["note"]
+    signed = geometric(model, ids, 7, information="target", **options)
+    assert not signed.scores[:-reached].any()
+
+
+def test_a_token_that_equals_the_mask_has_a_score_and_an_error_of_0_and_is_counted() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 6)
+    own = geometric(model, ids, mask=int(ids[0, 3]), probes=3)
+    same = ids[0] == ids[0, 3]
+    assert not own.scores[same].any() and not own.standard_errors["scores"][same].any()
+    assert own.scores[~same].all() and own.standard_errors["scores"][~same].all()
+    assert f"{int(same.sum())} of 6 tokens equal the mask already: their information is 0" in own.diagnostics["note"]
+    low, high = own.interval()
+    assert not low[same].any() and not high[same].any()
+
+
+# --------------------------------------------------------------------------------------------------- how sure it is
+def test_intervals_are_the_transformed_ends_of_the_curvatures_interval(tmp_path: Path) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 8)
+    own = geometric(model, ids, (7, 9), information="target", probes=3, beta=1.0, gamma=2.0)
+    assert (own.scores < 0).any()
+    for confidence in (0.5, 0.95):
+        reach = student_t(torch.tensor([3]), confidence) * own.standard_errors["curvature"]
+        curvature = own.parts["curvature"]
+        ends = [
+            oracles.geometric(
+                own.parts["gate"], (curvature + side * reach).clamp(min=0), own.parts["information"], 1, 2
+            )
+            for side in (-1, 1)
+        ]
+        low, high = own.interval(confidence)
+        torch.testing.assert_close(low, torch.stack(ends).amin(0), rtol=1e-9, atol=1e-15)
+        torch.testing.assert_close(high, torch.stack(ends).amax(0), rtol=1e-9, atol=1e-15)
+        own.save(tmp_path / "own.safetensors")
+        loaded = Attribution.load(tmp_path / "own.safetensors").without([0]).interval(confidence)
+        torch.testing.assert_close(loaded, (low[1:], high[1:]))
+
+
+def test_an_interval_that_reaches_below_0_ends_there() -> None:
+    low, high = powered_ends(
+        torch.tensor([4.0, -4.0, 0.0]), torch.tensor([4.0, 4.0, 0.0]), torch.tensor([5.0] * 3), 0.5
+    )
+    assert low.tolist() == [0, -6, 0] and high.tolist() == [6, 0, 0]
+
+
+@pytest.mark.parametrize("options", [{}, {"information": "target"}, {"support": "row"}, {"groups": 4}], ids=str)
+def test_probing_stops_when_intervals_are_narrow_enough(options: dict[str, Any]) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 9)
+    own = geometric(model, ids, 7, tolerance=0.1, probes=500, **options)
+    counts, (low, high) = own.diagnostics["probes"], own.interval()
+    assert own.diagnostics["unsure"] == 0 and counts.max() < 500
+    assert ((high - low) / 2 <= 0.1 * own.scores.abs().max()).all()
+    if not options:
+        assert counts.min() < counts.max()
+    with pytest.warns(UserWarning, match="were too few"):
+        unsure = geometric(model, ids, 7, tolerance=0.01, probes=4, **options)
+    low, high = unsure.interval()
+    assert unsure.diagnostics["unsure"] == int(((high - low) / 2 > 0.01 * unsure.scores.abs().max()).sum()) > 0
+
+
+def test_tokens_with_a_large_information_are_probed_alone_where_cross_talk_hides_their_curvature(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probes, "MOST_CROSS_TALK", 1e-6)  # so that all with any cross-talk are capped
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 20)
+    own, alone = (geometric(model, ids, 7, probes=4, groups=groups) for groups in (4, None))
+    large = own.parts["information"] > own.parts["information"].mean()
+    shared = explain(model, ids, 7, probes=4, groups=4)
+    curvature, capped = own.parts["curvature"], shared.diagnostics["cross_talk"] != 0
+    assert (large & capped).any() and (~large & capped).any()
+    torch.testing.assert_close(curvature[large & capped], alone.parts["curvature"][large & capped])
+    torch.testing.assert_close(curvature[~(large & capped)], shared.parts["curvature"][~(large & capped)])
+    assert own.diagnostics["hvps"] == shared.diagnostics["hvps"] + 4 * int((large & capped).sum())
+
+
+# ------------------------------------------------------------------------------------------- what is said of it
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beta": 0}, r"which variant='full' weighs by \(0\.?0?, 0\.5\): use"),
+        ({"variant": "kl_only"}, r"which variant='kl_only' weighs by \(0, 1\): use"),
+        ({"variant": "hessian_only"}, r"which variant='hessian_only' weighs by \(1, 0\): use"),
+        ({"prune": 0.1}, "prune=0.1 does not go with combine='geometric'"),
+        ({"combine": "product"}, "combine='product' is not one of 'sum', 'geometric'"),
+        ({"gate": "open"}, "gate='open' is not one of 'flow', 'uniform', 'none'"),
+        ({"variant": "no_gate", "gate": "uniform"}, "variant='no_gate' fixes the gate, and gate='uniform' is another"),
+        ({"variant": "uniform_gate", "gate": "flow"}, "variant='uniform_gate' fixes the gate, and gate='flow'"),
+        (
+            {"combine": "sum", "variant": "transition_only", "gate": "none"},
+            "is the gate alone, which gate='none' makes",
+        ),
+    ],
+)
+def test_options_that_contradict_it_are_refused(options: dict[str, Any], message: str) -> None:
+    make: Any = Heta
+    with pytest.raises(ValueError, match=message):
+        make(**{"combine": "geometric", **options})
+
+
+def test_weights_of_a_product_are_not_fitted() -> None:
+    model = zoo.bridge("gpt2")
+    prediction = predict(model, zoo.prompt(model, 4))
+    with pytest.raises(ValueError, match="fit_weights fits the weights of a sum, and combine='geometric' multiplies"):
+        heta_lens.fit_weights([prediction], Heta(combine="geometric"))

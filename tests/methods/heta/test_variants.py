@@ -1,26 +1,30 @@
-"""Cheaper variants against the oracles of what they stand for, and all variants against what must not matter."""
+"""Every variant against the oracle of what it stands for, the identities of Eq. 4, and what must not matter."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import heta_lens
-import heta_lens.prediction.prediction
-from helpers import zoo
+import heta_lens.prediction.rerun
+from helpers import oracles, zoo
 from helpers.asking import (
-    doubts_allowed,
-    predict,
+    explain,
+    plain_embeddings,
+    plain_log_probs,
     relative,
+    signs,
     start_together,
 )
-from helpers.variants import OWN, TARGET, N, found
+from helpers.heta import OWN, PROBES, TARGET, D, N, found
 from heta_lens import Heta
 from heta_lens.methods.heta.options import VARIANTS, Variant
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.prediction.activations import Activations
-from heta_lens.prediction.prediction import predictions
 
 CHEAPER = [name for name, terms in VARIANTS.items() if terms.approximate]
 
@@ -28,14 +32,6 @@ CHEAPER = [name for name, terms in VARIANTS.items() if terms.approximate]
 def test_every_variant_is_tested_here() -> None:
     assert OWN.keys() == VARIANTS.keys()
     assert CHEAPER == ["lr", "ls", "win", "lr+win", "ls+win", "gs", "gn"]
-
-
-def test_information_and_gate_know_nothing_of_the_last_layers() -> None:
-    model = zoo.bridge("gpt2")
-    ids = zoo.prompt(model, N)
-    full, last = found(model, ids, "full"), found(model, ids, "ls")
-    for name in ("gate", "information"):
-        assert torch.equal(last.parts[name], full.parts[name])
 
 
 # ---------------------------------------------------------------------------------------------- identities of Eq. 4
@@ -69,7 +65,7 @@ def test_neither_batch_nor_chunk_nor_reuse_matters_to_any_variant(
 ) -> None:
     model = build()
     ids = zoo.prompt(model, 7)
-    monkeypatch.setattr(heta_lens.prediction.prediction, "TAIL", 2)
+    monkeypatch.setattr(heta_lens.prediction.rerun, "TAIL", 2)
     own = {"window_mode": "frozen"} if "win" in variant else {}
     expected = found(model, ids, variant, **own)
     identity = [("unembed.hook_out", lambda live, hook: live)]  # noqa: ARG005
@@ -120,24 +116,6 @@ def test_what_comes_after_the_position_does_not_matter_to_any_variant(variant: s
         assert relative(found(model, prompt, variant, target, position=5).scores, alone.scores) < 1e-9
 
 
-@pytest.mark.sample(quick=1, test=6)
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_every_target_of_a_prompt_is_explained_as_if_it_were_alone(variant: Variant) -> None:
-    model = zoo.hooked("gpt2") if zoo.HAS_HOOKED else zoo.bridge("gpt2")
-    ids = zoo.prompt(model, 7)
-    cache = model.run_with_cache(ids)[1]
-    adapter = ModelAdapter.of(cache)
-    with adapter.undisturbed():
-        cached = Activations.of(cache)
-        asked = predictions(adapter, cached, {3: 7, 6: 9}, tokens=ids, follow=True)
-    with doubts_allowed():
-        results = Heta(variant=variant, **OWN[variant]).each(asked)
-    for result, n, target in zip(results, (3, 6), (7, 9), strict=True):
-        alone = found(model, ids[:, :n], variant, target)
-        assert relative(result.scores, alone.scores) < 1e-9
-        assert result.parts.keys() == alone.parts.keys()
-
-
 # ------------------------------------------------------------------------------------------------------- presets
 def test_the_papers_preset_is_what_is_done_without_one() -> None:
     paper, plain = Heta.preset("paper"), Heta()
@@ -152,13 +130,137 @@ def test_the_released_preset_is_the_released_code() -> None:
         assert getattr(released, field.name) == expected.get(field.name, getattr(plain, field.name)), field.name
 
 
-def test_a_preset_explains_as_its_options_do() -> None:
+SEVERAL = "bridge-(gpt2|llama|native)|hooked-(rotary_gqa|parallel)"
+
+
+def dense(log_probs: Callable[[Tensor], Tensor], at: Tensor) -> oracles.Hessian:
+    return oracles.dense_hessian(lambda e: log_probs(e)[TARGET], at, functional=True)
+
+
+def check_norms(bent: Tensor, close: float, curvature: Callable[..., Tensor]) -> None:
+    """``curvature`` by every norm and support, against the dense matrix it should be of."""
+    probes = signs(0, PROBES, *bent.shape[:2])
+    for options, expected in (
+        ({"probes": PROBES}, oracles.block_l1(bent, probes).mean(0)),
+        ({"probes": PROBES, "support": "row"}, oracles.row_l1(bent, probes).mean(0)),
+        ({"norm": "entrywise"}, oracles.entrywise_block(bent)),
+        ({"norm": "entrywise", "support": "row"}, oracles.entrywise_row(bent)),
+    ):
+        assert relative(curvature(**options), expected) < close, options
+
+
+@contextmanager
+def forbidding(model: Any, token: int) -> Iterator[None]:
+    """A hook that makes one token impossible."""
+
+    def forbid(live: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+        return live.index_fill(-1, torch.tensor([token]), -torch.inf)
+
+    with model.hooks(fwd_hooks=[("unembed.hook_out", forbid)]):
+        yield
+
+
+# -------------------------------------------------------------------------------------------------- the last layers
+@pytest.mark.parametrize(("name", "build"), zoo.named(""))
+def test_the_last_layers_equal_the_hessian_of_the_stream_that_enters_them(name: str, build: Any) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    log_probs, at = oracles.log_probs_of_stream(model, ids, 1), oracles.stream(model, ids, 1)
+    direction = signs(0, 1, N, D)[0]
+    product = torch.as_tensor(torch.autograd.functional.hvp(lambda e: log_probs(e)[TARGET], at, direction)[1])
+    how = {"gamma": 0, "support": "row", "probes": 1}
+    last = explain(model, ids, TARGET, variant="ls", layers=1, **how)
+    assert relative(last.parts["curvature"], product.abs().sum(1)) < zoo.tolerance(name)
+    full, every = (explain(model, ids, TARGET, **how, **own) for own in ({}, {"variant": "ls", "layers": 2}))
+    assert relative(every.scores, full.scores) < 1e-9
+    assert relative(last.scores, full.scores) > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "build"), zoo.named("bridge-(gpt2|llama)|hooked-rotary_gqa"))
+def test_any_of_the_last_layers_and_any_norm_equal_the_oracle(name: str, build: Any) -> None:
+    model = build(n_layers=3)
+    ids = zoo.prompt(model, N)
+    for layers in (1, 2):
+        stream = 3 - layers
+        bent = dense(oracles.log_probs_of_stream(model, ids, stream), oracles.stream(model, ids, stream))
+        last = partial(explain, model, ids, TARGET, variant="ls", gamma=0, layers=layers)
+        check_norms(bent, zoo.tolerance(name), lambda last=last, **how: last(**how).parts["curvature"])
+
+
+@pytest.mark.sample(quick=1)
+@pytest.mark.parametrize("build", zoo.models("bridge-gpt2|hooked-rotary_gqa"))
+@pytest.mark.parametrize("variant", ["ls", "ls+win"])
+@pytest.mark.parametrize("hooked", [False, True])
+def test_no_graph_is_built_below_the_last_layers(
+    build: Any, variant: str, hooked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, layers = build(n_layers=3), 2
+    ids = zoo.prompt(model, 6)
+    run, graphs = ModelAdapter.run, {layer: set() for layer in range(3)}
+    monkeypatch.setattr(heta_lens.prediction.rerun, "TAIL", 1)
+
+    def watched(adapter: ModelAdapter, given: Any, hooks: Any = None, **how: Any) -> Any:
+        hooks = dict(hooks or {})
+        for layer in graphs:
+            if layer >= how.get("first", 0) and adapter.stream_name(layer) not in hooks:
+                hooks[adapter.stream_name(layer)] = lambda live, layer=layer: graphs[layer].add(live.requires_grad)
+        return run(adapter, given, hooks, **how)
+
+    monkeypatch.setattr(ModelAdapter, "run", watched)
+    identity = [("unembed.hook_out", lambda live, hook: live)]  # noqa: ARG005
+    with model.hooks(fwd_hooks=identity) if hooked else nullcontext():
+        for mode in ("frozen", "chunk") if variant == "ls+win" and not hooked else ("frozen",):
+            own = {"layers": layers} | ({"window": 3, "window_mode": mode} if "win" in variant else {})
+            explain(model, ids, TARGET, variant=variant, probes=2, **own)
+    assert graphs[0] == graphs[1] == {False}
+    assert True in graphs[2]
+
+
+# ------------------------------------------------------------------------------------ Gauss–Newton, squared gradient
+@pytest.mark.parametrize(("name", "build"), zoo.named(SEVERAL))
+def test_gauss_newton_equals_the_oracle(name: str, build: Any) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    bent = oracles.gauss_newton(plain_log_probs(model, ids), plain_embeddings(model, ids))
+    asked = partial(explain, model, ids, TARGET, variant="gn", gamma=0)
+    check_norms(bent, zoo.tolerance(name), lambda **how: asked(**how).parts["curvature"])
+    assert relative(bent, dense(plain_log_probs(model, ids), plain_embeddings(model, ids))) > 1e-2
+
+
+def test_gauss_newton_does_not_know_the_target() -> None:
     model = zoo.bridge("gpt2")
-    prediction = predict(model, zoo.prompt(model, 6), TARGET)
-    with doubts_allowed():
-        preset = Heta.preset("released", window=4, probes=2)(prediction)
-        spelled = Heta(
-            variant="win", flow="prefix_head", window_mode="chunk", window_gate="per_window", window=4, probes=2
-        )(prediction)
-    assert torch.equal(preset.scores, spelled.scores)
-    assert preset.options["window_mode"] == "chunk"
+    ids = zoo.prompt(model, N)
+    one, other = (found(model, ids, "gn", target).parts for target in (7, 9))
+    torch.testing.assert_close(one["curvature"], other["curvature"], rtol=1e-12, atol=0)
+
+
+@pytest.mark.slow
+def test_an_impossible_token_does_not_bend_anything() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    with forbidding(model, 11):
+        newton = explain(model, ids, TARGET, variant="gn", norm="entrywise")
+        bent = oracles.gauss_newton(plain_log_probs(model, ids), plain_embeddings(model, ids))
+        assert relative(newton.parts["curvature"], oracles.entrywise_block(bent)) < 1e-8
+        for variant in VARIANTS:
+            own = {"window_mode": "frozen"} if "win" in variant else {}
+            scores = found(model, ids, variant, **own).scores
+            assert scores.isfinite().all() and scores.any(), variant
+        for variant in CHEAPER:
+            own = {"window_mode": "frozen"} if "win" in variant else {}
+            for target in (11, (7, 11))[: 1 if variant == "gn" else 2]:
+                with pytest.raises(ValueError, match=r"log p of the target .* is -inf"):
+                    found(model, ids, variant, target, **own)
+
+
+@pytest.mark.parametrize(("name", "build"), zoo.named(""))
+def test_the_squared_gradient_equals_the_oracle(name: str, build: Any) -> None:
+    model = build()
+    ids, log_probs = zoo.prompt(model, 6), plain_log_probs(build(), zoo.prompt(build(), 6))
+    expected = oracles.squared_gradient(lambda e: log_probs(e)[TARGET], plain_embeddings(model, ids))
+    squared = found(model, ids, "gs", gamma=0)
+    assert relative(squared.parts["curvature"], expected) < (
+        1e-10 if zoo.tolerance(name) < 1e-6 else zoo.tolerance(name)
+    )
+    assert set(squared.standard_errors.values()) == {None}

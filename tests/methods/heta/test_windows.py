@@ -1,5 +1,6 @@
-"""Windows: where they lie, what a window leaves as it was, and what becomes of several answers about one token."""
+"""Windows: their places, frozen ones and chunks against the oracle, gates, and several answers about a token."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -9,26 +10,69 @@ from einops import rearrange
 from torch import Tensor
 
 from helpers import oracles, zoo
-from helpers import variant_oracles as variants
-from helpers.asking import explain, plain_embeddings, plain_log_probs, relative
-from helpers.windowing import (
-    PROBES,
-    STRIDE_2,
-    TARGET,
-    D,
-    N,
-    also,
-    dense,
-    frozen,
-    oracle_information,
-    own_signs,
-    pairs,
-    windowed,
-)
+from helpers.asking import explain, plain_embeddings, plain_log_probs, predict, relative, signs
+from helpers.odd_models import attentions, with_side_channel
 from heta_lens.methods.heta.probes import gaussian
-from heta_lens.methods.heta.windows import Window, averaged, edge_gap, windows
+from heta_lens.methods.heta.windows import averaged, edge_gap, spans_over, window_gate
+
+TARGET, N, PROBES, D = 7, 8, 2, 8
+
+WINDOW, STRIDE_2 = 3, [(0, 3), (2, 5), (4, 7), (5, 8)]  # half of 3 is rounded to 2
+
+
+def windowed(model: Any, ids: Tensor, target: Any = TARGET, **options: Any) -> Any:
+    drawn = {"probes": PROBES} if options.get("beta") != 0 else {}
+    return explain(model, ids, target, **{"variant": "win", "window": WINDOW} | drawn | options)
+
+
+def frozen(model: Any, ids: Tensor, window: tuple[int, int], layer: int | None = None) -> tuple[Any, Tensor]:
+    """The oracle's prediction with a tail of two tokens, and the states it is asked at."""
+    states = plain_embeddings(model, ids) if layer is None else oracles.stream(model, ids, layer)
+    start, stop = window
+    log_probs = oracles.frozen_window(model, ids, start, stop, ids.shape[1] - 2, layer)
+    return log_probs, states[start:stop].clone()
+
+
+def dense(log_probs: Callable[[Tensor], Tensor], at: Tensor, target: Any = TARGET) -> oracles.Hessian:
+    def g(e: Tensor) -> Tensor:
+        found = log_probs(e)
+        return found[target[0]] - found[target[1]] if isinstance(target, tuple) else found[target]
+
+    return oracles.dense_hessian(g, at, functional=True)
+
+
+def own_signs(start: int, stop: int, seed: int = 0) -> Tensor:
+    """A token has the same probes in every window."""
+    return signs(seed, PROBES, stop, D)[:, start:]
+
+
+@torch.no_grad()
+def oracle_information(log_probs: Any, at: Tensor) -> Tensor:
+    return oracles.information(log_probs, at, torch.zeros_like(at[0]), "orig_masked")
+
+
+def oracle_gate(model: Any, ids: Tensor) -> Tensor:
+    _, cache = model.run_with_cache(ids)
+    layers = range(model.cfg.n_layers)
+    patterns, values = ([cache[name, layer][0].double() for layer in layers] for name in ("pattern", "v"))
+    outputs = [model.blocks[layer].attn.W_O.detach().double() for layer in layers]
+    return oracles.gate_by_paths(patterns, values, outputs, p=1, flow="suffix")
+
+
+def also(hows: list[Any], first: str, second: str) -> list[Any]:
+    """Models to be asked in the first way, and fewer in the second."""
+    patterns = zip(hows, (first, second), strict=True)
+    return [
+        pytest.param(*case.values, how, id=f"{case.id}-{how}") for how, only in patterns for case in zoo.named(only)
+    ]
+
+
+def pairs(spans: list[range]) -> list[tuple[int, int]]:
+    return [(span.start, span.stop) for span in spans]
+
 
 SEVERAL = "bridge-(gpt2|llama|mistral|gemma2|native|neox)|hooked-(gpt2|rotary_gqa|alibi|shortformer|local)"
+
 MODES = ("frozen", "restrict", "chunk")
 
 
@@ -49,16 +93,6 @@ def test_a_window_that_holds_the_context_changes_nothing(build: Any) -> None:
                     assert relative(found.parts[name], part) < 1e-12, (cut, mode, name)
                 assert found.diagnostics["windows"] == 1
                 assert found.diagnostics["window_leakage"]["largest"] < 1e-12
-
-
-def test_a_single_token_is_its_own_window() -> None:
-    model = zoo.bridge("gpt2")
-    ids = zoo.prompt(model, 1)
-    expected = explain(model, ids, TARGET, probes=PROBES)
-    for mode in MODES:
-        for gate in ("global", "per_window"):
-            found = windowed(model, ids, window_mode=mode, window_gate=gate, overlap=0.99)
-            assert relative(found.scores, expected.scores) < 1e-12
 
 
 def move(live: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
@@ -88,9 +122,9 @@ def test_frozen_windows_equal_the_oracle(name: str, build: Any, hooked: bool) ->
             informations.append(oracle_information(log_probs, at))
             zero = torch.zeros_like(at[0])
             g = lambda e, log_probs=log_probs: log_probs(e)[TARGET].detach()  # noqa: E731
-            drops.append(torch.stack([variants.drop(g, at, zero, [i]) for i in range(len(at))]))
+            drops.append(torch.stack([oracles.drop(g, at, zero, [i]) for i in range(len(at))]))
     assert block.diagnostics["prefix_reuse"].startswith("off" if hooked or "native" in name else "on")
-    own = [variants.most_central(parts, STRIDE_2, N) for parts in (curvatures, rows, informations, drops)]
+    own = [oracles.most_central(parts, STRIDE_2, N) for parts in (curvatures, rows, informations, drops)]
     assert relative(block.parts["curvature"], own[0]) < close
     assert relative(row.parts["curvature"], own[1]) < close
     assert relative(block.parts["information"], own[2]) < close
@@ -108,7 +142,7 @@ def test_the_last_layers_of_frozen_windows_equal_the_oracle(name: str, build: An
     for start, stop in STRIDE_2:
         hessian = dense(*frozen(model, ids, (start, stop), layer=1))
         parts.append(oracles.block_l1(hessian, own_signs(start, stop)).mean(0))
-    assert relative(found.parts["curvature"], variants.most_central(parts, STRIDE_2, N)) < zoo.tolerance(name)
+    assert relative(found.parts["curvature"], oracles.most_central(parts, STRIDE_2, N)) < zoo.tolerance(name)
     assert relative(found.parts["information"], windowed(model, ids, gamma=1).parts["information"]) < 1e-9
 
 
@@ -122,11 +156,11 @@ def test_low_ranks_of_frozen_windows_equal_the_oracle(name: str, build: Any) -> 
     for start, stop in STRIDE_2:
         hessian, probes = dense(*frozen(model, ids, (start, stop))), own_signs(start, stop, seed)
         tests = gaussian(seed, start, rank + 8, stop - start, D)
-        low, values = variants.range_finder(hessian, rearrange(tests, "k n d -> n d k"), rank)
+        low, values = oracles.range_finder(hessian, rearrange(tests, "k n d -> n d k"), rank)
         parts.append(oracles.block_l1(low, probes).mean(0))
         missed += float(torch.einsum("iajb,kjb->kia", hessian - low, probes).square().sum((1, 2)).mean())
         kept += float(values.square().sum())
-    assert relative(found.parts["curvature"], variants.most_central(parts, STRIDE_2, N)) < 30 * zoo.tolerance(name)
+    assert relative(found.parts["curvature"], oracles.most_central(parts, STRIDE_2, N)) < 30 * zoo.tolerance(name)
     facts = found.diagnostics
     assert facts["tail_energy"] == pytest.approx(missed**0.5, rel=1e-6)
     assert facts["tail_energy_share"] == pytest.approx((missed / (missed + kept)) ** 0.5, rel=1e-6)
@@ -143,7 +177,7 @@ def test_a_contrast_at_a_position_is_read_in_every_window() -> None:
     for start, stop in STRIDE_2:
         hessian = dense(*frozen(model, ids[:, :N], (start, stop)), pair)
         parts.append(oracles.block_l1(hessian, own_signs(start, stop)).mean(0))
-    assert relative(later.parts["curvature"], variants.most_central(parts, STRIDE_2, N)) < 1e-8
+    assert relative(later.parts["curvature"], oracles.most_central(parts, STRIDE_2, N)) < 1e-8
     for mode in MODES:
         how = {"window_mode": mode, "window_gate": "per_window"}
         alone = windowed(model, ids[:, :N], pair, **how)
@@ -158,15 +192,15 @@ def test_with_any_window_and_overlap_a_token_is_scored_where_it_lies_most_centra
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, N)
     found = windowed(model, ids, window=window, overlap=overlap)
-    spans = variants.windows(N, window, overlap)
+    spans = oracles.windows(N, window, overlap)
     assert found.diagnostics["windows"] == len(spans)
     parts, seen = [], []
     for start, stop in spans:
         log_probs, at = frozen(model, ids, (start, stop))
         parts.append(oracles.block_l1(dense(log_probs, at), own_signs(start, stop)).mean(0))
         seen.append(oracle_information(log_probs, at))
-    assert relative(found.parts["curvature"], variants.most_central(parts, spans, N)) < 1e-8
-    assert relative(found.parts["information"], variants.most_central(seen, spans, N)) < 1e-8
+    assert relative(found.parts["curvature"], oracles.most_central(parts, spans, N)) < 1e-8
+    assert relative(found.parts["information"], oracles.most_central(seen, spans, N)) < 1e-8
 
 
 @pytest.mark.sample(quick=1)
@@ -189,7 +223,7 @@ def test_a_frozen_window_is_masked_as_the_context_is_and_a_chunk_as_itself(mask:
             vector = fixed.get(mask, (at if mode == "chunk" else whole).mean(0))
             with torch.no_grad():
                 parts.append(oracles.information(log_probs, at, vector, "js"))
-        expected = {"frozen": variants.most_central, "chunk": variants.window_mean}[mode](parts, STRIDE_2, N)
+        expected = {"frozen": oracles.most_central, "chunk": oracles.window_mean}[mode](parts, STRIDE_2, N)
         assert relative(found.parts["information"], expected) < 1e-8, mode
 
 
@@ -198,31 +232,194 @@ def test_a_frozen_window_is_masked_as_the_context_is_and_a_chunk_as_itself(mask:
 @pytest.mark.parametrize("overlap", [0.0, 0.3, 0.5, 0.99])
 def test_windows_are_the_oracles(n: int, overlap: float) -> None:
     for size in range(2, 15):
-        assert windows(n, size, overlap) == [Window(*span) for span in variants.windows(n, size, overlap)]
+        assert spans_over(n, size, overlap) == [range(*span) for span in oracles.windows(n, size, overlap)]
 
 
 def test_windows_by_hand() -> None:
-    assert windows(10, 4, 0.5) == [(0, 4), (2, 6), (4, 8), (6, 10)]
-    assert windows(9, 4, 0.5) == [(0, 4), (2, 6), (4, 8), (5, 9)]
-    assert windows(4, 2, 0.99) == [(0, 2), (1, 3), (2, 4)]
-    assert windows(8, 4, 0.0) == [(0, 4), (4, 8)]
+    assert pairs(spans_over(10, 4, 0.5)) == [(0, 4), (2, 6), (4, 8), (6, 10)]
+    assert pairs(spans_over(9, 4, 0.5)) == [(0, 4), (2, 6), (4, 8), (5, 9)]
+    assert pairs(spans_over(4, 2, 0.99)) == [(0, 2), (1, 3), (2, 4)]
+    assert pairs(spans_over(8, 4, 0.0)) == [(0, 4), (4, 8)]
 
 
 def test_averages_by_hand_and_by_the_oracle() -> None:
-    spans = [Window(0, 2), Window(1, 3), Window(2, 4)]
+    spans = [range(0, 2), range(1, 3), range(2, 4)]
     parts = [torch.tensor([[1.0, 2.0], [0.0, 8.0]]), torch.tensor([[4.0, 6.0], [0.0, 2.0]])]
     found = averaged([*parts, torch.zeros(2, 2)], spans, 4)
     assert found.tolist() == [[1.0, 3.0, 3.0, 0.0], [0.0, 4.0, 1.0, 0.0]]
     generator = torch.Generator().manual_seed(0)
-    spans = windows(9, 4, 0.7)
+    spans = spans_over(9, 4, 0.7)
     parts = [torch.randn(4, generator=generator, dtype=torch.float64) for _ in spans]
-    torch.testing.assert_close(averaged(parts, spans, 9), variants.window_mean(parts, pairs(spans), 9))
+    torch.testing.assert_close(averaged(parts, spans, 9), oracles.window_mean(parts, pairs(spans), 9))
 
 
 def test_the_gap_near_edges_by_hand() -> None:
-    spans = [Window(0, 3), Window(3, 6)]  # one edge, before 3: 2 and 3 are next to it
+    spans = [range(0, 3), range(3, 6)]  # one edge, before 3: 2 and 3 are next to it
     scores, others = torch.tensor([1.0, 1, 1, 1, 0, 0]), torch.tensor([2.0, 0, 0, 0, 0, 2])
     assert edge_gap(scores, others, spans, reach=1) == pytest.approx((1 / 4 + 1 / 4) / 2)
     assert edge_gap(scores, others, spans) == pytest.approx((1 / 4 * 4 + 1 / 2) / 2)
     assert edge_gap(scores, 3 * scores, spans) == 0
-    assert edge_gap(scores, others, [Window(0, 6)]) == 0  # the context's own ends are no edges
+    assert edge_gap(scores, others, [range(0, 6)]) == 0  # the context's own ends are no edges
+
+
+@pytest.mark.usefixtures("short_tail")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(("name", "build"), zoo.named(""))
+def test_a_frozen_window_predicts_what_the_oracle_does(name: str, build: Any, dtype: torch.dtype) -> None:
+    """As it was with the states that were there, and with others."""
+    model = build(dtype)
+    ids = zoo.prompt(model, N)
+    prediction = predict(model, ids)
+    close = 1e-5 if dtype == torch.float32 else max(1e-6, zoo.tolerance(name))
+    with prediction.running(), torch.no_grad():
+        for window in ((0, 3), (3, 6), (5, 8)):
+            for layer in (None, 1):
+                clean = prediction.states(layer)[slice(*window)]
+                found = prediction.rerun(window[0], stop=window[1], layer=layer).log_probs(clean[None])[0]
+                assert (found - prediction.log_probs).abs().max() < close, (window, layer)
+                if dtype == torch.float64 and window != (5, 8):
+                    moved = clean + signs(1, 1, 3, D)[0]
+                    expected = frozen(model, ids, window, layer)[0](moved)
+                    rerun = prediction.rerun(window[0], stop=window[1], layer=layer)
+                    assert (rerun.log_probs(moved[None])[0] - expected).abs().max() < close
+
+
+@pytest.mark.usefixtures("short_tail")
+@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|gemma2|native)|hooked-(local|alibi)"))
+def test_what_lies_between_a_window_and_the_tail_stays_as_it_was_in_every_layer(build: Any) -> None:
+    """With three layers a change could reach the tail through the positions between."""
+    model = build(n_layers=3)
+    ids = zoo.prompt(model, N)
+    prediction = predict(model, ids)
+    with prediction.running(), torch.no_grad():
+        for layer in (None, 0, 1):
+            moved = prediction.states(layer)[1:4] + signs(1, 1, 3, D)[0]
+            found = prediction.rerun(1, stop=4, layer=layer).log_probs(moved[None])[0]
+            assert (found - frozen(model, ids, (1, 4), layer)[0](moved)).abs().max() < 1e-5
+            live = torch.cat([moved, prediction.states(layer)[4:]])
+            assert (found - prediction.rerun(1, layer=layer).log_probs(live[None])[0]).abs().max() > 1e-3
+
+
+def test_sixteen_tokens_before_the_prediction_always_react() -> None:
+    model = zoo.bridge("gpt2", n_layers=3)
+    ids = zoo.prompt(model, 22)
+    prediction = predict(model, ids)
+    with prediction.running(), torch.no_grad():
+        for stop, same in ((6, True), (5, False)):
+            moved = prediction.embeddings[2:stop] + signs(1, 1, stop - 2, D)[0]
+            found = prediction.rerun(2, stop=stop).log_probs(moved[None])[0]
+            expected = oracles.frozen_window(model, ids, 2, stop, 6)(moved)
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+            live = torch.cat([moved, prediction.embeddings[stop:]])
+            assert torch.allclose(found, prediction.rerun(2).log_probs(live[None])[0], rtol=0, atol=1e-9) == same
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "build", "layers"),
+    also([None, 1], "bridge-(gpt2|llama|native)|hooked-(rotary_gqa|alibi)", "bridge-gpt2|hooked-rotary_gqa"),
+)
+@pytest.mark.usefixtures("unchecked")
+def test_chunks_are_prompts_of_their_own(name: str, build: Any, layers: int | None) -> None:
+    model, variant = build(), "ls+win" if layers else "win"
+    ids, close = zoo.prompt(model, N), zoo.tolerance(name)
+    found = windowed(model, ids, variant=variant, layers=layers, window_mode="chunk", window_gate="per_window")
+    shared = windowed(model, ids, window_mode="chunk", beta=0)
+    curvatures, informations, gates = [], [], []
+    for start, stop in STRIDE_2:
+        chunk = ids[:, start:stop]
+        log_probs, at = plain_log_probs(model, chunk), plain_embeddings(model, chunk)
+        bent = dense(log_probs, at)
+        if layers is not None:
+            bent = dense(oracles.log_probs_of_stream(model, chunk, 1), oracles.stream(model, chunk, 1))
+        curvatures.append(oracles.block_l1(bent, own_signs(start, stop)).mean(0))
+        informations.append(oracle_information(log_probs, at))
+        gates.append(oracle_gate(model, chunk))
+    mean = [oracles.window_mean(parts, STRIDE_2, N) for parts in (curvatures, informations, gates)]
+    expected = {"curvature": mean[0], "information": mean[1], "gate": mean[2] / mean[2].sum()}
+    for name_, part in expected.items():
+        assert relative(found.parts[name_], part) < close, name_
+    gate, curvature, information = (found.parts[part] for part in ("gate", "curvature", "information"))
+    assert relative(found.scores, gate * (curvature + information) / 2) < 1e-12
+    whole = oracle_gate(model, ids)
+    assert relative(shared.parts["gate"], whole) < 1e-10
+    assert shared.diagnostics["window_leakage"] == {"largest": 0.0, "total": 0.0}
+    largest, total = oracles.leakage(whole, expected["gate"])
+    assert found.diagnostics["window_leakage"] == pytest.approx({"largest": largest, "total": total}, rel=1e-6)
+
+
+@pytest.mark.parametrize("variant", [{"variant": "ls"}, {"variant": "ls+win", "window": 6, "overlap": 0.0}], ids=str)
+@pytest.mark.parametrize("build", [zoo.NEW["gpt2"], zoo.NEW["native"]], ids=["gpt2", "native"])
+@pytest.mark.usefixtures("short_tail")
+def test_the_curvature_of_the_last_layers_runs_no_block_below_them(build: Any, variant: dict[str, Any]) -> None:
+    """Neither for its graphs, however many there are, nor for their products."""
+    model = build()
+    ids = zoo.prompt(model, 40)
+    ran = attentions(model)
+    lower = {}
+    for probes in (1, 3):
+        ran.clear()
+        explain(model, ids, gamma=0, layers=1, groups=None, probes=probes, **variant)
+        lower[probes] = ran.count(0)
+        assert ran.count(1) > lower[probes]
+    assert lower[1] == lower[3]
+
+
+def test_blocks_that_hear_of_others_run_with_them() -> None:
+    """Where blocks cannot run alone, those below the last layers do as well."""
+    model = with_side_channel()
+    prediction = predict(model, zoo.prompt(model, N))
+    states = prediction.states(1)
+    with prediction.running(), torch.no_grad():
+        found = prediction.rerun(layer=1).log_probs(states[None])[0]
+    torch.testing.assert_close(found, prediction.log_probs)
+    assert not prediction.prompt.blocks_alone.same
+
+
+# ------------------------------------------------------------------------------------------------ restrict and chunk
+@pytest.mark.slow
+@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama|native)|hooked-rotary_gqa"))
+def test_restricted_windows_only_change_the_gate(build: Any) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    full = explain(model, ids, TARGET, probes=PROBES)
+    same = windowed(model, ids, window_mode="restrict")
+    assert relative(same.scores, full.scores) < 1e-12
+    found = windowed(model, ids, window_mode="restrict", window_gate="per_window")
+    gate = oracles.window_gate(oracle_gate(model, ids), STRIDE_2)
+    assert relative(found.parts["gate"], gate) < 1e-10
+    for name in ("curvature", "information"):
+        assert relative(found.parts[name], full.parts[name]) < 1e-12
+    low = windowed(model, ids, variant="lr+win", rank=3, window_mode="restrict")
+    assert relative(low.scores, explain(model, ids, TARGET, variant="lr", rank=3, probes=PROBES).scores) < 1e-12
+
+
+# ------------------------------------------------------------------------------------------------------ diagnostics
+@pytest.mark.sample(quick=1)
+@pytest.mark.usefixtures("short_tail")
+@pytest.mark.parametrize("mode", ["frozen", "restrict"])
+def test_leakage_is_the_oracles(mode: str) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    facts = windowed(model, ids, window_mode=mode, window_gate="global").diagnostics
+    assert facts["window_leakage"] == {"largest": 0.0, "total": 0.0}
+    found = windowed(model, ids, window_mode=mode, window_gate="per_window")
+    whole = oracle_gate(model, ids)
+    gate = oracles.window_gate(whole, STRIDE_2)
+    assert relative(found.parts["gate"], gate) < 1e-10
+    largest, total = oracles.leakage(whole, gate)
+    assert total > 0.01
+    assert found.diagnostics["window_leakage"] == pytest.approx({"largest": largest, "total": total})
+    assert found.diagnostics["gate_total"] == pytest.approx(explain(model, ids, TARGET).diagnostics["gate_total"])
+
+
+def test_gates_of_windows_by_hand_and_by_the_oracle() -> None:
+    spans = [range(0, 2), range(1, 3)]
+    found = window_gate([torch.tensor([1.0, 1.0]), torch.tensor([1.0, 3.0])], spans, 3)
+    assert found.tolist() == pytest.approx([4 / 13, 3 / 13, 6 / 13])
+    found = window_gate([torch.tensor([0.0, 0.0]), torch.tensor([0.0, 3.0])], spans, 3)
+    assert found.tolist() == pytest.approx([2 / 7, 1 / 7, 4 / 7])
+    mass = torch.rand(11, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    spans = spans_over(11, 5, 0.3)
+    found = window_gate([mass[span.start : span.stop] for span in spans], spans, 11)
+    torch.testing.assert_close(found, oracles.window_gate(mass, pairs(spans)))

@@ -1,0 +1,254 @@
+"""Files: written whole or left as they were, read strictly, and repaired."""
+
+import errno
+import os
+import stat
+from codecs import BOM_UTF8
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heta_lens._util.files import (
+    DEEPEST,
+    JsonLinesFile,
+    NotJSON,
+    check_distinct,
+    check_utf8,
+    decoded,
+    numbered_lines,
+    parse_json,
+    read_text,
+    regular_file,
+    write_atomically,
+)
+
+
+def test_a_mark_before_the_text_is_not_part_of_it(tmp_path: Path) -> None:
+    (tmp_path / "marked").write_bytes(BOM_UTF8 + "a\nß".encode())
+    assert read_text(tmp_path / "marked") == "a\nß"
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ("a".encode("utf-16"), "file, line 1, is not UTF-8 but UTF-16: convert it, as by iconv -f UTF-16 -t UTF-8"),
+        (b"a\n\xdf", r"file, line 2, is not UTF-8 \(byte 0xdf\), perhaps Latin-1"),
+        (b"a\n\nb\0", "file, line 3, has a NUL byte, perhaps as UTF-16"),
+    ],
+)
+def test_another_encoding_is_named_with_its_line(raw: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        decoded(raw, "file")
+
+
+def test_what_is_no_regular_file_is_called_by_its_kind(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="is a pipe: give a regular file"):
+        regular_file(tmp_path / "pipe")
+    with pytest.raises(OSError, match="is a folder: give a regular file"):
+        regular_file(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no records yet"):
+        regular_file(tmp_path / "nothing", missing="no records yet")
+
+
+def test_lines_are_counted_from_1_and_broken_at_newlines_only() -> None:
+    assert list(numbered_lines("a\u2028b\n \n\nc")) == [(1, "a\u2028b"), (4, "c")]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a": 1, "a": 2}', "the key 'a' is there twice"),
+        ("NaN", "NaN is not a number of JSON"),
+        ("1e999", "the number 1e999 is too large"),
+        ("9" * 5000, "the number 99999999999999999999… has 5000 digits, more than"),
+        ("[" * (DEEPEST + 2) + "]" * (DEEPEST + 2), f"it nests more than {DEEPEST} levels deep"),
+        (r'["\ud800"]', "has half of a surrogate pair, which is not a character"),
+    ],
+    ids=["twice", "nan", "overflow", "digits", "deep", "surrogate"],
+)
+def test_json_that_a_reader_cannot_stand_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_json(text)
+
+
+def test_text_that_is_no_json_is_refused_with_its_place() -> None:
+    with pytest.raises(NotJSON, match="at character 4") as refused:
+        parse_json("[1,]")
+    assert refused.value.position == 3
+
+
+def test_what_no_file_can_hold_is_refused_with_its_place() -> None:
+    check_utf8("the text", "ß")
+    with pytest.raises(ValueError, match="the text is not valid UTF-8 at character 1"):
+        check_utf8("the text", "a\udcff")
+
+
+HARD = [b"", b"a\r\nb\x00", "é 😀\n".encode(), b"x" * 300_000]
+
+
+def failing(code: int) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+@pytest.mark.parametrize("content", HARD, ids=len)
+def test_what_is_written_is_read(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a"
+    for _ in range(2):
+        assert write_atomically(path, content) == path
+        assert path.read_bytes() == content
+    assert os.listdir(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize("function", ["write", "fsync", "replace", "open", "chmod"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+def test_a_disk_that_fails_leaves_what_was_there_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, code: int
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("before")
+    with monkeypatch.context() as broken:
+        broken.setattr(os, function, failing(code))
+        with pytest.raises(OSError, match=rf"cannot write .*a\.json: {os.strerror(code)}$") as found:
+            write_atomically(path, "after")
+    assert found.value.errno == code
+    assert path.read_text() == "before" and os.listdir(tmp_path) == ["a.json"]
+    write_atomically(path, "after")
+    assert path.read_text() == "after"
+
+
+def test_an_interrupt_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(tmp_path / "a", "after")
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600), (0, 0o666)])
+def test_permissions_are_those_of_the_umask_and_then_the_files_own(tmp_path: Path, umask: int, mode: int) -> None:
+    path, before = tmp_path / "a", os.umask(umask)
+    try:
+        write_atomically(path, "1")
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+        path.chmod(0o604)
+        write_atomically(path, "2")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o604
+    finally:
+        os.umask(before)
+
+
+def test_a_link_stays_and_the_file_it_leads_to_is_written(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for name in ("there", "new"):
+        link = tmp_path / f"link to {name}"
+        link.symlink_to(Path("folder") / name)
+        (tmp_path / "folder" / "there").write_text("before")
+        write_atomically(link, name)
+        assert link.is_symlink() and (tmp_path / "folder" / name).read_text() == name
+    assert sorted(os.listdir(tmp_path / "folder")) == ["new", "there"]
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_atomically(tmp_path / "pipe", "through")
+    assert os.read(reader, 100) == b"through" and (tmp_path / "pipe").is_fifo()
+    os.close(reader)
+    write_atomically(os.devnull, "nothing")
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+
+
+@pytest.mark.parametrize("place", ["folder", "missing/a", "file/a"])
+def test_where_no_file_can_be_is_refused_by_its_path(tmp_path: Path, place: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=f"cannot write .*{place}: "):
+        write_atomically(tmp_path / place, "")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
+
+
+SAME = {
+    "the same": ("a.out", "a.out"),
+    "written in another way": ("a.out", "./a.out"),
+    "through its parent": ("a.out", "folder/../a.out"),
+    "through a linked folder": ("folder/a", "linked/a"),
+    "a link to the file": ("folder/there", "link"),
+    "a link to a file that is not there yet": ("folder/new", "dangling"),
+    "two names of one file": ("folder/there", "hard"),
+    "in another case": ("a.out", "A.OUT"),
+    "in another form of Unicode": ("e\N{COMBINING ACUTE ACCENT}", "\N{LATIN SMALL LETTER E WITH ACUTE}"),
+}
+
+
+@pytest.mark.parametrize("how", SAME)
+def test_two_outputs_that_are_one_file_are_refused(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    Path("folder/there").touch()
+    Path("linked").symlink_to("folder")
+    Path("link").symlink_to("folder/there")
+    Path("dangling").symlink_to("folder/new")
+    os.link("folder/there", "hard")
+    one, other = SAME[how]
+    for paths in ((one, other), (str(tmp_path / one), other), (Path(other), one)):
+        with pytest.raises(ValueError, match=r"--html .* and --save .* are the same file: give two files"):
+            check_distinct({"--html": paths[0], "--other": None, "--save": paths[1]})
+
+
+def number(value: Mapping[str, Any]) -> int:
+    if "n" not in value:
+        raise ValueError("it has no n")
+    return value["n"]
+
+
+def lines(folder: Path) -> JsonLinesFile[int]:
+    return JsonLinesFile(folder / "numbers.jsonl", number, "numbers", "write them again")
+
+
+def test_what_was_appended_is_read_in_its_order(tmp_path: Path) -> None:
+    for n in (3, 1, 2):
+        lines(tmp_path).append({"n": n, "text": "\u2028 | \n \udc80"})
+    assert lines(tmp_path).read() == [3, 1, 2]
+    assert lines(tmp_path).repair() == 0
+
+
+@pytest.mark.parametrize("bad", [b"{", b"[1]", b'{"m": 1}', b'{"n": NaN}', b"\xff\xfe"])
+def test_a_damaged_line_is_skipped_and_then_set_aside(bad: bytes, tmp_path: Path) -> None:
+    file = lines(tmp_path)
+    file.append({"n": 1})
+    with file.path.open("ab") as raw:
+        raw.write(bad + b"\n")
+    file.append({"n": 2})
+    with pytest.warns(UserWarning, match=r"1 of 3 lines of .* are not numbers \(line 2: .*\) and are skipped: write"):
+        assert file.read() == [1, 2]
+    with pytest.warns(UserWarning, match=r"moved to numbers\.rejected\.jsonl"):
+        assert file.repair() == len(bad) + 1
+    assert file.read() == [1, 2] and file.rejected.read_bytes() == bad + b"\n"
+
+
+def test_a_last_line_without_an_end_is_not_read_and_then_set_aside(tmp_path: Path) -> None:
+    file = lines(tmp_path)
+    file.append({"n": 1})
+    with file.path.open("ab") as raw:
+        raw.write(b'{"n": 2')
+    assert file.read() == [1]
+    with pytest.warns(UserWarning, match=r"1 of 2 lines .* \(line 2: it was cut short\) and are moved to"):
+        assert file.repair() == 7
+    assert file.read() == [1] and file.rejected.read_bytes() == b'{"n": 2\n' and file.repair() == 0
+
+
+def test_lines_are_replaced_at_once(tmp_path: Path) -> None:
+    file = lines(tmp_path)
+    file.append({"n": 1})
+    file.replace({"n": n} for n in (5, 6))
+    assert file.read() == [5, 6]
+    file.replace([])
+    assert file.read() == []

@@ -1,0 +1,297 @@
+"""What HETA takes: what is foreseen, reported and really run is the same."""
+
+import functools
+import warnings
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+import heta_lens
+from helpers import zoo
+from helpers.asking import cache_of, estimate, explain, predict
+from heta_lens._util import work
+from heta_lens.api import METHODS
+from heta_lens.causal import gate_heads
+from heta_lens.methods.heta.cost import cheaper_way
+from heta_lens.methods.heta.gate import Flow
+from heta_lens.methods.heta.options import VARIANTS
+from heta_lens.model.adapter import ModelAdapter
+
+N = 24
+
+
+@pytest.mark.sample(quick=0, test=12)
+@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|native)"))
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"probes": 3, "variant": "hessian_only"},
+        {"variant": "kl_only"},
+        {"variant": "transition_only"},
+        {"support": "row"},
+        {"norm": "entrywise"},
+        {"variant": "gs"},
+        {"variant": "lr", "rank": 4},
+        {"variant": "win", "window": 8},
+        {"variant": "win", "window": 8, "window_mode": "chunk"},
+        {"variant": "win", "window": 8, "window_mode": "restrict"},
+        {"variant": "win", "window": 8, "support": "row"},
+        {"variant": "ls", "layers": 1},
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("unchecked")
+def test_the_counts_are_those_that_will_be_reported(build: Any, options: dict[str, Any]) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    expected, found = estimate(model, ids, **options), explain(model, ids, **options).diagnostics
+    assert (expected.forwards, expected.hvps) == (found["forwards"], found["hvps"])
+    assert expected.tokens == N and expected.seconds >= 0 and expected.memory > 0 and expected.runs >= 1
+    assert expected.options == options
+
+
+def test_what_may_stop_early_is_counted_as_if_it_did_not() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    assert estimate(model, ids, tolerance=0.1, groups=None).hvps == 10 * N
+    assert estimate(model, ids, prune=0.1, groups=None).hvps == 10 * N + 10
+    rounds = 4  # of 3, 6 and 10 probes, and one to spare; each begins by looking which tokens disturb others
+    assert estimate(model, ids, tolerance=0.1).hvps == 10 * 16 + rounds
+    assert estimate(model, ids, prune=0.1).hvps == 10 * (16 + 1) + rounds
+
+
+@pytest.mark.slow
+def test_a_graph_for_late_tokens_is_counted_whether_it_is_needed_or_not() -> None:
+    model = zoo.bridge("gpt2")
+    graphs = set[int]()
+    for seed in range(6):
+        ids = zoo.prompt(model, 48, seed)
+        expected, found = estimate(model, ids), explain(model, ids).diagnostics
+        assert expected.hvps == found["hvps"]
+        assert expected.forwards - 1 <= found["forwards"] <= expected.forwards
+        graphs.add(found["backwards"])
+    assert graphs <= {1, 2} and 2 in graphs
+    assert estimate(model, ids, interactions=True).forwards == expected.forwards - 1  # which are read at every token
+
+
+def test_one_rule_decides_whether_every_token_has_its_own_products() -> None:
+    model = zoo.native_bridge()
+    ids = zoo.prompt(model, N)
+    assert estimate(model, ids, support="row", probes=2 * N).runs == 3 + 2 * 2 * N + N + 1
+    assert estimate(model, ids, variant="lr", rank=4).runs == 3 + 2 * (2 * 12 + 10) + N + 1
+    assert estimate(model, ids, variant="gs", gamma=0).runs == 3 + 1
+
+
+def test_a_cache_without_patterns_has_the_gate_of_one_with_them() -> None:
+    """A layer's pattern at a time is taken from the live model, hooks included."""
+    for build in (zoo.bridge, *([zoo.hooked] if zoo.HAS_HOOKED else [])):
+        model = build("gpt2")
+        ids = zoo.prompt(model, 9)
+        double = ("blocks.0.attn.hook_pattern", lambda live, hook: live * 0.5)  # noqa: ARG005
+        for hooks in ([], [double]):
+            with model.hooks(fwd_hooks=hooks):
+                whole = cache_of(model, ids)
+                lean = model.run_with_cache(ids, names_filter=heta_lens.lean_names_filter)[1]
+                for flow in ("suffix", "prefix_head", "direct"):
+                    how = {"variant": "transition_only", "flow": flow, "tokens": ids, "position": 7}
+                    found, expected = (heta_lens.attribute(cache, **how) for cache in (lean, whole))
+                    torch.testing.assert_close(found.scores, expected.scores)
+
+
+def test_a_progress_free_run_warns_of_nothing() -> None:
+    model = zoo.bridge("gpt2")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        estimate(model, zoo.prompt(model, 5))
+
+
+@dataclass
+class Meter:
+    """What a model really does: rows of its calls, and passes of autograd that reach its logits.
+
+    Blocks that run alone are a forward together, until one of them runs again.
+    """
+
+    forwards: int = 0
+    backwards: int = 0
+    hvps: int = 0
+
+    def watch(self, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        forward, grad, passes = type(model).forward, torch.autograd.grad, []
+        adapter_run, alone = ModelAdapter.run, defaultdict[torch.Size, set[int]](set)
+
+        @functools.wraps(adapter_run)
+        def run_alone(own: ModelAdapter, ids: Tensor, *args: Any, only: int | None = None, **kwargs: Any) -> Tensor:
+            if only is not None:
+                blocks = alone[ids.shape]
+                if only in blocks:
+                    blocks.clear()
+                self.forwards -= bool(blocks)  # `run` counts each
+                blocks.add(only)
+            return adapter_run(own, ids, *args, only=only, **kwargs)
+
+        @functools.wraps(forward)
+        def run(own: Any, ids: Tensor, *args: Any, **kwargs: Any) -> Any:
+            self.forwards += len(ids)
+            logits = forward(own, ids, *args, **kwargs)
+            if logits.requires_grad:
+                logits.register_hook(lambda gradient: passes.append(len(gradient)))
+            return logits
+
+        @functools.wraps(grad)
+        def pull(outputs: Tensor, inputs: Any, directions: Any = None, **options: Any) -> Any:
+            before, passes[:] = [*passes], []
+            found = grad(outputs, inputs, directions, **options)
+            if passes and (directions is None or options.get("create_graph")):
+                self.backwards += sum(passes)
+            elif passes:
+                self.hvps += len(directions) if options.get("is_grads_batched") else 1
+            passes[:] = before
+            return found
+
+        monkeypatch.setattr(type(model), "forward", run)
+        monkeypatch.setattr(ModelAdapter, "run", run_alone)
+        monkeypatch.setattr(torch.autograd, "grad", pull)
+
+
+def reported(facts: Mapping[str, Any]) -> Meter:
+    """All that an attribution says it ran, whatever for."""
+    full = facts.get("against_full", {})
+    parts = [facts, full, *facts["checks"].values(), *full.get("checks", {}).values()]
+    total = {kind: sum(part.get(kind, 0) for part in parts) for kind in ("forwards", "backwards", "hvps")}
+    return Meter(total["forwards"] + facts.get("audit", 0), total["backwards"], total["hvps"])
+
+
+LONG = {"variant": "win", "window": 5, "overlap": 0.4}  # of 24 tokens: between most windows and the tail some stay
+HETA: list[dict[str, Any]] = [
+    *({"variant": name, "window": 5, "layers": 1, "rank": 3} for name in VARIANTS),
+    *({"support": "row", **more} for more in ({}, LONG, {"norm": "entrywise"})),
+    *({"flow": flow, "variant": "transition_only"} for flow in get_args(Flow)),
+    {"norm": "entrywise", "gamma": 0},
+    {"beta": 0.0},
+    {"interactions": True},
+    {"tolerance": 0.3},
+    {"prune": 0.1, **LONG},
+    {"audit": True},
+    {"audit": True, **LONG},
+    {"audit": True, "variant": "gs"},
+    {**LONG, "window_mode": "chunk"},
+    {**LONG, "window_mode": "chunk", "window_gate": "per_window"},
+    {**LONG, "window_mode": "restrict"},
+    {**LONG, "variant": "ls+win", "layers": 1, "window_mode": "chunk"},
+    *({"combine": "geometric", "gate": "none", **more} for more in ({}, LONG, {"variant": "gs", "audit": True})),
+]
+QUICK: dict[str, list[dict[str, Any]]] = {
+    "integrated_gradients": [{"steps": 5}],
+    "sequential_integrated_gradients": [{"steps": 2}],
+    "discretized_integrated_gradients": [{"steps": 2, "factor": 1, "neighbours": 9}],
+    "attention_norm": [{"reduce": "mean", "residual": True}, {"reduce": "rollout"}],
+    "lime": [{"samples": 9}],
+    "kernel_shap": [{"samples": 30}],
+    "context_cite": [{"samples": 5, "held_out": 3}, {"source": "token", "samples": 9, "ablate": "mask"}],
+    "progressive_inference": [{}, {"before": "bos"}, {"passes": "multi", "samples": 4}],
+    "reagent": [{"max_steps": 3, "probes": 2}, {"max_steps": 2, "replacer": "lm"}],
+    "gilot": [{}, {"length": 3, "beams": 2}],
+    "tdd": [{}, {"direction": "bidirectional"}],
+    "causal_tracing": [{"samples": 2, "layers": 2}, {"samples": 2, "mode": "noise_one"}],
+    "faml": [{"steps": 3}],
+    "jacobian_scope": [],  # pulls a state back through the model, and not the logits that the meter watches
+    "sea_cot": [{"explanations": 2, "length": 4, "think": ".", "conclude": " is", "entail": "{explanation}{claim}"}],
+}
+ASKED = [
+    *(("heta", {"probes": 3, **options} if "probes" not in options else options) for options in HETA),
+    *((name, options) for name in METHODS if name != "heta" for options in QUICK.get(name, [{}])),
+]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("method", "options"), ASKED, ids=str)
+@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|native)$"))
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_costs_reported_are_costs_paid(
+    build: Any, method: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if method == "gim" and zoo.hides_softmax(build):
+        pytest.skip("refuses this model")
+    model = build()
+    ids = zoo.prompt(model, 24 if method == "heta" and "win" in options.get("variant", "") else 9)
+    lean = model.run_with_cache(ids, names_filter=["hook_embed"])[1]
+    for cache in (cache_of(model, ids), lean):
+        meter = Meter()
+        with monkeypatch.context() as patched:
+            meter.watch(model, patched)
+            found = heta_lens.attribute(cache, tokens=ids, method=METHODS[method](**options))
+        assert reported(found.diagnostics) == meter
+    if not options.get("audit"):  # which an estimate counts in its own way
+        expected = heta_lens.estimate(lean, tokens=ids, method=METHODS[method](**options))
+        for kind in ("forwards", "backwards", "hvps"):
+            assert getattr(expected, kind) >= found.diagnostics[kind], kind
+
+
+@pytest.mark.usefixtures("unchecked")  # the checker looks at layers that nobody asked for
+def test_a_cache_without_patterns_costs_two_runs(forwards: Any) -> None:
+    model = zoo.bridge("gpt2", n_layers=4)
+    ids = zoo.prompt(model, 6)
+    lean = model.run_with_cache(ids, names_filter=heta_lens.lean_names_filter)[1]
+    for flow in get_args(Flow):
+        runs = forwards(model)
+        gate_heads(lean, tokens=ids, flow=flow)
+        assert len(runs) == 1 + 1 + 3, flow  # the check, the first pattern, and of the other three a block each
+
+
+def test_windows_run_alone_are_run_once() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 24)
+    how = {"variant": "win", "window": 6, "overlap": 0.0, "window_mode": "chunk", "window_gate": "per_window"}
+    facts = explain(model, ids, probes=1, **how).diagnostics
+    assert facts["windows"] == 4
+    assert facts["checks"]["prefix_reuse"]["forwards"] == 2 * 4
+
+
+@pytest.mark.parametrize(
+    ("options", "begins"),
+    [
+        ({}, "groups=8 would take about "),
+        ({"groups": None, "beta": 1.0, "probes": 5}, "groups=16 would take about "),
+        ({"groups": 4}, "support='row' would take about "),
+        ({"support": "row", "probes": 40}, "method='careful' would take about "),
+    ],
+    ids=str,
+)
+def test_a_long_wait_has_a_cheaper_way(options: dict[str, Any], begins: str) -> None:
+    """Named by what is to be changed, with its share of the work."""
+    model = zoo.bridge("gpt2")
+    prediction = predict(model, zoo.prompt(model, 60))
+    advice = cheaper_way(heta_lens.Heta(**options), prediction)
+    assert advice.startswith(begins)
+    share = int(advice.removeprefix(begins).partition("%")[0])
+    assert 0 < share < 80
+
+
+def test_what_is_cheap_has_no_cheaper_way() -> None:
+    model = zoo.bridge("gpt2")
+    prediction = predict(model, zoo.prompt(model, 60))
+    for variant in ("kl_only", "gs", "transition_only"):
+        assert cheaper_way(heta_lens.Heta(variant=variant), prediction) == ""
+
+
+@pytest.mark.parametrize("options", [{"groups": None}, {"groups": None, "audit": True, "mask": "mean"}], ids=str)
+def test_it_is_said_while_an_attribution_runs_and_changes_nothing(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(work, "LONG", -1.0)
+    monkeypatch.setattr(work, "_said", set())
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 40)
+    shown = explain(model, ids, probes=2, progress=True, **options)
+    assert capsys.readouterr().err.count("heta_lens.estimate lists what is cheaper") == 1
+    silent = explain(model, ids, probes=2, progress=False, **options)
+    assert torch.equal(shown.scores, silent.scores)
+    assert [shown.diagnostics[kind] == silent.diagnostics[kind] for kind in ("forwards", "hvps")] == [True, True]

@@ -1,0 +1,295 @@
+"""What is reported beside a score: shares, drops, envelopes, additivity, and the audit."""
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import rankdata
+from torch import Tensor
+
+import heta_lens
+import heta_lens.prediction.prediction
+from helpers import oracles, zoo
+from helpers.asking import cache_of, explain, plain_embeddings, plain_log_probs, relative
+from heta_lens.diagnostics import agreement
+from heta_lens.methods.heta.diagnostics import SUBSETS, best_scale, envelope, faithfulness, shuffled, subsets
+from heta_lens.methods.heta.score import Balance
+
+TARGET, N = 7, 6
+
+
+def found(model: Any, ids: Tensor, target: Any = TARGET, **options: Any) -> Any:
+    return explain(model, ids, target, **{"probes": 2} | options)
+
+
+def objective(model: Any, ids: Tensor, target: Any = TARGET) -> Any:
+    log_probs = plain_log_probs(model, ids)
+
+    @torch.no_grad()
+    def g(e: Tensor) -> Tensor:
+        found = log_probs(e)
+        return found[target[0]] - found[target[1]] if isinstance(target, tuple) else found[target]
+
+    return g
+
+
+def check_audit(attribution: Any, model: Any, ids: Tensor, vector: Tensor | None = None, target: Any = TARGET) -> None:
+    """Every set of tokens masked by the oracle; the scale fitted on one half of them, and evaluated on the other."""
+    at, g = plain_embeddings(model, ids), objective(model, ids, target)
+    vector = torch.zeros_like(at[0]) if vector is None else vector
+    generator = np.random.default_rng([attribution.options["seed"], *ids[0].tolist()])
+    members = subsets(generator, len(at))
+    order = generator.permutation(len(members))
+    drops = torch.stack([oracles.drop(g, at, vector, row.nonzero().flatten().tolist()) for row in members])
+    sums = torch.stack([attribution.scores[row].sum() for row in members])
+    half = len(order) // 2
+    fitted, evaluated = order[:half], order[half:]
+    scale = oracles.best_scale(drops[fitted], sums[fitted])
+    left = oracles.faithfulness_errors(drops[evaluated], scale * sums[evaluated])
+    expected = {
+        "raw": float(oracles.faithfulness_errors(drops, sums).mean()),
+        "calibrated": float(left.mean()),
+        "calibrated_standard_error": float(left.std() / len(evaluated) ** 0.5),
+        "nothing": float(drops[evaluated].abs().mean()),
+        "scale": float(scale),
+        "subsets": len(drops),
+    }
+    assert attribution.diagnostics["faithfulness"] == pytest.approx(expected, rel=1e-6)
+    assert attribution.diagnostics["audit"] == len(drops) == len(at) + SUBSETS
+
+
+def test_the_share_of_each_part_is_named_where_the_score_is_read() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 6)
+    attribution = heta_lens.attribute(cache_of(model, ids), tokens=ids, gamma=0.01)
+    share = attribution.diagnostics["share"]
+    assert share["information"] == pytest.approx(1 - share["curvature"])
+    (said,) = [note for note in attribution.notes if note.startswith("the score is")]
+    assert said == "the score is >99.9% curvature, <0.1% information"
+    balanced = explain(model, ids, balance="sum")
+    shown = ", ".join(f"{part:.1%} {name}" for name, part in balanced.diagnostics["share"].items())
+    assert f"the score is {shown}" in balanced.notes
+
+
+@pytest.mark.parametrize("balance", get_args(Balance))
+def test_the_balanced_score_is_always_reported_beside_the_literal_one(balance: Balance) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 6)
+    attribution = explain(model, ids, balance=balance)
+    gate, curvature, information = (attribution.parts[name] for name in ("gate", "curvature", "information"))
+    expected = gate * (curvature / curvature.sum() + information / information.sum()) / 2
+    torch.testing.assert_close(attribution.diagnostics["balanced"], expected)
+    if balance == "sum":
+        torch.testing.assert_close(attribution.scores, expected)
+
+
+def test_sink_mass_is_the_first_tokens_share() -> None:
+    model = zoo.bridge("gpt2")
+    attribution = explain(model, zoo.prompt(model, 6))
+    share = attribution.scores / attribution.scores.sum()
+    assert attribution.diagnostics["sink_mass"] == pytest.approx(float(share[0]))
+
+
+@pytest.mark.slow
+def test_standard_errors_are_of_what_is_random() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 6)
+    errors = explain(model, ids).standard_errors
+    assert errors["gate"] is None
+    assert errors["information"] is None
+    torch.testing.assert_close(errors["scores"], explain(model, ids).parts["gate"] * 0.5 * errors["curvature"])
+    for options in ({"probes": 1}, {"norm": "exact"}, {"norm": "entrywise"}, {"variant": "kl_only"}):
+        assert set(explain(model, ids, **options).standard_errors.values()) == {None}, options
+
+
+@pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
+def test_weight_processing_is_seen() -> None:
+    model = zoo.hooked.__wrapped__("gpt2")
+    ids = zoo.prompt(model, 5)
+    raw = explain(model, ids, 7)
+    model.load_and_process_state_dict(
+        model.state_dict(), fold_ln=True, center_writing_weights=True, fold_value_biases=True
+    )
+    processed = explain(model, ids, 7)
+    before, after = (attribution.options["model"] for attribution in (raw, processed))
+    assert (before["writing_weights_centred"], before["value_biases"]) == (False, True)
+    assert (after["writing_weights_centred"], after["value_biases"]) == (True, False)
+    assert relative(processed.parts["curvature"], raw.parts["curvature"]) < 1e-2
+    assert relative(processed.parts["gate"], raw.parts["gate"]) > 1e-2
+
+
+SEVERAL = "bridge-(gpt2|llama|native)|hooked-(rotary_gqa|alibi)"
+
+
+def single_drops(model: Any, ids: Tensor, vector: Tensor | None = None, target: Any = TARGET) -> Tensor:
+    at = plain_embeddings(model, ids)
+    vector = torch.zeros_like(at[0]) if vector is None else vector
+    g = objective(model, ids, target)
+    return torch.stack([oracles.drop(g, at, vector, [i]) for i in range(len(at))])
+
+
+# ------------------------------------------------------------------------------------------- without further runs
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [TARGET, (7, 9)])
+@pytest.mark.parametrize(("name", "build"), zoo.named(SEVERAL))
+def test_drops_gap_and_envelope_are_the_oracles(name: str, build: Any, target: Any) -> None:
+    model = build()
+    ids, close = zoo.prompt(model, N), zoo.tolerance(name)
+    attribution = found(model, ids, target, beta=0.3, gamma=0.6)
+    facts, at = attribution.diagnostics, plain_embeddings(model, ids)
+    drops = single_drops(model, ids, target=target)
+    assert relative(facts["drop"], drops) < close
+    gap = oracles.additivity_gap(attribution.scores, objective(model, ids, target), at, torch.zeros_like(at[0]))
+    assert facts["additivity_gap"] == pytest.approx(float(gap), rel=close, abs=close)
+    gate, curvature, information = (attribution.parts[part] for part in ("gate", "curvature", "information"))
+    assert relative(facts["envelope"], oracles.envelope(gate, curvature, drops, 0.3, 0.6)) < close
+    assert facts["envelope_share"] == oracles.envelope_share(information, drops)
+    bounded = attribution.scores <= facts["envelope"]
+    assert float(bounded.double().mean()) == facts["envelope_share"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mask", ["mean", "vocab_mean", 9])
+def test_what_masks_a_token_masks_all_of_them(mask: Any) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    at, table = plain_embeddings(model, ids), model.embed.W_E.detach()
+    vector = {"mean": at.mean(0), "vocab_mean": table.mean(0), 9: table[9]}[mask]
+    attribution = found(model, ids, mask=mask, audit=True)
+    gap = oracles.additivity_gap(attribution.scores, objective(model, ids), at, vector)
+    assert attribution.diagnostics["additivity_gap"] == pytest.approx(float(gap), rel=1e-8)
+    assert relative(attribution.diagnostics["drop"], single_drops(model, ids, vector)) < 1e-8
+    check_audit(attribution, model, ids, vector)
+
+
+# --------------------------------------------------------------------------------------------------- of the core
+def test_subsets_are_every_token_and_random_sets_of_all_sizes() -> None:
+    draw = np.random.default_rng
+    members = subsets(draw(0), 5, 3000)
+    assert torch.equal(members[:5], torch.eye(5, dtype=torch.bool))
+    sizes = members[5:].sum(1)
+    assert [int((sizes == size).sum()) for size in range(7)] == [0, *[pytest.approx(600, abs=90)] * 5, 0]
+    assert members[5:].double().mean(0).tolist() == pytest.approx([0.6] * 5, abs=0.04)
+    assert not torch.equal(subsets(draw(0), 5), subsets(draw(1), 5))
+    assert subsets(draw(0), 1).all() and subsets(draw(0), 9).shape == (9 + SUBSETS, 9)
+
+
+def test_scores_that_add_up_have_no_error_at_any_scale() -> None:
+    slope = torch.rand(6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    members = subsets(np.random.default_rng(0), 6).double()
+    order = shuffled(np.random.default_rng(1), members)
+    exact = faithfulness(members @ slope, members @ slope, order)
+    assert (exact["raw"], exact["calibrated"], exact["scale"]) == pytest.approx((0, 0, 1), abs=1e-12)
+    scaled = faithfulness(members @ slope, members @ slope * 4, order)
+    assert scaled["calibrated"] == pytest.approx(0, abs=1e-12) and scaled["scale"] == pytest.approx(0.25)
+    assert scaled["raw"] == pytest.approx(float(3 * (members @ slope).mean()))
+    opposed = faithfulness(members @ slope, -(members @ slope), order)
+    assert opposed["scale"] == 0 and opposed["calibrated"] == opposed["nothing"]
+    assert faithfulness(members @ slope, torch.zeros(len(members)).double(), order)["scale"] == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_best_scale_is_the_oracles(seed: int) -> None:
+    drops, sums = torch.randn(2, 9, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    assert best_scale(drops, sums) == pytest.approx(float(oracles.best_scale(drops, sums)))
+
+
+def test_the_envelope_by_hand() -> None:
+    information, drop = torch.tensor([0.5, 0.2, 0.1, 0.0]), torch.tensor([0.5, 0.1, -3.0, -1.0])
+    gain, share = envelope(information, drop)
+    assert gain.tolist() == [0.5, pytest.approx(0.1), 0.0, 0.0]
+    assert share == 0.5
+
+
+def test_agreement_by_hand() -> None:
+    found = agreement(torch.tensor([1.0, 2.0, 5.0]), torch.tensor([4.0, 2.0, 10.0]))
+    assert found == pytest.approx({"rank_correlation": 0.5, "l1": 1 / 8 + 1 / 8})
+    assert np.isnan(agreement(torch.ones(3), torch.tensor([1.0, 2.0, 3.0]))["rank_correlation"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|native)|hooked-rotary_gqa"))
+@pytest.mark.usefixtures("unchecked")
+def test_the_audit_masks_sets_of_tokens_as_the_oracle_does(build: Any) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    for options in ({}, {"variant": "kl_only", "seed": 3}, {"batch": 5}):
+        check_audit(explain(model, ids, TARGET, audit=True, **options), model, ids)
+    check_audit(found(model, ids, (7, 9), audit=True), model, ids, target=(7, 9))
+    assert "against_full" not in found(model, ids, audit=True).diagnostics
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hooked", [False, True])
+def test_the_audit_at_a_position_knows_the_tokens_before_it_only(hooked: bool) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N + 3)
+    scale = [("blocks.0.hook_resid_post", lambda live, hook: live * 1.5)]  # noqa: ARG005
+    with model.hooks(fwd_hooks=scale) if hooked else nullcontext():
+        check_audit(found(model, ids, audit=True, position=N), model, ids[:, :N])
+        if not hooked:
+            check_audit(found(model, ids[:, :1], audit=True), model, ids[:, :1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variant", "own"),
+    [
+        ("lr", {"rank": 2, "probes": 3, "norm": "entrywise"}),
+        ("ls", {"layers": 1, "probes": 3, "seed": 4}),
+        ("gn", {"probes": 3, "support": "row"}),
+        ("gs", {"flow": "direct", "balance": "sum"}),
+        ("win", {"window": 3, "window_gate": "per_window", "beta": 0.2, "probes": 3}),
+        ("win", {"window": 3, "window_mode": "chunk", "window_gate": "per_window", "mask": torch.ones(8).double()}),
+        ("lr+win", {"window": 3, "rank": 2, "kl": "js"}),
+        ("ls+win", {"window": 4, "layers": 1, "overlap": 0.25, "interactions": False}),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_a_cheaper_variant_is_audited_against_the_full_one(variant: str, own: dict[str, Any]) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    cheap = explain(model, ids, TARGET, variant=variant, audit=True, **own)
+    drawn = {"probes"} if own.get("norm") == "entrywise" else set()  # which are for the low rank alone
+    shared = {name: value for name, value in own.items() if name not in {"rank", "layers", "overlap"} | drawn}
+    full = explain(model, ids, TARGET, **{k: v for k, v in shared.items() if not k.startswith("window")}).scores
+    facts = cheap.diagnostics["against_full"]
+    known = {"rank_correlation", "l1", "forwards", "backwards", "hvps", "checks"}
+    assert facts.keys() == known | ({"near_edges"} if "win" in variant else set())
+    one, other = cheap.scores, full
+    ranks = np.corrcoef(rankdata(one), rankdata(other))[0, 1]
+    assert facts["rank_correlation"] == pytest.approx(ranks)
+    distance = (one / one.sum() - other / other.sum()).abs()
+    assert facts["l1"] == pytest.approx(float(distance.sum()))
+    assert facts["l1"] > 1e-3
+    if "win" in variant:  # every token of so short a prompt is near an edge
+        assert facts["near_edges"] == pytest.approx(float(distance.sum()) / 2)
+    # What is audited is what comes without an audit.
+    assert torch.equal(cheap.scores, explain(model, ids, TARGET, variant=variant, **own).scores)
+
+
+def test_tokens_far_from_every_edge_do_not_count_as_near_one() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, 60)
+    how = {"window": 30, "overlap": 0.0, "window_gate": "per_window", "window_mode": "restrict", "beta": 0}
+    cheap = explain(model, ids, TARGET, variant="win", audit=True, **how)
+    full = explain(model, ids, TARGET, beta=0).scores
+    distance = (cheap.scores / cheap.scores.sum() - full / full.sum()).abs()
+    facts = cheap.diagnostics["against_full"]
+    assert facts["near_edges"] == pytest.approx(float(distance[14:46].sum()) / 2, rel=1e-6)
+    assert facts["near_edges"] < 0.99 * facts["l1"] / 2
+
+
+def test_an_audit_can_be_kept_and_shown(tmp_path: Path) -> None:
+    model = zoo.bridge("gpt2")
+    saved = found(model, zoo.prompt(model, N), variant="lr", rank=2, audit=True)
+    saved.save(tmp_path / "audit")
+    loaded = heta_lens.Attribution.load(tmp_path / "audit")
+    for name in ("faithfulness", "against_full", "envelope_share", "additivity_gap", "tail_energy"):
+        assert loaded.diagnostics[name] == saved.diagnostics[name], name
+    rest = loaded.without([1])
+    for name in ("drop", "envelope", "balanced"):
+        assert torch.equal(rest.diagnostics[name], saved.diagnostics[name][[0, 2, 3, 4, 5]]), name

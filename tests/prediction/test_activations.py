@@ -1,0 +1,148 @@
+"""Patterns and values that a cache does not have."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import heta_lens
+from helpers import zoo
+from helpers.asking import cache_of, hooked
+from helpers.odd_models import attentions, fail_alone, with_side_channel
+from heta_lens._util.work import Allocations, counting
+from heta_lens.methods.heta.gate import gate, norms_by_layer
+from heta_lens.model.adapter import ModelAdapter
+from heta_lens.prediction.activations import LivePatterns
+
+N, LAYERS = 12, 4
+ORDERS = {"down": (3, 2, 1, 0), "up": (0, 1, 2, 3), "mixed": (2, 0, 3, 1, 2)}
+
+
+def own_patterns(model: Any, ids: Tensor) -> list[Tensor]:
+    _, cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)
+    return [cache["pattern", layer][0] for layer in range(model.cfg.n_layers)]
+
+
+def lean(model: Any, ids: Tensor) -> Any:
+    return model.run_with_cache(ids, names_filter=heta_lens.lean_names_filter)[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("build", zoo.models())
+def test_patterns_are_the_models_own(build: Any, dtype: torch.dtype) -> None:
+    model = build(dtype, n_layers=LAYERS)
+    ids = zoo.prompt(model, N)
+    own = own_patterns(model, ids)
+    for order in ORDERS.values():
+        patterns = LivePatterns(ModelAdapter(model), ids[0], hooked=False)
+        for layer in order:
+            assert torch.equal(patterns(layer), own[layer])
+        assert not patterns.separate
+
+
+@pytest.mark.parametrize("build", zoo.NEW.values(), ids=zoo.NEW)
+def test_a_block_runs_twice_at_most(build: Callable[[], Any]) -> None:
+    model = build()
+    adapter, ids = ModelAdapter(model), zoo.prompt(model, N)
+    ran = attentions(model)
+    with counting(Counter()) as counts:
+        patterns = LivePatterns(adapter, ids[0], hooked=False)
+        patterns(1)
+        assert sorted(ran) == [0, 1] and counts["forwards"] == 1
+        patterns(0)
+    assert sorted(ran) == [0, 0, 1] and counts["forwards"] == 2
+
+
+def test_hooks_of_the_users_are_seen_by_every_pattern() -> None:
+    model = zoo.bridge("gpt2", n_layers=LAYERS)
+    ids = zoo.prompt(model, N)
+    seen: list[Tensor] = []
+
+    def remember(live: Tensor, hook: Any) -> None:  # noqa: ARG001
+        seen.append(live)
+
+    def add_what_was_seen(live: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+        return live + seen[-1].flip(1)
+
+    with hooked(model, ("blocks.0.hook_resid_post", remember), ("blocks.2.hook_resid_pre", add_what_was_seen)):
+        own = own_patterns(model, ids)
+        patterns = LivePatterns(ModelAdapter(model), ids[0], hooked=True)
+        for layer in ORDERS["down"]:
+            torch.testing.assert_close(patterns(layer), own[layer])
+
+
+def test_a_block_that_does_something_else_alone_is_not_believed(caplog: pytest.LogCaptureFixture) -> None:
+    model = with_side_channel()
+    ids = zoo.prompt(model, N)
+    own = own_patterns(model, ids)
+    patterns = LivePatterns(ModelAdapter(model), ids[0], hooked=False)
+    with caplog.at_level(logging.INFO, logger="heta_lens"):
+        for layer in (0, 1, 0):
+            torch.testing.assert_close(patterns(layer), own[layer])
+    assert patterns.separate and caplog.text.count("block 1 does not run alone as it does in the model") == 1
+
+
+def test_a_block_that_cannot_run_alone_is_read_in_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = zoo.bridge("gpt2", n_layers=LAYERS)
+    ids = zoo.prompt(model, N)
+    own = own_patterns(model, ids)
+    fail_alone(monkeypatch, KeyError("hidden_states"))
+    patterns = LivePatterns(ModelAdapter(model), ids[0], hooked=False)
+    for layer in ORDERS["down"]:
+        assert torch.equal(patterns(layer), own[layer])
+
+
+def test_too_little_memory_is_not_taken_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = zoo.bridge("gpt2")
+    fail_alone(monkeypatch, torch.OutOfMemoryError("CUDA out of memory"))
+    patterns = LivePatterns(ModelAdapter(model), zoo.prompt(model, N)[0], hooked=False)
+    patterns(1)
+    with pytest.raises(torch.OutOfMemoryError):
+        patterns(0)
+
+
+@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama|native)|hooked-gpt2"))
+def test_the_gate_of_a_lean_cache_never_holds_all_patterns(build: Any) -> None:
+    """What it holds at once hardly grows with the number of layers."""
+    most: dict[int, float] = {}
+    for layers in (4, 12):
+        model = build(torch.float32, n_layers=layers)
+        ids = zoo.prompt(model, 48)
+        prediction = heta_lens.Prediction.from_cache(lean(model, ids), tokens=ids)
+        norms = norms_by_layer(prediction.values, prediction.output_weights)
+        with Allocations() as held:
+            found, _ = gate(prediction.patterns, norms)
+        most[layers] = held.most / (model.cfg.n_heads * 48**2 * 4)
+        whole = heta_lens.Prediction.from_cache(cache_of(model, ids), tokens=ids)
+        torch.testing.assert_close(found, gate(whole.patterns, norms)[0])
+    assert most[4] > 1 and most[12] - most[4] < 2, most
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_values_that_were_not_cached_take_one_run(forwards: Any) -> None:
+    model = zoo.bridge("llama", n_layers=LAYERS)
+    ids = zoo.prompt(model, N)
+    whole = heta_lens.Prediction.from_cache(cache_of(model, ids), tokens=ids)
+    bare = heta_lens.Prediction.from_cache(
+        model.run_with_cache(ids, names_filter=["hook_embed"])[1], tokens=ids, position=7
+    )
+    runs = forwards(model)
+    for found, expected in zip(bare.values, whole.values, strict=True):
+        assert torch.equal(found, expected[:7])
+    assert len(runs) == 1
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_model_that_looks_ahead_is_refused_without_its_patterns_too() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    ahead = ("blocks.1.attn.hook_pattern", lambda live, hook: live.flip(-1))  # noqa: ARG005
+    with hooked(model, ahead):
+        for names in (heta_lens.names_filter, heta_lens.lean_names_filter):
+            _, cache = model.run_with_cache(ids, names_filter=names)
+            with pytest.raises(ValueError, match="is not a decoder-only language model: its layer 1 attends to later"):
+                heta_lens.attribute(cache, tokens=ids, variant="transition_only")

@@ -1,0 +1,396 @@
+"""Effects of states put in at groups of tokens, against one plain run each."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformer_lens import patching
+
+from helpers import zoo
+from helpers.asking import hooked, plain_embeddings, predict, relative
+from heta_lens.methods.leave_one_out import LeaveOneOut
+from heta_lens.model.hooks import values_name
+from heta_lens.prediction.patching import effects, values_put
+
+N, TARGET, OTHER = 5, 7, 9
+
+FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
+
+ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
+
+WAYS: list[dict[str, Any]] = [
+    {"how": "edge_patch"},
+    {"how": "edge_patch", "patterns": "recomputed"},
+    {"how": "resid_patch", "layer": 1},
+    {"how": "input"},
+]
+
+EVERY_WAY = pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way.values())))
+
+GROUPS = [[0], [2], [N - 1], [1, 3], [0, 1, 2, 3], [3, N - 1]]
+
+
+def other_ids(model: Any) -> Tensor:
+    return zoo.prompt(model, N, seed=1)
+
+
+# ------------------------------------------------------------------------------------------------- one run at a time
+@torch.no_grad()
+def likelihood(model: Any, ids: Tensor, hooks: list[Any], n: int) -> Tensor:
+    return model.run_with_hooks(ids, fwd_hooks=hooks)[0, n - 1].double().log_softmax(-1)[TARGET]
+
+
+def standing_in(embeddings: Tensor) -> tuple[str, Any]:
+    def put(live: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+        live = live.clone()
+        live[0, : len(embeddings)] = embeddings
+        return live
+
+    return "hook_embed", put
+
+
+@torch.no_grad()
+def seen(model: Any, ids: Tensor, hooks: list[Any]) -> dict[str, Tensor]:
+    kept: dict[str, Tensor] = {}
+    suffixes = ("attn.hook_v", "attn.hook_pattern", "hook_resid_pre")
+    names = [f"blocks.{layer}.{suffix}" for layer in range(2) for suffix in suffixes]
+    keep = [(name, lambda live, hook, name=name: kept.update({name: live[0].clone()})) for name in names]  # noqa: ARG005
+    model.run_with_hooks(ids, fwd_hooks=[*hooks, *keep])
+    return kept
+
+
+def mixed_by_loops(pattern: Tensor, values: Tensor) -> Tensor:
+    """What each head of one query mixes, of values that several heads may share."""
+    heads, shared = len(pattern), len(pattern) // values.shape[1]
+    return torch.stack(
+        [sum(pattern[h, j] * values[j, h // shared] for j in range(pattern.shape[1])) for h in range(heads)]
+    )
+
+
+def edges_by_hand(
+    model: Any, ids: Tensor, hooks: list[Any], clean: Any, moved: Any, group: list[int], n: int, *, frozen: bool
+) -> list[Any]:
+    """Hooks that make up what the last position mixes, layer by layer: what one attends with depends on those below."""
+    for layer in range(2):
+        live, name = seen(model, ids, hooks), f"blocks.{layer}.attn.hook_"
+        values = clean[name + "v"][:n].clone()
+        for i in group:
+            values[i] = moved[name + "v"][i]
+        values[n - 1] = live[name + "v"][n - 1]
+        mixed = mixed_by_loops((clean if frozen else live)[name + "pattern"][:, n - 1, :n], values)
+
+        def mix(live: Tensor, hook: Any, mixed: Tensor = mixed) -> Tensor:  # noqa: ARG001
+            live = live.clone()
+            live[0, n - 1] = mixed
+            return live
+
+        hooks = [*hooks, (name + "z", mix)]
+    return hooks
+
+
+def by_runs(
+    model: Any,
+    ids: Tensor,
+    groups: list[list[int]],
+    *,
+    how: str,
+    mask: Tensor | None = None,
+    reference: Tensor | None = None,
+    layer: int = 0,
+    patterns: str = "frozen",
+    n: int = N,
+) -> Tensor:
+    embeddings, clean, found = plain_embeddings(model, ids), seen(model, ids, []), []
+    for group in groups:
+        masked = embeddings.clone()
+        masked[group] = mask if reference is None else plain_embeddings(model, reference)[group]
+        moved = seen(model, ids, [standing_in(masked)]) if reference is None else seen(model, reference, [])
+        hooks = [standing_in(masked)]
+        if how == "resid_patch":
+
+            def put(live: Tensor, hook: Any, moved: Any = moved, group: Any = group) -> Tensor:  # noqa: ARG001
+                live = live.clone()
+                live[0, group] = moved[f"blocks.{layer}.hook_resid_pre"][group]
+                return live
+
+            hooks = [(f"blocks.{layer}.hook_resid_pre", put)]
+        elif how == "edge_patch":
+            last = embeddings.clone()
+            last[n - 1] = masked[n - 1]
+            frozen = patterns == "frozen" and n - 1 not in group
+            before = [i for i in group if i < n - 1]
+            hooks = edges_by_hand(model, ids, [standing_in(last)], clean, moved, before, n, frozen=frozen)
+        found.append(likelihood(model, ids, [], n) - likelihood(model, ids, hooks, n))
+    return torch.stack(found)
+
+
+@pytest.mark.slow
+@EVERY_WAY
+@FAMILIES
+def test_masked_groups_equal_one_run_each(build: Callable[..., Any], way: dict[str, Any]) -> None:
+    model = build()
+    ids, mask = zoo.prompt(model, N), torch.linspace(-1, 1, 8, dtype=torch.float64)
+    expected = by_runs(model, ids, GROUPS, mask=mask, **way)
+    assert relative(effects(predict(model, ids, TARGET), mask=mask, groups=GROUPS, **way), expected) < 1e-6
+    nothing = torch.zeros(8, dtype=torch.float64)
+    single = by_runs(model, ids, [[i] for i in range(N)], mask=nothing, **way)
+    assert relative(effects(predict(model, ids, TARGET), **way), single) < 1e-6
+
+
+@pytest.mark.slow
+@EVERY_WAY
+@FAMILIES
+def test_a_reference_equals_one_run_each(build: Callable[..., Any], way: dict[str, Any]) -> None:
+    model = build()
+    ids, others = zoo.prompt(model, N), other_ids(model)
+    reference = predict(model, others, OTHER)
+    found = effects(predict(model, ids, TARGET), reference=reference, groups=GROUPS, **way)
+    assert relative(found, by_runs(model, ids, GROUPS, reference=others, **way)) < 1e-6
+
+
+@pytest.mark.parametrize("build", zoo.models("-(?!(gpt2|llama|gptj)$)"))
+def test_edges_equal_one_run_each_on_models_of_other_kinds(build: Callable[..., Any]) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    expected = by_runs(model, ids, GROUPS, how="edge_patch", mask=torch.zeros(8, dtype=torch.float64))
+    assert relative(effects(predict(model, ids, TARGET), groups=GROUPS), expected) < 1e-6
+
+
+# -------------------------------------------------------------------------------------------------- what must be equal
+@FAMILIES
+def test_input_is_leave_one_out(build: Callable[..., Any]) -> None:
+    prediction = predict(build(), zoo.prompt(build(), N), TARGET)
+    for mask in ("zero", "mean", "vocab_mean", "pad", 6):
+        left_out = LeaveOneOut(effect="log_prob", mask=mask)(prediction).scores
+        assert relative(effects(prediction, how="input", mask=mask), left_out) < 1e-9
+
+
+@ONE_EACH
+def test_what_enters_the_first_layer_is_the_input(build: Callable[..., Any]) -> None:
+    prediction = predict(build(), zoo.prompt(build(), N), TARGET)
+    whole = effects(prediction, how="input", groups=GROUPS)
+    assert relative(effects(prediction, how="resid_patch", layer=0, groups=GROUPS), whole) < 1e-9
+
+
+@FAMILIES
+def test_the_residual_stream_of_a_reference_is_patched_as_in_transformer_lens(build: Callable[..., Any]) -> None:
+    model = build()
+    clean, corrupted = zoo.prompt(model, N), other_ids(model)
+    cache = model.run_with_cache(clean)[1]
+
+    def metric(logits: Tensor) -> Tensor:
+        return logits[0, -1].log_softmax(-1)[TARGET]
+
+    with torch.no_grad():
+        patched = patching.get_act_patch_resid_pre(model, corrupted, cache, metric)
+        expected = metric(model(corrupted)) - patched
+    prediction, reference = predict(model, corrupted, TARGET), predict(model, clean, TARGET)
+    for layer in range(2):
+        found = effects(prediction, how="resid_patch", layer=layer, reference=reference)
+        assert relative(found, expected[layer]) < 1e-5  # theirs is in float32
+
+
+@FAMILIES
+def test_patching_every_position_restores_the_clean_run(build: Callable[..., Any]) -> None:
+    model = build()
+    clean, corrupted = predict(model, zoo.prompt(model, N), TARGET), predict(model, other_ids(model), TARGET)
+    lost = float(corrupted.log_probs[TARGET] - clean.log_probs[TARGET])
+    for way in ({"how": "input"}, *({"how": "resid_patch", "layer": layer} for layer in range(2))):
+        (found,) = effects(corrupted, reference=clean, groups=[range(N)], **way).tolist()
+        assert found == pytest.approx(lost, abs=1e-6) and abs(lost) > 1e-3
+
+
+@pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))  # others show patterns only when they were used
+def test_what_no_head_of_the_last_position_reads_has_no_effect_along_its_edges(build: Callable[..., Any]) -> None:
+    def overlook(pattern: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+        pattern = pattern.clone()
+        pattern[:, :, -1, 1] = 0
+        return pattern
+
+    model = build()
+    with hooked(model, *((f"blocks.{layer}.attn.hook_pattern", overlook) for layer in range(2))):
+        prediction = predict(model, zoo.prompt(model, N), TARGET)
+        for patterns in ("frozen", "recomputed"):
+            found = effects(prediction, patterns=patterns)
+            assert found[1].abs() < 1e-6 and found[2].abs() > 1e-3
+        assert effects(prediction, how="input")[1].abs() > 1e-3
+
+
+@FAMILIES
+def test_recomputed_attention_differs_in_later_layers_only(build: Callable[..., Any]) -> None:
+    """In a model of one layer the query has not changed yet when it attends."""
+    for layers in (1, 2):
+        builder = getattr(build, "func", build)
+        args = getattr(build, "args", ())
+        model = builder.__wrapped__(*args, n_layers=layers)
+        prediction = predict(model, zoo.prompt(model, N), TARGET)
+        frozen, recomputed = (effects(prediction, patterns=patterns) for patterns in ("frozen", "recomputed"))
+        assert (relative(recomputed, frozen) < 1e-6) == (layers == 1)
+
+
+# ------------------------------------------------------------------------------------------------- how it is computed
+@pytest.mark.slow
+@EVERY_WAY
+@FAMILIES
+def test_neither_the_batch_nor_reuse_matters(build: Callable[..., Any], way: dict[str, Any]) -> None:
+    model = build()
+    prediction = predict(model, zoo.prompt(model, N), TARGET)
+    first = effects(prediction, groups=GROUPS, batch=1, **way)
+    assert prediction.prompt.reuse == "on"
+    assert relative(effects(prediction, groups=GROUPS, batch=4, **way), first) < 1e-6
+    assert relative(effects(prediction, groups=GROUPS[::-1], **way).flip(0), first) < 1e-6
+    prediction.prompt.prefix = None, "off"
+    for batch in (1, 4):
+        assert relative(effects(prediction, groups=GROUPS, batch=batch, **way), first) < 1e-6
+
+
+@ONE_EACH
+def test_runs_are_no_longer_than_what_can_change(build: Callable[..., Any], forwards: Any) -> None:
+    model = build()
+    prediction = predict(model, zoo.prompt(model, N), TARGET)
+    assert prediction.prompt.kept is not None
+    edges, streams = ({"how": "edge_patch"}, [1, N, N, 1, 1, 2]), ({"how": "resid_patch", "layer": 0}, [1, 1, 1, 2])
+    effects(prediction, how="resid_patch", layer=0)  # what enters it is read once
+    for way, expected in (edges, streams):
+        ran = forwards(model)
+        effects(prediction, groups=[[N - 2]], **way)
+        lengths = [args[0].shape[1] for args in ran]
+        assert sorted(lengths) == sorted(expected)
+
+
+@ONE_EACH
+def test_a_context_may_end_before_its_prompt(build: Callable[..., Any]) -> None:
+    model, ids = build(), zoo.prompt(build(), N + 3)
+    within = predict(model, ids, TARGET, position=N)
+    for way in WAYS:
+        found = effects(within, reference=predict(model, other_ids(model), TARGET), groups=GROUPS, **way)
+        assert relative(found, by_runs(model, ids[:, :N], GROUPS, reference=other_ids(model), **way)) < 1e-6
+
+
+@pytest.mark.slow
+@EVERY_WAY
+@pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
+def test_hooks_of_others_stay_at_work_and_see_the_prompt_they_know(
+    build: Callable[..., Any], way: dict[str, Any]
+) -> None:
+    """One speaks of positions, and one holds back what heads mixed: patched values must pass through it."""
+    model, ids, shapes = build(), zoo.prompt(build(), N + 2), set()
+
+    def turn(live: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+        shapes.add((len(live), live.shape[1]))
+        return live * torch.linspace(0.5, 2, live.shape[1], dtype=live.dtype)[:, None]
+
+    plain = effects(predict(model, ids, TARGET, position=N), groups=GROUPS, batch=4, **way)
+    with hooked(model, ("blocks.0.hook_resid_post", turn)):
+        prediction = predict(model, ids, TARGET, position=N)
+        found = effects(prediction, groups=GROUPS, batch=4, **way)
+        assert shapes == {(1, N + 2)}
+        expected = by_runs(model, ids, GROUPS, mask=torch.zeros(8, dtype=torch.float64), **way)
+        assert len(prediction.adapter.user_hooks()) == 1
+    assert relative(found, expected) < 1e-6 and relative(found, plain) > 1e-3
+
+
+# --------------------------------------------------------------------------------------------------- what is refused
+# ------------------------------------------------------------------------------------------------------- value swaps
+@FAMILIES
+def test_values_swapped_are_those_of_the_other_run(build: Callable[[], Any]) -> None:
+    model = build()
+    ids, others, layer = zoo.prompt(model, N), other_ids(model), 1
+    asked, source = (predict(model, some, TARGET) for some in (ids, others))
+    live = model.run_with_cache(others)[1][values_name(layer)][0]
+
+    def put(found: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+        found = found.clone()
+        found[0, [1, 3]] = live[[1, 3]]
+        return found
+
+    with torch.no_grad():
+        expected = model.run_with_hooks(ids, fwd_hooks=[(values_name(layer), put)])
+        clean = model(ids)
+        with values_put(asked, [1, 3], source.values[layer][[1, 3]], layer):
+            torch.testing.assert_close(model(ids), expected)
+            torch.testing.assert_close(model(ids[:, :3])[:, 1], expected[:, 1])  # where the others are not reached
+        with values_put(asked, [1, 3], asked.values[layer][[1, 3]], layer):
+            torch.testing.assert_close(model(ids), clean)
+        torch.testing.assert_close(model(ids), clean)
+    assert not torch.allclose(expected, clean)
+
+
+@pytest.mark.parametrize("build", zoo.models(""))
+def test_values_are_put_into_models_of_all_kinds_and_only_where_positions_are_known(build: Callable[[], Any]) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    asked = predict(model, ids, TARGET)
+    with torch.no_grad(), values_put(asked, [0, 1], asked.values[0][[0, 1]], 0):
+        torch.testing.assert_close(model(ids)[0, -1].log_softmax(-1), asked.log_probs, check_dtype=False)
+        begun = asked.adapter.keys_values(ids[:, :2])
+        if len(begun) == asked.adapter.layers:  # others keep none
+            with pytest.raises(RuntimeError, match="run the whole text anew, with use_past_kv_cache=False"):
+                asked.adapter.run(ids[:, 2:], past=asked.adapter.resume(begun, 2, N, 1))
+    assert asked.adapter.user_hooks() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"how": "output"}, "how='output' is not one of 'edge_patch', 'resid_patch', 'input'"),
+        ({"patterns": "live"}, "patterns='live' is not one of 'frozen', 'recomputed'"),
+        ({"scale": "nats"}, "scale='nats' is not one of 'log_prob'"),
+        ({"mask": "none"}, "mask='none' is not one of zero, mean, vocab_mean, pad, space, a token id"),
+        ({"mask": torch.zeros(3)}, "mask has 3 entries; this model's embeddings have 8"),
+        ({"mask": torch.full((8,), torch.nan)}, "the effect of group 0 is nan"),
+        ({"batch": 0}, "batch=0 must be at least 1"),
+        ({"how": "input", "patterns": "recomputed"}, "patterns='recomputed' is for how='edge_patch', not for how='inp"),
+        ({"how": "resid_patch"}, "layer=None with how='resid_patch': only how='resid_patch' has a layer"),
+        ({"layer": 1}, "layer=1 with how='edge_patch': only how='resid_patch' has a layer, and needs one"),
+        ({"how": "resid_patch", "layer": 2}, "layer=2 is none of the layers 0 to 1 this model has"),
+        ({"how": "resid_patch", "layer": -1}, "layer=-1 is none of the layers 0 to 1 this model has: write 1"),
+        ({"how": "resid_patch", "layer": -3}, "layer=-3 is none of the layers 0 to 1 this model has$"),
+        ({"how": "resid_patch", "layer": "first"}, "layer='first' is none of the layers 0 to 1"),
+        ({"groups": []}, "groups holds no group of positions"),
+        ({"groups": [[0], []]}, "group 1 is empty: name a position"),
+        ({"groups": [[0, N]]}, f"position {N} is none of the {N} positions of the context"),
+        ({"groups": [[-1]]}, f"position -1 is none of the {N} positions .*counted from 0: write {N - 1}$"),
+        ({"groups": [[2, 1, 2]]}, "group 0 names position 2 more than once"),
+        ({"groups": [[0.5]]}, f"position 0.5 is none of the {N} positions of the context"),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("unchecked")
+def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
+    model = zoo.bridge("gpt2")
+    with pytest.raises(ValueError, match=message):
+        effects(predict(model, zoo.prompt(model, N), TARGET), **options)
+
+
+def test_a_model_whose_queries_cannot_be_held_is_refused_unless_they_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = zoo.bridge("gpt2")
+    prediction = predict(model, zoo.prompt(model, N), TARGET)
+    monkeypatch.delitem(prediction.adapter.points, "blocks.1.attn.hook_q")
+    with pytest.raises(
+        ValueError, match=r"this TransformerBridge has no blocks\.1\.attn\.hook_q, which patterns='frozen' needs"
+    ):
+        effects(prediction)
+    assert effects(prediction, patterns="recomputed").shape == (N,)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_reference_that_does_not_fit_is_refused_before_any_run(forwards: Any) -> None:
+    model, stranger = zoo.bridge("gpt2"), zoo.bridge("gptj")
+    prediction, longer = predict(model, zoo.prompt(model, N), TARGET), predict(model, zoo.prompt(model, N + 1), TARGET)
+    elsewhere = predict(stranger, zoo.prompt(stranger, N), TARGET)
+    ran = forwards(model)
+    with pytest.raises(ValueError, match=f"the reference has {N + 1} tokens, and the prediction {N}"):
+        effects(prediction, reference=longer)
+    with pytest.raises(ValueError, match="the reference is of another TransformerBridge, not of the same model"):
+        effects(prediction, reference=elsewhere)
+    for mask, said in (("mean", "'mean'"), (3, "3"), (torch.zeros(8), "a vector of 8")):
+        with pytest.raises(ValueError, match=f"mask={said} and a reference both say what is put in: give only one"):
+            effects(prediction, reference=prediction, mask=mask)
+    with pytest.raises(ValueError, match="is none of the"):
+        effects(prediction, groups=[[N]])
+    with pytest.raises(TypeError, match="group 0=1 is not a list of positions"):
+        effects(prediction, groups=[1, 2])  # type: ignore[list-item]
+    assert not ran
