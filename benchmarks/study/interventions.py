@@ -16,8 +16,8 @@ from heta_lens.metrics.curves import TENTHS, Curve, abpc, counted
 from heta_lens.metrics.evidence import highest, ranked
 from heta_lens.metrics.scores import ordinary
 from heta_lens.prediction.coalitions import nothing_left, removed
-from heta_lens.prediction.patching import effects
 from heta_lens.prediction.masking import ablated
+from heta_lens.prediction.patching import effects
 
 TOP, DIGITS = 5, 5
 REFERENCES = ("edge", "input", "residual", "counterfactual")

@@ -1,30 +1,32 @@
-"""Files written elsewhere, read strictly: one that cannot be read is refused in one sentence that names the place.
+"""Strict readers of files from elsewhere, and writers that never lose the previous content of a file.
 
-Nothing that a file holds ends in another library's exception, in a hang, or in a value that fails later on: JSON that
-nests without end, repeats a key, or has numbers and characters that nothing can compute with is refused here.
+An unreadable file is refused in one sentence with the place of the fault. JSON is refused if it nests without end,
+repeats a key, or has numbers or characters with which later code would fail.
 """
 
 import json
 import os
 import re
 import secrets
+import shutil
 import stat
 import unicodedata
 import warnings
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from errno import EACCES, EBADF, EINVAL, ENOTSUP, EPERM
+from errno import EACCES
+from io import FileIO
 from math import isinf
 from os import PathLike
 from pathlib import Path
 from reprlib import Repr
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
-DEEPEST = 64  # levels of JSON: no real record has as many, and Python can recurse over them several times
-DIGITS = 300  # of a whole number, which is then still a float
+DEEPEST = 64  # levels of JSON, far below the limit of Python's recursion
+DIGITS = 300  # of a whole number that a float can hold
 HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -34,78 +36,67 @@ _short.maxlong = 40
 
 
 def brief(value: Any) -> str:
-    """The value as it is shown in an error: on one line, and cut short however large it is."""
+    """Return a short form of a value for errors, on one line."""
     return " ".join(_short.repr(value).split("\n"))
 
 
-def regular_file(path: str | os.PathLike[str], missing: str = "") -> Path:
-    """The path, if a regular file is there: a pipe or a device could keep its reader waiting, or never end.
+# ------------------------------------------------------------------------------------------------------------ reading
+def regular_file(path: str | PathLike[str], missing: str = "") -> Path:
+    """Return the path of a regular file; refuse pipes and devices, which could keep a reader waiting.
 
-    ``missing`` is what to say where nothing is there.
+    ``missing`` is the message if nothing is at the path.
     """
     try:
         mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(missing or f"there is no file {path}") from None
     except (OSError, ValueError) as error:
-        if isinstance(error, FileNotFoundError | NotADirectoryError):
-            raise FileNotFoundError(missing or f"there is no file {path}") from None
-        raise OSError(f"{os.fspath(path)!r} cannot be opened ({_reason(error)})") from None
+        reason = getattr(error, "strerror", None) or str(error)
+        raise OSError(f"{os.fspath(path)!r} cannot be opened ({reason})") from None
     if not stat.S_ISREG(mode):
-        raise OSError(f"{path} is {_kind(mode)}: give a regular file")
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        raise OSError(f"{path} is {kinds.get(stat.S_IFMT(mode), 'a device')}: give a regular file")
     return Path(path)
 
 
-def _kind(mode: int) -> str:
-    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-    return kinds.get(stat.S_IFMT(mode), "a device")
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
-
-
-def read_bytes(path: str | os.PathLike[str], missing: str = "") -> bytes:
-    """What a regular file holds."""
+def read_bytes(path: str | PathLike[str], missing: str = "") -> bytes:
+    """Read a regular file."""
     try:
         return regular_file(path, missing).read_bytes()
     except PermissionError:
         raise PermissionError(f"{path} cannot be read: permission denied") from None
 
 
-def read_text(path: str | os.PathLike[str], missing: str = "") -> str:
-    """What a file of UTF-8 holds, without the mark that some editors put before it."""
+def read_text(path: str | PathLike[str], missing: str = "") -> str:
+    """Read a file of UTF-8, without a byte order mark."""
     return decoded(read_bytes(path, missing), str(path))
 
 
 def decoded(raw: bytes, path: str) -> str:
-    """Bytes as text; another encoding is named where it is recognised, with the line where it shows."""
-    if raw.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
-        raise ValueError(f"{path}, line 1, is not UTF-8 but UTF-16: {_convert('UTF-16')}")
+    """Decode UTF-8; refuse other encodings with the likely encoding and the line of the fault."""
     try:
         text = raw.decode("utf-8-sig")
+        at, fault, likely = text.find("\0"), "has a NUL byte, perhaps as UTF-16", "UTF-16"
+        line = text.count("\n", 0, at) + 1
     except UnicodeDecodeError as error:
         at = error.start + (len(BOM_UTF8) if raw.startswith(BOM_UTF8) else 0)
-        line = raw.count(b"\n", 0, at) + 1
-        likely = "UTF-16" if b"\0" in raw else "Latin-1"
-        raise ValueError(
-            f"{path}, line {line}, is not UTF-8 (byte 0x{raw[at]:02x}), perhaps {likely}: {_convert(likely)}"
-        ) from None
-    if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        raise ValueError(f"{path}, line {line}, has a NUL byte, perhaps as UTF-16: {_convert('UTF-16')}")
+        line, likely = raw.count(b"\n", 0, at) + 1, "UTF-16" if b"\0" in raw else "Latin-1"
+        fault, text = f"is not UTF-8 (byte 0x{raw[at]:02x}), perhaps {likely}", ""
+        if raw.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+            line, fault, likely = 1, "is not UTF-8 but UTF-16", "UTF-16"
+    if at >= 0:
+        way_out = f"convert it, as by iconv -f {likely.upper()} -t UTF-8"
+        raise ValueError(f"{path}, line {line}, {fault}: {way_out}")
     return text
 
 
-def _convert(encoding: str) -> str:
-    return f"convert it, as by iconv -f {encoding.upper()} -t UTF-8"
-
-
 def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines that are not blank, counted from 1. Not `splitlines`, which also breaks at characters within a text."""
+    """Yield lines that are not blank, with numbers from 1; `splitlines` would also break inside a text."""
     return ((number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip())
 
 
 class NotJSON(ValueError):
-    """Text that is not JSON; ``position`` is where it stops being."""
+    """Text that is not JSON from ``position`` on."""
 
     def __init__(self, reason: str, position: int, column: int) -> None:
         super().__init__(f"{reason} at character {column}")
@@ -113,16 +104,16 @@ class NotJSON(ValueError):
 
 
 def parse_json(text: str, *, numbers: bool = True, halves: bool = False) -> Any:
-    """The value of a JSON text, which may nest, repeat and overflow as little as a reader can stand.
+    """Parse JSON; refuse values with which later code would fail.
 
     Args:
         text: the JSON.
-        numbers: refuse NaN, Infinity and what overflows to it, which are not JSON although Python writes them.
+        numbers: refuse NaN, Infinity and numbers that overflow, which are not JSON although Python writes them.
         halves: accept half of a surrogate pair, which no UTF-8 file can hold.
     """
     parse = {"parse_constant": _not_finite, "parse_float": _finite} if numbers else {}
     try:
-        value = json.loads(text, object_pairs_hook=_once, parse_int=_whole, **parse)
+        value = json.loads(text, object_pairs_hook=_distinct, parse_int=_whole, **parse)
     except json.JSONDecodeError as error:
         raise NotJSON(error.msg, error.pos, error.colno) from None
     except RecursionError:
@@ -132,7 +123,7 @@ def parse_json(text: str, *, numbers: bool = True, halves: bool = False) -> Any:
     return value
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
         (repeated, _), *_ = Counter(name for name, _ in pairs).most_common(1)
@@ -157,51 +148,44 @@ def _not_finite(name: str) -> NoReturn:
 
 
 def _check_nested(value: Any, halves: bool) -> None:
-    """Level by level, so that the depth can be anything."""
+    """Check a value level by level, so that any depth can be checked."""
     level = [value]
     for _ in range(DEEPEST + 1):
-        texts = (item for item in level if isinstance(item, str))
-        if not halves and (half := next(filter(SURROGATE.search, texts), "")):
-            raise ValueError(f"the text {brief(half)} has half of a surrogate pair, which is not a character")
-        level = [inner for item in level for inner in _within(item)]
+        for item in level:
+            if isinstance(item, str) and not halves and SURROGATE.search(item):
+                raise ValueError(f"the text {brief(item)} has half of a surrogate pair, which is not a character")
+        mappings = [item for item in level if isinstance(item, dict)]
+        level = [inner for item in mappings for inner in (*item, *item.values())] + [
+            inner for item in level if isinstance(item, list) for inner in item
+        ]
         if not level:
             return
     raise ValueError(f"it nests more than {DEEPEST} levels deep")
 
 
-def _within(value: Any) -> list[Any]:
-    if isinstance(value, Mapping):
-        return [*value, *value.values()]
-    return value if isinstance(value, list) else []
-
-
-def check_utf8(what: str, text: str) -> None:
-    """Refuse text that no file can hold: half of a surrogate pair, as Python makes of bytes it cannot decode."""
+def check_utf8(name: str, text: str) -> None:
+    """Refuse text with half of a surrogate pair, which no file can hold."""
     if half := SURROGATE.search(text):
-        raise ValueError(f"{what} is not valid UTF-8 at character {half.start()}")
+        raise ValueError(f"{name} is not valid UTF-8 at character {half.start()}")
 
 
-# -------------------------------------------------------------------------------------------------------- file writing
-# Writing files so that what was there before is never lost: a file is replaced whole, or stays as it was.
-
-
+# ------------------------------------------------------------------------------------------------------------ writing
 VIEWS = {".html", ".htm", ".png", ".jpg", ".jpeg", ".svg", ".pdf", ".tex", ".csv", ".json", ".jsonl", ".txt"}
-NO_FOLDER_SYNC = {EACCES, EBADF, EINVAL, ENOTSUP, EPERM}  # of folders that cannot be opened or synced; nothing is lost
 
 
 def check_no_view(path: str | PathLike[str], instead: str) -> None:
-    """Refuse the name of a picture, a page or a table for a file of tensors; ``instead`` is what writes those."""
+    """Refuse the name of a picture, a page or a table for a file of tensors; ``instead`` writes such files."""
     if Path(path).suffix.lower() in VIEWS:
         name = Path(path).name
         raise ValueError(f"{name} would hold tensors: name it .safetensors, or write what it shows by {instead}")
 
 
 def write_atomically(path: str | PathLike[str], data: bytes | str) -> Path:
-    """Write a file so that its path has either all of ``data`` (text as UTF-8) or what it had before.
+    """Write a file so that the path holds either all of ``data`` (text as UTF-8) or the previous content.
 
     The data goes to a temporary file in the same folder, is synced to disk, and then takes the file's name. A new file
-    has the permissions that the umask gives, an existing one keeps its own; a link stays, and the file it leads to is
-    written. What is not a regular file (a pipe, ``/dev/stdout``) is written to directly.
+    has the permissions of the umask, an existing file keeps permissions and owner; a link stays, and its file is
+    written. A pipe or a device (``/dev/stdout``) is written to directly.
     """
     content = data.encode() if isinstance(data, str) else data
     target = Path(os.path.realpath(path))
@@ -213,122 +197,76 @@ def write_atomically(path: str | PathLike[str], data: bytes | str) -> Path:
     return Path(path)
 
 
+def _replace(target: Path, content: bytes) -> None:
+    if target.exists() and not os.access(target, os.W_OK):
+        raise PermissionError(EACCES, "the file is read-only")
+    temporary = target.with_name(f".heta-lens-{secrets.token_hex(8)}.tmp")
+    try:
+        with open(temporary, "xb", buffering=0) as file:
+            _write_all(file, content)
+        if target.exists():
+            before = target.stat()
+            with suppress(PermissionError):  # only root gives files away
+                shutil.chown(temporary, before.st_uid, before.st_gid)
+            os.chmod(temporary, stat.S_IMODE(before.st_mode))
+        os.replace(temporary, target)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
 def append_whole(path: str | PathLike[str], data: bytes) -> None:
-    """Add to the end of a file either all of ``data``, which is on the disk when this returns, or nothing."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
-    with _naming(path):
-        new = not Path(path).exists()
-        descriptor = os.open(path, flags, 0o666)
+    """Append all of ``data`` to a file, on the disk when this returns, or nothing."""
+    with _naming(path), open(path, "ab", buffering=0) as file:
+        before = os.fstat(file.fileno()).st_size
         try:
-            before = os.fstat(descriptor).st_size
-            try:
-                _write_all(descriptor, data)
-            except OSError:
-                with suppress(OSError):
-                    os.ftruncate(descriptor, before)
-                raise
-        finally:
-            os.close(descriptor)
-        if new:
-            _sync_folder(Path(path).parent)
+            _write_all(file, data)
+        except OSError:
+            with suppress(OSError):
+                file.truncate(before)
+            raise
+
+
+def _write_all(file: FileIO, data: bytes) -> None:
+    """Write data, in parts of the size that the system accepts, and sync the file to disk."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(file.fileno(), left) :]
+    os.fsync(file.fileno())
 
 
 @contextmanager
 def _naming(path: str | PathLike[str]) -> Iterator[None]:
-    """Say of which file it is that the system refuses something, and not of a temporary one."""
+    """Name the file in errors of the system, instead of a temporary file."""
     try:
         yield
     except OSError as error:
         raise OSError(error.errno or 0, f"cannot write {path}: {error.strerror or error}") from error
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
-    """Write all of it, however much of it the system takes at once, and see it on the disk."""
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]
-    os.fsync(descriptor)
-
-
-def _sync_folder(folder: Path) -> None:
-    """See the names in a folder on the disk, where folders can be synced at all."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        if error.errno not in NO_FOLDER_SYNC:
-            raise
-
-
 def check_distinct(paths: Mapping[str, str | PathLike[str] | None]) -> None:
-    """Refuse two of these (by the options that give them) that are one file, so that one would overwrite the other.
-
-    Names that differ only in case are refused too: not every file system tells them apart.
-    """
+    """Refuse two options with paths of one file; names that differ only in case count as equal."""
     first: dict[object, str] = {}
     for name, path in paths.items():
-        if path is None or _is_stream(Path(path)):
-            continue
-        for key in _identities(Path(path)):
+        if path is None or (os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)):
+            continue  # a stream may be given twice
+        keys: list[object] = [unicodedata.normalize("NFC", os.path.realpath(path)).casefold()]
+        with suppress(OSError):
+            there = os.stat(path)
+            keys.append((there.st_dev, there.st_ino))
+        for key in keys:
             other = first.setdefault(key, name)
             if other != name:
                 raise ValueError(f"{other} {paths[other]} and {name} {path} are the same file: give two files")
 
 
-def _replace(target: Path, content: bytes) -> None:
-    if target.exists() and not os.access(target, os.W_OK):
-        raise PermissionError(EACCES, "the file is read-only")
-    temporary = target.with_name(f".heta-lens-{secrets.token_hex(8)}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-    try:
-        try:
-            _write_all(descriptor, content)
-        finally:
-            os.close(descriptor)
-        if target.exists():
-            _copy_permissions(target, temporary)
-        os.replace(temporary, target)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-    _sync_folder(target.parent)
-
-
-def _copy_permissions(source: Path, to: Path) -> None:
-    before = source.stat()
-    if hasattr(os, "chown"):
-        with suppress(PermissionError):  # only root gives files away
-            os.chown(to, before.st_uid, before.st_gid)
-    os.chmod(to, stat.S_IMODE(before.st_mode))
-
-
-def _is_stream(path: Path) -> bool:
-    return path.exists() and not path.is_file() and not path.is_dir()
-
-
-def _identities(path: Path) -> list[object]:
-    """What two paths of one file share: where they lead, or the file that is there already."""
-    leads = unicodedata.normalize("NFC", os.path.realpath(path)).casefold()
-    identities: list[object] = [leads]
-    with suppress(OSError):
-        there = path.stat()
-        identities.append((there.st_dev, there.st_ino))
-    return identities
-
-
-# ----------------------------------------------------------------------------------------------------- json lines file
-# A file with one JSON value per line, appended to over days: read despite damage, and repaired on resuming.
-
-
+# --------------------------------------------------------------------------------------------------------- json lines
 Item = TypeVar("Item")
 
 
 class Rejected(NamedTuple):
-    """A line that could not be read, and why."""
+    """An unreadable line, and the reason."""
 
     number: int
     line: bytes
@@ -337,10 +275,10 @@ class Rejected(NamedTuple):
 
 @dataclass(frozen=True)
 class JsonLinesFile(Generic[Item]):
-    """Lines that ``parse`` makes items of; it refuses others by a ValueError or TypeError.
+    """A file with a JSON value per line, read despite damage; ``parse`` turns values into items or raises an error.
 
-    Reading skips the lines that are refused, warns how many there are, and changes nothing. `repair` moves them to
-    ``rejected``. A last line without an end was cut short, or is being written: it is not read, and moved as well.
+    Reading skips unreadable lines with a warning, and changes nothing. `repair` moves unreadable lines to
+    ``rejected``. A last line without an end is incomplete: it is not read, and moved as well.
     """
 
     path: Path
@@ -350,55 +288,51 @@ class JsonLinesFile(Generic[Item]):
 
     @property
     def rejected(self) -> Path:
-        """Where lines that could not be read are moved to."""
+        """The file for unreadable lines."""
         return self.path.with_suffix(f".rejected{self.path.suffix}")
 
     def read(self) -> list[Item]:
-        """The items of all lines that can be read, in their order."""
-        good, bad = self._scanned()
+        """Return the items of all readable lines, in order."""
+        _, good, bad = self._scanned()
         if bad:
             self._warn(len(good), bad, f"skipped: {self.again}")
         return good
 
     def append(self, value: Mapping[str, Any]) -> None:
-        """Append a line durably: it is on the disk when this returns, whole or not at all."""
+        """Append a line, on the disk when this returns, whole or not at all."""
         append_whole(self.path, _line(value))
 
     def replace(self, values: Iterable[Mapping[str, Any]]) -> None:
-        """Write these lines in place of all others, at once."""
+        """Replace all lines at once."""
         write_atomically(self.path, b"".join(map(_line, values)))
 
     def repair(self) -> int:
-        """Move lines that cannot be read to ``rejected``, also a last one that was cut short.
-
-        Returns the number of bytes removed.
-        """
-        if not os.path.lexists(self.path):
-            return 0
-        good, bad = self._scanned()
-        written = read_bytes(self.path)
-        whole = _whole_lines(written)
-        kept = _without(whole, {line.number for line in bad})
-        if cut := written[len(whole) :]:
-            bad.append(Rejected(whole.count(b"\n") + 1, cut, "it was cut short"))
+        """Move unreadable lines and an incomplete last line to ``rejected``; return the number of bytes removed."""
+        lines, good, bad = self._scanned()
+        *lines, cut = lines
+        numbers = {line.number for line in bad}
+        kept = b"".join(line + b"\n" for number, line in enumerate(lines, 1) if number not in numbers)
+        removed = sum(len(line) + 1 for line in lines) + len(cut) - len(kept)
+        if cut:
+            bad.append(Rejected(len(lines) + 1, cut, "it was cut short"))
         if bad:
             append_whole(self.rejected, b"".join(rejected.line + b"\n" for rejected in bad))
             write_atomically(self.path, kept)
             self._warn(len(good), bad, f"moved to {self.rejected.name}: their work is done again")
-        return len(written) - len(kept)
+        return removed
 
-    def _scanned(self) -> tuple[list[Item], list[Rejected]]:
-        """The items, and the lines that could not be read."""
+    def _scanned(self) -> tuple[list[bytes], list[Item], list[Rejected]]:
+        """Return the lines of the file, the items, and the unreadable lines; the last line is never complete."""
+        lines = (read_bytes(self.path) if os.path.lexists(self.path) else b"").split(b"\n")
         good: list[Item] = []
         bad: list[Rejected] = []
-        written = read_bytes(self.path) if os.path.lexists(self.path) else b""
-        for number, line in enumerate(_whole_lines(written).split(b"\n"), 1):
+        for number, line in enumerate(lines[:-1], 1):
             if line.strip():
                 try:
                     good.append(self.parse(_object(line)))
                 except (ValueError, TypeError) as error:
                     bad.append(Rejected(number, line, str(error)))
-        return good, bad
+        return lines, good, bad
 
     def _warn(self, kept: int, rejected: list[Rejected], outcome: str) -> None:
         first = rejected[0]
@@ -422,13 +356,3 @@ def _object(line: bytes) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise TypeError(f"it is {brief(value)}, and must be an object")
     return value
-
-
-def _without(written: bytes, numbers: Collection[int]) -> bytes:
-    lines = written.split(b"\n")
-    return b"\n".join(line for number, line in enumerate(lines, 1) if number not in numbers)
-
-
-def _whole_lines(written: bytes) -> bytes:
-    """Without a last line that has no end."""
-    return written[: written.rfind(b"\n") + 1]

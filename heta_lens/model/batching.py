@@ -1,6 +1,6 @@
-"""How much is run at once: copies of a prompt in a batch, and tokens that share the start of a run.
+"""Batch sizes: copies of a prompt that run at once, and tokens that share the start of a run.
 
-`choose_batches` is the only place that decides on a batch size, and `Batches.map` the only one that halves it.
+`choose_batches` alone decides on a batch size, and `Batches.map` alone halves a batch size.
 """
 
 import logging
@@ -15,17 +15,17 @@ logger = logging.getLogger("heta_lens")
 
 GRAPH, PRODUCT = 3, 2  # in forward runs: building the graph of g's gradient, and then every product with H
 MASKED = 1.0  # in forward runs: starting a batch of masked runs
-SHORT = 32  # positions: a run of fewer takes no less time
+SHORT = 32  # positions: shorter runs take no less time
 
-# The largest tensor of a run on a CPU, in bytes: of what passes through a graph again and again, part stays in the
-# processor's cache up to the first; freed memory goes back to the system beyond the second, and returns page by page.
+# Limits for the largest tensor of a run on a CPU, in bytes. Up to the first, tensors that pass through a graph many
+# times stay in the processor's cache; beyond the second, freed memory returns to the system, page by page.
 GRAPH_BYTES, FORWARD_BYTES = 2**22, 2**25
-ACCELERATOR_TOKENS = 2**15  # that keep an accelerator busy
+ACCELERATOR_TOKENS = 2**15  # enough to keep an accelerator busy
 MOST_COPIES_ON_CPU, MOST_COPIES = 32, 256
 
 
 class Sizes(NamedTuple):
-    """The sizes of a model that its memory use depends on."""
+    """The sizes of a model that determine the memory use."""
 
     layers: int
     d_model: int
@@ -39,25 +39,25 @@ class Sizes(NamedTuple):
         return self.itemsize * queries * max(self.heads * keys, self.d_mlp)
 
     def forward(self, queries: int, keys: int, read: int = 1) -> int:
-        """Bytes of a forward run, without its graph: one layer's activations, all layers' keys and values."""
+        """Bytes of a forward run without a graph: activations of a layer, keys and values of every layer."""
         patterns = 4 if self.itemsize >= 4 else 6  # half precision has softmaxes in float32
         layer = queries * (6 * self.d_model + 4 * self.d_mlp + patterns * self.heads * keys)
         times = 2 if queries < keys else 1  # a window's keys and values are joined with those kept
         return self.itemsize * (layer + 2 * times * self.layers * keys * self.d_model + 4 * read * self.vocabulary)
 
     def graph(self, queries: int, keys: int, *, checkpoint: bool = False) -> int:
-        """Bytes of the graph of g's gradient; with ``checkpoint``, of one layer's, and what enters and leaves each."""
+        """Bytes of the graph of g's gradient; with ``checkpoint``, of one layer's graph and the layers' ends."""
         layer = self.itemsize * queries * (20 * self.d_model + 10 * self.d_mlp + 6 * self.heads * keys)
         return layer + 2 * self._streams(queries) if checkpoint else self.layers * layer
 
     def product(self, queries: int, keys: int, *, checkpoint: bool = False) -> int:
-        """Bytes of a Hessian-vector product beside its graph: it passes through the layers up, and down again."""
+        """Bytes of a Hessian-vector product without its graph, up through the layers and down again."""
         layer = self.itemsize * queries * (8 * self.d_model + 3 * self.d_mlp + 4 * self.heads * keys)
         within = self.itemsize * queries * (14 * self.d_model + 7 * self.d_mlp + 16 * self.heads * keys)  # of a block
         return within + self._streams(queries) if checkpoint else self.layers * layer
 
     def _streams(self, queries: int) -> int:
-        """Bytes of what enters every layer, in float32."""
+        """Bytes of every layer's input, in float32."""
         return 4 * self.layers * queries * self.d_model
 
 
@@ -68,16 +68,15 @@ def sizes_of(config: Any, layers: int, vocabulary: int, itemsize: int) -> Sizes:
 
 
 def available(device: torch.device) -> int:
-    """Bytes that are free."""
+    """Return the number of free bytes on a device."""
     if device.type == "cuda":
         reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # for new tensors
         return torch.cuda.mem_get_info(device)[0] + reserved
     return psutil.virtual_memory().available
 
 
-# --------------------------------------------------------------------------------------------------- how much at once
 class Batches:
-    """At most ``size`` copies at once, and no more positions than run fastest together, if ``fastest`` is given.
+    """A limit of ``size`` copies at once and, with ``fastest``, of the positions that run fastest together.
 
     When memory runs out, the size is halved for good.
     """
@@ -87,11 +86,11 @@ class Batches:
         self.fastest = fastest
 
     def of(self, length: int) -> int:
-        """Return how many copies of a run of so many positions to run at once."""
+        """Return how many copies of a run of ``length`` positions to run at once."""
         return self.size if self.fastest is None else max(1, min(self.size, self.fastest // length))
 
     def map(self, run: Callable[[Tensor], Tensor], items: Tensor, length: int) -> Tensor:
-        """``run``, of so many positions, on a batch of items at a time; concatenated along the first dimension."""
+        """Apply ``run``, of ``length`` positions, to a batch of items at a time, and concatenate the results."""
         results: list[Tensor] = []
         done = 0
         while done < len(items):
@@ -103,7 +102,7 @@ class Batches:
             except RuntimeError as error:
                 if len(batch) == 1 or not out_of_memory(error):
                     raise
-            self._halve(len(batch))  # here the error is gone, and with it the tensors that its frames held
+            self._halve(len(batch))  # here the error and the tensors of its frames are gone
         return results[0] if len(results) == 1 else torch.cat(results)
 
     def _halve(self, copies: int) -> None:
@@ -125,10 +124,10 @@ def choose_batches(
     read: int,
     free: int | None = None,
 ) -> Batches:
-    """How many copies of runs of so many ``queries`` on so many ``keys`` to run at once.
+    """Choose how many copies of a run of ``queries`` positions on ``keys`` positions to run at once.
 
-    "auto" takes as many as fit into the ``free`` memory (by default half of what is unused), and no more than are
-    fastest.
+    "auto" takes as many copies as fit into the ``free`` memory (by default half of the unused memory), and no more
+    than run fastest.
     """
     if wanted != "auto":
         batches = Batches(int(wanted))
@@ -154,22 +153,22 @@ def fastest_positions(sizes: Sizes, device: torch.device, keys: int, products: b
 
 
 def out_of_memory(error: RuntimeError) -> bool:
-    """Whether there was too little memory; not every device has an error type of its own for it."""
+    """Return whether memory ran out; several devices have no error type for running out of memory."""
     messages = ("DefaultCPUAllocator", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
     return isinstance(error, torch.OutOfMemoryError) or any(message in str(error) for message in messages)
 
 
 def per_product(probes: float | int) -> float:
-    """The cost of building a graph relative to that of the products of one token."""
+    """Return the cost of building a graph relative to the cost of a token's products."""
     return GRAPH / (PRODUCT * probes)
 
 
 def shared_starts(positions: Sequence[int], stop: int, start_cost: float | int) -> list[list[int]]:
-    """Neighbours that should share the start of their runs, which all end at ``stop``.
+    """Group neighbours whose runs should share a start; every run ends at ``stop``.
 
-    A token that joins an earlier one runs the positions between them in vain; one that does not pays for another
-    start, ``start_cost`` times a run from there. A run of few positions takes as long as one of `SHORT`. Tokens join
-    until they have spent as much as the start they share.
+    A token that joins an earlier token runs the positions between the two in vain; a token that does not join pays for
+    another start, ``start_cost`` times a run. Runs of few positions take as long as runs of `SHORT` positions. Tokens
+    join until the group has spent as much as the shared start costs.
     """
     together: list[list[int]] = []
     spent = budget = shared = 0.0

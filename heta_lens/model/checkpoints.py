@@ -1,4 +1,4 @@
-"""Checkpoints: a folder of weights is checked before and after loading, so that no weight is silently random."""
+"""Checkpoints in folders, GGUF files and on the hub, checked before and after loading: no weight is silently random."""
 
 import json
 import re
@@ -28,22 +28,23 @@ from heta_lens.model.weights import is_readable, quantised_modules
 INDEX = "model.safetensors.index.json"
 WHOLE = "model.safetensors"
 BENIGN = re.compile(r"(\.|_)(inv_freq|masked_bias|position_ids|cos_cached|sin_cached)$")
-"""Buffers that older versions of transformers saved with the weights, and that a model computes itself."""
+"""Buffers in files of older versions of transformers, which a model computes without the file."""
 FUSED = re.compile(r"(qkv|qkv_proj|query_key_value|c_attn|w_pack)$", re.IGNORECASE)
-"""What architectures call queries, keys and values in one matrix."""
-FOUR_BITS = 64  # weights that are scaled together
-LONGEST = 300  # characters of another library's message that are shown
+"""Names of matrices that hold queries, keys and values together."""
+FOUR_BITS = 64  # weights that share a scale
+LONGEST = 300  # characters shown of another library's message
 
 
 class CheckpointError(ValueError):
-    """Weights that do not fit their model, or are not finite."""
+    """Weights with values that are not finite, or with names or shapes foreign to the model."""
 
 
+# --------------------------------------------------------------------------------------------------------- the weights
 @dataclass(frozen=True)
 class Checked:
-    """Stands in for the class with which TransformerLens loads weights, and refuses weights that do not fit."""
+    """A stand-in for the loading class of TransformerLens; refuses weights of a wrong name, shape or value."""
 
-    quantise: Any = None  # a quantisation, which TransformerLens has no option for
+    quantise: Any = None  # a quantisation, for which TransformerLens has no option
 
     def from_pretrained(self, name: str, **options: Any) -> Any:
         kind: Any = get_hf_model_class_for_architecture(determine_architecture_from_hf_config(options["config"]))
@@ -59,29 +60,8 @@ class Checked:
         return model
 
 
-def check_in_memory(model: Any) -> None:
-    """Refuse a model whose embeddings or unembedding are offloaded: they are read, and not only run."""
-    for name in ("embed", "unembed"):
-        if any(tensor.device.type == "meta" for tensor in model.get_submodule(name).parameters()):
-            raise CheckpointError(
-                f"the model's {name} is offloaded, and it must be in memory: put it on the CPU in device_map=, or "
-                "allow more max_memory="
-            )
-
-
-def check_four_bits(name: str, model: Any) -> None:
-    """Refuse widths for which the CPU kernel of bitsandbytes packs 4 bits otherwise than it reads them."""
-    for place, module in model.named_modules():
-        weight: Any = getattr(module, "weight", None)
-        if type(module).__name__ == "Linear4bit" and weight.device.type == "cpu" and module.in_features % FOUR_BITS:
-            raise CheckpointError(
-                f"{name!r} cannot run in 4 bits on a CPU: bitsandbytes takes widths that are multiples of {FOUR_BITS}, "
-                f"and {place} has {module.in_features}; load it in 8 bits"
-            )
-
-
 def check_complete(name: str, report: dict[str, Any]) -> None:
-    """Refuse weights that the model lacks, does not know, or has in another shape; tied ones are not listed."""
+    """Refuse weights that the model lacks, does not know, or has in another shape; the report lists no tied weights."""
     shapes = [f"{key} ({tuple(there)}, not {tuple(here)})" for key, there, here in report["mismatched_keys"]]
     unexpected = [key for key in report["unexpected_keys"] if not BENIGN.search(key)]
     for keys, problem in (
@@ -97,27 +77,19 @@ def check_complete(name: str, report: dict[str, Any]) -> None:
             )
 
 
-def load_weights(name: str, model: torch.nn.Module, kept: Mapping[str, torch.Tensor]) -> None:
-    """Load every parameter by its name, and refuse what is missing or left over; tied ones are stored once."""
-    own = dict(model.named_parameters(remove_duplicate=False))
-    loaded = {own[key].data_ptr() for key in kept if key in own}
-    report = {
-        "missing_keys": [key for key, weight in own.items() if key not in kept and weight.data_ptr() not in loaded],
-        "unexpected_keys": kept.keys() - model.state_dict().keys(),
-        "mismatched_keys": [
-            (key, there.shape, own[key].shape)
-            for key, there in kept.items()
-            if key in own and there.shape != own[key].shape
-        ],
-        "error_msgs": [],
-    }
-    check_complete(name, report)
-    model.load_state_dict(dict(kept), strict=False)  # buffers are computed
-    check_finite_weights(name, model)
+def check_finite_weights(name: str, model: torch.nn.Module) -> None:
+    bad = [key for key, weight in model.named_parameters() if is_readable(weight) and not _is_finite(weight)]
+    if bad:
+        raise CheckpointError(f"the checkpoint {name!r} has weights that are not finite: {listed(bad)}; save it again")
+
+
+def _is_finite(weight: torch.Tensor) -> bool:
+    """Return whether a weight is finite, from the smallest and the largest entry, without a copy of the weight."""
+    return not weight.numel() or bool(torch.stack(weight.detach().aminmax()).isfinite().all())
 
 
 def check_separable(name: str, model: torch.nn.Module) -> None:
-    """Refuse queries, keys and values in one quantised matrix: TransformerLens fails on them in many ways."""
+    """Refuse queries, keys and values in a single quantised matrix: TransformerLens cannot split the matrix."""
     for fused in filter(FUSED.search, quantised_modules(model)):
         raise CheckpointError(
             f"the model {name!r} cannot be loaded: its queries, keys and values are one quantised matrix ({fused}), "
@@ -126,51 +98,55 @@ def check_separable(name: str, model: torch.nn.Module) -> None:
         )
 
 
-def check_finite_weights(name: str, model: torch.nn.Module) -> None:
-    bad = [key for key, weight in model.named_parameters() if is_readable(weight) and not finite(weight)]
-    if bad:
-        raise CheckpointError(f"the checkpoint {name!r} has weights that are not finite: {listed(bad)}; save it again")
+def check_four_bits(name: str, model: Any) -> None:
+    """Refuse widths with different packing and reading layouts in the 4-bit CPU kernel of bitsandbytes."""
+    for place, module in model.named_modules():
+        weight: Any = getattr(module, "weight", None)
+        if type(module).__name__ == "Linear4bit" and weight.device.type == "cpu" and module.in_features % FOUR_BITS:
+            raise CheckpointError(
+                f"{name!r} cannot run in 4 bits on a CPU: bitsandbytes takes widths that are multiples of {FOUR_BITS}, "
+                f"and {place} has {module.in_features}; load it in 8 bits"
+            )
 
 
-def finite(weight: torch.Tensor) -> bool:
-    """Whether all entries are, by the smallest and the largest, so that no copy of the weight is needed."""
-    return not weight.numel() or bool(torch.stack(weight.detach().aminmax()).isfinite().all())
+def check_in_memory(model: Any) -> None:
+    """Refuse offloaded embeddings and unembeddings, because the library reads the weights."""
+    for name in ("embed", "unembed"):
+        if any(tensor.device.type == "meta" for tensor in model.get_submodule(name).parameters()):
+            raise CheckpointError(
+                f"the model's {name} is offloaded, and it must be in memory: put it on the CPU in device_map=, or "
+                "allow more max_memory="
+            )
 
 
+# ---------------------------------------------------------------------------------------------------------- the folder
 def check_folder(folder: Path) -> None:
-    """Refuse a folder that does not hold a saved model, naming the file that is missing or damaged."""
+    """Refuse a folder without a saved model, and name the missing or damaged file."""
     if not folder.is_dir():
         raise ValueError(f"the model {str(folder)!r} is a file: give the folder that contains it")
-    for name, what in (("config.json", "model"), ("tokenizer_config.json", "tokenizer")):
+    for name, kind in (("config.json", "model"), ("tokenizer_config.json", "tokenizer")):
         if not (folder / name).is_file():
             raise ValueError(
-                f"the folder {str(folder)!r} has no {name}: save it there with {what}.save_pretrained(...)"
+                f"the folder {str(folder)!r} has no {name}: save it there with {kind}.save_pretrained(...)"
             )
     for name in ("config.json", "tokenizer_config.json", "tokenizer.json"):
         if (folder / name).exists():
-            read_object(folder / name)
-    check_tokenizer(folder / "tokenizer.json")
-    for file in weight_files(folder):
-        check_weight_file(file)
+            _read_object(folder / name)
+    if (folder / "tokenizer.json").exists():
+        try:
+            Tokenizer.from_file(str(folder / "tokenizer.json"))
+        except Exception as error:  # the library raises a bare Exception
+            reason = f"is not a tokenizer: {first_sentence(error)}; save the tokenizer again"
+            raise ValueError(f"{str(folder / 'tokenizer.json')!r} {reason}") from error
+    for file in _weight_files(folder):
+        _check_weight_file(file)
 
 
-def check_tokenizer(file: Path) -> None:
-    if not file.exists():  # a tokenizer may be kept in other files
-        return
-    try:
-        Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises a bare Exception
-        raise ValueError(
-            f"{str(file)!r} is not a tokenizer: {first_sentence(error)}; save the tokenizer again"
-        ) from error
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """The files that hold the weights, by the index where there is one."""
+def _weight_files(folder: Path) -> list[Path]:
     if (folder / WHOLE).is_file():
         return [folder / WHOLE]
     if (folder / INDEX).is_file():
-        shards = read_object(folder / INDEX).get("weight_map")
+        shards = _read_object(folder / INDEX).get("weight_map")
         if not isinstance(shards, dict) or not shards:
             raise ValueError(f"{str(folder / INDEX)!r} has no weight_map: save the model again")
         return [folder / str(name) for name in sorted({*shards.values()})]
@@ -185,7 +161,7 @@ def weight_files(folder: Path) -> list[Path]:
     raise ValueError(f"the folder {str(folder)!r} has no weights ({WHOLE}): save the model there again")
 
 
-def check_weight_file(file: Path) -> None:
+def _check_weight_file(file: Path) -> None:
     if not file.is_file():
         raise ValueError(f"{str(file.parent / INDEX)!r} names {file.name}, which is missing: copy or download it again")
     try:
@@ -195,7 +171,7 @@ def check_weight_file(file: Path) -> None:
         raise ValueError(f"{str(file)!r} is damaged ({first_sentence(error)}): copy or download it again") from error
 
 
-def read_object(file: Path) -> dict[str, Any]:
+def _read_object(file: Path) -> dict[str, Any]:
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
@@ -206,63 +182,57 @@ def read_object(file: Path) -> dict[str, Any]:
 
 
 def listed(names: Iterable[str], shown: int = 3) -> str:
-    """The first few of these names, and how many more there are."""
+    """List the first names, and the number of further names."""
     ordered = sorted(names)
     more = f" and {len(ordered) - shown} more" if len(ordered) > shown else ""
     return ", ".join(ordered[:shown]) + more
 
 
 def first_sentence(error: BaseException) -> str:
-    """The first sentence of another library's message; with its type where the message alone says little."""
+    """Return the first sentence of another library's message, with the error's type if the message is unclear alone."""
     message = re.split(r"(?<=[a-z)`'\"][.!?]) (?=[A-Z])", " ".join(str(error).split()))[0].rstrip(".")
     if isinstance(error, LookupError | AttributeError) or not message:
         message = f"{type(error).__name__}: {message}"
     return message if len(message) <= LONGEST else message[: LONGEST - 1] + "…"
 
 
-# ----------------------------------------------------------------------------------------------------------------- hub
-# The Hugging Face hub: whether it answers, and whatever goes wrong there in one sentence.
-
-
+# ------------------------------------------------------------------------------------------------------------- the hub
 ANSWER = 2.5  # seconds to wait for the hub's answer
-SERVER_ERRORS = 500  # from this status code on
+SERVER_ERRORS = 500  # lowest status code of a server error
 
 Read = TypeVar("Read")
 
 
-def folder_of(name: str, what: str, revision: str | None = None) -> Path | None:
-    """The folder that a name is of; None for a name of the hub; refused if it can only be a folder, and is none.
-
-    A folder has no ``revision``.
-    """
-    missing = f"no {what} {name!r}: give demo, a name on the Hugging Face hub, or a folder that exists"
+def folder_of(name: str, kind: str, revision: str | None = None) -> Path | None:
+    """Return an existing folder or file, or None for a name on the hub; refuse paths that do not exist."""
+    missing = f"no {kind} {name!r}: give demo, a name on the Hugging Face hub, or a folder that exists"
     try:
         path = Path(name).expanduser()
-    except RuntimeError as error:  # a home that nobody has
+    except RuntimeError as error:  # the home of a user who does not exist
         raise ValueError(missing) from error
     if not name or (name.startswith(("/", ".", "~")) and not path.exists()):
         raise ValueError(missing)
     if path.exists() and revision is not None:
-        raise ValueError(f"revision={revision!r} is of a {what} on the hub, and {name!r} is a folder")
+        raise ValueError(f"revision={revision!r} is of a {kind} on the hub, and {name!r} is a folder")
     return path if path.exists() else None
 
 
-def read_from(name: str, what: str, local: Path | None, read: Callable[[str], Read]) -> Read:
-    """What ``read`` makes of a folder or a name; a hub that does not answer is not waited for."""
+def read_from(name: str, kind: str, local: Path | None, read: Callable[[str], Read]) -> Read:
+    """Apply ``read`` to a folder or a name, without waiting for a hub that does not answer."""
     silent = not (local or constants.HF_HUB_OFFLINE or hub_answers(name))
     try:
         with _offline() if silent else nullcontext():
             return read(str(local or name))
     except (CheckpointError, MemoryError):
         raise
-    except Exception as error:  # whatever a library raises for files it cannot read
-        where = f"{constants.ENDPOINT} did not answer" if silent else "looked for on the Hugging Face hub"
-        place = "" if local else f" (not a folder here; {where})"
-        raise ValueError(f"the {what} {name!r}{place} cannot be loaded: {reason(error, name)}") from error
+    except Exception as error:  # libraries raise anything for files that they cannot read
+        tried = f"{constants.ENDPOINT} did not answer" if silent else "looked for on the Hugging Face hub"
+        place = "" if local else f" (not a folder here; {tried})"
+        raise ValueError(f"the {kind} {name!r}{place} cannot be loaded: {_reason(error, name)}") from error
 
 
-def reason(error: BaseException, name: str) -> str:
-    """What to do about an error of the hub, or what the library said."""
+def _reason(error: BaseException, name: str) -> str:
+    """Return the way out of an error of the hub, or the library's message."""
     chain = [error]
     while (earlier := chain[-1].__cause__ or chain[-1].__context__) is not None and earlier not in chain:
         chain.append(earlier)
@@ -280,14 +250,14 @@ def reason(error: BaseException, name: str) -> str:
 
 
 def hub_answers(name: str, seconds: float = ANSWER) -> bool:
-    """Whether the hub says anything about a model: tried once, where a download would retry for half a minute."""
+    """Return whether the hub answers a single request about a model; a download would retry for half a minute."""
     answers: list[Any] = []
 
     def ask() -> None:
-        with suppress(Exception):  # whatever the client raises without a network
+        with suppress(Exception):  # the client raises anything without a network
             answers.append(get_session().head(f"{constants.ENDPOINT}/api/models/{name}", timeout=seconds))
 
-    request = Thread(target=ask, daemon=True)  # looking up a host name has no time limit
+    request = Thread(target=ask, daemon=True)  # the lookup of a host name has no time limit
     request.start()
     request.join(seconds)
     return any(answer.status_code < SERVER_ERRORS for answer in answers)
@@ -308,14 +278,9 @@ def _offline() -> Iterator[None]:
 
 
 # ---------------------------------------------------------------------------------------------------------- gguf files
-# GGUF files: their weights, whatever bits they are stored in, as a transformers model with plain weights.
-
-
 MAGIC = b"GGUF"
 DIGITS_APART = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
-"""Tokenizers that split every digit off before anything else, which transformers does not read from these files."""
-OPTIONS = ("dtype", "device", "tokenizer")
-"""The options of `load_model` that have a meaning for a GGUF file."""
+"""Tokenizers that split digits off before anything else, which transformers does not read from GGUF files."""
 
 
 class GgufModel(NamedTuple):
@@ -324,21 +289,21 @@ class GgufModel(NamedTuple):
 
 
 def gguf_path(name: str, gguf_file: str | None) -> Path | None:
-    """The GGUF file that a path, or a folder and the name of a file in it, stand for; None if they stand for none.
+    """Return the GGUF file at a path, or in a folder; None if there is no GGUF file to load.
 
-    A folder without config.json that contains one GGUF file stands for that file.
+    A folder without config.json that contains one GGUF file stands for the file.
     """
     place = Path(name).expanduser()
     if place.suffix.lower() == ".gguf" and not place.is_dir():
         if gguf_file is not None:
             raise ValueError(f"gguf_file={gguf_file!r} names a file of a folder, and {name!r} is a file: give one")
         return _checked(place)
-    if gguf_file is not None and not place.is_dir():
-        raise ValueError(
-            f"gguf_file={gguf_file!r} names a file of a folder, and {name!r} is no folder here: download the file and "
-            "give its path"
-        )
     if gguf_file is not None:
+        if not place.is_dir():
+            raise ValueError(
+                f"gguf_file={gguf_file!r} names a file of a folder, and {name!r} is no folder here: download the file "
+                "and give its path"
+            )
         return _checked(place / gguf_file)
     if not place.is_dir() or (place / "config.json").exists():
         return None
@@ -360,8 +325,8 @@ def _checked(file: Path) -> Path:
 
 
 def check_gguf_options(given: Mapping[str, Any]) -> None:
-    """Refuse options of `load_model` that a GGUF file cannot be loaded with."""
-    for name in sorted(given.keys() - {*OPTIONS}):
+    """Refuse options of `load_model` that do not apply to GGUF files."""
+    for name in sorted(given.keys() - {"dtype", "device", "tokenizer"}):
         raise ValueError(
             f"{name}= cannot be used with a GGUF file, which takes dtype=, device= and tokenizer= only: save it as a "
             "folder first, with heta_lens.model.checkpoints.read_gguf(file)"
@@ -369,7 +334,7 @@ def check_gguf_options(given: Mapping[str, Any]) -> None:
 
 
 def read_gguf(file: str | Path, dtype: torch.dtype = torch.float32) -> GgufModel:
-    """The model in a GGUF file, and its tokenizer: both can be saved with `save_pretrained`."""
+    """Read the model and the tokenizer in a GGUF file, ready for `save_pretrained`."""
     check_extra("gguf", "reading a GGUF file")
     # Imported here because transformers before 5.20 has neither.
     from transformers.integrations.gguf import read_gguf_metadata
@@ -379,21 +344,22 @@ def read_gguf(file: str | Path, dtype: torch.dtype = torch.float32) -> GgufModel
     try:
         metadata, tensors = read_gguf_metadata(str(file))
         config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
-    except Exception as error:  # whatever is raised for parts that are not there
+    except Exception as error:  # the reader raises anything for missing parts
         if "not supported" in str(error):
             raise ValueError(f"{first_sentence(error)} (by transformers): load the model's safetensors") from error
         raise CheckpointError(f"{str(file)!r} is damaged ({first_sentence(error)}): download it again") from error
-    scaled = [name for name in tensors if name.startswith("rope_")]
-    if scaled:
+    if scaled := [name for name in tensors if name.startswith("rope_")]:
         raise CheckpointError(
             f"{str(file)!r} has rescaled rotary frequencies ({scaled[0]}), which transformers does not read from it: "
             "load the model's safetensors"
         )
+    exact = type(config).from_dict(_undo_rounding(config.to_dict()))
+    vars(exact).pop("_model_name_or_path", None)  # the file's title
     models: Any = AutoModelForCausalLM
     model, report = models.from_pretrained(
         file.parent,
         gguf_file=file.name,
-        config=_exact(config),
+        config=exact,
         dtype=dtype,
         attn_implementation="eager",
         quantization_config=GgufConfig(dequantize=True),
@@ -402,28 +368,18 @@ def read_gguf(file: str | Path, dtype: torch.dtype = torch.float32) -> GgufModel
     check_complete(str(file), report)
     check_finite_weights(str(file), model)
     model.config.architectures = [type(model).__name__]
-    return GgufModel(model, _tokenizer(file, metadata.get("tokenizer.ggml.pre")))
-
-
-def _exact(config: Any) -> Any:
-    exact = type(config).from_dict(_undo_rounding(config.to_dict()))
-    vars(exact).pop("_model_name_or_path", None)  # the file's title
-    return exact
-
-
-def _undo_rounding(value: Any) -> Any:
-    """Floats as they were before the file stored them in 32 bits: 9.99999974e-06 becomes 1e-05."""
-    if isinstance(value, dict):
-        return {name: _undo_rounding(each) for name, each in value.items()}
-    if isinstance(value, float) and float(np.float32(value)) == value:
-        return float(str(np.float32(value)))
-    return value
-
-
-def _tokenizer(file: Path, splits: str | None) -> Any:
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    if splits in DIGITS_APART:
+    if metadata.get("tokenizer.ggml.pre") in DIGITS_APART:
         backend = tokenizer.backend_tokenizer
         digits = pre_tokenizers.Digits(individual_digits=True)
         backend.pre_tokenizer = pre_tokenizers.Sequence([digits, backend.pre_tokenizer])
-    return tokenizer
+    return GgufModel(model, tokenizer)
+
+
+def _undo_rounding(value: Any) -> Any:
+    """Restore floats that the file stored in 32 bits: 9.99999974e-06 becomes 1e-05."""
+    if isinstance(value, dict):
+        return {name: _undo_rounding(item) for name, item in value.items()}
+    if isinstance(value, float) and float(np.float32(value)) == value:
+        return float(str(np.float32(value)))
+    return value

@@ -1,10 +1,10 @@
-"""Runs that continue from kept keys and values, which kinds of models take and return in different forms."""
+"""Runs continued from kept keys and values, in the formats of both kinds of models."""
 
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar, cast
 
 import torch
@@ -12,63 +12,69 @@ from torch import Tensor, nn
 
 from heta_lens.model.hooks import KeysValues, Model, bare, wrapped
 
-NOTHING = torch.empty(0)  # the keys of a layer that did not run
+NOTHING = torch.empty(0)  # stands for the keys of a layer that did not run
 
 
 @dataclass(frozen=True, eq=False)
 class KeyValueReuse(ABC):
-    """How a kind of model continues from the keys and values of a prefix."""
+    """Continue runs from the keys and values of a prefix, for one kind of model."""
 
     model: Model
-    position_axis: ClassVar[int]  # of keys and values, as this kind of model keeps them
+    position_axis: ClassVar[int]  # of kept keys and values
 
     @abstractmethod
     def arguments(self, prefix: KeysValues, start: int, stop: int, batch: int, device: torch.device) -> dict[str, Any]:
-        """Arguments with which a run of positions ``start:stop`` continues these keys and values."""
+        """Return arguments with which a run of positions ``start:stop`` continues the prefix."""
 
     @abstractmethod
     def grown(self, arguments: Mapping[str, Any]) -> KeysValues:
-        """The keys and values that a run with these arguments continued and those it added, per layer."""
+        """Return all layers' keys and values after a run, both continued and added."""
 
     def resume(
         self, keys_values: KeysValues, start: int, stop: int, batch: int, device: torch.device
     ) -> dict[str, Any]:
-        """Arguments with which a run of positions ``start:stop`` continues the first ``start``, unchanged.
+        """Return arguments with which a run of positions ``start:stop`` continues the first ``start`` positions.
 
-        Built anew for every run, because the run appends to them: `grown` reads the result.
+        Every run needs new arguments, because the run appends its keys and values; `grown` reads the result.
         """
-        first = partial(_first_positions, self.position_axis, start, batch)
-        prefix = [(first(keys), first(values)) for keys, values in keys_values]
+        prefix = [(self._first(keys, start, batch), self._first(values, start, batch)) for keys, values in keys_values]
         return self.arguments(prefix, start, stop, batch, device)
 
     def joined(self, before: KeysValues, clean: KeysValues, stop: int, first: int = 0) -> KeysValues:
-        """Keys and values ``before``, followed by the ``clean`` ones of the positions up to ``stop``.
+        """Return keys and values ``before``, followed by the ``clean`` ones of the positions up to ``stop``.
 
-        Layers below the ``first`` did not run: theirs are clean.
+        Layers below the ``first`` did not run: their keys and values are clean.
         """
-        join, clip = partial(_join, self.position_axis, stop), partial(_first_positions, self.position_axis, stop, 1)
-        lower = [(clip(keys), clip(values)) for keys, values in clean[:first]]
+        lower = [(self._first(keys, stop, 1), self._first(values, stop, 1)) for keys, values in clean[:first]]
         upper = [
-            (join(keys, clean_keys), join(values, clean_values))
+            (self._join(keys, clean_keys, stop), self._join(values, clean_values, stop))
             for (keys, values), (clean_keys, clean_values) in zip(before[first:], clean[first:], strict=True)
         ]
         return lower + upper
 
+    def _first(self, kept: Tensor, count: int, batch: int) -> Tensor:
+        return kept.narrow(self.position_axis, 0, count).expand(batch, -1, -1, -1)
+
+    def _join(self, head: Tensor, clean: Tensor, stop: int) -> Tensor:
+        start = head.shape[self.position_axis]
+        tail = clean.narrow(self.position_axis, start, stop - start)
+        return torch.cat([head, tail.expand(len(head), -1, -1, -1)], self.position_axis)
+
 
 @dataclass(frozen=True, eq=False)
 class BridgeReuse(KeyValueReuse):
-    """A `TransformerBridge` (TransformerLens 3 and 4): they go in and come out as a transformers cache."""
+    """Continue runs of a `TransformerBridge` (TransformerLens 3 and 4), with a cache of transformers."""
 
     position_axis: ClassVar[int] = 2
 
     def arguments(self, prefix: KeysValues, start: int, stop: int, batch: int, device: torch.device) -> dict[str, Any]:  # noqa: ARG002
         from transformers import DynamicCache
 
-        # A plain cache: the ones that models make for themselves may keep only their sliding window.
+        # A plain cache, because the caches that models create may keep only a sliding window.
         cache = DynamicCache()
         for layer, (keys, values) in enumerate(prefix if start else []):
             cache.update(keys, values, layer)
-        return dict.fromkeys(self._names, cache) | {"use_cache": True}  # which TransformerLens turns off otherwise
+        return dict.fromkeys(self._names, cache) | {"use_cache": True}  # TransformerLens turns the cache off by default
 
     def grown(self, arguments: Mapping[str, Any]) -> KeysValues:
         layers = arguments[self._names[0]].layers
@@ -76,9 +82,9 @@ class BridgeReuse(KeyValueReuse):
 
     @cached_property
     def _names(self) -> list[str]:
-        """What the cache is called, by the model and, where transformers gives it another name, by TransformerLens.
+        """The argument names of the cache, of the model and of the attention.
 
-        Since transformers 5.24 it is ``cache``, which the attention of TransformerLens 4.3 does not know.
+        Since transformers 5.24 the model's name is ``cache``, which the attention of TransformerLens 4.3 lacks.
         """
         if "cache" not in _parameters(wrapped(self.model)):
             return ["past_key_values"]
@@ -88,7 +94,7 @@ class BridgeReuse(KeyValueReuse):
 
 @dataclass(frozen=True, eq=False)
 class HookedTransformerReuse(KeyValueReuse):
-    """A `HookedTransformer` (TransformerLens 3): they go in and come out as a TransformerLens key-value cache."""
+    """Continue runs of a `HookedTransformer` (TransformerLens 3), with a key-value cache of TransformerLens."""
 
     position_axis: ClassVar[int] = 1
 
@@ -108,7 +114,6 @@ class HookedTransformerReuse(KeyValueReuse):
 
 
 def key_value_reuse(model: Model) -> KeyValueReuse:
-    """How this kind of model continues from kept keys and values."""
     return (HookedTransformerReuse if is_hooked_transformer(model) else BridgeReuse)(model)
 
 
@@ -118,13 +123,3 @@ def is_hooked_transformer(model: Model) -> bool:
 
 def _parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
     return inspect.signature(module.forward).parameters
-
-
-def _first_positions(axis: int, count: int, batch: int, kept: Tensor) -> Tensor:
-    return kept.narrow(axis, 0, count).expand(batch, -1, -1, -1)
-
-
-def _join(axis: int, stop: int, head: Tensor, clean: Tensor) -> Tensor:
-    start = head.shape[axis]
-    tail = clean.narrow(axis, start, stop - start)
-    return torch.cat([head, tail.expand(len(head), -1, -1, -1)], axis)

@@ -1,4 +1,4 @@
-"""Loads models: the demo model that ships with the library, and any other by its name or folder."""
+"""Model loading: the demo model of the library, and other models by name or folder, or from a configuration."""
 
 import importlib.util
 import inspect
@@ -40,31 +40,32 @@ from heta_lens.model.checkpoints import (
     check_folder,
     check_gguf_options,
     check_in_memory,
-    check_weight_file,
     first_sentence,
     folder_of,
     gguf_path,
-    load_weights,
     read_from,
     read_gguf,
 )
 from heta_lens.model.hooks import Model, wrapped
 
-# ----------------------------------------------------------------------------------------------------- loading options
-# How a model is to be loaded: precision, devices, quantisation; checked before anything is loaded.
+Kind: TypeAlias = Literal["hooked", "bridge"]
 
-
-BITS = {"8bit": "load_in_8bit", "4bit": "load_in_4bit"}  # of bitsandbytes
+DEMO = Path(__file__).parents[1] / "demo_model"
+HAS_HOOKED = importlib.util.find_spec("transformer_lens.HookedTransformer") is not None
+"""TransformerLens 4 has no `HookedTransformer`."""
+BITS = {"8bit": "load_in_8bit", "4bit": "load_in_4bit"}  # options of bitsandbytes
 DTYPES = ("float64", "float32", "bfloat16", "float16")
-READ = re.compile(r"^(model|transformer|gpt_neox)?$|(^|[._])(embed\w*|wte|lm_head|embed_out)$")
-"""What embeddings and unembeddings are called, and the whole model."""
 SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "fp64": "float64"}
+IN_MEMORY = re.compile(r"^(model|transformer|gpt_neox)?$|(^|[._])(embed\w*|wte|lm_head|embed_out)$")
+"""Names of the whole model, embeddings and unembeddings."""
 
 
+# --------------------------------------------------------------------------------------------------------- the options
 def boot_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that were given, checked; those of quantisation, which TransformerLens does not take, as they are."""
-    unused = {"trust_remote_code": False}
-    given = {name: value for name, value in options.items() if value is not None and unused.get(name) is not value}
+    """Check the options of `load_model`, and return the given options in the form of the libraries."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if given.get("trust_remote_code") is False:
+        del given["trust_remote_code"]
     known = inspect.signature(TransformerBridge.boot_transformers).parameters.keys() - {"model_name", "model_class"}
     for name in given:
         if name not in {*known, "quantization_config", "gguf_file"}:
@@ -74,19 +75,19 @@ def boot_options(options: Mapping[str, Any]) -> dict[str, Any]:
                 f"load_model takes no {name}={hint}: nor does TransformerBridge.boot_transformers of TransformerLens "
                 f"{version('transformer-lens')}"
             )
-    check_kinds(options)
-    check_devices(given)
+    _check_kinds(options)
+    _check_devices(given)
     if isinstance(given.get("device_map"), Mapping):
         given["device_map"] = {module: _place(place) for module, place in given["device_map"].items()}
     if "dtype" in given:
-        given["dtype"] = dtype_named(given["dtype"])
+        given["dtype"] = _dtype(given["dtype"])
     if "quantization_config" in given:
         given["quantization_config"] = quantisation(given["quantization_config"])
     return given
 
 
-def check_kinds(options: Mapping[str, Any]) -> None:
-    """Refuse options of another type than `load_model` takes."""
+def _check_kinds(options: Mapping[str, Any]) -> None:
+    """Refuse options of a wrong type."""
     trust, limits, places = (options.get(name) for name in ("trust_remote_code", "max_memory", "device_map"))
     if not isinstance(trust, bool | None):
         raise TypeError(f"trust_remote_code={trust!r} must be True or False")
@@ -105,8 +106,8 @@ def check_kinds(options: Mapping[str, Any]) -> None:
         check_at_least("n_devices", options["n_devices"], 1, whole=True)
 
 
-def check_devices(given: Mapping[str, Any]) -> None:
-    """Refuse devices that contradict each other or are not there."""
+def _check_devices(given: Mapping[str, Any]) -> None:
+    """Refuse contradictory and missing devices."""
     both = [name for name in ("device", "device_map", "n_devices") if name in given]
     if len(both) > 1:
         raise ValueError(f"{both[0]}={given[both[0]]!r} and {both[1]}={given[both[1]]!r} both say where: give one")
@@ -121,21 +122,20 @@ def check_devices(given: Mapping[str, Any]) -> None:
 
 
 def check_places(places: Mapping[str, Any]) -> None:
-    """Refuse what is no device, and embeddings or an unembedding on the disk: they are read, and not only run."""
+    """Refuse values that are no devices, and embeddings or an unembedding on the disk, which cannot be read."""
     for module, place in places.items():
         if place != "disk":
             check_device(f"device_map={{{module!r}: …}}", place)
-    away = [name for name, place in places.items() if place == "disk" and READ.search(name)]
-    if away:
-        what = repr(away[0]) if away[0] else "the whole model"
-        raise ValueError(
-            f"device_map= puts {what} on the disk, and embeddings and unembedding must be in memory: put these on the "
-            "CPU, and blocks on the disk"
-        )
+    for name, place in places.items():
+        if place == "disk" and IN_MEMORY.search(name):
+            raise ValueError(
+                f"device_map= puts {repr(name) if name else 'the whole model'} on the disk, and embeddings and "
+                "unembedding must be in memory: put these on the CPU, and blocks on the disk"
+            )
 
 
 def _place(place: Any) -> str | int:
-    """A device as accelerate has it, which takes ``cpu`` and ``cpu:0`` for two."""
+    """Return a device in the form of accelerate, for which ``cpu`` and ``cpu:0`` are two devices."""
     if place == "disk" or isinstance(place, int):
         return place
     device = torch.device(place)
@@ -143,6 +143,7 @@ def _place(place: Any) -> str | int:
 
 
 def check_device(name: str, device: Any) -> None:
+    """Refuse values other than the devices of the machine."""
     if isinstance(device, int) and not isinstance(device, bool):
         device = f"cuda:{device}"
     try:
@@ -152,14 +153,14 @@ def check_device(name: str, device: Any) -> None:
     if kind.type == "meta":
         raise ValueError(f"{name}={str(device)!r} holds no weights: heta_lens.estimate_memory needs none")
     there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    count = there.get(kind.type, (kind.index or 0) + 1)  # of kinds that cannot be counted here, none is refused
+    count = there.get(kind.type, (kind.index or 0) + 1)  # devices of other kinds cannot be counted, and are accepted
     if (kind.index or 0) >= count:
         has = f"no device {kind.type}" if count == 0 else f"only {', '.join(f'{kind.type}:{n}' for n in range(count))}"
         raise ValueError(f"{name}={str(device)!r}: this machine has {has}")
 
 
-def dtype_named(dtype: Any) -> torch.dtype:
-    """``"bfloat16"`` or ``torch.bfloat16``."""
+def _dtype(dtype: Any) -> torch.dtype:
+    """Return the dtype of ``"bfloat16"`` or ``torch.bfloat16``."""
     named = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
     if not isinstance(named, torch.dtype) or str(named).removeprefix("torch.") not in DTYPES:
         lower = str(dtype).lower().removeprefix("torch.")
@@ -170,7 +171,7 @@ def dtype_named(dtype: Any) -> torch.dtype:
 
 
 def quantisation(config: Any) -> Any:
-    """A configuration of transformers; ``"8bit"`` and ``"4bit"`` are those of bitsandbytes."""
+    """Return a configuration of transformers; ``"8bit"`` and ``"4bit"`` stand for configurations of bitsandbytes."""
     if isinstance(config, str) and config in BITS:
         config = {"quant_method": "bitsandbytes", BITS[config]: True}
     if isinstance(config, str | Path):
@@ -181,7 +182,7 @@ def quantisation(config: Any) -> Any:
         if not hasattr(config, "quant_method"):
             raise TypeError(f"quantization_config={config!r} is not {' or '.join(BITS)}, nor one of transformers")
         return config
-    from transformers.quantizers.auto import AutoQuantizationConfig  # imports what quantises
+    from transformers.quantizers.auto import AutoQuantizationConfig  # imports quantisation libraries
 
     try:
         return AutoQuantizationConfig.from_dict(dict(config))
@@ -190,7 +191,7 @@ def quantisation(config: Any) -> Any:
 
 
 def default_dtype(name: str, given: Mapping[str, Any], saved: torch.dtype | None) -> torch.dtype:
-    """That of the checkpoint on a GPU, and float32 on a CPU, where half precision is slow."""
+    """Return the checkpoint's dtype on a GPU, and float32 on a CPU, where half precision is slow."""
     if saved is None or saved.itemsize >= 4:
         return saved or torch.float32
     half = str(saved).removeprefix("torch.")
@@ -201,7 +202,7 @@ def default_dtype(name: str, given: Mapping[str, Any], saved: torch.dtype | None
 
 
 def on_processor(given: Mapping[str, Any]) -> bool:
-    """Whether the model will run on the CPU alone."""
+    """Return whether the model will run on the CPU alone."""
     places = given.get("device_map")
     if isinstance(places, Mapping):
         return {str(place) for place in places.values()} <= {"cpu", "disk"}
@@ -212,7 +213,7 @@ def on_processor(given: Mapping[str, Any]) -> bool:
 
 
 def read_map(text: str) -> Any:
-    """What is given as text: JSON, ``0=20GB,cpu=60GB``, or a name such as ``auto``."""
+    """Read an option from text: JSON, ``0=20GB,cpu=60GB``, or a name such as ``auto``."""
     if text.startswith("{"):
         try:
             return {_number(name): value for name, value in json.loads(text).items()}
@@ -224,34 +225,26 @@ def read_map(text: str) -> Any:
 
 
 def _number(text: str) -> int | str:
-    """Devices are numbered; sizes are bytes, or have a unit."""
     return int(text) if text.isdigit() else text
 
 
-Kind: TypeAlias = Literal["hooked", "bridge"]
-
-DEMO = Path(__file__).parents[1] / "demo_model"
-HAS_HOOKED = importlib.util.find_spec("transformer_lens.HookedTransformer") is not None
-"""`HookedTransformer` was removed in TransformerLens 4."""
-
-
+# ------------------------------------------------------------------------------------------------------ the demo model
 def load_demo_model(kind: Kind | None = None) -> Any:
-    """The small trained model that ships with the library: offline, on the CPU, in float32, ready to be explained.
+    """Load the small trained model that ships with the library: offline, on the CPU, in float32.
 
-    It reads the stories of `heta_lens.data.recall` and answers questions about them. ``kind`` is ``"hooked"`` for a
-    `HookedTransformer` (TransformerLens 3 only) or ``"bridge"`` for a `TransformerBridge`; by default the first where
-    it exists.
+    The demo model reads the stories of `heta_lens.data.recall` and answers questions about them. ``kind`` is
+    ``"hooked"`` for a `HookedTransformer` (the default with TransformerLens 3) or ``"bridge"`` for a
+    `TransformerBridge` (the default with TransformerLens 4).
     """
     if kind not in (None, *get_args(Kind)):
         raise ValueError(f"kind={kind!r} is not one of {', '.join(get_args(Kind))}")
     if kind == "hooked" and not HAS_HOOKED:
         raise ValueError("kind='hooked' needs TransformerLens 3: HookedTransformer was removed in 4; use kind='bridge'")
     with _untouched():
-        # Not by `from_pretrained`: this is silent, needs no network and takes a tenth of a second.
+        # Unlike `from_pretrained`, these lines are silent, need no network and take a tenth of a second.
         weights: Any = LlamaForCausalLM(LlamaConfig.from_pretrained(DEMO, attn_implementation="eager"))
         weights.tie_weights()
-        check_weight_file(DEMO / WHOLE)
-        load_weights(str(DEMO), weights, load_file(DEMO / WHOLE))
+        weights.load_state_dict(load_file(DEMO / WHOLE), strict=False)  # tied weights are stored once
         tokenizer = AutoTokenizer.from_pretrained(DEMO)
         if kind == "hooked" or (kind is None and HAS_HOOKED):
             return _hooked(weights, tokenizer)
@@ -286,25 +279,25 @@ def load_model(
     trust_remote_code: bool = False,
     **more: Any,
 ) -> Any:
-    """A model ready to be explained: a `TransformerBridge`, or what `load_demo_model` returns.
+    """Load a model ready to be explained: a `TransformerBridge`, or the model of `load_demo_model`.
 
-    Weights are read from safetensors and GGUF files only, and refused by name if missing, of another shape or not
-    finite. A model that is already loaded keeps its precision and its devices.
+    Weights are read from safetensors and GGUF files only. Missing weights, weights of a wrong shape, and weights that
+    are not finite are refused by name. A model that is already loaded keeps its precision and its devices.
 
     Args:
         model: ``"demo"``, a name on the Hugging Face hub, a folder, a GGUF file, or a transformers model that is
             already loaded.
-        dtype: ``"bfloat16"``, say. By default the checkpoint's on a GPU, and float32 on a CPU.
-        device: where to load it; by default a GPU if there is one.
-        device_map: how to split it over several devices, as accelerate takes it: ``"auto"``, or a dict.
-        n_devices: over how many GPUs to split it evenly.
-        max_memory: what each device may hold, ``{0: "20GB", "cpu": "60GB"}``.
-        quantization_config: ``"8bit"`` or ``"4bit"`` (bitsandbytes), or any configuration of transformers. A checkpoint
-            that was saved quantised needs none.
+        dtype: such as ``"bfloat16"``; by default the checkpoint's dtype on a GPU, and float32 on a CPU.
+        device: the device of the model; by default a GPU if the machine has a GPU.
+        device_map: a split over several devices, as in accelerate: ``"auto"``, or a dict.
+        n_devices: the number of GPUs for an even split.
+        max_memory: the limit of each device, ``{0: "20GB", "cpu": "60GB"}``.
+        quantization_config: ``"8bit"`` or ``"4bit"`` (bitsandbytes), or a configuration of transformers; not needed for
+            a checkpoint that was saved quantised.
         gguf_file: the GGUF file in the folder ``model``; its weights are written out in ``dtype``, by default float32.
         revision: a branch, tag or commit of the hub.
         trust_remote_code: run the code that comes with the model.
-        more: whatever else `TransformerBridge.boot_transformers` takes, such as ``tokenizer`` or ``n_ctx``.
+        more: further options of `TransformerBridge.boot_transformers`, such as ``tokenizer`` or ``n_ctx``.
     """
     given = boot_options(
         {
@@ -322,18 +315,23 @@ def load_model(
         return load_demo_model()
     place = str(DEMO) if name == "demo" else name
     file = gguf_path(place, given.pop("gguf_file", None))
-    return _from_gguf(file, given) if file is not None else _from_folder_or_hub(place, given)
+    if file is not None:
+        return _from_gguf(file, given)
+    local = folder_of(place, "model", given.get("revision"))
+    if local is not None:
+        check_folder(local)
+    return read_from(place, "model", local, lambda path: _booted(path, given))
 
 
 class WithoutWeights(NamedTuple):
-    """What there is of a model beside its weights."""
+    """The configuration and the tokenizer of a model."""
 
     config: Any
     tokenizer: Any
 
 
 def load_without_weights(name: str, revision: str | None = None, *, trust_remote_code: bool = False) -> WithoutWeights:
-    """The configuration and the tokenizer of a folder, or of a name on the hub."""
+    """Load the configuration and the tokenizer of a folder, or of a name on the hub."""
     hub: Any = {"revision": revision, "trust_remote_code": trust_remote_code}
 
     def read(place: str) -> WithoutWeights:
@@ -342,22 +340,14 @@ def load_without_weights(name: str, revision: str | None = None, *, trust_remote
     return read_from(name, "model", folder_of(name, "model", revision), read)
 
 
-def _from_folder_or_hub(name: str, given: dict[str, Any]) -> Any:
-    """A bridge of a checkpoint; whatever goes wrong is said in one sentence, and no hub is waited for."""
-    local = folder_of(name, "model", given.get("revision"))
-    if local is not None:
-        check_folder(local)
-    return read_from(name, "model", local, lambda place: _booted(place, given))
-
-
 def _from_gguf(file: Path, given: dict[str, Any]) -> Any:
-    """A bridge of the model in a GGUF file, with plain weights."""
+    """Return a bridge of the model in a GGUF file, with plain weights."""
     check_gguf_options(given)
 
     def read(_: str) -> Any:
         model, tokenizer = read_gguf(file, given.get("dtype", torch.float32))
         model.config.name_or_path = str(file)
-        if tokenizer.bos_token is not None:  # TransformerLens would read the tokenizer again, to have it add this
+        if tokenizer.bos_token is not None:  # otherwise TransformerLens reads the tokenizer again
             tokenizer.add_bos_token = tokenizer.init_kwargs["add_bos_token"] = True
         model.to(given.get("device") or get_device())
         return _bridged(model, {"tokenizer": given.get("tokenizer", tokenizer)})
@@ -366,8 +356,8 @@ def _from_gguf(file: Path, given: dict[str, Any]) -> Any:
 
 
 def _booted(name: str, given: dict[str, Any]) -> Any:
-    """A bridge of a checkpoint, which is checked while it is loaded."""
-    trust = given.get("trust_remote_code", False)  # left out, transformers would ask whoever is at the terminal
+    """Return a bridge of a checkpoint, which is checked during loading."""
+    trust = given.get("trust_remote_code", False)  # without a value, transformers asks at the terminal
     config = AutoConfig.from_pretrained(name, revision=given.get("revision"), trust_remote_code=trust)
     quantise = given.pop("quantization_config", None)
     if "dtype" not in given:
@@ -376,7 +366,7 @@ def _booted(name: str, given: dict[str, Any]) -> Any:
     if quantised and not {"device_map", "n_devices"} & given.keys():  # quantised weights cannot be moved afterwards
         given["device_map"] = {"": str(given.pop("device", None) or get_device())}
     checked: Any = Checked(quantise)
-    logging.getLogger("bitsandbytes.autograd._functions").addFilter(_once)  # the same filter again changes nothing
+    logging.getLogger("bitsandbytes.autograd._functions").addFilter(_once)  # a filter is added once
     booted = TransformerBridge.boot_transformers(name, model_class=checked, **given).eval()
     check_in_memory(booted)
     return booted
@@ -386,7 +376,7 @@ _logged: set[str] = set()
 
 
 def _once(record: logging.LogRecord) -> bool:
-    """Let a message through once: some kernels repeat theirs in every layer of every run."""
+    """Let a message through once: kernels of bitsandbytes repeat messages in every layer of every run."""
     message = record.getMessage()
     new = message not in _logged
     _logged.add(message)
@@ -394,7 +384,7 @@ def _once(record: logging.LogRecord) -> bool:
 
 
 def _bridged(model: nn.Module, given: dict[str, Any]) -> Any:
-    """A bridge around a transformers model that somebody loaded, in its precision and on its devices."""
+    """Return a bridge around a loaded transformers model, in the model's precision and on its devices."""
     config: Any = getattr(model, "config", None)
     if config is None:
         raise TypeError(f"model is a {type(model).__name__}, not a transformers model: it has no config")
@@ -403,11 +393,13 @@ def _bridged(model: nn.Module, given: dict[str, Any]) -> Any:
         way_out = f"call model.to({given[name]!r}) first" if movable else "give it to from_pretrained"
         raise ValueError(f"{name}= says how to load weights, which this model has: {way_out}")
     place = getattr(model, "hf_device_map", None) or next(model.parameters()).device
-    own: dict[str, Any] = {"dtype": model.dtype} if isinstance(place, dict) else {"dtype": model.dtype, "device": place}
+    options = {**given, "dtype": model.dtype}
+    if not isinstance(place, dict):
+        options["device"] = place
     source = config._name_or_path
     if not source and "tokenizer" not in given:
         raise ValueError("this model does not know where its tokenizer is: give tokenizer=")
-    return TransformerBridge.boot_transformers(source or "model", hf_model=model, **given, **own).eval()
+    return TransformerBridge.boot_transformers(source or "model", hf_model=model, **options).eval()
 
 
 def _hooked(weights: Any, tokenizer: Any) -> Any:
@@ -442,8 +434,8 @@ def _hooked(weights: Any, tokenizer: Any) -> Any:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
         model = HookedTransformer(hooked, tokenizer=tokenizer)
-    load_weights(str(DEMO), model, convert_llama_weights(weights, hooked))
-    # The same angles as in the weights' own model: a frequency off by one bit shows after a thousand positions.
+    model.load_state_dict(convert_llama_weights(weights, hooked), strict=False)  # buffers are computed
+    # The angles of transformers: a frequency that is off by one bit shows after a thousand positions.
     cosines, sines = weights.model.rotary_emb(torch.zeros(1), torch.arange(hooked.n_ctx)[None])
     for block in model.blocks:
         block.attn.rotary_cos.copy_(cosines[0])
@@ -451,48 +443,45 @@ def _hooked(weights: Any, tokenizer: Any) -> Any:
     return model.eval()
 
 
-# -------------------------------------------------------------------------------------------------------- absent model
-# A model that is not there: built from its configuration, on the ``meta`` device, where weights have no numbers.
-
-
+# ------------------------------------------------------------------------------------------- models without weights
 def absent_model(
     config: Any, dtype: torch.dtype | str | None = None, revision: str | None = None, *, trust_remote_code: bool = False
 ) -> Any:
-    """A `TransformerBridge` of a configuration, its folder or its name on the hub; by default in its own precision.
+    """Build a `TransformerBridge` on the meta device, where weights have no numbers, with a placeholder tokenizer.
 
-    Its tokenizer is only a placeholder.
+    ``config`` is a configuration, its folder or its name on the hub; ``dtype`` is the configuration's by default.
     """
-    check_kinds({"trust_remote_code": trust_remote_code})
-    if isinstance(config, PretrainedConfig) and revision is not None:
+    _check_kinds({"trust_remote_code": trust_remote_code})
+    if not isinstance(config, PretrainedConfig):
+        config = _read_config(config, revision, trust_remote_code)
+    elif revision is not None:
         raise ValueError(f"revision={revision!r} is of a configuration on the hub, and this one is already loaded")
-    hub = {"revision": revision, "trust_remote_code": trust_remote_code}
-    read = config if isinstance(config, PretrainedConfig) else read_config(config, **hub)
-    if getattr(read, "quantization_config", None) is not None:
+    if getattr(config, "quantization_config", None) is not None:
         raise ValueError(
-            f"this {read.model_type} model is saved quantised, whose memory depends on its kernels: estimate it "
+            f"this {config.model_type} model is saved quantised, whose memory depends on its kernels: estimate it "
             "without quantization_config, and subtract what its weights save"
         )
-    kind = dtype_named(dtype or read.dtype or torch.float32)
+    kind = _dtype(dtype or config.dtype or torch.float32)
     try:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(
-                read, dtype=kind, attn_implementation="eager", trust_remote_code=trust_remote_code
+                config, dtype=kind, attn_implementation="eager", trust_remote_code=trust_remote_code
             )
         model.config.architectures = [type(model).__name__]
         tokenizer = AutoTokenizer.from_pretrained(DEMO)
-        # TransformerLens takes matrices apart only if it can read them, but here there is nothing to misread.
+        # TransformerLens splits only matrices that it can read, but weights without numbers cannot be misread.
         with torch.device("meta"), patch.object(quantization, "unreadable_weight_reason", return_value=None):
             bridge = TransformerBridge.boot_transformers(
                 "model", hf_model=model, tokenizer=tokenizer, device="meta", dtype=kind
             ).eval()
-    except Exception as error:  # whatever the libraries raise for architectures that they do not know
-        what = f"a {read.model_type} model cannot be built without its weights"
-        raise ValueError(f"{what}: {first_sentence(error)}") from error
+    except Exception as error:  # the libraries raise anything for unknown architectures
+        reason = f"a {config.model_type} model cannot be built without its weights: {first_sentence(error)}"
+        raise ValueError(reason) from error
     check_decoder(bridge)
     return bridge
 
 
-def read_config(config: Any, revision: str | None = None, **hub: Any) -> PretrainedConfig:
+def _read_config(config: Any, revision: str | None, trust_remote_code: bool) -> PretrainedConfig:
     if not isinstance(config, str | os.PathLike):
         raise TypeError(f"config={config!r} must be a folder, its config.json, a name on the hub or a PretrainedConfig")
     name = str(DEMO) if os.fspath(config) == "demo" else os.fspath(config)
@@ -501,13 +490,12 @@ def read_config(config: Any, revision: str | None = None, **hub: Any) -> Pretrai
         local = local.parent if local.name == "config.json" else local
         if not (local / "config.json").is_file():
             raise ValueError(f"the folder {str(local)!r} has no config.json")
-    return read_from(
-        name, "configuration", local, lambda place: AutoConfig.from_pretrained(place, revision=revision, **hub)
-    )
+    hub = {"revision": revision, "trust_remote_code": trust_remote_code}
+    return read_from(name, "configuration", local, lambda place: AutoConfig.from_pretrained(place, **hub))
 
 
 def weights(model: Model) -> Iterator[Tensor]:
-    """Every tensor of a model, each once: a bridge may hold copies of parts of the weights that it wraps."""
+    """Yield every tensor of a model once: a bridge may hold copies of parts of the wrapped weights."""
     seen = set[int]()
     for root in (wrapped(model), model):
         module = cast(nn.Module, root)

@@ -1,7 +1,7 @@
-"""One call at a time per model: a call takes the model's lock, and undoes at its end whatever it changed.
+"""One call at a time per model: a call takes the model's lock, and undoes its changes at the end.
 
-A change (hooks, flags, weights) is recorded with the function that undoes it before it is made, so an exception or a
-Ctrl-C at any moment leaves nothing behind. If a second Ctrl-C stops the undoing, the next call finishes it.
+The function that undoes a change (of hooks, flags, weights) is recorded before the change is made, so an exception or
+a Ctrl-C at any moment leaves nothing behind. If a second Ctrl-C stops the undoing, the next call finishes the undoing.
 """
 
 import weakref
@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 @dataclass(eq=False)
 class ModelLock:
-    """The lock of a model, the calls that hold it, and the changes they made, each as the function that undoes it."""
+    """The lock of a model, the depth of calls that hold the lock, and functions that undo the calls' changes."""
 
     lock: Any = field(default_factory=RLock)
     depth: int = 0  # calls of the holding thread, one inside another
@@ -30,9 +30,12 @@ class ModelLock:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Wait for the model, and undo at the end what was changed meanwhile."""
+        """Wait for the model, and undo at the end the changes made meanwhile."""
         with self.lock:
-            depth, before = self.depth, len(self.changes) if self.depth else 0  # 0: changes of a killed call go first
+            depth, before = (
+                self.depth,
+                len(self.changes) if self.depth else 0,
+            )  # 0: undo first the changes of a killed call
             self.undo(before)
             try:
                 try:
@@ -55,7 +58,7 @@ _locks: weakref.WeakKeyDictionary[Any, ModelLock] = weakref.WeakKeyDictionary()
 
 
 def lock_of(model: Any) -> ModelLock:
-    """Return the lock of a model, which a bridge around it and a compiled version share."""
+    """Return the lock of a model, shared with a bridge around the model and a compiled version."""
     for name in ("_orig_mod", "original_model"):
         model = getattr(model, name, model)
     return _locks.setdefault(model, ModelLock())
@@ -71,7 +74,7 @@ def one_at_a_time(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         def alone(*args: P.args, **kwargs: P.kwargs) -> R:
             model = _model(args[place] if len(args) > place else kwargs.get(name))
             if model is None:
-                return function(*args, **kwargs)  # which raises the right error
+                return function(*args, **kwargs)  # raises the right error
             lock = lock_of(model)
             with lock.held():
                 if lock.depth > 1:
@@ -86,7 +89,7 @@ def one_at_a_time(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def undo_at_end(model: Any, back: Callable[[], None]) -> None:
-    """Run ``back`` when the innermost call that holds the model ends. Call this before making the change."""
+    """Run ``back`` at the end of the innermost call that holds the model. Call before making the change."""
     lock_of(model).changes.append(back)
 
 
@@ -131,7 +134,7 @@ def _on_the_cpu_by_default() -> AbstractContextManager[Any]:
 
 
 def _settings_back(model: Any) -> Callable[[], None]:
-    """Restore what torch and TransformerLens change during a run, and leave changed if the run is interrupted."""
+    """Return a function that restores settings of torch and TransformerLens after an interrupted run."""
     graded = torch.is_grad_enabled()
     owners = ((getattr(model, "tokenizer", None), "padding_side"), (getattr(model, "cfg", None), "default_prepend_bos"))
     settings = [(owner, name, getattr(owner, name)) for owner, name in owners if hasattr(owner, name)]

@@ -1,4 +1,4 @@
-"""Masks: the names, token ids and vectors that may replace a token's embedding."""
+"""Masks: names, token ids and vectors that stand for the replacement of a token's embedding."""
 
 from typing import Annotated, Any, Literal, SupportsIndex, TypeAlias, get_args
 

@@ -1,6 +1,6 @@
-"""What a model's layers are made of, and which hook points show it: for methods that change how gradients flow back.
+"""Norms and MLPs of a model and their hook points, for methods that change the flow of gradients.
 
-Only what is listed here can be changed, so a model with other parts is recognised, and the part is named.
+Such methods have rules for the listed parts only, so a model with other parts is recognised, and the part is named.
 """
 
 import re
@@ -15,12 +15,12 @@ from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import attention_inputs, wrapped
 from heta_lens.model.weights import is_elsewhere, read_output_weights
 
-ACTIVATIONS = r"(quick_)?gelu(?!_ln)\w*|silu|swish|relu2?"  # of a single neuron each, and 0 at 0
+ACTIVATIONS = r"(quick_)?gelu(?!_ln)\w*|silu|swish|relu2?"  # elementwise, and 0 at 0
 GATE = r"attn\.hook_(q_)?gate$"
 
 
 class Norm(NamedTuple):
-    """The hook points of a normalisation: the standard deviation it divides by, and its result; and its bias."""
+    """A norm: the bias, and the hook points of the standard deviation and the result."""
 
     scale: str
     result: str
@@ -28,7 +28,7 @@ class Norm(NamedTuple):
 
 
 class Neurons(NamedTuple):
-    """The hook points of an MLP: before its activation, of what it is multiplied by (if gated), and after both."""
+    """Hook points of an MLP: before the activation, of the gated factor (if gated), and after both."""
 
     before: str
     gated: str | None
@@ -36,7 +36,7 @@ class Neurons(NamedTuple):
 
 
 def neurons(adapter: ModelAdapter, layer: int) -> Neurons | None:
-    """None where there is attention only."""
+    """Return the hook points of a layer's MLP; None in a model of attention only."""
     if getattr(adapter.model.cfg, "attn_only", False):
         return None
     before, gated, after = (f"blocks.{layer}.mlp.hook_{at}" for at in ("pre", "pre_linear", "post"))
@@ -44,30 +44,30 @@ def neurons(adapter: ModelAdapter, layer: int) -> Neurons | None:
 
 
 def ignores_size(adapter: ModelAdapter) -> bool:
-    """Whether the prediction hardly depends on the embeddings' size: a norm reads them, and no positions are added."""
+    """Return whether the embeddings' size hardly matters: a norm comes first, and no positions are added."""
     config = adapter.model.cfg
     return bool(config.normalization_type) and config.positional_embedding_type not in ("standard", "shortformer")
 
 
 def norms(adapter: ModelAdapter) -> list[Norm]:
-    """All normalisations that show their scale, each under one of its names."""
+    """List the norms with a visible scale, under a single name."""
     places = {id(point): name for name, point in adapter.points.items() if name.endswith(".hook_scale")}
     return [_norm(adapter, name.removesuffix(".hook_scale")) for name in places.values()]
 
 
 def _norm(adapter: ModelAdapter, place: str) -> Norm:
-    """A HookedTransformer's norm has one hook point less, but its last one comes before weights and bias."""
+    """Return a norm by its place; the last hook point of a HookedTransformer's norm comes before weights and bias."""
     scale, normalized, result = (f"{place}.hook_{at}" for at in ("scale", "normalized", "out"))
     if result not in adapter.points:
         return Norm(scale, normalized, None)
-    bare = reduce(getattr, place.split("."), cast(Any, adapter.model)).original_component
-    return Norm(scale, result, getattr(bare, "bias", None))
+    module = reduce(getattr, place.split("."), cast(Any, adapter.model)).original_component
+    return Norm(scale, result, getattr(module, "bias", None))
 
 
 def irregularity(adapter: ModelAdapter) -> str | None:
-    """What a model has beside softmax attention, norms that show their scale, and activations of single neurons.
+    """Return a clause that names the first part without a rule; None if every part has a rule.
 
-    A clause that names the first such part; None for a model without any.
+    Rules exist for softmax attention, norms that show their scale, and elementwise activations.
     """
     return next(_irregularities(adapter), None)
 
@@ -99,7 +99,7 @@ def _hidden_norms(adapter: ModelAdapter) -> list[str]:
 
 
 def _centred(adapter: ModelAdapter) -> bool | None:
-    """Whether what heads write has mean 0; None where weights cannot be read."""
+    """Return whether the heads' outputs have mean 0; None for weights that cannot be read."""
     outputs = [read_output_weights(block.attn) for block in adapter.blocks]
     readable = [output.float() for output in outputs if output is not None]
     centred = all(bool(output.mean(-1).abs().max() < 1e-4 * output.abs().mean()) for output in readable)
@@ -111,7 +111,7 @@ def _is_nonzero(bias: Tensor | None) -> bool:
 
 
 def weight_processing(adapter: ModelAdapter) -> dict[str, Any]:
-    """How the weights were processed: the gate depends on it, although the logits do not."""
+    """Describe the processing of the weights, on which the gate depends, although the logits do not."""
     biases = [getattr(block.attn, "b_V", None) for block in adapter.blocks]
     return {
         "kind": type(adapter.model).__name__,

@@ -1,6 +1,6 @@
-"""A model's tokenizer: which text a token writes and where it stands, and which token or tokens write a text.
+"""A model's tokenizer: the text and place of each token, the tokens that write a text, and the chat template.
 
-A context is only ever decoded, token by token; it is never encoded again to find out what it was.
+A context is decoded token by token, and never encoded again.
 """
 
 import inspect
@@ -19,87 +19,33 @@ from torch import Tensor
 from heta_lens._util.files import brief, check_utf8
 from heta_lens._util.text import Span
 
-# ------------------------------------------------------------------------------------------------------ token matching
-# Which token writes a text after a context, where several might: in which order they come, and which is taken.
-
-
 Decode: TypeAlias = Callable[[Sequence[int]], str]
+StandIn: TypeAlias = Literal["pad", "space"]
+Message: TypeAlias = Mapping[str, Any]
 
-TAIL = 8  # context tokens that can still change how the next token is written
+TAIL = 8  # context tokens that can still change the text of the next token
+INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")  # name of a SentencePiece token for a single byte
+
+
+class Spelled(NamedTuple):
+    """The token chosen for a text, and further tokens with an equal text."""
+
+    token: int
+    others: tuple[int, ...] = ()
 
 
 class Match(NamedTuple):
-    """A token that writes a text, exactly or with its leading space toggled; and whether it is a byte token."""
+    """A token for a text (exact, or with the leading space toggled), and whether the token is a byte."""
 
     token: int
     exact: bool
     byte: bool
 
 
-class Spelled(NamedTuple):
-    """The token chosen for a text, and the others that write the same."""
-
-    token: int
-    others: tuple[int, ...] = ()
-
-
-def _never(token: int) -> bool:  # noqa: ARG001
-    return False
-
-
-def matches(
-    decode: Decode,
-    tokens: Iterable[int],
-    log_probs: Sequence[float],
-    context: Sequence[int],
-    text: str,
-    is_byte: Callable[[int], bool] = _never,
-) -> list[Match]:
-    """The tokens that append ``text`` to the context, or ``text`` with its leading space toggled; best first.
-
-    Byte tokens come last: a model writes them only where it has no other token. Among the rest, those that write
-    exactly the text come first, the most likely of these before the others.
-    """
-    toggled = text[1:] if text.startswith(" ") else " " + text
-    wanted = {text, toggled} - {""}
-    candidates = [
-        Match(token, written == text, is_byte(token))
-        for token, written in appended(decode, context[-TAIL:], tokens)
-        if written in wanted
-    ]
-    return sorted(candidates, key=lambda match: (match.byte, not match.exact, -log_probs[match.token]))
-
-
-def best_match(candidates: Sequence[Match]) -> Spelled:
-    """The first of these matches; beside it those that write the text at least as exactly."""
-    first, *rest = candidates
-    return Spelled(first.token, tuple(match.token for match in rest if match.exact >= first.exact))
-
-
-def appended(decode: Decode, context: Sequence[int], tokens: Iterable[int]) -> Iterator[tuple[int, str]]:
-    """Each token with the characters it would add after the context."""
-    before = decode(context)
-    for token in tokens:
-        after = decode([*context, token])
-        yield token, after[len(before) :] if after.startswith(before) else decode([token])
-
-
-StandIn: TypeAlias = Literal["pad", "space"]
-
-INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
-BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")  # how SentencePiece names the tokens it falls back to, one per byte
-
-
-class Spelling(NamedTuple):
-    """Tokens, and the text that they write after a context."""
-
-    ids: list[int]
-    text: str
-
-
 @dataclass(frozen=True)
 class TokenizerWrapper:
-    """A tokenizer as heta_lens uses it: ids in, text out. Without a tokenizer, tokens are written as their ids."""
+    """A tokenizer for heta_lens: ids in, text out. Without a tokenizer, the text of a token is its id."""
 
     wrapped: Any
 
@@ -109,70 +55,91 @@ class TokenizerWrapper:
         return self.wrapped.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def write(self, token: int, context: Sequence[int] = ()) -> str:
-        """A token as it is written after this context."""
+        """Return the text of a token after this context."""
         return next(text for _, text in appended(self.decode, context[-TAIL:], [token]))
 
     def name(self, token: int) -> str:
-        """The tokenizer's own name for a token, which distinguishes tokens that are written the same."""
-        convert = getattr(self.wrapped, "convert_ids_to_tokens", None)  # which a custom tokenizer may lack
+        """Return the tokenizer's name for a token, which distinguishes tokens with the same text."""
+        convert = getattr(self.wrapped, "convert_ids_to_tokens", None)  # a custom tokenizer may lack this method
         name = None if convert is None else convert(token)
         return name if isinstance(name, str) else self.decode([token])
 
-    def is_byte(self, token: int) -> bool:
-        return BYTE.fullmatch(self.name(token)) is not None
-
     def find(self, text: str, context: Sequence[int], log_probs: Sequence[float]) -> Spelled:
-        """The token that writes ``text`` after this context, the most likely of several."""
+        """Return the most likely token that writes ``text`` after the context."""
         if self.wrapped is None:
             raise ValueError(f"target={text!r} is text, but the model has no tokenizer: give a token id")
         if not text:
             raise ValueError("target='' is empty: give the text of one token, or its id")
-        candidates = self._matches(text, context, log_probs)
-        return best_match(candidates) if candidates else refuse_text(self.decode, self.encoder(), text)
+        matches = self.matches(text, context, log_probs)
+        if not matches:
+            raise ValueError(self._not_single(text))
+        first, *rest = matches
+        return Spelled(first.token, tuple(match.token for match in rest if match.exact >= first.exact))
 
     def is_single(self, text: str) -> bool:
-        """Whether it is encoded as one token, with or without its leading space; others may still be one."""
-        encode = self.encoder()
-        encoded = [encode(form) for form in (text, text.lstrip())]
+        """Return whether the text is encoded as a single token, with or without the leading space."""
+        encoded = map(self.encoder(), (text, text.lstrip()))
         return any(len(ids) == 1 and self.decode(ids).strip() == text.strip() for ids in encoded)
 
     def spell(self, text: str, context: Sequence[int], log_probs: Sequence[float]) -> list[int]:
-        """The tokens that write ``text`` after this context; if there are none, those that differ only in white space.
+        """Return the tokens that write ``text`` after the context, if need be with different white space.
 
-        A single token if one does, the same as `find` gives.
+        A single token that writes the text is preferred, and is the token of `find`.
         """
-        candidates = self._matches(text, context, log_probs) if text else []
-        if candidates and candidates[0].exact and not candidates[0].byte:
-            return [candidates[0].token]
+        matches = self.matches(text, context, log_probs) if text else []
+        if matches and matches[0].exact and not matches[0].byte:
+            return [matches[0].token]
         spellings = self._spellings(text, context)
-        for spelling in spellings:
-            if spelling.text == text and len(spelling.ids) > 1:
-                return spelling.ids
-        if candidates:
-            return [candidates[0].token]
-        for spelling in spellings:
-            if spelling.text.strip() == text.strip():
-                return spelling.ids
-        written = [spelling.text for spelling in spellings]
-        raise ValueError(f"{text!r} cannot be written by this model's tokenizer, which turns it into {written}")
+        for ids, written in spellings:
+            if written == text and len(ids) > 1:
+                return ids
+        if matches:
+            return [matches[0].token]
+        for ids, written in spellings:
+            if written.strip() == text.strip():
+                return ids
+        texts = [written for _, written in spellings]
+        raise ValueError(f"{text!r} cannot be written by this model's tokenizer, which turns it into {texts}")
 
-    def _matches(self, text: str, context: Sequence[int], log_probs: Sequence[float]) -> list[Match]:
+    def matches(self, text: str, context: Sequence[int], log_probs: Sequence[float]) -> list[Match]:
+        """List the tokens for ``text`` after the context, also with the leading space toggled.
+
+        Byte tokens come last, because models write byte tokens only where no other token exists. Among the others,
+        exact matches come first, and more likely tokens before less likely ones.
+        """
         length = len(self.wrapped) if hasattr(self.wrapped, "__len__") else 0
-        tokens = _by_visible_text(self.wrapped, length, len(log_probs)).get(text.strip(), ())
-        return matches(self.decode, tokens, log_probs, context, text, self.is_byte)
+        candidates = _by_visible_text(self.wrapped, length, len(log_probs)).get(text.strip(), ())
+        wanted = {text, text[1:] if text.startswith(" ") else " " + text} - {""}
+        matches = [
+            Match(token, written == text, BYTE.fullmatch(self.name(token)) is not None)
+            for token, written in appended(self.decode, context[-TAIL:], candidates)
+            if written in wanted
+        ]
+        return sorted(matches, key=lambda match: (match.byte, not match.exact, -log_probs[match.token]))
 
-    def _spellings(self, text: str, context: Sequence[int]) -> list[Spelling]:
-        """Ids that may write the text after this context, each with what it does write."""
+    def _spellings(self, text: str, context: Sequence[int]) -> list[tuple[list[int], str]]:
+        """List candidate ids for the text after a context, with the text actually written."""
         encode, tail = self.encoder(), list(context[-TAIL:])
         before = self.decode(tail)
         # A tokenizer that puts a blank before every text writes " ring" as "ring", and "?!" as a blank and "?!".
         encoded = [encode(form) for form in dict.fromkeys((text, text.lstrip()))]
         encoded += [ids[1:] for ids in encoded]
-        return [Spelling(ids, self.decode([*tail, *ids]).removeprefix(before)) for ids in encoded if ids]
+        return [(ids, self.decode([*tail, *ids]).removeprefix(before)) for ids in encoded if ids]
+
+    def _not_single(self, text: str) -> str:
+        """Describe the several tokens needed to write a text."""
+        written, spans = locate(self.decode, self.encoder()(text))
+        tokens = [written[slice(*span)] for span in spans if span.start < span.stop]
+        if not tokens or written.strip() != text.strip():
+            return f"target={text!r} cannot be written by this model's tokenizer, which turns it into {tokens}"
+        return (
+            f"target={text!r} is not a single token of this model but {len(tokens)}: {tokens}; "
+            "explain the first of them, give a token id, or explain all of them as a span"
+        )
 
     def encoder(self) -> Callable[[str], list[int]]:
-        """Text in, ids out: for text that is given to the model, never to find out what its context was."""
-        tokenizer = deepcopy(self.wrapped)  # encoding resets its padding and truncation settings
+        """Return a function from text to ids, for new text only, never for a context."""
+        tokenizer = deepcopy(self.wrapped)  # encoding resets padding and truncation settings
         return partial(tokenizer.encode, add_special_tokens=False)
 
     @property
@@ -189,53 +156,50 @@ class TokenizerWrapper:
 
     @property
     def unknown(self) -> int | None:
-        """The token in place of words that have none; GPT-2's is its BOS too, and never needed."""
+        """The token for unknown words; GPT-2's unknown token is BOS, and never needed."""
         token = getattr(self.wrapped, "unk_token_id", None)
         return None if token == self.bos else token
 
     @property
     def filler(self) -> int | None:
-        """The token that carries the least meaning: padding, or else end of text, or else unknown."""
-        names = ("pad_token_id", "eos_token_id", "unk_token_id")
-        return next((token for name in names if (token := getattr(self.wrapped, name, None)) is not None), None)
+        """The token with the least meaning: padding, or else end of text, or else unknown."""
+        tokens = (self.pad, self.eos, getattr(self.wrapped, "unk_token_id", None))
+        return next((token for token in tokens if token is not None), None)
 
     @property
     def blank(self) -> int | None:
-        """The token that writes a blank, if there is one."""
+        """The token for a blank, if the vocabulary has a blank."""
         return next(iter(self.encoder()(" ")), None) if self.wrapped is not None else None
 
     def stand_in(self, name: StandIn) -> int | None:
-        """The token that takes the place of others: the filler, or the first that writes a blank (else the filler)."""
+        """Return the token that replaces masked tokens: the filler, or for "space" a blank (else the filler)."""
         return self.filler if name == "pad" or self.blank is None else self.blank
 
     def special(self, ids: Iterable[int]) -> list[bool]:
-        """Which ids are control tokens: BOS, EOS, padding, a chat template's markers; never what unknown words become.
+        """Return a flag per id for control tokens: BOS, EOS, padding, and markers of the chat template.
 
-        Markers count that were added without a name, such as Gemma's end of turn.
+        Markers without a name count, such as Gemma's end of turn. The token for unknown words does not count.
         """
         added = getattr(self.wrapped, "added_tokens_decoder", {})
-        special = {*getattr(self.wrapped, "all_special_ids", ()), *(key for key, one in added.items() if one.special)}
+        special = {*getattr(self.wrapped, "all_special_ids", ())}
+        special |= {number for number, token in added.items() if token.special}
         special -= {self.unknown} - {self.eos}
         return [token in special for token in ids]
 
 
-def refuse_text(decode: Decode, encode: Callable[[str], Sequence[int]], text: str) -> Spelled:
-    """Raise an error that names the tokens which write a text that no single token writes."""
-    written, spans = locate(decode, encode(text))
-    tokens = [written[slice(*span)] for span in spans if span.start < span.stop]
-    if not tokens or written.strip() != text.strip():
-        raise ValueError(f"target={text!r} cannot be written by this model's tokenizer, which turns it into {tokens}")
-    raise ValueError(
-        f"target={text!r} is not a single token of this model but {len(tokens)}: {tokens}; "
-        "explain the first of them, give a token id, or explain all of them as a span"
-    )
+def appended(decode: Decode, context: Sequence[int], tokens: Iterable[int]) -> Iterator[tuple[int, str]]:
+    """Yield the tokens with the characters added by the token after the context."""
+    before = decode(context)
+    for token in tokens:
+        after = decode([*context, token])
+        yield token, after[len(before) :] if after.startswith(before) else decode([token])
 
 
 @lru_cache(maxsize=4)
 def _by_visible_text(tokenizer: Any, length: int, size: int) -> Mapping[str, Sequence[int]]:  # noqa: ARG001
-    """Every token by what it writes without the white space around it, which does not depend on the context.
+    """Group the vocabulary by text without surrounding white space, which does not depend on the context.
 
-    ``length``, the tokenizer's length (where it has one), changes when tokens are added to it.
+    ``length`` renews the cache when tokens are added to the tokenizer.
     """
     tokens: dict[str, list[int]] = defaultdict(list)
     for token, text in appended(TokenizerWrapper(tokenizer).decode, [0], range(size)):
@@ -244,12 +208,12 @@ def _by_visible_text(tokenizer: Any, length: int, size: int) -> Mapping[str, Seq
 
 
 def locate(decode: Decode, ids: Sequence[int]) -> tuple[str, list[Span]]:
-    """The decoded text and every token's span in it.
+    """Return the decoded text and the span of every token in the text.
 
-    Tokens that share one character (bytes of an emoji, say) all get that character's span.
+    Tokens that share one character (bytes of an emoji, say) get the span of the character.
     """
     text, spans = "", []
-    anchor = done = 0  # decode from `anchor`, so that the cost stays linear; `done` tokens are in the text already
+    anchor = done = 0  # decode from `anchor`, so that the time stays linear; the text has `done` tokens already
     for stop in range(1, len(ids) + 1):
         before, after = decode(ids[anchor:done]), decode(ids[anchor:stop])
         if after.endswith(INCOMPLETE) and stop < len(ids):
@@ -260,12 +224,9 @@ def locate(decode: Decode, ids: Sequence[int]) -> tuple[str, list[Span]]:
     return text, spans
 
 
-# ----------------------------------------------------------------------------------------------------- prompt encoding
-# A prompt's text as tokens, refused where the model has none for it or reads fewer; and the word it says next.
-
-
+# ---------------------------------------------------------------------------------------------------- prompts as text
 def encode(model: Any, text: str) -> Int[Tensor, "1 pos"]:
-    """The tokens of a prompt; words that the tokenizer has no token for are refused by name."""
+    """Return the tokens of a prompt; refuse words without a token by name."""
     check_text(text)
     ids = model.to_tokens(text, truncate=False)
     longest = model.cfg.n_ctx
@@ -276,46 +237,32 @@ def encode(model: Any, text: str) -> Int[Tensor, "1 pos"]:
 
 
 def check_text(text: str) -> None:
-    """Refuse what no tokenizer reads."""
+    """Refuse text that is empty or not valid UTF-8."""
     if not text.strip():
         raise ValueError("the text is empty: give the prompt that the model is to continue")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"the text is not valid UTF-8 at character {error.start}") from None
+    check_utf8("the text", text)
 
 
 def refuse_unknown(model: Any, text: str) -> None:
-    """Refuse words that the tokenizer has no token for, by name."""
-    if unknown := unknown_words(model.tokenizer, text):
+    """Refuse words without a token of the tokenizer, by name."""
+    unknown = TokenizerWrapper(model.tokenizer).unknown
+    if unknown is None:
+        return
+    encoded = model.tokenizer(text, return_offsets_mapping=True)
+    pairs = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
+    words = dict.fromkeys(text[slice(*span)].strip() for token, span in pairs if token == unknown)
+    if named := ", ".join(repr(word) for word in words if word):
         known = f"it knows {len(model.tokenizer)}, each a word after a blank, or a mark like '.'"
-        named = ", ".join(map(repr, unknown))
         raise ValueError(f"this model has no token for {named}: {known}; --model chooses one with a larger vocabulary")
 
 
 @torch.no_grad()
 def next_word(model: Any, text: str) -> str:
-    """The model's most likely token after a text."""
+    """Return the model's most likely token after a text."""
     return model.tokenizer.decode([int(model(encode(model, text))[0, -1].argmax())])
 
 
-def unknown_words(tokenizer: Any, text: str) -> list[str]:
-    """The parts of the text for which the tokenizer has only its unknown token."""
-    unknown = TokenizerWrapper(tokenizer).unknown
-    if unknown is None:
-        return []
-    encoded = tokenizer(text, return_offsets_mapping=True)
-    pairs = zip(encoded["input_ids"], encoded["offset_mapping"], strict=True)
-    parts = [text[slice(*span)].strip() for token, span in pairs if token == unknown]
-    return [part for part in dict.fromkeys(parts) if part]
-
-
-# ------------------------------------------------------------------------------------------------------- chat template
-# A tokenizer's own chat template: messages in, text or tokens out; what it refuses is said in one sentence.
-
-
-Message: TypeAlias = Mapping[str, Any]
-
+# ------------------------------------------------------------------------------------------------------ chat template
 NOT_OF_TEMPLATES = {"conversation", "tokenize", "return_dict", "return_tensors", "return_assistant_tokens_mask"}
 NOT_OF_TEMPLATES |= {"padding", "truncation", "max_length", "tokenizer_kwargs"}
 ENCODING = {"sanitize_control_tokens"}  # options that change tokens, but not the text
@@ -323,43 +270,44 @@ ENCODING = {"sanitize_control_tokens"}  # options that change tokens, but not th
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A tokenizer with a chat template, and the options that it is rendered with."""
+    """A tokenizer with a chat template, and the options for rendering."""
 
     tokenizer: TokenizerWrapper
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def render(self, messages: Sequence[Message], **more: Any) -> str:
-        """The messages as text."""
+        """Return the messages as text."""
         options = {name: value for name, value in self.options.items() if name not in ENCODING}
         return self._applied(self.tokenizer.wrapped, messages, tokenize=False, **{**options, **more})
 
     def encode(self, messages: Sequence[Message], text: str) -> tuple[list[int], list[Span]]:
-        """The messages as tokens, and where each of these is in the text that `render` gives."""
-        tokenizer = deepcopy(self.tokenizer.wrapped)  # encoding resets its padding and truncation settings
+        """Return the messages as tokens, with the spans of the tokens in the text of `render`."""
+        tokenizer = deepcopy(self.tokenizer.wrapped)  # encoding resets padding and truncation settings
         ids = self._applied(tokenizer, messages, tokenize=True, return_dict=True, **self.options)["input_ids"]
         decoded, spans = locate(self.tokenizer.decode, ids)
         if decoded == text:
             return ids, spans
-        spans = _offsets(tokenizer, text, ids)
-        if spans is None:
-            raise ValueError(
-                "the tokens of this chat cannot be located in the text that the chat template writes: they decode to "
-                f"another text, and the tokenizer ({type(tokenizer).__name__}) has no offsets for just these tokens"
-            )
-        return ids, spans
+        if getattr(tokenizer, "is_fast", False):
+            encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+            if encoded["input_ids"] == ids:
+                return ids, [Span(*pair) for pair in encoded["offset_mapping"]]
+        raise ValueError(
+            "the tokens of this chat cannot be located in the text that the chat template writes: they decode to "
+            f"another text, and the tokenizer ({type(tokenizer).__name__}) has no offsets for just these tokens"
+        )
 
     def _applied(self, tokenizer: Any, messages: Sequence[Message], **options: Any) -> Any:
         try:
             return tokenizer.apply_chat_template([dict(message) for message in messages], **options)
         except ImportError:
             raise
-        except Exception as error:  # templates come with models, and anything may happen in them
+        except Exception as error:  # templates come with models, and may raise anything
             reason = " ".join(str(error).split()) or type(error).__name__
             raise ValueError(f"this model's chat template refuses this chat: {reason[:300]}") from None
 
 
 def chat_template(tokenizer: TokenizerWrapper, options: Mapping[str, Any]) -> ChatTemplate:
-    """The chat template of a tokenizer; refused if there is none, or if it does not read one of the options."""
+    """Return the chat template of a tokenizer; refuse a missing template and options without effect."""
     wrapped = tokenizer.wrapped
     if wrapped is None:
         raise ValueError("this model has no tokenizer, and so no chat template: set model.tokenizer to one that has")
@@ -371,31 +319,19 @@ def chat_template(tokenizer: TokenizerWrapper, options: Mapping[str, Any]) -> Ch
         )
     if wrong := sorted(NOT_OF_TEMPLATES & options.keys()):
         raise TypeError(f"{wrong[0]}= is not an option of a chat template: chat returns the tokens of one prompt")
-    _check_read(wrapped, options, set(inspect.signature(apply).parameters) - {"tools", "documents"})
-    return ChatTemplate(tokenizer, options)
-
-
-def _check_read(wrapped: Any, options: Mapping[str, Any], known: set[str]) -> None:
-    """Refuse an option that the template does not read."""
     try:
         source = wrapped.get_chat_template(options.get("chat_template"), options.get("tools"))
     except ValueError as error:
         raise ValueError(f"this model's tokenizer: {' '.join(str(error).split())}") from None
-    for name in options:
-        if name not in known and not re.search(rf"\b{re.escape(name)}\b", source):
+    known = inspect.signature(apply).parameters.keys() - {"tools", "documents"}
+    for name in options.keys() - known:
+        if not re.search(rf"\b{re.escape(name)}\b", source):
             raise ValueError(f"this model's chat template does not read {name}=, so it would have no effect")
-
-
-def _offsets(tokenizer: Any, text: str, ids: Sequence[int]) -> list[Span] | None:
-    """Where the tokenizer itself says that each token is in the text; None if it does not say, or has other tokens."""
-    if not getattr(tokenizer, "is_fast", False):
-        return None
-    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    return [Span(*pair) for pair in encoded["offset_mapping"]] if encoded["input_ids"] == list(ids) else None
+    return ChatTemplate(tokenizer, options)
 
 
 def checked_messages(messages: Any) -> list[Message]:
-    """The messages, refused where they are not those of one chat in text."""
+    """Return the messages; refuse messages that do not form a chat in text."""
     if not isinstance(messages, list | tuple):
         raise TypeError(f"messages={brief(messages)} must be a list of dicts with role and content")
     if not messages:

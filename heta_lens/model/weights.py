@@ -1,10 +1,10 @@
-"""Weights that may be quantised or offloaded: read where they hold their numbers, and otherwise run."""
+"""Quantised, offloaded and plain weights: plain weights are read, the rest is run on unit vectors."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator
 from hashlib import sha256
-from typing import Any, cast
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,27 +14,27 @@ from torch import Tensor, nn
 
 from heta_lens.model.hooks import bare, wrapped
 
-PLAIN = (Tensor, nn.Parameter)  # exactly these: classes derived from them pack or scale their numbers
+PLAIN = (Tensor, nn.Parameter)  # derived classes may pack or scale their numbers
 
 
 def is_readable(weight: Any) -> bool:
-    """Whether it holds the numbers it stands for: neither packed, nor scaled apart from them, nor elsewhere."""
+    """Return whether a weight is a plain tensor of floats in memory: not packed, scaled or offloaded."""
     plain = type(weight) in PLAIN and weight.is_floating_point() and weight.dtype.itemsize >= 2
     return plain and not is_elsewhere(weight)
 
 
 def is_elsewhere(weight: Any) -> bool:
-    """Whether it is loaded only when its module runs (offloaded to another memory or to a disk)."""
+    """Return whether a weight is offloaded, and loaded only during a run of the module."""
     return isinstance(weight, Tensor) and weight.device.type == "meta"
 
 
 def vector_of(part: Any, name: str, module: Any, own: str) -> Tensor | None:
-    """A bias, or the weight of a norm, under TransformerLens' ``name``; kept elsewhere, it is its module's ``own``."""
+    """Return a bias, or the weight of a norm; load an offloaded one from the module's attribute ``own``."""
     tensor = getattr(part, name, None)
     hook = getattr(bare(module), "_hf_hook", None)
     if tensor is None or not is_elsewhere(tensor) or hook is None:
         return tensor
-    hook.pre_forward(bare(module))  # which loads it, as for a run of the module
+    hook.pre_forward(bare(module))  # loads the weights, as for a run of the module
     try:
         return getattr(bare(module), own).detach().clone().reshape(tensor.shape)
     finally:
@@ -42,12 +42,12 @@ def vector_of(part: Any, name: str, module: Any, own: str) -> Tensor | None:
 
 
 def stored(module: Any) -> dict[str, Tensor]:
-    """A module's own tensors; not those that it computes, or takes from another module that it wraps."""
+    """Return the tensors that a module stores, without computed tensors and tensors of a wrapped module."""
     return {name: tensor for of in (module._parameters, module._buffers) for name, tensor in of.items()}
 
 
 def quantised_modules(model: Any) -> Iterator[str]:
-    """The names of the modules whose weights are stored with fewer bits than they compute with."""
+    """Yield the names of modules with quantised weights."""
     for name, module in wrapped(model).named_modules():
         weight = stored(module).get("weight")
         if weight is not None and not is_readable(weight) and not is_elsewhere(weight):
@@ -55,7 +55,7 @@ def quantised_modules(model: Any) -> Iterator[str]:
 
 
 def stored_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor that a model keeps, by name; packed weights as what they are packed into, scales included."""
+    """Yield every stored tensor of a model by name; packed weights are unpacked to numbers and scales."""
     for place, module in nn.Module.named_modules(model):
         for name, tensor in stored(module).items():
             if tensor is not None:
@@ -63,7 +63,7 @@ def stored_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _unpacked(name: str, tensor: Any, module: Any) -> Iterator[tuple[str, Tensor]]:
-    """What a tensor of bitsandbytes, or of a class that wraps others, consists of."""
+    """Yield the parts of a tensor of bitsandbytes, or of a class that wraps tensors."""
     if hasattr(tensor, "__tensor_flatten__"):
         for part in tensor.__tensor_flatten__()[0]:
             yield from _unpacked(f"{name}.{part}", getattr(tensor, part), module)
@@ -71,7 +71,7 @@ def _unpacked(name: str, tensor: Any, module: Any) -> Iterator[tuple[str, Tensor
     yield name, tensor
     state = getattr(tensor, "quant_state", None)
     scales = {} if state is None else state.as_dict()
-    if hasattr(tensor, "SCB"):  # which moves to the module's state in its first run
+    if hasattr(tensor, "SCB"):  # moves to the module's state in the first run
         scales["SCB"] = module.state.SCB if tensor.SCB is None else tensor.SCB
     for part, scale in scales.items():
         if isinstance(scale, Tensor):
@@ -79,14 +79,14 @@ def _unpacked(name: str, tensor: Any, module: Any) -> Iterator[tuple[str, Tensor
 
 
 def read_output_weights(attention: Any) -> Float[Tensor, "head d_head d"] | None:
-    """W_O as it is stored; None if it cannot be read."""
+    """Return W_O as stored; None if W_O cannot be read."""
     weight = stored(attention).get("W_O") if not hasattr(attention, "o") else stored(bare(attention.o)).get("weight")
     return attention.W_O.detach() if is_readable(weight) else None
 
 
 @torch.no_grad()
 def output_weights(attention: Any, heads: int, d_head: int, dtype: torch.dtype) -> Float[Tensor, "head d_head d"]:
-    """W_O; where it cannot be read, what the output projection makes of every unit vector."""
+    """Return W_O; an output projection that cannot be read is run on unit vectors."""
     weights = read_output_weights(attention)
     if weights is not None:
         return weights
@@ -100,7 +100,7 @@ def output_weights(attention: Any, heads: int, d_head: int, dtype: torch.dtype) 
 
 @torch.no_grad()
 def read_or_run(part: Any, name: str, projection: str, width: int, dtype: torch.dtype) -> Tensor:
-    """A weight of an attention or an MLP, as TransformerLens shapes it; ``[in, out]``, if it has to be run."""
+    """Return a weight of an attention or an MLP in the shape of TransformerLens; ``[in, out]`` if it has to be run."""
     linear = getattr(part, projection, None)
     weight = None if linear is None else stored(bare(linear)).get("weight")
     if weight is not None and not is_readable(weight):
@@ -112,23 +112,18 @@ def read_or_run(part: Any, name: str, projection: str, width: int, dtype: torch.
 
 
 def run(projection: Any, width: int, dtype: torch.dtype) -> Float[Tensor, "into out"]:
-    """What a linear map makes of every unit vector."""
+    """Return the images of all unit vectors under a linear map."""
     weight = stored(projection).get("weight")
-    offloaded = hasattr(projection, "_hf_hook") and is_elsewhere(weight)  # accelerate loads it when it runs
+    offloaded = hasattr(projection, "_hf_hook") and is_elsewhere(weight)  # accelerate loads such weights for a run
     device = torch.device("cpu") if weight is None or offloaded else weight.device
     units = torch.cat([torch.eye(width), torch.zeros(1, width)]).to(device, dtype)
     images = projection(units)  # all at once, since offloaded weights are loaded anew for each run
     return images[:-1] - images[-1]
 
 
-# --------------------------------------------------------------------------------------------------------- fingerprint
-# Identifies a model: its weights, its configuration and its tokenizer, each as a short digest.
-
-
-CHUNK = 2**18  # weights summed at once
-BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-COMPUTED = ("rotary_sin", "rotary_cos", "inv_freq")  # tables computed from the configuration, maybe by a different sine
-NO_DIFFERENCE = {  # settings that predictions do not depend on, or that show in the weights
+# -------------------------------------------------------------------------------------------------------- fingerprint
+COMPUTED = ("rotary_sin", "rotary_cos", "inv_freq")  # tables computed from the configuration; sines differ by version
+NO_DIFFERENCE = {  # settings without influence on predictions, or visible in the weights
     *("device", "n_devices", "seed", "model_name", "name_or_path", "tokenizer_name", "trust_remote_code", "n_params"),
     *("init_mode", "init_weights", "initializer_range", "from_checkpoint", "checkpoint_index", "checkpoint_value"),
     *("checkpoint_label_type", "transformers_version", "use_cache", "return_dict", "output_attentions"),
@@ -138,72 +133,44 @@ NO_DIFFERENCE = {  # settings that predictions do not depend on, or that show in
 
 
 def fingerprint(model: Any) -> dict[str, str]:
-    """Digests of a model's ``weights``, ``config`` and ``tokenizer``: equal for one model, wherever it is loaded.
+    """Compute digests of a model's ``weights``, ``config`` and ``tokenizer``, which tell models apart.
 
-    Every weight counts to its last bit, and of quantised ones their scales too: a change of any single one, in value,
-    place or dtype, changes the digest (a change of many does except with a probability of about 2⁻⁶⁴). These do not
-    count: the path a model was loaded from, its device, hooks, and tables computed from the configuration. Weights that
-    are not in memory (on the meta device) count by their shapes. A model whose weights were processed during loading
-    may differ in last bits on another machine.
+    Every bit of every weight counts, and the scales of quantised weights too. The path of a checkpoint, the device,
+    hooks, and tables computed from the configuration do not count. Weights on the meta device count by their shapes.
+    A model whose weights were processed during loading may differ in last bits on another machine.
     """
     return {
-        "weights": _digest([_summary(name, tensor) for name, tensor in sorted(_weights(model)) if _counts(tensor)]),
+        "weights": _weights_digest(model),
         "config": _digest([_settings(model.cfg), _settings(getattr(wrapped(model), "config", None))]),
         "tokenizer": _digest(_tokenizer(getattr(model, "tokenizer", None))),
     }
 
 
-# -------------------------------------------------------------------------------------------------------------- weights
-def _weights(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """Each weight once, under a name that does not depend on what wraps it."""
-    yielded = set()
-    for module in (wrapped(model), model):
-        if not isinstance(module, nn.Module):
+def _weights_digest(model: Any) -> str:
+    digest = sha256()
+    for name, tensor in sorted(_distinct_weights(model), key=itemgetter(0)):
+        on_meta = tensor.device.type == "meta"
+        if tensor.ndim == 1 and not on_meta and not tensor.any():  # a zero bias, which only some versions add
             continue
-        for name, tensor in stored_tensors(module):
-            place = (tensor.data_ptr(), tensor.shape, tensor.stride()) if tensor.device.type != "meta" else name
-            if place not in yielded and not name.endswith(COMPUTED):
-                yielded.add(place)
+        digest.update(repr((name, tuple(tensor.shape), tensor.dtype)).encode())
+        if not on_meta:
+            digest.update(tensor.reshape(-1).contiguous().view(torch.uint8).cpu().numpy().data)
+    return digest.hexdigest()[:16]
+
+
+def _distinct_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield every weight once, under a name independent of the wrapper."""
+    seen = set()
+    for module in (wrapped(model), model):
+        for name, tensor in stored_tensors(module) if isinstance(module, nn.Module) else ():
+            key = name if tensor.device.type == "meta" else (tensor.data_ptr(), tensor.shape, tensor.stride())
+            if key not in seen and not name.endswith(COMPUTED):
+                seen.add(key)
                 yield name.replace("._original_component", ""), tensor.detach()
 
 
-def _counts(tensor: Tensor) -> bool:
-    """Not a vector of zeros, which is a bias that some versions add and others leave out."""
-    return tensor.ndim != 1 or tensor.device.type == "meta" or bool(tensor.any())
-
-
-def _summary(name: str, tensor: Tensor) -> tuple[str, list[int], str, int | None]:
-    total = None if tensor.device.type == "meta" else _total(tensor)
-    return name, list(tensor.shape), str(tensor.dtype), total
-
-
-@torch.no_grad()
-def _total(tensor: Tensor) -> int:
-    """The weights' bits as whole numbers, each times an odd number that depends on its place, summed modulo 2⁶⁴.
-
-    A whole number below 2⁶⁴ times an odd one is 0 modulo 2⁶⁴ only if it is 0, so no single change is lost.
-    """
-    flat = torch.view_as_real(tensor).reshape(-1) if tensor.is_complex() else tensor.reshape(-1)
-    factors, total = _factors().to(tensor.device), torch.zeros((), dtype=torch.int64, device=tensor.device)
-    for start in range(0, len(flat), CHUNK):
-        bits = flat[start : start + CHUNK].contiguous().view(BITS[flat.element_size()]).to(torch.int64)
-        total = total * int(factors[0]) + (bits * factors[: len(bits)]).sum()
-    return int(total)
-
-
-@cache
-def _factors() -> Tensor:
-    """Odd numbers without a pattern, the same everywhere (SplitMix64)."""
-    with np.errstate(over="ignore"):
-        mixed = np.arange(1, CHUNK + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return torch.from_numpy((mixed ^ (mixed >> np.uint64(31)) | np.uint64(1)).view(np.int64))
-
-
-# ------------------------------------------------------------------------------------------ configuration and tokenizer
 def _settings(config: Any) -> Any:
-    """The settings that matter. Those that are off or None are left out, as in versions that do not have them."""
+    """Return the settings with influence on predictions; values of None or False differ by version and are skipped."""
     if config is None:
         return None
     settings = config.to_dict() if callable(getattr(config, "to_dict", None)) else vars(config)
@@ -221,24 +188,18 @@ def _tokenizer(tokenizer: Any) -> Any:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return type(tokenizer).__name__, special, sorted(tokenizer.get_vocab().items())
-    described = json.loads(backend.to_str())
-    return special, {name: part for name, part in described.items() if name not in ("truncation", "padding")}
+    parts = json.loads(backend.to_str())
+    return special, {name: part for name, part in parts.items() if name not in ("truncation", "padding")}
 
 
 def _digest(value: Any) -> str:
-    return sha256(json.dumps(_plain(value), sort_keys=True).encode()).hexdigest()[:16]
+    return sha256(json.dumps(value, sort_keys=True, default=_named).encode()).hexdigest()[:16]
 
 
-def _plain(value: Any) -> Any:
-    """Something that JSON can hold and that is the same in every process."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(item) for item in value]
-    if value is None or isinstance(value, str | int | float):
-        return value
-    if isinstance(value, np.generic):
-        return value.item()
+def _named(value: Any) -> Any:
+    """Return a stable replacement for a value without a JSON form."""
     if isinstance(value, torch.dtype | torch.device):
         return str(value)
-    return cast(Callable[..., Any], value).__qualname__ if callable(value) else type(value).__qualname__
+    if isinstance(value, np.generic):
+        return value.item()
+    return getattr(value, "__qualname__", type(value).__qualname__)

@@ -1,4 +1,4 @@
-"""The activations that heta_lens reads from a cache, without a batch dimension."""
+"""Activations of a prompt: read from a cache, or computed again by the live model."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -18,35 +18,49 @@ from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import out_of_memory
 from heta_lens.model.hooks import EMBED, OUT, READ, note, pattern_name, pattern_names, put, values_names
 
+logger = logging.getLogger("heta_lens")
+
 
 @dataclass(frozen=True, eq=False)
 class Activations:
-    """What heta_lens reads from a cache about a single prompt, as it was when it was read."""
+    """The activations of a single prompt by hook point, without a batch dimension."""
+
+    tensors: Mapping[str, Tensor]
 
     def __repr__(self) -> str:
         return short_repr(self)
 
-    tensors: Mapping[str, Tensor]
-
     @classmethod
     def of(cls, cache: Any) -> "Activations":
-        """From a cache of a single prompt; refused for several."""
-        cached = _cached(cache)
-        if cached.prompts > 1:
+        """Read a cache of a single prompt; refuse a cache of several prompts."""
+        prompts = cls.of_each(cache)
+        if len(prompts) > 1:
             raise ValueError(
-                f"the cache holds {cached.prompts} prompts and this is about one: cache it alone, or explain all of "
+                f"the cache holds {len(prompts)} prompts and this is about one: cache it alone, or explain all of "
                 "them with heta_lens.attribute_batch"
             )
-        return cls({name: activation[0] for name, activation in cached.tensors.items()})
+        return prompts[0]
 
     @classmethod
     def of_each(cls, cache: Any) -> "list[Activations]":
-        """Of every prompt in a cache, padding included."""
-        cached = _cached(cache)
-        return [cls({name: batch[row] for name, batch in cached.tensors.items()}) for row in range(cached.prompts)]
+        """Read the activations of every prompt in a cache, padding included.
+
+        A bridge may have stored an activation under the bridge's name of a hook point.
+        """
+        layers = len(cache.model.blocks)
+        names = [EMBED, *pattern_names(layers), *values_names(layers), READ, OUT]
+        points = cache.model.hook_dict
+        keys = {name: {name, points[name].name} & cache.cache_dict.keys() for name in names}
+        tensors = {name: cache.cache_dict[key] for name, stored in keys.items() for key in stored}
+        if any(activation.is_meta for activation in tensors.values()):
+            raise ValueError("the cache is on the meta device, which keeps no values: take it again, on cpu or cuda")
+        if EMBED in tensors and tensors[EMBED].ndim < 3:
+            tensors = {name: activation[None] for name, activation in tensors.items()}
+        prompts = len(tensors[EMBED]) if EMBED in tensors else 1
+        return [cls({name: batch[row] for name, batch in tensors.items()}) for row in range(prompts)]
 
     def part(self, positions: slice) -> "Activations":
-        """The same activations at some positions only."""
+        """Return the activations at a range of positions."""
         both = {name: (slice(None), positions, positions) for name in self.tensors if name.endswith("pattern")}
         return Activations({name: tensor[both.get(name, positions)] for name, tensor in self.tensors.items()})
 
@@ -62,43 +76,14 @@ class Activations:
         return self.tensors[name]
 
 
-class Cached(NamedTuple):
-    """Activations by hook point, with a batch dimension; and how many prompts they belong to."""
-
-    tensors: dict[str, Tensor]
-    prompts: int
-
-
-def _cached(cache: Any) -> Cached:
-    """What there is in a cache. A bridge may have stored an activation under its own name for a hook point."""
-    layers = len(cache.model.blocks)
-    names = [EMBED, *pattern_names(layers), *values_names(layers), READ, OUT]
-    points = cache.model.hook_dict
-    keys = {name: {name, points[name].name} & cache.cache_dict.keys() for name in names}
-    tensors = {name: cache.cache_dict[key] for name, stored in keys.items() for key in stored}
-    if any(activation.is_meta for activation in tensors.values()):
-        raise ValueError("the cache is on the meta device, which keeps no values: take it again, on cpu or cuda")
-    if EMBED not in tensors:
-        return Cached(tensors, 1)
-    if tensors[EMBED].ndim < 3:
-        tensors = {name: activation[None] for name, activation in tensors.items()}
-    return Cached(tensors, len(tensors[EMBED]))
-
-
-# ---------------------------------------------------------------------------------------------------- live activations
-# Patterns and values of a prompt whose cache has none, read from the live model: patterns one layer at a time.
-
-
-logger = logging.getLogger("heta_lens")
-
-
+# --------------------------------------------------------------------------------------------------- live activations
 def check_attends_back(adapter: ModelAdapter, layer: int, pattern: Float[Tensor, "head query key"]) -> None:
-    """Refuse a model whose tokens attend to later ones.
+    """Refuse a model in which tokens attend to later tokens.
 
-    Only the last two tokens are checked: padding before them attends to nothing, which looks like everything. In a dry
-    run every condition holds, so it is one that holds for models that are right.
+    Only the last two tokens are checked, because earlier padding may attend to everything. Patterns of
+    `estimate_memory`, on the meta device, have no values to check.
     """
-    if not (pattern[:, -2:-1, -1] > 0).logical_not().all():
+    if not pattern.is_meta and (pattern[:, -2:-1, -1] > 0).any():
         raise ValueError(
             f"{type(adapter.model).__name__} is not a decoder-only language model: "
             f"its layer {layer} attends to later tokens"
@@ -107,14 +92,14 @@ def check_attends_back(adapter: ModelAdapter, layer: int, pattern: Float[Tensor,
 
 @torch.no_grad()
 def live(adapter: ModelAdapter, ids: Int[Tensor, "pos"], names: Sequence[str], *, hooked: bool) -> list[Tensor]:
-    """These activations of a prompt, from one run; ``hooked`` by the user or not."""
+    """Return activations of a prompt from a single run, with (``hooked``) or without hooks of the user."""
     batches: dict[str, Tensor] = {}
     adapter.run(ids[None], {name: note(batches, name) for name in names}, whole=hooked)
     return [batches[name][0] for name in names]
 
 
 class First(NamedTuple):
-    """What the first run notes of every layer: what enters it, and a weighted sum of its pattern over queries."""
+    """Notes of the first run: every layer's input, and a weighted sum of the pattern over queries."""
 
     streams: dict[int, Float[Tensor, "1 pos d"]]
     sums: dict[int, Float[Tensor, "head key"]]
@@ -122,23 +107,23 @@ class First(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class LivePatterns:
-    """The patterns of a prompt's layers, in any order, of which it never holds more than one.
+    """The patterns of a prompt by layer, in any order, with a single pattern in memory at a time.
 
-    A pattern has heads · positions² entries, and what enters a layer positions · width. So one run of the whole model
-    notes what enters every layer, and a pattern is then made again by its block alone: all of them together take about
-    one run more. (The gate begins with the last layer, so patterns cannot be used up in a single run as they arise.
-    Queries and keys would be more to keep, and each architecture masks, caps, biases or sinks what they give.)
+    A pattern has heads · positions² entries, the input of a layer positions · width. So a first run of the whole model
+    notes the input of every layer, and a block alone then computes its pattern again: in all, about one run more. (The
+    gate begins with the last layer, so patterns cannot be used in the order of a run. Queries and keys would take more
+    memory, and every architecture masks, caps, biases or sinks their products differently.)
 
-    Every pattern that is made again is compared with the first run's, by the sum over queries. Where they differ, and
-    where the user's hooks may carry something from layer to layer, each takes a run of its own.
+    A pattern computed again is compared with the first run's pattern, by the sum over queries. If the two differ, or
+    if the user's hooks may carry something from layer to layer, every pattern takes a run of the whole model.
     """
 
     adapter: ModelAdapter
     ids: Int[Tensor, "pos"]
     hooked: bool
     first: First | None = None
-    again: bool = False  # whether any was made again
-    separate: bool = False  # whether each takes a run of its own
+    again: bool = False  # a block ran alone
+    separate: bool = False  # every pattern takes a run of the whole model
 
     def __call__(self, layer: int) -> Float[Tensor, "head pos pos"]:
         pattern = self._read(layer)
@@ -148,14 +133,14 @@ class LivePatterns:
     @torch.no_grad()
     def _read(self, layer: int) -> Tensor:
         if not self.separate and not self.hooked:
-            pattern = self._read_first(layer) if self.first is None else self._made_again(layer, self.first)
+            pattern = self._read_first(layer) if self.first is None else self._computed_again(layer, self.first)
             if pattern is not None:
                 return pattern
             self.first, self.separate = None, True
         return live(self.adapter, self.ids, [pattern_name(layer)], hooked=self.hooked)[0]
 
     def _read_first(self, layer: int) -> Tensor:
-        """A pattern, and in the same run what is needed for the others."""
+        """Return a pattern, and note for the other layers in the same run."""
         patterns, sums = dict[int, Tensor](), dict[int, Tensor]()
 
         def look(at: int, pattern: Tensor) -> None:
@@ -168,8 +153,8 @@ class LivePatterns:
         self.first = First(streams, sums)
         return patterns[layer]
 
-    def _made_again(self, layer: int, first: First) -> Tensor | None:
-        """What a block attends to when it runs alone; None if that is not what it was."""
+    def _computed_again(self, layer: int, first: First) -> Tensor | None:
+        """Return the pattern of a block alone; None if the pattern is not the first run's."""
         if not self.again:
             count("forwards", 1)  # for all the blocks that run alone
             self.again = True
@@ -178,7 +163,7 @@ class LivePatterns:
         try:
             self.adapter.run(self.ids[None], hooks, only=layer)
             off, allowed = distance(_sum(patterns[layer]), first.sums[layer])
-        except Exception as error:  # whatever a model raises when it is run in a way it was not made for
+        except Exception as error:  # a model may raise anything in an unsupported run
             if isinstance(error, RuntimeError) and out_of_memory(error):
                 raise
             off, allowed = torch.inf, 0.0
@@ -189,6 +174,6 @@ class LivePatterns:
 
 
 def _sum(pattern: Float[Tensor, "batch head query key"]) -> Float[Tensor, "head key"]:
-    """Over queries with random weights, so that no two that differ are likely to have the same."""
+    """Sum over queries with random weights, so that two different patterns hardly ever have equal sums."""
     weights = torch.randn(pattern.shape[2], generator=torch.Generator().manual_seed(0)).to(pattern)
     return einsum(weights, pattern[0], "query, head query key -> head key")

@@ -1,7 +1,8 @@
-"""Where a template put the values it was given: found by rendering it again with stand-ins in their place.
+"""Chats as prompts: messages in the model's chat template, and the tokens of each message.
 
-A value may repeat, hold the template's own words, or be changed by the template (stripped, say), so searching for it is
-not enough. What is rendered around a stand-in must be rendered around the value too, to the last character.
+Messages are located by rendering the template again with stand-ins in place of the values. A search would not do: a
+value may repeat, hold words of the template, or be changed by the template (stripped, say). The text around a stand-in
+must also stand around the value, to the last character.
 """
 
 import json
@@ -27,13 +28,14 @@ from heta_lens.model.tokenizer import Message, TokenizerWrapper, chat_template, 
 
 Key = TypeVar("Key", bound=Hashable)
 Value: TypeAlias = "str | Mapping[str, Any]"
-Render: TypeAlias = Callable[[Mapping[Key, Value]], str]  # with these values in place of the true ones
+Render: TypeAlias = Callable[[Mapping[Key, Value]], str]  # renders with replacements for values
 
-ENDS = ("qz", "jx", "kv", "wy", "äß", "йж")  # how a stand-in may begin and end
+ENDS = ("qz", "jx", "kv", "wy", "äß", "йж")  # first and last letters of stand-ins
 
 
+# ---------------------------------------------------------------------------------------------- values in a rendering
 class StandIn(NamedTuple):
-    """A word, the value that is made of it, and how a template writes that."""
+    """A word, a value made of the word, and the value as templates write values."""
 
     word: str
     value: Value
@@ -41,9 +43,9 @@ class StandIn(NamedTuple):
 
 
 def places(render: Render[Key], rendered: str, values: Mapping[Key, Value]) -> dict[Key, list[Span] | None]:
-    """Where each value stands in ``rendered``: nowhere, if the template leaves it out; None, if that is not known.
+    """Locate each value in ``rendered``: no span if the template leaves the value out, None if the place is unknown.
 
-    ``render`` raises a ``ValueError`` where a template refuses what it is given.
+    ``render`` raises a ``ValueError`` if the template refuses a replacement.
     """
     visible = {key: value for key, value in values.items() if not _is_blank(value)}
     found: dict[Key, list[Span] | None] = {**(_together(render, rendered, visible) or {})}
@@ -56,7 +58,7 @@ def places(render: Render[Key], rendered: str, values: Mapping[Key, Value]) -> d
 
 
 def stand_in(rendered: str, value: Value, name: str = "") -> StandIn:
-    """A word that is not in the text, cannot overlap itself, and begins and ends with letters that the value lacks."""
+    """Return a word missing from the text, without self-overlap, whose first and last letters the value lacks."""
     text = value if isinstance(value, str) else _json(value)
     first, last = next((ends for ends in ENDS if not {*ends} & {*text}), ENDS[0])
     words = (f"{first}heta{number or ''}n{name}{last}" for number in count())
@@ -65,7 +67,7 @@ def stand_in(rendered: str, value: Value, name: str = "") -> StandIn:
 
 
 def filled(rendered: str, probe: str, written: str) -> list[Span] | None:
-    """Where the value stands, if ``probe`` differs from ``rendered`` in nothing but what is ``written`` for it."""
+    """Locate a value whose stand-in is ``written`` in ``probe``; None if ``probe`` differs outside the stand-in."""
     first, *others = probe.split(written)
     if not others:
         return [] if probe == rendered else None
@@ -82,26 +84,20 @@ def filled(rendered: str, probe: str, written: str) -> list[Span] | None:
 
 
 def changed(rendered: str, probe: str) -> Span:
-    """The stretch of ``rendered`` outside which ``probe`` is the same."""
+    """Return the stretch of ``rendered`` outside which ``probe`` is equal."""
     start = shared_prefix(rendered, probe)
     room = min(len(rendered), len(probe)) - start
     return Span(start, len(rendered) - min(room, shared_prefix(rendered[::-1], probe[::-1])))
 
 
 def shared_prefix(one: str, other: str) -> int:
-    """How many characters both begin with."""
-    shared, most = 0, min(len(one), len(other))
-    while shared < most:
-        middle = (shared + most + 1) // 2
-        if one[shared:middle] == other[shared:middle]:
-            shared = middle
-        else:
-            most = middle - 1
-    return shared
+    """Return the number of characters at the start that two texts share."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (first, second) in pairs if first != second), min(len(one), len(other)))
 
 
 def _together(render: Render[Key], rendered: str, values: Mapping[Key, Value]) -> dict[Key, list[Span]] | None:
-    """The places of all values, from one more rendering; None, if it is not the same around them."""
+    """Locate the values with a single rendering; None if the text around the values differs."""
     stand_ins = {key: stand_in(rendered, value, str(number)) for number, (key, value) in enumerate(values.items())}
     keys = {one.written: key for key, one in stand_ins.items()}
     try:
@@ -122,14 +118,14 @@ def _together(render: Render[Key], rendered: str, values: Mapping[Key, Value]) -
 
 
 def _alone(render: Render[Key], rendered: str, key: Key, value: Value) -> list[Span] | None:
-    """The places of one value, everything else as it is."""
+    """Locate a value with a rendering in which only the value is replaced."""
     replaced = stand_in(rendered, value)
     try:
         probe = render({key: replaced.value})
     except ValueError:
         return None
     found, stretch = filled(rendered, probe, replaced.written), changed(rendered, probe)
-    if _is_blank(value):  # instead of which a template may write something else, or nothing at all
+    if _is_blank(value):  # a template may write other text, or no text, for a blank value
         return [span for span in found or () if not rendered[slice(*span)].strip()]
     if found is not None or not isinstance(value, str):
         return [stretch] if found is None else found
@@ -137,7 +133,7 @@ def _alone(render: Render[Key], rendered: str, key: Key, value: Value) -> list[S
 
 
 def _among_equals(render: Render[Key], rendered: str, key: Key, values: Mapping[Key, Value]) -> list[Span] | None:
-    """The place of a value that is there several times, where the template depends on that; they come in order."""
+    """Locate a repeated value in a template that depends on the repetition; equal values stand in their order."""
     equal = [other for other, value in values.items() if value == values[key]]
     replaced = stand_in(rendered, values[key])
     try:
@@ -149,7 +145,7 @@ def _among_equals(render: Render[Key], rendered: str, key: Key, values: Mapping[
 
 
 def _near(rendered: str, value: str, stretch: Span) -> Iterator[Span]:
-    """Where the value covers the stretch that it changes; or else its only place inside."""
+    """Yield the places of the value that cover the changed stretch, or else the only place inside."""
     for form in _forms(value):
         starts = [match.start() for match in re.finditer(f"(?={re.escape(form)})", rendered)]
         spans = [Span(start, start + len(form)) for start in starts]
@@ -159,7 +155,7 @@ def _near(rendered: str, value: str, stretch: Span) -> Iterator[Span]:
 
 
 def _forms(value: Value) -> list[str]:
-    """How templates write a value: as it is, or without the white space around it; what is not text, as JSON."""
+    """List the forms of a value in templates: text with or without outer white space, other values as JSON."""
     if not isinstance(value, str):
         return [_json(value)]
     return [*dict.fromkeys((value, value.strip()))]
@@ -173,28 +169,25 @@ def _is_blank(value: Value) -> bool:
     return not (value.strip() if isinstance(value, str) else value)
 
 
-# ------------------------------------------------------------------------------------------------------ message places
-# Where a chat template put each message: its content, and the stretch with its header and end marker.
-
-
-Path: TypeAlias = tuple[str | int, ...]  # to a value of a message
-Slot: TypeAlias = tuple[int, Path]  # a message, and the path to one of its values
+# ----------------------------------------------------------------------------------------------------- message places
+Path: TypeAlias = tuple[str | int, ...]  # keys and indices that lead to a value of a message
+Slot: TypeAlias = tuple[int, Path]  # a message's number, and the path to a value
 RenderChat: TypeAlias = Callable[..., str]  # (messages, **options)
 
-TEXTS = ("content", "reasoning_content", "thinking", "reasoning")  # values that are written as they are
+TEXTS = ("content", "reasoning_content", "thinking", "reasoning")  # values that templates write unchanged
 REPLY = "assistant"
 ENDED = {"add_generation_prompt": False, "continue_final_message": False}
 
 
 class Written(NamedTuple):
-    """A value of a message, where it stands."""
+    """The span and the slot of a written value."""
 
     span: Span
     slot: Slot
 
 
 class Place(NamedTuple):
-    """A message's content (with tool calls, several spans), and its whole stretch; of characters."""
+    """Characters of a message: the content (with tool calls, several spans), and the whole with header and end."""
 
     contents: tuple[Span, ...]
     whole: Span
@@ -203,10 +196,10 @@ class Place(NamedTuple):
 def message_places(
     messages: Sequence[Message], render: RenderChat, rendered: str, starts: Sequence[int], text_begins: int = 0
 ) -> list[Place]:
-    """Where each of the messages stands in ``rendered``, which ``render`` made of them.
+    """Locate each message in ``rendered``, the rendering of the messages.
 
-    ``starts`` are where tokens begin: no header or end marker ends within a token. What comes before ``text_begins`` is
-    no message's.
+    ``starts`` are the starts of tokens: no header or end marker ends within a token. Text before ``text_begins``
+    belongs to no message.
     """
     written = _written(messages, render, rendered)
     order = sorted((number for number, own in enumerate(written) if own), key=lambda number: written[number])
@@ -219,9 +212,8 @@ def message_places(
     return [Place(joined(one.span for one in own), wholes[number]) for number, own in enumerate(written)]
 
 
-# --------------------------------------------------------------------------------------------------------- contents
 def slots(messages: Sequence[Message]) -> dict[Slot, Value]:
-    """The values that come from the messages and not from the template."""
+    """List the values that come from the messages and not from the template."""
     found: dict[Slot, Value] = {}
     for number, message in enumerate(messages):
         texts = {"content": "", **{name: value for name, value in message.items() if value is not None}}
@@ -237,7 +229,7 @@ def slots(messages: Sequence[Message]) -> dict[Slot, Value]:
 
 
 def replaced(messages: Sequence[Message], values: Mapping[Slot, Value]) -> list[Message]:
-    """The messages with other values in these places."""
+    """Copy the messages, with other values in the given slots."""
     changed: Any = [deepcopy(dict(message)) for message in messages]
     for (number, path), value in values.items():
         inner = changed[number]
@@ -248,7 +240,7 @@ def replaced(messages: Sequence[Message], values: Mapping[Slot, Value]) -> list[
 
 
 def _written(messages: Sequence[Message], render: RenderChat, rendered: str) -> list[list[Written]]:
-    """The values of every message where they stand, in order; a message that cannot be located is refused."""
+    """Locate the values of every message, in order; refuse messages that cannot be located."""
     found = places(lambda given: render(replaced(messages, given)), rendered, slots(messages))
     written: list[list[Written]] = [[] for _ in messages]
     for (number, path), spans in found.items():
@@ -273,7 +265,6 @@ def _check_apart(messages: Sequence[Message], written: Sequence[Sequence[Written
             )
 
 
-# ---------------------------------------------------------------------------------------- headers and end markers
 def _ends(
     messages: Sequence[Message],
     render: RenderChat,
@@ -282,12 +273,12 @@ def _ends(
     order: Sequence[int],
     starts: Sequence[int],
 ) -> list[int]:
-    """Where each message ends, in the order of the text.
+    """Return the end of each message, in the order of the text.
 
-    An end marker is what a chat that stops with such a message ends with. Of what stands between two contents, it is as
-    much as is the same in both, in whole tokens; the rest is the next message's header.
+    The end marker of a message is the end of a chat that stops after the message. The marker counts as far as the
+    text after the content agrees, in whole tokens; the rest of the text is the next message's header.
     """
-    markers: dict[Any, str] = {}  # by kind of message, since they hardly differ within one
+    markers: dict[Any, str] = {}  # by kind of message
     ends = []
     for number, following in zip_longest(order, order[1:]):
         (_, stop), slot = written[number][-1]
@@ -301,7 +292,7 @@ def _ends(
 
 
 def _marker(messages: Sequence[Message], render: RenderChat, slot: Slot) -> str:
-    """What stands after a value if no message follows; nothing, where the template refuses that or drops the value."""
+    """Return the text after a value if no message follows; "" if the template refuses the chat or drops the value."""
     instead = stand_in("", slots(messages)[slot])
     try:
         text = render(replaced(messages, {slot: instead.value}), **ENDED)
@@ -312,10 +303,10 @@ def _marker(messages: Sequence[Message], render: RenderChat, slot: Slot) -> str:
 
 
 def _header(first: Message, render: RenderChat, head: str, starts: Sequence[int], text_begins: int) -> int:
-    """Where the first message's header begins, in the ``head`` of the text that ends with it.
+    """Return the start of the first message's header, in the ``head`` of the text that ends with the header.
 
-    What comes before is written by the template itself: BOS, a system prompt, tools. The header is what stands before
-    such a message later in a chat too.
+    The template writes the text before the header: BOS, a system prompt, tools. The header also stands before an equal
+    message later in a chat.
     """
     word = stand_in(head, "").word
     short = [{**first, "content": "q"}, {"role": REPLY, "content": "q"}]
@@ -330,19 +321,16 @@ def _header(first: Message, render: RenderChat, head: str, starts: Sequence[int]
 
 
 def _snapped(place: int, starts: Sequence[int]) -> int:
-    """The last place up to here where a token begins."""
+    """Return the last start of a token up to a place."""
     return starts[max(0, bisect_right(starts, place) - 1)]
 
 
-# --------------------------------------------------------------------------------------------------------- chat prompt
-# A chat as a prompt: messages in the model's own chat template, and which message each token belongs to.
-
-
+# -------------------------------------------------------------------------------------------------------- chat prompt
 @dataclass(frozen=True)
 class ChatMessage:
-    """A message as the template wrote it: what it says, and where, in characters of the chat's text and in tokens.
+    """A message in a rendered chat: content, characters in the chat's text, and tokens.
 
-    ``characters`` are the spans of its content (several, with tool calls) and ``positions`` the tokens that write them.
+    ``characters`` are the spans of the content (several, with tool calls) and ``positions`` the tokens of the content.
     ``whole`` and ``whole_positions`` include the message's header and end marker.
     """
 
@@ -356,10 +344,10 @@ class ChatMessage:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ChatPrompt:
-    """Messages as the tokens that a model reads, ready for ``model.run_with_cache(chat.tokens)``.
+    """Messages as tokens of a model, ready for ``model.run_with_cache(chat.tokens)``.
 
-    ``text`` is what the chat template made of the messages, ``offsets`` are each token's characters in it. Pass the
-    chat as ``tokens=`` to `attribute`, and the attribution knows its messages.
+    ``text`` is the chat template's rendering of the messages, ``offsets`` are each token's characters in the text. Pass
+    the chat as ``tokens=`` to `attribute`, and the attribution knows its messages.
     """
 
     tokens: Int[Tensor, "1 pos"]
@@ -367,7 +355,7 @@ class ChatPrompt:
     offsets: tuple[Span, ...]
     messages: tuple[ChatMessage, ...]
     tokenizer: TokenizerWrapper
-    speaker: int | None = None  # the message that goes on with what follows; None if a new one begins there
+    speaker: int | None = None  # the message that following tokens continue; None if a new message begins
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -378,26 +366,26 @@ class ChatPrompt:
 
     @cached_property
     def owners(self) -> tuple[int, ...]:
-        """The message whose content each token writes, by its index; -1 for the template's own tokens."""
+        """The index of the message whose content a token writes, for each token; -1 for tokens of the template."""
         found = {position: number for number, message in enumerate(self.messages) for position in message.positions}
         return tuple(found.get(position, -1) for position in range(len(self)))
 
     @property
     def template(self) -> Bool[Tensor, "pos"]:
-        """Which tokens the template wrote: BOS, headers, end markers, tools, the generation prompt."""
+        """The tokens of the template: BOS, headers, end markers, tools, the generation prompt."""
         return torch.tensor(self.owners) < 0
 
     @cached_property
     def roles(self) -> tuple[str | None, ...]:
-        """The role of the message that each token belongs to, as content or around it; None for those of no message."""
+        """The role of each token's message, header and end marker included; None for tokens outside messages."""
         found = {position: message.role for message in self.messages for position in message.whole_positions}
         return tuple(found.get(position) for position in range(len(self)))
 
     def followed_by(self, ids: Any) -> "ChatPrompt":
-        """The chat with the tokens that a model wrote after it, as the assistant's (or the continued) message.
+        """Return the chat with a model's answer, as the assistant's (or the continued) message.
 
-        Special tokens among them, such as an end marker, are the template's. Of what ``model.generate(chat.tokens)``
-        returns, these tokens are ``generated[:, len(chat):]``.
+        Special tokens in the answer, such as an end marker, count as tokens of the template. After
+        ``generated = model.generate(chat.tokens)``, the answer is ``generated[:, len(chat):]``.
         """
         added = _following(ids, self)
         if not added:
@@ -418,7 +406,7 @@ class ChatPrompt:
         )
 
     def of_context(self, text: str, spans: Sequence[Span]) -> Messages:
-        """Which message each token of a context belongs to: of this chat's first tokens, which decode to ``text``."""
+        """Return the messages of a context: the chat's first tokens, which decode to ``text``."""
         length = len(spans)
         begins = [min(message.whole_positions, default=length) for message in self.messages]
         begun = max((number for number, begin in enumerate(begins) if begin < length), default=-1)
@@ -438,16 +426,15 @@ def chat(
     tools: Sequence[Any] | None = None,
     **template_options: Any,
 ) -> ChatPrompt:
-    """The tokens of a chat, as the model's own chat template writes it, and where every message is among them.
+    """Write a chat in the model's chat template, and return its tokens with the place of every message.
 
     Args:
         model: a TransformerLens model whose tokenizer has a chat template.
-        messages: dicts with ``role`` and ``content``, and what else the template reads, such as ``tool_calls``.
-        add_generation_prompt: end with the header of the assistant's answer, where the template has one.
-        tools: what the model may call, as in ``tokenizer.apply_chat_template``.
-        template_options: what else the template reads, such as ``enable_thinking=False``. With
-            ``continue_final_message=True`` (and ``add_generation_prompt=False``), the model goes on with the last
-            message.
+        messages: dicts with ``role`` and ``content``, and further entries of the template, such as ``tool_calls``.
+        add_generation_prompt: end with the header of the assistant's answer, if the template has such a header.
+        tools: functions that the model may call, as in ``tokenizer.apply_chat_template``.
+        template_options: further options of the template, such as ``enable_thinking=False``. With
+            ``continue_final_message=True`` (and ``add_generation_prompt=False``), the model continues the last message.
 
     Example:
         chat = heta_lens.chat(model, [{"role": "user", "content": "What is the capital of France?"}])
@@ -485,9 +472,8 @@ def chat(
     )
 
 
-# -------------------------------------------------------------------------------------------------------- refusals
 def _warn_of_dropped(messages: Sequence[Message], places: Sequence[Place]) -> None:
-    """Say which messages a template leaves out, as some do with system messages and roles that they do not know."""
+    """Warn of messages that the template leaves out, such as system messages and messages of unknown roles."""
     for number, (message, place) in enumerate(zip(messages, places, strict=True)):
         if not place.contents and ((message.get("content") or "").strip() or message.get("tool_calls")):
             warn(
@@ -497,7 +483,7 @@ def _warn_of_dropped(messages: Sequence[Message], places: Sequence[Place]) -> No
 
 
 def _following(ids: Any, chat: ChatPrompt) -> list[int]:
-    """The ids that follow a chat, as a list."""
+    """Return the ids that follow a chat, as a list."""
     try:
         given = torch.as_tensor(ids)
     except (TypeError, ValueError, RuntimeError):
@@ -515,41 +501,31 @@ def _following(ids: Any, chat: ChatPrompt) -> list[int]:
     return added
 
 
-# ---------------------------------------------------------------------------------------------------------- places
 def _messages(
     roles: Sequence[str], places: Sequence[Place], text: str, spans: Sequence[Span]
 ) -> tuple[ChatMessage, ...]:
-    """The messages with their tokens: each writes one content, or else belongs to the message that it begins in."""
+    """Return the messages with tokens; a token outside contents belongs to the message around its first character."""
     owned = owners(text, spans, [place.contents for place in places])
     begins = [Span(span.start, span.start + 1) for span in spans]
     around = owners(text, begins, [[place.whole] for place in places])
     whole = [own if own >= 0 else other for own, other in zip(owned, around, strict=True)]
-    positions, whole_positions = (_positions(found, len(places)) for found in (owned, whole))
     return tuple(
         ChatMessage(
             role=role,
-            content=_said(text, place.contents),
+            content=_content(text, place.contents),
             characters=place.contents,
-            positions=positions[number],
+            positions=tuple(position for position, owner in enumerate(owned) if owner == number),
             whole=place.whole,
-            whole_positions=whole_positions[number],
+            whole_positions=tuple(position for position, owner in enumerate(whole) if owner == number),
         )
         for number, (role, place) in enumerate(zip(roles, places, strict=True))
     )
 
 
-def _positions(found: Sequence[int], count: int) -> list[tuple[int, ...]]:
-    """The positions that belong to each of so many owners."""
-    positions: list[list[int]] = [[] for _ in range(count + 1)]
-    for position, owner in enumerate(found):
-        positions[owner].append(position)  # of no owner, -1: in the last list
-    return [tuple(own) for own in positions[:count]]
-
-
 def _continued(chat: ChatPrompt, ids: Sequence[int]) -> tuple[str, tuple[Span, ...], int]:
-    """The text and offsets of a chat with more tokens, and how many of its own keep theirs.
+    """Return text and offsets of a chat with more tokens, and the number of old tokens that keep their offsets.
 
-    Those that write only a part of a character do not, once others complete it.
+    A token for a part of a character gets new offsets if the new tokens complete the character.
     """
     (before, old), (after, new) = (locate(chat.tokenizer.decode, some) for some in (ids[: len(chat)], ids))
     kept = len(chat) if after.startswith(before) and old[-1] == new[len(chat) - 1] else old.index(old[-1])
@@ -562,7 +538,7 @@ def _continued(chat: ChatPrompt, ids: Sequence[int]) -> tuple[str, tuple[Span, .
 def _continued_message(
     chat: ChatPrompt, text: str, spans: Sequence[Span], kept: int, own: Sequence[int]
 ) -> ChatMessage:
-    """The message that goes on with the tokens ``own``; a new one, which the generation prompt is the header of."""
+    """Return the message continued by the tokens ``own``, or a new message with the generation prompt as header."""
     if chat.speaker is None:
         end = max(message.whole.stop for message in chat.messages)
         header = [row for row, role in enumerate(chat.roles) if role is None and chat.offsets[row].start >= end]
@@ -573,7 +549,7 @@ def _continued_message(
     characters = joined([*before, *(spans[row] for row in own)])
     return ChatMessage(
         role=message.role,
-        content=_said(text, characters),
+        content=_content(text, characters),
         characters=characters,
         positions=(*(row for row in message.positions if row < kept), *own),
         whole=Span(message.whole.start, len(text)),
@@ -581,19 +557,20 @@ def _continued_message(
     )
 
 
-def _said(text: str, characters: Sequence[Span]) -> str:
+def _content(text: str, characters: Sequence[Span]) -> str:
     return "\n".join(text[slice(*span)] for span in characters)
 
 
 def _decoded_places(chat: ChatPrompt, known: int, text: str, spans: Sequence[Span]) -> Int[Tensor, "span 3"]:
-    """The contents of the messages in a context, which may decode to other text than the chat's."""
+    """Return the contents' places in a context, which may decode to a text that differs from the chat's."""
     same, rows = chat.text.startswith(text), []
     for number, message in enumerate(chat.messages[:known]):
         for span in message.characters:
             if same:
                 place = Span(span.start, min(span.stop, len(text)))
             else:
-                own = [spans[at] for at in message.positions if at < len(spans) and _meet(chat.offsets[at], span)]
+                meeting = (at for at in message.positions if at < len(spans) and _meet(chat.offsets[at], span))
+                own = [spans[at] for at in meeting]
                 place = visible_span(text, Span(own[0].start, own[-1].stop)) if own else Span(0, 0)
             rows += [(number, *place)] if place.start < place.stop else []
     return torch.tensor(rows, dtype=torch.int64).reshape(-1, 3)

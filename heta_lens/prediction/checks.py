@@ -1,7 +1,7 @@
-"""Prompts of different length in one batch: which positions are real, and which are padding."""
+"""Checks of a cache and its tokens against the live model, and trials of the ways in which a model can run."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -19,9 +19,13 @@ from heta_lens.model.hooks import EMBED, OUT, KeysValues, note, pattern_names, p
 from heta_lens.prediction.activations import Activations, check_attends_back
 from heta_lens.prediction.chat import ChatPrompt
 
+LIKELY = 10  # nats below the most likely token, within which log-probabilities are compared absolutely
+TRIED = 4  # tokens with which blocks are tried
 
+
+# ------------------------------------------------------------------------------------------------------------ padding
 def real_parts(mask: Any, prompts: int, length: int) -> list[slice]:
-    """Where each prompt's own tokens are, by an attention mask that is 1 there: one contiguous range per row."""
+    """Return the contiguous range of real tokens in every prompt, from an attention mask with 1 at real tokens."""
     try:
         rows = torch.as_tensor(mask)
     except (TypeError, ValueError, RuntimeError):
@@ -32,10 +36,10 @@ def real_parts(mask: Any, prompts: int, length: int) -> list[slice]:
         )
     if not ((rows == 0) | (rows == 1)).all():
         raise ValueError("attention_mask= must be 1 where a token is real and 0 where padding is, and nothing else")
-    return [_range(row, number) for number, row in enumerate(rows.long().cpu())]
+    return [_real_part(row, number) for number, row in enumerate(rows.long().cpu())]
 
 
-def _range(row: Int[Tensor, "pos"], number: int) -> slice:
+def _real_part(row: Int[Tensor, "pos"], number: int) -> slice:
     positions = row.nonzero().flatten()
     if not len(positions):
         raise ValueError(f"attention_mask= leaves nothing of prompt {number}: all of it is padding")
@@ -47,7 +51,7 @@ def _range(row: Int[Tensor, "pos"], number: int) -> slice:
 
 
 def check_unpadded(rows: list[list[int]], pad: int | None, bos: int | None) -> None:
-    """Refuse a batch that seems to be padded where no mask says so."""
+    """Refuse a batch without a mask in which a prompt seems to be padded."""
     for number, ids in enumerate(rows):
         leading = ids[0] == pad and (pad != bos or ids[1:2] == [pad])
         if pad is not None and (leading or ids[-1] == pad):
@@ -57,16 +61,13 @@ def check_unpadded(rows: list[list[int]], pad: int | None, bos: int | None) -> N
             )
 
 
-# ------------------------------------------------------------------------------------------------------- cached tokens
-# The token ids of a cached prompt: given by the caller and checked, or recovered from the cached embeddings.
-
-
+# ------------------------------------------------------------------------------------------------------ cached tokens
 Tokens: TypeAlias = "Tensor | Sequence[int] | ChatPrompt | Vocabulary | None"
 
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Which tokens have the embeddings of some prompts: the model's table is read once for all of them."""
+    """Tokens by the bits of their embedding, for the embeddings of several prompts."""
 
     owners: Mapping[bytes, Sequence[int]]
 
@@ -79,7 +80,7 @@ class Vocabulary:
         return cls(owners)
 
     def tokens(self, embeddings: Float[Tensor, "pos d"], needed: int) -> list[int]:
-        """The ids with exactly these embeddings; an error if there are none, or several for the first ``needed``."""
+        """Return the ids with exactly these embeddings; refuse missing ids, and shared ones among the ``needed``."""
         check_finite(embeddings, lambda position, _: f"the cached {EMBED} is not finite at position {position}")
         owners = [self.owners[row] for row in _bits(embeddings)]
         for position, ids in enumerate(owners):
@@ -92,15 +93,12 @@ class Vocabulary:
         return [ids[0] for ids in owners]
 
     def has_all(self, embeddings: Float[Tensor, "pos d"]) -> bool:
-        """Whether every one of these embeddings is that of a token."""
-        try:
-            return bool(self.tokens(embeddings, needed=0))
-        except ValueError:
-            return False
+        """Return whether every embedding belongs to a token."""
+        return all(self.owners[row] for row in _bits(embeddings))
 
 
 def _bits(table: Float[Tensor, "row d"]) -> list[bytes]:
-    """Every row's bits, which compare and hash exactly."""
+    """Return every row's bits, which compare and hash exactly."""
     bits = table.detach().cpu().contiguous().view(torch.uint8).numpy()
     return [row.tobytes() for row in bits]
 
@@ -108,13 +106,13 @@ def _bits(table: Float[Tensor, "row d"]) -> list[bytes]:
 def cached_tokens(
     adapter: ModelAdapter, embeddings: Float[Tensor, "pos d"], tokens: Tokens, needed: int
 ) -> Int[Tensor, "pos"]:
-    """The ids that were cached: those given, checked for shape and range, or else those the embeddings belong to."""
+    """Return the cached ids: the given ids, checked for shape and range, or else the ids of the embeddings."""
     if tokens is None:
         tokens = Vocabulary.of(adapter, [embeddings])
     if isinstance(tokens, Vocabulary):
         return torch.tensor(tokens.tokens(embeddings, needed), device=adapter.device)
     if isinstance(tokens, ChatPrompt):
-        _check_whole(tokens, len(embeddings))
+        _check_length(tokens, len(embeddings))
         tokens = tokens.tokens
     try:
         ids = torch.as_tensor(tokens, device=adapter.device)  # type: ignore[arg-type]
@@ -130,8 +128,8 @@ def cached_tokens(
     return ids.long().clone()
 
 
-def _check_whole(chat: ChatPrompt, cached: int) -> None:
-    """Refuse a chat of another length than the cached prompt, which may end with what the model wrote."""
+def _check_length(chat: ChatPrompt, cached: int) -> None:
+    """Refuse a chat with another length than the cached prompt, which may end with the model's answer."""
     if len(chat) < cached:
         raise ValueError(
             f"tokens= is a chat of {len(chat)} tokens, and the cached prompt has {cached}: pass "
@@ -144,7 +142,7 @@ def _check_whole(chat: ChatPrompt, cached: int) -> None:
 
 
 def _length_hint(ids: Tensor, cached: int, bos: int | None) -> str:
-    """The likely reason why there are more or fewer tokens than were cached."""
+    """Return the likely reason for a difference in length."""
     begins = ids.ndim == 1 and ids.tolist()[:1] == [bos]
     if begins and len(ids) == cached + 1:
         return " (the first is BOS, which a prompt cached with prepend_bos=False lacks: pass the ids that were run)"
@@ -155,37 +153,9 @@ def _length_hint(ids: Tensor, cached: int, bos: int | None) -> str:
     return ""
 
 
-def check_embeddings(adapter: ModelAdapter, ids: Tensor, now: Tensor, then: Tensor, given: bool) -> None:
-    """Wrong tokens change some rows of the embeddings, other weights change all of them."""
-    off = differences(now, then).amax(-1) > max(tolerance(now.dtype, then.dtype), adapter.rounding) * then.abs().max()
-    if not off.any():
-        return
-    first = int(off.nonzero()[0])
-    if given and len(ids) == 1:
-        raise ValueError(
-            f"tokens= do not match the cache: token {int(ids[0])} has another embedding than the one that is cached; "
-            "leave tokens= out, or take the cache again if the model's weights or hooks have changed"
-        )
-    if given and not off.all():
-        raise ValueError(
-            f"tokens= do not match the cache: the embedding of token {int(ids[first])} at position {first} "
-            "is not the cached one"
-        )
-    if given and Vocabulary.of(adapter, [then]).has_all(then):
-        raise ValueError("tokens= do not match the cache: they are those of another prompt; pass the ids that were run")
-    raise ValueError(
-        "the embeddings are not what the cache holds: the model's weights, or the hooks on it, have changed since the "
-        "cache was taken, or cache.model is not the model it was taken from"
-        + (", or tokens= are those of another prompt" if given else "")
-    )
-
-
-# --------------------------------------------------------------------------------------------------------- cache check
-# Whether the live model still does what was cached: one forward run, compared with everything in the cache.
-
-
+# -------------------------------------------------------------------------------------------------------- cache check
 class Replay(NamedTuple):
-    """The check run: the model's embeddings and logits now, and their largest distance from the cache."""
+    """The check run: the model's embeddings and logits now, and the largest distance from the cache."""
 
     embeddings: Float[Tensor, "pos d"]
     logits: Float[Tensor, "read vocab"]
@@ -193,7 +163,7 @@ class Replay(NamedTuple):
 
 
 def check_causal(adapter: ModelAdapter, cached: Activations) -> None:
-    """Refuse a model whose tokens attend to later ones; not every encoder says in its config that it is one."""
+    """Refuse a cache in which tokens attend to later tokens; the configs of encoders do not always tell."""
     for layer, name in enumerate(pattern_names(adapter.layers)):
         pattern = cached.tensors.get(name)
         if pattern is None:
@@ -211,7 +181,7 @@ def check_causal(adapter: ModelAdapter, cached: Activations) -> None:
 def replay(
     adapter: ModelAdapter, cached: Activations, ids: Int[Tensor, "pos"], read: Sequence[int], given: bool
 ) -> Replay:
-    """Run the cached prompt once more and compare everything that was cached; logits are read at ``read``.
+    """Run the cached prompt once more, compare every cached activation, and read logits at ``read``.
 
     ``given``: the ids were given by the caller, not recovered from the cache.
     """
@@ -222,78 +192,107 @@ def replay(
     for position, bad in zip(read, ~(logits < torch.inf).all(-1), strict=True):
         if bad:
             raise ValueError(f"the model's own logits are not finite at position {position}: nothing can be explained")
-    return Replay(comparison.embeddings[0], logits, max(comparison.distances))
+    assert comparison.embeddings is not None  # every cache has embeddings
+    return Replay(comparison.embeddings, logits, comparison.mismatch)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Comparison:
-    """A run's activations against the cached ones; collects the embeddings and every activation's distance."""
+    """A comparison of a run's activations with the cached ones, while the run goes on."""
 
     adapter: ModelAdapter
     cached: Activations
     ids: Int[Tensor, "pos"]
     read: list[int]
     given: bool
-    whole: bool  # whether all positions are unembedded, as the user's hooks expect
-    embeddings: list[Tensor] = field(default_factory=list)
-    distances: list[float] = field(default_factory=list)
+    whole: bool  # all positions are unembedded, as the user's hooks expect
+    embeddings: Float[Tensor, "pos d"] | None = None
+    mismatch: float = 0.0
 
     def compare(self, name: str, activation: Tensor) -> None:
         now, then = activation[0], self.cached.tensors[name]
-        if name == OUT:  # only the rows that are read
+        if name == OUT:  # the rows that are read
             now, then = now[self.read] if self.whole else now, then[self.read]
         else:
             check_finite(then, partial(self._not_finite, name), axis=1 if name.endswith("pattern") else 0)
         if name == EMBED:
-            self.embeddings.append(now.clone())
-            check_embeddings(self.adapter, self.ids, now, then, self.given)
-        patterns = any(other.endswith("pattern") for other in self.cached.tensors)  # they show the prompt is complete
+            self.embeddings = now.clone()
+            self._check_embeddings(now, then)
         try:
-            self.distances.append(_check_same(name, now, then, self.adapter.rounding, sliced=not patterns))
+            self.mismatch = max(self.mismatch, self._distance(name, now, then))
         except ValueError as error:
-            raise (_padded(self.adapter, name, self.ids) or error) from None
+            raise (self._padding_error(name) or error) from None
 
     def _not_finite(self, name: str, position: int, _: float) -> str:
         token = self.adapter.tokenizer.write(int(self.ids[position]))
         return f"the cached {name} is not finite at position {position}, token {token!r}"
 
-
-def _padded(adapter: ModelAdapter, name: str, ids: Int[Tensor, "pos"]) -> ValueError | None:
-    """The likely reason why another run differs, where the prompt begins or ends with padding."""
-    try:
-        check_unpadded([ids.tolist()], adapter.tokenizer.pad, adapter.tokenizer.bos)
-    except ValueError:
-        return ValueError(
-            f"{name} is not what the cache holds: the prompt begins or ends with the padding token "
-            f"{adapter.tokenizer.pad}, so the cache was probably taken with an attention_mask; give the same one to "
-            "attribute_batch(cache, attention_mask=...)"
-        )
-    return None
-
-
-def _check_same(name: str, now: Tensor, then: Tensor, rounding: float, *, sliced: bool) -> float:
-    """The largest difference relative to the largest entry, refused above the tolerance."""
-    if now.shape != then.shape:
+    def _check_embeddings(self, now: Tensor, then: Tensor) -> None:
+        """Refuse different embeddings: wrong tokens change single rows, wrong weights change every row."""
+        allowed = max(tolerance(now.dtype, then.dtype), self.adapter.rounding) * then.abs().max()
+        off = differences(now, then).amax(-1) > allowed
+        if not off.any():
+            return
+        first = int(off.nonzero()[0])
+        if self.given and len(self.ids) == 1:
+            raise ValueError(
+                f"tokens= do not match the cache: token {int(self.ids[0])} has another embedding than the one that is "
+                "cached; leave tokens= out, or take the cache again if the model's weights or hooks have changed"
+            )
+        if self.given and not off.all():
+            raise ValueError(
+                f"tokens= do not match the cache: the embedding of token {int(self.ids[first])} at position {first} "
+                "is not the cached one"
+            )
+        if self.given and Vocabulary.of(self.adapter, [then]).has_all(then):
+            raise ValueError(
+                "tokens= do not match the cache: they are those of another prompt; pass the ids that were run"
+            )
         raise ValueError(
-            f"{name} is {tuple(then.shape)} in the cache and {tuple(now.shape)} in a run of the model: take the cache "
-            "of the whole prompt, without pos_slice"
+            "the embeddings are not what the cache holds: the model's weights, or the hooks on it, have changed since "
+            "the cache was taken, or cache.model is not the model it was taken from"
+            + (", or tokens= are those of another prompt" if self.given else "")
         )
-    relative, allowed = distance(now, then, rounding)
-    if relative > allowed:
-        part = ", or it holds only a part of the prompt (pos_slice=)" if sliced else ""
-        raise ValueError(
-            f"{name} is not what the cache holds (off by {relative:.1e} of its size): the model's weights, or the "
-            "hooks on it, have changed since the cache was taken, or it was run with another attention_mask"
-            f"{part}; take it again"
-        )
-    return relative
+
+    def _distance(self, name: str, now: Tensor, then: Tensor) -> float:
+        """Return the largest difference relative to the largest entry; refuse differences above the tolerance."""
+        if now.shape != then.shape:
+            raise ValueError(
+                f"{name} is {tuple(then.shape)} in the cache and {tuple(now.shape)} in a run of the model: take the "
+                "cache of the whole prompt, without pos_slice"
+            )
+        relative, allowed = distance(now, then, self.adapter.rounding)
+        if relative > allowed:
+            complete = any(other.endswith("pattern") for other in self.cached.tensors)  # see `check_causal`
+            part = "" if complete else ", or it holds only a part of the prompt (pos_slice=)"
+            raise ValueError(
+                f"{name} is not what the cache holds (off by {relative:.1e} of its size): the model's weights, or the "
+                "hooks on it, have changed since the cache was taken, or it was run with another attention_mask"
+                f"{part}; take it again"
+            )
+        return relative
+
+    def _padding_error(self, name: str) -> ValueError | None:
+        """Return the likely reason for a difference if the prompt begins or ends with padding."""
+        pad = self.adapter.tokenizer.pad
+        try:
+            check_unpadded([self.ids.tolist()], pad, self.adapter.tokenizer.bos)
+        except ValueError:
+            return ValueError(
+                f"{name} is not what the cache holds: the prompt begins or ends with the padding token {pad}, so the "
+                "cache was probably taken with an attention_mask; give the same one to "
+                "attribute_batch(cache, attention_mask=...)"
+            )
+        return None
 
 
-# -------------------------------------------------------------------------------------------------- prefix reuse check
-# Whether a model really continues from kept keys and values: tried on each prompt with one run from the middle.
+# ----------------------------------------------------------------------------------------------- trials of a model
+@dataclass(frozen=True, eq=False)
+class Prefix:
+    """The keys and values from which runs of a prompt continue, or None; and a note for the diagnostics."""
 
-
-LIKELY = 10  # nats below the most likely token, within which an absolute difference matters to what is measured
+    kept: KeysValues | None
+    note: str
 
 
 def reusable_prefix(
@@ -302,16 +301,12 @@ def reusable_prefix(
     embeddings: Float[Tensor, "pos d"],
     log_probs: Float[Tensor, "vocab"],
     hooked: bool,
-) -> tuple[KeysValues | None, str]:
-    """Keys and values that later runs can start from, or None and why not.
-
-    Whether a model really continues from them is measured, with one run from the middle, and not derived from its
-    kind: some models ignore them silently.
-    """
+) -> Prefix:
+    """Try to continue a run of the prompt from the middle, because several models ignore kept keys and values."""
     if hooked:
-        return None, "off: hooks on the model may depend on positions, so every run is full length"
+        return Prefix(None, "off: hooks on the model may depend on positions, so every run is full length")
     if len(ids) < 2:
-        return None, "off: the context is a single token"
+        return Prefix(None, "off: the context is a single token")
     try:
         kept = adapter.keys_values(ids[None])
         start = len(ids) // 2
@@ -319,18 +314,20 @@ def reusable_prefix(
             past = adapter.resume(kept, start, len(ids), 1)
             resumed = adapter.run(ids[None, start:], {EMBED: put(embeddings[None, start:])}, past=past)[0, 0]
         grown = adapter.reuse.grown(past)
-    except Exception as error:  # whatever a model raises when it is run in a way it does not support
-        return None, f"off: this model cannot continue from kept keys and values ({type(error).__name__}: {error})"
+    except Exception as error:  # a model may raise anything in an unsupported run
+        reason = f"this model cannot continue from kept keys and values ({type(error).__name__}: {error})"
+        return Prefix(None, f"off: {reason}")
     if len(kept) < adapter.layers:
-        return None, f"off: only {len(kept)} of this model's {adapter.layers} layers keep keys and values"
-    changed = _changed(kept, grown, 2 * adapter.rounding) or _changed_prediction(
-        resumed.log_softmax(-1), log_probs, 2 * adapter.rounding
-    )
-    return (None, f"off: continuing from kept keys and values changes {changed}") if changed else (kept, "on")
+        return Prefix(None, f"off: only {len(kept)} of this model's {adapter.layers} layers keep keys and values")
+    allowed = 2 * adapter.rounding
+    changed = _changed(kept, grown, allowed) or _changed_prediction(resumed.log_softmax(-1), log_probs, allowed)
+    if changed:
+        return Prefix(None, f"off: continuing from kept keys and values changes {changed}")
+    return Prefix(kept, "on")
 
 
 def _changed(kept: KeysValues, grown: KeysValues, least: float) -> str:
-    """Which layer's keys and values differ, if any do: a prediction close to certain would hide much."""
+    """Name the first layer with different keys and values, which a nearly certain prediction would hide."""
     for layer, pairs in enumerate(zip(kept, grown, strict=True)):
         for before, after in zip(*pairs, strict=True):
             if before.shape != after.shape:
@@ -342,7 +339,7 @@ def _changed(kept: KeysValues, grown: KeysValues, least: float) -> str:
 
 
 def _changed_prediction(now: Float[Tensor, "vocab"], clean: Float[Tensor, "vocab"], allowed: float) -> str:
-    """How far the prediction is off, if it is: the likely tokens in nats, all others beside the least likely."""
+    """Describe a different prediction: likely tokens are compared in nats, unlikely ones relative to the largest."""
     likely = clean > clean.max() - LIKELY
     gap = float((now - clean)[likely].abs().max())
     if not gap <= allowed:
@@ -351,15 +348,8 @@ def _changed_prediction(now: Float[Tensor, "vocab"], clean: Float[Tensor, "vocab
     return "" if off <= allowed else f"the prediction of unlikely tokens (off by {off:.1e})"
 
 
-# --------------------------------------------------------------------------------------------------- block alone check
-# Whether the blocks of a model can run alone: tried on the first tokens of each prompt, where it costs least.
-
-
-TRIED = 4  # tokens
-
-
 class BlocksAlone(NamedTuple):
-    """Whether every block does the same alone as in the model; and if not, why."""
+    """A flag for blocks that compute the same alone as in the model, and the reason if blocks do not."""
 
     same: bool
     why: str = ""
@@ -367,10 +357,11 @@ class BlocksAlone(NamedTuple):
 
 @torch.no_grad()
 def blocks_alone(adapter: ModelAdapter, ids: Int[Tensor, "pos"]) -> BlocksAlone:
-    """Compare what leaves each block in a run of the model with what leaves it when it is all that runs.
+    """Compare the output of each block in a run of the model with the output of the block alone, on a few tokens.
 
-    Blocks of some architectures hand each other more than the residual stream. What is left of that in the model is
-    changed first, by a run of other tokens; and blocks are tried from the last down, so that none has it from below.
+    Blocks of some architectures pass more to later blocks than the residual stream. A run of other tokens first
+    replaces what is left of it in the model, and blocks are tried from the last down, so that no block below adds to
+    it again.
     """
     few = ids[None, :TRIED]
     streams = adapter.streams(few, range(adapter.layers + 1))
@@ -378,12 +369,12 @@ def blocks_alone(adapter: ModelAdapter, ids: Int[Tensor, "pos"]) -> BlocksAlone:
     count("forwards", len(few))  # for all blocks together
     for layer in reversed(range(adapter.layers)):
         left: dict[int, Tensor] = {}
-        leaving = stream_name(layer + 1, layer + 1)  # also where the next block does not run
+        leaving = stream_name(layer + 1, layer + 1)  # the output of the layer, even if the next layer does not run
         try:
             hooks = {adapter.stream_name(layer): put(streams[layer]), leaving: note(left, layer)}
             adapter.run(few, hooks, only=layer)
             off, allowed = distance(left[layer], streams[layer + 1])
-        except Exception as error:  # whatever a model raises when it is run in a way it was not made for
+        except Exception as error:  # a model may raise anything in an unsupported run
             if isinstance(error, RuntimeError) and out_of_memory(error):
                 raise
             return BlocksAlone(False, f"block {layer} cannot run alone ({type(error).__name__}: {error})")

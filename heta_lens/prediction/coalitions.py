@@ -1,4 +1,4 @@
-"""Coalitions: what is predicted when only some players (tokens, or groups of them) are left of the context."""
+"""Coalitions of players (tokens or groups of tokens): likelihoods with a part of the context, and linear fits."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,11 +21,12 @@ from heta_lens.prediction.masking import ablated
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale
 
-ROWS = 64  # whose logits are held in float64 at once
+ROWS = 64  # rows of logits in float64 at once
+AT_ONCE = 2**14  # samples converted to numbers at once: booleans take an eighth of the memory
 
 
 def each_token(prediction: Prediction, keep_bos: bool) -> Bool[np.ndarray, "player pos"]:
-    """Every token is a player, except one that only marks the beginning of the text."""
+    """Return a player per token; with ``keep_bos``, without a token that only marks the beginning of the text."""
     return np.eye(len(prediction), dtype=bool)[int(keep_bos and prediction.begins) :]
 
 
@@ -34,7 +35,7 @@ def worths(
     masks: Bool[np.ndarray, "sample player"],
     with_present: Callable[[Bool[Tensor, "copy pos"]], Float[Tensor, "copy"]],
 ) -> Float[np.ndarray, "sample"]:
-    """How likely the target is with what each coalition leaves of the context; a repeated coalition is run once."""
+    """Return the likelihood of the target for each coalition; repeated coalitions run once."""
     distinct, which = np.unique(masks, axis=0, return_inverse=True)
     likelihoods = with_present(torch.from_numpy(still_there(members, distinct)))
     return likelihoods.cpu().double().numpy()[which.reshape(-1)]
@@ -43,7 +44,7 @@ def worths(
 def with_only(
     prediction: Prediction, mask: Mask, scale: Scale, batch: int | Literal["auto"], work: Work
 ) -> Callable[[Bool[Tensor, "copy pos"]], Float[Tensor, "copy"]]:
-    """How likely the target is with the tokens that are present, the others masked."""
+    """Return a function from present tokens to the likelihood of the target, with absent tokens masked."""
     batches, done = prediction.prompt.batches(batch, len(prediction)), partial(work.add, "forwards")
     return partial(ablated, prediction, mask=prediction.mask_vector(mask), scale=scale, batches=batches, done=done)
 
@@ -51,7 +52,7 @@ def with_only(
 def still_there(
     members: Bool[np.ndarray, "player pos"], masks: Bool[np.ndarray, "sample player"]
 ) -> Bool[np.ndarray, "sample pos"]:
-    """Which positions are unchanged: those of players who are there, and those that belong to no player."""
+    """Return the unchanged positions: positions of present players, and positions without a player."""
     gone = (~masks).astype(np.float32) @ members.astype(np.float32)  # booleans are multiplied slowly
     return gone == 0
 
@@ -59,7 +60,7 @@ def still_there(
 def placed(
     prediction: Prediction, members: Bool[np.ndarray, "player pos"], values: Float[np.ndarray, "player"]
 ) -> Float[Tensor, "pos"]:
-    """The players' values at their tokens, and 0 elsewhere."""
+    """Place the players' values at the players' tokens, and 0 elsewhere."""
     return torch.from_numpy(values @ members).to(prediction.embeddings)
 
 
@@ -71,7 +72,7 @@ def removed(
     batches: Batches,
     done: Done,
 ) -> Float[Tensor, "copy"]:
-    """How likely the target is when only the tokens ``present`` are left, side by side; if none, ``nothing``."""
+    """Return the likelihood of the target after the ``present`` tokens; ``nothing`` stands for an empty context."""
     return read_without(prediction, present, nothing, partial(prediction.read, scale=scale), batches, done)
 
 
@@ -83,7 +84,7 @@ def read_without(
     batches: Batches,
     done: Done,
 ) -> Float[Tensor, "copy"]:
-    """What ``read`` gives when only the tokens ``present`` are left, side by side; ``nothing`` stands in if none is."""
+    """Apply ``read`` after the tokens ``present`` only; ``nothing`` stands for an empty context."""
     ids = prediction.ids
     if nothing is not None:
         ids, present = led_by(nothing, ids, present, ~present.any(1))
@@ -91,7 +92,7 @@ def read_without(
 
 
 def nothing_left(prediction: Prediction) -> int | None:
-    """The token that stands for an empty context."""
+    """Return the token that stands for an empty context."""
     tokenizer = prediction.adapter.tokenizer
     return tokenizer.filler if tokenizer.bos is None else tokenizer.bos
 
@@ -99,7 +100,7 @@ def nothing_left(prediction: Prediction) -> int | None:
 def led_by(
     token: int, ids: Int[Tensor, "pos"], present: Bool[Tensor, "copy pos"], where: Bool[Tensor, "copy"]
 ) -> tuple[Int[Tensor, "longer"], Bool[Tensor, "copy longer"]]:
-    """The same with a token before it, which is present in some of the copies."""
+    """Put a token before the context, present in the copies ``where``."""
     return torch.cat([ids.new_tensor([token]), ids]), torch.cat([rearrange(where, "copy -> copy 1"), present], 1)
 
 
@@ -112,10 +113,10 @@ def read_alone(
     batches: Batches,
     done: Done,
 ) -> Float[Tensor, "copy"]:
-    """What ``read`` gives after the tokens that are ``present`` in each copy, as if there were no others.
+    """Apply ``read`` after the tokens ``present`` in each copy, as if the context had no other tokens.
 
-    They are moved to the front and read at their end, where the others after them have no effect. So copies of
-    different lengths run at once.
+    Present tokens are moved to the front and read at their end, where the tokens after them have no effect. So copies
+    of different lengths run at once.
     """
     present = present.to(ids.device)
     kept = present.sum(1)
@@ -135,33 +136,30 @@ def read_alone(
 def read_everywhere(
     prediction: Prediction, states: Float[Tensor, "copy pos d"], scale: Scale, done: Done
 ) -> Float[Tensor, "copy pos"]:
-    """How likely the target is at every position.
+    """Return the likelihood of the target at every position.
 
-    A few rows at a time, because a scale may need a second copy of their logits, in float64.
+    A few rows are read at a time, because a scale may need a second copy of the logits, in float64.
     """
     logits = prediction.rerun(read=range(len(prediction))).logits(states)
     done(len(states))
     return torch.stack([torch.cat([prediction.read(rows, scale) for rows in copy.split(ROWS)]) for copy in logits])
 
 
-# ---------------------------------------------------------------------------------------------------- drawn coalitions
-# Which coalitions of players (tokens, or groups of them) are tried: all, or random ones by their Shapley weight.
-
-
+# --------------------------------------------------------------------------------------------------- drawn coalitions
 def sizes(players: int) -> Float[np.ndarray, "size"]:
-    """The weight in Shapley values of the coalitions of each size, from one player to all but one; sums to 1."""
+    """Return the Shapley weight of coalitions by size, without the empty and the full coalition; the sum is 1."""
     size = np.arange(1, players)
     mass = 1 / (size * (players - size))
     return mass / mass.sum()
 
 
 def kernel(size: Int[np.ndarray, "sample"], players: int) -> Float[np.ndarray, "sample"]:
-    """The weight of a single coalition of that size: ``(M - 1) / (C(M, k) k (M - k))``."""
+    """Return the Shapley kernel of a coalition by size: ``(M - 1) / (C(M, k) k (M - k))``."""
     return (players - 1) / (comb(players, size) * size * (players - size))
 
 
 def every_coalition(players: int) -> Bool[np.ndarray, "sample player"]:
-    """Every coalition except the empty and the full one."""
+    """List every coalition except the empty and the full coalition."""
     numbers = np.arange(1, 2**players - 1)
     return (numbers[:, None] >> np.arange(players)) % 2 == 1
 
@@ -169,7 +167,7 @@ def every_coalition(players: int) -> Bool[np.ndarray, "sample player"]:
 def random_coalitions(
     generator: np.random.Generator, players: int, count: int, *, paired: bool = False
 ) -> Bool[np.ndarray, "sample player"]:
-    """Random members of a random size (see `sizes`); if ``paired``, each coalition's complement is one too."""
+    """Draw coalitions of a random size (see `sizes`); if ``paired``, followed by the coalitions' complements."""
     drawn = (count + 1) // 2 if paired else count
     size = generator.choice(np.arange(1, players), drawn, p=sizes(players))
     rank = generator.random((drawn, players)).argsort(1).argsort(1)
@@ -177,17 +175,9 @@ def random_coalitions(
     return np.concatenate([coalitions, ~coalitions])[:count] if paired else coalitions
 
 
-# --------------------------------------------------------------------------------------------------------- linear fits
-# Linear fits: surrogates of how a prediction changes when some players (tokens, or groups of them) are removed.
-#
-# All in float64 on the CPU, whatever the model runs in: what is fitted here is small.
-
-
-AT_ONCE = 2**14  # samples converted to numbers at once: booleans take an eighth of the memory
-
-
+# -------------------------------------------------------------------------------------------------------- linear fits
 class Linear(NamedTuple):
-    """``intercept + Σ weights of the players that are there``."""
+    """A linear surrogate: ``intercept + Σ weights of the present players``, in float64 on the CPU."""
 
     weights: Float[np.ndarray, "player"]
     intercept: float
@@ -202,7 +192,7 @@ def ridge(
     weights: Float[np.ndarray, "sample"],
     penalty: float | int,
 ) -> Linear:
-    """Least ``Σ weight · (value - fit)² + penalty · ‖coefficients‖²``; the intercept is free."""
+    """Minimise ``Σ weight · (value - fit)² + penalty · ‖coefficients‖²``; the intercept is free."""
     total = weights.sum()
     centre, level = weights @ masks / total, weights @ values / total
     coefficients = least_squares(masks, lambda rows: rows - centre, values - level, weights, penalty)
@@ -217,9 +207,9 @@ def lasso(
     *,
     standardised: bool = False,
 ) -> Linear:
-    """Least ``½ · weighted mean of (value - fit)² + penalty · ‖coefficients‖₁``; the intercept is free.
+    """Minimise ``½ · weighted mean of (value - fit)² + penalty · ‖coefficients‖₁``; the intercept is free.
 
-    ``standardised``: the coefficients that are penalised are those of columns with mean 0 and deviation 1.
+    ``standardised``: the penalty is on the coefficients of columns with mean 0 and deviation 1.
     """
     if not penalty:
         return ridge(masks, values, weights, 0)
@@ -227,9 +217,8 @@ def lasso(
     centre = share @ masks if standardised else np.zeros(masks.shape[1])
     spread = np.sqrt(share @ (masks - centre) ** 2) if standardised else np.ones(masks.shape[1])
     spread[spread == 0] = 1.0
-    model = extra("sklearn.linear_model", "a LASSO fit").Lasso(
-        alpha=float(penalty), tol=1e-10, max_iter=100_000, random_state=0
-    )  # None draws from numpy's own
+    lasso = extra("sklearn.linear_model", "a LASSO fit").Lasso
+    model = lasso(alpha=float(penalty), tol=1e-10, max_iter=100_000, random_state=0)  # None uses numpy's global state
     model.fit((masks - centre) / spread, values, sample_weight=weights)
     coefficients = model.coef_ / spread
     return Linear(coefficients, float(model.intercept_ - centre @ coefficients))
@@ -243,14 +232,14 @@ def shapley(
     full: float,
     penalty: float | int = 0,
 ) -> Float[np.ndarray, "player"]:
-    """Least ``Σ weight · (value - empty - Σ φ of those there)² + penalty · ‖φ‖²``, where the φ sum to ``full - empty``.
+    """Minimise ``Σ weight · (value - empty - Σ φ of present players)² + penalty · ‖φ‖²`` with ``Σ φ = full - empty``.
 
-    The constraint is eliminated by writing φ as an equal share of that sum, and a rest which sums to 0.
+    The constraint is eliminated: φ is an equal share of the sum, plus a rest whose sum is 0.
     """
     even = (full - empty) / masks.shape[1]
     left = values - empty - even * masks.sum(1)
     rest = least_squares(masks, _centred_rows, left, weights, penalty)
-    return even + rest - rest.mean()  # whose mean is 0 but for rounding
+    return even + rest - rest.mean()  # the mean of the rest is 0 but for rounding
 
 
 def _centred_rows(rows: Bool[np.ndarray, "part player"]) -> Float[np.ndarray, "part player"]:
@@ -264,7 +253,7 @@ def least_squares(
     weights: Float[np.ndarray, "sample"],
     penalty: float | int,
 ) -> Float[np.ndarray, "player"]:
-    """Fitted to the masks' columns; the solution of least norm, where there are several."""
+    """Fit values to the masks' columns; among several solutions, return the one of least norm."""
     roots, players = np.sqrt(weights), masks.shape[1]
     if not penalty:
         return np.linalg.lstsq(roots[:, None] * columns(masks), roots * values, rcond=None)[0]
@@ -280,9 +269,9 @@ def least_squares(
 def non_negative(
     columns: Float[np.ndarray, "sample feature"], values: Float[np.ndarray, "sample"]
 ) -> Float[np.ndarray, "feature"]:
-    """Factors ≥ 0 with which the columns come nearest to the values, by least squares."""
+    """Fit values by columns with factors ≥ 0, by least squares."""
     sizes = np.linalg.norm(columns, axis=0)
-    sizes[sizes == 0] = 1  # columns of very different size are solved for with the same accuracy
+    sizes[sizes == 0] = 1  # for the same accuracy in columns of very different size
     return nnls(columns / sizes, values)[0] / sizes
 
 
@@ -291,7 +280,7 @@ def explained(
     values: Float[np.ndarray, "sample"],
     weights: Float[np.ndarray, "sample"] | None = None,
 ) -> float:
-    """R², the share of the values' variance that a fit explains; NaN where those with a weight do not vary."""
+    """Return R², the share of the values' variance explained by a fit; NaN if weighted values do not vary."""
     weights = np.ones(len(values)) if weights is None else weights
     if not len(values) or not np.ptp(values) > 0:
         return nan

@@ -28,7 +28,7 @@ def span_predictions(
     through: Sequence[SupportsIndex] | None,
     tokens: Tokens,
 ) -> tuple[list[Prediction], list[Prediction]]:
-    """The tokens of the reasoning, and those of the answer, to be explained."""
+    """Make the predictions of the reasoning's tokens, and of the answer's tokens."""
     adapter = ModelAdapter.of(cache)
     with adapter.undisturbed():
         cached = Activations.of(cache)
@@ -48,7 +48,7 @@ def batch_predictions(
     attention_mask: Any,
     check: Callable[[Prediction], None],
 ) -> list[Prediction]:
-    """One of each prompt; ``check`` refuses what cannot be explained."""
+    """Make a prediction per prompt of a batch; ``check`` refuses predictions that cannot be explained."""
     adapter, prepared = ModelAdapter.of(cache), []
     with adapter.undisturbed():
         rows = Activations.of_each(cache)
@@ -75,7 +75,7 @@ def batch_predictions(
 
 
 def span_of(cached: int, start: Any, stop: Any) -> tuple[int, int]:
-    """The positions to be explained, counted from the front."""
+    """Return start and stop of the positions to explain, counted from the front."""
     for name, place in (("start", start), ("stop", stop)):
         if not (is_whole(place) or (name == "stop" and place is None)):
             raise TypeError(f"{name}={place!r} must be a whole number: a place in the cached prompt")
@@ -93,7 +93,7 @@ def span_of(cached: int, start: Any, stop: Any) -> tuple[int, int]:
 
 
 def reasoning_of(cached: int, through: Any, answer: int) -> range:
-    """The positions of the reasoning, counted from the front, which end where the answer begins or before."""
+    """Return the positions of the reasoning, counted from the front; the reasoning ends before the answer."""
     if not (isinstance(through, tuple | list) and len(through) == 2 and all(map(is_whole, through))):
         raise TypeError(f"through={brief(through)} must be a pair (a, b): the reasoning is at a:b of the cached prompt")
     start, stop = (index(place) + cached if index(place) < 0 else index(place) for place in through)
@@ -108,7 +108,7 @@ def reasoning_of(cached: int, through: Any, answer: int) -> range:
 
 
 def batch_tokens(tokens: Any, shape: tuple[int, int]) -> list[list[int]]:
-    """The given ids of every prompt, padding included."""
+    """Return the given ids of every prompt, padding included."""
     if isinstance(tokens, ChatPrompt):
         raise TypeError("attribute_batch takes no chat: give each chat to attribute, or the ids that were cached")
     try:
@@ -122,7 +122,7 @@ def batch_tokens(tokens: Any, shape: tuple[int, int]) -> list[list[int]]:
 
 
 def recovered(vocabulary: Vocabulary, rows: Sequence[Activations]) -> list[list[int]]:
-    """Every prompt's ids, read off the cached embeddings."""
+    """Return every prompt's ids, from the cached embeddings."""
     ids = []
     for number, row in enumerate(rows):
         with about(f"prompt {number} of the batch"):
@@ -131,7 +131,7 @@ def recovered(vocabulary: Vocabulary, rows: Sequence[Activations]) -> list[list[
 
 
 def one_each(name: str, given: Any, count: int, of: str) -> list[Any]:
-    """A list's entries, one for each; anything else is meant for all."""
+    """Return a list with an entry for each prompt or position; a value that is no list is repeated."""
     given = given.tolist() if isinstance(given, Tensor | np.ndarray) else given
     if not isinstance(given, list):
         return [given] * count
@@ -142,7 +142,7 @@ def one_each(name: str, given: Any, count: int, of: str) -> list[Any]:
 
 @contextmanager
 def about(what: str) -> Iterator[None]:
-    """Say what an error is about."""
+    """Prefix errors with the name of their prompt or position."""
     try:
         yield
     except (TypeError, ValueError) as error:

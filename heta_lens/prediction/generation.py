@@ -1,6 +1,6 @@
-"""Generation: what a model writes after a context — sampled, greedy, or by beam search.
+"""Generation of continuations of a context: sampled, greedy, or by beam search.
 
-Where the model continues from kept keys and values, every token costs a run of a single position.
+If the model continues from kept keys and values, every token costs a run of a single position.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,11 +22,11 @@ from heta_lens.model.hooks import EMBED, Hook, KeysValues
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 from heta_lens.prediction.target import log_softmax
 
-Choose: TypeAlias = Callable[[Tensor, int], Tensor]  # each row's token, given its log-probabilities and the step
+Choose: TypeAlias = Callable[[Tensor, int], Tensor]  # from log-probabilities and the step, a token per row
 
 
 class Draft(NamedTuple):
-    """Continuations so far, what may come next, and the keys and values to continue from (None: all is run again)."""
+    """Continuations so far, the next log-probabilities, and kept keys and values (None: whole runs)."""
 
     ids: Int[Tensor, "row step"]
     log_probs: Float[Tensor, "row vocab"]
@@ -34,7 +34,7 @@ class Draft(NamedTuple):
 
 
 class Beams(NamedTuple):
-    """The most likely continuations, best first: how likely each is, and what may come after it."""
+    """The most likely continuations, best first, with total and next log-probabilities."""
 
     ids: Int[Tensor, "beam step"]
     log_probs: Float[Tensor, "beam"]
@@ -43,10 +43,10 @@ class Beams(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Writer:
-    """A model that continues a context, with several continuations at once.
+    """A model that writes several continuations of a context at once.
 
-    - ``resumes``: whether it can continue from kept keys and values
-    - ``states``: embeddings that replace the context's own
+    - ``resumes``: runs continue from kept keys and values
+    - ``states``: embeddings that replace the context's embeddings
     """
 
     adapter: ModelAdapter
@@ -66,7 +66,7 @@ class Writer:
         more: Sequence[int] = (),
         states: Float[Tensor, "pos d"] | None = None,
     ) -> "Writer":
-        """After a prediction's context and ``more`` ids."""
+        """Create a writer after a prediction's context and ``more`` ids."""
         ids, prompt = torch.cat([prediction.ids, prediction.ids.new_tensor(more)]), prediction.prompt
         resumes = prompt.kept is not None
         if not resumes and "changes" in prompt.reuse:
@@ -76,7 +76,7 @@ class Writer:
 
     @torch.no_grad()
     def start(self) -> Draft:
-        """The empty continuation."""
+        """Return the empty continuation."""
         past = self.adapter.resume([], 0, len(self.ids), 1) if self.resumes else {}
         logits = self.adapter.run(self.ids[None], self._hooks, past=past)[:, 0]
         self.done(1)
@@ -84,7 +84,7 @@ class Writer:
 
     @torch.no_grad()
     def then(self, draft: Draft, parents: Int[Tensor, "row"], tokens: Int[Tensor, "row"]) -> Draft:
-        """Each of these rows of a draft, and one more token."""
+        """Append a token to each of the parents' rows of a draft."""
         ids = torch.cat([draft.ids[parents], rearrange(tokens, "row -> row 1")], 1)
         grown: list[KeysValues] = []
         if draft.kept is None:
@@ -123,18 +123,18 @@ class Writer:
 
 
 def _with_states(states: Float[Tensor, "pos d"], live: Float[Tensor, "row length d"]) -> Float[Tensor, "row length d"]:
-    """Other states in the context; what was written since stays."""
+    """Replace the states of the context, and keep the states of the continuation."""
     return torch.cat([repeat(states, "pos d -> row pos d", row=len(live)).to(live), live[:, len(states) :]], 1)
 
 
 def _stacked(parts: Sequence[KeysValues]) -> KeysValues:
-    """Keys and values of several batches of rows, joined to one."""
+    """Join the keys and values of several batches of rows."""
     layers = [zip(*pairs, strict=True) for pairs in zip(*parts, strict=True)]
     return [(torch.cat(keys), torch.cat(values)) for keys, values in layers]
 
 
 def write(writer: Writer, rows: int, tokens: int, choose: Choose, end: int | None) -> list[Int[Tensor, "step"]]:
-    """Continuations of so many tokens, or up to the token that ends a text, which is left out."""
+    """Write continuations of ``tokens`` tokens, or shorter ones up to the ``end`` token, which is left out."""
     draft, parents = writer.start(), writer.ids.new_zeros(rows)
     ids = writer.ids.new_empty(rows, 0)
     for step in range(tokens):
@@ -153,7 +153,7 @@ def _until(ids: Int[Tensor, "length"], end: int | None) -> Int[Tensor, "step"]:
 
 
 def greedy(writer: Writer, tokens: int, end: int | None = None) -> Int[Tensor, "step"]:
-    """The most likely token each time."""
+    """Write the most likely token at each step."""
     return write(writer, 1, tokens, lambda log_probs, step: log_probs.argmax(-1), end)[0]  # noqa: ARG005
 
 
@@ -167,7 +167,7 @@ def sample(
     seed: int,
     end: int | None = None,
 ) -> list[Int[Tensor, "step"]]:
-    """Random continuations; each depends on the seed, the context and its row number, not on those beside it."""
+    """Draw random continuations; a continuation depends on the seed, the context and the row number only."""
     drawn = np.stack([prompt_generator(seed, writer.ids, row).random(tokens) for row in range(rows)])
     draws = torch.from_numpy(drawn)
     return write(
@@ -178,10 +178,10 @@ def sample(
 def drawn_token(
     log_probs: Float[Tensor, "row vocab"], draws: Float[Tensor, "row"], temperature: float | int, top_p: float | int
 ) -> Int[Tensor, "row"]:
-    """The token of each row's nucleus, most likely first, at which the cumulative probability passes ``draws``.
+    """Return the token of each row's nucleus, most likely first, at which the cumulative probability passes ``draws``.
 
     The draws are in [0, 1). The nucleus is the smallest set of tokens with at least ``top_p`` of the probability. A
-    temperature of 0 takes the first.
+    temperature of 0 takes the most likely token.
     """
     if not temperature:
         return log_probs.argmax(-1)
@@ -194,7 +194,7 @@ def drawn_token(
 
 
 def beam_search(writer: Writer, beams: int, tokens: int) -> Beams:
-    """The most likely continuations of exactly so many tokens that a search with so many ``beams`` finds."""
+    """Search the most likely continuations of exactly ``tokens`` tokens, with ``beams`` beams."""
     draft = writer.start()
     log_probs = draft.log_probs.new_zeros(1)
     for _ in range(tokens):
@@ -204,7 +204,7 @@ def beam_search(writer: Writer, beams: int, tokens: int) -> Beams:
 
 
 class Extensions(NamedTuple):
-    """Which row each extension continues, with which token, and how likely that is in all."""
+    """Extensions of beams: the parent rows, the tokens, and the total log-probabilities."""
 
     parents: Int[Tensor, "beam"]
     tokens: Int[Tensor, "beam"]

@@ -1,4 +1,4 @@
-"""Likelihoods of changed copies of a context and their gradients, and a check that gradients are right."""
+"""Likelihoods of changed copies of a context, gradients of the likelihoods, and a check of gradients."""
 
 import warnings
 from collections import Counter
@@ -26,7 +26,7 @@ def likelihood(
     start: int = 0,
     layer: int | None = None,
 ) -> Float[Tensor, "copy"]:
-    """Compute the likelihood of the target in each copy, with these states from ``start`` on."""
+    """Compute the likelihood of the target in every copy, with given states from ``start`` on."""
     values = prediction.read(prediction.rerun(start, layer=layer).logits(states), scale)
     done(len(states))
     return values
@@ -52,7 +52,7 @@ def values_and_gradients(
     layer: int | None = None,
     start: int = 0,
 ) -> tuple[Float[Tensor, "copy"], Float[Tensor, "copy pos d"]]:
-    """Compute each copy's likelihood and its derivative."""
+    """Compute the likelihoods of the copies and the derivatives by the states."""
     leaf = states.detach().clone().requires_grad_()
     values = prediction.read(prediction.rerun(start, layer=layer).logits(leaf), scale)
     (gradient,) = torch.autograd.grad(values.sum(), leaf)
@@ -62,29 +62,29 @@ def values_and_gradients(
     return values.detach(), gradient
 
 
-# ------------------------------------------------------------------------------------------------------ gradient check
-# Some kernels of quantised layers drop gradients without an error, so a quantised model's gradient is compared with
-# finite differences of its logits.
+# ----------------------------------------------------------------------------------------------------- gradient check
+# Kernels of quantised layers may drop gradients without an error, so a quantised model's gradient is compared with
+# finite differences of the logits.
 DIRECTIONS = 8
 STEPS = (0.02, 0.04, 0.08, 0.16)  # of the embeddings' size: small ones drown in the rounding of activations
-LONGEST = 64  # positions that are moved
-WRONG, DOUBTS = 0.3, 3  # a relative error this large, and so many times what two step sizes differ by, is no rounding
+LONGEST = 64  # moved positions
+WRONG, DOUBTS = 0.3, 3  # larger relative errors, in multiples of the gap between two step sizes, are no rounding
 WAY_OUT = (
     "use a method without gradients (variant='kl_only', leave_one_out, kernel_shap …), or a quantisation whose "
     "gradients are right, such as 8 bits of bitsandbytes or torchao's Int8WeightOnlyConfig"
 )
 
 Objective: TypeAlias = Callable[[Float[Tensor, "copy pos d"]], Float[Tensor, "copy"]]
-_passed: WeakSet[Any] = WeakSet()  # models whose gradients were found right
+_passed: WeakSet[Any] = WeakSet()  # models that passed the check
 
 
 def check_gradients(prediction: Prediction) -> None:
-    """Refuse a quantised model whose gradient is not how its logits change; each model is checked once."""
+    """Refuse a quantised model with a wrong gradient; a model is checked once."""
     adapter = prediction.adapter
     if not adapter.quantised or prediction.prompt.user_hooks or adapter.model in _passed:
         return
     with counting(Counter()) as counts, prediction.running(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of kernels without gradients: that is what is measured here
+        warnings.simplefilter("ignore", UserWarning)  # kernels without gradients warn
         error = gradient_error(prediction)
     if error is not None:
         raise ValueError(
@@ -96,7 +96,7 @@ def check_gradients(prediction: Prediction) -> None:
 
 
 def gradient_error(prediction: Prediction) -> float | None:
-    """How far the gradient is off; None if no further than finite differences can tell."""
+    """Return the relative error of the gradient; None if within the error of finite differences."""
     start = max(0, len(prediction) - LONGEST)
     objective, states = _margin(prediction, start), prediction.embeddings[start:]
     directions = _directions(states)
@@ -113,7 +113,7 @@ def gradient_error(prediction: Prediction) -> float | None:
 
 
 def _margin(prediction: Prediction, start: int) -> Objective:
-    """By how much the most likely token's logit is above the next one's: it has a slope where p is nearly 1, too."""
+    """Return the gap between the two largest logits, whose slope does not vanish for certain predictions."""
     first, second = prediction.log_probs.topk(2).indices.tolist()
     logits = prediction.rerun(start).logits
 
@@ -125,7 +125,7 @@ def _margin(prediction: Prediction, start: int) -> Objective:
 
 
 def _gradient(objective: Objective, states: Float[Tensor, "pos d"]) -> Float[Tensor, "pos d"]:
-    """The gradient as autograd says; 0 where it knows of none."""
+    """Return the gradient of autograd, and 0 if autograd has no gradient."""
     leaf = states.clone().requires_grad_()
     value = objective(leaf[None])[0]
     count("backwards", 1)
@@ -133,7 +133,7 @@ def _gradient(objective: Objective, states: Float[Tensor, "pos d"]) -> Float[Ten
 
 
 def _directions(states: Float[Tensor, "pos d"]) -> Float[Tensor, "direction pos d"]:
-    """Random ones, of the states' size."""
+    """Draw random directions of the states' size."""
     signs = torch.randint(0, 2, (DIRECTIONS, *states.shape), generator=torch.Generator().manual_seed(0)) * 2 - 1
     return signs.to(states) * states.square().mean().sqrt()
 
@@ -142,7 +142,7 @@ def _directions(states: Float[Tensor, "pos d"]) -> Float[Tensor, "direction pos 
 def _slopes(
     objective: Objective, states: Float[Tensor, "pos d"], steps: Float[Tensor, "direction pos d"]
 ) -> Float[Tensor, "direction"]:
-    """How much the objective rises from one end of a step to the other, halved."""
+    """Return half the objective's rise between the ends of a step."""
     ends = rearrange(torch.stack([steps, -steps]) + states, "side direction pos d -> (side direction) pos d")
     after, before = rearrange(objective(ends), "(side direction) -> side direction", side=2)
     return (after - before) / 2

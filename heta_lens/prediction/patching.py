@@ -1,4 +1,4 @@
-"""Which patches are refused, before any run."""
+"""Effects of patching tokens: the drop in likelihood if activations of chosen tokens come from another run."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -32,6 +32,7 @@ from heta_lens.prediction.target import Scale, check_scale
 
 How: TypeAlias = Literal["edge_patch", "resid_patch", "input"]
 Patterns: TypeAlias = Literal["frozen", "recomputed"]
+Patched: TypeAlias = Callable[[Bool[Tensor, "copy pos"]], Float[Tensor, "copy"]]
 
 
 def check_reading(scale: Scale, batch: Batch) -> None:
@@ -70,7 +71,7 @@ def check_patch(
 
 
 def attention_names(adapter: ModelAdapter) -> list[str]:
-    """Every layer's queries and keys."""
+    """Name the hook points of queries and keys in every layer."""
     return [name for layer in range(adapter.layers) for name in queries_keys_names(layer)]
 
 
@@ -85,7 +86,7 @@ def _check_reference(prediction: Prediction, mask: Mask, reference: Prediction) 
 
 
 def group_members(groups: Iterable[Iterable[int]], n: int) -> Bool[Tensor, "group pos"]:
-    """Which positions are in which group."""
+    """Return the positions by group; refuse groups that are not lists of positions."""
     if not isinstance(groups, Iterable):
         raise TypeError(f"groups={groups!r} is not a list of groups of positions: write [[3], [4, 5]] for two")
     groups = [*groups]
@@ -95,13 +96,6 @@ def group_members(groups: Iterable[Iterable[int]], n: int) -> Bool[Tensor, "grou
     for number, (row, group) in enumerate(zip(members, groups, strict=True)):
         row[chosen_positions(f"group {number}", group, n, "of the context")] = True
     return members
-
-
-# ------------------------------------------------------------------------------------------------------ token patching
-# Patching tokens: how much less likely the target is when what some tokens pass on comes from another run.
-
-
-Patched: TypeAlias = Callable[[Bool[Tensor, "copy pos"]], Float[Tensor, "copy"]]
 
 
 @one_at_a_time("prediction")
@@ -118,21 +112,22 @@ def effects(
     batch: Batch = "auto",
     done: Done = lambda _: None,
 ) -> Float[Tensor, "group"]:
-    """``g(clean) - g(patched)`` for each group of positions patched together: above 0, the group supports the target.
+    """Return ``g(clean) - g(patched)`` for each group of positions; above 0, the group supports the target.
 
-    What is put into the clean run comes from a run in which the whole group is masked at once; or from the
-    ``reference``, another prediction of as many tokens by the same model, just as it is. ``how`` says what is put in:
+    A patch comes from a run in which the whole group is masked at once, or from the ``reference``, a prediction of
+    equally many tokens by the same model. ``how`` names the patched activations:
 
     - ``edge_patch``: the value vectors that the last position reads from the group, at all layers and heads. Earlier
-      positions stay clean, and so does the attention of the last, unless ``patterns`` are ``recomputed``: by its own
-      queries, over clean keys. A group that holds the last position replaces its embedding as well, and its attention
-      is recomputed, because the clean one belongs to another query; alone, it is the same as ``input``.
-    - ``resid_patch``: what enters ``layer`` at these positions; the rest of the run follows.
-    - ``input``: their embeddings; the rest of the run follows.
+      positions stay clean. The attention of the last position stays clean too, unless ``patterns`` are
+      ``recomputed``, from new queries over clean keys. In a group with the last position, the last position's
+      embedding is replaced too and its attention is recomputed, because clean attention belongs to the clean query;
+      the last position alone is equal to ``input``.
+    - ``resid_patch``: the input of ``layer`` at the group's positions; the rest of the run follows.
+    - ``input``: the embeddings of the group; the rest of the run follows.
 
-    ``mask`` is what a masked token's embedding becomes (``zero``, ``mean``, ``vocab_mean``, ``pad``, ``space``, a
-    token id or a vector), ``scale`` what g is, ``batch`` how many copies of the context run at once; ``groups`` are the
-    single positions by default. ``done`` is called with the number of groups that were just done.
+    ``mask`` replaces a masked token's embedding (``zero``, ``mean``, ``vocab_mean``, ``pad``, ``space``, a token id or
+    a vector), ``scale`` is the scale of g, ``batch`` the number of copies of the context that run at once; ``groups``
+    are the single positions by default. ``done`` is called with the number of groups that were just done.
     """
     check_patch(prediction, how, mask, layer, reference, patterns)
     check_reading(scale, batch)
@@ -164,9 +159,9 @@ def _run(pair: "Pair", how: How, layer: int | None, patterns: Patterns) -> Patch
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """The prediction that is patched, and the ``source`` whose runs give the patches: the same, or a counterfactual.
+    """The patched prediction, and the ``source`` of patches: the same prediction, or a counterfactual.
 
-    Where a group is to be replaced, the ``other`` embeddings stand in: a mask's, or the counterfactual's.
+    The ``other`` embeddings replace the embeddings of a group: a mask's, or the counterfactual's.
     """
 
     prediction: Prediction
@@ -175,23 +170,23 @@ class Pair:
     scale: Scale
 
     def span(self, rows: Bool[Tensor, "copy pos"]) -> tuple[int, int]:
-        """The part of the context that holds the groups; from the first token on, if runs cannot begin later."""
+        """Return the range of the context with the groups; the range starts at 0 if runs cannot begin later."""
         positions = rows.any(0).nonzero().flatten().tolist() or [len(self.prediction) - 1]
         resumes = self.prediction.prompt.kept is not None and self.source.prompt.kept is not None
         return positions[0] if resumes else 0, positions[-1] + 1
 
     def replaced(self, prediction: Prediction, rows: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy pos d"]:
-        """Copies of a context's embeddings, with the other ones for these tokens."""
+        """Copy a context's embeddings, with the other embeddings at the given tokens."""
         return torch.where(rearrange(rows, "copy pos -> copy pos 1"), self.other, prediction.embeddings)
 
     def replacements(self, rows: Bool[Tensor, "copy pos"], names: Iterable[str]) -> dict[str, Float[Tensor, "row ..."]]:
-        """These activations of the source, at each position of each group."""
+        """Return activations of the source, at every position of every group."""
         start, stop = self.span(rows)
         pick = partial(_at_places, rows[:, start:stop])
         return picked(self.source, self.replaced(self.source, rows)[:, start:stop], start, dict.fromkeys(names, pick))
 
     def read(self, states: Float[Tensor, "copy pos d"], start: int, layer: int | None = None) -> Float[Tensor, "copy"]:
-        """How likely the target is, with these states from a position on."""
+        """Return the likelihood of the target, with given states from a position on."""
         return self.prediction.read(self.prediction.rerun(start, layer=layer).logits(states), self.scale)
 
 
@@ -201,7 +196,7 @@ def picked(
     start: int,
     picks: Mapping[str, Callable[[Tensor], Tensor]],
 ) -> dict[str, Tensor]:
-    """What is picked from activations in a run of some positions, with these embeddings."""
+    """Pick from activations in a run from a position on, with given embeddings."""
     results: dict[str, Tensor] = {}
 
     def hook(name: str, pick: Callable[[Tensor], Tensor], live: Tensor) -> None:
@@ -213,7 +208,6 @@ def picked(
 
 
 def _at_places(places: Bool[Tensor, "copy pos"], live: Tensor) -> Float[Tensor, "row ..."]:
-    """What is at these places; a run may be longer."""
     return live[:, : places.shape[1]][places]
 
 
@@ -221,7 +215,7 @@ def _of_single_copy(positions: int | slice, live: Tensor) -> Tensor:
     return live[0, positions].clone()
 
 
-# ---------------------------------------------------------------------------------------------- three ways to patch
+# ------------------------------------------------------------------------------------------------- three ways to patch
 def input_patched(pair: Pair, rows: Bool[Tensor, "copy pos"]) -> Float[Tensor, "copy"]:
     start, _ = pair.span(rows)
     return pair.read(pair.replaced(pair.prediction, rows)[:, start:], start)
@@ -236,11 +230,11 @@ def stream_patched(pair: Pair, layer: int, rows: Bool[Tensor, "copy pos"]) -> Fl
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """Runs in which the last position reads other values, with its clean attention if patterns are ``frozen``.
+    """Runs with changed values for the last position, and with clean attention if patterns are ``frozen``.
 
-    Other values are put where every position reads them; so that only the last one is affected, the earlier ones are
-    made clean again where they enter each layer. Patterns are frozen by their queries and keys: a hook on a pattern
-    comes too late in some models. The user's hooks see all of it as they see any run.
+    Every position reads the other values, so the earlier positions are made clean again at the input of every layer.
+    Patterns are frozen by queries and keys, because a hook on a pattern comes too late in several models. The user's
+    hooks see these runs like other runs.
     """
 
     pair: Pair
@@ -262,7 +256,7 @@ class Edges:
 
     @cached_property
     def _before(self) -> dict[str, Float[Tensor, "before d"]]:
-        """What enters the later layers before the last position, in the clean run."""
+        """The clean inputs of all layers but the first, at the positions before the last."""
         prediction = self.pair.prediction
         names = map(prediction.adapter.stream_name, range(1, prediction.adapter.layers))
         pick = partial(_of_single_copy, slice(len(prediction) - 1))
@@ -270,7 +264,7 @@ class Edges:
 
     @cached_property
     def _attending(self) -> dict[str, Float[Tensor, "head d_head"]]:
-        """The queries and keys that the last position has in the clean run, if they are to stay."""
+        """The clean queries and keys of the last position, if patterns are frozen."""
         if not self.frozen:
             return {}
         prediction = self.pair.prediction
@@ -279,17 +273,16 @@ class Edges:
         return picked(prediction, prediction.embeddings[None], 0, dict.fromkeys(names, pick))
 
 
-# ------------------------------------------------------------------------------------- values put in for many runs
+# ---------------------------------------------------------------------------------------------- values for many runs
 def values_put(
     prediction: Prediction, positions: Sequence[int], values: Float[Tensor, "place ..."], layer: int
 ) -> AbstractContextManager[None]:
-    """While this lasts, these tokens have these values in every run of the model that reaches them."""
+    """Give tokens other values for the length of a block, in every run that reaches the tokens."""
     hooks = {values_name(layer): partial(_put_reached, positions, values), pattern_name(layer): _refuse_continued}
     return prediction.adapter.hooked([(name, BatchHook(hook)) for name, hook in hooks.items()])
 
 
 def _put_reached(positions: Sequence[int], values: Float[Tensor, "place ..."], live: Tensor) -> Tensor:
-    """The values at those positions that a run reaches."""
     patched = live.clone()
     reached = [row for row, position in enumerate(positions) if position < live.shape[1]]
     rows = values[reached].to(live).reshape(len(reached), *live.shape[2:])
@@ -298,7 +291,7 @@ def _put_reached(positions: Sequence[int], values: Float[Tensor, "place ..."], l
 
 
 def _refuse_continued(pattern: Float[Tensor, "copy head query key"]) -> None:
-    """A run that continues kept keys and values does not show at which position it begins."""
+    """Refuse a run that continues kept keys and values, because the first position is unknown."""
     if pattern.shape[-2] < pattern.shape[-1]:
         raise RuntimeError(
             "a run continued kept keys and values, so the positions at which to put values are unknown: run the whole "

@@ -43,6 +43,7 @@ from heta_lens.prediction.activations import Activations, LivePatterns, live
 from heta_lens.prediction.chat import ChatPrompt
 from heta_lens.prediction.checks import (
     BlocksAlone,
+    Prefix,
     Tokens,
     Vocabulary,
     blocks_alone,
@@ -74,7 +75,7 @@ class Prompt:
     mismatch: float  # largest relative difference between the cache and the check run
     checks: dict[str, Counter[str]] = field(default_factory=dict)  # runs that each check took
     chat: ChatPrompt | None = None  # the chat that the prompt begins with
-    prefix: tuple[KeysValues | None, str] | None = None  # see `reusable_prefix`; None: not needed so far
+    prefix: Prefix | None = None  # None: not needed so far
     clean_streams: dict[int, Tensor] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -176,17 +177,17 @@ class Prompt:
     @property
     def kept(self) -> KeysValues | None:
         """The clean keys and values that runs continue from; None where this model cannot continue."""
-        return (self.prefix or self._prefix())[0]
+        return (self.prefix or self._prefix()).kept
 
     @property
     def reuse(self) -> str:
         """A sentence on prefix reuse for the diagnostics: on, or off and the reason."""
         if self.prefix is None and not self.user_hooks:
             return "not needed"
-        return (self.prefix or self._prefix())[1]
+        return (self.prefix or self._prefix()).note
 
     @one_at_a_time("self")
-    def _prefix(self) -> tuple[KeysValues | None, str]:
+    def _prefix(self) -> Prefix:
         if self.prefix is None:
             n = max(self.log_probs)
             with counting(self.checks.setdefault("prefix_reuse", Counter())):

@@ -1,4 +1,4 @@
-"""Targets: what is explained, after how many tokens of a prompt, and which ids a caller meant."""
+"""Targets: the tokens or the function to explain, and the target's likelihood, read from logits on a scale."""
 
 from collections.abc import Set
 from math import isfinite
@@ -24,16 +24,18 @@ from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import out_of_memory
 from heta_lens.model.tokenizer import Spelled
 
-# ------------------------------------------------------------------------------------------------------------- readout
-# How likely the target is: read from logits on a scale, and as a function of the states of the context.
-
-
 Scale: TypeAlias = Literal["log_prob", "prob", "logit", "log_odds"]
+Token: TypeAlias = SupportsIndex | str
+SideLike: TypeAlias = Token | Set[Token]
+TargetLike: TypeAlias = SideLike | tuple[SideLike, SideLike] | TargetFunction | None
+"""A target as a caller may write it."""
+
+CONNECTED = "avoid .item(), .detach(), argmax and comparisons, or choose a method that takes no gradients"
 
 
-# ---------------------------------------------------------------------------------------------- from logits, on a scale
+# -------------------------------------------------------------------------------------------------------- likelihoods
 def log_softmax(logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
-    """In float64, where the device has it: what is left of a confident prediction's ``1 - p`` is lost in float32."""
+    """Compute log-probabilities in float64 if possible: a confident prediction's ``1 - p`` is lost in float32."""
     return _exact(logits).log_softmax(-1).to(logits)
 
 
@@ -42,12 +44,12 @@ def _exact(logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab
 
 
 def on_scale(logits: Float[Tensor, "*batch vocab"], tokens: Side, scale: Scale) -> Float[Tensor, "*batch"]:
-    """How likely a token is, or any token of a set: ``log Σ exp`` of their logits is the logit of the set."""
+    """Return the likelihood of a token or of a set, whose logit is ``log Σ exp`` of the members' logits."""
     if scale == "logit":
         return joint_logit(logits, tokens)
-    exact = _exact(logits)  # and no log-probabilities of other tokens, which may be many
+    exact = _exact(logits)
     logit = joint_logit(exact, tokens)
-    if scale == "log_odds":  # exact for a certain prediction too, whose 1 - p is lost
+    if scale == "log_odds":  # exact for a certain prediction too
         others = exact.index_fill(-1, torch.tensor(members(tokens), device=exact.device), -torch.inf)
         return (logit - others.logsumexp(-1)).to(logits)
     log_prob = (logit - exact.logsumexp(-1)).to(logits)
@@ -58,17 +60,10 @@ def joint_logit(logits: Float[Tensor, "*batch vocab"], tokens: Side) -> Float[Te
     return logits[..., tokens] if isinstance(tokens, int) else logits[..., members(tokens)].logsumexp(-1)
 
 
-# ----------------------------------------------------------------------------------------------------- target function
-# A function of the logits as the target: called for one prediction at a time; refused if it returns no scalar tensor.
-#
-# The logits are those that predict the next token, not normalised, in float32 or the model's own type if that is wider.
-
-
-CONNECTED = "avoid .item(), .detach(), argmax and comparisons, or choose a method that takes no gradients"
-
-
+# --------------------------------------------------------------------------------------------------- target functions
+# A target function takes the next token's logits of one prediction, not normalised, in float32 or better.
 def check_scale(target: Target, scale: Scale, default: Scale | None) -> None:
-    """Refuse a scale that was chosen (it is not the default) for a function, which has its own."""
+    """Refuse a chosen scale (other than the default) for a function, whose values have a scale already."""
     if callable(target) and scale != default:
         raise ValueError(
             f"scale={scale!r} has no effect with the function target={function_name(target)}, whose values are on a "
@@ -77,9 +72,9 @@ def check_scale(target: Target, scale: Scale, default: Scale | None) -> None:
 
 
 def values_of(function: TargetFunction, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch"]:
-    """What the function gives for each prediction by itself, since it need not know of batches.
+    """Call the function for one prediction at a time, because functions need not know of batches.
 
-    A value that does not depend on these logits, as on one side of a condition, has a gradient of 0.
+    A value that does not depend on the logits, as in a branch of a condition, has a gradient of 0.
     """
     rows = logits.reshape(-1, logits.shape[-1])
     values = [called(function, row) for row in rows]
@@ -89,11 +84,11 @@ def values_of(function: TargetFunction, logits: Float[Tensor, "*batch vocab"]) -
 
 
 def called(function: TargetFunction, logits: Float[Tensor, "vocab"]) -> Float[Tensor, ""]:
-    """The value for one prediction, refused where it is no finite number; the function may change its copy."""
+    """Return a function's value; refuse values that are no finite number. The function may change the logits' copy."""
     name = function_name(function)
     try:
         value: Any = function(logits.clone())
-    except Exception as error:  # whatever a user's function raises
+    except Exception as error:  # a user's function may raise anything
         if isinstance(error, RuntimeError) and out_of_memory(error):
             raise
         why = brief(str(error).partition("\n")[0])
@@ -109,11 +104,11 @@ def called(function: TargetFunction, logits: Float[Tensor, "vocab"]) -> Float[Te
         raise TypeError(f"the function target={name} gave {value.dtype}: it must return a real number, as .float()")
     if not value.isfinite():
         raise ValueError(f"the function target={name} gave {float(value)}: it must be finite, whatever the logits are")
-    return value.to(logits) if logits.requires_grad else value.detach().to(logits)  # of the function's own weights
+    return value.to(logits) if logits.requires_grad else value.detach().to(logits)  # the function may have weights
 
 
 def check_connected(function: TargetFunction, logits: Float[Tensor, "vocab"]) -> None:
-    """Refuse a function whose gradient by these logits is not known, since autograd cannot follow it."""
+    """Refuse a function that autograd cannot differentiate by the logits."""
     name, leaf = function_name(function), logits.detach().clone().requires_grad_()
     with torch.enable_grad():
         value = called(function, leaf)
@@ -128,14 +123,9 @@ def check_connected(function: TargetFunction, logits: Float[Tensor, "vocab"]) ->
         raise ValueError(f"the function target={name} has a gradient by the logits that is not finite: {CONNECTED}")
 
 
-Token: TypeAlias = SupportsIndex | str
-SideLike: TypeAlias = Token | Set[Token]
-TargetLike: TypeAlias = SideLike | tuple[SideLike, SideLike] | TargetFunction | None
-"""What a caller may write for a target."""
-
-
+# ---------------------------------------------------------------------------------------------------- targets as given
 def context_length(cached: int, position: SupportsIndex | None) -> int:
-    """How many tokens come before the one at ``position``; all cached ones if the next token is explained."""
+    """Return the number of tokens before ``position``; the whole prompt if the next token is explained."""
     if cached == 0:
         raise ValueError("the cached prompt is empty: there is no context to explain a target from")
     if position is None:
@@ -155,14 +145,14 @@ def context_length(cached: int, position: SupportsIndex | None) -> int:
 
 
 class Resolved(NamedTuple):
-    """A target's ids (or the function), and the other tokens that write the texts it was given as."""
+    """A target's ids (or the function), and the other tokens that write the texts given for the target."""
 
     target: Target
     others: tuple[int, ...] = ()
 
 
 class Meant(NamedTuple):
-    """One side of a target: a token or a set, and the other tokens that write the same texts."""
+    """The token or the set on a side of a target, and the other tokens that write the given texts."""
 
     tokens: Side
     others: tuple[int, ...]
@@ -171,7 +161,7 @@ class Meant(NamedTuple):
 def resolve(
     adapter: ModelAdapter, context: Int[Tensor, "pos"], target: TargetLike, log_probs: Float[Tensor, "vocab"]
 ) -> Resolved:
-    """What is meant: tokens among those the model can write after this context, or a function of the logits."""
+    """Return the ids of a target after the context, or the function; refuse values that are no target."""
     if is_function(target):
         return Resolved(target)
     if not isinstance(target, tuple):
@@ -191,7 +181,7 @@ def resolve(
 
 
 def is_function(target: Any) -> TypeGuard[TargetFunction]:
-    """Whether it is called with the logits; a class would make an object of them."""
+    """Return whether a target is a function of the logits; refuse classes and functions of saved files."""
     if isinstance(target, type):
         raise TypeError(f"target={target.__name__} is a class: give a function of the logits, or an object made of it")
     if isinstance(target, SavedFunction):
@@ -202,7 +192,7 @@ def is_function(target: Any) -> TypeGuard[TargetFunction]:
 def tokens_of(
     adapter: ModelAdapter, context: Int[Tensor, "pos"], target: Any, log_probs: Float[Tensor, "vocab"]
 ) -> Meant:
-    """A token, or a set of several; of one that is given twice, or in two ways, once."""
+    """Return a token or a set of tokens; a repeated token counts once."""
     if not isinstance(target, Set):
         only = token_of(adapter, context, target, log_probs)
         return Meant(only.token, only.others)
@@ -219,7 +209,7 @@ def tokens_of(
 def token_of(
     adapter: ModelAdapter, context: Int[Tensor, "pos"], target: Any, log_probs: Float[Tensor, "vocab"]
 ) -> Spelled:
-    """A single token, given by its id or as text."""
+    """Return a single token, given by id or as text."""
     if isinstance(target, str):
         return adapter.tokenizer.find(target, context.tolist(), log_probs.tolist())
     if isinstance(target, list):
@@ -237,7 +227,7 @@ def token_of(
 
 
 def check_target(adapter: ModelAdapter, log_probs: Float[Tensor, "vocab"], target: Target) -> None:
-    """Refuse a token, or a set, that the model never writes."""
+    """Refuse a token or a set with a probability of 0."""
     for tokens in sides(target):
         log_prob = float(joint_logit(log_probs, tokens))
         if not isfinite(log_prob):

@@ -21,12 +21,9 @@ from heta_lens.model import tokenizer
 from heta_lens.model.tokenizer import (
     TAIL,
     Decode,
-    Match,
     TokenizerWrapper,
-    best_match,
     chat_template,
     locate,
-    matches,
 )
 
 # ------------------------------------------------------------------------------------------------------------ targets
@@ -310,18 +307,6 @@ def test_locating_a_long_context_decodes_a_few_tokens_at_a_time():
     locate(decode, [0, 1, 2] * 100)
     assert max(calls) <= 4
     assert len(calls) <= 2 * 300
-
-
-def test_exact_matches_come_before_likely_ones_and_bytes_last() -> None:
-    decode = concatenating([" a", "a", " a", " a", "b"])
-    found = matches(decode, range(5), [-3.0, -1.0, -2.0, -0.1, -0.5], [4], " a", lambda token: token == 3)
-    assert found == [Match(2, True, False), Match(0, True, False), Match(1, False, False), Match(3, True, True)]
-
-
-def test_the_first_is_taken_and_what_writes_as_exactly_is_named() -> None:
-    exact, likely = [Match(2, True, False), Match(0, True, False), Match(1, False, False)], [Match(1, False, False)]
-    assert best_match(exact) == (2, (0,))
-    assert best_match(likely) == (1, ())
 
 
 def test_encoding_keeps_the_text_and_begins_it() -> None:
