@@ -1,4 +1,4 @@
-"""``heta-lens``, or ``python -m heta_lens``."""
+"""Entry point of ``heta-lens`` and ``python -m heta_lens``."""
 
 import os
 import signal
@@ -7,11 +7,11 @@ from types import FrameType
 
 
 def main() -> None:
-    """Run the command; an interrupt at any moment, imports included, ends it without a traceback."""
-    # OpenMP's threads keep a core busy while they wait for one another, which makes small models many times as slow
-    # where others use the same cores; asleep, they wait at next to no cost.
+    """Run the command; an interrupt, during imports too, ends the command without a traceback."""
+    # Waiting threads of OpenMP keep a core busy by default, and slow small models down on shared cores; passive threads
+    # sleep.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if os.environ.get("COLUMNS") == "0":  # as of a terminal that does not know its width; rich would print nothing
+    if os.environ.get("COLUMNS") == "0":  # a terminal of unknown width; rich would print nothing
         del os.environ["COLUMNS"]
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
@@ -23,13 +23,13 @@ def main() -> None:
         sys.exit(130)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the interpreter is shutting down
-        # Had the interrupt hit source that was run by exec, as dataclasses do on import, Python would remember it
-        # and end by killing itself with SIGINT, whatever the exit status; running source anew makes it forget.
+        # After an interrupt of source run by exec, as in the import of dataclasses, Python kills the process with
+        # SIGINT instead of the exit status; a second exec resets the memory of the interrupt.
         exec("")
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise `KeyboardInterrupt`; or end at once while something is imported, where it may reach C++, which aborts."""
+    """Raise `KeyboardInterrupt`, or exit at once during an import, in which an exception may abort C++ code."""
     within = frame
     while within is not None:
         if within.f_code.co_filename.startswith("<frozen importlib"):

@@ -127,7 +127,7 @@ def interventions(prediction: heta_lens.Prediction) -> Tensor:
     mean, clean = prediction.embeddings.mean(0), prediction.value
     with prediction.running(), torch.no_grad():
         masked = [
-            prediction.objective(prediction.log_probs_from(0)(masked_copies(prediction.embeddings, positions, mean)))
+            prediction.objective(prediction.rerun().log_probs(masked_copies(prediction.embeddings, positions, mean)))
             for positions in torch.arange(len(prediction)).split(CHUNK)
         ]
     return clean - torch.cat(masked)

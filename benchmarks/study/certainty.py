@@ -98,7 +98,7 @@ def log_prob(factor: float, token: int, logits: Float[Tensor, "*batch vocab"]) -
 @torch.no_grad()
 def masked_logits(prediction: Prediction) -> Float[Tensor, "pos vocab"]:
     """With each token masked by zeros."""
-    logits_of, zeros = prediction.logits_from(0), torch.zeros_like(prediction.embeddings)
+    logits_of, zeros = prediction.rerun().logits, torch.zeros_like(prediction.embeddings)
     with prediction.running():
         rows = [
             logits_of(masked_copies(prediction.embeddings, some, zeros[some]))

@@ -123,7 +123,7 @@ def others(prediction: Prediction) -> Float[Tensor, "draw pos d"]:
 
 def divergences(prediction: Prediction, vectors: Float[Tensor, "pos d"]) -> dict[str, Float[Tensor, "pos"]]:
     """How far the prediction moves when each token's embedding is replaced."""
-    logits_of, rows = prediction.logits_from(0), []
+    logits_of, rows = prediction.rerun().logits, []
     with prediction.running():
         for some in torch.arange(len(prediction)).split(COPIES):
             rows.append(log_softmax(logits_of(masked_copies(prediction.embeddings, some, vectors[some]))))

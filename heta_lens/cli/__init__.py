@@ -1,7 +1,7 @@
-"""The command ``heta-lens``: `app` is the command itself, and `attribute`, `evaluate`, `causal` and `lists` add the
-subcommands. `flags`, `questions` and `views` hold the options and outputs that several subcommands share.
+"""The command ``heta-lens``: `app` runs the subcommands of `attribute`, `evaluate`, `causal` and `lists`.
 
-Each command imports what it needs when it is called.
+Subcommands share the options of `flags` and `questions`, and the output of `views`. A subcommand imports heavy modules
+when called.
 """
 
 from heta_lens.cli import attribute, causal, evaluate, lists

@@ -1,47 +1,21 @@
-"""``heta-lens evaluate`` and ``heta-lens report``: methods side by side on a suite."""
+"""The subcommands ``evaluate``, ``report``, ``merge``, ``reproduce`` and ``fit-at2``."""
 
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from rich.text import Text
+from typer import Argument, Option
 
-from heta_lens.cli.app import (
-    MODELS,
-    Retry,
-    add,
-    bars,
-    command,
-    errors_in_a_line,
-    listed,
-    note,
-    quiet,
-    resumable,
-    say,
-    show,
-    wanted,
-)
-from heta_lens.cli.flags import (
-    OF_SUITE,
-    SOURCE,
-    distribution_options,
-    facts_of,
-    loading_options,
-    print_failures,
-    results_folder,
-    suite_options,
-    with_loading_flags,
-    with_worker_flags,
-)
-from heta_lens.cli.views import TextTable, show_standings, show_summary, text_table
+from heta_lens.cli import flags
+from heta_lens.cli.app import add, as_json, bars, command, note, quiet, say, show
+from heta_lens.cli.views import TextTable, check_writable, print_failures, report_table, text_table
 
 if TYPE_CHECKING:
+    from heta_lens.evaluation.report.leaderboard import Leaderboard
     from heta_lens.evaluation.report.results import Summary
 
-
-LEADERBOARD = Path("leaderboard")
-OUT = f"Where the leaderboard of several DIRs is written ({LEADERBOARD})."
 SUITES = ("recall", "curated", "longra", "tellmewhy", "wikibio", "jsonl")
 METHODS = ["heta", "leave_one_out", "input_x_gradient", "attention_rollout", "random"]
 ENTRIES = (
@@ -55,91 +29,64 @@ METRICS = (
 )
 
 
-@command("evaluate")
-@with_worker_flags
-@with_loading_flags
+@command("evaluate", resumes=True)
 def evaluate_suite(
-    suite: Annotated[str, typer.Argument(help=f"One of {', '.join(SUITES)}.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where results are kept; an interrupted run resumes.")],
-    model: Annotated[str, typer.Option(help=MODELS)] = "demo",
-    methods: Annotated[list[str] | None, typer.Option("--methods", "-m", metavar="METHOD", help=ENTRIES)] = None,
-    metrics: Annotated[list[str] | None, typer.Option("--metrics", metavar="NAME", help=METRICS)] = None,
-    scores: Annotated[list[Path] | None, typer.Option("--scores", metavar="FILE", help=SCORES)] = None,
-    budget: Annotated[str | None, typer.Option(metavar="FORWARDS", help=BUDGET)] = None,
-    path: Annotated[Path | None, typer.Option(help="The file that the suite is read from.")] = None,
-    split: Annotated[str | None, typer.Option(help="Which part of it, where it has parts (test).")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="How many prompts (recall, which has no end: 100).")] = None,
-    seed: Annotated[int, typer.Option(help="Which prompts are drawn.")] = 0,
-    option: Annotated[list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help=OF_SUITE)] = None,
-    retry_failed: Retry = False,
     *,
-    loading: dict[str, Any],
-    distribution: dict[str, Any],
+    suite: Annotated[str, Argument(help=f"One of {', '.join(SUITES)}.")],
+    out: Annotated[Path, Option(metavar="DIR", help="Where results are kept; an interrupted run resumes.")],
+    model: flags.Model = "demo",
+    methods: Annotated[list[str] | None, Option("--methods", "-m", metavar="METHOD", help=ENTRIES)] = None,
+    metrics: Annotated[list[str] | None, Option("--metrics", metavar="NAME", help=METRICS)] = None,
+    scores: Annotated[list[Path] | None, Option("--scores", metavar="FILE", help=SCORES)] = None,
+    budget: Annotated[str | None, Option(metavar="FORWARDS", help=BUDGET)] = None,
+    path: Annotated[Path | None, Option(help="The file that the suite is read from.")] = None,
+    split: Annotated[str | None, Option(help="Which part of it, where it has parts (test).")] = None,
+    limit: flags.Limit = None,
+    seed: Annotated[int, Option(help="Which prompts are drawn.")] = 0,
+    option: flags.SuiteOptions = None,
+    retry_failed: flags.Retry = False,
+    loading: flags.LoadingFlags,
+    workers: flags.WorkerFlags,
 ) -> None:
     """Evaluate methods on the prompts of a suite.
 
     Writes a report of the results too.
     """
-    with resumable(), errors_in_a_line():
-        from heta_lens._util.python import check_extra
-        from heta_lens.data import suites
-        from heta_lens.evaluation import Entry, evaluate
-        from heta_lens.evaluation.external_scores import given_methods
-        from heta_lens.evaluation.runner import drawn
-        from heta_lens.metrics.registry import default_metrics
-        from heta_lens.model.loading import load_model
+    from heta_lens._util.files import check_distinct
+    from heta_lens._util.python import check_extra
+    from heta_lens.data import suites
+    from heta_lens.evaluation import Entry, evaluate
+    from heta_lens.evaluation.external_scores import given_methods
+    from heta_lens.evaluation.report.folder_report import FILES
+    from heta_lens.evaluation.run_folder import RECORDS, RUN
+    from heta_lens.evaluation.runner import drawn
+    from heta_lens.metrics.registry import default_metrics
+    from heta_lens.model.loading import load_model
 
-        check_extra("matplotlib", "the report of an evaluation")
-        out = out.expanduser()
-        _check_distinct_from_results(path, out)
-        most = forwards_of(budget)
-        entries = [replace(Entry.read(entry), budget=most) for entry in listed(methods, METHODS)]
-        labels = {entry.label for entry in entries}
-        given = [method.apart_from(labels) for file in scores or [] for method in given_methods(file)]
-        names = listed(metrics, default_metrics())
-        options = suite_options(option or [])
-        if suite == "recall":
-            limit, split = limit or 100, split or "test"
-        facts = {"suite": suite, "suite_options": options, "model": model, "path": path and str(path), "split": split}
-        facts |= {"seed": seed, "limit": limit, **({"budget": most} if most is not None else {})}
-        how = loading_options(loading)
-        facts |= facts_of(how)
-        where = distribution_options(distribution)
-        draw = partial(suites.suite, suite, path, split=split, limit=limit, seed=seed, **options)
-        prompts, explained = drawn(suite, partial(load_model, model, **how), where["workers"], draw)
-        kept = {"facts": facts, "retry_failed": retry_failed, "progress": not quiet(), **where}
-        evaluate(explained, prompts, [*entries, *given], names, out, **kept)
-        out = results_folder(out, where["shard"])
-        _write_report(out)
+    check_extra("matplotlib", "the report of an evaluation")
+    out, most = out.expanduser(), forwards_of(budget)
+    check_distinct({"--path": path, **{f"{name} of --out": out / name for name in (RUN, RECORDS, *FILES)}})
+    entries = [replace(Entry.read(entry), budget=most) for entry in flags.listed(methods, METHODS)]
+    labels = {entry.label for entry in entries}
+    external = [method.apart_from(labels) for file in scores or [] for method in given_methods(file)]
+    names = flags.listed(metrics, default_metrics())
+    options = flags.suite_options(option)
+    if suite == "recall":
+        limit, split = limit or 100, split or "test"
+    load, distribution = loading.options(), workers.options()
+    draw = partial(suites.suite, suite, path, split=split, limit=limit, seed=seed, **options)
+    prompts, explained = drawn(suite, partial(load_model, model, **load), distribution["workers"], draw)
+    facts = {"suite": suite, "suite_options": options, "model": model, "path": path and str(path), "split": split}
+    facts |= {"seed": seed, "limit": limit, **flags.given(budget=most), **flags.facts_of(load)}
+    kept = {"facts": facts, "retry_failed": retry_failed, "progress": not quiet()}
+    evaluate(explained, prompts, [*entries, *external], names, out, **kept, **distribution)
+    out = flags.results_folder(out, distribution["shard"])
+    _write_report(out)
     print_failures(out)
 
 
-@command("report")
-def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR…", help="What evaluate was given as --out.")],
-    against: Annotated[
-        str | None, typer.Option(metavar="METRIC", help="The metric that costs are drawn against.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help=OUT)] = None,
-) -> None:
-    """Write the report of an evaluation so far.
-
-    It has tables, figures and a page; several evaluations make a leaderboard.
-    """
-    with errors_in_a_line():
-        folders = [folder.expanduser() for folder in folders]
-        if len(folders) == 1:
-            if out is not None:
-                raise ValueError(f"--out {out} is for a leaderboard of several DIRs: a report is written into its own")
-            _write_report(folders[0], against)
-        else:
-            if against is not None:
-                raise ValueError(f"--against {against} is for the report of one DIR: a leaderboard draws ranks")
-            _write_leaderboard(folders, (out or LEADERBOARD).expanduser())
-
-
 def forwards_of(budget: str | None) -> float | None:
-    """``100F``, or ``100``."""
+    """Return the number of ``100F`` or ``100``."""
     if budget is None:
         return None
     try:
@@ -148,12 +95,38 @@ def forwards_of(budget: str | None) -> float | None:
         raise ValueError(f"--budget {budget} is no number of forwards: write 100F") from None
 
 
-def _check_distinct_from_results(path: Path | None, out: Path) -> None:
-    from heta_lens._util.files import check_distinct
-    from heta_lens.evaluation.report.folder_report import FILES
-    from heta_lens.evaluation.run_folder import RECORDS, RUN
+# -------------------------------------------------------------------------------------------------------------- reports
 
-    check_distinct({"--path": path, **{f"{name} of --out": out / name for name in (RUN, RECORDS, *FILES)}})
+LEADERBOARD = Path("leaderboard")
+OUT = f"Where the leaderboard of several DIRs is written ({LEADERBOARD})."
+
+
+@command("report")
+def report(
+    *,
+    folders: Annotated[list[Path], Argument(metavar="DIR…", help="What evaluate was given as --out.")],
+    against: Annotated[str | None, Option(metavar="METRIC", help="The metric that costs are drawn against.")] = None,
+    out: Annotated[Path | None, Option(metavar="DIR", help=OUT)] = None,
+) -> None:
+    """Write the report of an evaluation so far.
+
+    It has tables, figures and a page; several evaluations make a leaderboard.
+    """
+    folders = [folder.expanduser() for folder in folders]
+    if len(folders) == 1:
+        if out is not None:
+            raise ValueError(f"--out {out} is for a leaderboard of several DIRs: a report is written into its own")
+        _write_report(folders[0], against)
+        return
+    if against is not None:
+        raise ValueError(f"--against {against} is for the report of one DIR: a leaderboard draws ranks")
+    from heta_lens.evaluation.report.leaderboard import Leaderboard, write_leaderboard
+
+    board, out = Leaderboard.of(folders), (out or LEADERBOARD).expanduser()
+    written = write_leaderboard(board, out)
+    add(folder=out, files=written, standings=board.rows, results=board.cells)
+    _show_standings(board)
+    _note_files(written, out)
 
 
 def _write_report(folder: Path, against: str | None = None) -> None:
@@ -162,33 +135,46 @@ def _write_report(folder: Path, against: str | None = None) -> None:
 
     results = summary(folder)
     written = write_summary(results, folder, against)
-    add(folder=folder, files=written, results=[*result_rows(results)], costs=_costs(results))
-    show_summary(results)
+    costs = results.costs.reindex([method for method in results.methods if method in results.costs.index])
+    rows = [{"method": str(method), **row} for method, row in costs.to_dict("index").items()]
+    add(folder=folder, files=written, results=[*result_rows(results)], costs=rows)
+    _show_summary(results)
+    _note_files(written, folder)
+
+
+def _note_files(written: list[Path], folder: Path) -> None:
     for path in written:
         if path.parent == folder:
             note(path)
 
 
-def _costs(results: "Summary") -> list[dict[str, Any]]:
-    costs = results.costs.reindex([method for method in results.methods if method in results.costs.index])
-    return [{"method": str(method), **row} for method, row in costs.to_dict("index").items()]
+def _show_summary(results: "Summary") -> None:
+    """Print the tables of a report at a glance, and the notes below the tables."""
+    from heta_lens.evaluation.report import document
+    from heta_lens.evaluation.report.folder_report import overview
+
+    for block in overview(results):
+        if isinstance(block, document.Table):
+            show(report_table(block))
+            show(Text())
+        elif isinstance(block, document.Notes):
+            show(Text("\n".join(block.lines), style="dim"))
 
 
-def _write_leaderboard(folders: list[Path], out: Path) -> None:
-    from heta_lens.evaluation.report.leaderboard import Leaderboard, write_leaderboard
-
-    board = Leaderboard.of(folders)
-    written = write_leaderboard(board, out)
-    add(folder=out, files=written, standings=board.rows, results=board.cells)
-    show_standings(board)
-    for path in written:
-        if path.parent == out:
-            note(path)
+def _show_standings(board: "Leaderboard") -> None:
+    """Print the ranks of methods over several evaluations, the best first."""
+    names = {"method": "method", "rank": "mean rank", "ranked": "metrics", "better": "better", "worse": "worse"}
+    names |= {"worth": "forwards", "seconds": "seconds"}
+    rows = [[_cell(row[name]) for name in names] for row in board.rows]
+    show(text_table([*names.values()], rows, right=[*names.values()][1:]))
+    show(Text(f"Mean rank: 0 is the best by every metric, 1 the worst. Better, worse: than {board.reference}."))
 
 
-# ------------------------------------------------------------------------------------------------------- merge command
-# ``heta-lens merge``: makes one evaluation of its shards.
+def _cell(value: object) -> str:
+    return "none" if value != value else f"{value:.3g}" if isinstance(value, float) else str(value)
 
+
+# --------------------------------------------------------------------------------------------------------------- shards
 
 SHARDS = "The folders of its shards; by default those inside DIR."
 PARTIAL = "Merge what there is, although shards are missing or not finished."
@@ -196,27 +182,25 @@ PARTIAL = "Merge what there is, although shards are missing or not finished."
 
 @command("merge")
 def merge_shards(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The --out of all shards.")],
-    shards: Annotated[list[Path] | None, typer.Argument(metavar="SHARD", help=SHARDS)] = None,
-    partial: Annotated[bool, typer.Option("--partial", help=PARTIAL)] = False,
+    *,
+    folder: Annotated[Path, Argument(metavar="DIR", help="The --out of all shards.")],
+    shards: Annotated[list[Path] | None, Argument(metavar="SHARD", help=SHARDS)] = None,
+    partial: Annotated[bool, Option("--partial", help=PARTIAL)] = False,
 ) -> None:
     """Merge the shards of an evaluation.
 
     evaluate --shard or attribute-dataset --shard wrote them; they stay.
     """
-    with errors_in_a_line():
-        from heta_lens.evaluation.run_folder import merge
+    from heta_lens.evaluation.run_folder import merge
 
-        count = merge(folder.expanduser(), [shard.expanduser() for shard in shards or ()], partial=partial)
-        add(folder=folder, merged=count)
-        say(f"{count} results of methods on prompts: {folder}")
-
-
-# --------------------------------------------------------------------------------------------------- reproduce command
-# ``heta-lens reproduce``: a table of the paper.
+    count = merge(folder.expanduser(), [shard.expanduser() for shard in shards or ()], partial=partial)
+    add(folder=folder, merged=count)
+    say(f"{count} results of methods on prompts: {folder}")
 
 
-PLACE = ("block", "row", "column")  # of a figure
+# ------------------------------------------------------------------------------------------------- tables of the paper
+
+PLACE = ["block", "row", "column"]  # of a printed figure
 TABLES = (
     *("main", "qwen", "dsa", "components", "beta_gamma", "robustness", "hessian", "long_context", "decoding"),
     *("compute_quality", "causal_gate", "causal_downstream", "runtime_gptj", "runtime_phi", "runtime_qwen"),
@@ -226,59 +210,47 @@ OF_HETA = "An option of HETA in all its rows, like balance=sum; may be repeated.
 REPRODUCED = Path("reproduced")
 
 
-@command("reproduce")
-@with_loading_flags
+@command("reproduce", resumes=True)
 def reproduce_table(
-    table: Annotated[str, typer.Argument(help=f"One of {', '.join(TABLES)}.")],
-    quick: Annotated[bool, typer.Option("--quick", help="The demo model, few prompts: minutes.")] = False,
-    model: Annotated[str | None, typer.Option(help="A name on the Hugging Face hub, or a folder.")] = None,
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where it is written; an interrupted run resumes.")
-    ] = REPRODUCED,
-    limit: Annotated[int | None, typer.Option(min=1, help="Prompts of each data set (100; quick: 3).")] = None,
-    path: Annotated[list[str] | None, typer.Option(metavar="NAME=FILE", help="A data set's file.")] = None,
-    option: Annotated[list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help=OF_HETA)] = None,
-    seed: Annotated[int, typer.Option(help="Which prompts are drawn.")] = 0,
-    retry_failed: Retry = False,
     *,
-    loading: dict[str, Any],
+    table: Annotated[str, Argument(help=f"One of {', '.join(TABLES)}.")],
+    quick: Annotated[bool, Option("--quick", help="The demo model, few prompts: minutes.")] = False,
+    model: Annotated[str | None, Option(help="A name on the Hugging Face hub, or a folder.")] = None,
+    out: Annotated[Path, Option(metavar="DIR", help="Where it is written; an interrupted run resumes.")] = REPRODUCED,
+    limit: Annotated[int | None, Option(min=1, help="Prompts of each data set (100; quick: 3).")] = None,
+    path: Annotated[list[str] | None, Option(metavar="NAME=FILE", help="A data set's file.")] = None,
+    option: Annotated[list[str] | None, Option("--option", "-o", metavar="NAME=VALUE", help=OF_HETA)] = None,
+    seed: Annotated[int, Option(help="Which prompts are drawn.")] = 0,
+    retry_failed: flags.Retry = False,
+    loading: flags.LoadingFlags,
 ) -> None:
     """Reproduce a table of the paper.
 
     It has the same rows and columns, and the printed figures beside ours.
     """
-    with resumable(), errors_in_a_line():
-        from heta_lens._util.options import keywords
-        from heta_lens.evaluation.reproduce import reproduce
+    from heta_lens._util.options import keywords
+    from heta_lens.evaluation.reproduce import reproduce
 
-        paths, options = {name: str(file) for name, file in keywords(path or []).items()}, keywords(option or [])
-        _check_distinct_from_pages(paths, out, table)
-        how: dict[str, Any] = {
-            "load_options": loading_options(loading),
-            "quick": quick,
-            "model": model,
-            "out": out,
-            "limit": limit,
-            "seed": seed,
-            "progress": not quiet(),
-        }
-        written = reproduce(table, **how, paths=paths, options=options, retry_failed=retry_failed)
-        add(table=table, files=written)
-        if not wanted():
-            show(measured_table(next(path for path in written if path.suffix == ".csv")))
-            note("With the paper's figures and 95 % intervals:")
-        for path_written in written:
-            note(path_written)
+    paths, options = {name: str(file) for name, file in keywords(path or []).items()}, keywords(option or [])
+    prompts: Any = {"paths": paths, "limit": limit, "seed": seed, "options": options}
+    run: Any = {"load_options": loading.options(), "retry_failed": retry_failed, "progress": not quiet()}
+    written = reproduce(table, quick=quick, model=model, out=out, **prompts, **run)
+    add(table=table, files=written)
+    if not as_json():
+        show(measured_table(next(file for file in written if file.suffix == ".csv")))
+        note("With the paper's figures and 95 % intervals:")
+    for file in written:
+        note(file)
 
 
 def measured_table(page: Path) -> TextTable:
-    """What was measured here, in the rows and columns of the paper."""
+    """Return the measured figures of a table, in the rows and columns of the paper."""
     import pandas as pd
 
     lines = pd.read_csv(page)
     ours = lines[lines["ours"].notna()]
     columns = [*dict.fromkeys(ours["column"])]
-    cells = {place: f"{value:.3g}" for place, value in ours.set_index([*PLACE])["ours"].items()}
+    cells = {place: f"{value:.3g}" for place, value in ours.set_index(PLACE)["ours"].items()}
     rows = [
         [row, block, *(cells.get((block, row, column), "") for column in columns)]
         for block, row in dict.fromkeys(zip(ours["block"], ours["row"], strict=True))
@@ -286,54 +258,44 @@ def measured_table(page: Path) -> TextTable:
     return text_table(["row", "measured on", *columns], rows, right=columns)
 
 
-def _check_distinct_from_pages(paths: dict[str, str], out: Path, table: str) -> None:
-    from heta_lens._util.files import check_distinct
-
-    for page in (out / f"{table}.md", out / f"{table}.csv"):
-        for name, file in paths.items():
-            check_distinct({f"--path {name}": file, "--out's": page})
-
-
-# ----------------------------------------------------------------------------------------------------- fit at2 command
-# ``heta-lens fit-at2``: how much each attention head counts, fitted once for a model.
+# ------------------------------------------------------------------------------------------------------- head weights
 
 
 @command("fit-at2")
-@with_loading_flags
 def fit_head_weights(
-    source: Annotated[str, typer.Argument(help=SOURCE)],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the weights are written, a .safetensors file.")],
-    model: Annotated[str, typer.Option(help=MODELS)] = "demo",
-    path: Annotated[Path | None, typer.Option(help="The file that a suite is read from.")] = None,
-    split: Annotated[str | None, typer.Option(help="Which part of a suite or data set.")] = None,
-    limit: Annotated[int, typer.Option(min=2, help="How many prompts at most.")] = 300,
-    samples: Annotated[int, typer.Option(min=2, help="How many ablations of each, one forward each.")] = 32,
-    seed: Annotated[int, typer.Option(help="Which prompts and ablations are drawn.")] = 0,
-    option: Annotated[list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help=OF_SUITE)] = None,
     *,
-    loading: dict[str, Any],
+    source: flags.Source,
+    out: Annotated[Path, Option(metavar="FILE", help="Where the weights are written, a .safetensors file.")],
+    model: flags.Model = "demo",
+    path: flags.SuitePath = None,
+    split: Annotated[str | None, Option(help="Which part of a suite or data set.")] = None,
+    limit: Annotated[int, Option(min=2, help="How many prompts at most.")] = 300,
+    samples: Annotated[int, Option(min=2, help="How many ablations of each, one forward each.")] = 32,
+    seed: Annotated[int, Option(help="Which prompts and ablations are drawn.")] = 0,
+    option: flags.SuiteOptions = None,
+    loading: flags.LoadingFlags,
 ) -> None:
     """Fit the weights of attention heads, for at2.
 
     The method at2 takes the file: weights=FILE.
     """
-    with errors_in_a_line(out):
-        from heta_lens._util.python import Lazy
-        from heta_lens.data.prompt_sources import prompts
-        from heta_lens.evaluation.prompt_evaluation import ask
-        from heta_lens.methods.at2 import fit_at2
-        from heta_lens.model.loading import load_model
+    check_writable([out])
+    from heta_lens._util.python import Lazy
+    from heta_lens.data.prompt_sources import prompts
+    from heta_lens.evaluation.prompt_evaluation import ask
+    from heta_lens.methods.at2 import fit_at2
+    from heta_lens.model.loading import load_model
 
-        options, how = suite_options(option or []), loading_options(loading)
-        given = prompts(source, path=path, split=split, limit=limit, seed=seed, **options)
-        ready = load_model(model, **how)
-        explained = Lazy(len(given), lambda number: ask(ready, given[number]))
-        fitted = fit_at2(explained, samples=samples, seed=seed, progress=bars())
-        fitted.save(out)
-        add(weights=out, **fitted.fitted)
-        note(out)
-        facts = fitted.fitted
-        say(
-            f"weighted attention and the effect of ablations correlate by {facts['held_out']:.2f} on held-out prompts, "
-            f"{facts['correlation']:.2f} on all {facts['prompts']}, and with equal weights by {facts['equal']:.2f}"
-        )
+    options, load = flags.suite_options(option), loading.options()
+    given = prompts(source, path=path, split=split, limit=limit, seed=seed, **options)
+    ready = load_model(model, **load)
+    predictions = Lazy(len(given), lambda number: ask(ready, given[number]))
+    fitted = fit_at2(predictions, samples=samples, seed=seed, progress=bars())
+    fitted.save(out)
+    facts = fitted.fitted
+    add(weights=out, **facts)
+    note(out)
+    say(
+        f"weighted attention and the effect of ablations correlate by {facts['held_out']:.2f} on held-out prompts, "
+        f"{facts['correlation']:.2f} on all {facts['prompts']}, and with equal weights by {facts['equal']:.2f}"
+    )

@@ -1,4 +1,4 @@
-"""The options of a method as its class declares and documents them: type, default and what each does."""
+"""The subcommands ``methods`` and ``metrics``: lists, and descriptions with every option."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -8,18 +8,23 @@ from inspect import cleandoc
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-import typer
 from rich.text import Text
+from typer import Argument
 
-from heta_lens.cli.app import add, command, errors_in_a_line, say, show
-from heta_lens.cli.views import TextTable, text_table
+from heta_lens.cli.app import add, command, say, show
+from heta_lens.cli.views import text_table
 
 if TYPE_CHECKING:
     from heta_lens import Method
     from heta_lens.methods.registry import Preset
 
 
+# ------------------------------------------------------------------------------------------------- options of a method
+
+
 class OptionDescription(NamedTuple):
+    """An option of a method, in words."""
+
     name: str
     type: str
     default: str
@@ -27,25 +32,25 @@ class OptionDescription(NamedTuple):
 
 
 def described_options(method: type) -> list[OptionDescription]:
-    """Every option of a method but ``progress``, in the order of its docstring, which begins with its own."""
+    """Return the options of a method except ``progress``, the documented options first."""
     kinds, helps = get_type_hints(method, include_extras=True), documented(method.__doc__ or "")
-    order = {name: place for place, name in enumerate(helps)}
-    own = [field for field in fields(method) if field.name != "progress"]
-    own.sort(key=lambda field: order.get(field.name, len(order)))
+    order = [*helps]
+    options = [field for field in fields(method) if field.name != "progress"]
+    options.sort(key=lambda field: order.index(field.name) if field.name in helps else len(order))
     return [
         OptionDescription(field.name, type_text(kinds[field.name]), _default(field), helps.get(field.name, ""))
-        for field in own
+        for field in options
     ]
 
 
 def description(method: type) -> str:
-    """What the docstring says after its title and before its options."""
+    """Return the text of a docstring between the title and the options."""
     before = re.split(r"^(?:- ``|Cost: |Adapted: )", cleandoc(method.__doc__ or ""), maxsplit=1, flags=re.MULTILINE)[0]
     return "\n\n".join(" ".join(part.replace("`", "").split()) for part in before.split("\n\n")[1:]).strip()
 
 
-def documented(docstring: str) -> Mapping[str, str]:
-    """By the name of an option, its line: those that ``- ``a``, ``b``: …`` names share it, which it then says."""
+def documented(docstring: str) -> dict[str, str]:
+    """Return the line of every option; the options of ``- ``a``, ``b``: …`` share a line, and the line names them."""
     lines: dict[str, str] = {}
     for entry in re.split(r"\n(?=- ``)", cleandoc(docstring)):
         head, colon, text = entry.partition(": ")
@@ -56,37 +61,23 @@ def documented(docstring: str) -> Mapping[str, str]:
     return lines
 
 
+WORDS = {"NoneType": "none", "SupportsIndex": "a token id", "Tensor": "a vector", "bool": "True or False"}
+
+
 def type_text(kind: Any) -> str:
-    """An annotation for people: ``int ≥ 1 or none``, ``ridge or lasso``."""
+    """Return an annotation in words: ``int ≥ 1 or none``, ``ridge or lasso``."""
     if get_origin(kind) is Literal:
         return " or ".join(map(str, get_args(kind)))
     if hasattr(kind, "__metadata__"):
         base, *checks = get_args(kind)
-        return _bounded(type_text(base), " ".join(filter(None, map(_bound, checks))))
+        bounds = " ".join(f"≥ {check.least:g}" for check in checks if hasattr(check, "least"))
+        return re.sub(r"\b(int|float)\b", rf"\1 {bounds}", type_text(base), count=1) if bounds else type_text(base)
     if get_origin(kind) in (Union, UnionType):
-        return _union(get_args(kind))
+        parts = get_args(kind)
+        kept = [part for part in parts if not (part is int and float in parts)]  # a float may be a whole number
+        return " or ".join(dict.fromkeys(map(type_text, kept)))
     name = getattr(kind, "__name__", str(kind))
     return WORDS.get(name, name)
-
-
-WORDS = {"NoneType": "none", "SupportsIndex": "a token id", "Tensor": "a vector", "bool": "True or False"}
-
-
-def _bounded(words: str, bound: str) -> str:
-    """The bound stands behind the number that it is of."""
-    return re.sub(r"\b(int|float)\b", rf"\1 {bound}", words, count=1) if bound else words
-
-
-def _union(parts: tuple[Any, ...]) -> str:
-    """A float may be given as a whole number too, which goes without saying."""
-    kept = [part for part in parts if not (part is int and float in parts)]
-    return " or ".join(dict.fromkeys(map(type_text, kept)))
-
-
-def _bound(check: Any) -> str:
-    """The least value of a number, if this is what is checked."""
-    least = getattr(check, "least", None)
-    return "" if least is None else f"≥ {least:g}"
 
 
 def _default(field: Any) -> str:
@@ -95,9 +86,62 @@ def _default(field: Any) -> str:
     return "none" if field.default is None else str(field.default)
 
 
-# -------------------------------------------------------------------------------------------------------- list command
-# ``heta-lens methods`` and ``heta-lens metrics``: what there is to choose from, and all about each.
+# ------------------------------------------------------------------------------------------------------------- metrics
 
+
+@command("metrics")
+def list_metrics(
+    *, name: Annotated[str | None, Argument(help="Only this one, with all that is known of it.")] = None
+) -> None:
+    """List the metrics, or describe one.
+
+    Says what each measures, which direction is better, and what it costs beside the attribution.
+    """
+    from heta_lens.metrics import METRICS
+    from heta_lens.metrics.registry import described_metric
+
+    measures = {known: described_metric(known) for known in METRICS}
+    about = {known: {"name": known, "measures": measures[known], **metric.about} for known, metric in METRICS.items()}
+    if name is not None:
+        known = _known("metric", name, METRICS)
+        _show_metric(METRICS[known], about[known])
+        return
+    add(metrics=[*about.values()])
+    rows = [(known, _metric_lines(metric, measures[known])) for known, metric in METRICS.items()]
+    show(text_table(["metric", "what it measures"], rows))
+
+
+def _metric_lines(metric: Any, measures: str) -> str:
+    title = f"{metric.title}: {metric.variant}"
+    facts = [title, f"{metric.better} is better", f"cost {_cost(metric)}", metric.source, _from(metric.origin)]
+    return f"{measures}\n{'; '.join(filter(None, facts))}.".lstrip("\n")
+
+
+def _show_metric(metric: Any, about: Mapping[str, Any]) -> None:
+    name, measures = about["name"], about["measures"]
+    example = f"heta-lens evaluate recall --limit 10 -m heta,random --metrics {name} --out results"
+    add(metrics=[{**about, "example": example}])
+    low, high = ("unbounded" if bound is None else f"{bound:g}" for bound in (metric.low, metric.high))
+    facts = {
+        "measures": measures,
+        "what it is": f"{metric.title}: {metric.variant}" if metric.variant else metric.title,
+        "from": metric.source,
+        "better": metric.better,
+        "range": "unbounded" if low == high else f"{low} to {high}",
+        "cost": _cost(metric),
+        "needs": ", ".join(metric.needs) or "nothing but a prompt",
+        "over prompts": metric.aggregate,
+        "package": metric.origin,
+        "example": example,
+    }
+    _show_facts(name, facts)
+
+
+def _cost(metric: Any) -> str:
+    return f"{metric.again} × the method" if metric.again else metric.cost
+
+
+# ------------------------------------------------------------------------------------------------------------- methods
 
 LEGEND = "F: forwards, B: backwards, of N tokens and L layers. ±: above 0 speaks for the target.\n"
 SIGNS = {
@@ -107,114 +151,62 @@ SIGNS = {
 }
 
 
-@command("metrics")
-def list_metrics(
-    name: Annotated[str | None, typer.Argument(help="Only this one, with all that is known of it.")] = None,
-) -> None:
-    """List the metrics, or describe one.
-
-    Says what each measures, which direction is better, and what it costs beside the attribution.
-    """
-    from heta_lens.metrics import METRICS
-    from heta_lens.metrics.registry import described_metric
-
-    with errors_in_a_line():
-        if name is not None:
-            _show_metric(_known("metric", name, METRICS))
-            return
-        add(
-            metrics=[
-                {"name": each, "measures": described_metric(each), **metric.about} for each, metric in METRICS.items()
-            ]
-        )
-        rows = {each: _metric_lines(each, metric) for each, metric in METRICS.items()}
-        show(_list("metric", "what it measures", rows))
-
-
 @command("methods")
-def list_methods(
-    name: Annotated[str | None, typer.Argument(help="Only this one, with its options.")] = None,
-) -> None:
+def list_methods(*, name: Annotated[str | None, Argument(help="Only this one, with its options.")] = None) -> None:
     """List the methods, or describe one.
 
     Says what each does, what it costs, and what its scores mean.
     """
     from heta_lens.methods.registry import ALIASES, METHODS, PRESETS
 
-    with errors_in_a_line():
-        if name is not None:
-            known = name if ":" in name else _known("method", name, [*PRESETS, *METHODS], ALIASES)
-            _show_preset(known, PRESETS[known]) if known in PRESETS else _show_method(known)
-            return
-        about = [_about(each, method) for each, method in METHODS.items()]
-        add(methods=about, presets=[{"name": each, **preset._asdict()} for each, preset in PRESETS.items()])
-        presets = {each: [preset.written, f"{preset.when}."] for each, preset in PRESETS.items()}
-        show(_list("preset", "what it stands for", presets))
-        say("")
-        show(Text(LEGEND))
-        show(_list("method", "what it does", {each["name"]: _method_lines(each) for each in about}))
+    if name is not None:
+        known = name if ":" in name else _known("method", name, [*PRESETS, *METHODS], ALIASES)
+        if known in PRESETS:
+            _show_preset(known, PRESETS[known])
+        else:
+            _show_method(known)
+        return
+    about = [_about(known, method) for known, method in METHODS.items()]
+    add(methods=about, presets=[{"name": known, **preset._asdict()} for known, preset in PRESETS.items()])
+    presets = [(known, f"{preset.written}\n{preset.when}.") for known, preset in PRESETS.items()]
+    show(text_table(["preset", "what it stands for"], presets))
+    say("")
+    show(Text(LEGEND))
+    show(text_table(["method", "what it does"], [(of["name"], _method_lines(of)) for of in about]))
 
 
-def _known(kind: str, name: str, names: Iterable[str], short: Mapping[str, str] = {}) -> str:
-    """The full name; what is none is refused with those that are near."""
-    full = short.get(name, name)
-    if full not in [*names]:
-        every, lower = [*names, *short], name.lower()
-        near = [lower] if lower in every else get_close_matches(lower, every, n=3, cutoff=0.6)
-        way = f"did you mean {' or '.join(map(repr, near))}?" if near else f"heta-lens {kind}s lists them"
-        raise ValueError(f"there is no {kind} {name!r}: {way}")
-    return full
+def _about(name: str, method: "type[Method]") -> dict[str, Any]:
+    """Return the facts of a method, as in a JSON document."""
+    from heta_lens import METHODS
 
-
-# ------------------------------------------------------------------------------------------ one metric
-def _show_metric(name: str) -> None:
-    from heta_lens.metrics import METRICS
-    from heta_lens.metrics.registry import described_metric
-
-    metric = METRICS[name]
-    add(metrics=[{"name": name, "measures": described_metric(name), **metric.about, "example": _metric_example(name)}])
-    low, high = ("unbounded" if bound is None else f"{bound:g}" for bound in (metric.low, metric.high))
-    facts = {
-        "measures": described_metric(name),
-        "what it is": metric.title + (f": {metric.variant}" if metric.variant else ""),
-        "from": metric.source,
-        "better": metric.better,
-        "range": "unbounded" if low == high else f"{low} to {high}",
-        "cost": _metric_cost(metric),
-        "needs": ", ".join(metric.needs) or "nothing but a prompt",
-        "over prompts": metric.aggregate,
-        "package": metric.origin,
-        "example": _metric_example(name),
+    return {
+        "name": name,
+        "aliases": METHODS.aliases(name),
+        "summary": cleandoc(method.__doc__ or "").partition("\n")[0],
+        "paper": getattr(method, "paper", ""),
+        "adapted": getattr(method, "adapted", ""),
+        "cost": method.cost,
+        "signed": None if method.family == "function" else method.signed,
+        "family": method.family,
+        "origin": METHODS.origin(name),
     }
-    _show_facts(name, facts)
 
 
-def _metric_cost(metric: Any) -> str:
-    return f"{metric.again} × the method" if metric.again else metric.cost
+def _method_lines(about: Mapping[str, Any]) -> str:
+    aliases = f"also called {', '.join(about['aliases'])}" if about["aliases"] else ""
+    adapted = f"adapted: {about['adapted']}" if about["adapted"] else ""
+    facts = [SIGNS[about["signed"]][0], f"cost {about['cost']}", aliases, adapted, _from(about["origin"])]
+    return f"{about['summary']}\n{'; '.join(filter(None, facts))}."
 
 
-def _metric_example(name: str) -> str:
-    return f"heta-lens evaluate recall --limit 10 -m heta,random --metrics {name} --out results"
-
-
-# ------------------------------------------------------------------------------------------ one method
 def _show_method(name: str) -> None:
     from heta_lens import METHODS
 
     method = METHODS[name]
-    ready, about, options = method(), _about(name, method), described_options(method)
-    example = _method_example(name, method)
-    add(
-        methods=[
-            {
-                **about,
-                "description": description(method),
-                "takes": sorted(ready.takes),
-                "options": [option._asdict() for option in options],
-                "example": example,
-            }
-        ]
-    )
+    takes, options = sorted(method().takes), described_options(method)
+    about, text, example = _about(name, method), description(method), _attribute_example(name, method, options)
+    parts = {"description": text, "takes": takes, "options": [option._asdict() for option in options]}
+    add(methods=[{**about, **parts, "example": example}])
     facts = {
         "what it does": about["summary"],
         "paper": about["paper"],
@@ -223,16 +215,23 @@ def _show_method(name: str) -> None:
         "family": about["family"],
         "cost": f"{about['cost']} (F: forwards, B: backwards, of N tokens and L layers)",
         "scores": SIGNS[about["signed"]][1],
-        "targets": ", ".join(sorted(ready.takes)) + (", all with the same scores" if ready.ignores_target else ""),
+        "targets": ", ".join(takes) + (", all with the same scores" if method().ignores_target else ""),
         "package": about["origin"],
         "example": example,
     }
     _show_facts(name, facts)
-    if text := description(method):
+    if text:
         show(Text(f"\n{text}"))
     if options:
         say("")
         show(text_table(["option", "type", "default", "what it does"], options))
+
+
+def _attribute_example(name: str, method: "type[Method]", options: Iterable[OptionDescription]) -> str:
+    defaults = {option.name: option.default for option in options}
+    scaled = [option for option in method.scaled_by if option in defaults][:1]
+    values = [f" -o {option}={defaults[option] if defaults[option].isdecimal() else 50}" for option in scaled]
+    return f'heta-lens attribute "Mia put the key in the" --method {name}{"".join(values)}'
 
 
 def _show_preset(name: str, preset: "Preset") -> None:
@@ -247,65 +246,24 @@ def _show_preset(name: str, preset: "Preset") -> None:
     _show_facts(name, facts)
 
 
-def _method_example(name: str, method: "type[Method]") -> str:
-    known = {field.name: field for field in described_options(method)}
-    scaled = [known[option] for option in method.scaled_by if option in known]
-    option = f" -o {scaled[0].name}={scaled[0].default if scaled[0].default.isdecimal() else 50}" if scaled else ""
-    return f'heta-lens attribute "Mia put the key in the" --method {name}{option}'
+# --------------------------------------------------------------------------------------------------------------- names
+
+
+def _known(kind: str, name: str, names: Iterable[str], short: Mapping[str, str] = {}) -> str:
+    """Return the full name of a method or metric; the error of an unknown name proposes similar names."""
+    full = short.get(name, name)
+    if full not in [*names]:
+        known, lower = [*names, *short], name.lower()
+        near = [lower] if lower in known else get_close_matches(lower, known, n=3, cutoff=0.6)
+        way = f"did you mean {' or '.join(map(repr, near))}?" if near else f"heta-lens {kind}s lists them"
+        raise ValueError(f"there is no {kind} {name!r}: {way}")
+    return full
 
 
 def _show_facts(name: str, facts: Mapping[str, str]) -> None:
     say(name, style="bold")
-    show(text_table(["", ""], [(what, value) for what, value in facts.items() if value], header=False))
+    show(text_table(["", ""], [(fact, value) for fact, value in facts.items() if value], header=False))
 
 
-# ------------------------------------------------------------------------------------------ the lists
-def _about(name: str, method: "type[Method]") -> dict[str, Any]:
-    from heta_lens import METHODS
-
-    return {
-        "name": name,
-        "aliases": METHODS.aliases(name),
-        "summary": _summary(method),
-        "paper": getattr(method, "paper", ""),
-        "adapted": getattr(method, "adapted", ""),
-        "cost": method.cost,
-        "signed": None if method.family == "function" else method.signed,
-        "family": method.family,
-        "origin": METHODS.origin(name),
-    }
-
-
-def _method_lines(about: Mapping[str, Any]) -> list[str]:
-    aliases = f"also called {', '.join(about['aliases'])}" if about["aliases"] else ""
-    adapted = f"adapted: {about['adapted']}" if about["adapted"] else ""
-    facts = [SIGNS[about["signed"]][0], f"cost {about['cost']}", aliases, adapted]
-    return [about["summary"], _facts([*facts, _origin(about["origin"])])]
-
-
-def _metric_lines(name: str, metric: Any) -> list[str]:
-    from heta_lens.metrics.registry import described_metric
-
-    facts = [metric.variant, f"{metric.better} is better", f"cost {_metric_cost(metric)}", metric.source]
-    return [
-        *filter(None, [described_metric(name)]),
-        _facts([f"{metric.title}: {facts[0]}", *facts[1:], _origin(metric.origin)]),
-    ]
-
-
-def _facts(facts: Iterable[str]) -> str:
-    return "; ".join(filter(None, facts)) + "."
-
-
-def _origin(package: str) -> str:
+def _from(package: str) -> str:
     return "" if package == "heta_lens" else f"from {package}"
-
-
-def _summary(method: type) -> str:
-    """The first line of a method's docstring: its name and what it does."""
-    return cleandoc(method.__doc__ or "").partition("\n")[0]
-
-
-def _list(kind: str, title: str, entries: Mapping[str, Iterable[str]]) -> TextTable:
-    """A name in each row, and beside it what it is: lines that are as wide as the terminal lets them be."""
-    return text_table([kind, title], [(name, "\n".join(lines)) for name, lines in entries.items()])

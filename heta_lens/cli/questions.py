@@ -1,20 +1,19 @@
-"""Which question is put to a prompt: which token, rather than which other, at which position, or which span."""
+"""Questions about a prompt (a target, a position or a span), and the run of a model for an answer."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-import typer
+from typer import Option
 
-from heta_lens.cli.app import with_flags
-from heta_lens.cli.flags import Prompt
+from heta_lens.cli.flags import Prompt, used
 
 if TYPE_CHECKING:
     from heta_lens import Attribution, Method, SpanAttribution
     from heta_lens._util.target_kinds import Kind
-    from heta_lens.model.loading import WithoutWeights
 
+Explained: TypeAlias = "Attribution | SpanAttribution"
 
 TARGET = (
     "The token to explain, as text or id:N (default: the most likely one); repeated, any of several: their joint "
@@ -26,35 +25,18 @@ POSITION = "Explain the token at position P of the prompt, from the tokens befor
 SPAN = "Explain the tokens from START to before STOP (to the end), as if the model had written them."
 THROUGH = "With --span: pass the answer's scores on through the model's reasoning at START:STOP."
 GENERATE = "Let the model write up to N tokens, the most likely each time; print and explain them, or --span of them."
-FLAGS: dict[str, Any] = {
-    "target": Annotated[list[str] | None, typer.Option(metavar="TOKEN", help=TARGET)],
-    "against": Annotated[list[str] | None, typer.Option(metavar="TOKEN", help=AGAINST)],
-    "target_function": Annotated[str | None, typer.Option(metavar="MODULE:NAME", help=FUNCTION)],
-    "position": Annotated[int | None, typer.Option(metavar="P", help=POSITION)],
-    "span": Annotated[str | None, typer.Option(metavar="START[:STOP]", help=SPAN)],
-    "through": Annotated[str | None, typer.Option(metavar="START:STOP", help=THROUGH)],
-    "generate": Annotated[int | None, typer.Option(metavar="N", min=1, help=GENERATE)],
-}
-"""What a question is put by."""
-
-with_question_flags = with_flags(FLAGS, "question_flags")
-"""Gives a command these flags; it gets those that were used as ``question_flags``, for `question_of`."""
-
-TARGET_FLAGS = {name: FLAGS[name] for name in ("target", "against", "target_function", "position")}
-with_target_flags = with_flags(TARGET_FLAGS, "question_flags")
-"""The same, of one token."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """Positions of a prompt, negative ones counted from its end; to the end, if there is no ``stop``."""
+    """Positions of a prompt from ``start`` to before ``stop``, or to the end; negative positions count from the end."""
 
     start: int
     stop: int | None = None
 
     @classmethod
     def read(cls, flag: str, written: str) -> "Span":
-        """``"3:7"``, ``"3:"`` or ``"3"``, which is ``"3:"``."""
+        """Return the span of ``"3:7"``, ``"3:"`` or ``"3"``; ``"3"`` means ``"3:"``."""
         match = re.fullmatch(r"(-?\d+)(?::(-?\d+)?)?", written.strip())
         if match is None:
             raise ValueError(f"{flag} {written} is no span of positions: write START:STOP, as 3:7, or -2 to the end")
@@ -66,9 +48,9 @@ class Span:
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be explained of a prompt; ``target`` and the others are as `attribute` and `attribute_span` have them.
+    """A question about a prompt; ``target`` is an argument of `attribute`, ``through`` of `attribute_span`.
 
-    With a ``span``, or tokens to ``generate``, it is about several tokens.
+    A ``span``, or tokens to ``generate``, ask about several tokens.
     """
 
     target: Any = None
@@ -78,85 +60,81 @@ class Question:
     generate: int | None = None
 
     @property
-    def of_span(self) -> bool:
-        return self.span is not None or self.generate is not None
-
-    @property
     def kind(self) -> "Kind":
-        """What kind of target it is, as far as that is known without a model."""
+        """The kind of the target, as far as known without a model."""
         if isinstance(self.target, tuple):
             return "contrast"
         return "function" if callable(self.target) else "set" if isinstance(self.target, set) else "token"
 
     def check(self, method: "Method") -> None:
-        """Refuse a method that does not explain this kind of target, before a model is loaded."""
+        """Refuse a method without support for the kind of target, before a model is loaded."""
         from heta_lens.methods.base import refusal
 
         if self.kind not in method.takes:
             raise refusal(method, self.kind, getattr(self.target, "__name__", self.target))
 
 
-def question_of(question_flags: Mapping[str, Any]) -> Question:
-    """The one question that was put; contradictions are refused."""
-    _check(question_flags)
-    span, through = (
-        Span.read(f"--{name}", question_flags[name]) if name in question_flags else None for name in ("span", "through")
-    )
-    if through is not None and through.stop is None:
-        written = question_flags["through"]
-        raise ValueError(f"--through {written} has no end: write START:STOP, where the reasoning stands")
-    return Question(
-        target=_target(question_flags),
-        position=question_flags.get("position"),
-        span=span,
-        through=None if through is None or through.stop is None else (through.start, through.stop),
-        generate=question_flags.get("generate"),
-    )
+@dataclass(frozen=True)
+class TargetFlags:
+    """Flags of a question about a token."""
+
+    target: Annotated[list[str] | None, Option(metavar="TOKEN", help=TARGET)] = None
+    against: Annotated[list[str] | None, Option(metavar="TOKEN", help=AGAINST)] = None
+    target_function: Annotated[str | None, Option(metavar="MODULE:NAME", help=FUNCTION)] = None
+    position: Annotated[int | None, Option(metavar="P", help=POSITION)] = None
+
+    def question(self) -> Question:
+        """Return the question; refuse contradictory flags."""
+        if self.against and not self.target:
+            raise ValueError("--against goes with --target, the token that is explained rather than it: give that too")
+        if self.target_function is not None and self.target:
+            raise ValueError("--target and --target-function both say what is explained: give one of them")
+        return Question(target=self._target(), position=self.position)
+
+    def _target(self) -> Any:
+        if self.target_function is not None:
+            return _function(self.target_function)
+        if not self.target:
+            return None
+        return (_side(self.target), _side(self.against)) if self.against else _side(self.target)
 
 
-ONE_TOKEN = "target", "against", "target_function", "position"
-SEVERAL_TOKENS = "span", "generate"
+@dataclass(frozen=True)
+class QuestionFlags(TargetFlags):
+    """Flags of a question about a token or a span."""
 
+    span: Annotated[str | None, Option(metavar="START[:STOP]", help=SPAN)] = None
+    through: Annotated[str | None, Option(metavar="START:STOP", help=THROUGH)] = None
+    generate: Annotated[int | None, Option(metavar="N", min=1, help=GENERATE)] = None
 
-def _check(question_flags: Mapping[str, Any]) -> None:
-    one, several = (
-        [name for name in names if question_flags.get(name) is not None] for names in (ONE_TOKEN, SEVERAL_TOKENS)
-    )
-    if one and several:
-        raise ValueError(f"{_flag(one[0])} is about one token, and {_flag(several[0])} about several: give one of them")
-    if "through" in question_flags and not several:
-        raise ValueError("--through goes with --span or --generate, which say where the answer is: give one too")
-    if "against" in question_flags and "target" not in question_flags:
-        raise ValueError("--against goes with --target, the token that is explained rather than it: give that too")
-    if "target_function" in question_flags and ("target" in question_flags):
-        raise ValueError("--target and --target-function both say what is explained: give one of them")
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _target(question_flags: Mapping[str, Any]) -> Any:
-    """As `attribute` takes it: a token, a set of tokens, a pair of these, or a function."""
-    if "target_function" in question_flags:
-        return _function(question_flags["target_function"])
-    if "target" not in question_flags:
-        return None
-    target = _side(question_flags["target"])
-    return (target, _side(question_flags["against"])) if "against" in question_flags else target
+    def question(self) -> Question:
+        """Return the question; refuse contradictory flags."""
+        given = [*used(self)]
+        several = [name for name in given if name in ("span", "generate")]
+        one = [f"--{name.replace('_', '-')}" for name in given if name not in ("span", "generate", "through")]
+        if one and several:
+            raise ValueError(f"{one[0]} is about one token, and --{several[0]} about several: give one of them")
+        if self.through is not None and not several:
+            raise ValueError("--through goes with --span or --generate, which say where the answer is: give one too")
+        if not several:
+            return super().question()
+        span = None if self.span is None else Span.read("--span", self.span)
+        through = None if self.through is None else Span.read("--through", self.through)
+        if through is None:
+            return Question(span=span, generate=self.generate)
+        if through.stop is None:
+            raise ValueError(f"--through {self.through} has no end: write START:STOP, where the reasoning stands")
+        return Question(span=span, through=(through.start, through.stop), generate=self.generate)
 
 
 def _side(given: Sequence[str]) -> Any:
-    tokens = [*dict.fromkeys(map(_token, given))]
+    """Return a token, or a set of several tokens; ``id:N`` is the token of an id."""
+    ids = {written: re.fullmatch(r"id:(\d+)", written) for written in given}
+    tokens = [int(match[1]) if match else written for written, match in ids.items()]
     return tokens[0] if len(tokens) == 1 else {*tokens}
 
 
-def _token(written: str) -> str | int:
-    match = re.fullmatch(r"id:(\d+)", written)
-    return int(match[1]) if match else written
-
-
-def _function(name: str) -> Any:
+def _function(name: str) -> Callable[..., Any]:
     from heta_lens._util.options import is_object_name, named_object
 
     if not is_object_name(name):
@@ -167,16 +145,14 @@ def _function(name: str) -> Any:
     return function
 
 
-# ----------------------------------------------------------------------------------------------- checks before loading
-# What of a question the configuration and the tokenizer alone can refuse, before any weights are read.
+# ---------------------------------------------------------------------------------------------- checks before loading
 
 
 def check_before_loading(model: str, prompt: Prompt, question: Question, **loading: Any) -> None:
-    """Refuse a text that is too long, a place outside of it, and a target that is not one token.
+    """Refuse a text too long for the model, a position outside of the text, and a target of several tokens.
 
-    Models that load at once are not looked at, nor are GGUF files, whose weights are read in no more time than their
-    tokenizer. Neither are chats, and files that cannot be read here: loading the model
-    says what is wrong with them.
+    The configuration and the tokenizer suffice for the checks. The demo model, GGUF files, chats and unreadable models
+    are not checked: loading is fast or names the error.
     """
     if model == "demo" or "gguf_file" in loading or model.endswith(".gguf") or not isinstance(prompt, str):
         return
@@ -190,60 +166,45 @@ def check_before_loading(model: str, prompt: Prompt, question: Question, **loadi
     except ValueError:
         return
     ids = known.tokenizer(prompt, add_special_tokens=False)["input_ids"]
-    _check_length(known, len(ids))
-    _check_places(question, len(ids) + _added(known.tokenizer, prompt, len(ids)))
-    _check_target(known, question.target, ids)
+    config = known.config.get_text_config()
+    longest = getattr(config, "max_position_embeddings", None)
+    if longest is not None and len(ids) > longest:
+        raise ValueError(f"the text is {len(ids)} tokens long, and this model reads {longest} at most")
+    added = len(known.tokenizer(prompt)["input_ids"]) - len(ids)
+    _check_positions(question, len(ids) + max(1, added) + (question.generate or 0))
+    _check_target(question.target, known.tokenizer, config.vocab_size, ids)
 
 
-def _added(tokenizer: Any, prompt: str, count: int) -> int:
-    """How many tokens there may be beside the text's own: those that the tokenizer adds, or one that begins it."""
-    return max(1, len(tokenizer(prompt)["input_ids"]) - count)
-
-
-def _check_length(known: "WithoutWeights", count: int) -> None:
-    longest = getattr(known.config.get_text_config(), "max_position_embeddings", None)
-    if longest is not None and count > longest:
-        raise ValueError(f"the text is {count} tokens long, and this model reads {longest} at most")
-
-
-def _check_places(question: Question, most: int) -> None:
-    """Refuse places outside of the prompt and what is written after it, which have at most so many tokens."""
-    most += question.generate or 0
+def _check_positions(question: Question, most: int) -> None:
     span = () if question.span is None else (question.span.start, question.span.stop)
-    places = {"--position": (question.position,), "--span": span, "--through": question.through or ()}
-    for flag, given in places.items():
-        for place in given:
-            if place is not None and not -most <= place <= most:
-                raise ValueError(f"{flag} {place} is outside of the text, which has at most {most} tokens")
+    positions = {"--position": (question.position,), "--span": span, "--through": question.through or ()}
+    for flag, given in positions.items():
+        for position in given:
+            if position is not None and not -most <= position <= most:
+                raise ValueError(f"{flag} {position} is outside of the text, which has at most {most} tokens")
 
 
-def _check_target(known: "WithoutWeights", target: Any, ids: list[int]) -> None:
-    """Refuse texts that are not a single token, and ids that no token has."""
+def _check_target(target: Any, tokenizer: Any, size: int, ids: list[int]) -> None:
     from heta_lens._util.options import check_token
     from heta_lens.model.tokenizer import TokenizerWrapper
 
-    tokenizer = TokenizerWrapper(known.tokenizer)
-    size = known.config.get_text_config().vocab_size
+    wrapper = TokenizerWrapper(tokenizer)
     for side in target if isinstance(target, tuple) else (target,):
         for token in side if isinstance(side, set) else (side,):
-            if isinstance(token, str) and not tokenizer.is_single(token):  # to look for it takes seconds
-                tokenizer.find(token, ids, [0.0] * len(known.tokenizer))
-            elif isinstance(token, int):
+            if isinstance(token, int):
                 check_token("target", token, size)
+            elif isinstance(token, str) and not wrapper.is_single(token):
+                wrapper.find(token, ids, [0.0] * len(tokenizer))  # raises the error, after seconds
 
 
-# ------------------------------------------------------------------------------------------------------ prompt running
-# A model reads a prompt, perhaps goes on writing, and what was asked is explained.
-
-
-Explained: TypeAlias = "Attribution | SpanAttribution"
+# ----------------------------------------------------------------------------------------------------- prompt running
 
 
 @dataclass(frozen=True, eq=False)
 class ReadPrompt:
-    """A prompt as a model read it: the ``cache``, the ``tokens`` (ids, or a chat), and what it wrote after it.
+    """A prompt after the run of a model: the ``cache``, the ``tokens`` (ids, or a chat), and the generated text.
 
-    ``span`` is where the tokens stand that are explained, if they are several.
+    ``span`` is the position of the explained tokens, of a question about several tokens.
     """
 
     cache: Any
@@ -252,58 +213,54 @@ class ReadPrompt:
     written: str | None = None
 
     def explained(self, question: Question, method: "Method") -> Explained:
+        """Return the attribution that answers the question."""
         from heta_lens.api import attribute, attribute_span
 
         if self.span is None:
             return attribute(self.cache, question.target, position=question.position, tokens=self.tokens, method=method)
-        place = self.span.start, self.span.stop
-        return attribute_span(self.cache, *place, through=question.through, tokens=self.tokens, method=method)
+        span = self.span.start, self.span.stop
+        return attribute_span(self.cache, *span, through=question.through, tokens=self.tokens, method=method)
 
 
 def read_prompt(model: str, prompt: Prompt, question: Question, **loading: Any) -> ReadPrompt:
-    """Load the model, and have it read the prompt; and write, if that is the question."""
+    """Load a model, and run the model on a prompt."""
     return read_by(loaded_for(model, prompt, question, **loading), prompt, question)
 
 
 def loaded_for(model: str, prompt: Prompt, question: Question, **loading: Any) -> Any:
-    """The model, unless it can be refused before it is loaded that this prompt and question do not fit it."""
+    """Load a model, after checks of the prompt and the question."""
     from heta_lens.model.loading import load_model
 
     check_before_loading(model, prompt, question, **loading)
     return load_model(model, **loading)
 
 
-def read_by(loaded: Any, prompt: Prompt, question: Question) -> ReadPrompt:
-    """The prompt as this model reads it."""
+def read_by(model: Any, prompt: Prompt, question: Question) -> ReadPrompt:
+    """Run a loaded model on a prompt, after generation of tokens for a question with ``generate``."""
     from heta_lens.model.adapter import ModelAdapter
     from heta_lens.model.hooks import lean_names_filter
-
-    tokens, ids = _encoded(loaded, prompt)
-    adapter = ModelAdapter(loaded)
-    if question.generate is None:
-        return ReadPrompt(adapter.cache(ids, lean_names_filter), tokens, question.span)
-    added = _written(adapter, ids, question.generate)
-    text = "".join(adapter.tokenizer.write(token, [*ids[0].tolist(), *added[:at]]) for at, token in enumerate(added))
-    whole = ids.new_tensor([[*ids[0].tolist(), *added]])
-    tokens = whole if isinstance(prompt, str) else tokens.followed_by(whole[:, ids.shape[1] :])
-    return ReadPrompt(adapter.cache(whole, lean_names_filter), tokens, question.span or Span(ids.shape[1]), text)
-
-
-def _encoded(loaded: Any, prompt: Prompt) -> tuple[Any, Any]:
-    """The tokens as `attribute` takes them, a chat or ids; and the ids."""
     from heta_lens.model.tokenizer import encode, refuse_unknown
     from heta_lens.prediction.chat import chat
 
+    adapter = ModelAdapter(model)
     if isinstance(prompt, str):
-        ids = encode(loaded, prompt)
-        return ids, ids
-    tokens = chat(loaded, prompt)
-    refuse_unknown(loaded, tokens.text)
-    return tokens, tokens.tokens
+        tokens: Any = encode(model, prompt)
+        ids = tokens
+    else:
+        tokens = chat(model, prompt)
+        refuse_unknown(model, tokens.text)
+        ids = tokens.tokens
+    if question.generate is None:
+        return ReadPrompt(adapter.cache(ids, lean_names_filter), tokens, question.span)
+    generated, before = _generated(adapter, ids, question.generate), ids[0].tolist()
+    text = "".join(adapter.tokenizer.write(token, before + generated[:at]) for at, token in enumerate(generated))
+    whole = ids.new_tensor([before + generated])
+    tokens = whole if isinstance(prompt, str) else tokens.followed_by(whole[:, len(before) :])
+    return ReadPrompt(adapter.cache(whole, lean_names_filter), tokens, question.span or Span(len(before)), text)
 
 
-def _written(adapter: Any, ids: Any, count: int) -> list[int]:
-    """The ids that the model writes after these, up to the one that ends a text."""
+def _generated(adapter: Any, ids: Any, count: int) -> list[int]:
+    """Return the ids generated after a prompt, up to the end-of-text id."""
     from heta_lens.model.hooks import lean_names_filter
     from heta_lens.prediction.generation import Writer, greedy
     from heta_lens.prediction.prediction import Prediction
@@ -316,12 +273,8 @@ def _written(adapter: Any, ids: Any, count: int) -> list[int]:
         )
     prediction = Prediction.from_cache(adapter.cache(ids, lean_names_filter), tokens=ids)
     with prediction.running():
-        writer = Writer.after(prediction, prediction.prompt.batches("auto", length), _nothing)
-        written = greedy(writer, count, adapter.tokenizer.eos).tolist()
-    if not written:
+        writer = Writer.after(prediction, prediction.prompt.batches("auto", length), lambda _: None)
+        generated = greedy(writer, count, adapter.tokenizer.eos).tolist()
+    if not generated:
         raise ValueError(f"--generate {count}: the model ends the text at once, and writes nothing to explain")
-    return written
-
-
-def _nothing(_: int) -> None:
-    """What is done with each token as it is written."""
+    return generated

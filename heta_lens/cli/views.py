@@ -1,14 +1,14 @@
-"""A table of texts in the terminal; where it is too narrow for the columns, each row as a list."""
+"""Output of subcommands: tables in the terminal, pages, figures, saved attributions, and parts of JSON documents."""
 
+import os
 import re
-import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from io import TextIOWrapper
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.cells import cell_len
@@ -16,29 +16,28 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
+from typer import Option
 
-from heta_lens.cli.app import note, say, show, with_flags
+from heta_lens.cli.app import add, note, say, show
+from heta_lens.cli.flags import used
 from heta_lens.cli.questions import Explained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from heta_lens import Attribution, SpanAttribution
+    from heta_lens import Attribution
     from heta_lens._util.html_view import View
-    from heta_lens.attribution import Order
     from heta_lens.evaluation.report import document
-    from heta_lens.evaluation.report.leaderboard import Leaderboard
-    from heta_lens.evaluation.report.results import Summary
+    from heta_lens.evaluation.run_folder import Record
     from heta_lens.grouped_scores import Scored
 
+# -------------------------------------------------------------------------------------------------------------- tables
 
-GAP = 2  # cells after each column
-FOLDED = 24  # to how many cells a column of longer texts may shrink; numbers never do
+GAP = 2  # cells after a column
+FOLDED = 24  # least width of a column of longer texts; numbers never fold
 
 
 @dataclass(frozen=True)
 class TextTable:
-    """Rows for `rich` to print; columns whose places are in ``right`` are numbers."""
+    """A table for `rich`, or a list for every row in a terminal too narrow; ``right`` are columns of numbers."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Text]]
@@ -52,14 +51,14 @@ class TextTable:
 
     @cached_property
     def widths(self) -> list[int]:
-        """The most cells of a line in each column."""
+        """The width of the longest line of every column."""
         names = self.columns if self.header else [""] * len(self.columns)
         cells = ([Text(name), *(row[at] for row in self.rows)] for at, name in enumerate(names))
         return [max(cell_len(line) for text in column for line in text.plain.split("\n")) for column in cells]
 
     @cached_property
     def folds(self) -> list[bool]:
-        """Whether each column's texts may be broken into lines."""
+        """The columns of long texts, whose lines may be broken."""
         return [at not in self.right and at > 0 and width > FOLDED for at, width in enumerate(self.widths)]
 
     def _table(self) -> Table:
@@ -72,7 +71,7 @@ class TextTable:
         return table
 
     def _lists(self) -> Iterator[RenderableType]:
-        """For each row a line for each cell with its column's name, and the long texts below, indented."""
+        """Yield a line for every short cell with the name of its column, then the long texts, indented."""
         from heta_lens.plots.terminal import block
 
         short = [at for at, folds in enumerate(self.folds) if not folds]
@@ -85,238 +84,107 @@ class TextTable:
 
 
 def text_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = (), *, header: bool = True
+    columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = (), *, header: bool = True
 ) -> TextTable:
-    """A table of texts that cannot steer the terminal."""
+    """Return a table of texts, without characters to steer the terminal."""
     from heta_lens._util.text import legible
 
     cells = [[Text(legible(cell, keep="\n")) for cell in row] for row in rows]
-    names = [legible(column) for column in columns]
-    return TextTable(names, cells, frozenset(at for at, name in enumerate(columns) if name in right), header)
+    numbers = frozenset(at for at, name in enumerate(columns) if name in right)
+    return TextTable([*map(legible, columns)], cells, numbers, header)
 
 
-# -------------------------------------------------------------------------------------------------------- result files
-# Files that a result is written to: a page, a figure, and the attribution itself.
+def report_table(table: "document.Table") -> TextTable:
+    """Return a table of a report for the terminal, with the best cells bold."""
+    from heta_lens._util.text import legible
 
+    rows = [
+        [Text(legible(cell), style="bold" if (row, column) in table.bold else "") for column, cell in enumerate(cells)]
+        for row, cells in enumerate(table.rows)
+    ]
+    return TextTable([*map(legible, table.columns)], rows, frozenset(range(table.texts, len(table.columns))))
+
+
+# --------------------------------------------------------------------------------------------------------------- files
 
 PAGES = (".html", ".htm")
 DRAWN = (".png", ".svg", ".pdf")  # with matplotlib
-FIGURES = (*PAGES, *DRAWN, ".tex")  # as far as plots.page can be saved
-"""The suffixes of what ``--figure`` writes."""
-NUMBERS = (".json", ".jsonl", ".csv", ".txt")
-"""Those of what ``--json`` prints, or other programs make of it."""
+FIGURES = (*PAGES, *DRAWN, ".tex")  # suffixes of --figure
+NUMBERS = (".json", ".jsonl", ".csv", ".txt")  # suffixes of output of --json
 
 HTML = "Also write a standalone HTML page; of several methods, one that compares them."
 FIGURE = f"Also write a figure, of the kind that its suffix says: {', '.join(FIGURES)}; of several methods, one of all."
 SAVE = "Keep the attribution (safetensors), for heta-lens show and compare; of several, as FILE-heta.safetensors."
-VIEW_FLAGS: dict[str, Any] = {
-    "html": Annotated[Path | None, typer.Option("--html", metavar="FILE", help=HTML)],
-    "figure": Annotated[Path | None, typer.Option("--figure", metavar="FILE", help=FIGURE)],
-}
-FLAGS: dict[str, Any] = {**VIEW_FLAGS, "save": Annotated[Path | None, typer.Option(metavar="FILE", help=SAVE)]}
-"""What files are chosen by."""
-
-with_view_flags = with_flags(VIEW_FLAGS, "files")
-with_file_flags = with_flags(FLAGS, "files")
-"""Give a command these flags; it gets those that were used as ``files``, for `Files`."""
 
 
 @dataclass(frozen=True)
 class Files:
-    """Where results are written to, if anywhere."""
+    """Output files of a result; ``--save`` is a flag of `SavedFiles` only."""
 
-    html: Path | None = None
-    figure: Path | None = None
+    html: Annotated[Path | None, Option("--html", metavar="FILE", help=HTML)] = None
+    figure: Annotated[Path | None, Option("--figure", metavar="FILE", help=FIGURE)] = None
     save: Path | None = None
 
     @property
-    def names(self) -> list[str]:
-        """The flags of those that are written."""
-        return [f"--{field.name}" for field in fields(self) if getattr(self, field.name) is not None]
-
-    @property
-    def paths(self) -> list[Path]:
-        return [path for field in fields(self) if (path := getattr(self, field.name)) is not None]
+    def by_flag(self) -> dict[str, Path]:
+        """The given files, by flag."""
+        return {f"--{name}": path for name, path in used(self).items()}
 
     def check(self, kinds: Sequence[str] = FIGURES) -> None:
-        """Refuse a page that is named as something else, and a figure of a kind that the view cannot be saved as."""
-        check_page(self.html)
+        """Refuse unwritable files, two names of the same file, and wrong suffixes."""
+        from heta_lens._util.files import check_distinct, check_no_view
+
+        check_writable(self.by_flag.values())
+        check_distinct(self.by_flag)
+        if self.html is not None and self.html.suffix.lower() not in PAGES and not _is_stream(self.html):
+            ends = ", ".join(PAGES)
+            raise ValueError(f"--html {self.html} is a page: give it a name that ends in one of {ends}")
         if self.save is not None:
-            from heta_lens._util.files import check_no_view
-
             check_no_view(self.save, "--json" if self.save.suffix.lower() in NUMBERS else "--figure")
-        if self.figure is None or (self.figure.exists() and not self.figure.is_file()):
-            return  # a folder is refused as one, and a stream gets a page
-        suffix = self.figure.suffix.lower()
-        if suffix not in kinds:
-            ends = ", ".join(kinds)
-            raise ValueError(f"--figure {self.figure} cannot be written: give it a name that ends in one of {ends}")
-        if suffix in DRAWN:
-            from heta_lens._util.python import check_extra
+        if self.figure is not None and not _is_stream(self.figure):
+            suffix, ends = self.figure.suffix.lower(), ", ".join(kinds)
+            if suffix not in kinds:
+                raise ValueError(f"--figure {self.figure} cannot be written: give it a name that ends in one of {ends}")
+            if suffix in DRAWN:
+                from heta_lens._util.python import check_extra
 
-            check_extra("matplotlib", f"--figure {self.figure}")
+                check_extra("matplotlib", f"--figure {self.figure}")
 
-    def check_apart(self, labels: Mapping[str, Any], others: Mapping[str, Path | None]) -> None:
-        """Refuse files of several results that are one file, or one of ``others``, by the names of these."""
+    def apart(self, labels: Collection[str]) -> "dict[str, Files]":
+        """Return the files of several results, as ``a-lime_samples=200.html``; the files themselves for one result."""
+        if len(labels) == 1:
+            return dict.fromkeys(labels, self)
         from heta_lens._util.files import check_distinct
 
-        paths = {**others}
-        for label in labels:
-            own, of = self.of(label, labels), f" of {label}" if len(labels) > 1 else ""
-            paths |= {f"{name}{of}": path for name, path in zip(own.names, own.paths, strict=True)}
-        check_distinct(paths)
-
-    def of(self, label: str, labels: Mapping[str, Any]) -> "Files":
-        """Those of one of several results: its label is put before each suffix."""
-        if len(labels) == 1:
-            return self
-        return Files(*(path and _labelled(path, label) for path in (self.html, self.figure, self.save)))
-
-    @property
-    def views(self) -> "Files":
-        """The page and the figure, which may be of several results together."""
-        return replace(self, save=None)
-
-    @property
-    def without_views(self) -> "Files":
-        return replace(self, html=None, figure=None)
+        for flag, path in self.by_flag.items():
+            check_distinct({f"{flag} of {label}": _labelled(path, label) for label in labels})
+        return {label: Files(**{name: _labelled(path, label) for name, path in used(self).items()}) for label in labels}
 
 
-def numbered(inputs: Sequence[Path]) -> dict[str, Path | None]:
-    """The files that a command reads, by what its help calls them."""
-    return {f"FILE {number}": path for number, path in enumerate(inputs, 1)}
+@dataclass(frozen=True)
+class SavedFiles(Files):
+    """Output files of a result, with the attribution."""
+
+    save: Annotated[Path | None, Option(metavar="FILE", help=SAVE)] = None
 
 
-def check_page(path: Path | None) -> None:
-    """Refuse a page that is not named as one."""
-    if path is not None and path.suffix.lower() not in PAGES and not (path.exists() and not path.is_file()):
-        raise ValueError(f"--html {path} is a page: give it a name that ends in one of {', '.join(PAGES)}")
+def check_writable(paths: Iterable[Path]) -> None:
+    """Refuse unwritable files, before long work."""
+    for path in paths:
+        if path.is_dir() or not os.access(path.parent, os.W_OK):
+            raise ValueError(f"{path} cannot be written: give a file in a folder that exists")
+
+
+def _is_stream(path: Path) -> bool:
+    return path.exists() and not path.is_file()
 
 
 def _labelled(path: Path, label: str) -> Path:
-    """``a.html`` as ``a-lime_samples=200.html``."""
-    return path.with_name(f"{path.stem}-{_in_names(label)}{path.suffix}")
-
-
-def _in_names(label: str) -> str:
-    """As much of a label as file names take."""
-    return re.sub(r"[^A-Za-z0-9.=]+", "_", label)
-
-
-# -------------------------------------------------------------------------------------------------------- result views
-# A result in the terminal, as files and as JSON: of a token or a span, by token, word, sentence, message or role.
-
-
-By: TypeAlias = Literal["token", "word", "sentence", "message", "role"]
-GROUPS = get_args(By)
-OF_CHATS = "message", "role"
-BY = "What the highest scores are listed by: token, word, sentence, or, of a chat, message or role."
-TOP = "How many rows to list."
-SPECIAL = "List and colour special tokens, and a chat template's, too."
-HIGHEST = 8
-
-
-def check_by(by: str, chat: bool | None = None) -> None:
-    """Refuse a group that there is none of; ``chat`` says whether the prompt is one, if that is known."""
-    if by not in GROUPS:
-        raise ValueError(f"--by {by} is not one of {', '.join(GROUPS)}")
-    if by in OF_CHATS and chat is False:
-        raise ValueError(f"--by {by} is for a chat, and this prompt is a text: give --chat or --user, or --by sentence")
-
-
-def groups_of(explained: Explained, by: str) -> "list[Scored]":
-    """Words and the like with their scores, the highest first."""
-    from heta_lens.grouped_scores import Scored
-
-    if by in OF_CHATS:
-        check_by(by, explained.summed.messages is not None)
-    groups = [
-        Scored(getattr(group, "role", "") + ": " * hasattr(group, "role") + group.text, group.score, group.positions)
-        for group in getattr(explained, f"by_{by}")()
-    ]
-    return sorted(groups, key=lambda group: -group.score)
-
-
-# ------------------------------------------------------------------------------------------------------- the terminal
-def show_result(
-    explained: Explained,
-    *,
-    by: str = "token",
-    top: int = HIGHEST,
-    special: bool = False,
-    marked: Collection[int] = (),
-    written: str = "",
-) -> None:
-    """Print a result for people."""
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
-    show_written(written)
-    for view in _views(explained, by, top, marked, special=special):
-        show(view)
-
-
-def show_written(written: str) -> None:
-    """Print what the model wrote, if it did."""
-    if written:
-        say(f"written: {written}\n")
-
-
-def _views(
-    explained: Explained, by: str, top: int, marked: Collection[int], *, special: bool
-) -> "Sequence[RenderableType]":
-    from heta_lens import SpanAttribution, plots
-
-    if by != "token":
-        title, notes = Text(explained.title, style="bold"), Text("\n".join(explained.notes), style="dim")
-        return [title, notes, Text(), group_table(explained, by, top, special=special)]
-    main = plots.terminal(explained, marked=marked, top=top, special=special)
-    targets = [Text(), target_table(explained, special=special)] if isinstance(explained, SpanAttribution) else []
-    return [main, *targets]
-
-
-def group_table(explained: Explained, by: str, top: int, *, special: bool = False) -> TextTable:
-    """The highest groups with a token that is not hidden, each with the share of the whole score that it holds."""
-    from heta_lens.plots.scales import percent_of
-
-    of = explained.summed
-    size_at = dict(zip(of.positions.tolist(), of.scores.abs().tolist(), strict=True))
-    hidden = () if special else of.positions[of.hidden].tolist()
-    groups = [group for group in groups_of(explained, by) if not group.positions or {*group.positions} - {*hidden}]
-    rows = []
-    for group in groups[:top]:
-        held = percent_of(of.scores, sum(size_at[position] for position in group.positions))
-        rows.append((f"{group.score:.4g}", held, group.text, _places(group)))
-    return text_table(["score", "share", by, "positions"], rows, right=("score", "share"))
-
-
-def _places(group: "Scored") -> str:
-    first, *rest = group.positions or ("",)
-    return f"{first}–{rest[-1]}" if rest else str(first)
-
-
-def target_table(span: "SpanAttribution", *, special: bool = False) -> TextTable:
-    """Each target of a span with the tokens that matter most to it."""
-    rows = []
-    for step, target in zip(span.steps, span.targets, strict=True):
-        sources = ", ".join(f"{token.text!r} {token.score:.3g}" for token in step.top(3, special=special))
-        rows.append((str(len(step)), repr(target), sources))
-    return text_table(["position", "target", "top sources"], rows)
-
-
-# ---------------------------------------------------------------------------------------------------- files and JSON
-def write_files(
-    explained: Explained, files: Files, marked: Collection[int] = (), why: str = "", *, special: bool = False
-) -> None:
-    """Write the page, the figure and the attribution that are wanted."""
-    from heta_lens import plots
-
-    write_view(lambda: plots.page(explained, marked=marked, note=why, special=special), files)
-    if files.save is not None:
-        explained.save(files.save)
+    return path.with_name(f"{path.stem}-{re.sub(r'[^A-Za-z0-9.=]+', '_', label)}{path.suffix}")
 
 
 def write_view(view: "Callable[[], View]", files: Files) -> None:
-    """Write the page and the figure that are wanted of what a function draws."""
+    """Write the requested page and figure; without a request, ``view`` is not called."""
     paths = [path for path in (files.html, files.figure) if path is not None]
     if paths:
         drawn = view()
@@ -324,16 +192,98 @@ def write_view(view: "Callable[[], View]", files: Files) -> None:
             drawn.save(path)
 
 
+def write_files(
+    explained: Explained, files: Files, *, marked: Collection[int] = (), why: str = "", special: bool = False
+) -> None:
+    """Write the requested page, figure and attribution."""
+    from heta_lens import plots
+
+    write_view(lambda: plots.page(explained, marked=marked, note=why, special=special), files)
+    if files.save is not None:
+        explained.save(files.save)
+
+
 def name_files(files: Files) -> None:
-    """Say which files were written."""
+    """Print the names of the written files."""
     named = {"The same as a page": files.html, "A figure": files.figure, "The attribution": files.save}
-    for what, path in named.items():
+    for kind, path in named.items():
         if path is not None:
-            note(f"{what}: {path}")
+            note(f"{kind}: {path}")
+
+
+# ------------------------------------------------------------------------------------------------------------- results
+
+GROUPS = ("token", "word", "sentence", "message", "role")
+OF_CHATS = ("message", "role")
+HIGHEST = 8
+BY = "What the highest scores are listed by: token, word, sentence, or, of a chat, message or role."
+By = Annotated[str, Option(metavar="|".join(GROUPS), help=BY)]
+Top = Annotated[int, Option(metavar="N", min=1, help="How many rows to list.")]
+Special = Annotated[bool, Option("--special", help="List and colour special tokens, and a chat template's, too.")]
+
+
+def check_by(by: str, chat: bool | None = None) -> None:
+    """Refuse an unknown group, and a group of chats if the prompt is known to be a text."""
+    if by not in GROUPS:
+        raise ValueError(f"--by {by} is not one of {', '.join(GROUPS)}")
+    if by in OF_CHATS and chat is False:
+        raise ValueError(f"--by {by} is for a chat, and this prompt is a text: give --chat or --user, or --by sentence")
+
+
+def groups_of(explained: Explained, by: str) -> "list[Scored]":
+    """Return words, sentences, messages or roles with scores, the highest first."""
+    from heta_lens.grouped_scores import Scored
+
+    if by in OF_CHATS:
+        check_by(by, explained.summed.messages is not None)
+    groups = [
+        Scored(f"{group.role}: {group.text}" if hasattr(group, "role") else group.text, group.score, group.positions)
+        for group in getattr(explained, f"by_{by}")()
+    ]
+    return sorted(groups, key=lambda group: -group.score)
+
+
+def show_result(
+    explained: Explained, *, by: str = "token", top: int = HIGHEST, special: bool = False, marked: Collection[int] = ()
+) -> None:
+    """Print a result."""
+    from heta_lens import SpanAttribution, plots
+
+    if by != "token":
+        table = group_table(explained, by, top, special=special)
+        show(Text(explained.title, style="bold"))
+        show(Text("\n".join(explained.notes), style="dim"))
+        show(Text())
+        show(table)
+        return
+    show(plots.terminal(explained, marked=marked, top=top, special=special))
+    if isinstance(explained, SpanAttribution):
+        rows = [
+            (str(len(step)), repr(target), ", ".join(f"{t.text!r} {t.score:.3g}" for t in step.top(3, special=special)))
+            for step, target in zip(explained.steps, explained.targets, strict=True)
+        ]
+        show(Text())
+        show(text_table(["position", "target", "top sources"], rows))
+
+
+def group_table(explained: Explained, by: str, top: int, *, special: bool = False) -> TextTable:
+    """Return the highest visible groups, with shares of the whole score."""
+    from heta_lens.plots.scales import percent_of
+
+    of = explained.summed
+    sizes = dict(zip(of.positions.tolist(), of.scores.abs().tolist(), strict=True))
+    hidden = {*(() if special else of.positions[of.hidden].tolist())}
+    groups = [group for group in groups_of(explained, by) if not group.positions or {*group.positions} - hidden]
+    rows = []
+    for group in groups[:top]:
+        share = percent_of(of.scores, sum(sizes[position] for position in group.positions))
+        ends = group.positions[:1] + group.positions[1:][-1:]
+        rows.append((f"{group.score:.4g}", share, group.text, "–".join(map(str, ends))))
+    return text_table(["score", "share", by, "positions"], rows, right=("score", "share"))
 
 
 def document_of(explained: Explained, files: Files, by: str = "token") -> dict[str, Any]:
-    """What a JSON document has of a result: rows as in ``scores.jsonl``, groups, and the files that were written."""
+    """Return the parts of a JSON document: rows as in ``scores.jsonl``, groups, and written files."""
     from heta_lens import SpanAttribution
 
     written = {"page": files.html, "figure": files.figure, "saved": files.save}
@@ -341,12 +291,8 @@ def document_of(explained: Explained, files: Files, by: str = "token") -> dict[s
     if not isinstance(explained, SpanAttribution):
         return {"attribution": _row(explained), **groups, **written}
     of = explained.summed
-    total = {
-        "token": of.tokens,
-        "position": of.positions.tolist(),
-        "special": of.special.tolist(),
-        "score": of.scores.tolist(),
-    }
+    columns = {"position": of.positions, "special": of.special, "score": of.scores}
+    total = {"token": of.tokens, **{name: values.tolist() for name, values in columns.items()}}
     return {"steps": [*map(_row, explained.steps)], "total": total, **groups, **written}
 
 
@@ -356,62 +302,14 @@ def _row(attribution: "Attribution") -> dict[str, Any]:
     return row_of("prompt", attribution.method, attribution).flat()
 
 
-# ------------------------------------------------------------------------------------------------------- report tables
-# The tables of a report in the terminal: methods as rows, a few metrics side by side.
+# ------------------------------------------------------------------------------------------------------ saved results
+
+MOST = 20  # shown results of a file
 
 
-def show_summary(results: "Summary") -> None:
-    """Print what a report has at a glance."""
-    from heta_lens.evaluation.report.folder_report import overview
-
-    _show_blocks(overview(results))
-
-
-def show_standings(board: "Leaderboard") -> None:
-    """Print every method's rank over several evaluations, the best first."""
-    names = {"method": "method", "rank": "mean rank", "ranked": "metrics", "better": "better", "worse": "worse"}
-    names |= {"worth": "forwards", "seconds": "seconds"}
-    rows = [[_written(row[name]) for name in names] for row in board.rows]
-    show(text_table([*names.values()], rows, right=[*names.values()][1:]))
-    show(Text(f"Mean rank: 0 is the best by every metric, 1 the worst. Better, worse: than {board.reference}."))
-
-
-def _written(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) and value == value else "none" if value != value else str(value)
-
-
-def _show_blocks(blocks: "Iterable[document.Block]") -> None:
-    """Tables and the notes below them; what else a report has is for its page."""
-    from heta_lens.evaluation.report import document
-
-    for block in blocks:
-        if isinstance(block, document.Table):
-            show(as_rich(block))
-            show(Text())
-        elif isinstance(block, document.Notes):
-            show(Text("\n".join(block.lines), style="dim"))
-
-
-def as_rich(table: "document.Table") -> TextTable:
-    """A table of a report for `rich` to print."""
-    from heta_lens._util.text import legible
-
-    def styled(row: int, column: int, cell: str) -> Text:
-        return Text(legible(cell), style="bold" if (row, column) in table.bold else "")
-
-    rows = [[styled(row, column, cell) for column, cell in enumerate(cells)] for row, cells in enumerate(table.rows)]
-    return TextTable([*map(legible, table.columns)], rows, frozenset(range(table.texts, len(table.columns))))
-
-
-# ------------------------------------------------------------------------------------------------------- saved results
-# Results that were saved: attributions and spans as safetensors, or the scores of many prompts.
-
-
-MOST = 20  # results of one file that a terminal is worth
-
-
-class Saved(NamedTuple):
-    """A result, the file it is in, and a name for it; of a file of many prompts, the prompt's too."""
+@dataclass(frozen=True)
+class Saved:
+    """A saved result with a file and a name; ``prompt`` is set for a file of many prompts."""
 
     path: Path
     name: str
@@ -419,23 +317,36 @@ class Saved(NamedTuple):
     prompt: str | None = None
 
 
-def saved_results(path: Path, prompt: str | None = None, method: str | None = None) -> list[Saved]:
-    """What is in a file; of one that holds many, those of this prompt and method."""
-    from heta_lens._util.files import regular_file
-    from heta_lens.evaluation.saved_scores import READERS
+def read_saved(paths: Sequence[Path], prompt: str | None = None, method: str | None = None) -> list[Saved]:
+    """Read the results of files; ``prompt`` and ``method`` choose among the scores of many prompts."""
+    from heta_lens._util.files import check_distinct
 
-    path = path.expanduser()
-    if path.is_dir() or path.suffix in READERS:
-        return _of_scores(path, prompt, method)
-    regular_file(path, f"{path}: there is no such file")
-    for flag, name in {"--prompt": prompt, "--method": method}.items():
-        if name is not None:
-            raise ValueError(f"{flag} {name} chooses among the scores of many prompts, and {path} is one attribution")
-    return [Saved(path, str(path), load_result(path))]
+    check_distinct({f"FILE {number}": path for number, path in enumerate(paths, 1)})
+    return [result for path in paths for result in _read_file(path.expanduser(), prompt, method)]
+
+
+def _read_file(path: Path, prompt: str | None, method: str | None) -> list[Saved]:
+    from heta_lens.evaluation.saved_scores import READERS, load_scores
+
+    if not (path.is_dir() or path.suffix in READERS):
+        result = load_result(path)
+        for flag, name in {"--prompt": prompt, "--method": method}.items():
+            if name is not None:
+                raise ValueError(
+                    f"{flag} {name} chooses among the scores of many prompts, and {path} is one attribution"
+                )
+        return [Saved(path, str(path), result)]
+    scores = load_scores(path).of(prompt=prompt, method=method)
+    if len(scores) > MOST:
+        names = ", ".join(scores.prompts[:3])
+        raise ValueError(
+            f"{path} holds {len(scores)} attributions, of the prompts {names} …: choose with --prompt and --method"
+        )
+    return [Saved(path, f"{path} {of} {by}", result, of) for (of, by), result in zip(scores.names, scores, strict=True)]
 
 
 def load_result(path: Path) -> Explained:
-    """The attribution, of a token or of a span, that ``--save`` wrote."""
+    """Read an attribution of a token or of a span."""
     from heta_lens import Attribution, SpanAttribution
     from heta_lens._util.files import regular_file
     from heta_lens._util.storage import OtherKind
@@ -449,28 +360,17 @@ def load_result(path: Path) -> Explained:
     raise ValueError(f"{path} is a safetensors file without an attribution: give what --save or attribution.save wrote")
 
 
-def _of_scores(path: Path, prompt: str | None, method: str | None) -> list[Saved]:
-    from heta_lens.evaluation.saved_scores import load_scores
-
-    scores = load_scores(path).of(prompt=prompt, method=method)
-    if len(scores) > MOST:
-        names = ", ".join(scores.prompts[:3])
-        raise ValueError(
-            f"{path} holds {len(scores)} attributions, of the prompts {names} …: choose with --prompt and --method"
-        )
-    named = zip(scores.names, scores, strict=True)
-    return [Saved(path, f"{path} {of} {by}", attribution, of) for (of, by), attribution in named]
+# --------------------------------------------------------------------------------------------------------- comparisons
 
 
-# ------------------------------------------------------------------------------------------------------ aligned scores
-# Several results of one text side by side: the highest tokens of each, and how their ranks correlate.
-
-
-def show_comparison(results: Mapping[str, Explained], top: int, *, special: bool = False) -> None:
-    """Print what each result puts highest, and how the results correlate."""
+def show_comparison(results: Mapping[str, Explained], files: Files, top: int, *, special: bool = False) -> None:
+    """Print the highest tokens of several results of one text, and the correlations of the results."""
     from heta_lens.plots.attribution_text import question
     from heta_lens.plots.comparison import ranked_by_size
 
+    found = correlations(results)
+    rows = [{"first": first, "second": second, "rank_correlation": r} for (first, second), r in found.items()]
+    add(correlations=rows, page=files.html, figure=files.figure)
     for label, result in results.items():
         say(f"{label}: {question(result.summed)}")
         note(f"  {'; '.join(result.notes)}")
@@ -480,71 +380,71 @@ def show_comparison(results: Mapping[str, Explained], top: int, *, special: bool
     show(highest_table(results, top, special=special))
     of_sizes = "the sizes of all scores, since not all have signs"
     show(Text(f"\nrank correlation of {of_sizes if sizes else 'all scores'}", style="bold"))
-    show(correlation_table(results))
+    cells = {frozenset(pair): f"{r:.2f}" if r == r else "undefined" for pair, r in found.items()}
+    matrix = [[label, *(cells.get(frozenset((label, other)), "") for other in results)] for label in results]
+    show(text_table(["", *results], matrix, right=[*results]))
 
 
 def write_comparison(results: Mapping[str, Explained], files: Files, *, special: bool = False) -> None:
-    """Write the page and the figure of all results that are wanted."""
+    """Write the requested page and figure of several results."""
     from heta_lens import plots
 
     write_view(lambda: plots.compare([*results.values()], names=[*results], special=special), files)
 
 
 def highest_table(results: Mapping[str, Explained], top: int, *, special: bool = False) -> TextTable:
-    """A row for every token among the highest of any result: its score and rank in each."""
+    """Return a row for every token among the highest of a result, with the score and rank in every result."""
+    import pandas as pd
+
     from heta_lens.plots.comparison import best_known, ranked_by_size
 
-    order: Order = "size" if ranked_by_size(results) else "score"
     known = best_known(results)
-    listed = known.positions[~known.hidden | special].tolist()
-    ranked = {label: _ranks(result.summed, order, {*listed}) for label, result in results.items()}
-    texts, rows = _texts(results), []
-    chosen = {place for ranks in ranked.values() for place, rank in ranks.items() if rank <= top}
-    for place in sorted(chosen, key=lambda place: sum(ranks[place] for ranks in ranked.values())):
-        cells = [f"{_score(result, place):.4g} ({ranked[label][place]})" for label, result in results.items()]
-        rows.append([str(place), repr(texts[place]), *cells])
-    columns = ["position", "token", *results]
-    return text_table(columns, rows, right=[*results])
+    columns = {label: result.summed.scores.tolist() for label, result in results.items()}
+    scores = pd.DataFrame(columns, index=known.positions.tolist())[(~known.hidden | special).tolist()]
+    sizes = scores.abs() if ranked_by_size(results) else scores
+    ranks = sizes.rank(ascending=False, method="first").astype(int)
+    texts = dict(zip(known.positions.tolist(), known.tokens, strict=True))
+    mean_ranks = ranks[ranks.min(axis=1) <= top].mean(axis=1).sort_values(kind="stable")
+    rows = [
+        [str(at), repr(texts[at]), *(f"{scores.at[at, label]:.4g} ({ranks.at[at, label]})" for label in results)]
+        for at in mean_ranks.index
+    ]
+    return text_table(["position", "token", *results], rows, right=[*results])
 
 
 def correlations(results: Mapping[str, Explained]) -> dict[tuple[str, str], float]:
-    """Spearman's, of all tokens' scores, or of their sizes; NaN where the scores of one are all equal."""
+    """Return Spearman's correlations of scores, or of absolute scores; NaN for a result of equal scores."""
     from heta_lens.diagnostics import rank_correlation
     from heta_lens.plots.comparison import ranked_by_size
 
+    sizes = ranked_by_size(results)
     scores = {label: result.summed.scores.double() for label, result in results.items()}
-    if ranked_by_size(results):
-        scores = {label: own.abs() for label, own in scores.items()}
+    scores = {label: values.abs() if sizes else values for label, values in scores.items()}
     return {(one, other): rank_correlation(scores[one], scores[other]) for one, other in combinations(scores, 2)}
 
 
-def correlation_table(results: Mapping[str, Explained]) -> TextTable:
-    known = correlations(results)
-    both = known | {(other, one): value for (one, other), value in known.items()}
-    rows = [[one, *("" if one == other else _written_cell(both[one, other]) for other in results)] for one in results]
-    return text_table(["", *results], rows, right=[*results])
+# ----------------------------------------------------------------------------------------------------- failed prompts
 
 
-def comparison_document(results: Mapping[str, Explained]) -> list[dict[str, Any]]:
-    """The correlations, a row for each pair."""
-    return [{"first": one, "second": other, "rank_correlation": r} for (one, other), r in correlations(results).items()]
+def print_failures(folder: Path, nothing: str = "no metric has a value of any prompt") -> None:
+    """Print the most frequent reason of failures; exit with 1 and the sentence ``nothing`` without a single result."""
+    from heta_lens.evaluation.run_folder import read_records
+
+    records = read_records(folder)
+    reasons = {kind: {r.key: getattr(r, kind) for r in records if getattr(r, kind)} for kind in ("failed", "skipped")}
+    for kind, of in reasons.items():
+        add(**{kind: [{"prompt": prompt, "method": method, "reason": why} for (prompt, method), why in of.items()]})
+        for reason, count in Counter(of.values()).most_common(1):
+            say(f"{len(of)} of {len(records)} {kind}, most often ({count}) by: {reason}", err=True)
+    if records and not any(map(_is_result, records)):  # a shard may have no prompts
+        why = next((why for record in records for why in record.reasons.values()), "")
+        sentence = nothing if any(reasons.values()) else f"{nothing}: {why}"
+        add(error=sentence)
+        say(sentence, err=True)
+        raise typer.Exit(1)
 
 
-def _written_cell(value: float) -> str:
-    return "undefined" if value != value else f"{value:.2f}"
-
-
-def _ranks(attribution: "Attribution", by: "Order", listed: Collection[int]) -> dict[int, int]:
-    """The place of every listed position in the order of `Attribution.top`, from 1."""
-    order = [token.positions[0] for token in attribution.top(len(attribution), by, special=True)]
-    return {place: rank for rank, place in enumerate(filter(listed.__contains__, order), 1)}
-
-
-def _texts(results: Mapping[str, Explained]) -> dict[int, str]:
-    first = next(iter(results.values())).summed
-    return dict(zip(first.positions.tolist(), first.tokens, strict=True))
-
-
-def _score(result: Explained, place: int) -> float:
-    of = result.summed
-    return float(of.scores[of.positions.tolist().index(place)])
+def _is_result(record: "Record") -> bool:
+    """Tell if a method explained a prompt, and a metric, if metrics were computed, has a value."""
+    explained = not (record.failed or record.skipped)
+    return explained and (not record.values or any(value is not None for value in record.values.values()))

@@ -25,8 +25,8 @@ def demo() -> Any:
     return heta_lens.load_demo_model()
 
 
-def run(*words: str) -> Any:
-    return CliRunner().invoke(app, list(words), env={"COLUMNS": "200", "NO_COLOR": "1"})
+def run(*words: str, given: str | None = None) -> Any:
+    return CliRunner().invoke(app, list(words), input=given, env={"COLUMNS": "200", "NO_COLOR": "1"})
 
 
 def entries(*written: str) -> list[Entry]:

@@ -17,7 +17,7 @@ from helpers.fuzz import mutate
 from heta_lens import Attribution, SpanAttribution, plots
 from heta_lens._util import storage
 from heta_lens._util.options import keywords
-from heta_lens.cli.flags import prompt_of
+from heta_lens.cli.flags import PromptFlags
 from heta_lens.data.curated import annotated, answer_words
 from heta_lens.data.datasets import read
 from heta_lens.data.instance import read_jsonl
@@ -322,6 +322,6 @@ READERS = {
     "span": Reader(stored("heta_lens.span", span=True), use_span),
     "chat attribution": Reader(stored("heta_lens.attribution", span=False, chat=True), use_attribution),
     "chat span": Reader(stored("heta_lens.span", span=True, chat=True), use_span),
-    "chat.json": Reader(file("a.json", lines([CHAT, CHAT])), lambda path: prompt_of(None, path, None, None)),
+    "chat.json": Reader(file("a.json", lines([CHAT, CHAT])), lambda path: PromptFlags(chat=path).read()),
     "options": Reader(option, use_options, names_file=False),
 }

@@ -1,0 +1,189 @@
+"""The command as a whole: help, version, startup, output modes and errors."""
+
+import json
+import re
+import subprocess
+import sys
+import warnings
+from dataclasses import dataclass
+from importlib.metadata import version
+from os import environ
+from pathlib import Path
+from typing import Annotated, Any
+
+import jsonschema
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from helpers.evaluating import run
+from helpers.paths import ROOT
+from heta_lens.cli import app
+from heta_lens.cli.app import EXIT_CODES, as_json, bars, command, note, quiet, say
+
+DOCUMENTED = (ROOT / "docs" / "command_line.md").read_text()
+SCHEMAS = json.loads((ROOT / "docs" / "command_output.schema.json").read_text())
+
+
+def test_the_version_is_the_installed_one() -> None:
+    result = run("--version")
+    assert result.exit_code == 0 and result.output == f"heta-lens {version('heta-lens')}\n"
+
+
+def test_help_says_what_the_exit_codes_mean() -> None:
+    assert EXIT_CODES in " ".join(run("--help").output.split())
+    assert all(f"| {code} |" in DOCUMENTED for code in re.findall(r"[:;] (\d+) ", EXIT_CODES))
+
+
+def test_help_shows_every_summary_whole() -> None:
+    main: Any = typer.main.get_command(app)
+    for words, group in {(): main, ("causal",): main.commands["causal"]}.items():
+        shown = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80", "NO_COLOR": "1"}).output
+        assert "..." not in shown.partition("Commands:")[2]
+        for name, each in group.commands.items():
+            first = (each.help or "").splitlines()[0]
+            assert 0 < len(first) <= 50 and f"  {name} " in shown and first in shown
+
+
+def test_every_command_has_a_schema() -> None:
+    main: Any = typer.main.get_command(app)
+    parts = {name: getattr(each, "commands", {"": None}) for name, each in main.commands.items()}
+    names = [f"{name} {part}".strip() for name in parts for part in parts[name]]
+    assert sorted(SCHEMAS["properties"]["command"]["enum"]) == sorted(names) and len(SCHEMAS["allOf"]) == len(names)
+
+
+def test_a_shell_can_complete_it() -> None:
+    shell = {"_HETA_LENS_COMPLETE": "complete_bash", "COMP_WORDS": "heta-lens cau", "COMP_CWORD": "1"}
+    assert CliRunner().invoke(app, [], env=shell, prog_name="heta-lens").output.split() == ["causal"]
+    assert "--show-completion" in run("--help").output
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["attribute", "Tom", "--html", "a.html", "--html=b.html"], "--html"),
+        (["evaluate", "recall", "--out", "a", "--out", "b"], "--out"),
+        (["demo", "--seed", "1", "--seed", "1"], "--seed"),
+    ],
+)
+def test_an_option_of_one_value_is_given_once(words: list[str], name: str) -> None:
+    result = run(*words)
+    assert result.exit_code == 2
+    assert f"{name} was given 2 times, and takes one value" in " ".join(result.output.replace("│", " ").split())
+
+
+LIGHT = """
+import sys
+from heta_lens.__main__ import main
+sys.argv[1:] = {words!r}
+try:
+    main()
+except SystemExit as end:
+    print("exit", end.code)
+print("heavy", sorted({{"torch", "transformers", "transformer_lens", "scipy", "pandas"}} & sys.modules.keys()))
+"""
+
+
+@pytest.mark.sample(quick=2)
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--help"], 0),
+        (["--version"], 0),
+        (["atribute", "Tom"], 2),
+        (["evaluate", "--help"], 0),
+        (["attribute", " "], 2),
+        (["attribute", "a", "--span", "3", "--target", "b"], 2),
+    ],
+    ids=str,
+)
+def test_help_and_typing_errors_import_nothing_heavy(words: list[str], code: int) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", LIGHT.format(words=words)], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.endswith(f"exit {code}\nheavy []\n")
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("name", ["a\x1b[2J[red]b", "a\u202eb", "a\x9b1mb"])
+def test_a_quoted_name_cannot_steer_the_terminal(name: str, tmp_path: Path) -> None:
+    done = run("report", str(tmp_path / name))
+    assert done.exit_code == 2 and "heta-lens: " in done.output and ("[red]b" in done.output) == ("red" in name)
+    assert not set(done.output) & set("\x1b\u202e\x9b")
+
+
+# --------------------------------------------------------------------------------------- a command of dataclasses
+
+
+@dataclass(frozen=True)
+class Size:
+    """Flags of a test."""
+
+    height: Annotated[int | None, typer.Option()] = None
+    loud: Annotated[bool, typer.Option("--loud")] = False
+    hidden: str = "not a flag"
+
+
+def called(*words: str, ending: BaseException | None = None, resumes: bool = False) -> tuple[Any, list[Any]]:
+    """The result of a command, and the values of every call."""
+    group, calls = typer.Typer(), []
+
+    @command("test", group, resumes=resumes)
+    def test(*, text: Annotated[str, typer.Argument()], number: int = 1, size: Size) -> None:
+        calls.append((text, number, size, quiet(), bars(), environ.get("TQDM_DISABLE"), as_json()))
+        say("a result")
+        note("a file")
+        warnings.simplefilter("always")
+        warnings.warn("careful", UserWarning, stacklevel=1)
+        if ending is not None:
+            raise ending
+
+    return CliRunner().invoke(group, [*words]), calls
+
+
+def test_flags_of_a_dataclass_come_as_one_argument() -> None:
+    assert called("a")[1][0][:3] == ("a", 1, Size())
+    assert called("a", "--number", "2", "--loud", "--height", "0")[1][0][:3] == ("a", 2, Size(0, loud=True))
+    assert called("a", "--hidden", "x")[0].exit_code == 2
+
+
+def test_quiet_lasts_as_long_as_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TQDM_DISABLE", "0")
+    assert called("a", "--quiet")[1][0][3:6] == (True, False, "1")
+    assert called("a")[1][0][3:6] == (False, None, "0") and not quiet()
+    monkeypatch.delenv("TQDM_DISABLE")
+    assert called("a", "-q")[1][0][5] == "1" and "TQDM_DISABLE" not in environ
+
+
+def test_quiet_leaves_results_and_errors() -> None:
+    loud, still = (called("a", *words, ending=ValueError("wrong"))[0] for words in ([], ["-q"]))
+    assert (loud.stdout, loud.stderr) == ("a result\na file\n", "heta-lens: careful\nheta-lens: wrong\n")
+    assert (still.stdout, still.stderr, still.exit_code) == ("a result\n", "heta-lens: wrong\n", 2)
+
+
+@pytest.mark.parametrize(
+    ("ending", "resumes", "code", "error"),
+    [
+        (ValueError("wrong"), False, 2, "wrong"),
+        (KeyError("odd"), False, 1, "KeyError: 'odd'"),
+        (KeyboardInterrupt(), False, 130, "interrupted"),
+        (KeyboardInterrupt(), True, 130, "interrupted: what is finished is kept, and the same command resumes"),
+        (typer.Exit(1), False, 1, None),
+        (None, False, 0, None),
+    ],
+    ids=str,
+)
+def test_json_is_printed_however_a_command_ends(
+    ending: BaseException | None, resumes: bool, code: int, error: str | None
+) -> None:
+    done, calls = called("a", "--json", ending=ending, resumes=resumes)
+    assert done.exit_code == code and calls[0][6] and not as_json()
+    assert json.loads(done.stdout) == {"schema": 1, "command": "test"} | ({} if error is None else {"error": error})
+    assert done.stderr.startswith("a result\na file\nheta-lens: careful\n")
+
+
+def test_an_error_is_in_the_document_and_on_stderr() -> None:
+    done = run("attribute", "", "--json")
+    printed = json.loads(done.stdout)
+    jsonschema.validate(printed, SCHEMAS)
+    assert done.exit_code == 2 and "the text is empty" in done.stderr and "the text is empty" in printed["error"]

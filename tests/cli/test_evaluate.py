@@ -1,0 +1,147 @@
+"""``evaluate``, ``report``, ``merge``, ``reproduce``, ``fit-at2`` and ``attribute-dataset``, as a user types them."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import heta_lens
+from helpers.evaluating import run
+from heta_lens.cli.evaluate import SUITES, TABLES, measured_table
+from heta_lens.data import suites
+from heta_lens.evaluation import reproduce
+from heta_lens.methods.at2 import HeadWeights
+from heta_lens.metrics import METRICS
+
+
+def test_the_help_names_every_suite_and_table() -> None:
+    assert {*SUITES} == {*suites.SUITES} and {*TABLES} == {*reproduce.TABLES}
+
+
+@pytest.mark.slow
+def test_a_report_and_a_leaderboard_are_printed(tmp_path: Path) -> None:
+    for seed in ("0", "1"):
+        words = "recall", "--limit", "2", "-m", "recency,random", "--metrics", "f1", "--seed", seed
+        done = run("evaluate", *words, "--out", str(tmp_path / seed))
+        assert done.exit_code == 0 and "F1 (more is better, n = 2)" in done.stdout
+        assert "In brackets: 95 %" in done.stdout
+    folders = str(tmp_path / "0"), str(tmp_path / "1")
+    board = run("report", *folders, "--out", str(tmp_path / "board"))
+    rows = {row.split()[0] for row in board.stdout.splitlines() if row}
+    assert {"recency", "random"} <= rows and "Better, worse: than recency" in board.stdout
+    for words, message in (
+        ((folders[0], "--out", "x"), "--out x is for a leaderboard of several DIRs"),
+        ((*folders, "--against", "f1"), "--against f1 is for the report of one DIR"),
+    ):
+        refused = run("report", *words)
+        assert refused.exit_code == 2 and message in refused.stderr
+
+
+@pytest.mark.slow
+def test_methods_and_metrics_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "of_my_own.py").write_text(
+        "def length(prediction):\n    return prediction.embeddings.norm(dim=-1)\n\n\n"
+        "def longest(case):\n    return float(case.scores.argmax())\n\n\n"
+        "longest.better = 'less'\n\n\ndef aimless(case):\n    return 1.0\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    two, title = ("evaluate", "recall", "--limit", "2"), "of_my_own:longest (less is better, n = 2)"
+    done = run(*two, "-m", "of_my_own:length", "--metrics", "of_my_own:longest", "--out", "o")
+    assert done.exit_code == 0, done.output
+    assert title in (tmp_path / "o" / "report.md").read_text() and title in done.stdout and "o/report.md" in done.stdout
+    still = run("report", "o", "-q")
+    assert title in still.stdout and "o/report.md" not in still.stdout and "of_my_own:longest" not in [*METRICS]
+    for words, message in (
+        (["-m", "of_my_own:lenght"], "of_my_own:lenght cannot be loaded: AttributeError"),
+        (["-m", "recency", "--metrics", "of_my_own:aimless"], "metric of_my_own:aimless: it declares no direction"),
+        (["--budget", "x"], "--budget x is no number of forwards"),
+        (["--path", "p/records.jsonl"], "--path p/records.jsonl and records.jsonl of --out p/records.jsonl are the"),
+    ):
+        done = run(*two, *words, "--out", "p")
+        assert done.exit_code == 2 and message in done.output
+
+
+@pytest.mark.slow
+def test_shards_of_two_commands_are_merged(tmp_path: Path) -> None:
+    out = str(tmp_path / "o")
+    command = "attribute-dataset", "recall", "--limit", "3", "-m", "recency", "--out", out
+    first = run(*command, "--shard", "0/2")
+    assert first.exit_code == 0 and "shard-0-of-2" in first.output, first.output
+    missing = run("merge", out)
+    assert missing.exit_code == 2 and "shard 1/2 is missing" in missing.output
+    assert run(*command, "--shard", "1/2").exit_code == 0
+    merged = run("merge", out)
+    assert merged.exit_code == 0 and f"3 results of methods on prompts: {out}" in merged.output
+    assert len(heta_lens.load_scores(out)) == 3
+    report = run("report", out)
+    assert report.exit_code == 2 and "holds scores and no metrics" in report.output
+
+
+def test_the_measured_figures_of_a_table_are_printed(tmp_path: Path) -> None:
+    lines = "demo model,IG,DSA,,0.0824757\ndemo model,HETA,DSA,4.8,0.57\ndemo model,HETA,F1,,1\nGPT-J,IG,DSA,-0.3,\n"
+    (tmp_path / "dsa.csv").write_text(f"block,row,column,paper,ours\n{lines}")
+    table = measured_table(tmp_path / "dsa.csv")
+    assert table.columns == ["row", "measured on", "DSA", "F1"]
+    rows = [[str(cell) for cell in row] for row in table.rows]
+    assert rows == [["IG", "demo model", "0.0825", ""], ["HETA", "demo model", "0.57", "1"]]
+
+
+@pytest.mark.slow
+def test_head_weights_are_fitted_and_used(tmp_path: Path) -> None:
+    file = str(tmp_path / "w.safetensors")
+    fitted = run("fit-at2", "recall", "--split", "train", "--limit", "2", "--samples", "4", "--out", file)
+    assert fitted.exit_code == 0 and "correlate by" in fitted.output and file in fitted.output
+    assert HeadWeights.load(file).fitted["prompts"] == 2
+    used = run("attribute", "Leo put the key in the box.", "--method", "at2", "-o", f"weights={file}")
+    assert used.exit_code == 0 and "at2: why" in used.output
+
+
+# --------------------------------------------------------------------------------------------------- attribute-dataset
+
+
+@pytest.mark.slow
+def test_a_file_of_prompts_becomes_scores(tmp_path: Path) -> None:
+    source, saved, out = tmp_path / "p.csv", tmp_path / "all.parquet", tmp_path / "out"
+    source.write_text(
+        "story,label\nThe whistle of Tom was placed in the, jar\nThe ladder of Enzo was placed in the, jar\n"
+    )
+    options = ["--field", "text=story", "--field", "answer=label", "--save", str(saved)]
+    done = run("attribute-dataset", str(source), "--out", str(out), "-m", "random,recency", *options)
+    assert done.exit_code == 0 and "4 attributions of 2 prompts: " in done.output and str(saved) in done.output
+    scores = heta_lens.load_scores(out)
+    assert scores.methods == ("random", "recency") and scores[0].target_text == " jar"
+    assert sorted(pd.read_parquet(saved)["prompt"]) == ["p-0", "p-0", "p-1", "p-1"]
+    facts = json.loads((out / "run.json").read_text())
+    assert facts["model"] == "demo" and facts["source"].endswith("p.csv") and facts["metrics"] == {}
+
+
+@pytest.mark.slow
+def test_failures_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"text": "The unheard-of wordzzz"}\n')
+    done = run("attribute-dataset", str(path), "--out", str(tmp_path / "out"), "-m", "random")
+    assert done.exit_code == 1
+    assert "1 of 1 failed, most often (1) by: " in done.output and "no prompt was explained" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["p.txt"], "'p.txt' is no source of prompts"),
+        (["recall", "-m", "hetta"], "did you mean 'heta'"),
+        (["recall", "--save", "x.xlsx"], "the suffix of --save x.xlsx='.xlsx' is not one of '.jsonl'"),
+        (["recall", "--save", "no/x.csv"], "no/x.csv cannot be written"),
+        (["recall", "--field", "text"], "--field text names no column"),
+        (["recall", "--field", "text=x"], "has no effect: the suite is read by its own fields"),
+        (["recall", "-o", "limit=3"], "-o limit=3 is not an option of a suite: use --limit"),
+        (["hf:/nowhere/at-all"], "the train split of /nowhere/at-all could not be read"),
+    ],
+)
+def test_mistakes_are_refused_before_a_model_is_loaded(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heta_lens.model.loading.load_model", lambda *_, **__: pytest.fail("it was loaded"))
+    monkeypatch.chdir(tmp_path)
+    done = run("attribute-dataset", *words, "--out", str(tmp_path / "out"))
+    assert done.exit_code == 2 and message in done.output and not (tmp_path / "out").exists()

@@ -1,0 +1,234 @@
+"""Flags that several commands share: models, workers, suites, methods and prompts."""
+
+import inspect
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+import heta_lens
+from helpers.evaluating import run
+from heta_lens.cli import app
+from heta_lens.cli.flags import (
+    INSTEAD,
+    LoadingFlags,
+    MethodFlags,
+    PromptFlags,
+    WorkerFlags,
+    listed,
+    results_folder,
+    suite_options,
+    with_text,
+)
+from heta_lens.evaluation import Shard, Workers
+from heta_lens.model import loading
+
+
+def test_a_list_may_be_given_with_commas_or_one_by_one() -> None:
+    names = listed(["random,context_cite query=((0,5),(7,9)), heta", "lime"], [])
+    assert names == ["random", "context_cite query=((0,5),(7,9))", "heta", "lime"]
+    assert listed(None, ["heta"]) == ["heta"]
+
+
+# -------------------------------------------------------------------------------------------------- models and workers
+
+
+def test_loading_flags_are_the_options_of_load_model() -> None:
+    names = inspect.signature(heta_lens.load_model).parameters.keys() - {"model", "more"}
+    assert LoadingFlags.__dataclass_fields__.keys() == names
+    group: Any = get_command(app)
+    for command in ("attribute", "evaluate", "reproduce"):
+        flags = {option for parameter in group.commands[command].params for option in parameter.opts}
+        assert {f"--{name.replace('_', '-')}" for name in names} <= flags
+
+
+def test_loading_flags_reach_the_loader(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads: list[dict[str, Any]] = []
+    demo = heta_lens.load_demo_model()
+    monkeypatch.setattr(loading, "load_model", lambda _, **options: loads.append(options) or demo)
+    flags = ["--dtype", "bfloat16", "--device-map", "auto", "--max-memory", "cpu=8GB", "--trust-remote-code"]
+    done = run("attribute", "Mia put the key in the", "--method", "random", *flags)
+    assert done.exit_code == 0, done.output
+    used = {"dtype": "bfloat16", "device_map": "auto", "max_memory": {"cpu": "8GB"}, "trust_remote_code": True}
+    assert loads == [used]
+
+
+def test_loading_flags_are_checked() -> None:
+    with pytest.raises(ValueError, match="'int8'"):
+        LoadingFlags(dtype="int8").options()
+
+
+def test_workers_and_a_shard() -> None:
+    assert WorkerFlags.__dataclass_fields__.keys() == {*Workers.__dataclass_fields__} - {"count"} | {"workers", "shard"}
+    assert WorkerFlags().options() == {"workers": Workers(), "shard": None}
+    flags = WorkerFlags(engine="ray", workers=3, gpus=0.5, retries=0, shard="1/4")
+    assert flags.options() == {"workers": Workers(3, "ray", gpus=0.5, retries=0), "shard": Shard(1, 4)}
+    assert [results_folder(Path("o"), shard) for shard in (None, Shard(1, 4))] == [Path("o"), Path("o/shard-1-of-4")]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("flags", "message"), [({"engine": "slurm"}, "engine='slurm'"), ({"retries": 3}, "--retries 3")]
+)
+def test_wrong_workers_are_refused(flags: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        WorkerFlags(**flags).options()
+
+
+def test_options_of_a_suite() -> None:
+    assert suite_options(["hops=2", "voice=cleft"]) == {"hops": 2, "voice": "cleft"} and suite_options(None) == {}
+    for name in INSTEAD:
+        with pytest.raises(ValueError, match=f"-o {name}=1 is not an option of a suite: {INSTEAD[name]}"):
+            suite_options([f"{name}=1"])
+
+
+# ------------------------------------------------------------------------------------------------------------- methods
+
+
+def test_the_default_method_is_heta() -> None:
+    ((label, method),) = MethodFlags().methods().items()
+    assert label == method.name == "heta" and method.progress is None
+
+
+def test_several_methods_with_their_options() -> None:
+    methods: Any = MethodFlags(["loo,lime samples=90 penalty=2", "lime samples=91"]).methods()
+    assert [*methods] == ["loo", "lime samples=90 penalty=2", "lime samples=91"]
+    first, second, third = methods.values()
+    assert first.name == "leave_one_out" and (second.samples, second.penalty, third.samples) == (90, 2, 91)
+
+
+def test_options_of_a_method_and_of_a_preset() -> None:
+    (lime,) = MethodFlags(["lime samples=90"], ["penalty=2"]).methods().values()
+    assert vars(lime)["samples"] == 90 and vars(lime)["penalty"] == 2
+    ((label, method),) = MethodFlags(["careful"], ["mask=mean"]).methods().items()
+    assert (label, method.name, vars(method)["mask"]) == ("careful", "heta", "mean")
+    assert [method.name for method in MethodFlags(["careful,fast,heta"]).methods().values()] == [
+        "heta",
+        "attn_lrp",
+        "heta",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (MethodFlags(["loo,lime"], ["samples=3"]), "--option samples=3 is of one method, and there are 2"),
+        (MethodFlags(["loo", "loo"]), "the method loo is given twice"),
+        (MethodFlags(["ig,integrated_gradients"]), "ig and integrated_gradients are the same method"),
+        (MethodFlags(["fast,attn_lrp rule=cp_lrp"]), "fast and attn_lrp rule=cp_lrp are the same method"),
+        (MethodFlags(["heta", "heta probes=10"]), "heta and heta probes=10 are the same method"),
+        (MethodFlags(["lime samples=90"], ["samples=91"]), "option 'samples' is given twice"),
+        (MethodFlags(["lime 'samples"]), "lime 'samples is no method and its options"),
+        (MethodFlags(["limes"]), "did you mean 'lime'"),
+        (MethodFlags(None, ["tokens=3"]), "--option tokens=… is not an option of a method"),
+    ],
+    ids=str,
+)
+def test_contradictory_methods_are_refused(flags: MethodFlags, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        flags.methods()
+
+
+# ------------------------------------------------------------------------------------------------------------- prompts
+
+CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Ünd? 😀"}]
+
+
+def give(monkeypatch: pytest.MonkeyPatch, raw: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8"))
+
+
+@pytest.mark.parametrize("text", ["-", None])
+def test_a_text_comes_from_the_input(text: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    give(monkeypatch, b"The cat\n")
+    assert PromptFlags(text).read() == "The cat"
+    give(monkeypatch, b" \n")
+    with pytest.raises(ValueError, match="the text is empty"):
+        PromptFlags(text).read()
+
+
+def test_a_person_who_would_have_to_type_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    give(monkeypatch, b"The cat\n")
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    with pytest.raises(ValueError, match="there is no prompt"):
+        PromptFlags().read()
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [(b" The cat \n", " The cat "), (b"\nThe\n\n", "\nThe\n"), (b"cat\r\n", "cat"), (b"cat\r", "cat\r")],
+)
+def test_a_file_is_a_text_but_for_its_last_newline(raw: bytes, text: str, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_bytes(raw)
+    assert PromptFlags(file=tmp_path / "in.txt").read() == text
+
+
+def test_a_question_is_a_chat() -> None:
+    assert PromptFlags(user="Why?").read() == [{"role": "user", "content": "Why?"}]
+    assert PromptFlags(system="Be brief.", user="Ünd? 😀").read() == CHAT
+    empty = [{"role": "system", "content": ""}, {"role": "user", "content": ""}]
+    assert PromptFlags(system="", user="").read() == empty
+
+
+def test_another_text_is_that_of_the_last_message() -> None:
+    assert with_text("a", "b") == "b"
+    assert with_text(CHAT, "c") == [CHAT[0], {"role": "user", "content": "c"}] and CHAT[1]["content"] == "Ünd? 😀"
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "bom"])
+def test_a_file_holds_the_messages_of_a_chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: bytes) -> None:
+    raw = mark + json.dumps(CHAT, ensure_ascii=False).encode()
+    (tmp_path / "chat.json").write_bytes(raw)
+    assert PromptFlags(chat=tmp_path / "chat.json").read() == CHAT
+    give(monkeypatch, raw)
+    assert PromptFlags(chat=Path("-")).read() == CHAT
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (PromptFlags(), "there is no prompt"),
+        (PromptFlags(file=Path("/nowhere.txt")), "/nowhere.txt: there is no such file"),
+        (PromptFlags(__file__), f"{__file__} is a file: --file {__file__} reads the prompt from it"),
+        (PromptFlags("a", file=Path("b")), "there are 2 prompts, TEXT and --file"),
+        (PromptFlags("-", chat=Path("-")), "there are 2 prompts, TEXT and --chat"),
+        (PromptFlags("a", chat=Path("b"), user="c"), "there are 3 prompts, TEXT and --chat and --user"),
+        (PromptFlags(chat=Path("b"), system="x"), "--system and --chat b are two chats"),
+        (PromptFlags("a", system="s"), "--system goes with --user"),
+        (PromptFlags(" \n"), "the text is empty"),
+        (PromptFlags(chat=Path("/nowhere.json")), "/nowhere.json: there is no such file"),
+        (PromptFlags(chat=Path("/tmp")), "/tmp is a folder"),
+    ],
+    ids=str,
+)
+def test_contradictory_prompts_are_refused(flags: PromptFlags, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    give(monkeypatch, b"")
+    with pytest.raises((ValueError, OSError), match=message):
+        flags.read()
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b'[{"role": "user",\n "content": }]', r"line 2, is not valid JSON: Expecting value at character 13"),
+        (b"", "line 1, is not valid JSON: Expecting value at character 1"),
+        (b"\xff[]", "line 1, is not UTF-8"),
+        (b'{"role": "user"}', r"messages=\{'role': 'user'\}"),
+        (b'[{"role": "user", "content": "a"}, {"role": "user", "content": 5}]', r"messages\[1\] has 5"),
+        (b"[NaN]", "NaN is not a number of JSON"),
+    ],
+    ids=str,
+)
+def test_a_file_of_anything_else_is_refused_by_its_place(
+    raw: bytes, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "chat.json").write_bytes(raw)
+    with pytest.raises(ValueError, match=rf"chat.json(, |: ).*{message}|chat.json, {message}"):
+        PromptFlags(chat=tmp_path / "chat.json").read()
+    give(monkeypatch, raw)
+    with pytest.raises(ValueError, match=rf"the input(, |: ).*{message}|the input, {message}"):
+        PromptFlags(chat=Path("-")).read()

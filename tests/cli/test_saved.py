@@ -1,0 +1,136 @@
+"""``show``, ``compare`` and ``estimate``, as a user types them: no model is loaded."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import LlamaConfig
+
+from helpers.evaluating import run
+from heta_lens.cli.attribute import bytes_of
+from heta_lens.model import loading
+
+TEXT = "Mia put the key in the drawer. Leo put the key in the box. Question: Where did Mia put the key? Answer: in the"
+TOKEN, OTHER, SPAN = "token.safetensors", "other.safetensors", "span.safetensors"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two attributions of a text, of a token and of a span, an attribution of another text, and many scores."""
+    folder = tmp_path_factory.mktemp("saved")
+    for name, words in {
+        TOKEN: [TEXT, "-m", "loo"],
+        OTHER: [TEXT, "-m", "ixg"],
+        SPAN: [TEXT, "-m", "loo", "--generate", "2"],
+        "leo.safetensors": ["Leo put the key in the", "-m", "recency"],
+    }.items():
+        assert run("attribute", *words, "--save", str(folder / name)).exit_code == 0
+    (folder / "p.csv").write_text(f"text\n{TEXT}\n{TEXT}\n")
+    many = "attribute-dataset", str(folder / "p.csv"), "-m", "recency,ixg", "--out", str(folder / "many")
+    assert run(*many).exit_code == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+
+
+def test_show_prints_the_output_of_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run("attribute", TEXT, "-m", "loo").stdout
+    monkeypatch.setattr(loading, "load_model", lambda *_, **__: pytest.fail("a model was loaded"))
+    assert run("show", TOKEN).stdout == first
+    both = run("show", TOKEN, SPAN, "--top", "1").stdout
+    assert TOKEN in both and SPAN in both and "why ' drawer'?" in both and "why ' drawer.'?" in both
+    assert "drawer." in run("show", TOKEN, "--by", "word", "--top", "1").stdout
+    assert run("show", "many", "--prompt", "p-1", "--method", "recency").stdout.count("recency: why") == 1
+
+
+def test_show_writes_pages_and_figures(tmp_path: Path) -> None:
+    done = run("show", TOKEN, SPAN, "--html", str(tmp_path / "a.html"), "--figure", str(tmp_path / "a.tex"))
+    assert done.exit_code == 0, done.output
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".html", ".html", ".tex", ".tex"]
+    assert run("show", TOKEN, "--html", str(tmp_path / "b.html")).exit_code == 0 and (tmp_path / "b.html").exists()
+
+
+def test_compare_prints_ranks_and_correlations(tmp_path: Path) -> None:
+    page, figure = tmp_path / "c.html", tmp_path / "c.svg"
+    done = run("compare", TOKEN, OTHER, "--top", "2", "--html", str(page), "--figure", str(figure))
+    assert done.exit_code == 0, done.output
+    assert re.search(r"position +token +leave_one_out +input_x_gradient", done.stdout)
+    assert re.search(r"^7 +' drawer' +9\.36 \(1\) ", done.stdout, re.MULTILINE)
+    assert re.search(r"^leave_one_out +0\.\d\d", done.stdout, re.MULTILINE)
+    assert "input_x_gradient" in page.read_text() and "<svg" in figure.read_text()
+
+
+def test_compare_labels_results_of_one_method_by_file(tmp_path: Path) -> None:
+    (tmp_path / "copy.safetensors").write_bytes(Path(TOKEN).read_bytes())
+    done = run("compare", TOKEN, str(tmp_path / "copy.safetensors"))
+    assert re.search(r"position +token +token +copy", done.stdout) and re.search(
+        r"^token +1\.00", done.stdout[20:], re.M
+    )
+    assert run("compare", "many", "--prompt", "p-1").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["show", TOKEN, "--by", "letter"], "--by letter is not one of"),
+        (["show", TOKEN, "--by", "role"], "--by role is for a chat"),
+        (["show", TOKEN, TOKEN], "FILE 1 token.safetensors and FILE 2 token.safetensors are the same file"),
+        (["show", "nowhere"], "nowhere: there is no such file"),
+        (["show", TOKEN, "--method", "loo"], "--method loo chooses among the scores of many prompts"),
+        (["compare", TOKEN], "a comparison takes two attributions or more, and token.safetensors holds 1"),
+        (["compare", TOKEN, OTHER, "--html", TOKEN], f"--html {TOKEN} is a page"),
+        (["compare", TOKEN, "leo.safetensors"], "at position 1, ' Mia' in the first and ' Leo' in the second"),
+        (["compare", "many"], "these are of the prompts p-0, p-1: choose one with --prompt"),
+    ],
+    ids=str,
+)
+def test_mistakes_get_one_sentence(words: list[str], message: str) -> None:
+    done = run(*words)
+    assert done.exit_code == 2 and message in done.stderr and "Traceback" not in done.output
+
+
+# ------------------------------------------------------------------------------------------------------------ estimate
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
+    LlamaConfig(**sizes, vocab_size=50, dtype="bfloat16").save_pretrained(tmp_path)
+    return str(tmp_path)
+
+
+def estimated(config: str, tokens: int, memory: str, *words: str) -> Any:
+    return run("estimate", "--config", config, "--tokens", str(tokens), "--gpu-memory", memory, *words)
+
+
+def test_estimate_says_what_fits(config: str) -> None:
+    said = estimated(config, 20, "8GB", "-o", "batch=2")
+    assert said.exit_code == 0 and "bfloat16, 20 tokens; 8GB is 7.5 GiB. Predicted:" in said.output
+    assert re.search(r" yes +\d+ +161 ", said.output) and "(2 at once)" in said.output
+
+
+@pytest.mark.slow
+def test_estimate_proposes_less_memory(config: str) -> None:
+    said = estimated(config, 20, "0.01MB")
+    assert said.exit_code == 0 and "variant='kl_only'" in said.output and " no" in said.output
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_wrong_estimate_gets_one_sentence(config: str) -> None:
+    for said, message in (
+        (estimated(config, 20, "80"), "give a number and a unit"),
+        (estimated(config, 1, "8GB"), "tokens=1 must be at least 2"),
+        (estimated(config + "/no", 9, "8GB"), "no configuration"),
+        (estimated(config, 9, "8GB", "-o", "variant=windy"), "variant='windy'"),
+        (estimated(config, 9, "8GB", "-o", "config=x"), "no option 'config'"),
+        (estimated(config, 5000, "8GB"), "tokens=5000: this model reads 2048 at most"),
+    ):
+        assert said.exit_code == 2 and message in said.output and "Traceback" not in said.output
+
+
+def test_sizes_have_units() -> None:
+    assert [bytes_of(size) for size in ("80GB", "1.5 GiB", "2mb")] == [80 * 10**9, 3 * 2**29, 2 * 10**6]
