@@ -1,7 +1,8 @@
-"""Attribution: the frozen answer to "which context tokens made the model predict this token?"."""
+"""Attribution: a score for every context token, the answer to "why did the model predict this token?"."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from importlib import import_module
 from operator import index
 from os import PathLike
 from typing import Any, Literal, TypeAlias, get_args
@@ -12,36 +13,153 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from heta_lens._util import storage
-from heta_lens._util.chat_messages import Messages
+from heta_lens._util import text as text_spans
+from heta_lens._util.chat_messages import TEMPLATE, Messages
+from heta_lens._util.files import brief, check_utf8
 from heta_lens._util.html_view import View
 from heta_lens._util.numerics import powered_ends, student_t
-from heta_lens._util.options import check_at_least, check_choice, check_field_names
-from heta_lens._util.saved_attribution_checks import FUNCTION, ONE_PER_TOKEN, check_shapes, check_values
-from heta_lens._util.target_kinds import SavedFunction, Target, function_name, sides
-from heta_lens._util.text import Span, tokens_of
+from heta_lens._util.options import check_at_least, check_choice, check_types
+from heta_lens._util.target_kinds import SavedFunction, Target, function_name
+from heta_lens._util.text import Span
 from heta_lens.diagnostics import Diagnostics, share_of
-from heta_lens.grouped_scores import GroupedScores, Scored, ScoredList, ScoredText
+from heta_lens.grouped_scores import (
+    REDUCTIONS,
+    Reduction,
+    Scored,
+    ScoredList,
+    ScoredMessage,
+    sentence_rows,
+    spans_inside,
+)
 
 Order: TypeAlias = Literal["score", "size"]
 
 FORMAT, VERSION = "heta_lens.attribution", 2
-FIRST = 1  # version, which has no messages and no other targets than tokens and contrasts of two
-ROWS = ("ids", "positions", "offsets", "special", "scores", "parts", "interactions")  # fields that have one per token
-PER_TOKEN = {"standard_errors", *ONE_PER_TOKEN}  # diagnostics that have
-PAIRS = {"interactions"}  # what has a row and a column per token
-PER_COLUMN = {"effects"}  # diagnostics that have a column per token
+ROWS = ("ids", "positions", "offsets", "special", "scores", "parts")  # fields with a row per token
+ROW_DIAGNOSTICS = {
+    "balanced",
+    "cross_talk",
+    "completeness_gaps",
+    "drop",
+    "envelope",
+}  # diagnostics with a row per token
+FUNCTION = "function"  # the key of a function's name in a file
+
+VIEWS: dict[str, Callable[..., Any]] = {}
+"""Functions that print and show a result, by name; `heta_lens.plots` registers them when it is imported."""
+
+
+def _view(name: str) -> Callable[..., Any]:
+    if name not in VIEWS:
+        import_module("heta_lens.plots")
+    return VIEWS[name]
+
+
+class Result:
+    """Reading, printing and showing of scores, as attributions of a token and of a span have in common."""
+
+    @property
+    def summed(self) -> "Attribution":
+        """The attribution whose scores are read: a token's own, or a span's with all targets together."""
+        raise NotImplementedError
+
+    def by_word(self, reduce: Reduction = "sum") -> ScoredList[Scored]:
+        """Return the scores of whitespace-separated words; special and blank tokens stand alone.
+
+        Every token belongs to exactly one word.
+        """
+        summed = self.summed
+        words = text_spans.words(summed.text, summed.spans, summed.special.tolist())
+        return ScoredList(_scored(summed, rows, reduce) for rows in words)
+
+    def by_sentence(self, reduce: Reduction = "sum") -> ScoredList[Scored]:
+        """Return the scores of sentences and lines; special tokens stand alone.
+
+        Every token belongs to exactly one sentence. In a chat no sentence goes beyond a message, and the text of the
+        template between two messages stands alone.
+        """
+        summed = self.summed
+        owners = [0] * len(summed) if summed.messages is None else summed.messages.owners.tolist()
+        sentences = sentence_rows(summed.text, summed.spans, summed.special.tolist(), owners)
+        return ScoredList(_scored(summed, rows, reduce) for rows in sentences)
+
+    def by_spans(self, spans: Iterable[tuple[int, int]], reduce: Reduction = "sum") -> ScoredList[Scored]:
+        """Return the scores of stretches ``attribution.text[start:stop]``.
+
+        A token counts if at least one visible character of the token lies inside. The text begins with the first token
+        that the model read, perhaps a special one, so look for places in ``attribution.text`` and not in your prompt:
+        ``attribution.text.index(...)``.
+        """
+        summed = self.summed
+        found = []
+        for span in spans_inside(summed.text, spans):
+            rows = text_spans.tokens_in(summed.text, summed.spans, span)
+            found.append(_scored(summed, rows, reduce)._replace(text=summed.text[slice(*span)]))
+        return ScoredList(found)
+
+    def by_message(self, reduce: Reduction = "sum") -> ScoredList[ScoredMessage]:
+        """Return the scores of a chat's messages in order, and last the score of the template's tokens."""
+        summed, messages = self.summed, self._messages
+        found = [
+            ScoredMessage(messages.content(number, summed.text), *_scored(summed, rows, reduce)[1:], role)
+            for number, role in enumerate(messages.roles)
+            for rows in [messages.rows([number])]
+        ]
+        rest = _scored(summed, messages.rows([-1]), reduce)
+        return ScoredList(found + ([ScoredMessage("", *rest[1:], TEMPLATE)] if rest.positions else []))
+
+    def by_role(self, reduce: Reduction = "sum") -> ScoredList[Scored]:
+        """Return the scores of a chat's roles, with the role as the text, and last the score of the template."""
+        messages = self._messages
+        rows = {
+            role: messages.rows([number for number, other in enumerate(messages.roles) if other == role])
+            for role in messages.roles
+        }
+        groups = [*rows.items(), *([(TEMPLATE, rest)] if (rest := messages.rows([-1])) else [])]
+        return ScoredList(_scored(self.summed, own, reduce)._replace(text=role) for role, own in groups)
+
+    @property
+    def _messages(self) -> Messages:
+        if self.summed.messages is None:
+            raise ValueError(
+                "this attribution knows no messages: give attribute tokens=heta_lens.chat(model, messages)"
+            )
+        return self.summed.messages
+
+    def plot(self, *, special: bool = False) -> View:
+        """Return the tokens in colour with a table: a notebook shows the view, elsewhere call ``.open()`` or ``.save``.
+
+        ``.save("page.html")`` keeps the page. ``special=True`` shows special tokens and a chat template's from the
+        start.
+        """
+        return _view("page")(self, special=special)
+
+    @property
+    def title(self) -> str:
+        """The method and the explained target as a question, on a single line."""
+        return _view("title")(self)
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines on how to read the scores: the target's probability, the share of special tokens, the meaning of signs.
+
+        A span that was followed through a reasoning has lines on the ways of the score through the reasoning.
+        """
+        return _view("notes")(self)
+
+    def __repr__(self) -> str:
+        return _view("summary")(self)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Attribution(GroupedScores):
-    """One score per context token, and all that is needed to read, check and repeat it.
+class Attribution(Result):
+    """One score per context token, with everything needed to read, check and repeat the scores.
 
-    ``positions`` are places in the context; they are 0, 1, 2 … unless some tokens were removed for display.
-    ``offsets`` are character spans in ``text``, the decoded context. ``parts`` are the factors of the score, for
-    methods that have them; ``interactions``, where they were asked for, how strongly each pair of tokens acts together.
-    ``target`` is an id, a frozenset of ids, a pair of these for a contrast, or a function of the logits. Of a function,
-    a file holds only the name.
-    ``messages``, of a chat, are whose each token is.
+    ``positions`` are places in the context: 0, 1, 2 … unless tokens were removed for display. ``offsets`` are
+    character spans in ``text``, the decoded context. ``parts`` are the factors of the score, for methods with factors.
+    ``interactions``, if asked for, say how strongly each pair of tokens acts together. ``target`` is an id, a frozenset
+    of ids, a pair of these for a contrast, or a function of the logits; a file holds only the name of a function.
+    ``messages`` are the messages of a chat, with the message that each token belongs to.
     """
 
     ids: Int[Tensor, "pos"]
@@ -69,12 +187,12 @@ class Attribution(GroupedScores):
     def __len__(self) -> int:
         return len(self.ids)
 
-    # ------------------------------------------------------------------------------------------------ reading it
+    # ------------------------------------------------------------------------------------------------------- reading
     def top(self, k: int = 10, by: Order = "score", *, special: bool = False) -> ScoredList[Scored]:
-        """The k tokens with the highest scores, highest first, of equal ones the first in the text; all, if fewer.
+        """Return the k tokens with the highest scores, highest first; equal scores keep the order of the text.
 
-        Of signed scores, what speaks most for the target comes first, and what speaks against it last; ``by="size"``
-        ranks by the absolute score instead. ``special=True`` includes the tokens that are ``hidden``.
+        Signed scores put first the tokens that speak most for the target, and last the tokens that speak against the
+        target; ``by="size"`` ranks by the absolute score instead. ``special=True`` includes the ``hidden`` tokens.
         """
         check_at_least("k", k, 0, whole=True)
         check_choice("by", by, get_args(Order))
@@ -86,36 +204,47 @@ class Attribution(GroupedScores):
         )
 
     def positions_of(self, passage: str) -> list[int]:
-        """Where the tokens are that write a passage, which must occur in the text exactly once."""
-        rows = tokens_of(passage, self.text, [Span(*offsets) for offsets in self.offsets.tolist()])
-        return self.positions[rows].tolist()
+        """Return the positions of the tokens that write a passage; the passage must occur in the text exactly once."""
+        return self.positions[text_spans.tokens_of(passage, self.text, self.spans)].tolist()
+
+    @property
+    def spans(self) -> list[Span]:
+        """The character span of each token in ``text``, as `offsets` holds the spans."""
+        return [Span(*offsets) for offsets in self.offsets.tolist()]
 
     @property
     def template(self) -> Bool[Tensor, "pos"]:
-        """Which tokens a chat template wrote: BOS, headers, end markers; none, if this is not a chat."""
+        """A mask of the tokens that a chat template wrote: BOS, headers, end markers; empty without a chat."""
         return torch.zeros_like(self.special) if self.messages is None else self.messages.template
 
     @property
     def hidden(self) -> Bool[Tensor, "pos"]:
-        """Tokens that lists and views leave out: special ones, and a chat template's; none, if all are."""
+        """A mask of the tokens that lists and views leave out: special tokens and a chat template's.
+
+        The mask is empty if every token would be left out.
+        """
         hidden = self.special | self.template
         return hidden & ~hidden.all()
 
+    @property
+    def summed(self) -> "Attribution":
+        """The attribution itself; a span sums the scores of all targets here."""
+        return self
+
     def without_special(self) -> "Attribution":
-        """The same attribution with special tokens removed, as `without` removes others."""
+        """Return the attribution without special tokens, as `without` removes tokens."""
         return self.without(self.positions[self.special].tolist())
 
     def without(self, positions: Iterable[int] = (), *, template: bool = False) -> "Attribution":
-        """The same attribution with some tokens removed: for display, since the remaining scores do not change.
+        """Return the attribution without the tokens at ``positions``, for display: the other scores do not change.
 
-        ``template`` removes all that a chat template wrote. Lists and views leave special tokens out by themselves.
+        ``template=True`` removes every token that a chat template wrote. Lists and views hide special tokens anyway.
         """
         try:
             wanted = torch.tensor([index(position) for position in positions], dtype=self.positions.dtype)
         except TypeError:
             raise TypeError(f"positions={positions!r} must be places in the context") from None
-        unknown = wanted[~torch.isin(wanted, self.positions)].tolist()
-        if unknown:
+        if unknown := wanted[~torch.isin(wanted, self.positions)].tolist():
             raise ValueError(f"positions={unknown} are not in this attribution")
         if template and self.messages is None:
             raise ValueError("template=True needs a chat: give attribute tokens=heta_lens.chat(model, messages)")
@@ -125,133 +254,90 @@ class Attribution(GroupedScores):
         mass = {"template_mass": share_of(self.scores, self.template)} if template and self.template.any() else {}
         return _kept(self, ~removed, mass)
 
-    # --------------------------------------------------------------------------------------------- how sure it is
+    # --------------------------------------------------------------------------------------------------- uncertainty
     @property
     def standard_errors(self) -> Mapping[str, Float[Tensor, "pos"] | Float[Tensor, "pos pos"] | None]:
-        """Of the scores, each part and the interactions; None where there is no chance in it, or only one probe."""
+        """Standard errors of the scores, each part and the interactions; None for values without chance in them.
+
+        A single probe gives no standard error either.
+        """
         return self.diagnostics.standard_errors or {}
 
     def interval(self, confidence: float = 0.95) -> tuple[Float[Tensor, "pos"], Float[Tensor, "pos"]]:
-        """Lower and upper ends of each score's confidence interval (Student's t over the probes).
+        """Return the lower and upper ends of each score's confidence interval (Student's t over the probes).
 
-        Of a geometric score, the ends of the curvature's interval, floored at 0, are transformed.
+        For geometric scores the function floors the ends of the curvature's interval at 0 and transforms the ends.
         """
         if not 0 < confidence < 1:
             raise ValueError(f"confidence={confidence} must be between 0 and 1")
-        error = self.standard_errors.get("scores")
-        if error is None:
+        error, probes = self.standard_errors.get("scores"), self.diagnostics.probes
+        if error is None or probes is None:
             raise ValueError("these scores have no standard error: nothing in them is random, or one probe was used")
-        counts = torch.as_tensor(self.diagnostics.probes).expand(len(error))
-        reach = student_t(counts, confidence).to(error)
+        reach = student_t(torch.as_tensor(probes).expand(len(error)), confidence).to(error)
         if self.options.get("combine") == "geometric" and "curvature" in self.parts:
             power = self.options["beta"] / (self.options["beta"] + self.options["gamma"])
             mean, spread = self.parts["curvature"], torch.as_tensor(self.standard_errors["curvature"])
             return powered_ends(self.scores, mean, reach * spread, power)
-        reach = reach * error
-        return self.scores - reach, self.scores + reach
+        return self.scores - reach * error, self.scores + reach * error
 
-    # ---------------------------------------------------------------------------------------- showing, keeping it
-    def plot(self, *, special: bool = False) -> View:
-        """Tokens in colour, with a table: shown by a notebook, elsewhere ``.open()`` or ``.save("page.html")``."""
-        from heta_lens.plots.page import page  # which imports this module
-
-        return page(self, special=special)
-
+    # ------------------------------------------------------------------------------------------------------- keeping
     def to_frame(self) -> pd.DataFrame:
-        """One row per token: its place, score, parts and their standard errors, and how often it was probed."""
+        """Return a row per token: position, score, parts with standard errors, number of probes, and text span."""
         return pd.DataFrame(_columns(self))
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write a safetensors file: tensors as they are, everything else in its JSON header."""
-        storage.save(path, FORMAT, written_version(self), stored_fields(self))
+        """Write a safetensors file: tensors as tensors, everything else in the JSON header."""
+        storage.save(path, FORMAT, VERSION, stored_fields(self))
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Attribution":
-        """Read what `save` wrote; any other file is refused."""
-        return storage.load(path, FORMAT, VERSION, cls._of, cls._check)
+        """Return the attribution in a file of `save`; raise for foreign and damaged files."""
+        return storage.load(path, FORMAT, VERSION, cls.of_fields)
 
     @classmethod
-    def of_fields(cls, fields: Mapping[str, Any]) -> "Attribution":
-        """From `stored_fields`, refused where they do not fit together."""
-        cls._check(fields)
-        return cls._of(fields)
-
-    @classmethod
-    def _check(cls, fields: Mapping[str, Any]) -> None:
-        """Refuse what is no attribution by the types, lengths and dtypes of its fields."""
-        check_field_names(cls, fields)
-        check_shapes({"parts": {}, "options": {}, "diagnostics": {}, **fields})
-
-    @classmethod
-    def _of(cls, fields: Mapping[str, Any]) -> "Attribution":
-        check_values({"parts": {}, "diagnostics": {}, **fields})
-        target: Any = fields["target"]
-        target = SavedFunction(target[FUNCTION]) if isinstance(target, Mapping) else target
-        diagnostics, messages = Diagnostics.of(fields.get("diagnostics", {})), Messages.of(fields.get("messages"))
-        return cls(**{**fields, "target": target, "diagnostics": diagnostics, "messages": messages})
-
-    def __repr__(self) -> str:
-        from heta_lens.plots import attribution_text  # which imports this module
-
-        return attribution_text.summary(self)
-
-    @property
-    def summed(self) -> "Attribution":
-        """Itself; of a span, all of its targets together."""
-        return self
-
-    @property
-    def title(self) -> str:
-        """The question this answers, in one line."""
-        from heta_lens.plots import attribution_text  # which imports this module
-
-        return attribution_text.title(self)
-
-    @property
-    def notes(self) -> list[str]:
-        """How to read the scores: how likely the target was, what special tokens hold, what the sign means."""
-        from heta_lens.plots import attribution_text  # which imports this module
-
-        return attribution_text.notes(self)
-
-    @property
-    def _scored_text(self) -> ScoredText:
-        return self
+    def of_fields(cls, stored: Mapping[str, Any]) -> "Attribution":
+        """Return the attribution of `stored_fields`; raise where the fields do not fit together."""
+        values = {**stored}
+        if isinstance(messages := values.get("messages"), Mapping):
+            values["messages"] = Messages(**messages)
+        if isinstance(known := values.get("diagnostics"), Mapping):
+            values["diagnostics"] = Diagnostics.of(known)
+        if isinstance(target := values.get("target"), Mapping) and FUNCTION in target:
+            values["target"] = SavedFunction(str(target[FUNCTION]))
+        storage.check_record(cls, values)
+        made = cls(**values)
+        _check_consistent(made)
+        return made
 
 
 def stored_fields(attribution: Attribution) -> dict[str, Any]:
-    """What a file holds of it: all fields that it has, but of a function as the target only the name."""
-    held: dict[str, Any] = {entry.name: getattr(attribution, entry.name) for entry in fields(attribution)}
-    target, messages = attribution.target, held.pop("messages")
-    held["target"] = {FUNCTION: function_name(target)} if callable(target) else target
-    return held if messages is None else held | {"messages": vars(messages)}
+    """Return the fields that a file holds; a function as the target is stored by name."""
+    stored = {entry.name: getattr(attribution, entry.name) for entry in fields(attribution)}
+    if callable(attribution.target):
+        stored["target"] = {FUNCTION: function_name(attribution.target)}
+    return stored | {"messages": attribution.messages and vars(attribution.messages)}
 
 
-def written_version(attribution: Attribution) -> int:
-    """Older versions of heta_lens can read what has no messages, and a token or a contrast of two as the target."""
-    target = attribution.target
-    plain = not callable(target) and all(isinstance(part, int) for part in sides(target))
-    return FIRST if plain and attribution.messages is None else VERSION
+def _scored(attribution: Attribution, rows: Sequence[int], reduce: Reduction) -> Scored:
+    if reduce not in REDUCTIONS:
+        raise ValueError(f"reduce={reduce!r} is not one of {', '.join(REDUCTIONS)}")
+    if not rows:
+        return Scored("", 0.0, ())
+    shown = attribution.text[int(attribution.offsets[rows[0], 0]) : int(attribution.offsets[rows[-1], 1])]
+    score = float(REDUCTIONS[reduce](attribution.scores[rows]))
+    return Scored(shown.strip() or shown, score, tuple(attribution.positions[rows].tolist()))
 
 
 def _check_finite(attribution: Attribution) -> None:
-    """Refuse scores that are no finite numbers, naming the first by its position and token."""
     named = {"the score": attribution.scores, **attribution.parts, "interactions": attribution.interactions}
     for name, values in named.items():
-        if isinstance(values, Tensor) and not bool(values.isfinite().all()):
+        if isinstance(values, Tensor) and not values.isfinite().all():
             place = (~values.isfinite()).nonzero()[0].tolist()
             where = f"position {int(attribution.positions[place[0]])}, token {attribution.tokens[place[0]]!r}"
             raise ValueError(f"{name} is {float(values[tuple(place)])} at {where}: scores must be finite numbers")
 
 
-def _own_probes(attribution: Attribution) -> Int[Tensor, "pos"] | None:
-    """How many probes each token had; None where all had as many."""
-    probes = attribution.diagnostics.probes
-    return probes if isinstance(probes, Tensor) else None
-
-
 def _columns(attribution: Attribution) -> dict[str, Any]:
-    """The columns of `Attribution.to_frame`."""
     columns: dict[str, Any] = {
         "position": attribution.positions.tolist(),
         "token": attribution.tokens,
@@ -259,9 +345,9 @@ def _columns(attribution: Attribution) -> dict[str, Any]:
         **{name: part.tolist() for name, part in attribution.parts.items()},
     }
     for name, error in attribution.standard_errors.items():
-        if error is not None and name not in PAIRS:
+        if error is not None and name != "interactions":
             columns["score_se" if name == "scores" else f"{name}_se"] = error.tolist()
-    if (probes := _own_probes(attribution)) is not None:
+    if isinstance(probes := attribution.diagnostics.probes, Tensor):
         columns["probes"] = probes.tolist()
     columns |= {"id": attribution.ids.tolist(), "special": attribution.special.tolist()}
     if attribution.messages is not None:
@@ -271,25 +357,86 @@ def _columns(attribution: Attribution) -> dict[str, Any]:
 
 
 def _kept(attribution: Attribution, keep: Bool[Tensor, "pos"], more: Mapping[str, float]) -> Attribution:
-    """The attribution of these tokens alone, and ``more`` of what is known then."""
-    known = attribution.diagnostics
-    per_token = {name: known[name] for name in PER_TOKEN & known.keys()}
-    if (probes := _own_probes(attribution)) is not None:
-        per_token["probes"] = probes
-    per_column = {name: known[name][:, keep] for name in PER_COLUMN & known.keys()}
-    left_out = (known.left_out or 0) + int((~keep).sum())
+    """Return the attribution of the tokens in ``keep``, with ``more`` diagnostics."""
+    known = dict(attribution.diagnostics)
+    for name in {"standard_errors", "probes", *ROW_DIAGNOSTICS} & known.keys():
+        known[name] = _rows(known[name], keep)
+    if "effects" in known:
+        known["effects"] = known["effects"][:, keep]
+    known |= {"left_out": known.get("left_out", 0) + int((~keep).sum()), **more}
+    pairs, messages = attribution.interactions, attribution.messages
     return replace(
         attribution,
+        **{name: _rows(getattr(attribution, name), keep) for name in ROWS},
         tokens=tuple(token for token, kept in zip(attribution.tokens, keep.tolist(), strict=True) if kept),
-        diagnostics=Diagnostics.of({**known, **_rows(per_token, keep), **per_column, "left_out": left_out, **more}),
-        messages=None if attribution.messages is None else attribution.messages.kept(keep),
-        **_rows({name: getattr(attribution, name) for name in ROWS}, keep),
+        diagnostics=Diagnostics.of(known),
+        interactions=None if pairs is None else pairs[keep][:, keep],
+        messages=None if messages is None else messages.kept(keep),
     )
 
 
 def _rows(value: Any, keep: Bool[Tensor, "pos"]) -> Any:
-    """The kept rows of every tensor in ``value``; of a map of pairs, the kept columns too."""
+    """Return the kept rows of every tensor in ``value``, and of interactions the kept columns too."""
     if isinstance(value, Mapping):
         rows = {name: _rows(item, keep) for name, item in value.items()}
-        return rows | {name: rows[name][:, keep] for name in PAIRS & rows.keys() if rows[name] is not None}
-    return None if value is None else value[keep]
+        pairs = rows.get("interactions")
+        return rows if pairs is None else rows | {"interactions": pairs[:, keep]}
+    return value[keep] if isinstance(value, Tensor) else value
+
+
+# -------------------------------------------------------------------------------------------------------- saved fields
+def _check_consistent(attribution: Attribution) -> None:
+    """Raise for the first field of a file in conflict with the rest of the file."""
+    count, end = len(attribution), len(attribution.text)
+    if not count or len(attribution.tokens) != count:
+        raise ValueError(f"it has {len(attribution.tokens)} tokens and {count} ids")
+    for text in (*attribution.tokens, str(attribution.target_text)):
+        check_utf8("its text", text)
+    if int(attribution.ids.min()) < 0:
+        raise ValueError("its ids are below 0")
+    positions = attribution.positions.to(torch.int64)
+    if int(positions[0]) < 0 or bool((positions.diff() <= 0).any()):
+        raise ValueError(f"its positions are {brief(positions.tolist())}, and must be in ascending order from 0 up")
+    _check_places("offsets", attribution.offsets, end)
+    if (messages := attribution.messages) is not None:
+        _check_places("messages' places", messages.places[:, 1:], end)
+        numbers = [*messages.owners.tolist(), *messages.places[:, 0].tolist()]
+        if not all(-1 <= number < len(messages.roles) for number in numbers):
+            raise ValueError(f"its messages' owners are {brief(numbers)}, of {len(messages.roles)} messages")
+    _check_target(attribution)
+    _check_diagnostics(attribution.diagnostics, count)
+
+
+def _check_places(name: str, places: Int[Tensor, "row 2"], end: int) -> None:
+    for row, (start, stop) in enumerate(places.tolist()):
+        if not 0 <= start <= stop <= end:
+            place = f"its {name}[{row}] are ({start}, {stop})"
+            raise ValueError(f"{place}, which is not a place in its text of {end} characters")
+
+
+def _check_target(attribution: Attribution) -> None:
+    """Raise unless a contrast has a pair of texts and probabilities, and every other target a single one."""
+    known, target = attribution.diagnostics, attribution.target
+    log_prob, rank = known.target_log_prob, known.target_rank
+    if (log_prob is None) != (rank is None) or (callable(target) and rank is not None):
+        raise ValueError(f"its diagnostics have target_log_prob={log_prob} and target_rank={rank}")
+    sides = 2 if isinstance(target, tuple) else 1
+    for value in (attribution.target_text, known.target_token, log_prob, rank):
+        if value is not None and (len(value) if isinstance(value, tuple) else 1) != sides:
+            raise ValueError(f"its {brief(value)} does not fit the target {brief(target)}")
+
+
+def _check_diagnostics(known: Diagnostics, count: int) -> None:
+    for name, error in (known.standard_errors or {}).items():
+        if error is not None and error.ndim != (2 if name == "interactions" else 1):
+            raise ValueError(f"its standard_errors[{name!r}] has shape {tuple(error.shape)}")
+    for name in ROW_DIAGNOSTICS & known.keys():
+        for tensor in known[name].values() if isinstance(known[name], Mapping) else [known[name]]:
+            if tensor is not None and len(tensor) != count:
+                raise ValueError(f"its {name} has {len(tensor)} rows, and must have a row for each of {count} tokens")
+    if "effects" in known and known["effects"].shape[1] != count:
+        raise ValueError(f"its effects have shape {tuple(known['effects'].shape)}, and must have {count} columns")
+    for token in (*(known.other_spellings or ()), *(known.target_members or ())):
+        if not {"text", "id", "log_prob"} <= token.keys():
+            raise ValueError(f"its diagnostics have {brief(token)}, without text, id and log_prob")
+        check_types({"text": str, "id": int, "log_prob": float}, token)

@@ -1,4 +1,4 @@
-"""What is known beside the scores: what they cost, what they are made of, and how sure they are."""
+"""Facts beside the scores: the cost of the scores, the shares of their terms, and their uncertainty."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from scipy.stats import spearmanr
 from torch import Tensor
 
@@ -16,10 +16,10 @@ from heta_lens._util.numerics import Samples
 
 @dataclass(frozen=True)
 class Cost:
-    """What scores took: rows that passed through the model, first gradients, HVPs, and seconds.
+    """The cost of scores: rows that passed through the model, first gradients, Hessian–vector products, and seconds.
 
-    Of the forwards, ``forwards_shared`` served as many attributions as ``forwards_shared_by``; ``audit`` counts
-    the rows of an audit.
+    ``forwards_shared`` of the forwards served ``forwards_shared_by`` attributions together. ``audit`` counts the rows
+    of an audit.
     """
 
     forwards: int | None = None
@@ -33,13 +33,13 @@ class Cost:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Diagnostics(Mapping[str, Any]):
-    """What is known beside the scores, and in ``of_method`` what only this method knows.
+    """Facts beside the scores; ``of_method`` holds the facts that only one method knows.
 
-    All of it is a read-only mapping as well: ``diagnostics["share"]`` is ``diagnostics.share``, and
-    ``diagnostics["forwards"]`` is ``diagnostics.cost.forwards``. What is None is not in the mapping.
+    Diagnostics are a read-only mapping as well: ``diagnostics["share"]`` is ``diagnostics.share``, and
+    ``diagnostics["forwards"]`` is ``diagnostics.cost.forwards``. The mapping leaves out facts that are None.
     """
 
-    # The prediction, and how it was run
+    # The prediction and the run
     target_token: str | tuple[str, ...] | None = None
     target_log_prob: float | tuple[float, ...] | None = None
     target_rank: int | tuple[int, ...] | None = None
@@ -64,8 +64,8 @@ class Diagnostics(Mapping[str, Any]):
     share: Mapping[str, float] | None = None
     parts_correlation: float | None = None
     balanced: Float[Tensor, "pos"] | None = None
-    probes: int | Tensor | None = None
-    standard_errors: Mapping[str, Tensor | None] | None = None
+    probes: int | Int[Tensor, "pos"] | None = None
+    standard_errors: Mapping[str, Float[Tensor, "pos"] | Float[Tensor, "pos pos"] | None] | None = None
     cross_talk: Float[Tensor, "pos"] | None = None
     additivity_gap: float | None = None
     completeness_gap: float | None = None
@@ -75,16 +75,16 @@ class Diagnostics(Mapping[str, Any]):
 
     @classmethod
     def of(cls, known: Mapping[str, Any]) -> "Diagnostics":
-        """From a mapping, as this one is."""
-        typed = {name: value for name, value in known.items() if name in _TYPED}
-        cost = Cost(**{name: value for name, value in known.items() if name in _COST})
-        others = {name: value for name, value in known.items() if name not in (*_TYPED, *_COST)}
-        return cls(**typed, cost=cost, of_method=others)
+        """Return the diagnostics of a mapping from names to facts."""
+        shared = {name: value for name, value in known.items() if name in _FIELDS}
+        cost = Cost(**{name: value for name, value in known.items() if name in _COSTS})
+        others = {name: value for name, value in known.items() if name not in (*_FIELDS, *_COSTS)}
+        return cls(**shared, cost=cost, of_method=others)
 
     @cached_property
     def _known(self) -> dict[str, Any]:
-        typed = {name: getattr(self, name) for name in _TYPED} | vars(self.cost)
-        return {name: value for name, value in typed.items() if value is not None} | {**self.of_method}
+        shared = {name: getattr(self, name) for name in _FIELDS} | vars(self.cost)
+        return {name: value for name, value in shared.items() if value is not None} | {**self.of_method}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._known:
@@ -101,17 +101,17 @@ class Diagnostics(Mapping[str, Any]):
         return f"Diagnostics({self._known})"
 
 
-_COST = [entry.name for entry in fields(Cost)]
-_TYPED = [entry.name for entry in fields(Diagnostics) if entry.name not in ("cost", "of_method")]
+_COSTS = [entry.name for entry in fields(Cost)]
+_FIELDS = [entry.name for entry in fields(Diagnostics) if entry.name not in ("cost", "of_method")]
 
 
 def standard_error(
     samples: Samples, score: Callable[[Float[Tensor, "pos"]], Float[Tensor, "pos"]]
 ) -> Float[Tensor, "pos"] | None:
-    """Of ``score(mean of the samples)``, by the delta method; NaN for tokens with less than two, None if all have.
+    """Return the standard error of ``score(mean of the samples)`` by the delta method; None without two samples.
 
-    Each sample is carried through the score's derivative at the mean, so that samples which are shared between tokens,
-    or divided by their sum, are accounted for.
+    Tokens with fewer than two samples have NaN. The function carries each sample through the score's derivative at the
+    mean, which accounts for samples that tokens share or that the score divides by their sum.
     """
     if not (samples.counts > 1).any():
         return None
@@ -122,7 +122,7 @@ def standard_error(
 def _derivatives(
     score: Callable[[Tensor], Tensor], at: Float[Tensor, "pos"], directions: Float[Tensor, "sample pos"]
 ) -> list[Float[Tensor, "pos"]]:
-    """The score's derivative along each of the directions: of its gradient with weights, by these weights."""
+    """Return the derivatives of the score along directions: the gradient with weights, derived by the weights."""
     with torch.enable_grad():
         at = at.detach().requires_grad_()
         scores = score(at)
@@ -131,32 +131,32 @@ def _derivatives(
         return [torch.autograd.grad(gradient, weights, along, retain_graph=True)[0] for along in directions]
 
 
-def shares(terms: Mapping[str, Float[Tensor, "pos"]]) -> dict[str, float]:
-    """How much of the whole score comes from each of its terms."""
+def term_shares(terms: Mapping[str, Float[Tensor, "pos"]]) -> dict[str, float]:
+    """Return the share of the whole score, sign aside, that comes from each term of the score."""
     totals = {name: float(term.abs().sum()) for name, term in terms.items()}
     whole = sum(totals.values())
     return {name: total / whole if whole else math.nan for name, total in totals.items()}
 
 
 def sink_mass(scores: Float[Tensor, "pos"]) -> float:
-    """The share of the score on the first token, which is often an attention sink."""
+    """Return the share of the score on the first token, which is often an attention sink."""
     return share_of(scores, torch.arange(len(scores), device=scores.device) == 0)
 
 
 def share_of(scores: Float[Tensor, "pos"], tokens: Bool[Tensor, "pos"]) -> float:
-    """How much of the whole score these tokens have."""
+    """Return the share of the whole score, sign aside, that the tokens hold."""
     whole = float(scores.abs().sum())
     return float(scores[tokens].abs().sum()) / whole if whole else math.nan
 
 
 def agreement(scores: Float[Tensor, "pos"], others: Float[Tensor, "pos"]) -> dict[str, float]:
-    """Spearman's rank correlation, and the L1 distance of the two once each sums to 1."""
+    """Return Spearman's rank correlation of two scores, and the L1 distance of the scores divided by their sums."""
     gap = scores / scores.abs().sum() - others / others.abs().sum()
     return {"rank_correlation": rank_correlation(scores, others), "l1": float(gap.abs().sum())}
 
 
 def rank_correlation(one: Float[Tensor, "pos"], other: Float[Tensor, "pos"]) -> float:
-    """Spearman's; NaN where one of them does not tell tokens apart."""
+    """Return Spearman's rank correlation; NaN where one of the scores has the same value for every token."""
     if any(bool((values == values[0]).all()) for values in (one, other)):
         return math.nan
     return float(spearmanr(one.cpu(), other.cpu())[0])  # type: ignore[arg-type]

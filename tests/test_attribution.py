@@ -1,8 +1,10 @@
-"""The result: read it by token, word and span, leave tokens out, tabulate, print, plot and store it."""
+"""Attributions: read by token, word, sentence, span and message, cut, tabulated and shown."""
 
 import math
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -10,14 +12,16 @@ import torch
 from torch.testing import assert_close
 
 import heta_lens
-from helpers import zoo
-from helpers.asking import explain
+from helpers import chats, zoo
+from helpers.asking import cache_of, explain
 from helpers.attributions import SCORES, TOKENS, attribution, double, of_chat, uncertain
 from helpers.pages import values
-from heta_lens import Attribution
+from heta_lens import Attribution, attribute, chat
+from heta_lens._util.chat_messages import Messages
 from heta_lens.diagnostics import Diagnostics
 
 
+# ---------------------------------------------------------------------------------------------------------- attribution
 # -------------------------------------------------------------------------------------------------------- by token
 def test_the_top_tokens_come_best_first():
     assert attribution().top(3) == [(" cat", 3.0, (2,)), ("at", 2.0, (4,)), (" s", 1.0, (3,))]
@@ -33,11 +37,6 @@ def test_the_top_leaves_out_what_is_hidden_unless_that_is_all():
     assert not only.hidden.any() and [one.text for one in only.top()] == ["</s>", "<s>"]
     none = attribution(["a", "b"], (1, 2))
     assert not none.hidden.any() and none.top() == none.top(special=True)
-
-
-@pytest.mark.parametrize(("k", "length"), [(0, 0), (1, 1), (5, 5), (99, 5)])
-def test_the_top_has_k_tokens_or_all_there_are(k: int, length: int):
-    assert len(attribution().top(k)) == length
 
 
 def test_signed_scores_are_ranked_by_score_unless_told_by_size():
@@ -79,21 +78,6 @@ def test_equal_scores_keep_the_order_of_the_text():
     assert [scored.positions[0] for scored in top] == [1, 2, 4, 0, 3, 5]
 
 
-def test_the_length_is_the_number_of_tokens():
-    assert len(attribution()) == 6
-
-
-def test_it_cannot_be_changed():
-    with pytest.raises(FrozenInstanceError):
-        attribution().scores = torch.zeros(6)
-
-
-def test_each_is_equal_only_to_itself():
-    made = attribution()
-    assert made in {made}
-    assert made != attribution()
-
-
 # ----------------------------------------------------------------------------------------------------------- by word
 def test_scored_texts_print_as_a_small_table():
     assert repr(attribution().by_word()).splitlines() == [
@@ -129,11 +113,6 @@ def test_an_emoji_of_several_tokens_is_one_word():
     assert made.by_word() == [("Hi", 1, (0,)), ("😀", 6, (1, 2)), ("yo", 8, (3,))]
 
 
-def test_signed_scores_cancel_in_a_sum_but_not_in_the_maximum():
-    made = attribution(["un", "likely"], (-3, 2), special=torch.tensor([False, False]), signed=True)
-    assert [made.by_word(reduce)[0].score for reduce in ("sum", "mean", "max")] == [-1, -0.5, 2]
-
-
 @pytest.mark.usefixtures("unchecked")
 def test_an_unknown_reduction_is_refused_by_listing_the_known_ones():
     for call in (lambda: attribution().by_word("median"), lambda: attribution().by_spans([(0, 5)], "median")):
@@ -158,10 +137,6 @@ def test_spans_may_overlap_come_in_any_order_and_cut_tokens():
 def test_a_span_of_white_space_has_no_tokens(reduce: str):
     space = attribution().text.index(" cat")
     assert attribution().by_spans([(space, space + 1)], reduce) == [(" ", 0.0, ())]
-
-
-def test_no_spans_have_no_scores():
-    assert attribution().by_spans([]) == []
 
 
 @pytest.mark.parametrize("span", [(-1, 3), (3, 3), (4, 3), (0, 18), (17, 18)])
@@ -191,36 +166,6 @@ def test_what_stays_keeps_its_scores_parts_and_standard_errors():
     assert_close(shown.diagnostics["balanced"], whole.diagnostics["balanced"][stays])
     assert shown.standard_errors["information"] is None
     assert shown.diagnostics["sink_mass"] == whole.diagnostics["sink_mass"]
-
-
-def test_what_is_no_row_a_token_stays_whole():
-    options = {"mask": torch.arange(6.0), "seed": 0}
-    shown = uncertain(options=options).without([0])
-    assert shown.options["mask"].tolist() == options["mask"].tolist()
-    assert (shown.text, shown.target) == (uncertain().text, 7)
-
-
-def test_positions_are_places_in_the_context_however_much_was_left_out_before():
-    shown = attribution().without([0, 1]).without([2])
-    assert shown.tokens == (" s", "at", "\n")
-    assert shown.by_word()[0] == ("sat", 3.0, (3, 4))
-
-
-def test_leaving_out_nothing_changes_nothing():
-    for shown in (attribution().without(), attribution().without([]), attribution().without(iter(()))):
-        assert shown.tokens == TOKENS
-        assert shown.scores.tolist() == list(SCORES)
-
-
-def test_leaving_tokens_out_leaves_the_original_alone():
-    whole = uncertain()
-    whole.without([0, 1])
-    assert len(whole) == len(whole.scores) == len(whole.parts["curvature"]) == 6
-
-
-def test_leaving_out_everything_is_refused():
-    with pytest.raises(ValueError, match="nothing would be left"):
-        attribution(["<s>", "</s>"], (1, 2)).without_special()
 
 
 def test_what_a_chat_template_wrote_can_be_left_out():
@@ -268,10 +213,6 @@ def test_the_interval_is_students_t(probes: int, confidence: float, t: float):
     assert_close(made.scores - low, t * made.standard_errors["scores"], rtol=1e-5, atol=0)
 
 
-def test_the_interval_is_one_of_95_percent_unless_told():
-    assert_close(uncertain().interval()[0], uncertain().interval(0.95)[0])
-
-
 @pytest.mark.parametrize("diagnostics", [{}, {"probes": 1, "standard_errors": {"scores": None}}])
 def test_without_standard_errors_there_is_no_interval(diagnostics: dict[str, Any]):
     with pytest.raises(ValueError, match="no standard error"):
@@ -282,10 +223,6 @@ def test_without_standard_errors_there_is_no_interval(diagnostics: dict[str, Any
 def test_a_confidence_that_is_no_probability_is_refused(confidence: float):
     with pytest.raises(ValueError, match="confidence"):
         uncertain().interval(confidence)
-
-
-def test_methods_without_chance_have_no_standard_errors():
-    assert attribution().standard_errors == {}
 
 
 # ------------------------------------------------------------------------------------------------------------- tables
@@ -309,11 +246,6 @@ def test_the_table_has_parts_and_the_standard_errors_there_are():
     assert "information_se" not in table
 
 
-def test_a_part_and_its_standard_error_go_by_one_name():
-    errors = {"standard_errors": {"heads": double(SCORES)}}
-    assert "heads_se" in attribution(parts={"heads": double(SCORES)}, diagnostics=Diagnostics.of(errors)).to_frame()
-
-
 def test_the_table_of_a_chat_says_whose_each_token_is():
     table = of_chat().to_frame()
     assert table["role"].tolist() == ["template", "user", "user", "template", "assistant", "template"]
@@ -334,10 +266,6 @@ def test_a_passage_is_found_by_its_text():
         made.positions_of("nowhere")
 
 
-def test_the_table_has_only_the_tokens_that_were_kept():
-    assert uncertain().without_special().without([1, 2]).to_frame()["position"].tolist() == [3, 4, 5]
-
-
 def test_scores_of_half_precision_can_be_tabulated_printed_and_plotted():
     made = attribution(scores=SCORES)
     half = replace(made, scores=made.scores.bfloat16())
@@ -351,10 +279,6 @@ def test_the_plot_has_the_question_and_every_token():
     shown = attribution().plot()
     assert shown.title == "heta: why ' down'?"
     assert values(shown)["score"] == list(SCORES)
-
-
-def test_the_plot_has_only_the_tokens_that_were_kept():
-    assert values(attribution().without_special().plot())["score"] == [0.5, 3.0, 1.0, 2.0, 0.25]
 
 
 # -------------------------------------------------------------------------------------------------------- from a model
@@ -392,3 +316,105 @@ def test_one_of_two_tokens_can_be_left_out() -> None:
     rest = explain(model, zoo.prompt(model, 2), 7, probes=2).without([0])
     assert rest.offsets.shape == (1, 2)
     assert len(rest.to_frame()) == len(rest.by_word()) == 1
+
+
+# ------------------------------------------------------------------------------------------------------- grouped scores
+REDUCED = pytest.mark.parametrize(
+    ("reduce", "user", "template"), [("sum", 3.5, 7.25), ("mean", 1.75, 7.25 / 3), ("max", 3.0, 6.0)]
+)
+
+
+# -------------------------------------------------------------------------------------------------------- by message
+@REDUCED
+def test_every_message_has_its_score_and_its_role(reduce: Any, user: float, template: float) -> None:
+    assert of_chat().by_message(reduce) == [
+        ("The cat", user, (1, 2), "user"),
+        ("sat", 2.0, (4,), "assistant"),
+        ("", 0.0, (), "user"),
+        ("", pytest.approx(template), (0, 3, 5), "template"),
+    ]
+
+
+@REDUCED
+def test_every_role_has_its_score(reduce: Any, user: float, template: float) -> None:
+    assert of_chat().by_role(reduce) == [
+        ("user", user, (1, 2)),
+        ("assistant", 2.0, (4,)),
+        ("template", pytest.approx(template), (0, 3, 5)),
+    ]
+
+
+def test_a_role_has_all_of_its_messages() -> None:
+    three = Messages(("user", "tool", "user"), torch.zeros(0, 3, dtype=torch.int64), torch.tensor([0, 1, 2, 2, 0, 1]))
+    found = of_chat(messages=three)
+    assert found.by_role() == [("user", 12 - 0.5 - 0.25 + 0.75, (0, 2, 3, 4)), ("tool", 0.75, (1, 5))]
+    assert [message.role for message in found.by_message()] == ["user", "tool", "user"]  # and no template
+
+
+def test_nothing_is_lost_however_messages_are_read() -> None:
+    numbers = Random(0)
+    for _ in range(100):
+        owners = torch.tensor(numbers.choices(range(-1, 3), k=6))
+        made = of_chat([numbers.gauss(0, 1) for _ in range(6)], signed=True)
+        assert made.messages is not None
+        made = replace(made, messages=replace(made.messages, owners=owners))
+        for found in (made.by_message(), made.by_role(), made.by_sentence(), made.by_word()):
+            assert sum(one.score for one in found) == pytest.approx(float(made.scores.sum()))
+            assert sorted(chain(*(one.positions for one in found))) == [*range(6)]
+
+
+@pytest.mark.parametrize("read", [Attribution.by_message, Attribution.by_role])
+def test_what_is_no_chat_has_no_messages(read: Any) -> None:
+    with pytest.raises(ValueError, match=r"knows no messages: give attribute tokens=heta_lens.chat\(model, messages\)"):
+        read(attribution())
+
+
+# ------------------------------------------------------------------------------------------------------- by sentence
+def sentences(made: Attribution) -> list[tuple[str, tuple[int, ...]]]:
+    return [(one.text, one.positions) for one in made.by_sentence()]
+
+
+def test_sentences_have_the_tokens_that_begin_in_them() -> None:
+    made = attribution(["<bos>", "A", " b.", "\nC", " d!", " E"], SCORES)
+    assert sentences(made) == [("<bos>", (0,)), ("A b.", (1, 2)), ("C d!", (3, 4)), ("E", (5,))]
+    assert [one.score for one in made.by_sentence()] == [6.0, 3.5, 3.0, 0.25]
+    assert [one.score for one in made.by_sentence("max")] == [6.0, 3.0, 2.0, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        (["<bos>", " ", "\n", " ", "", " "], [(0,), (1, 2, 3, 4, 5)]),
+        (["<bos>", "a", " b", " c", " d", " e"], [(0,), (1, 2, 3, 4, 5)]),
+        (["<bos>", "a. b", ". c", ".", " d", "."], [(0,), (1,), (2,), (3,), (4, 5)]),
+    ],
+    ids=["blank", "one", "across"],
+)
+def test_every_token_is_in_one_sentence(tokens: list[str], expected: list[Any]) -> None:
+    assert [positions for _, positions in sentences(attribution(tokens, SCORES))] == expected
+
+
+def test_no_sentence_goes_beyond_its_message() -> None:
+    assert sentences(of_chat()) == [*(("<s>", (0,)), ("The cat", (1, 2)), ("</s>", (3,)), ("sat", (4,)), ("\n", (5,)))]
+    left = of_chat().without(template=True)
+    assert sentences(left) == [("The cat", (1, 2)), ("sat", (4,))]
+
+
+def test_sentences_of_a_real_chat_are_those_of_its_messages() -> None:
+    messages = [chats.SYSTEM, {"role": "user", "content": "The cat sat. The dog ran!\nWhere?"}]
+    made = chat(chats.bridge(), messages)
+    found = attribute(cache_of(chats.bridge(), made.tokens), tokens=made, method="recency")
+    assert [one.text for one in found.by_sentence()][1:-1] == [
+        *("Be brief.", "<|im_end|>\n<|im_start|>user", "The cat sat.", "The dog ran!", "Where?")
+    ]
+
+
+# -------------------------------------------------------------------------------------------------------- chat messages
+
+
+def test_a_message_says_what_stands_in_its_places() -> None:
+    made = of_chat()
+    assert made.messages is not None
+    assert [made.messages.content(number, made.text) for number in range(3)] == ["The cat", "sat", ""]
+    twice = Messages(("tool",), torch.tensor([[0, 0, 2], [0, 3, 5]]), torch.tensor([0]))
+    assert twice.content(0, "ab cd") == "ab\ncd"

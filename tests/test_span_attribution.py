@@ -1,8 +1,8 @@
-"""SpanAttribution: read, shown, saved and loaded."""
+"""Span attributions: read, shown, saved and loaded, and followed through a reasoning."""
 
-import json
-import re
+from collections.abc import Sequence
 from dataclasses import fields, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ from heta_lens import SpanAttribution, attribute_span
 from heta_lens._util import storage
 from heta_lens.diagnostics import Diagnostics
 from heta_lens.plots import circuitsvis, page
-from heta_lens.span_attribution import FORMAT, VERSION
+from heta_lens.span_attribution import FORMAT, VERSION, hops
 
+# ----------------------------------------------------------------------------------------------------- span attribution
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*has no effect with:UserWarning"),
 ]
@@ -40,11 +41,6 @@ def test_the_matrix_ends_before_each_target(span: SpanAttribution) -> None:
         assert torch.equal(row[: len(step)], step.scores)
         assert (row[: len(step)] > 0).all()
         assert row[len(step) :].tolist() == [0.0] * (10 - len(step))
-
-
-def test_the_total_is_of_the_prompts_tokens_and_of_no_others(span: SpanAttribution) -> None:
-    expected = [sum(float(step.scores[i]) for step in span.steps) for i in range(START)]
-    assert span.total.tolist() == pytest.approx(expected, rel=1e-12)
 
 
 def test_totals_are_read_like_scores(span: SpanAttribution) -> None:
@@ -119,21 +115,6 @@ def test_an_attribution_is_no_span_and_a_span_no_attribution(span: SpanAttributi
         heta_lens.Attribution.load(path)
 
 
-def test_what_was_not_written_whole_or_by_us_is_refused(span: SpanAttribution, tmp_path: Path) -> None:
-    path = tmp_path / "span.safetensors"
-    span.save(path)
-    whole = path.read_bytes()
-    for content in (b"", b"text", whole[: len(whole) // 2], whole[:-1]):
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"is not a heta_lens\.span file"):
-            SpanAttribution.load(path)
-    storage.save(path, FORMAT, VERSION + 1, {"steps": [], "tokens": ()})
-    with pytest.raises(ValueError, match="upgrade it"):
-        SpanAttribution.load(path)
-    with pytest.raises(FileNotFoundError):
-        SpanAttribution.load(tmp_path / "none.safetensors")
-
-
 # ---------------------------------------------------------------------------------------------------------- the page
 HOSTILE = ["<bos>", "</script>", "<script>alert(1)</script>", "&lt;b&gt;", "<b>x</b>", "R&D", '"', "<!--", "\n", "\\"]
 
@@ -158,15 +139,6 @@ def test_the_page_shows_every_targets_scores_and_all_together(span: SpanAttribut
         assert not column[len(scores) :].any()
 
 
-def test_one_outlier_bleaches_nothing(span: SpanAttribution) -> None:
-    scores = torch.tensor([1e6, 1.0, 0.5, 0.25, 0.0, 0.0, 0.0], dtype=torch.float64)
-    other = replace(span.steps[0], scores=scores)
-    shown = torch.tensor(data(circuitsvis(replace(span, steps=(other, *span.steps[1:])), special=True))["values"])
-    assert shown[:4, 1].tolist() == [1.0, 0.5, 0.25, 0.125]
-    nothing = replace(span, steps=(replace(other, scores=torch.zeros_like(scores)),))
-    assert not torch.tensor(data(circuitsvis(replace(nothing, tokens=span.tokens[:8])))["values"]).any()
-
-
 def test_nothing_that_is_written_adds_structure_to_the_page(hostile: SpanAttribution, tmp_path: Path) -> None:
     clean = SpanAttribution(tuple(replace(step, target_text="x") for step in hostile.steps), tuple("abcdefghij"))
     for shown in (circuitsvis, page):
@@ -180,15 +152,6 @@ def test_nothing_that_is_written_adds_structure_to_the_page(hostile: SpanAttribu
     assert [seen(label) for label in drawn["labels"]] == ["all targets", *hostile.targets]
 
 
-def test_the_page_brings_everything_along(span: SpanAttribution) -> None:
-    fragment = circuitsvis(span)._repr_html_()
-    assert "var CircuitsVis=" in fragment
-    assert not re.search(r"<(script|link|img)[^>]*\s(src|href)=", fragment)
-    assert not re.search(r"\b(from|import)\s*\(?\s*[\"']https?:", fragment)
-    assert "unpkg.com" not in fragment
-    assert json.dumps("all targets") in fragment
-
-
 @pytest.mark.parametrize(
     "value", [{}, {"steps": [], "tokens": ("a",)}, {"steps": [{}], "tokens": ("a",)}, {"steps": 5}], ids=str
 )
@@ -196,3 +159,114 @@ def test_a_file_that_lacks_what_a_span_needs_is_called_damaged(value: dict[str, 
     storage.save(tmp_path / "span", FORMAT, VERSION, value)
     with pytest.raises(ValueError, match="damaged"):
         heta_lens.SpanAttribution.load(tmp_path / "span")
+
+
+# ----------------------------------------------------------------------------------------------------------- score hops
+PROMPT, WRITTEN, AFTER = 4, 4, 2
+LENGTH = PROMPT + WRITTEN + AFTER
+
+
+def drawn(seed: int, signed: bool) -> tuple[Tensor, list[Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    draw = torch.randn if signed else torch.rand
+    rows = [draw(PROMPT + at, generator=generator, dtype=torch.float64) for at in range(WRITTEN)]
+    return draw(LENGTH, generator=generator, dtype=torch.float64), rows
+
+
+def by_paths(scores: Tensor, rows: Sequence[Tensor]) -> list[list[float]]:
+    """For each number of written tokens on the way, the sum over all ways to each token before them."""
+    share = [[float(value) / float(row.abs().sum()) for value in row] for row in rows]
+    result = [[0.0] * LENGTH for _ in range(WRITTEN + 1)]
+    for at in [*range(PROMPT), *range(PROMPT + WRITTEN, LENGTH)]:
+        result[0][at] = float(scores[at])
+    for count in range(1, WRITTEN + 1):
+        for way in combinations(reversed(range(WRITTEN)), count):  # from the last to the first
+            for end in range(PROMPT):
+                value = float(scores[PROMPT + way[0]])
+                for here, there in zip(way, [*(PROMPT + one for one in way[1:]), end], strict=True):
+                    value *= share[here][there]
+                result[count][end] += value
+    return result
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_way_is_counted_once(seed: int, signed: bool) -> None:
+    scores, rows = drawn(seed, signed)
+    found = hops(scores, rows)
+    torch.testing.assert_close(found.values, torch.tensor(by_paths(scores, rows), dtype=torch.float64))
+    sizes = by_paths(scores.abs(), [row.abs() for row in rows])
+    torch.testing.assert_close(found.sizes, torch.tensor(sizes, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_nothing_is_lost_and_nothing_stays_with_what_was_written(signed: bool) -> None:
+    scores, rows = drawn(5, signed)
+    found = hops(scores, rows)
+    torch.testing.assert_close(found.sizes.sum(), scores.abs().sum(), rtol=1e-14, atol=0)
+    assert (found.sizes[:, PROMPT : PROMPT + WRITTEN] == 0).all()
+    assert torch.equal(found.values[:, -AFTER:].sum(0), scores[-AFTER:])  # between reasoning and answer: as it was
+    if not signed:
+        assert torch.equal(found.values, found.sizes)
+        torch.testing.assert_close(found.values.sum(), scores.sum(), rtol=1e-14, atol=0)
+
+
+def test_by_hand() -> None:
+    """Two of four go to the first written token, one to the second; that gives three quarters to the first."""
+    found = hops(torch.tensor([1.0, 0, 2, 1]), [torch.tensor([1.0, 3]), torch.tensor([2.0, 0, 6])])
+    assert found.values.tolist() == [[1, 0, 0, 0], [0.75, 1.5, 0, 0], [0.1875, 0.5625, 0, 0]]
+
+
+def test_signs_multiply_and_do_not_divide_by_almost_nothing() -> None:
+    """What speaks against a token that speaks for the target speaks against the target, and the other way round."""
+    row = torch.tensor([1.0, -1.0 + 1e-9])  # whose sum is nearly 0
+    for_it, against = (hops(torch.tensor([0.0, 0, score]), [row]).values.sum(0) for score in (1.0, -1.0))
+    torch.testing.assert_close(for_it, torch.tensor([0.5, -0.5, 0]))
+    torch.testing.assert_close(against, torch.tensor([-0.5, 0.5, 0]))
+    cancelled = hops(torch.tensor([0.0, 0, 1, -1]), [torch.tensor([1.0, 0]), torch.tensor([1.0, 0, 0])])
+    assert cancelled.values.sum(0).tolist() == [0, 0, 0, 0]
+    assert cancelled.sizes.sum(0).tolist() == [2, 0, 0, 0]
+
+
+def test_a_token_without_scores_of_its_own_keeps_what_it_has() -> None:
+    rows = [torch.zeros(2), torch.tensor([1.0, 1, 2])]
+    found = hops(torch.tensor([1.0, 0, 3, 4]), rows)
+    assert found.values.tolist() == [[1, 0, 3, 0], [1, 1, 2, 0]]
+    nothing = hops(torch.zeros(4), rows)
+    assert nothing.values.tolist() == [[0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e300, 5e-324])
+def test_scores_of_any_size_have_shares(size: float) -> None:
+    row = torch.tensor([3.0, 1.0], dtype=torch.float64) * size
+    found = hops(torch.tensor([0.0, 0, 1], dtype=torch.float64), [row])
+    torch.testing.assert_close(found.values[1], torch.tensor([0.75, 0.25, 0], dtype=torch.float64))
+
+
+def test_long_chains_end() -> None:
+    """Every written token gives all to the one before it: as many hops as there are tokens."""
+    rows = [torch.zeros(1 + at).index_fill(0, torch.tensor([at]), 1.0) for at in range(50)]
+    found = hops(torch.zeros(51).index_fill(0, torch.tensor([50]), 1.0), rows)
+    assert found.values.shape == (51, 51)
+    assert found.values[50].tolist() == [1.0, *[0.0] * 50] and found.values.sum() == 1
+
+
+def test_a_set_explained_as_a_whole_hands_on_the_same_where_scores_are_linear() -> None:
+    """FlashTrace's recursion: the reasoning is one weighted set, and the share that came to it is what a hop counts."""
+    scores, rows = drawn(7, signed=False)
+    scores = scores[: PROMPT + WRITTEN] / scores[: PROMPT + WRITTEN].sum()
+    each = torch.stack([torch.nn.functional.pad(row / row.sum(), (0, len(scores) - len(row))) for row in rows])
+    observed, reached = scores[:PROMPT].clone(), scores[PROMPT:].sum()
+    last = scores
+    for _ in range(WRITTEN):
+        weights = last[PROMPT:] / last[PROMPT:].sum()
+        last = weights @ each
+        observed += reached * last[:PROMPT]
+        reached = reached * last[PROMPT:].sum()
+        if not reached:
+            break
+    torch.testing.assert_close(hops(scores, rows).values.sum(0)[:PROMPT], observed)
+
+
+def test_scores_that_are_no_number_end_too() -> None:
+    assert hops(torch.tensor([0.0, torch.nan]), [torch.tensor([1.0])]).values.isnan().any()

@@ -1,4 +1,4 @@
-"""HTML from templates; and views, which a notebook shows and which can be saved as pages or figures."""
+"""HTML templates, and views: pages for notebooks, browsers and files."""
 
 import re
 import webbrowser
@@ -32,16 +32,15 @@ _TEMPLATES.filters["legible"] = legible
 
 
 def html_from(template: str, **values: Any) -> str:
-    """HTML from a template of this package, given by its path there; texts among the values are escaped."""
+    """Return the HTML of a template, given by its path in this package; texts among the values are escaped."""
     return _TEMPLATES.get_template(template).render(values)
 
 
 @cache
 def source(path: str) -> Markup:
-    """A script or style sheet of this package, given by its path there, as pages embed it.
+    """Return a script or style sheet, given by its path in this package, without indentation and comment lines.
 
-    It comes without indentation, and without lines that are comments. A line ``//: name`` of a script stands for the
-    file of that name beside it.
+    The function replaces a line ``//: name`` by the file of that name in the same folder.
     """
     file = files("heta_lens").joinpath(path)
     stripped = map(str.strip, file.read_text(encoding="utf-8").splitlines())
@@ -53,9 +52,9 @@ def source(path: str) -> Markup:
 
 @dataclass(frozen=True, repr=False)
 class View:
-    """Something to look at: shown by a notebook, opened in a browser, or saved as a file that needs nothing else.
+    """A page that a notebook shows, a browser opens, and a file keeps; the file needs no other file.
 
-    ``exports`` makes what other files than pages hold, by their suffix (``".png"``), when one is saved.
+    ``exports`` has by suffix (``".png"``) the functions that make the contents of files other than pages.
     """
 
     title: str
@@ -70,7 +69,7 @@ class View:
 
     @property
     def page(self) -> str:
-        """The fragment as a standalone page."""
+        """The view as a standalone HTML page."""
         head = [
             '<meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width">',
@@ -80,15 +79,15 @@ class View:
         return "\n".join(["<!doctype html>", '<html lang="en">', *head, self.fragment, ""])
 
     def open(self) -> Path:
-        """Show the page in a browser; the file it is written to stays in the folder of temporary files."""
+        """Show the page in a browser, and return the path of the temporary file, which stays."""
         path = Path(mkdtemp(prefix="heta_lens_")) / "view.html"
         path.write_text(self.page, encoding="utf-8")
         webbrowser.open(path.as_uri())
         return path
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write a file of the kind that its suffix says: a page as ``.html``, or what ``exports`` has."""
-        stream = Path(path).exists() and not Path(path).is_file()  # such as /dev/stdout
+        """Write a file of the kind that the suffix names: a page for ``.html``, or a kind of ``exports``."""
+        stream = Path(path).exists() and not Path(path).is_file()  # for example /dev/stdout
         suffix = Path(path).suffix.lower()
         if suffix in PAGES or stream:
             return write_atomically(path, self.page)

@@ -25,8 +25,7 @@ from heta_lens.metrics.evidence import ranked
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import EMBED, added_names, head_outputs_name, pattern_name, queries_keys_names, values_name
 from heta_lens.model.lock import changing, one_at_a_time
-from heta_lens.plots.figures import exports_of
-from heta_lens.plots.matrix_figure import patch_grid
+from heta_lens.plots.figures import exports_of, patch_grid
 from heta_lens.plots.page import heat
 from heta_lens.prediction.activations import Activations
 from heta_lens.prediction.checks import Tokens

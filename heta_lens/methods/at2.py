@@ -1,7 +1,7 @@
 """AT2 (Cohen-Wang 2025): the attention of every head, with weights that were fitted to the effects of ablations."""
 
 from collections.abc import Callable, Iterable, Mapping, Sized
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache, partial
 from os import PathLike
 from pathlib import Path
@@ -12,8 +12,8 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from heta_lens._util.options import AtLeast, check_at_least, check_count, fits
-from heta_lens._util.storage import load, save
+from heta_lens._util.options import AtLeast, check_at_least, check_count
+from heta_lens._util.storage import check_record, load, save
 from heta_lens._util.work import Work, working
 from heta_lens.methods.base import Scores
 from heta_lens.methods.options import WithBos, pattern_runs
@@ -53,22 +53,18 @@ class HeadWeights:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "HeadWeights":
-        return load(Path(path).expanduser(), KIND, VERSION, lambda value: cls(**value), check=_check)
+        return load(Path(path).expanduser(), KIND, VERSION, cls._of_fields)
+
+    @classmethod
+    def _of_fields(cls, stored: Mapping[str, Any]) -> "HeadWeights":
+        check_record(cls, stored)
+        return cls(**stored)
 
     def belongs_to(self, adapter: ModelAdapter) -> bool:
         """Whether they were fitted to this model, however it is loaded."""
         same = tuple(self.weights.shape) == (adapter.layers, int(adapter.model.cfg.n_heads))
         own = _lengths(adapter)
         return same and own.shape == self.lengths.shape and bool(((own / self.lengths - 1).abs() < ALIKE).all())
-
-
-def _check(value: dict[str, Any]) -> None:
-    for name, dimensions in (("weights", 2), ("lengths", 1)):
-        tensor = value[name]
-        if not (isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.ndim == dimensions):
-            raise ValueError(f"its {name} are no tensor of floats with {dimensions} dimensions")
-    if {*value} != {field.name for field in fields(HeadWeights)} or not fits(value["fitted"], Mapping[str, Any]):
-        raise ValueError(f"it has {', '.join(value)}")
 
 
 def _lengths(adapter: ModelAdapter) -> Float[Tensor, "token"]:

@@ -1,35 +1,45 @@
-"""An attribution in words: its title, its highest scores, and how to read them."""
+"""Results in words: the title, the highest scores, lines on how to read the scores, and the formula of the score."""
 
 from collections.abc import Mapping, Sequence
 from math import isnan
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
+from jaxtyping import Float
 from rich.cells import set_cell_size
+from torch import Tensor
 
 from heta_lens._util.target_kinds import Side, described
 from heta_lens._util.text import cut, probability, single_line
 from heta_lens.attribution import Attribution
-from heta_lens.plots.scales import held, last, percent, scaling
+from heta_lens.plots.scales import last_row, percent, scaled_tokens, share_note
+from heta_lens.span_attribution import SpanAttribution
 
-WIDTH = 30  # of the bars
+BAR_CELLS = 30
 SIGNED = "have either sign: above 0 speaks for the target"
 UNSIGNED = "≥ 0: how much it matters, no direction"
 FOR_CONTRASTS = "; leave_one_out with effect='log_prob', or fast, says which token speaks for which of the two"
-LAST = " (last)"  # marks the token from which the prediction is read
-SHOWN = 3  # other spellings of the target, and members of a set, that are named
+LAST = " (last)"  # the mark of the token that the prediction is read from
+NAMED = 3  # the number of spellings, and of members of a set, in a line
+ADVICE = {"steps": ": take more steps", "mask": ": more steps hardly help, choose another mask"}
+
+WEIGHTS = {"curvature": "beta", "information": "gamma"}  # the option with the weight of the part
+DIVISORS = {"sum": torch.sum, "max": torch.max}  # of the parts, by the option balance
+CLOSE = 1e-4  # of the largest score: the precision that a formula must reproduce the scores with
 
 
-def summary(attribution: Attribution) -> str:
-    """The title, the highest scores as bars, and the notes."""
-    largest = float(attribution.scores[scaling(attribution)].abs().max()) or 1.0
-    highest, count, ends = attribution.top(8), int((~attribution.hidden).sum()), last(attribution)
-    final = None if ends is None else int(attribution.positions[ends])
+def summary(result: Attribution | SpanAttribution) -> str:
+    """Return the title, the highest scores as bars, and the notes."""
+    scored = result.summed
+    largest = float(scored.scores[scaled_tokens(scored)].abs().max()) or 1.0
+    highest, count, row = scored.top(8), int((~scored.hidden).sum()), last_row(scored)
+    last = None if row is None else int(scored.positions[row])
     rows = [
-        f"{position:>5}  {_named(token, is_last=position == final)} {score:>11.4g}  {_bar(abs(score) / largest)}"
+        f"{position:>5}  {_named(token, is_last=position == last)} {score:>11.4g}  {_bar(abs(score) / largest)}"
         for token, score, (position,) in highest
     ]
     shown = [f"the {len(rows)} highest of {count} tokens"] if len(rows) < count else []
-    return "\n".join([title(attribution), *rows, *shown, *notes(attribution)])
+    return "\n".join([title(scored), *rows, *shown, *notes(result)])
 
 
 def _named(token: str, *, is_last: bool) -> str:
@@ -38,67 +48,58 @@ def _named(token: str, *, is_last: bool) -> str:
 
 
 def _bar(share: float) -> str:
-    """A bar of the score; one that goes beyond the scale ends in an arrow."""
-    return "█" * round(WIDTH * share) if share <= 1 else "█" * WIDTH + "▶"
+    return "█" * round(BAR_CELLS * share) if share <= 1 else "█" * BAR_CELLS + "▶"
 
 
-def title(attribution: Attribution) -> str:
-    """The method, and the question that it answers, in one line."""
-    return cut(single_line(f"{attribution.method}: {question(attribution)}"), 100)
+def title(result: Attribution | SpanAttribution) -> str:
+    """Return the method and the explained target as a question, on a single line."""
+    return cut(single_line(f"{result.summed.method}: {question(result.summed)}"), 100)
 
 
 def question(attribution: Attribution) -> str:
-    """What is explained, whether the model predicts it, and what the method chose for it."""
-    chosen = ", ".join(f"{name}={value!r}" for name, value in (attribution.diagnostics.chosen or {}).items())
-    target = cut(described(attribution.target, attribution.target_text), 50)
-    remarks = "".join(f" ({remark})" for remark in (_unexpected(attribution), chosen) if remark)
-    return single_line(f"why {target}?{remarks}")
-
-
-def _unexpected(attribution: Attribution) -> str:
-    """A remark, if the model itself would say something else than the target."""
-    rank = attribution.diagnostics.target_rank
-    if rank is None or min(rank if isinstance(rank, tuple) else [rank]) == 1:
-        return ""
-    ranks = " and ".join(map(str, rank)) if isinstance(rank, tuple) else rank
-    return f"rank {ranks}, not predicted"
-
-
-def notes(attribution: Attribution) -> list[str]:
-    """How to read the scores: how likely the target was, what special tokens hold, which part the score comes from."""
+    """Return the target as a question, with the rank of a target that the model does not predict."""
     known = attribution.diagnostics
+    remarks = [", ".join(f"{name}={value!r}" for name, value in (known.chosen or {}).items())]
+    rank = known.target_rank
+    if rank is not None and min(rank if isinstance(rank, tuple) else [rank]) > 1:
+        ranks = " and ".join(map(str, rank)) if isinstance(rank, tuple) else rank
+        remarks.insert(0, f"rank {ranks}, not predicted")
+    target = cut(described(attribution.target, attribution.target_text), 50)
+    return single_line(f"why {target}?" + "".join(f" ({remark})" for remark in remarks if remark))
+
+
+# --------------------------------------------------------------------------------------------------------------- notes
+def notes(result: Attribution | SpanAttribution) -> list[str]:
+    """Return lines on how to read the scores, and on the ways of a span's score through a reasoning."""
+    attribution, known = result.summed, result.summed.diagnostics
     removed, template = known.left_out or 0, known.template_mass
+    unknown = ", ".join(map(str, known.unknown or ()))
     possible = [
-        held(attribution),
+        share_note(attribution),
         _likelihood(attribution) if known.target_rank is not None else "",
         "" if known.target_value is None else f"{attribution.target_text}(logits) = {known.target_value:.4g}",
         _spellings(known.other_spellings or ()),
-        _unknown(known.unknown or ()),
+        f"words without a token, unknown to this model: at {unknown}" if unknown else "",
         f"{removed} token{'s' * (removed > 1)} left out" if removed else "",
         ""
         if template is None or isnan(template)
         else f"tokens of the chat template held {percent(template)} of the score",
-        _shares(known.share or {}),
-        _unfinished(attribution),
+        _part_shares(known.share or {}),
+        _unfinished_integral(attribution),
         _most_against(attribution),
+        known.note,
     ]
-    return [*filter(None, possible), *meaning(attribution)]
+    ways = _ways(result.hop_shares) if isinstance(result, SpanAttribution) and result.reasoning else []
+    return [*filter(None, possible), _meaning(attribution), *ways]
 
 
-def meaning(attribution: Attribution) -> list[str]:
-    """What scores of this method say of the target."""
-    sign = SIGNED if attribution.signed else UNSIGNED
-    instead = FOR_CONTRASTS if isinstance(attribution.target, tuple) and not attribution.signed else ""
-    return [*filter(None, [attribution.diagnostics.note]), f"scores {sign}{instead}"]
-
-
-def _unknown(positions: Sequence[int]) -> str:
-    """Where the model read a word that its tokenizer does not know."""
-    return f"words without a token, unknown to this model: at {', '.join(map(str, positions))}" if positions else ""
+def _meaning(attribution: Attribution) -> str:
+    unsigned_contrast = isinstance(attribution.target, tuple) and not attribution.signed
+    return f"scores {SIGNED if attribution.signed else UNSIGNED}{FOR_CONTRASTS if unsigned_contrast else ''}"
 
 
 def _most_against(attribution: Attribution) -> str:
-    """What speaks most against the target, which is last in a list of the highest scores."""
+    """Return the token that speaks most against the target, which is last in a list of the highest scores."""
     scores = attribution.scores * ~attribution.hidden
     if not attribution.signed or not (scores < 0).any():
         return ""
@@ -107,25 +108,23 @@ def _most_against(attribution: Attribution) -> str:
     return f"most against the target: {token}, {float(scores[row]):.4g}"
 
 
-def _shares(share: Mapping[str, float]) -> str:
-    """How much of the score comes from each part."""
+def _part_shares(share: Mapping[str, float]) -> str:
     if len(share) < 2 or any(isnan(part) for part in share.values()):
         return ""
     return "the score is " + ", ".join(f"{percent(part)} {name}" for name, part in share.items())
 
 
-def _unfinished(attribution: Attribution) -> str:
-    """By how much an integral misses what it should be, and what to change, if that is known."""
+def _unfinished_integral(attribution: Attribution) -> str:
+    """Return the error of an integral that misses its due value by more than a tenth, with advice."""
     known = attribution.diagnostics
     gap, due = known.completeness_gap or 0.0, known.completeness_due
     if due is None or gap <= abs(due) / 10:
         return ""
-    advice = {"steps": ": take more steps", "mask": ": more steps hardly help, choose another mask"}
-    return f"the integral is {gap:.3g} off {due:.3g}{advice.get(known.completeness_cause or '', '')}"
+    return f"the integral is {gap:.3g} off {due:.3g}{ADVICE.get(known.completeness_cause or '', '')}"
 
 
 def _likelihood(attribution: Attribution) -> str:
-    """Which token was explained (of a contrast: which two), how likely it was, and whether under hooks."""
+    """Return the explained token (both for a contrast) with the probability, and whether the model ran under hooks."""
     known, pair = attribution.diagnostics, isinstance(attribution.target, tuple)
     texts: Any = known.target_token or (("", "") if pair else "")
     facts: Any = attribution.target, texts, known.target_log_prob, known.target_rank
@@ -135,19 +134,83 @@ def _likelihood(attribution: Attribution) -> str:
 
 
 def _likely(known: Sequence[Mapping[str, Any]], tokens: Side, text: str, log_prob: float, rank: int) -> str:
-    if not isinstance(tokens, int):
-        likeliest = sorted((own for own in known if own["id"] in tokens), key=lambda own: -own["log_prob"])[:SHOWN]
-        named = ", ".join(f"token {own['id']} {own['text']!r}: {probability(own['log_prob'])}" for own in likeliest)
-        best = f"; {named}" if named else ""
-        return f"any of {len(tokens)} tokens: {probability(log_prob)} (best rank {rank}{best})"
-    named = f"token {tokens} {text!r}: " if text else ""
-    return f"{named}{probability(log_prob)} (rank {rank})"
+    if isinstance(tokens, int):
+        named = f"token {tokens} {text!r}: " if text else ""
+        return f"{named}{probability(log_prob)} (rank {rank})"
+    members = sorted((member for member in known if member["id"] in tokens), key=lambda member: -member["log_prob"])
+    best = [f"token {member['id']} {member['text']!r}: {probability(member['log_prob'])}" for member in members[:NAMED]]
+    named = f"; {', '.join(best)}" if best else ""
+    return f"any of {len(tokens)} tokens: {probability(log_prob)} (best rank {rank}{named})"
 
 
 def _spellings(others: Sequence[Mapping[str, Any]]) -> str:
-    """The tokens that write the same as the target and were not taken for it."""
-    if not others:
+    """Return the tokens that write the same as the target and are not the target."""
+    named = [f"{other['text']!r} by token {other['id']} ({probability(other['log_prob'])})" for other in others[:NAMED]]
+    more = [f"{len(others) - NAMED} more"] if len(others) > NAMED else []
+    return f"also written: {', '.join(named + more)}" if others else ""
+
+
+def _ways(hop_shares: Float[Tensor, "hop"]) -> list[str]:
+    straight, once, twice, *more = [*hop_shares.tolist(), 0.0, 0.0]
+    by_way = {"one": once, "two": twice, "more": sum(more)}
+    return [
+        f"{straight:.0%} of the score came straight from the answer, {sum(by_way.values()):.0%} through the reasoning",
+        "by the reasoning tokens on the way: " + ", ".join(f"{share:.0%} {name}" for name, share in by_way.items()),
+    ]
+
+
+# ------------------------------------------------------------------------------------------------- formula of the score
+class Term(NamedTuple):
+    """A part of the score with its weight, and the number that the part is divided by first."""
+
+    part: str
+    weight: float
+    divisor: float | None
+
+    @property
+    def words(self) -> str:
+        weight = "" if self.weight == 1 else f"{self.weight:.4g} × "
+        return f"{weight}{self.part}" + ("" if self.divisor is None else f" / {self.divisor:.4g}")
+
+    def of(self, parts: Mapping[str, Float[Tensor, "pos"]]) -> Float[Tensor, "pos"]:
+        """Return the term's summand of the score, including the gate."""
+        return parts["gate"].double() * self.weight * parts[self.part].double() / (self.divisor or 1)
+
+
+def score_formula(attribution: Attribution) -> str:
+    """Return ``score = gate × (0.5 × curvature + 0.5 × information)``; empty if the parts do not give the scores."""
+    options, parts, balance = attribution.options, attribution.parts, attribution.options.get("balance")
+    if options.get("combine") == "geometric" and parts:
+        powers = {name: options[weight] / (options["beta"] + options["gamma"]) for name, weight in WEIGHTS.items()}
+        factors = ["score = gate", *(f"{name}^{power:.4g}" for name, power in powers.items())]
+        return " × ".join(factors) + ", with the sign of information" * attribution.signed
+    divided = balance in DIVISORS and len(parts) > 1 and parts.keys() <= {"gate", *WEIGHTS}
+    if divided and attribution.diagnostics.left_out:
+        return f"the score divides each part by its {balance} over the whole context, of which tokens are left out here"
+    if (terms := score_terms(attribution)) is None:
         return ""
-    named = [f"{other['text']!r} by token {other['id']} ({probability(other['log_prob'])})" for other in others[:SHOWN]]
-    more = [f"{len(others) - SHOWN} more"] if len(others) > SHOWN else []
-    return f"also written: {', '.join(named + more)}"
+    total = " + ".join(term.words for term in terms)
+    formula = "score = gate" + (f" × ({total})" if len(terms) > 1 else f" × {total}" if terms else "")
+    return formula + (f", where balance={balance!r} divides each part by its {balance}" if divided else "")
+
+
+def score_terms(attribution: Attribution) -> list[Term] | None:
+    """Return the terms whose sum is the score (no term: the gate alone); None if the parts do not give the scores."""
+    parts = attribution.parts
+    if "gate" not in parts or not parts.keys() <= {"gate", *WEIGHTS}:
+        return None
+    given = {name: attribution.options.get(option) for name, option in WEIGHTS.items()}
+    for weights in (given, {}):  # variants with a single part have the weight 1
+        terms = [_term(attribution, name, weights.get(name)) for name in WEIGHTS if name in parts]
+        made = torch.stack([term.of(parts) for term in terms]).sum(0) if terms else parts["gate"].double()
+        scores = attribution.scores.double()
+        if bool(((made - scores).abs() <= CLOSE * scores.abs().max()).all()):
+            return terms
+    return None
+
+
+def _term(attribution: Attribution, name: str, weight: object) -> Term:
+    part, balance = attribution.parts[name], attribution.options.get("balance")
+    divide = DIVISORS.get(balance) if isinstance(balance, str) else None
+    divisor = float(divide(part.double())) if divide is not None and part.any() else None
+    return Term(name, weight if isinstance(weight, int | float) else 1, divisor)

@@ -1,9 +1,9 @@
-"""Several attributions of one text as a page: their tokens one below another, and by how much their ranks differ."""
+"""Several attributions of one text as a page: tokens one below another, and the differences of the tokens' ranks."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 import torch
@@ -13,60 +13,63 @@ from heta_lens._util.html_view import View
 from heta_lens._util.text import cut, single_line
 from heta_lens.attribution import Attribution
 from heta_lens.plots.attribution_text import question
-from heta_lens.plots.figures import Coloured, exports_of, stacked
-from heta_lens.plots.latex_tokens import latex_of
-from heta_lens.plots.page import HINTS, Shown, described, fragment, json_text
-from heta_lens.plots.scales import last
+from heta_lens.plots.coloured_text import ColouredText, latex_of, stacked
+from heta_lens.plots.figures import exports_of
+from heta_lens.plots.page import HINT, Values, described, fragment, json_text
+from heta_lens.plots.scales import last_row
 from heta_lens.span_attribution import SpanAttribution
+
+Named: TypeAlias = Mapping[str, Attribution | SpanAttribution]
 
 
 def compare(
     attributions: Iterable[Attribution | SpanAttribution], *, names: Iterable[str] | None = None, special: bool = False
 ) -> View:
-    """Attributions of one text, one below another, each with its own scale; a table has their shares and ranks.
+    """Return attributions of one text one below another, each on a scale of its own, with a table of shares and ranks.
 
-    They are named by their methods, and by the options in which attributions of one method differ, unless ``names``
-    names them. A span has the scores of all of its targets together. It can also be saved as a figure (``.png``,
-    ``.svg``, ``.pdf``), as LaTeX (``.tex``), and as its numbers (``.csv``, ``.json``). A switch shows special tokens
-    and a chat template's; with ``special=True`` they are there from the start.
+    The names are the methods, with the options that differ between attributions of one method, unless ``names`` is
+    given. A span shows the sums over all targets. Beside a page the view can be saved as a figure (``.png``, ``.svg``,
+    ``.pdf``), as LaTeX (``.tex``), and as numbers (``.csv``, ``.json``). A switch shows special tokens and a chat
+    template's; with ``special=True`` the page starts with these tokens.
     """
     named = _named(attributions, names)
     check_comparable(named)
-    summed = {name: own.summed for name, own in named.items()}
-    values = [Shown(name, own.scores, own.standard_errors.get("scores")) for name, own in summed.items()]
+    summed = {name: result.summed for name, result in named.items()}
+    values = [Values(name, scored.scores, scored.standard_errors.get("scores")) for name, scored in summed.items()]
     title = f"{', '.join(named)}: {'; '.join(dict.fromkeys(map(question, summed.values())))}"
-    notes = [f"{name}: {'; '.join(own.notes)}" for name, own in named.items()]
-    text = best_known(named)
-    by_size = ranked_by_size(named)
+    notes = [f"{name}: {'; '.join(result.notes)}" for name, result in named.items()]
+    text, by_size = best_known(named), ranked_by_size(named)
     notes += ["ranks are by size, since not all scores have signs"] if by_size else []
-    more = {"compare": True, "by_size": by_size, "hint": HINTS[0], "last": last(text), "special": special}
+    more = {"compare": True, "by_size": by_size, "hint": HINT, "last": last_row(text), "special": special}
     page = fragment(text, title, notes, values, text.hidden, more=more)
     return View(title, page, _exports(title, named, special=special))
 
 
-def best_known(named: Mapping[str, Attribution | SpanAttribution]) -> Attribution:
-    """The attribution that says most about its tokens: one that knows a chat's messages, if there is one."""
-    return max((own.summed for own in named.values()), key=lambda own: own.messages is not None)
+def best_known(named: Named) -> Attribution:
+    """Return the attribution that says most about the tokens: the first with a chat's messages, or else the first."""
+    return max((result.summed for result in named.values()), key=lambda scored: scored.messages is not None)
 
 
-def _exports(
-    title: str, named: Mapping[str, Attribution | SpanAttribution], *, special: bool
-) -> dict[str, Callable[[], str | bytes]]:
-    """What makes each kind of file, by its suffix: the coloured texts one below another, or the numbers."""
+def ranked_by_size(named: Named) -> bool:
+    """Return True if signed and unsigned scores are compared: then only sizes are comparable."""
+    return len({result.summed.signed for result in named.values()}) > 1
 
-    def texts() -> list[Coloured]:
-        coloured = {name: Coloured.of(own, special=special) for name, own in named.items()}
-        return [replace(own, title=f"{name}: {question(named[name].summed)}") for name, own in coloured.items()]
+
+def _exports(title: str, named: Named, *, special: bool) -> dict[str, Callable[[], str | bytes]]:
+    def texts() -> list[ColouredText]:
+        return [
+            replace(ColouredText.of(result, special=special), title=f"{name}: {question(result.summed)}")
+            for name, result in named.items()
+        ]
 
     def document() -> str:
-        first = next(iter(named.values())).summed
-        ranks = _ranks(named)
+        first, ranks = next(iter(named.values())).summed, _ranks(named)
         compared = [
-            {"name": name, **described(own), "scores": own.summed.scores.tolist(), "ranks": ranks[name]}
-            for name, own in named.items()
+            {"name": name, **described(result), "scores": result.summed.scores.tolist(), "ranks": ranks[name]}
+            for name, result in named.items()
         ]
-        where = {"positions": first.positions.tolist(), "tokens": first.tokens, "special": first.special.tolist()}
-        return json_text({"title": title, **where, "compared": compared})
+        tokens = {"positions": first.positions.tolist(), "tokens": first.tokens, "special": first.special.tolist()}
+        return json_text({"title": title, **tokens, "compared": compared})
 
     return {
         **exports_of(lambda: stacked(texts())),
@@ -76,8 +79,8 @@ def _exports(
     }
 
 
-def frame_of(named: Mapping[str, Attribution | SpanAttribution]) -> pd.DataFrame:
-    """A row per token, with each attribution's score and rank."""
+def frame_of(named: Named) -> pd.DataFrame:
+    """Return a row per token with the score and the rank in each attribution."""
     first = next(iter(named.values())).summed
     columns: list[tuple[str, Any]] = [
         ("position", first.positions.tolist()),
@@ -86,35 +89,30 @@ def frame_of(named: Mapping[str, Attribution | SpanAttribution]) -> pd.DataFrame
     ]
     for name, ranks in _ranks(named).items():
         columns += [(name, named[name].summed.scores.tolist()), (f"rank by {name}", ranks)]
-    # Not by a dict, in which a name such as "token" would replace another column.
+    # Not from a dict, in which an attribution with the name "token" would replace another column.
     return pd.DataFrame(zip(*(values for _, values in columns), strict=True), columns=[name for name, _ in columns])
 
 
-def ranked_by_size(named: Mapping[str, Attribution | SpanAttribution]) -> bool:
-    """Whether only some have signs, so that only sizes can be compared."""
-    return len({own.summed.signed for own in named.values()}) > 1
-
-
-def _ranks(named: Mapping[str, Attribution | SpanAttribution]) -> dict[str, list[int]]:
-    """Of the tokens in each, 1 the highest."""
-    scores = {name: own.summed.scores for name, own in named.items()}
+def _ranks(named: Named) -> dict[str, list[int]]:
+    """Return the ranks of the tokens in each attribution, with 1 for the highest score."""
+    scores = {name: result.summed.scores for name, result in named.items()}
     if ranked_by_size(named):
-        scores = {name: own.abs() for name, own in scores.items()}
+        scores = {name: values.abs() for name, values in scores.items()}
     return {name: (own.argsort(descending=True, stable=True).argsort() + 1).tolist() for name, own in scores.items()}
 
 
-def check_comparable(named: Mapping[str, Attribution | SpanAttribution]) -> None:
-    """Refuse fewer than two, and attributions of different texts, by the first difference."""
+def check_comparable(named: Named) -> None:
+    """Raise for fewer than two attributions, and for attributions of different texts, with the first difference."""
     if len(named) < 2:
         raise ValueError(f"a comparison takes two or more attributions of one text: got {len(named)}")
-    (name, reference), *others = ((name, own.summed) for name, own in named.items())
+    (name, reference), *others = ((name, result.summed) for name, result in named.items())
     for other_name, other in others:
         if difference := _difference(reference, other):
             raise ValueError(f"{name} and {other_name} explain different texts: {difference}")
 
 
 def _difference(first: Attribution, other: Attribution) -> str:
-    """The first in which two attributions' texts differ, if they do."""
+    """Return the first difference between the texts of two attributions; empty for equal texts."""
     facts = [zip(own.positions.tolist(), own.tokens, own.ids.tolist(), strict=True) for own in (first, other)]
     for (position, token, number), (position_too, token_too, number_too) in zip(*facts, strict=False):
         if position != position_too:
@@ -126,7 +124,7 @@ def _difference(first: Attribution, other: Attribution) -> str:
 
 
 def _named(attributions: Any, names: Iterable[str] | None) -> dict[str, Attribution | SpanAttribution]:
-    """The attributions by their names, both checked."""
+    """Return the attributions by name; raise for wrong values and for names of a wrong number or type."""
     if isinstance(attributions, Mapping | str) or not isinstance(attributions, Iterable):
         raise TypeError(f"compare takes a list of attributions, and their names by names=: got {brief(attributions)}")
     given = [*attributions]
@@ -145,8 +143,16 @@ def _named(attributions: Any, names: Iterable[str] | None) -> dict[str, Attribut
 
 
 def names_of(attributions: Sequence[Attribution]) -> list[str]:
-    """Their methods, with the options in which attributions of one method differ."""
-    names = [_name(own, [other for other in attributions if other.method == own.method]) for own in attributions]
+    """Return the methods, with the options (or else numbers) by which attributions of a method differ."""
+    names = []
+    for own in attributions:
+        others = [other.options for other in attributions if other.method == own.method]
+        differing = [
+            f"{option}={cut(single_line(str(value)), 40)}"
+            for option, value in own.options.items()
+            if any(not _same(options.get(option), value) for options in others)
+        ]
+        names.append(" ".join([own.method, *differing]))
     counts, numbers = Counter(names), Counter[str]()
     for place, name in enumerate(names):
         if counts[name] > 1:
@@ -155,16 +161,7 @@ def names_of(attributions: Sequence[Attribution]) -> list[str]:
     return names
 
 
-def _name(own: Attribution, others: Sequence[Attribution]) -> str:
-    differing = [
-        f"{option}={cut(single_line(str(value)), 40)}"
-        for option, value in own.options.items()
-        if any(not _same(other.options.get(option), value) for other in others)
-    ]
-    return " ".join([own.method, *differing])
-
-
 def _same(first: Any, second: Any) -> bool:
-    """Whether two values of an option are equal; they may be tensors, or hold some."""
-    tensors = isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor)
-    return torch.equal(first, second) if tensors else repr(first) == repr(second)
+    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
+        return torch.equal(first, second)
+    return repr(first) == repr(second)

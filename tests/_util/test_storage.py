@@ -1,23 +1,23 @@
-"""Nested values with tensors, in files and in JSON: read exactly as they were written, or refused."""
+"""Nested values with tensors come back from files and from JSON exactly, and other files are refused."""
 
 import json
 import math
 import pickle
-from dataclasses import fields
+from dataclasses import dataclass
+from math import inf, isnan, nan
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from jaxtyping import Float
 from safetensors.torch import save_file
+from torch import Tensor
 
-from helpers.attributions import TOKENS, uncertain
 from helpers.nested import same
-from heta_lens import Attribution
-from heta_lens._util import storage
-from heta_lens._util.storage import from_json, load, save, to_json
-from heta_lens.attribution import FORMAT, VERSION
+from heta_lens._util.storage import check_record, from_json, load, save, shortest, to_json
 
+# ------------------------------------------------------------------------------------------------------- tensor storage
 KIND = "tests.value"
 
 
@@ -65,11 +65,10 @@ def test_tensors_may_lie_anywhere_inside(path: Path):
     assert same(stored(path, value), value)
 
 
-def test_a_gradient_graph_is_left_behind(path: Path):
-    leaf = torch.ones(2, requires_grad=True)
-    found = stored(path, {"leaf": leaf, "grown": leaf * 2})
-    assert same(found, {"leaf": torch.ones(2), "grown": torch.full((2,), 2.0)})
-    assert not found["leaf"].requires_grad
+def test_views_of_one_tensor_are_stored_each_on_its_own(path: Path):
+    whole = torch.arange(6.0).view(2, 3)
+    value = {"whole": whole, "row": whole[1], "transposed": whole.T, "again": whole}
+    assert same(stored(path, value), value)
 
 
 @pytest.mark.parametrize(
@@ -146,13 +145,6 @@ def test_any_other_file_is_refused(path: Path, content: bytes):
         load(path, KIND, 1)
 
 
-def test_half_a_file_is_refused(path: Path):
-    save(path, KIND, 1, {"tensor": torch.ones(1000)})
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=rf"value\.safetensors is not a {KIND} file"):
-        load(path, KIND, 1)
-
-
 @pytest.mark.parametrize("header", [None, {}, {"format": "pt"}, {"format": "other", "version": "1", "value": "{}"}])
 def test_safetensors_of_another_kind_are_refused(path: Path, header: dict[str, str] | None):
     save_file({"scores": torch.ones(1)}, path, header)
@@ -177,22 +169,10 @@ def test_a_damaged_header_is_refused_by_the_name_of_the_file(path: Path, header:
         load(path, KIND, 1)
 
 
-def test_a_newer_version_is_refused_by_saying_what_to_do(path: Path):
-    save(path, KIND, 3, {"a": 1})
-    with pytest.raises(ValueError, match=r"version 3 .* reads up to version 2: upgrade"):
-        load(path, KIND, 2)
+# --------------------------------------------------------------------------------------------------------- the file
 
 
-def test_an_older_version_is_read(path: Path):
-    save(path, KIND, 1, {"a": 1})
-    assert load(path, KIND, 2) == {"a": 1}
-
-
-def test_a_missing_file_is_called_missing(path: Path):
-    with pytest.raises(FileNotFoundError, match=r"value\.safetensors"):
-        load(path, KIND, 1)
-
-
+# ------------------------------------------------------------------------------------------------------- nested tensors
 VALUES: list[Any] = [
     {"a": 1, "b": [None, True, "x"], "c": (1, (2.5, frozenset({3, 4})))},
     {1: "whole numbers as keys", "$odd": {"deep": [torch.arange(6).reshape(2, 3)]}},
@@ -222,121 +202,62 @@ def test_what_was_written_is_read_exactly(value: Any) -> None:
     assert alike(from_json(json.loads(text)), value)
 
 
+def test_numbers_that_json_does_not_have() -> None:
+    text = json.dumps(to_json({"x": [nan, inf], "t": torch.tensor([nan, -inf, 1.0])}), allow_nan=False)
+    back = from_json(json.loads(text))
+    assert isnan(back["x"][0]) and back["x"][1] == inf
+    assert back["t"].isnan().tolist() == [True, False, False] and float(back["t"][1]) == -inf
+
+
+def test_single_precision_needs_few_digits() -> None:
+    assert shortest(torch.tensor([0.1, 1 / 3])) == [0.1, 0.33333334]
+    numbers = torch.rand(1000, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(torch.tensor(shortest(numbers)), numbers)
+
+
 @pytest.mark.parametrize(
-    ("written", "message"),
+    "written",
     [
-        (3, "3 is not a value and its tensors"),
-        ({"value": 1}, "is not a value and its tensors"),
-        ({"value": 1, "tensors": []}, r"its tensors is \[\], and must be an object"),
-        ({"value": 1, "tensors": {"a": 2}}, "its tensor a is 2, and must have dtype, shape, values"),
-        (
-            {"value": {"$tensor": "a"}, "tensors": {"a": {"dtype": "float8", "shape": [1], "values": [1]}}},
-            "its tensor a has the dtype 'float8', which is none of torch's",
-        ),
-        (
-            {"value": {"$tensor": "a"}, "tensors": {"a": {"dtype": "int64", "shape": [1], "values": ["x"]}}},
-            "its tensor a holds more than numbers",
-        ),
-        (
-            {"value": 1, "tensors": {"a": {"dtype": "int64", "shape": [1], "values": [1]}}},
-            "it names other tensors than it holds",
-        ),
+        3,
+        {"value": 1},
+        {"value": 1, "tensors": {"a": 2}},
+        {"value": {"$tensor": "b"}, "tensors": {"a": {"dtype": "int64", "shape": [1], "values": [1]}}},
+        {"value": {"$tensor": "a"}, "tensors": {"a": {"dtype": "float8", "shape": [1], "values": [1]}}},
+        {"value": {"$tensor": "a"}, "tensors": {"a": {"dtype": "int64", "shape": [1], "values": ["x"]}}},
+        {"value": {"$tensor": "a"}, "tensors": {"a": {"dtype": "int64", "shape": [3], "values": [1]}}},
+        {"value": {"$set": [[]]}, "tensors": {}},
     ],
 )
-def test_what_is_no_such_json_is_refused(written: Any, message: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=message):
+def test_other_json_is_refused(written: Any) -> None:
+    with pytest.raises(ValueError, match="is not a value and its tensors"):
         from_json(written)
 
 
-def saved_fields(path: Path, **changes: Any) -> Path:
-    """A file with an attribution's fields, of which some are changed."""
-    made = uncertain()
-    storage.save(path, FORMAT, VERSION, {entry.name: getattr(made, entry.name) for entry in fields(made)} | changes)
-    return path
+@pytest.mark.parametrize("version", [1, 3])
+def test_another_version_is_refused(path: Path, version: int) -> None:
+    save(path, KIND, version, {"a": 1})
+    with pytest.raises(ValueError, match=rf"version '{version}' of {KIND}, and this heta_lens reads version 2"):
+        load(path, KIND, 2)
 
 
-def of_messages(**changes: Any) -> dict[str, Any]:
-    """One message of a chat, in which something is changed."""
-    places, owners = torch.tensor([[0, 0, 5]]), torch.tensor([0, -1, 0, 0, 0, 0])
-    return {"messages": {"roles": ("user",), "places": places, "owners": owners, **changes}}
+def test_half_a_surrogate_pair_is_not_saved(path: Path) -> None:
+    with pytest.raises(ValueError, match=r"text\.0 is not valid UTF-8 at character 1"):
+        save(path, KIND, 1, {"text": ["a\ud83d"]})
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"tokens": (*TOKENS, "more")}, r"its ids has shape \(6,\) and torch.int64, and must have shape \(7,\)"),
-        ({"tokens": ()}, "it has no tokens"),
-        ({"tokens": [*TOKENS]}, "its tokens is .* and must be a list of text"),
-        ({"tokens": (*TOKENS[:5], 5)}, "its tokens is"),
-        ({"tokens": (*TOKENS[:5], "\ud83d")}, r"its tokens\[5\] is not valid UTF-8 at character 0"),
-        ({"ids": None}, "its ids is None, and must be a tensor"),
-        ({"ids": torch.ones(6)}, "its ids has shape .* torch.float32"),
-        ({"scores": torch.ones(6, dtype=torch.int64)}, "its scores has shape .* torch.int64"),
-        ({"scores": torch.tensor([1.0, 2, 3, math.nan, 5, 6])}, r"its scores at \[3\] is nan, and must be finite"),
-        ({"parts": {"gate": torch.ones(5)}}, r"its parts\['gate'\] has shape \(5,\)"),
-        ({"parts": {"gate": 1.0}}, "its parts is"),
-        ({"offsets": torch.zeros(6, 3, dtype=torch.int64)}, r"its offsets has shape \(6, 3\)"),
-        (
-            {"offsets": torch.full((6, 2), 99)},
-            r"its offsets\[0\] are \(99, 99\), which is not a place in its text",
-        ),
-        ({"positions": torch.zeros(6, dtype=torch.int64)}, "its positions are .* ascending order"),
-        ({"interactions": torch.ones(6)}, r"its interactions has shape \(6,\)"),
-        ({"target": (7, 9)}, "its target_text is ' down', which does not fit the target"),
-        ({"target": -1}, "its target is below 0"),
-        ({"target": "down"}, "its target is 'down', and must be a whole number"),
-        ({"target": frozenset((7,))}, "its target is .*: a set has at least 2 tokens"),
-        ({"target": frozenset()}, "its target is .*: a set has at least 2 tokens"),
-        ({"target": frozenset((7, -9))}, "its target is below 0"),
-        ({"target": (frozenset((7, 9)), 9), "target_text": ("", "")}, "its target is .* a contrast none of them twice"),
-        ({"target": (7, 7), "target_text": ("", "")}, "its target is .* a contrast none of them twice"),
-        ({"target": (frozenset((7, 9)), 3)}, "its target_text is ' down', which does not fit the target"),
-        ({"target": {"function": 5}}, "its target is"),
-        ({"target": {"name": "margin"}}, "its target is .*, which names no function"),
-        (
-            {"target": {"function": "f"}, "diagnostics": {"target_rank": 1, "target_log_prob": -1.0}},
-            "which a function as the target has not",
-        ),
-        ({"target": {}}, "its target is .*, which names no function"),
-        ({"diagnostics": {"target_value": "much"}}, "its target_value is 'much', and must be a number"),
-        ({"diagnostics": {"target_members": [{"id": 3}]}}, "its target_members hold .*, without text, id"),
-        ({"signed": 1}, "its signed is 1, and must be true or false"),
-        ({"diagnostics": {"sink_mass": "much"}}, "its sink_mass is 'much', and must be a number"),
-        ({"diagnostics": {"target_rank": 1}}, "only one of target_log_prob and target_rank"),
-        ({"diagnostics": {"target_rank": 1, "target_log_prob": 1000.0}}, "its target_log_prob is 1000.0"),
-        ({"diagnostics": {"standard_errors": {"scores": torch.ones(6)}}}, "standard_errors but no probes"),
-        ({"diagnostics": {"standard_errors": {"scores": torch.ones(5)}}}, r"standard_errors\['scores'\] has shape"),
-        ({"diagnostics": {"balanced": torch.ones(5)}}, r"its balanced is or has shape \(5,\)"),
-        ({"weather": "fine"}, "it has an unknown field 'weather'"),
-        ({"messages": 5}, "its messages is 5, and must be an object of text or null"),
-        ({"messages": {"roles": ("user",)}}, r"its messages have \['roles'\], and must have roles, places, owners"),
-        (of_messages(roles=("user", 5)), "its messages have the roles .* and must have a list of text"),
-        (of_messages(roles=("\ud83d",)), "a role of its messages is not valid UTF-8 at character 0"),
-        (of_messages(roles=()), r"its messages' owners are \[0, -1, 0, 0, 0, 0\], and must be -1 or one of 0 messages"),
-        (of_messages(owners=torch.zeros(5, dtype=torch.int64)), r"its messages' owners has shape \(5,\)"),
-        (
-            of_messages(owners=torch.full((6,), -2)),
-            r"its messages' owners are \[-2, .* must be -1 or one of 1 messages",
-        ),
-        (of_messages(owners=None), "its messages' owners is None, and must be a tensor"),
-        (of_messages(places=torch.zeros(2, 2, dtype=torch.int64)), r"its messages' places has shape \(2, 2\)"),
-        (of_messages(places=torch.tensor(3)), r"its messages' places has shape \(\)"),
-        (of_messages(places=torch.ones(2, 3)), "its messages' places has shape .* torch.float32"),
-        (
-            of_messages(places=torch.tensor([[0, 0, 99]])),
-            r"its messages' places are \[\[0, 0, 99\]\], and must be of 1",
-        ),
-        (of_messages(places=torch.tensor([[1, 0, 2]])), r"its messages' places are \[\[1, 0, 2\]\], and must be of 1"),
-        (of_messages(places=torch.tensor([[0, 2, 1]])), r"its messages' places are \[\[0, 2, 1\]\]"),
-        ({"diagnostics": {"template_mass": "much"}}, "its template_mass is 'much', and must be a number"),
-    ],
-)
-def test_a_file_that_is_no_attribution_is_refused(tmp_path: Path, changes: dict[str, Any], message: str):
-    path = saved_fields(tmp_path / "a.safetensors", **changes)
-    with pytest.raises(ValueError, match=rf"a.safetensors is a damaged {FORMAT} file: .*{message}"):
-        Attribution.load(path)
+def test_fields_of_a_record_are_checked_with_the_sizes_of_their_tensors() -> None:
+    @dataclass
+    class Record:
+        scores: Float[Tensor, "pos"]
+        pairs: Float[Tensor, "pos pos"] | None = None
 
-
-def test_a_file_that_is_one_is_loaded(tmp_path: Path):
-    assert repr(Attribution.load(saved_fields(tmp_path / "a.safetensors"))) == repr(uncertain())
+    check_record(Record, {"scores": torch.ones(2), "pairs": torch.ones(2, 2)})
+    for values, wrong in [
+        ({"scores": torch.ones(2, dtype=torch.int64)}, "its scores is a tensor of torch.int64"),
+        ({"scores": torch.ones(2), "pairs": torch.ones(3, 3)}, r"its pairs is .* shape \(3, 3\)"),
+        ({"pairs": None}, "it has no scores"),
+        ({"scores": torch.ones(2), "odd": 1}, "unknown field 'odd'"),
+    ]:
+        with pytest.raises((TypeError, ValueError), match=wrong):
+            check_record(Record, values)

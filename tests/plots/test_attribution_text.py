@@ -1,20 +1,27 @@
-"""An attribution in words: the question, the highest tokens and how to read them."""
+"""A result in words: title, highest scores, notes, formula, and shares of messages."""
 
 import math
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from rich.cells import cell_len
 from torch import Tensor
 
-from helpers.attributions import SCORES, attribution, of_chat, uncertain
-from heta_lens import Attribution
+from helpers import chats, zoo
+from helpers.asking import cache_of, explain
+from helpers.attributions import SCORES, attribution, double, of_chat, uncertain
+from heta_lens import Attribution, attribute_span, chat
 from heta_lens._util.target_kinds import SavedFunction
 from heta_lens.diagnostics import Diagnostics
-from heta_lens.plots.scales import held
+from heta_lens.plots.attribution_text import score_formula
+from heta_lens.plots.scales import message_shares, share_note
 
 
+# ----------------------------------------------------------------------------------------------------- attribution text
 def test_no_line_can_steer_a_terminal():
     made = attribution(["\x1b[2J", "\u202ea", "\x9b"], (1, 2, 3), method="\x1b[2Jheta\nheta")
     assert not set(repr(made)) & set("\x1b\u202e\x9b")
@@ -39,25 +46,12 @@ def test_it_prints_the_question_the_highest_tokens_and_how_to_read_them():
     ]
 
 
-def test_bars_are_as_long_as_their_scores():
-    assert [line.count("█") for line in lines(attribution())[1:-2]] == [30, 20, 10, 5, 2]
-
-
 def test_signed_scores_say_what_their_sign_means():
     made = attribution(scores=[-score for score in SCORES], signed=True)
     assert lines(made)[-1] == "scores have either sign: above 0 speaks for the target"
     assert lines(made)[1].split()[:4] == ["5", r"'\n'", "(last)", "-0.25"]
     assert lines(made)[-2] == "most against the target: ' cat' at 2, -3"
     assert lines(made)[-4].count("█") == 30
-
-
-def test_a_long_context_says_how_many_tokens_are_not_printed():
-    assert "the 8 highest of 50 tokens" in repr(attribution(["x"] * 50, range(50)))
-
-
-def test_a_contrast_names_both_targets():
-    made = attribution(target=(1, 2), target_text=(" Paris", " Rome"))
-    assert lines(made)[0] == "heta: why ' Paris' rather than ' Rome'?"
 
 
 def margin(logits: Tensor) -> Tensor:
@@ -98,10 +92,6 @@ def test_a_function_is_named_with_its_value():
         assert lines(made)[-2] == "margin(logits) = 1.25"
 
 
-def test_what_was_left_out_is_not_printed():
-    assert "<bos>" not in repr(attribution().without_special())
-
-
 @pytest.mark.parametrize(
     "token",
     ["a" * 200, "\n" * 40, "e\N{COMBINING ACUTE ACCENT}" * 50, "世界" * 20, "😀" * 30],
@@ -113,20 +103,9 @@ def test_it_fits_a_terminal_whatever_the_tokens(token: str):
     assert max(map(cell_len, lines(made))) <= 100
 
 
-def test_what_is_cut_short_says_so():
-    made = attribution(["a" * 200], [1], target_text="b" * 200)
-    assert [("…" in line) for line in lines(made)[:2]] == [True, True]
-    assert lines(made)[0] == f"heta: why '{'b' * 48}…?"  # 50 cells with the quotation mark and the ellipsis
-
-
 def test_columns_line_up_under_wide_characters():
     made = attribution(["世界", "cat", "😀"], (3, 2, 1))
     assert len({cell_len(line.split("█")[0]) for line in lines(made)[1:4]}) == 1
-
-
-def test_an_ordinary_result_fits_80_columns():
-    made = attribution([" tokens"] * 2000, range(2000), diagnostics=Diagnostics.of({"sink_mass": 0.61}))
-    assert max(map(cell_len, lines(made))) <= 80
 
 
 def test_scores_of_nothing_but_zeros_print_no_nan():
@@ -234,7 +213,7 @@ def test_a_target_that_the_model_does_not_predict_says_so_in_the_title():
 )
 def test_one_line_says_what_special_tokens_and_a_first_word_hold(tokens: list[str], scores: list[float], said: str):
     made = attribution(tokens, scores)
-    assert held(made) == said
+    assert share_note(made) == said
     assert not said or made.notes[0] == said
 
 
@@ -249,6 +228,107 @@ def test_the_last_token_is_marked_where_it_still_is():
     assert "(last)" not in repr(attribution().without([5])) and "(last)" in repr(attribution().without([1]))
 
 
-def test_where_all_tokens_are_special_all_are_shown():
-    made = attribution(["<bos>", "</s>"], [3.0, 1.0])
-    assert [one.text for one in made.top()] == ["<bos>", "</s>"] and "'</s>' (last)" in repr(made)
+# -------------------------------------------------------------------------------------------------------- score formula
+NUMBER = r"\d+\.?\d*(?:e[+-]?\d+)?"
+
+
+def value(formula: str, parts: Mapping[str, Tensor]) -> Tensor:
+    """What the formula says, worked out from its text alone."""
+    right = formula.removeprefix("score = ").partition(", where")[0].replace("×", "*").replace("^", "**")
+    assert re.fullmatch(rf"(?:gate|curvature|information|{NUMBER}|[ ()+*/])+", right)
+    return eval(right, {"__builtins__": {}}, dict(parts))
+
+
+@pytest.mark.parametrize(
+    ("options", "formula"),
+    [
+        ({}, r"score = gate × \(0.5 × curvature \+ 0.5 × information\)"),
+        ({"beta": 2, "gamma": 0.25}, r"score = gate × \(2 × curvature \+ 0.25 × information\)"),
+        ({"variant": "kl_only"}, "score = gate × information"),
+        ({"variant": "hessian_only"}, "score = gate × curvature"),
+        ({"variant": "transition_only"}, "score = gate"),
+        ({"beta": 0}, "score = gate × 0.5 × information"),
+        ({"combine": "geometric", "gamma": 1.5}, r"score = gate × curvature\^0.25 × information\^0.75"),
+        ({"variant": "no_gate"}, r"score = gate × \(0.5 × curvature \+ 0.5 × information\)"),
+        *(
+            (
+                {"balance": balance},
+                rf"score = gate × \(0.5 × curvature / {NUMBER} \+ 0.5 × information / {NUMBER}\), "
+                rf"where balance='{balance}' divides each part by its {balance}",
+            )
+            for balance in ("sum", "max")
+        ),
+    ],
+    ids=str,
+)
+def test_it_is_true_of_the_rows(options: dict[str, Any], formula: str) -> None:
+    model = zoo.bridge("gpt2")
+    made = explain(model, zoo.prompt(model, 6), **options)
+    assert re.fullmatch(formula, score_formula(made))
+    torch.testing.assert_close(value(score_formula(made), made.parts), made.scores, rtol=1e-3, atol=0)
+
+
+def by_hand(**changes: Any) -> Attribution:
+    parts = {"gate": double([0.5, 0.25]), "curvature": double([1, 3]), "information": double([4, 2])}
+    options = {"beta": 1, "gamma": 2, "balance": "none"}
+    return replace(attribution(["a", "b"], [4.5, 1.75]), parts=parts, options=options, **changes)
+
+
+def test_a_formula_that_does_not_give_the_scores_is_not_told() -> None:
+    assert score_formula(by_hand()) == "score = gate × (curvature + 2 × information)"
+    assert score_formula(by_hand(scores=double([4.5, 1.8]))) == ""
+
+
+def test_parts_of_other_methods_have_none() -> None:
+    made = by_hand()
+    assert score_formula(replace(made, parts={})) == ""
+    assert score_formula(replace(made, parts={**made.parts, "else": double([0, 0])})) == ""
+    assert score_formula(replace(made, parts={"curvature": made.scores})) == ""
+
+
+def test_what_was_divided_by_the_sum_of_more_tokens_says_so() -> None:
+    balanced = {"beta": 1, "gamma": 2, "balance": "sum"}
+    left = replace(by_hand(scores=double([0.79, 0.35])), options=balanced).without([1])
+    assert score_formula(left) == (
+        "the score divides each part by its sum over the whole context, of which tokens are left out here"
+    )
+    assert score_formula(by_hand().without([1])) == "score = gate × (curvature + 2 × information)"
+
+
+def test_a_product_says_whose_sign_it_has_and_nothing_without_parts() -> None:
+    product = replace(by_hand(signed=True), options={"beta": 1, "gamma": 3, "combine": "geometric"})
+    said = "score = gate × curvature^0.25 × information^0.75, with the sign of information"
+    assert score_formula(product) == said
+    assert score_formula(replace(product, parts={})) == ""
+
+
+# --------------------------------------------------------------------------------------------------------------- shares
+def test_every_message_has_its_share_and_its_tokens() -> None:
+    shares = message_shares(of_chat())
+    assert [(one.role, one.text, one.score, one.percent) for one in shares] == [
+        ("user", "The cat", 3.5, "27.5%"),
+        ("assistant", "sat", 2.0, "15.7%"),
+        ("user", "", 0.0, "0.0%"),
+        ("template", "", 7.25, "56.9%"),
+    ]
+    assert sum(one.share for one in shares) == pytest.approx(1)
+    assert [one.template for one in shares] == [False, False, False, True]
+
+
+def test_what_speaks_against_the_target_counts() -> None:
+    shares = message_shares(of_chat([0.0, 1.0, -3.0, 0.0, 4.0, 0.0], signed=True))
+    assert [(one.score, one.share) for one in shares[:2]] == [(-2.0, 0.5), (4.0, 0.5)]
+
+
+def test_a_span_that_was_followed_through_a_reasoning_is_shown_by_what_came_of_it() -> None:
+    made = chat(chats.bridge(), chats.CHAT)
+    longer = made.followed_by(chats.tokenizer("qwen2.5").encode("On the cat", add_special_tokens=False))
+    answer, cache = len(longer) - 1, cache_of(chats.bridge(), longer.tokens)
+    span = attribute_span(cache, answer, through=(len(made), answer), tokens=longer, method="recency")
+    shares = message_shares(span)
+    assert [one.score for one in shares] == [one.score for one in span.by_message()]
+    assert sum(one.share for one in shares) == pytest.approx(1)
+    assert not span.summed.scores[len(made) :].any(), "the reasoning has passed on all that it had"
+
+
+# -------------------------------------------------------------------------------------------------------------- colours

@@ -34,12 +34,6 @@ def test_the_public_function_shows_an_attribution_and_a_span():
     assert [*map(seen, shown["tokens"])] == [*span.tokens[1:]] and len(shown["values"]) == len(whole["values"]) - 1
 
 
-def test_every_token_is_shown_with_its_value():
-    drawn = data(view(["The", " cat", "\n", "😀", ""], [0.0, 0.25, 1.0, 0.5, 2.0]))
-    assert drawn["tokens"] == ["The", " cat", "\n", "😀", ""]
-    assert drawn["values"] == [0.0, 0.25, 1.0, 0.5, 2.0]
-
-
 @pytest.mark.parametrize(
     ("values", "scale"),
     [

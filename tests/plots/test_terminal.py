@@ -6,19 +6,20 @@ from dataclasses import replace
 from io import StringIO
 
 import pytest
-import torch
 from rich.cells import cell_len
 from rich.console import Console
 from rich.segment import Segment
+from rich.style import Style
 
-from helpers.attributions import SCORES, double, of_chat, uncertain
 from helpers.attributions import attribution as made_by_hand
+from helpers.attributions import double, of_chat, uncertain
 from helpers.printing import printed
 from heta_lens import plots
 from heta_lens.attribution import Attribution
-from heta_lens.plots.scales import BLUE, ORANGE
-from heta_lens.plots.terminal import of_256
+from heta_lens.plots.scales import BLUE
+from heta_lens.plots.terminal import BRACKETS, Column, of_16, of_256, table, truecolour, unused
 
+# ------------------------------------------------------------------------------------------------------------- terminal
 SYSTEMS = ["truecolor", "256", "standard", None]
 
 
@@ -63,32 +64,11 @@ def test_the_deepest_blue_is_on_the_highest_score(attribution: Attribution) -> N
     assert f"48;2;{red};{green};{blue}m{best}" in coloured
 
 
-def test_the_deepest_orange_is_on_what_speaks_against_the_target() -> None:
-    coloured = shown(made_by_hand(scores=[-score for score in SCORES], signed=True), "truecolor")
-    red, green, blue = ORANGE
-    assert f"48;2;{red};{green};{blue}m<bos>" in coloured
-
-
 def test_every_coloured_token_says_its_ink_and_its_paper(attribution: Attribution) -> None:
     for system in ("truecolor", "256", "standard"):
         styles = [segment.style for segment in segments(attribution, system)]
         assert {style.color is None for style in styles if style and style.bgcolor} == {False}
         assert {style.color for style in styles if style and style.bgcolor is None} <= {None}
-
-
-def test_256_colours_are_chosen_and_not_left_to_the_terminal() -> None:
-    numbers = re.findall(r"48;5;(\d+)m *(\S+)", shown(made_by_hand(), "256"))
-    deepest = of_256(1.0).style.rpartition("(")[2].rstrip(")")
-    assert [number for number, text in numbers if text.startswith("<bos>")] == [deepest]
-
-
-def test_16_colours_are_white_on_blue_and_on_red() -> None:
-    made = made_by_hand(scores=[6, 2, -4, -2, 0.5, 0], signed=True)
-    coloured = re.findall(r"\x1b\[([\d;]*)m *([^\x1b\s]+)", shown(made, "standard").partition("position")[0])
-    styles = {text: codes for codes, text in coloured}
-    assert [styles.get(text) for text in ("<bos>", "The", "cat", "s", "at")] == [
-        "1;97;44", "97;44", "1;97;41", "97;41", None,
-    ]  # fmt: skip
 
 
 def test_without_colours_brackets_mark_what_is_strong() -> None:
@@ -107,16 +87,6 @@ def test_no_colour_and_dumb_terminals_get_brackets(variable: str, monkeypatch: p
     console.print(plots.terminal(made_by_hand(), special=True))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "[[<bos>]]The [[cat]] s[at]" in text and not re.search(r"\x1b\[[\d;]*[34]8;", text)
-
-
-def test_colours_can_be_declined() -> None:
-    text = shown(made_by_hand(), "truecolor", coloured=False)
-    assert "[[<bos>]]The [[cat]] s[at]" in text and "48;2" not in text
-
-
-def test_brackets_are_not_those_of_the_prompt() -> None:
-    text = plain(made_by_hand(["a", "[", "0", "]", " =", " 1"]))
-    assert "{{a}}[{{0}}{]} {{=}} 1" in text and "{word} 0.75 or more" in text
 
 
 @pytest.mark.parametrize("system", ["truecolor", "256", "standard"])
@@ -148,13 +118,6 @@ def test_tokens_cannot_steer_a_terminal(system: str | None) -> None:
     text.encode()
 
 
-def test_words_and_emoji_stay_whole() -> None:
-    tokens = ["<s>", " می\u200cخواهم", " 👨", "\u200d", "💻", "."]
-    text = plain(made_by_hand(tokens, [1, 0.1, 0.1, 0.1, 0.1, 1]))
-    assert "می\u200cخواهم" in text and "👨\u200d💻" in text
-    assert "'⟨ZWJ⟩'" in text and "' می\u200cخواهم'" in text
-
-
 # ---------------------------------------------------------------------------------------------------------- the legend
 def test_the_legend_says_what_the_deepest_colour_stands_for() -> None:
     assert re.search(r"colour: 0 +6 \(47\.1% of the score\)\n", uncoloured(shown(made_by_hand(), "truecolor")))
@@ -180,16 +143,6 @@ def test_the_legend_says_from_which_score_on_a_token_is_marked(system: str | Non
     assert f"{marks[0]} 1.5 or more (11.8% of the score), {marks[1]} 3 or more (23.5% of the score)\n" in text
 
 
-def test_the_legend_of_both_signs_shows_both() -> None:
-    text = " ".join(plain(made_by_hand(scores=[6, -4, 0, 0, 0, 0], signed=True)).split())
-    assert "[word] or [-word] a size of 1.5 or more (15.0% of the score), [[word]] or [[-word]] a size of 3" in text
-
-
-def test_scores_of_zero_need_no_legend() -> None:
-    text = plain(made_by_hand(scores=[0] * 6))
-    assert "all scores are 0\n" in text and "nan" not in text
-
-
 # ----------------------------------------------------------------------------------------------------------- the table
 def test_the_highest_scores_are_listed_with_their_parts(attribution: Attribution) -> None:
     text = plain(attribution, top=3)
@@ -197,14 +150,6 @@ def test_the_highest_scores_are_listed_with_their_parts(attribution: Attribution
     assert head == ["position", "token", "score", "share", "gate", "curvature", "information"]
     highest = attribution.top(3, special=True)
     assert [int(row[0]) for row in rows(text)[:3]] == [at for token in highest for at in token.positions]
-
-
-def test_the_list_is_in_the_order_of_the_top_for_signed_scores_too(attribution: Attribution) -> None:
-    scores = torch.tensor([(-1.0) ** row * row for row in range(len(attribution))], dtype=torch.float64)
-    signed = replace(attribution, scores=scores, signed=True, parts={})
-    text = plain(signed, top=4)
-    assert [int(row[0]) for row in rows(text)] == [token.positions[0] for token in signed.top(4, special=True)]
-    assert f"most against the target: {signed.tokens[int(scores.argmin())]!r}" in text
 
 
 def test_scores_have_shares_and_standard_errors_where_there_are_any() -> None:
@@ -293,10 +238,85 @@ def test_a_first_word_that_is_a_sink_stays_and_the_scale_is_that_of_the_others()
     assert "'The' (first token) holds 67% of the score: attention sink\n" in text
 
 
-def test_the_last_token_is_marked() -> None:
-    assert [" ".join(row[:4]) for row in rows(plain(made_by_hand())) if "(last)" in row] == ["5 '⏎' (last) 0.25"]
-    assert "(last)" not in plain(made_by_hand().without([5]))
+# ------------------------------------------------------------------------------------------------------ terminal styles
+DEPTHS = [step / 100 for step in range(-100, 101)]
+# Red, blue and bright white, as usual terminals show them.
+PALETTES = {
+    "VGA": ("aa0000", "0000aa", "ffffff"),
+    "xterm": ("cd0000", "0000ee", "ffffff"),
+    "Windows": ("c50f1f", "0037da", "f2f2f2"),
+    "macOS": ("c23621", "492ee1", "e9ebeb"),
+    "Tango": ("cc0000", "3465a4", "eeeeec"),
+    "PuTTY": ("bb0000", "0000bb", "ffffff"),
+}
 
 
-def test_a_view_says_how_to_look_at_it() -> None:
-    assert repr(plots.terminal(made_by_hand())) == ("TerminalView(\"heta: why ' down'?\"): rich.print(view) shows it")
+def contrast(one: tuple[int, ...], other: tuple[int, ...]) -> float:
+    """The contrast ratio of WCAG 2."""
+    lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def luminance(colour: tuple[int, ...]) -> float:
+    linear = [c / 255 / 12.92 if c / 255 <= 0.03928 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in colour]
+    return sum(weight * channel for weight, channel in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def pair(style: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Ink and paper of a style that says both."""
+    parsed = Style.parse(style)
+    assert parsed.color is not None and parsed.bgcolor is not None
+    return tuple(parsed.color.get_truecolor()), tuple(parsed.bgcolor.get_truecolor())
+
+
+@pytest.mark.parametrize("look", [truecolour, of_256])
+def test_ink_is_far_from_its_paper_at_every_depth(look) -> None:
+    assert min(contrast(*pair(look(depth).style)) for depth in DEPTHS) >= 4.5
+
+
+@pytest.mark.parametrize("look", [truecolour, of_256])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_paper_is_white_at_0_and_ever_darker(look, sign: int) -> None:
+    papers = [pair(look(sign * depth).style)[1] for depth in DEPTHS if depth >= 0]
+    assert papers[0] == (255, 255, 255)
+    shades = [luminance(paper) for paper in papers]
+    assert shades == sorted(shades, reverse=True) and len(set(shades)) >= 6
+
+
+@pytest.mark.parametrize("palette", PALETTES)
+def test_16_colours_are_far_apart_in_usual_palettes_or_those_of_the_terminal(palette: str) -> None:
+    names = ["red", "blue", "bright_white"]
+    for style in {of_16(depth).style for depth in DEPTHS} - {""}:
+        ink, paper = style.removeprefix("bold ").split(" on ")
+        assert contrast(*(tuple(bytes.fromhex(PALETTES[palette][names.index(name)])) for name in (ink, paper))) >= 4.5
+
+
+def test_marks_are_not_those_of_the_text() -> None:
+    assert [unused(BRACKETS, text) for text in ("a", "a[0]", "a[0] = {}", "<[{")] == ["[]", "{}", "<>", "⟦⟧"]
+    assert unused(BRACKETS, "[]{}<>⟦⟧") == "⟦⟧"
+
+
+# ------------------------------------------------------------------------------------------------------- terminal table
+COLUMNS = [
+    Column("token", ["' cat'", "'世界'"]),
+    Column("score", ["12.5", "3"], right=True),
+    Column("role", ["user", ""]),
+]
+
+
+def test_a_table_has_columns_and_a_narrow_one_a_block_of_lines_for_each_row() -> None:
+    assert table(COLUMNS, 80).plain.splitlines() == [
+        "token   score  role", "' cat'   12.5  user", "'世界'      3",
+    ]  # fmt: skip
+    assert table(COLUMNS, 18).plain.splitlines()[0] == "token  score role"
+    assert table(COLUMNS, 16).plain.splitlines() == [
+        "token  ' cat'", "score  12.5", "role   user", "", "token  '世界'", "score  3",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [5, 12, 30, 200])
+@pytest.mark.parametrize("cell", ["x" * 300, "世" * 100, "a\tb\nc\x1b[2J"], ids=["long", "wide", "steering"])
+def test_no_line_is_wider_than_the_room_or_steers_the_terminal(cell: str, width: int) -> None:
+    shown = table([Column("text", [cell]), Column("score", ["1"], right=True)], width).plain
+    assert max(map(cell_len, shown.splitlines())) <= width
+    assert not set(shown) & set("\t\x1b")

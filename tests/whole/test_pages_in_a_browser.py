@@ -132,12 +132,6 @@ def test_a_template_saturates_no_message(tmp_path: Path) -> None:
     assert shown["shares"] == ["user0.3%", "assistant0.2%"]
 
 
-def test_colours_are_scaled_to_others_than_a_first_word_that_is_a_sink(tmp_path: Path) -> None:
-    made = written(["The", " cat", " sat"], [9.0, 2.0, 1.0])
-    shown = run(plots.page(made).page, "return [chips().map(depth), $('.scale').textContent]", tmp_path)
-    assert shown[0] == [1, 1, 0.5] and "score 02" in shown[1] and "beyond" not in shown[1]
-
-
 def test_the_matrix_of_a_span_has_no_special_sources_unless_they_are_shown(tmp_path: Path) -> None:
     special = torch.arange(5) == 0
     steps = tuple(written(["<s>", " a", " b", " c", " d"][:n], special=special[:n]) for n in (2, 3, 4))

@@ -16,7 +16,7 @@ from heta_lens._util.python import warn
 from heta_lens._util.target_kinds import kind_of
 from heta_lens._util.work import Done, Work, counting
 from heta_lens.attribution import Attribution
-from heta_lens.diagnostics import agreement, shares
+from heta_lens.diagnostics import agreement, term_shares
 from heta_lens.methods.base import SAME_FOR_EVERY_TARGET
 from heta_lens.methods.heta.options import HetaOptions
 from heta_lens.methods.heta.score import Parts
@@ -209,7 +209,7 @@ def _target_note(options: HetaOptions, prediction: Prediction, parts: Parts) -> 
     about = f"information is about the whole next-token distribution, not about the {kind_of(prediction.target)}"
     if options.combine == "geometric":
         return about
-    same = shares(parts.terms(options.balance))["information"]
+    same = term_shares(parts.terms(options.balance))["information"]
     return f"{about}: {same:.1%} of the score is the same for every target"
 
 

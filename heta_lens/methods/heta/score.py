@@ -10,7 +10,7 @@ from torch import Tensor
 
 from heta_lens._util.numerics import Samples, powered_ends, student_t
 from heta_lens._util.text import short_repr
-from heta_lens.diagnostics import rank_correlation, shares, sink_mass, standard_error
+from heta_lens.diagnostics import rank_correlation, sink_mass, standard_error, term_shares
 
 Balance: TypeAlias = Literal["none", "sum", "max"]
 Combine: TypeAlias = Literal["sum", "geometric"]
@@ -117,7 +117,7 @@ class Parts:
         facts = {"sink_mass": sink_mass(self.score(balance)), "standard_errors": self.standard_errors(balance)}
         if self.combine == "geometric":
             return facts | {"parts_correlation": self.rank_correlation}
-        return facts | {"share": shares(self.terms(balance)), "balanced": self.score("sum")}
+        return facts | {"share": term_shares(self.terms(balance)), "balanced": self.score("sum")}
 
 
 def scaled(part: Float[Tensor, "pos"], balance: Balance) -> Float[Tensor, "pos"]:

@@ -3,7 +3,7 @@
 import os
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from helpers.fuzz import mutate
 from heta_lens import Attribution, SpanAttribution, plots
 from heta_lens._util import storage
 from heta_lens._util.options import keywords
+from heta_lens.attribution import VERSION, stored_fields
 from heta_lens.cli.flags import PromptFlags
 from heta_lens.data.curated import annotated, answer_words
 from heta_lens.data.datasets import read
@@ -171,10 +172,8 @@ MESSAGES = {"roles": ("user", "tool"), "places": torch.tensor([[0, 1, 2], [1, 2,
 
 
 def fields_of(made: Attribution, chat: bool) -> dict[str, Any]:
-    """What a file holds; of what is no chat, as it was before there were messages."""
     messages = {**MESSAGES, "owners": (torch.arange(len(made)) - 1).clamp(max=1)} if chat else None
-    stored = {one.name: getattr(made, one.name) for one in fields(made) if one.name != "messages"}
-    return {**stored, "messages": messages} if chat else stored
+    return {**stored_fields(made), "messages": messages}
 
 
 def stored(kind: str, span: bool, chat: bool = False) -> Make:
@@ -188,9 +187,9 @@ def stored(kind: str, span: bool, chat: bool = False) -> Make:
         if span and draw.random() < 0.5:
             value["reasoning"] = steps[:2]
         try:
-            storage.save(path, kind, 1, mutated(draw, value) if draw.random() < 0.6 else value)
+            storage.save(path, kind, VERSION, mutated(draw, value) if draw.random() < 0.6 else value)
         except (TypeError, ValueError):
-            storage.save(path, kind, 1, value)
+            storage.save(path, kind, VERSION, value)
         if draw.random() < 0.4:
             raw = path.read_bytes()
             path.unlink()

@@ -1,7 +1,10 @@
-"""Tokens as coloured text in a figure."""
+"""Tokens as coloured text: in a figure and in LaTeX."""
 
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,25 +15,25 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from helpers.attributions import attribution
-from heta_lens import Attribution, SpanAttribution
+from heta_lens import Attribution, SpanAttribution, plots
 from heta_lens._util import python
-from heta_lens.plots.figures import (
+from heta_lens.plots.coloured_text import (
     GAP,
     POINTS,
     SIZE,
     WIDTH,
-    Coloured,
-    drawable,
-    exports_of,
+    ColouredText,
+    escaped,
     in_reading_order,
     laid_out,
-    looks,
+    latex,
     stacked,
     token_figure,
 )
-from heta_lens.plots.latex_tokens import latex
+from heta_lens.plots.figures import drawable, exports_of, figure_style
 from heta_lens.plots.scales import shades
 
+# --------------------------------------------------------------------------------------------------------- token figure
 HOSTILE = (
     "$x_1$",
     "\n",
@@ -73,7 +76,7 @@ def letters(text: str) -> float:
 
 
 def test_texts_stand_one_below_another_with_a_scale_each() -> None:
-    both = stacked([Coloured.of(hostile()), Coloured.of(span())])
+    both = stacked([ColouredText.of(hostile()), ColouredText.of(span())])
     alone = [token_figure(hostile()), token_figure(span())]
     assert both.get_figheight() == pytest.approx(sum(figure.get_figheight() for figure in alone) + GAP / POINTS)
     assert sorted(texts(both)) == sorted(text for figure in alone for text in texts(figure))
@@ -85,7 +88,7 @@ def test_texts_stand_one_below_another_with_a_scale_each() -> None:
 # -------------------------------------------------------------------------------------------------------------- layout
 def test_lines_break_between_words_and_at_line_ends() -> None:
     pieces = [*laid_out(["one", " two", "s", " three", "\n", "four"], 90.0, letters)]
-    assert [(piece.text, piece.row, piece.left) for piece in pieces] == [
+    assert [(piece.text, piece.line, piece.left) for piece in pieces] == [
         ("one", 0, 0),
         (" two", 0, 30),
         ("s", 0, 70),
@@ -95,32 +98,21 @@ def test_lines_break_between_words_and_at_line_ends() -> None:
     ]
     assert [piece.token for piece in pieces] == [*range(6)]
     moved = [*laid_out(["one", " two", "fold"], 90.0, letters)]
-    assert [piece.row for piece in moved] == [0, 1, 1], "a word stays together"
-    assert [piece.row for piece in laid_out(["a", " bcd", "\n"], 50.0, letters)] == [0, 1, 1], "with its line end"
+    assert [piece.line for piece in moved] == [0, 1, 1], "a word stays together"
+    assert [piece.line for piece in laid_out(["a", " bcd", "\n"], 50.0, letters)] == [0, 1, 1], "with its line end"
 
 
 def test_words_that_are_read_from_the_right_stand_in_that_order() -> None:
     pieces = in_reading_order([*laid_out(["a", " ש", " לו", "!", " b", "\n", "ם", " ש"], 20.0, len)])
-    placed = [(piece.text, piece.row, piece.left) for piece in pieces]
+    placed = [(piece.text, piece.line, piece.left) for piece in pieces]
     assert placed[:5] == [("a", 0, 0), (" ש", 0, 4), (" לו", 0, 1), ("!", 0, 6), (" b", 0, 7)]
     assert placed[-2:] == [("ם", 1, 2), (" ש", 1, 0)]
 
 
 def test_what_is_too_long_for_a_line_is_cut() -> None:
     pieces = [*laid_out(["a", "b" * 25], 100.0, letters)]
-    assert [(piece.row, len(piece.text)) for piece in pieces] == [(0, 1), (1, 10), (2, 10), (3, 5)]
+    assert [(piece.line, len(piece.text)) for piece in pieces] == [(0, 1), (1, 10), (2, 10), (3, 5)]
     assert [piece.text for piece in laid_out(["wide"], 5.0, letters)] == [*"wide"]
-
-
-def test_a_token_may_have_several_line_ends() -> None:
-    pieces = [*laid_out(["a\n\nb", "", "c"], 100.0, letters)]
-    assert [(piece.token, piece.text, piece.row) for piece in pieces] == [
-        (0, "a⏎", 0),
-        (0, "⏎", 1),
-        (0, "b", 2),
-        (1, "", 2),
-        (2, "c", 2),
-    ]
 
 
 # ------------------------------------------------------------------------------------------------------------- drawing
@@ -154,7 +146,7 @@ def test_nothing_is_read_as_mathematics_or_leaks_into_pyplot() -> None:
 def test_backgrounds_are_the_scores_and_black_is_read_on_them() -> None:
     shown = attribution(["The", " cat", " s", "at", ".", "!"], [6.0, -0.5, 3.0, -6.0, 2.0, 0.0])
     colours = [tuple(round(255 * part) for part in patch.get_facecolor()[:3]) for patch in grounds(token_figure(shown))]
-    assert colours == Coloured.of(shown).tints
+    assert colours == ColouredText.of(shown).tints
     assert colours[5] == (255, 255, 255)
     assert all(contrast_with_black(shade) >= 4.5 for shade in colours)
     assert min(map(contrast_with_black, shades(shown.scores, 6.0))) < 4.5, "the deepest need to be lighter"
@@ -176,26 +168,16 @@ def test_the_scale_has_0_its_end_and_the_share_of_that() -> None:
     assert "0 is 0.0% of the score" not in texts(token_figure(attribution(["a"], [0.0])))
 
 
-def test_what_is_beyond_the_scale_is_said() -> None:
-    beyond = "' cat' at 1 is beyond the scale: 9 (75.0% of the score)"
-    assert beyond in texts(token_figure(attribution(["The", " cat", " sat"], [1.0, 9.0, 2.0])))
-    assert not [text for text in texts(token_figure(attribution(["a", " cat"], [1.0, 2.0]))) if "beyond" in text]
-
-
 def test_special_tokens_have_no_colour_and_a_line_says_what_they_hold() -> None:
-    shown = Coloured.of(attribution())
+    shown = ColouredText.of(attribution())
     assert shown.tints[0] == (255, 255, 255) != shown.tints[2] and shown.end == 3
     held = "'<bos>' (first token, special) holds 47% of the score"
     assert held in texts(token_figure(attribution()))
     assert re.search(r"special.* holds.* 47\\%", latex(attribution()))
-    whole = Coloured.of(attribution(), special=True)
+    whole = ColouredText.of(attribution(), special=True)
     assert whole.end == 6 and whole.tints[0] != (255, 255, 255)
-    sunk = Coloured.of(attribution(["The", " cat", " sat"], [9.0, 2.0, 1.0]))
+    sunk = ColouredText.of(attribution(["The", " cat", " sat"], [9.0, 2.0, 1.0]))
     assert sunk.end == 2 and sunk.notes == ["'The' (first token) holds 75% of the score: attention sink"]
-
-
-def test_what_is_left_out_is_said() -> None:
-    assert "1 token left out" in texts(token_figure(attribution().without([0])))
 
 
 def test_the_answer_of_a_span_is_framed() -> None:
@@ -205,7 +187,7 @@ def test_the_answer_of_a_span_is_framed() -> None:
     assert len(frames) == 1 and frames[0].get_x() == own["at"]
     assert "framed: the answer that is explained" in texts(figure)
     filled = [patch for patch in grounds(figure) if patch.get_fill()]
-    assert [tuple(round(255 * part) for part in patch.get_facecolor()[:3]) for patch in filled[:3]] == Coloured.of(
+    assert [tuple(round(255 * part) for part in patch.get_facecolor()[:3]) for patch in filled[:3]] == ColouredText.of(
         span(3)
     ).tints
     assert not [patch for patch in grounds(token_figure(attribution())) if not patch.get_fill()]
@@ -214,7 +196,7 @@ def test_the_answer_of_a_span_is_framed() -> None:
 @pytest.fixture
 def looking() -> Iterator[None]:
     """Drawn as in files: letters are as wide as measured."""
-    with looks():
+    with figure_style():
         yield
 
 
@@ -243,15 +225,127 @@ def test_tokens_stand_side_by_side() -> None:
         assert ground.x0 - 2 <= box.x0 and box.x1 <= ground.x1 + 2
 
 
-@pytest.mark.usefixtures("looking")
-def test_a_long_title_gets_smaller() -> None:
-    figure = token_figure(attribution(target_text="W" * 48))
-    figure.draw_without_rendering()
-    title: Any = figure.axes[0].texts[0]
-    assert title.get_fontsize() < SIZE and title.get_window_extent().x1 <= figure.bbox.width + 1
-
-
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(python, "find_spec", lambda _: None)
     with pytest.raises(ImportError, match=r"heta-lens\[plots\]"):
         token_figure(attribution())
+
+
+# --------------------------------------------------------------------------------------------------------- latex tokens
+HOSTILE_LATEX = (
+    "$x_1$", "\n", "</script>", "a%b&c#d{e}~^\\", "\u202e", "\n\n", "\t", "  ", "\\input{x}", "^^41", "--", ",,", '"q"',
+    "`a'", "x" * 120, " ?`!`", "[", "]", "", "é", "\\", "}", " end", "\n",
+)  # fmt: skip
+WRITTEN = {
+    r"\textbackslash{}": "\\", r"\textasciitilde{}": "~", r"\textasciicircum{}": "^", r"\textless{}": "<",
+    r"\textgreater{}": ">", r"\textbar{}": "|", r"\hetaquote{}": '"', r"\textquotesingle{}": "'",
+    r"\textasciigrave{}": "`", r"-\kern0pt{}": "-", r",\kern0pt{}": ",", r"\hetanewline{}": "\n",
+    r"\ensuremath{\rightarrow}": "\t",
+}  # fmt: skip
+
+
+def read(written: str) -> str:
+    """What TeX would typeset, by its own rules for these commands; anything else that is special is refused."""
+    commands = "|".join(map(re.escape, WRITTEN))
+    text = ""
+    for command, sign, plain in re.findall(rf"({commands})|\\([{{}}$&#_% ])|(.)", written, re.DOTALL):
+        assert plain not in {*"\\{}$&#_%~^"}, f"{plain!r} is special in {written!r}"
+        assert plain != " ", "TeX reads several spaces as one"
+        text += WRITTEN.get(command, "") or sign or plain
+    return text
+
+
+def hostile_in_latex() -> Attribution:
+    return attribution(
+        HOSTILE_LATEX,
+        [(-1) ** at * at / 3 for at in range(len(HOSTILE_LATEX))],
+        signed=True,
+        target_text="$_{\n",
+        method="a_b",
+    )
+
+
+def span_with_line_end() -> SpanAttribution:
+    tokens = ("The", " cat", " s", "at", "\n", " on")
+    steps = [attribution(tokens[:end], range(1, end + 1)) for end in range(3, 6)]
+    return SpanAttribution(tuple(steps), tokens)
+
+
+def boxes(text: str) -> list[tuple[str, str]]:
+    """The colour and the contents of every token's box, in the lines that have them."""
+    start = r"^(?:\\hetaspace|\\hetainside)?(?:\\hetaedge)?"
+    return re.findall(start + r"\\hetatoken\{([\d,]+)\}\{(.*)\}(?:%|\\newline|\\par.*)$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("token", HOSTILE_LATEX)
+def test_a_token_is_escaped(token: str) -> None:
+    expected = token.replace("\u202e", "<U+202E>")
+    assert read(escaped(token)) == expected
+
+
+def test_every_ascii_character_is_escaped() -> None:
+    printable = "".join(map(chr, range(32, 127)))
+    assert read(escaped(printable)) == printable
+    assert read(escaped(printable[::-1])) == printable[::-1]
+
+
+def test_every_token_has_its_colour_and_its_text() -> None:
+    shown = hostile_in_latex()
+    found = boxes(latex(shown))
+    assert "".join(read(text) for _, text in found) == "".join(HOSTILE_LATEX).replace("\u202e", "<U+202E>")
+    plain = attribution()
+    assert [colour for colour, _ in boxes(latex(plain))] == [
+        f"{shade.red},{shade.green},{shade.blue}" for shade in ColouredText.of(plain).tints
+    ]
+    assert all(len(read(text)) <= 40 for _, text in found), "no line breaks in a box"
+
+
+def test_lines_break_between_words_and_after_line_ends() -> None:
+    text = latex(attribution(["The", " cat", "s", "\n", "end"], [1.0] * 5))
+    before = re.findall(r"^(.*?)\\hetatoken\{[\d,]+\}", text, re.M)
+    assert before == ["", "\\hetaspace", "\\hetainside", "\\hetainside", "\\hetaspace"]
+    assert text.count("\\newline\n") == 1
+    assert "\\newline\n" not in latex(attribution(["a", "\n"], [1.0, 2.0])), "not after the last"
+
+
+def test_the_scale_and_what_is_beyond_it_are_said() -> None:
+    text = latex(attribution(["The", " cat", " sat"], [1.0, 9.0, -2.0], signed=True))
+    assert "{hetaabove}" in text and "$4$, which is 33.3\\%\\ of\\ the\\ score" in text
+    assert "\\colorbox{hetabelow}" in text and "$-4$" in text and "beyond\\ the\\ scale" in text
+    assert "\\colorbox{hetabelow}" not in latex(attribution())
+
+
+def test_latex_frames_the_answer_of_a_span() -> None:
+    text = latex(span_with_line_end())
+    framed = re.findall(r"\\hetaframed\{(.*)\}(?:%|\\newline)", text)
+    assert "".join(map(read, framed)) == "at\n on"
+    assert text.count("\\hetaedge%") == 1 and text.count("\\hetaedge\\hetaframed") == 1
+    assert len(boxes(text)) == 3 and "framed" in text
+    assert "\\hetaframed{" not in latex(attribution()).partition("\\raggedright")[2]
+
+
+def test_groups_are_closed() -> None:
+    for shown in (hostile_in_latex(), span_with_line_end()):
+        text = re.sub(r"\\[{}]", "", latex(shown))
+        assert text.count("{") == text.count("}")
+        assert text.count("\\begingroup") == text.count("\\endgroup") == 1
+    assert plots.latex is latex
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["pdflatex", "lualatex"])
+def test_it_compiles(engine: str, tmp_path: Path) -> None:
+    if shutil.which(engine) is None:
+        pytest.skip(f"{engine} is not installed")
+    source = "\\documentclass{article}\\usepackage{xcolor}\\begin{document}%s\\end{document}"
+    (tmp_path / "page.tex").write_text(
+        source % "\n\nText.\n\n".join([latex(hostile_in_latex(), marked=range(4)), latex(span_with_line_end())]),
+        encoding="utf-8",
+    )
+    options = ["-halt-on-error", "-interaction=nonstopmode"]
+    done = subprocess.run(
+        [engine, *options, "page.tex"], cwd=tmp_path, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    log = done.stdout.decode(errors="replace")
+    assert done.returncode == 0 and (tmp_path / "page.pdf").exists(), log[-2000:]
+    assert "Overfull" not in log

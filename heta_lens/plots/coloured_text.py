@@ -1,0 +1,425 @@
+"""Tokens as coloured text for a paper or a slide: as a figure, and as LaTeX with boxes that wrap at line ends."""
+
+import re
+import unicodedata
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from heta_lens._util.python import check_extra, extra
+from heta_lens._util.text import JOINERS
+from heta_lens.attribution import Attribution
+from heta_lens.plots.figures import (
+    INK,
+    NEEDED_BY,
+    QUIET,
+    colours_of,
+    draw_scale,
+    drawable,
+    figure_style,
+    new_figure,
+    quoted,
+)
+from heta_lens.plots.scales import BLUE, ORANGE, WHITE, Shade, percent_of, scale_end, shades, share_note, sink
+from heta_lens.span_attribution import SpanAttribution
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+else:
+    Axes = Figure = Any
+
+DEPTH = 0.8  # of the colours, so that black text is legible on the deepest
+RIGHT_TO_LEFT, LEFT_TO_RIGHT = {"R", "AL"}, {"L"}  # Unicode's strong directions
+
+
+@dataclass(frozen=True)
+class ColouredText:
+    """Tokens with scores to colour them by, and the tokens of a span's answer, ``written``, which follow in a frame.
+
+    Tokens without ``coloured`` have no colour; scores of size ``end`` have the deepest. ``sink`` is the row of an
+    attention sink, which goes beyond the scale. ``marked`` are rows of evidence, and ``remarks`` are lines below.
+    """
+
+    title: str
+    tokens: tuple[str, ...]
+    scores: Float[Tensor, "pos"]
+    coloured: Bool[Tensor, "pos"]
+    end: float
+    sink: int | None
+    positions: tuple[int, ...]
+    written: tuple[str, ...]
+    left_out: int
+    marked: frozenset[int]
+    remarks: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        result: Attribution | SpanAttribution,
+        marked: Collection[int] = (),
+        note: str = "",
+        *,
+        special: bool = False,
+    ) -> "ColouredText":
+        """Return the coloured text of a result with evidence at the ``marked`` positions and a note on the evidence."""
+        scored = result.summed
+        positions = tuple(scored.positions.tolist())
+        rows = frozenset(row for row, position in enumerate(positions) if position in marked)
+        remarks = share_note(scored), scored.diagnostics.note, note or ("underlined: evidence" if rows else "")
+        return cls(
+            title=result.title,
+            tokens=scored.tokens,
+            scores=scored.scores,
+            coloured=~scored.hidden | special,
+            end=scale_end(scored, special=special),
+            sink=next(iter(sink(scored).nonzero()[:, 0].tolist()), None),
+            positions=positions,
+            written=tuple(result.tokens[result.start :]) if isinstance(result, SpanAttribution) else (),
+            left_out=scored.diagnostics.left_out or 0,
+            marked=rows,
+            remarks=tuple(filter(None, remarks)),
+        )
+
+    @property
+    def shown(self) -> Float[Tensor, "pos"]:
+        """The scores as colours show them: 0 for a token without a colour."""
+        return self.scores * self.coloured
+
+    @property
+    def tints(self) -> list[Shade]:
+        """The light colour of each token, under black text."""
+        return [tint(shade) for shade in shades(self.shown, self.end)]
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines on facts that the colours do not show: scores beyond the scale, removed tokens, and the frame."""
+        most = int(self.shown.abs().argmax())
+        beyond, share = float(self.scores[most]), self.share(float(self.scores[most]))
+        clipped = f"{quoted(self.tokens[most])} at {self.positions[most]} is beyond the scale: {beyond:.3g} ({share})"
+        possible = {
+            clipped: most != self.sink and abs(beyond) > self.end,
+            f"{self.left_out} token{'s' * (self.left_out > 1)} left out": self.left_out > 0,
+            "framed: the answer that is explained": bool(self.written),
+        }
+        return [*(note for note, holds in possible.items() if holds), *self.remarks]
+
+    @property
+    def all_tokens(self) -> tuple[str, ...]:
+        """The tokens, and the tokens of the answer."""
+        return (*self.tokens, *self.written)
+
+    def share(self, score: float) -> str:
+        """Return the share of a score in the sum of all sizes, in words."""
+        return f"{percent_of(self.scores, score)} of the score"
+
+
+def tint(shade: Shade) -> Shade:
+    """Return a lighter shade, for black text on top."""
+    return Shade(*(round(255 - DEPTH * (255 - part)) for part in shade))
+
+
+def directed_runs(texts: Sequence[str]) -> Iterator[tuple[bool, range]]:
+    """Yield stretches of texts, and whether they are read from right to left.
+
+    A right-to-left stretch includes the texts between two right-to-left words.
+    """
+    directions = [_direction(text) for text in texts]
+    start, count = 0, len(texts)
+    while start < count:
+        leftward = directions[start] == "R"
+        stop = next((at for at in range(start, count) if directions[at] == ("L" if leftward else "R")), count)
+        if leftward:
+            stop = 1 + max(at for at in range(start, stop) if directions[at] == "R")
+        yield leftward, range(start, stop)
+        start = stop
+
+
+def _direction(text: str) -> str:
+    """Return R or L by the first letter with a direction; empty for a text without such letters."""
+    kinds = (unicodedata.bidirectional(character) for character in text)
+    strong = next((kind for kind in kinds if kind in RIGHT_TO_LEFT | LEFT_TO_RIGHT), "")
+    return "R" if strong in RIGHT_TO_LEFT else strong
+
+
+# -------------------------------------------------------------------------------------------------------------- figure
+POINTS = 72  # to an inch
+WIDTH, SIZE, LINE = 6.3 * POINTS, 10.0, 16.0  # points: of the text, of the letters, from line to line
+TITLE, CAPTION, NOTE = 24.0, 34.0, 12.0  # points: the heights of the title, the scale, and a line below
+BELOW, ABOVE = 4.0, 10.5  # points: from the line of the letters to the edges of a token's background
+GAP = 14.0  # points: between two texts
+SCALE_WIDTH = 110.0  # points
+
+
+class Piece(NamedTuple):
+    """The part of a token in a line of text: the line's number, and left edge and width in points."""
+
+    token: int
+    text: str
+    line: int
+    left: float
+    width: float
+
+    @property
+    def base(self) -> float:
+        """The distance from the figure's top to the line that the letters stand on, in points."""
+        return TITLE + LINE * self.line + ABOVE + 1
+
+
+def token_figure(
+    attribution: Attribution | SpanAttribution,
+    *,
+    marked: Collection[int] = (),
+    note: str = "",
+    special: bool = False,
+) -> Figure:
+    """Return a matplotlib figure of the question, the text with every token coloured by score, and the colour scale.
+
+    ``marked`` positions are underlined, as evidence, and ``note`` may say why. A span is coloured by the sums over all
+    targets, and the span's own tokens follow in a frame. Words of a right-to-left script stand in that order.
+    ``plots.page(attribution).save("tokens.svg")`` makes a file in which letters are as wide as measured here;
+    ``figure.savefig`` needs matplotlib's ``text.hinting`` to be "none" for that. ``special=True`` colours special
+    tokens and a chat template's too.
+    """
+    return stacked([ColouredText.of(attribution, marked, note, special=special)])
+
+
+def stacked(texts: Sequence[ColouredText]) -> Figure:
+    """Return a figure of coloured texts one below another, each with a title, a scale and notes."""
+    check_extra("matplotlib", NEEDED_BY)
+    lines = [drawable(line) for text in texts for line in (text.title, *text.all_tokens, *text.notes)]
+    with figure_style(lines):
+        placed = [in_reading_order([*laid_out(text.all_tokens, WIDTH, _measure(SIZE))]) for text in texts]
+        heights = [
+            TITLE + LINE * (1 + pieces[-1].line) + CAPTION + NOTE * len(text.notes)
+            for text, pieces in zip(texts, placed, strict=True)
+        ]
+        whole = sum(heights) + GAP * (len(texts) - 1)
+        figure = new_figure(figsize=(WIDTH / POINTS, whole / POINTS))
+        bottom = whole
+        for text, pieces, height in zip(texts, placed, heights, strict=True):
+            bottom -= height
+            axes = figure.add_axes((0, bottom / whole, 1, height / whole), xlim=(0, WIDTH), ylim=(height, 0))
+            axes.set_axis_off()
+            _draw(figure, axes, text, pieces)
+            bottom -= GAP
+    return figure
+
+
+def laid_out(tokens: Sequence[str], width: float, measure: Callable[[str], float]) -> Iterator[Piece]:
+    """Yield the places of tokens in lines of a width; lines break at spaces and line ends, or inside a long word."""
+    line, left = 0, 0.0
+    for word in _words(tokens):
+        if left and left + sum(measure(drawable(text)) for _, text in word) > width:
+            line, left = line + 1, 0.0
+        for token, text in word:
+            for part in _parts(drawable(text), width, measure):
+                if left and left + measure(part) > width:
+                    line, left = line + 1, 0.0
+                yield Piece(token, part, line, left, measure(part))
+                left += measure(part)
+            if text.endswith("\n"):
+                line, left = line + 1, 0.0
+
+
+def in_reading_order(pieces: Sequence[Piece]) -> list[Piece]:
+    """Return the pieces with the right-to-left words of each line in reading order."""
+    placed = []
+    for _, line in groupby(pieces, key=lambda piece: piece.line):
+        in_line = [*line]
+        for leftward, places in directed_runs([piece.text for piece in in_line]):
+            run = in_line[places.start : places.stop]
+            ends = run[0].left + run[-1].left + run[-1].width
+            placed += [piece._replace(left=ends - piece.left - piece.width) if leftward else piece for piece in run]
+    return placed
+
+
+def _words(tokens: Sequence[str]) -> list[list[tuple[int, str]]]:
+    """Return the tokens' numbers and texts between line ends, in groups that no line should break."""
+    words: list[list[tuple[int, str]]] = []
+    before = " "
+    for token, whole in enumerate(tokens):
+        for text in re.findall(r"[^\n]*\n|[^\n]+", whole) or [""]:
+            if before.isspace() or (text[:1].isspace() and text[0] != "\n") or not words:
+                words.append([])
+            words[-1].append((token, text))
+            before = text[-1:] or before
+    return words
+
+
+def _parts(text: str, width: float, measure: Callable[[str], float]) -> list[str]:
+    if len(text) < 2 or measure(text) <= width:
+        return [text]
+    end = max((end for end in range(1, len(text)) if measure(text[:end]) <= width), default=1)
+    return [text[:end], *_parts(text[end:], width, measure)]
+
+
+def _measure(size: float) -> Callable[[str], float]:
+    """Return a function for the width of a text in points, including the spaces around the text."""
+    to_path = extra("matplotlib.textpath", NEEDED_BY).text_to_path
+    font = extra("matplotlib.font_manager", NEEDED_BY).FontProperties(size=size)
+
+    def ink(text: str) -> float:
+        return float(to_path.get_text_width_height_descent(text, font, ismath=False)[0])
+
+    ends = ink("||")
+    return lambda text: ink(f"|{text}|") - ends
+
+
+def _draw(figure: Figure, axes: Axes, shown: ColouredText, pieces: Sequence[Piece]) -> None:
+    title, size = drawable(shown.title), SIZE + 1.0
+    axes.text(0, 12, title, size=size * min(1.0, WIDTH / _measure(size)(title)))
+    colours = [*shown.tints, *[WHITE] * len(shown.written)]
+    for piece in pieces:
+        ground = [part / 255 for part in colours[piece.token]]
+        _rectangle(axes, piece.base, piece.left, piece.left + piece.width, fc=ground, ec="white", linewidth=0.4)
+        axes.text(piece.left, piece.base, piece.text, size=SIZE, color="black")
+    answer = [piece for piece in pieces if piece.token >= len(shown.tokens)]
+    for line in dict.fromkeys(piece.line for piece in answer):
+        framed = [piece for piece in answer if piece.line == line]
+        left, right = min(piece.left for piece in framed), max(piece.left + piece.width for piece in framed)
+        _rectangle(axes, framed[0].base, left, right, fill=False, edgecolor=INK, linewidth=0.8)
+    for piece in pieces:
+        if piece.token in shown.marked:  # the line begins after the space before a word
+            space = _measure(SIZE)(piece.text[: -len(piece.text.lstrip()) or None])
+            ends, base = [piece.left + space, piece.left + piece.width], piece.base + 2
+            axes.plot(ends, [base, base], color=INK, linewidth=1.2, solid_capstyle="butt")
+    _draw_caption(figure, axes, shown, TITLE + LINE * (1 + pieces[-1].line))
+    height = axes.get_ylim()[0]
+    for row, note in enumerate(shown.notes):
+        axes.text(0, height - NOTE * (len(shown.notes) - row - 0.7), drawable(note), color=QUIET, size=8)
+
+
+def _rectangle(axes: Axes, base: float, left: float, right: float, **look: Any) -> None:
+    rectangle = extra("matplotlib.patches", NEEDED_BY).Rectangle
+    axes.add_patch(rectangle((left, base - ABOVE), right - left, ABOVE + BELOW, **look))
+
+
+def _draw_caption(figure: Figure, axes: Axes, shown: ColouredText, top: float) -> None:
+    """Draw the scale of the colours, ``top`` points below the upper edge of the axes, with the share of its end."""
+    colours = colours_of(shown.shown, tint(BLUE), tint(ORANGE), end=shown.end)
+    place = axes.get_position()
+    point = place.height / axes.get_ylim()[0]
+    bar = figure.add_axes((4 / WIDTH, place.y1 - (top + 18) * point, SCALE_WIDTH / WIDTH, 8 * point))
+    mappable = extra("matplotlib.cm", NEEDED_BY).ScalarMappable(**colours)
+    draw_scale(figure, mappable, shown.shown, cax=bar, orientation="horizontal")
+    axes.text(SCALE_WIDTH + 24, top + 17, f"{shown.end:.3g} is {shown.share(shown.end)}", size=8)
+
+
+# --------------------------------------------------------------------------------------------------------------- LaTeX
+LONGEST = 40  # characters of a box, since no line breaks inside
+ESCAPES = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",  # other characters in older fonts, like the next three
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\hetaquote{}",
+    "'": r"\textquotesingle{}",
+    "`": r"\textasciigrave{}",
+    "-": r"-\kern0pt{}",  # two hyphens would be a dash
+    ",": r",\kern0pt{}",  # two commas would be a quotation mark
+    " ": r"\ ",  # TeX reads several spaces as a single space
+    "\n": r"\hetanewline{}",
+    "\t": r"\ensuremath{\rightarrow}",
+    **{character: f"\\{character}" for character in "{}$&#_%"},
+}
+HEAD = r"""% In the preamble: \usepackage{xcolor}
+% For characters beyond Latin letters, compile with LuaLaTeX or XeLaTeX, and choose a font that has them.
+\begingroup
+\definecolor{hetaabove}{RGB}{ABOVE}%
+\definecolor{hetabelow}{RGB}{BELOW}%
+\providecommand{\hetatoken}[2]{\colorbox[RGB]{#1}{\strut{}#2}}%
+\providecommand{\hetaframed}[1]{{\setbox0=\hbox{\strut{}#1}%
+  \rlap{\rule[\ht0]{\wd0}{0.4pt}}\rlap{\rule[-\dp0]{\wd0}{0.4pt}}\box0}}%
+\providecommand{\hetaedge}{{\setbox0=\hbox{\strut}\rule[-\dp0]{0.4pt}{\dimexpr\ht0+\dp0+0.4pt\relax}}}%
+\providecommand{\hetanewline}{\ensuremath{\hookleftarrow}}%
+\providecommand{\hetaquote}{\ifcsname\csname f@encoding\endcsname\string\textquotedbl\endcsname
+  \textquotedbl\else\char34 \fi}% straight, where the fonts have it
+\providecommand{\hetaspace}{\penalty0\hskip0pt plus 1pt\relax}% a line may break here
+\providecommand{\hetainside}{\penalty900\hskip0pt\relax}% and here, if it must
+\setlength{\fboxsep}{0pt}\setlength{\parindent}{0pt}\raggedright
+\setlength{\lineskip}{1.5pt}\setlength{\lineskiplimit}{1pt}\hbadness=10000\relax
+"""
+
+
+def latex(
+    attribution: Attribution | SpanAttribution,
+    *,
+    marked: Collection[int] = (),
+    note: str = "",
+    special: bool = False,
+) -> str:
+    r"""Return LaTeX of the question, the text with every token coloured by score, and the meaning of the colours.
+
+    Put the LaTeX into a file and ``\input`` the file. The commands are local to the paragraph, and need xcolor. A span
+    is coloured by the sums over all targets, and the span's own tokens follow in frames. ``marked`` positions are
+    underlined, as evidence, and ``note`` may say why. ``special=True`` colours special tokens and a chat template's
+    too.
+    """
+    return latex_of(ColouredText.of(attribution, marked, note, special=special))
+
+
+def latex_of(shown: ColouredText) -> str:
+    """Return the LaTeX of a coloured text, as a paragraph."""
+    return "".join(
+        [
+            HEAD.replace("ABOVE", _numbers(tint(BLUE))).replace("BELOW", _numbers(tint(ORANGE))),
+            f"\\textbf{{{escaped(shown.title)}}}\\par\\smallskip\n",
+            "".join(_boxes(shown)).removesuffix("\\newline\n"),
+            "\\par\\smallskip\n",
+            f"{{\\footnotesize {_caption(shown)}%\n",
+            *(f"\\par {escaped(note)}%\n" for note in shown.notes),
+            "\\par}\\endgroup\n",
+        ]
+    )
+
+
+def escaped(text: str) -> str:
+    """Return LaTeX that shows exactly the text: no command, no ligature, every space, ⟨U+202E⟩ for the invisible."""
+    return "".join(
+        ESCAPES.get(character, character)
+        if character in ESCAPES or character.isprintable() or character in JOINERS
+        else f"\\textless{{}}U+{ord(character):04X}\\textgreater{{}}"
+        for character in text
+    )
+
+
+def _boxes(shown: ColouredText) -> Iterator[str]:
+    """Yield a box per token on a line of LaTeX; a token with line ends and a very long token have several boxes."""
+    boxes = [f"\\hetatoken{{{_numbers(shade)}}}" for shade in shown.tints]
+    boxes += ["\\hetaframed"] * len(shown.written)
+    pieces = [
+        (number, text)
+        for number, token in enumerate(shown.all_tokens)
+        for text in re.findall(rf"[^\n]{{0,{LONGEST - 1}}}\n|[^\n]{{1,{LONGEST}}}", token)
+    ]
+    for (before, last), (number, text) in pairwise([(-1, ""), *pieces]):
+        if last:
+            between_words = last[-1].isspace() or (text[0].isspace() and text[0] != "\n")
+            yield "\\hetaspace" if between_words else "\\hetainside"
+        if before < len(shown.tokens) <= number:
+            yield "\\hetaedge"
+        shown_text = f"\\underline{{{escaped(text)}}}" if number in shown.marked else escaped(text)
+        yield f"{boxes[number]}{{{shown_text}}}"
+        yield "\\newline\n" if text.endswith("\n") else "%\n"
+    if shown.written:
+        yield "\\hetaedge%\n"
+
+
+def _numbers(shade: Shade) -> str:
+    return ",".join(map(str, shade))
+
+
+def _caption(shown: ColouredText) -> str:
+    """Return the legend of the deepest colours and of white."""
+    end = shown.end
+    box = "\\colorbox{{{}}}{{\\strut\\hspace{{1.2em}}}} {}"
+    below = [box.format("hetabelow", f"$-{end:.3g}$")] if bool((shown.shown < 0).any()) else []
+    above = box.format("hetaabove", f"${end:.3g}$, which is {escaped(shown.share(end))}")
+    return "\\quad\n".join([*below, "white is 0", above])
