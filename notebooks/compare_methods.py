@@ -85,11 +85,11 @@ heat("ten methods", list(attributions), prediction.written, rows, "each divided 
 import pandas as pd
 
 from heta_lens.evaluation import figures
-from heta_lens.metrics import ExplainedPrompt
+from heta_lens.metrics import MetricCase
 
 values = {}
 for entry in entries:
-    case = ExplainedPrompt(instance, prediction, attributions[entry.label], entry.ready, partial(ask, model))
+    case = MetricCase(instance, prediction, attributions[entry.label], entry.ready, partial(ask, model))
     values[entry.label] = figures(case, ["abpc", "dsa", "first_is_evidence", "patch_correlation"])[0]
 pd.DataFrame(values).T.astype(float).round(3)
 

@@ -1,10 +1,7 @@
-"""Causal validation: patching tokens, heads and layers, and what the prediction does then.
+"""Causal validation: patches of tokens, heads and layers, and the prediction after a patch.
 
-`causal_validation` compares an attribution with patching each token, `agreement` is what that says of a single prompt;
-`activation_patching` fills TransformerLens'
-grids (`grid_result`), `noise_tracing` is causal tracing, `ordered_patching` patches in the order of the scores,
-`attention_heads` goes from tokens to heads, `value_swap` swaps values between prompts, and `prompt_pair` checks that
-two prompts can be compared.
+`validation` compares an attribution with patches of single tokens; `patching` fills TransformerLens' grids, patches in
+the order of the scores, and swaps values between prompts; `tracing` is causal tracing; `heads` patches attention heads.
 """
 
 from heta_lens.causal.heads import GateHeads, Head, Heads, ablate_heads, gate_heads

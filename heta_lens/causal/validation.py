@@ -1,4 +1,4 @@
-"""What a single prompt says of whether scores agree with the effects of patching: a correlation with an interval."""
+"""Causal validation: an attribution's scores against the effects of patching every token."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -26,12 +26,14 @@ from heta_lens.prediction.patching import How, Patterns, effects
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale
 
-Z95 = 1.959964  # the normal distribution's 97.5 % point
-FEWEST = 4  # tokens, of which there is an interval
+Z95 = 1.959964
+"""The 97.5 % point of the normal distribution."""
+FEWEST_TOKENS = 4
+"""Fewest tokens with an interval."""
 
 
 class Agreement(NamedTuple):
-    """Spearman's correlation over the tokens of a prompt, and its 95 % interval; NaN where there is none."""
+    """Spearman's correlation over the tokens of a prompt, and its 95 % interval; NaN for an undefined number."""
 
     correlation: float
     low: float
@@ -40,6 +42,7 @@ class Agreement(NamedTuple):
 
     @property
     def verdict(self) -> str:
+        """Verdict on the scores, in words."""
         if isnan(self.correlation):
             why = "there is one token" if self.tokens == 1 else "the scores or the effects are all equal"
             return f"undefined: {why}"
@@ -50,23 +53,21 @@ class Agreement(NamedTuple):
         return "patching contradicts the scores" if self.high < 0 else "cannot tell: the interval includes 0"
 
     def __str__(self) -> str:
-        """The verdict, and what it rests on."""
         if isnan(self.correlation):
             return self.verdict
-        interval = (
-            ""
-            if isnan(self.low)
-            else f" [{self.low:.2f}, {self.high:.2f}] over {self.tokens} tokens, treated as independent"
-        )
-        return f"{self.verdict}: rank correlation {self.correlation:.2f}{interval}"
+        said = f"{self.verdict}: rank correlation {self.correlation:.2f}"
+        if isnan(self.low):
+            return said
+        return f"{said} [{self.low:.2f}, {self.high:.2f}] over {self.tokens} tokens, treated as independent"
 
 
 def agreement(correlation: float, tokens: int) -> Agreement:
-    """With the interval of Bonett and Wright (2000), by Fisher's transformation, as if tokens were independent.
+    """Add the interval of Bonett and Wright (2000), by Fisher's transformation, for independent tokens.
 
-    A perfect correlation, whose interval would be a point however few the tokens, counts as the next one below it.
+    The interval of a perfect correlation would be a point for any number of tokens, so a perfect correlation counts as
+    the largest imperfect correlation.
     """
-    if isnan(correlation) or tokens < FEWEST:
+    if isnan(correlation) or tokens < FEWEST_TOKENS:
         return Agreement(correlation, nan, nan, tokens)
     most = 1 - 12 / (tokens**3 - tokens)  # two neighbours in the order, exchanged
     middle = max(-most, min(most, correlation))
@@ -75,19 +76,15 @@ def agreement(correlation: float, tokens: int) -> Agreement:
     return Agreement(correlation, -1.0 if correlation < -most else low, 1.0 if correlation > most else high, tokens)
 
 
-# --------------------------------------------------------------------------------------------------- causal validation
-# Causal validation: an attribution's scores against the effects of patching each of its tokens.
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Validation:
-    """How an attribution's scores agree with the effects of patching, one effect per evaluated token.
+    """Agreement of an attribution's scores with the effects of patching, an effect per evaluated token.
 
-    - ``patch_correlation``: Spearman's, of scores and effects; NaN where either side is constant
+    - ``patch_correlation``: Spearman's correlation of scores and effects; NaN for constant scores or effects
     - ``joint``: the effect of patching the ``k`` tokens with the highest scores together (Intervention@k)
-    - ``mean_single``: the mean of their effects, each patched alone
-    - ``quantity``: what effects are lowered in: a log-probability, a difference of two, the value of a function
-    - ``misattribution``: the share of the ``top`` tokens with the highest scores whose effect is below ``least``
+    - ``mean_single``: the mean of their effects, patched one at a time
+    - ``quantity``: the quantity that effects lower: a log-probability, a difference of two, the value of a function
+    - ``misattribution``: the share of the ``top`` tokens with the highest scores and an effect below ``least``
     """
 
     positions: tuple[int, ...]
@@ -104,16 +101,16 @@ class Validation:
 
     @property
     def agreement(self) -> Agreement:
-        """The rank correlation with its 95 % interval over tokens, and what that says."""
+        """Rank correlation with its 95 % interval over tokens, and the verdict."""
         return agreement(self.patch_correlation, len(self.positions))
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per evaluated token."""
+        """Return a table with a row per evaluated token."""
         columns = {"score": self.scores.tolist(), "effect": self.effects.tolist()}
         return pd.DataFrame({"position": self.positions, "token": self.tokens, **columns})
 
     def plot(self) -> View:
-        """Scores above effects, each as shares of its largest."""
+        """Draw scores above effects, as shares of the largest score and the largest effect."""
         rows = torch.stack([values / (values.abs().max() or 1) for values in (self.scores, self.effects)])
         return heat(self.title, ["score", "effect"], self.tokens, rows, "; ".join(self._summary), self.positions)
 
@@ -121,16 +118,12 @@ class Validation:
         return "\n".join([self.title, *self._summary])
 
     @property
-    def _intervention(self) -> str:
-        """How tokens were patched."""
-        layer = self.options.get("layer")
-        return f"how={self.options['how']!r}" + (f", layer={layer}" if layer is not None else "")
-
-    @property
     def _summary(self) -> list[str]:
+        layer = self.options["layer"]
+        way = f"how={self.options['how']!r}" + (f", layer={layer}" if layer is not None else "")
         k, top = (min(self.options[name], len(self.positions)) for name in ("k", "top"))
         return [
-            f"{self.agreement} (by {self._intervention})",
+            f"{self.agreement} (by {way})",
             f"patching the {k} highest lowers {self.quantity} by {self.joint:.3g}; patching one of them, by "
             f"{self.mean_single:.3g} on average",
             f"{self.misattribution:.0%} of the {top} highest have an effect below {self.options['least']:g}",
@@ -158,34 +151,44 @@ def validate(
     batch: Batch = "auto",
     progress: bool | None = None,
 ) -> Validation:
-    """Patch every token that an attribution has a score for, and say whether the effects agree with the scores.
+    """Patch every token of an attribution, and compare the effects with the scores.
 
-    A single prompt is weak evidence: ``heta-lens evaluate`` does this for many, with intervals.
+    A single prompt is weak evidence: ``heta-lens evaluate`` repeats the comparison on many prompts, with intervals.
 
     Args:
-        cache: of the prompt that was explained, from a model with the same hooks.
-        attribution: of any method. Tokens that were left out of it are not evaluated.
-        position: as `attribute` was given it.
-        tokens: as `attribute` was given them.
-        how: the intervention, as `effects` has it.
-        mask: what masked embeddings become, as `effects` has it.
-        layer: at which a layer is patched, as `effects` has it.
-        patterns: whether attention may change, as `effects` has it.
-        scale: of the effects, as `effects` has it.
+        cache: the cache of the explained prompt, from a model with the same hooks.
+        attribution: the attribution, by any method. Tokens without a score are not evaluated.
+        position: the position of the predicted token, as given to `attribute`.
+        tokens: the ids of the prompt, as given to `attribute`.
+        how: the intervention, as in `effects`.
+        mask: the embedding of masked tokens, as in `effects`.
+        layer: the patched layer, as in `effects`.
         reference: the cache of a counterfactual prompt of as many tokens, to patch with.
-        reference_tokens: the ids of that prompt.
-        k: how many tokens with the highest scores are patched together; all, where there are fewer.
-        top: how many of them should have an effect of at least ``least``.
+        reference_tokens: the ids of the counterfactual prompt.
+        patterns: the treatment of attention patterns, as in `effects`.
+        scale: the scale of the effects, as in `effects`.
+        k: the number of tokens with the highest scores to patch together; every token, if there are fewer.
+        top: the number of tokens that should have an effect of at least ``least``.
+        least: the smallest effect of a correctly attributed token.
         special: evaluate special tokens too, which often are attention sinks.
-        batch: how many copies of the context run at once.
-        progress: show a progress bar; None shows it on a terminal or in a notebook.
+        batch: the number of copies of the context that run at once.
+        progress: show a progress bar; None shows the bar on a terminal or in a notebook.
     """
     check_attribution(attribution)
-    _check_counts(k, top, least)
-    _check_reference(reference, reference_tokens)
+    for name, value in {"k": k, "top": top}.items():
+        check_at_least(name, value, 1, whole=True)
+    check_at_least("least", least, 0)
+    if reference is None and reference_tokens is not None:
+        raise ValueError("reference_tokens= are the ids of a reference, and there is none: give its cache, reference=")
     prediction = Prediction.from_cache(cache, attribution.target, position=position, tokens=tokens)
-    scored = _evaluated(prediction, attribution, special)
-    other = _counterfactual(reference, attribution, position, reference_tokens)
+    check_explains(attribution, prediction)
+    if not special and bool(attribution.special.all()):
+        raise ValueError("every token of this attribution is special: special=True (--special) evaluates them too")
+    scored = attribution if special else attribution.without_special()
+    other = None
+    if reference is not None:
+        with named_as("reference_tokens"):
+            other = Prediction.from_cache(reference, attribution.target, position=position, tokens=reference_tokens)
     way: dict[str, Any] = {"how": how, "mask": mask, "layer": layer, "patterns": patterns, "scale": scale}
     places, scores = scored.positions.tolist(), scored.scores.double()
     groups = [[places[at] for at in highest(scores, k)], *([at] for at in places)]
@@ -209,36 +212,7 @@ def validate(
 
 
 def _quantity(target: Target, scale: Scale) -> str:
-    """What patching changes, in words."""
+    """Name the quantity of the effects of patching."""
     if callable(target):
         return f"{function_name(target)}(logits)"
     return f"the difference of the two in {scale}" if isinstance(target, tuple) else scale
-
-
-def _check_counts(k: int, top: int, least: float | int) -> None:
-    for name, value in {"k": k, "top": top}.items():
-        check_at_least(name, value, 1, whole=True)
-    check_at_least("least", least, 0)
-
-
-def _check_reference(reference: Any, tokens: Tokens) -> None:
-    if reference is None and tokens is not None:
-        raise ValueError("reference_tokens= are the ids of a reference, and there is none: give its cache, reference=")
-
-
-def _counterfactual(
-    reference: Any, attribution: Attribution, position: SupportsIndex | None, tokens: Tokens
-) -> Prediction | None:
-    """The same target after another prompt, if there is one."""
-    if reference is None:
-        return None
-    with named_as("reference_tokens"):
-        return Prediction.from_cache(reference, attribution.target, position=position, tokens=tokens)
-
-
-def _evaluated(prediction: Prediction, attribution: Attribution, special: bool) -> Attribution:
-    """The attribution, of the tokens that are evaluated."""
-    check_explains(attribution, prediction)
-    if not special and bool(attribution.special.all()):
-        raise ValueError("every token of this attribution is special: special=True (--special) evaluates them too")
-    return attribution if special else attribution.without_special()

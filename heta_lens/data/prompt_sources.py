@@ -1,4 +1,4 @@
-"""Prompts of one's own: from Python, a file, a suite, or a data set of the Hugging Face hub."""
+"""Prompts from Python, a file, a suite, or a data set of the Hugging Face hub."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
@@ -11,16 +11,15 @@ import pandas as pd
 from heta_lens._util.files import brief
 from heta_lens._util.options import check_at_least, check_choice, hint
 from heta_lens._util.python import extra
-from heta_lens.data.datasets import each, place_of, read
 from heta_lens.data.instance import FORMER_FIELDS, Instance, instance_of
+from heta_lens.data.records import Record, each, first_line, place_of, read
 from heta_lens.data.suites import SUITES, suite
 
-Record: TypeAlias = Mapping[str, Any]
 Source: TypeAlias = str | Path | Iterable[Any]
 
 HUB = "hf:"  # before the name of a data set on the Hugging Face hub
 FIELDS = tuple(entry.name for entry in fields(Instance))
-PLAIN = ("id", "text", "answer", "template")  # fields of text; a column that is called "question" may be one too
+PLAIN = ("id", "text", "answer", "template")  # fields of text; a column with the name "question" may be text too
 FORMATS = (".jsonl", ".json", ".csv", ".parquet")
 
 
@@ -34,46 +33,49 @@ def prompts(
     path: str | Path | None = None,
     **options: Any,
 ) -> list[Instance]:
-    """The prompts of a suite, a file or a data set, or those given: texts, chats, records or instances.
+    """Return the prompts of a suite, a file or a data set, or the given texts, chats, records or instances.
 
-    Of records, the fields of `Instance` are read (``text`` or ``messages``, and if they are there ``id``, ``answer``,
-    ``template`` and the spans of evidence), and others left alone.
+    Of records, the fields of `Instance` are read (``text`` or ``messages``, and optionally ``id``, ``answer``,
+    ``template`` and the spans of evidence); further fields are ignored.
 
     Args:
         source: the name of a suite; a .jsonl, .json, .csv or .parquet file; ``hf:NAME`` (or ``hf:NAME:CONFIG``), a data
             set of the hub or a local copy of one; or prompts.
-        fields: which column is which field, as in ``{"text": "question"}``, where they have other names.
-        split: which split, of suites and data sets that have some (of a data set: train).
-        limit: how many at most: of a suite drawn by ``seed``, of others the first.
-        seed: which prompts of a suite are drawn.
+        fields: the columns of fields with other names, as in ``{"text": "question"}``.
+        split: the split, of suites and data sets with splits (of a data set: train).
+        limit: the largest number of prompts: of a suite drawn by ``seed``, of other sources the first prompts.
+        seed: the seed of the prompts of a suite.
         path: the file that a suite is read from.
-        options: those of the suite.
+        options: the options of the suite.
     """
     if limit is not None:
         check_at_least("limit", limit, 1, whole=True)
     for name in fields or {}:
         check_choice("the field", name, FIELDS)
     if isinstance(source, str) and source in SUITES:
-        _refuse(fields, "the suite is read by its own fields", "fields")
+        if fields:
+            raise ValueError(f"fields={brief(fields)} has no effect: the suite is read by its own fields")
         return suite(source, path, split=split, limit=limit, seed=seed, **options)
+    # Prompts without an id are named after the source.
+    called = Path(str(source).removeprefix(HUB)).stem if isinstance(source, str | Path) else "prompt"
     for name, value in {**options, **({} if path is None else {"path": path})}.items():
-        raise TypeError(f"{name}={value!r} is an option of a suite, and {_named(source)} is none")
+        raise TypeError(f"{name}={value!r} is an option of a suite, and {called} is none")
     if isinstance(source, str) and source.startswith(HUB):
         records: Iterable[Any] = _streamed(source.removeprefix(HUB), split or "train")
+    elif split:
+        raise ValueError(f"split={brief(split)} has no effect: {called} has no parts")
     else:
-        _refuse(split, f"{_named(source)} has no parts", "split")
         records = _read(source) if isinstance(source, str | Path) else _listed(source)
-    name = _named(source)
 
     def made(number: int, item: Any) -> Instance:
         try:
-            return _instance(item, fields or {}, f"{name}-{number}")
+            return _instance(item, fields or {}, f"{called}-{number}")
         except (ValueError, TypeError) as error:
-            raise type(error)(f"{place_of(item, f'number {number} of {name}')}: {error}") from None
+            raise type(error)(f"{place_of(item, f'number {number} of {called}')}: {error}") from None
 
     instances = [*each([*islice(records, limit)], made)]
     if not instances:
-        raise ValueError(f"there are no prompts in {name}")
+        raise ValueError(f"there are no prompts in {called}")
     return instances
 
 
@@ -88,7 +90,7 @@ def _read(source: str | Path) -> Iterable[Record]:
 
 
 def _listed(source: Any) -> Iterable[Any]:
-    """Prompts of Python; a table's rows."""
+    """Return the prompts of a Python collection; of a table, the rows."""
     if isinstance(source, pd.DataFrame):
         return source.astype(object).where(source.notna(), None).to_dict("records")
     chat = isinstance(source, list | tuple) and source and isinstance(source[0], Mapping) and "role" in source[0]
@@ -98,19 +100,18 @@ def _listed(source: Any) -> Iterable[Any]:
 
 
 def _streamed(name: str, split: str) -> Iterator[Record]:
-    """The records of a data set, as they are needed."""
+    """Load the records of a data set on demand."""
     load_dataset = extra("datasets", "a data set of the Hugging Face hub").load_dataset
     folder, _, config = name.partition(":")
     try:
         yield from load_dataset(folder, config or None, split=split, streaming=True)
     except (OSError, ValueError, RuntimeError) as error:
-        reason = str(error).strip().split("\n")[0].rstrip(".")
         way = f"give a file, another split, or {HUB}NAME:CONFIG"
-        raise OSError(f"the {split} split of {name} could not be read ({reason}): {way}") from error
+        raise OSError(f"the {split} split of {name} could not be read ({first_line(error)}): {way}") from error
 
 
 def _instance(item: Any, fields: Mapping[str, str], otherwise: str) -> Instance:
-    """A prompt as an instance; ``otherwise`` is its id, where it has none."""
+    """Return a prompt as an instance, with the id ``otherwise`` if the prompt has no id."""
     if isinstance(item, Instance):
         return item
     if isinstance(item, str):
@@ -120,10 +121,6 @@ def _instance(item: Any, fields: Mapping[str, str], otherwise: str) -> Instance:
     if not isinstance(item, Mapping):
         raise TypeError(f"the prompt {brief(item)} is neither a text, nor a chat, nor a record with a text")
     record = {FORMER_FIELDS.get(str(name), str(name)): value for name, value in item.items()}
-    return _of_record(record, fields, otherwise)
-
-
-def _of_record(record: Record, fields: Mapping[str, str], otherwise: str) -> Instance:
     values = {name: record[column] for name, column in _columns(record, fields).items()}
     given = {name: value for name, value in values.items() if value not in (None, "")}
     if "messages" in given:
@@ -138,7 +135,7 @@ def _of_record(record: Record, fields: Mapping[str, str], otherwise: str) -> Ins
 
 
 def _columns(record: Record, fields: Mapping[str, str]) -> dict[str, str]:
-    """Which column is which field: as it is said, or else by its name, if it holds what the field does."""
+    """Return the column of every field: the given column, or the column of the field's name if its type fits."""
     for name, column in fields.items():
         if column not in record:
             raise ValueError(f"it has no column {brief(column)} for {name}{hint(column, record)}")
@@ -147,18 +144,6 @@ def _columns(record: Record, fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def said(messages: Any) -> str:
-    """What a chat says, without its template."""
+    """Return the text of a chat, without its template."""
     contents = [message.get("content") for message in messages if isinstance(message, Mapping)]
     return "\n".join(content for content in contents if isinstance(content, str)) or "(a chat without text)"
-
-
-def _refuse(given: Any, why: str, name: str) -> None:
-    if given:
-        raise ValueError(f"{name}={brief(given)} has no effect: {why}")
-
-
-def _named(source: Source) -> str:
-    """What a source is called: prompts without an id are named after it."""
-    if isinstance(source, str | Path):
-        return Path(str(source).removeprefix(HUB)).stem
-    return "prompt"

@@ -1,34 +1,40 @@
-"""Short stories with a question whose answer, and its place in the story, are known.
+"""Recall stories: short stories with a question whose answer, and its place in the story, are known.
 
     Nina put the key in the drawer. Karl put the key in the trunk. Question: Where did Nina put the key? Answer: in the
 
 Every fact is stated once, every place is named once, and the evidence is drawn and placed like every other sentence. So
-owner and thing together determine the answer, and no position, wording or number of mentions does. (Options can give it
-away: without rivals the thing alone determines it, with rivals only the owner, and ``distractors`` and ``distance`` fix
-where the evidence stands.)
+owner and thing together determine the answer, but no position, wording or number of mentions does. (Options can give
+the answer away: without rivals the thing alone determines it, with rivals only the owner, and ``distractors`` and
+``distance`` fix the place of the evidence.)
 """
 
+import csv
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, groupby, islice, repeat
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 from zlib import crc32
 
-from heta_lens._util.options import check_count
+from heta_lens._util.options import check_choice, check_count
 from heta_lens._util.text import Span
 from heta_lens.data.instance import OTHERS, Instance
 
-# ----------------------------------------------------------------------------------------------------- portable random
-# Random draws that are the same on every platform.
-
-
 T = TypeVar("T")
+Split = Literal["train", "dev", "test"]
+Where = Literal["anywhere", "before", "after", "around"]
+Voice = Literal["active", "passive"]
+Wordings = Literal["trained", "more"]
+
+MOST, MOST_ROOMS = 40, 20
+"""Most facts of a story; fewer with rooms, which are drawn from the tenth of the pairs that a small split has."""
+TRIES = 1000
 
 
 class Draw:
-    """Draws from a seed by ``random()`` alone, the only generator that Python promises never to change."""
+    """Draws with the same results on every platform, by ``random()``, the only generator never changed by Python."""
 
     def __init__(self, seed: str) -> None:
         self.random = random.Random(seed).random
@@ -47,8 +53,8 @@ class Draw:
         return self.shuffled(items)[:count]
 
 
-# -------------------------------------------------------------------------------------------------------- recall words
-# What the recall stories are made of. No word stands in two lists, and every word is one token of the demo model.
+# --------------------------------------------------------------------------------------------------- words and shapes
+# No word stands in two lists, and every word is a token of the demo model.
 
 
 def _split(text: str) -> list[str]:
@@ -90,236 +96,13 @@ SKIES = _split("warm cold windy rainy sunny cloudy foggy bright dark stormy")
 COLOURS = _split("red blue green yellow black white brown pink golden silver")
 ACTIONS = _split("sang danced slept laughed waited smiled rested cooked walked painted worked read")
 
-
-# -------------------------------------------------------------------------------------------------------- recall facts
-# The facts of recall stories: who put what where, with no pair shared between splits.
-
-
-Split = Literal["train", "dev", "test"]
-
-TRIES = 1000
-
-
-class Fact(NamedTuple):
-    who: str
-    what: str
-    place: str
-    room: str
-    """Where the place is (empty where nobody asks)."""
-
-
-def split_of(*pair: str) -> Split:
-    """The split of a pair: (owner, thing, place) or (place, room)."""
-    bucket = crc32(" ".join(pair).encode()) % 10
-    return "test" if bucket == 9 else "dev" if bucket == 8 else "train"
-
-
-def drawn_facts(
-    draw: Draw,
-    split: Split,
-    facts: int,
-    rivals: int,
-    hops: int,
-    owners: int | None = None,
-    swapped: bool = False,
-) -> tuple[list[Fact], str]:
-    """Facts of one story, the first of which is asked about, and the counterfactual's answer.
-
-    ``swapped``: the first two also belong to this split with each other's place.
-    """
-    # Owners have several things and things several owners, so neither alone tells the place.
-    owners = max(rivals + 1, facts // 2) if owners is None else owners
-    for _ in range(TRIES):
-        drawn, other = _attempt(draw, split, facts, rivals, hops, owners, swapped)
-        if other:
-            return drawn, other
-    raise ValueError(f"{facts=} are too many for distinct places in the {split} split with {hops=}")
-
-
-def _attempt(
-    draw: Draw, split: Split, facts: int, rivals: int, hops: int, owners: int, swapped: bool
-) -> tuple[list[Fact], str]:
-    """One attempt; nothing where this split lacks a pair."""
-    known = draw.some(NAMES, owners)
-    things = iter(draw.shuffled(OBJECTS))
-    pairs: list[tuple[str, str]] = []
-    while len(pairs) < facts:
-        thing = next(things)
-        pairs += [(owner, thing) for owner in draw.some(known, min(rivals + 1, facts - len(pairs)))]
-    drawn: list[Fact] = []
-    places, rooms = draw.shuffled(PLACES), draw.shuffled(ROOMS)
-    if swapped:
-        shared = [place for place in places if all(split_of(*pair, place) == split for pair in pairs[:2])][:2]
-        if len(shared) < 2:
-            return [], ""
-        places.sort(key=lambda place: place not in shared)
-    for who, what in pairs:
-        place = _fitting(places, split, who, what)
-        room = _fitting(rooms, split, place) if hops == 2 else ""
-        if not place or (hops == 2 and not room):
-            return [], ""
-        drawn.append(Fact(who, what, place, room))
-    first = drawn[0]
-    return drawn, _fitting(rooms, split, first.place) if hops == 2 else _fitting(places, split, first.who, first.what)
-
-
-def _fitting(left: list[str], split: Split, *entity: str) -> str:
-    """The first word left that makes a pair of this split, taken out; empty when there is none."""
-    word = next((word for word in left if split_of(*entity, word) == split), "")
-    if word:
-        left.remove(word)
-    return word
-
-
-# -------------------------------------------------------------------------------------------------------- recall story
-# A story with a question: its text, its tokens, and which of them tell the answer.
-
-
 ACTIVE = "{who} {verb} the {what} in the {place} ."
 PASSIVE = "The {what} was {verb} in the {place} by {who} ."
 CLAIM = "Claim : The {what} of {who} is in the {place} . True or false ? Answer :"
 TRUTH = {True: "true", False: "false"}
 PUNCTUATION = ".:?"
 CARRIES = {"who", "what", "place", "room"}
-
-
-class Stretch(NamedTuple):
-    """A part of a story: its characters in the text, and its tokens in ``[beginning of text, word, word, …]``."""
-
-    characters: Span
-    tokens: range
-
-
-@dataclass(frozen=True)
-class Sentence:
-    """A shape and the words that fill it."""
-
-    shape: str
-    slots: Mapping[str, str]
-
-    @cached_property
-    def pieces(self) -> list[tuple[str, str]]:
-        """Its tokens, each with the name of the slot it fills (empty for the shape's own words)."""
-        return [self._piece(word) for word in self.shape.split()]
-
-    def _piece(self, word: str) -> tuple[str, str]:
-        if word in PUNCTUATION:
-            return word, ""
-        slot = word[1:-1] if word.startswith("{") else ""
-        return " " + (self.slots[slot] if slot else word), slot
-
-    def renamed(self, names: Mapping[str, str]) -> "Sentence":
-        """The same sentence about other places."""
-        return replace(self, slots={slot: names.get(word, word) for slot, word in self.slots.items()})
-
-
-@dataclass(frozen=True)
-class Story:
-    """A prompt that ends where its answer should be written.
-
-    ``evidence`` are the sentences that tell the answer (one per hop), ``gold`` the words in them that carry it (owner,
-    thing, place, room), ``distractor`` the rest of the story, ``question`` all that comes after it. (That a claim is
-    false can also be seen from the sentence that names the claimed place, which counts as a distractor.)
-    """
-
-    sentences: tuple[Sentence, ...]
-    asking: Sentence
-    evidence_at: tuple[int, ...]
-    answer: str
-    choices: tuple[str, ...]
-    """What the answer is one of: the places of its kind that the story names; true and false for a claim."""
-    other: str
-    """The place or room that the counterfactual's evidence names."""
-
-    @cached_property
-    def tokens(self) -> list[str]:
-        """The text, token by token."""
-        return [piece for sentence in (*self.sentences, self.asking) for piece, _ in sentence.pieces]
-
-    @cached_property
-    def text(self) -> str:
-        return "".join(self.tokens).removeprefix(" ")
-
-    @property
-    def template(self) -> str:
-        """The wordings of the question and of the evidence; stories that share them are not independent."""
-        return " / ".join([self.asking.shape, *(self.sentences[at].shape for at in self.evidence_at)])
-
-    @property
-    def evidence(self) -> tuple[Stretch, ...]:
-        return tuple(self._stretch(at, at + 1) for at in self.evidence_at)
-
-    @property
-    def gold(self) -> tuple[Stretch, ...]:
-        starts = [(self._starts[at], self.sentences[at].pieces) for at in self.evidence_at]
-        positions = [start + i for start, pieces in starts for i, (_, slot) in enumerate(pieces) if slot in CARRIES]
-        return tuple(self._tokens(at, at + 1) for at in positions)
-
-    @property
-    def distractor(self) -> tuple[Stretch, ...]:
-        """One stretch where the evidence stands at an end of the story, more where it stands within."""
-        groups = groupby(range(len(self.sentences)), lambda at: at in self.evidence_at)
-        runs = [list(run) for is_evidence, run in groups if not is_evidence]
-        return tuple(self._stretch(run[0], run[-1] + 1) for run in runs)
-
-    @property
-    def question(self) -> Stretch:
-        return self._stretch(len(self.sentences), len(self.sentences) + 1)
-
-    @cached_property
-    def counterfactual(self) -> "Story":
-        """The counterfactual: the evidence names another place (or room), so that the answer changes and nothing else.
-
-        For a claim, two places are swapped, so that each is still named once: true becomes false, and false true.
-        """
-        last = self.evidence_at[-1]
-        slot = "room" if "room" in self.sentences[last].slots else "place"
-        old = self.sentences[last].slots[slot]
-        if "place" in self.asking.slots:  # a claim
-            changed = self._renamed({old: self.other, self.other: old}, range(len(self.sentences)))
-            answer = " " + TRUTH[self.answer != " " + TRUTH[True]]
-            return replace(self, sentences=changed, answer=answer, other=old)
-        choices = tuple(" " + self.other if choice == self.answer else choice for choice in self.choices)
-        changed = self._renamed({old: self.other}, [last])
-        return replace(self, sentences=changed, answer=" " + self.other, other=old, choices=choices)
-
-    @cached_property
-    def paraphrase(self) -> "Story":
-        """The same content: the first sentence of the evidence in the passive (or in the active, if it was passive).
-
-        Stories of ``voice="active"`` make pairs of active and passive.
-        """
-        first = min(self.evidence_at, key=lambda at: "who" not in self.sentences[at].slots)
-        changed = list(self.sentences)
-        changed[first] = replace(changed[first], shape=ACTIVE if changed[first].shape == PASSIVE else PASSIVE)
-        return replace(self, sentences=tuple(changed))
-
-    def _renamed(self, names: Mapping[str, str], at: Collection[int]) -> tuple[Sentence, ...]:
-        """The sentences, with other places in some of them."""
-        return tuple(one.renamed(names) if here in at else one for here, one in enumerate(self.sentences))
-
-    @cached_property
-    def _starts(self) -> list[int]:
-        """Where in ``tokens`` each sentence begins."""
-        return list(accumulate((len(sentence.pieces) for sentence in (*self.sentences, self.asking)), initial=0))
-
-    @cached_property
-    def _ends(self) -> list[int]:
-        """Where in ``text`` each piece ends."""
-        return list(accumulate(map(len, self.tokens), initial=-1))
-
-    def _stretch(self, start: int, stop: int) -> Stretch:
-        return self._tokens(self._starts[start], self._starts[stop])
-
-    def _tokens(self, start: int, stop: int) -> Stretch:
-        """Pieces ``[start, stop)``; the blank before a word is not part of it, and token 0 begins the text."""
-        blank = self.tokens[start].startswith(" ")
-        return Stretch(Span(self._ends[start] + blank, self._ends[stop]), range(start + 1, stop + 1))
-
-
-# ---------------------------------------------------------------------------------------------------- recall sentences
-# The sentences of recall stories: their shapes, and how words are drawn for them.
-
+"""Slots whose words carry the answer."""
 
 FACTS = (
     ACTIVE,
@@ -353,247 +136,25 @@ QUESTIONS = {
         "Question : Which room holds the {what} of {who} ? Answer : in the",
     ),
 }
-IDLE = {
-    "mood": MOODS,
-    "time": TIMES,
-    "sky": SKIES,
-    "colour": COLOURS,
-    "action": ACTIONS,
-}
-"""Words that name no place."""
 SHAPES = (*FACTS, *SENTENCE_LOCATIONS, *FILLERS, *QUESTIONS[1], *QUESTIONS[2], CLAIM)
+"""Shapes of the sentences that the demo model was trained on."""
+IDLE = {"mood": MOODS, "time": TIMES, "sky": SKIES, "colour": COLOURS, "action": ACTIONS}
+"""Words that name no place, by their slots."""
 
-
-def fact_sentence(draw: Draw, fact: Fact, shapes: Sequence[str] = FACTS) -> Sentence:
-    verb, shape = draw.one(VERBS), draw.one(shapes)
-    # A shape without a verb gets the default one: its paraphrase has a verb.
-    slots = {"who": fact.who, "what": fact.what, "place": fact.place, "verb": verb if "{verb}" in shape else "put"}
-    return Sentence(shape, slots | {slot: draw.one(words) for slot, words in IDLE.items() if f"{{{slot}}}" in shape})
-
-
-def location_sentence(draw: Draw, fact: Fact, shapes: Sequence[str] = SENTENCE_LOCATIONS) -> Sentence:
-    return Sentence(draw.one(shapes), {"place": fact.place, "room": fact.room})
-
-
-def filler_sentence(draw: Draw) -> Sentence:
-    who, friend = draw.some(NAMES, 2)
-    lists = {"what": OBJECTS} | IDLE
-    return Sentence(
-        draw.one(FILLERS), {"who": who, "friend": friend} | {slot: draw.one(words) for slot, words in lists.items()}
-    )
-
-
-def question(draw: Draw, fact: Fact, shapes: Sequence[str]) -> Sentence:
-    return Sentence(draw.one(shapes), {"who": fact.who, "what": fact.what})
-
-
-def claim_about(fact: Fact, place: str, shape: str = CLAIM) -> Sentence:
-    return Sentence(shape, {"who": fact.who, "what": fact.what, "place": place})
-
-
-# ----------------------------------------------------------------------------------------------------- recall wordings
-# More wordings of the facts and questions of `heta_lens.data.recall`, in words that the demo model knows.
-#
-# It was not trained on these wordings, and answers them like those it was trained on; each was chosen by its answers on
-# the dev split (``benchmarks/demo_model`` has those on the test split). A story has one wording throughout, so no two
-# of
-# these templates share a wording of a fact or of a question, and templates are independent.
-
-
-WORDINGS = (
-    ("{who} {verb} the {what} in the {place} .", "Claim : {who} put the {what} in the"),
-    (
-        "The {what} was {verb} in the {place} by {who} .",
-        "Question : Where was the {what} put that {who} had ? Answer : in the",
-    ),
-    ("The {what} of {who} was {verb} in the {place} .", "Claim : It was {who} that put the {what} in the"),
-    ("In the {place} {who} {verb} the {what} .", "Question : Where was the {what} of {who} kept ? Answer : in the"),
-    (
-        "{who} had a {what} and {verb} it in the {place} .",
-        "Question : Where is the {what} put by {who} ? Answer : in the",
-    ),
-    ("The {what} that {who} {verb} was in the {place} .", "The {what} of {who} was put in the"),
-    (
-        "It was {who} that {verb} the {what} in the {place} .",
-        "Question : Where was the {what} put by {who} ? Answer : in the",
-    ),
-    (
-        "It was the {what} of {who} that was {verb} in the {place} .",
-        "Question : Where was a {what} put by {who} ? Answer : in the",
-    ),
-    (
-        "The {what} that {who} had was {verb} in the {place} .",
-        "Question : Where did {who} put the {what} ? Answer : {who} put the {what} in the",
-    ),
-    ("{who} liked the {what} and {verb} it in the {place} .", "{who} put the {what} in the"),
-    (
-        "{who} was there and {verb} the {what} in the {place} .",
-        "Where was the {what} put by {who} ? {who} put it in the",
-    ),
-    ("{who} did put the {what} in the {place} .", "True : {who} put the {what} in the"),
-    ("It is true that the {what} of {who} was {verb} in the {place} .", "Answer : {who} put the {what} in the"),
-    ("It was the {what} that {who} {verb} in the {place} .", "Where did {who} put the {what} ? {who} put it in the"),
-    (
-        "{who} had a {what} that was {verb} in the {place} .",
-        "Question : Where was the {what} that {who} left ? Answer : in the",
-    ),
-    ("It is in the {place} that {who} {verb} the {what} .", "It is true that {who} put the {what} in the"),
-    ("It is true that {who} {verb} the {what} in the {place} .", "It was {who} that put the {what} in the"),
-    (
-        "It is true that the {what} was {verb} in the {place} by {who} .",
-        "Question : Where had {who} put the {what} ? Answer : in the",
-    ),
-    (
-        "The {colour} {what} of {who} was {verb} in the {place} .",
-        "Question : Where did {who} put the {what} ? Answer : The {what} that {who} put is in the",
-    ),
-    (
-        "{who} {verb} the {what} in the {place} that {time} .",
-        "Question : Where was it that {who} left the {what} ? Answer : in the",
-    ),
-    (
-        "{who} {verb} the {what} in the {place} and {action} .",
-        "Question : Where did {who} put the {what} ? Answer : The {what} of {who} is in the",
-    ),
-    (
-        "{who} {verb} the {what} in the {place} and was {mood} .",
-        "Question : Where did {who} put the {what} ? Answer : {who} left it in the",
-    ),
-    (
-        "{who} {verb} the {what} in the {place} and {action} all {time} .",
-        "Where was the {what} of {who} put ? Answer : in the",
-    ),
-    (
-        "{who} {action} all {time} and {verb} the {what} in the {place} .",
-        "Where was the {what} put by {who} ? Answer : in the",
-    ),
-    (
-        "The {what} of {who} was {verb} in the {place} that {time} .",
-        "Question : Where was the {what} stored by {who} ? Answer : in the",
-    ),
-    (
-        "{who} had a {what} and {verb} it in the {place} that {time} .",
-        "Question : Where was the {what} that {who} put ? Answer : in the",
-    ),
-    (
-        "The {time} was {sky} and {who} {verb} the {what} in the {place} .",
-        "Question : Where did {who} put the {what} ? Answer : {who} put it in the",
-    ),
-    ("It was a {sky} {time} and {who} {verb} the {what} in the {place} .", "Claim : The {what} of {who} is in the"),
-    (
-        "It was {sky} that {time} and {who} {verb} the {what} in the {place} .",
-        "Where did {who} put the {what} ? in the",
-    ),
-    (
-        "It was a {sky} {time} and the {what} of {who} was {verb} in the {place} .",
-        "Question : Where did {who} put the {what} ? in the",
-    ),
-    ("In the {time} {who} {verb} the {what} in the {place} .", "The {what} put by {who} is in the"),
-    (
-        "In the {time} the {what} of {who} was {verb} in the {place} .",
-        "Answer : It was {who} that put the {what} in the",
-    ),
-    (
-        "{who} talked about the {what} and {verb} it in the {place} .",
-        "Question : Where did {who} put the {what} ? Answer : in the",
-    ),
-    (
-        "It was the {colour} {what} that {who} {verb} in the {place} .",
-        "Question : Where was the {what} of {who} put ? Answer : The {what} of {who} was put in the",
-    ),
-    ("It was a {what} that {who} {verb} in the {place} .", "It is true that the {what} of {who} is in the"),
-    (
-        "It is true that {who} had a {what} and {verb} it in the {place} .",
-        "Question : Where was the {what} of {who} put ? Answer : in the",
-    ),
-    ("It is true that in the {place} {who} {verb} the {what} .", "Answer : The {what} of {who} is in the"),
-    (
-        "It is true that it was {who} that {verb} the {what} in the {place} .",
-        "Question : Where was it that {who} put the {what} ? Answer : in the",
-    ),
-    (
-        "It is true that the {what} {who} had was {verb} in the {place} .",
-        "Question : Where was the {what} that was put by {who} ? Answer : in the",
-    ),
-    (
-        "{who} {action} that {time} and {verb} the {what} in the {place} .",
-        "Where did {who} put the {what} ? Answer : in the",
-    ),
-    (
-        "{who} had {verb} the {what} in the {place} .",
-        "Question : Where was the {what} put by {who} ? Answer : {who} put the {what} in the",
-    ),
-    (
-        "{who} was {mood} and {verb} the {what} in the {place} .",
-        "Question : Where was the {what} of {who} put ? in the",
-    ),
-    (
-        "It was a {sky} {time} and the {what} was {verb} in the {place} by {who} .",
-        "Question : Where was the {what} put by {who} ? in the",
-    ),
-    (
-        "In the {time} the {what} was {verb} in the {place} by {who} .",
-        "Question : {who} put the {what} ? Answer : in the",
-    ),
-    (
-        "The {what} that {who} {verb} in the {place} was {colour} .",
-        "Question : Where is the {what} of {who} stored ? Answer : in the",
-    ),
-    (
-        "{who} {action} and {verb} the {what} in the {place} .",
-        "Question : Where is the {what} {who} put ? Answer : in the",
-    ),
-    ("{who} looked for the {what} and {verb} it in the {place} .", "The {what} that {who} put is in the"),
-    (
-        "The {colour} {what} was {verb} in the {place} by {who} .",
-        "Question : Where did {who} put that {what} ? Answer : in the",
-    ),
-    ("The {what} of {who} was in the {place} .", "Claim : {who} had the {what} in the"),
-    ("In the {place} {who} had a {what} .", "Question : Where is the {what} of {who} ? Answer : in the"),
-    ("{who} had a {what} in the {place} .", "The {what} that {who} had is in the"),
-    ("The {what} of {who} stands in the {place} .", "Question : Where was the {what} {who} had ? Answer : in the"),
-    ("{who} had a {what} in the {place} that {time} .", "Where was the {what} of {who} ? in the"),
-    (
-        "The {time} was {sky} and {who} had a {what} in the {place} .",
-        "Question : Where is that {what} of {who} ? Answer : in the",
-    ),
-    (
-        "It was a {sky} {time} and {who} had a {what} in the {place} .",
-        "Question : Where is the {what} of {who} ? Answer : The {what} of {who} is in the",
-    ),
-    (
-        "In the {time} {who} had a {what} in the {place} .",
-        "Question : Where stands the {what} of {who} ? Answer : in the",
-    ),
-    ("The {what} that {who} had was in the {place} .", "The {what} of {who} was in the"),
-    ("It was the {what} of {who} that was in the {place} .", "Question : The {what} of {who} ? Answer : in the"),
-    (
-        "It was {who} that had a {what} in the {place} .",
-        "Question : Where is the {what} that {who} had ? Answer : in the",
-    ),
-    (
-        "It is true that {who} had a {what} in the {place} .",
-        "Question : Where was the {what} of {who} ? Answer : in the",
-    ),
-    ("It is true that the {what} of {who} was in the {place} .", "Where is the {what} of {who} ? It is in the"),
-    ("{who} was {mood} and had a {what} in the {place} .", "Where is the {what} of {who} ? Answer : in the"),
-    ("The {what} of {who} was in the {place} that {time} .", "True : The {what} of {who} is in the"),
-    ("The {what} of {who} was in the {place} all {time} .", "{who} had the {what} in the"),
-)
-"""How each story tells its facts and, with one hop, asks for one."""
-
+# More shapes in words that the demo model knows. The model was not trained on these shapes, but answers as well as on
+# its own: every shape was chosen by the answers on the dev split (``benchmarks/demo_model`` has the answers on the test
+# split). A story has a single wording, so templates share no wording of a fact or question, and are independent.
+with Path(__file__).with_name("recall_wordings.csv").open(encoding="utf-8", newline="") as file:
+    WORDINGS = tuple((fact, question) for fact, question in [*csv.reader(file)][1:])
+"""Shapes of the facts of a story and, with one hop, of its question."""
 LOCATIONS = (
-    "The {place} is in the {room} .",
-    "The {place} stands in the {room} .",
-    "In the {room} there is the {place} .",
+    *SENTENCE_LOCATIONS,
     "The {place} was in the {room} .",
     "It is true that the {place} is in the {room} .",
     "The {place} stands there in the {room} .",
 )
-
 ROOM_QUESTIONS = (
-    "Question : In which room is the {what} of {who} ? Answer : in the",
-    "Question : Which room holds the {what} of {who} ? Answer : in the",
+    *QUESTIONS[2],
     "Question : In which room was the {what} of {who} ? Answer : in the",
     "Question : In which room was the {what} of {who} put ? Answer : in the",
     "Question : In which room is the {what} that {who} put ? Answer : in the",
@@ -611,22 +172,245 @@ ROOM_QUESTIONS = (
     "Question : In which room is the {what} of {who} kept ? Answer : in the",
     "Question : In which room is the {what} of {who} stored ? Answer : in the",
 )
-
 CLAIMS = (
-    "Claim : The {what} of {who} is in the {place} . True or false ? Answer :",
+    CLAIM,
     "The {what} of {who} is in the {place} . True or false ? Answer :",
     "Claim : The {what} of {who} stands in the {place} . True or false ? Answer :",
     "Question : The {what} of {who} is in the {place} . True or false ? Answer :",
 )
 
 
-Where = Literal["anywhere", "before", "after", "around"]
-Voice = Literal["active", "passive"]
-Wordings = Literal["trained", "more"]
+# --------------------------------------------------------------------------------------------------------------- facts
+class Fact(NamedTuple):
+    """An owner, a thing and the thing's place; ``room`` is empty if nobody asks for a room."""
 
-MOST, MOST_ROOMS = 40, 20  # facts; with rooms to be drawn from the tenth of all pairs that a small split has
+    who: str
+    what: str
+    place: str
+    room: str
 
 
+def split_of(*pair: str) -> Split:
+    """Return the split of a pair: (owner, thing, place) or (place, room)."""
+    bucket = crc32(" ".join(pair).encode()) % 10
+    return "test" if bucket == 9 else "dev" if bucket == 8 else "train"
+
+
+def drawn_facts(
+    draw: Draw,
+    split: Split,
+    facts: int,
+    rivals: int,
+    hops: int,
+    owners: int | None = None,
+    swapped: bool = False,
+) -> tuple[list[Fact], str]:
+    """Draw the facts of a story, first the fact to ask about, and the counterfactual's answer.
+
+    With ``swapped``, the first two facts stay in the split if they exchange places.
+    """
+    # Owners have several things and things several owners, so neither alone tells the place.
+    owners = max(rivals + 1, facts // 2) if owners is None else owners
+    for _ in range(TRIES):
+        drawn, other = _attempt(draw, split, facts, rivals, hops, owners, swapped)
+        if other:
+            return drawn, other
+    raise ValueError(f"{facts=} are too many for distinct places in the {split} split with {hops=}")
+
+
+def _attempt(
+    draw: Draw, split: Split, facts: int, rivals: int, hops: int, owners: int, swapped: bool
+) -> tuple[list[Fact], str]:
+    """Try to draw facts; the answer is empty if the split lacks a pair."""
+    known = draw.some(NAMES, owners)
+    things = iter(draw.shuffled(OBJECTS))
+    pairs: list[tuple[str, str]] = []
+    while len(pairs) < facts:
+        thing = next(things)
+        pairs += [(owner, thing) for owner in draw.some(known, min(rivals + 1, facts - len(pairs)))]
+    drawn: list[Fact] = []
+    places, rooms = draw.shuffled(PLACES), draw.shuffled(ROOMS)
+    if swapped:
+        shared = [place for place in places if all(split_of(*pair, place) == split for pair in pairs[:2])][:2]
+        if len(shared) < 2:
+            return [], ""
+        places.sort(key=lambda place: place not in shared)
+    for who, what in pairs:
+        place = _take(places, split, who, what)
+        room = _take(rooms, split, place) if hops == 2 else ""
+        if not place or (hops == 2 and not room):
+            return [], ""
+        drawn.append(Fact(who, what, place, room))
+    first = drawn[0]
+    return drawn, _take(rooms, split, first.place) if hops == 2 else _take(places, split, first.who, first.what)
+
+
+def _take(left: list[str], split: Split, *entity: str) -> str:
+    """Take out the first word with a pair of the split; empty without a word."""
+    word = next((word for word in left if split_of(*entity, word) == split), "")
+    if word:
+        left.remove(word)
+    return word
+
+
+# ----------------------------------------------------------------------------------------------------------- sentences
+@dataclass(frozen=True)
+class Sentence:
+    """A shape, and the words in its slots."""
+
+    shape: str
+    slots: Mapping[str, str]
+
+    @cached_property
+    def pieces(self) -> list[tuple[str, str]]:
+        """Tokens of the sentence, with the names of their slots (empty for words of the shape)."""
+        return [self._piece(word) for word in self.shape.split()]
+
+    def _piece(self, word: str) -> tuple[str, str]:
+        if word in PUNCTUATION:
+            return word, ""
+        slot = word[1:-1] if word.startswith("{") else ""
+        return " " + (self.slots[slot] if slot else word), slot
+
+    def renamed(self, names: Mapping[str, str]) -> "Sentence":
+        """Return the sentence with words exchanged by name."""
+        return replace(self, slots={slot: names.get(word, word) for slot, word in self.slots.items()})
+
+
+def fact_sentence(draw: Draw, fact: Fact, shapes: Sequence[str] = FACTS) -> Sentence:
+    verb, shape = draw.one(VERBS), draw.one(shapes)
+    # A shape without a verb gets the default verb, because the paraphrase has a verb.
+    slots = {"who": fact.who, "what": fact.what, "place": fact.place, "verb": verb if "{verb}" in shape else "put"}
+    return Sentence(shape, slots | {slot: draw.one(words) for slot, words in IDLE.items() if f"{{{slot}}}" in shape})
+
+
+def location_sentence(draw: Draw, fact: Fact, shapes: Sequence[str] = SENTENCE_LOCATIONS) -> Sentence:
+    return Sentence(draw.one(shapes), {"place": fact.place, "room": fact.room})
+
+
+def filler_sentence(draw: Draw) -> Sentence:
+    who, friend = draw.some(NAMES, 2)
+    shape = draw.one(FILLERS)
+    drawn = {slot: draw.one(words) for slot, words in ({"what": OBJECTS} | IDLE).items()}
+    return Sentence(shape, {"who": who, "friend": friend} | drawn)
+
+
+def claim_about(fact: Fact, place: str, shape: str = CLAIM) -> Sentence:
+    return Sentence(shape, {"who": fact.who, "what": fact.what, "place": place})
+
+
+# --------------------------------------------------------------------------------------------------------------- story
+class Stretch(NamedTuple):
+    """A part of a story: characters of the text, and tokens of ``[beginning of text, word, word, …]``."""
+
+    characters: Span
+    tokens: range
+
+
+@dataclass(frozen=True)
+class Story:
+    """A story with a question, up to the answer.
+
+    ``evidence`` are the sentences that tell the answer (a sentence per hop), ``gold`` the words of the evidence that
+    carry the answer (owner, thing, place, room), ``distractor`` the rest of the story, ``question`` the text after the
+    story. (The sentence that names the place of a claim also shows that a claim is false, but counts as a distractor.)
+    """
+
+    sentences: tuple[Sentence, ...]
+    asking: Sentence
+    evidence_at: tuple[int, ...]
+    answer: str
+    choices: tuple[str, ...]
+    """Possible answers: the places (or rooms) in the story; true and false for a claim."""
+    other: str
+    """Place or room in the evidence of the counterfactual."""
+
+    @cached_property
+    def tokens(self) -> list[str]:
+        """Tokens of the text."""
+        return [piece for sentence in (*self.sentences, self.asking) for piece, _ in sentence.pieces]
+
+    @cached_property
+    def text(self) -> str:
+        return "".join(self.tokens).removeprefix(" ")
+
+    @property
+    def template(self) -> str:
+        """Wordings of the question and of the evidence; stories with the same template are not independent."""
+        return " / ".join([self.asking.shape, *(self.sentences[at].shape for at in self.evidence_at)])
+
+    @property
+    def evidence(self) -> tuple[Stretch, ...]:
+        return tuple(self._sentences(at, at + 1) for at in self.evidence_at)
+
+    @property
+    def gold(self) -> tuple[Stretch, ...]:
+        starts = [(self._starts[at], self.sentences[at].pieces) for at in self.evidence_at]
+        positions = [start + i for start, pieces in starts for i, (_, slot) in enumerate(pieces) if slot in CARRIES]
+        return tuple(self._stretch(at, at + 1) for at in positions)
+
+    @property
+    def distractor(self) -> tuple[Stretch, ...]:
+        """Stretches around the evidence: a single stretch if the evidence begins or ends the story."""
+        groups = groupby(range(len(self.sentences)), lambda at: at in self.evidence_at)
+        runs = [list(run) for is_evidence, run in groups if not is_evidence]
+        return tuple(self._sentences(run[0], run[-1] + 1) for run in runs)
+
+    @property
+    def question(self) -> Stretch:
+        return self._sentences(len(self.sentences), len(self.sentences) + 1)
+
+    @cached_property
+    def counterfactual(self) -> "Story":
+        """The story with another place (or room) in the evidence: only the evidence and the answer change.
+
+        For a claim, two places are exchanged, so that a place is still named once: true becomes false, and the reverse.
+        """
+        last = self.evidence_at[-1]
+        slot = "room" if "room" in self.sentences[last].slots else "place"
+        old = self.sentences[last].slots[slot]
+        if "place" in self.asking.slots:  # a claim
+            changed = self._renamed({old: self.other, self.other: old}, range(len(self.sentences)))
+            answer = " " + TRUTH[self.answer != " " + TRUTH[True]]
+            return replace(self, sentences=changed, answer=answer, other=old)
+        choices = tuple(" " + self.other if choice == self.answer else choice for choice in self.choices)
+        changed = self._renamed({old: self.other}, [last])
+        return replace(self, sentences=changed, answer=" " + self.other, other=old, choices=choices)
+
+    @cached_property
+    def paraphrase(self) -> "Story":
+        """The story with the first evidence in the passive (or, for passive evidence, in the active).
+
+        Stories of ``voice="active"`` make pairs of active and passive.
+        """
+        first = min(self.evidence_at, key=lambda at: "who" not in self.sentences[at].slots)
+        changed = list(self.sentences)
+        changed[first] = replace(changed[first], shape=ACTIVE if changed[first].shape == PASSIVE else PASSIVE)
+        return replace(self, sentences=tuple(changed))
+
+    def _renamed(self, names: Mapping[str, str], at: Collection[int]) -> tuple[Sentence, ...]:
+        return tuple(sentence.renamed(names) if i in at else sentence for i, sentence in enumerate(self.sentences))
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        """Indices in ``tokens`` of the starts of sentences."""
+        return list(accumulate((len(sentence.pieces) for sentence in (*self.sentences, self.asking)), initial=0))
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """Indices in ``text`` of the ends of tokens."""
+        return list(accumulate(map(len, self.tokens), initial=-1))
+
+    def _sentences(self, start: int, stop: int) -> Stretch:
+        return self._stretch(self._starts[start], self._starts[stop])
+
+    def _stretch(self, start: int, stop: int) -> Stretch:
+        """Return the stretch of ``tokens[start:stop]``, without the first blank; token 0 begins the text."""
+        blank = self.tokens[start].startswith(" ")
+        return Stretch(Span(self._ends[start] + blank, self._ends[stop]), range(start + 1, stop + 1))
+
+
+# ------------------------------------------------------------------------------------------------------------- stories
 def stories(
     split: Split = "train",
     *,
@@ -641,33 +425,33 @@ def stories(
     claim: bool = False,
     wordings: Wordings = "trained",
 ) -> Iterator[Story]:
-    """Endless stories; the same seed gives the same ones on every platform.
+    """Generate endless stories, the same for a seed on every platform.
 
     Args:
-        split: no two splits share a pair of (owner's thing, place) or (place, room).
-        facts: how many facts a story has, each about one owner's thing.
-        rivals: how many of them are about the same thing of another owner. (Other things occur as often, as far as
+        split: the split; splits share no pair of (owner's thing, place) or (place, room).
+        seed: the seed of the draws.
+        facts: the number of facts of a story; a fact is about an owner's thing.
+        rivals: the number of facts about the same thing of another owner. (Other things occur as often, as far as
             ``facts`` is a multiple of ``rivals + 1``.)
-        hops: 1 asks for the place; 2 also says in which room each place is, and asks for the room.
-        distractors: where the other facts stand: ``before`` the evidence, ``after`` it, ``around`` it (some on each
-            side), or ``anywhere`` (the evidence is drawn like any other sentence).
-        filler: how many sentences name no place.
-        distance: how many sentences stand between the evidence and the question (None: as drawn).
-        voice: state all facts in the active or the passive (None: in five wordings); with it, `Story.paraphrase` gives
-            pairs of the two voices.
-        claim: ask whether a claim about the place is true.
-        wordings: ``trained`` draws the wording of each sentence from the few that the demo model was trained on, which
-            makes 15 templates with one hop. ``more`` gives each story one of the 64 templates of
-            `heta_lens.data.recall`, in turn: all its facts have one wording, and no two templates share a
-            wording of a fact, so that evaluations do not depend on a few of them.
+        hops: 1 asks for the place; 2 also tells the rooms of the places, and asks for the room.
+        distractors: the place of the other facts: ``before`` the evidence, ``after`` it, ``around`` it (on both sides),
+            or ``anywhere`` (the evidence is drawn like every other sentence).
+        filler: the number of sentences that name no place.
+        distance: the number of sentences between the evidence and the question (None: as drawn).
+        voice: state every fact in the active or the passive (None: in five wordings); with a voice, `Story.paraphrase`
+            gives pairs of the two voices.
+        claim: ask for the truth of a claim about the place.
+        wordings: ``trained`` draws the wording of every sentence from the wordings that the demo model was trained on:
+            15 templates with one hop. ``more`` gives every story a template of 64, in turn: the facts of a story have a
+            single wording, and templates share no wording of a fact, so that evaluations do not hang on a few wordings.
     """
-    request = StoryOptions(split, facts, rivals, hops, distractors, filler, distance, voice, claim, wordings)
-    return _endless(Draw(f"{split} {seed}"), request)
+    options = StoryOptions(split, facts, rivals, hops, distractors, filler, distance, voice, claim, wordings)
+    return _endless(Draw(f"{split} {seed}"), options)
 
 
 @dataclass(frozen=True)
 class StoryOptions:
-    """The options of `stories`, checked together."""
+    """Options of `stories`, checked together."""
 
     split: Split
     facts: int
@@ -681,11 +465,9 @@ class StoryOptions:
     wordings: Wordings
 
     def __post_init__(self) -> None:
-        kinds = {"split": Split, "hops": Literal[1, 2], "distractors": Where, "voice": Voice, "wordings": Wordings}
-        for name, kind in kinds.items():
-            value = getattr(self, name)
-            if value not in get_args(kind) and not (name == "voice" and value is None):
-                raise ValueError(f"{name}={value!r} is not one of {', '.join(map(str, get_args(kind)))}")
+        kinds = {"split": Split, "hops": Literal[1, 2], "distractors": Where, "wordings": Wordings}
+        for name, kind in {**kinds, **({} if self.voice is None else {"voice": Voice})}.items():
+            check_choice(name, getattr(self, name), get_args(kind))
         split, facts, hops = self.split, self.facts, self.hops
         most = MOST_ROOMS if hops == 2 and split != "train" else MOST
         if not 2 <= facts <= most:
@@ -708,16 +490,9 @@ class StoryOptions:
                 f"distractors={self.distractors!r}, filler={self.filler}"
             )
 
-    def wording_of_each(self, draw: Draw) -> Iterator["_Wording"]:
-        """The wordings of one story after the other."""
-        if self.wordings == "trained":
-            facts = {None: FACTS, "active": (ACTIVE,), "passive": (PASSIVE,)}[self.voice]
-            return repeat(_Wording(facts, SENTENCE_LOCATIONS, QUESTIONS[self.hops], CLAIM))
-        return _in_turn(draw, [_wording(number, self.hops) for number in range(len(WORDINGS))])
 
-
-class _Wording(NamedTuple):
-    """The shapes that the sentences of one story are drawn from."""
+class Wording(NamedTuple):
+    """Shapes of the sentences of a story."""
 
     facts: tuple[str, ...]
     locations: tuple[str, ...]
@@ -725,21 +500,21 @@ class _Wording(NamedTuple):
     claim: str
 
 
-def _wording(number: int, hops: int) -> _Wording:
-    """One wording of each kind; there are most of facts and their questions, so that the others repeat."""
-    fact, question = WORDINGS[number]
-    location, room, claim = (wordings[number % len(wordings)] for wordings in (LOCATIONS, ROOM_QUESTIONS, CLAIMS))
-    return _Wording((fact,), (location,), (question if hops == 1 else room,), claim)
-
-
-def _in_turn(draw: Draw, items: Sequence[T]) -> Iterator[T]:
-    """Endless: all of them in a random order, then all in another."""
+def _wordings(draw: Draw, options: StoryOptions) -> Iterator[Wording]:
+    """Generate the wordings of successive stories; of ``more``, every wording in a random order, again and again."""
+    if options.wordings == "trained":
+        facts = {None: FACTS, "active": (ACTIVE,), "passive": (PASSIVE,)}[options.voice]
+        yield from repeat(Wording(facts, SENTENCE_LOCATIONS, QUESTIONS[options.hops], CLAIM))
+    wordings = []
+    for number, (fact, question) in enumerate(WORDINGS):  # the other lists are shorter, and repeat
+        location, room, claim = (shapes[number % len(shapes)] for shapes in (LOCATIONS, ROOM_QUESTIONS, CLAIMS))
+        wordings.append(Wording((fact,), (location,), (question if options.hops == 1 else room,), claim))
     while True:
-        yield from draw.shuffled(items)
+        yield from draw.shuffled(wordings)
 
 
 def _endless(draw: Draw, options: StoryOptions) -> Iterator[Story]:
-    for wording in options.wording_of_each(draw):
+    for wording in _wordings(draw, options):
         facts, other = drawn_facts(
             draw, options.split, options.facts, options.rivals, options.hops, swapped=options.claim
         )
@@ -749,8 +524,17 @@ def _endless(draw: Draw, options: StoryOptions) -> Iterator[Story]:
         rest = [*sentences[1:], *located[1:]]
         fillers = [filler_sentence(draw) for _ in range(options.filler)]
         order = tuple(_arranged(draw, evidence, rest, fillers, options.distractors, options.distance))
-        at = tuple(next(place for place, placed in enumerate(order) if placed is each) for each in evidence)
-        yield (_with_claim if options.claim else _with_question)(draw, order, at, facts, other, wording)
+        at = tuple(next(i for i, placed in enumerate(order) if placed is sentence) for sentence in evidence)
+        if options.claim:
+            first, rival, *_ = facts  # the rival fact is about the same thing, if there are rivals
+            true = draw.below(2) == 0
+            asking = claim_about(first, first.place if true else rival.place, wording.claim)
+            choices = tuple(f" {truth}" for truth in TRUTH.values())
+            yield Story(order, asking, at, " " + TRUTH[true], choices, rival.place)
+        else:
+            answers = [" " + (fact.room if options.hops == 2 else fact.place) for fact in facts]
+            asking = Sentence(draw.one(wording.questions), {"who": facts[0].who, "what": facts[0].what})
+            yield Story(order, asking, at, answers[0], tuple(sorted(answers)), other)
 
 
 def _arranged(
@@ -761,6 +545,7 @@ def _arranged(
     distractors: Where,
     distance: int | None,
 ) -> list[Sentence]:
+    """Order the sentences of a story."""
     if distractors == "anywhere":
         if distance is None:
             return draw.shuffled([*evidence, *rest, *fillers])
@@ -768,45 +553,25 @@ def _arranged(
         others = draw.shuffled([*rest, *fillers])
         cut = len(others) - distance
         return [*draw.shuffled([*early, *others[:cut]]), last, *others[cut:]]
-    ways = [(k, b) for k in _behind(distractors, len(rest)) for b in range(len(fillers) + 1)]
-    k, b = draw.one([way for way in ways if distance in (None, sum(way))])
+    ways = [(facts, idle) for facts in _behind(distractors, len(rest)) for idle in range(len(fillers) + 1)]
+    facts, idle = draw.one([way for way in ways if distance in (None, sum(way))])
     rest = draw.shuffled(rest)
-    before, behind = [*rest[k:], *fillers[b:]], [*rest[:k], *fillers[:b]]
+    before, behind = [*rest[facts:], *fillers[idle:]], [*rest[:facts], *fillers[:idle]]
     return [*draw.shuffled(before), *draw.shuffled(evidence), *draw.shuffled(behind)]
 
 
 def _behind(distractors: Where, others: int) -> range:
-    """How many of the other sentences may stand behind the evidence."""
+    """Return the possible numbers of sentences behind the evidence."""
     ends = {"before": (0, 0), "after": (others, others), "around": (1, others - 1), "anywhere": (0, others)}
     first, last = ends[distractors]
     return range(first, last + 1)
 
 
-def _with_question(
-    draw: Draw, order: tuple[Sentence, ...], at: tuple[int, ...], facts: Sequence[Fact], other: str, wording: _Wording
-) -> Story:
-    choices = [fact.room if len(at) == 2 else fact.place for fact in facts]
-    shown = tuple(" " + choice for choice in sorted(choices))
-    return Story(order, question(draw, facts[0], wording.questions), at, " " + choices[0], shown, other)
-
-
-def _with_claim(
-    draw: Draw, order: tuple[Sentence, ...], at: tuple[int, ...], facts: Sequence[Fact], _: str, wording: _Wording
-) -> Story:
-    first, rival, *_rest = facts  # the second has the same thing, where there are rivals
-    true = draw.below(2) == 0
-    asking = claim_about(first, first.place if true else rival.place, wording.claim)
-    return Story(order, asking, at, " " + TRUTH[true], tuple(f" {truth}" for truth in TRUTH.values()), rival.place)
-
-
-# ------------------------------------------------------------------------------------------------- recall as instances
-# The stories of `heta_lens.data.recall` as instances.
-
-
+# ----------------------------------------------------------------------------------------------------------- instances
 def instances(split: Split = "test", *, seed: int = 0, count: int | None = None, **knobs: Any) -> Iterator[Instance]:
-    """Stories to explain, each with its counterfactual and its paraphrase; endless, if ``count`` is None.
+    """Generate stories to explain, with counterfactuals and paraphrases; endless without a ``count``.
 
-    ``knobs`` are those of `heta_lens.data.recall.stories`.
+    ``knobs`` are the options of `heta_lens.data.recall.stories`.
     """
     if count is not None:
         check_count("count", count, 0)
@@ -815,7 +580,7 @@ def instances(split: Split = "test", *, seed: int = 0, count: int | None = None,
 
 
 def instance_of(story: Story, id: str) -> Instance:
-    """A story as an instance, with its counterfactual and its paraphrase."""
+    """Return a story as an instance, with its counterfactual and its paraphrase."""
     others = {name: _alone(getattr(story, name), f"{id}-{name}") for name in OTHERS}
     return replace(_alone(story, id), **others)
 

@@ -1,4 +1,4 @@
-"""The suites by name, and the instances of each as a list."""
+"""Suites by name, and the instances of every suite."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 from heta_lens._util.options import check_at_least, check_choice, check_count, hint
 from heta_lens.data import curated, datasets, recall
-from heta_lens.data.datasets import load, read
 from heta_lens.data.instance import Instance, read_jsonl
 from heta_lens.data.recall import Draw, stories
+from heta_lens.data.records import load, read
 
 Source: TypeAlias = str | Path | None
 Instances: TypeAlias = Iterable[Instance]
@@ -18,7 +18,7 @@ Instances: TypeAlias = Iterable[Instance]
 
 @dataclass(frozen=True)
 class SuiteRequest:
-    """The arguments of `suite`: where to read from, which part, how many, and the options of this suite alone."""
+    """The arguments of `suite`: the source, the split, the number of instances, and the suite's options."""
 
     name: str
     path: Source
@@ -28,7 +28,7 @@ class SuiteRequest:
     options: Mapping[str, Any]
 
     def checked_options(self, make: Callable[..., Any], *more: str) -> Mapping[str, Any]:
-        """The options; refuses one that is neither in ``more`` nor a keyword of ``make``."""
+        """Return the options; refuse an option unless named in ``more`` or a keyword of ``make``."""
         kinds = signature(make).parameters.values()
         known = [*more, *(kind.name for kind in kinds if kind.kind is kind.KEYWORD_ONLY and kind.name != "seed")]
         for option in self.options:
@@ -40,14 +40,21 @@ class SuiteRequest:
         return self.options
 
     def check_no_split(self) -> None:
-        """Refuse a split of a source that has none."""
+        """Refuse a split of a source without splits."""
         if self.split is not None:
             raise ValueError(
                 f"split={self.split!r}: what the {self.name} suite is read from has no parts, leave it out"
             )
 
+    def file(self, kind: str) -> str | Path:
+        """Return the path; refuse a request without a path, or with a split."""
+        if self.path is None:
+            raise ValueError(f"the {self.name} suite is read from a file: give path=, {kind}")
+        self.check_no_split()
+        return self.path
+
     def limited(self, instances: Instances) -> list[Instance]:
-        """A random choice of the requested number, in the original order."""
+        """Draw the requested number of instances, in the original order."""
         every = list(instances)
         if self.limit is None:
             return every
@@ -64,16 +71,16 @@ def suite(
     seed: int = 0,
     **options: Any,
 ) -> list[Instance]:
-    """The instances of the suite of this name.
+    """Return the instances of a suite.
 
     Args:
-        name: one of `SUITES`.
+        name: a name of `SUITES`.
         path: the file to read, in the format in which the suite is published; without it, suites on the Hugging Face
-            hub are loaded from there.
-        split: which split, of suites that have some: generated stories, and most of those on the hub. None is test.
-        limit: how many at most, drawn by ``seed``; None takes all.
-        seed: the seed of what is drawn or generated.
-        **options: those of this suite alone, which its module documents.
+            hub are loaded from the hub.
+        split: the split, of suites with splits: generated stories, and most suites on the hub. None is test.
+        limit: the largest number of instances, drawn by ``seed``; None takes every instance.
+        seed: the seed of draws and of generated stories.
+        **options: the options of the suite, which its module documents.
     """
     check_choice("suite", name, SUITES)
     if limit is not None:
@@ -89,13 +96,13 @@ def _recall(request: SuiteRequest) -> list[Instance]:
         raise ValueError("the recall suite has no end: give limit=, the number of stories")
     check_count("limit", request.limit)
     split: Any = request.split or "test"
-    # A voice is one wording. Otherwise use more templates than the few that the demo model was trained on.
+    # A voice is a single wording. Otherwise use more templates than the few that the demo model was trained on.
     knobs = {"wordings": "more" if options.get("voice") is None else "trained", **options}
     return list(recall.instances(split, seed=request.seed, count=request.limit, **knobs))
 
 
 def _curated(request: SuiteRequest) -> list[Instance]:
-    """The released instances where a path is given, else new ones made from NarrativeQA and SciQ."""
+    """Return the released instances from a path, or make instances from NarrativeQA and SciQ."""
     sources = ("narratives", "questions")
     if request.path is None:
         options = dict(request.checked_options(curated.pairs, *sources))
@@ -114,51 +121,37 @@ def _curated(request: SuiteRequest) -> list[Instance]:
     return request.limited(curated.released(read(request.path, "the curated data", field="examples"), **options))
 
 
-def _read(
-    make: Callable[..., Instances], records: Callable[[SuiteRequest], Sequence[Mapping[str, Any]]]
+def _longra(request: SuiteRequest) -> list[Instance]:
+    options = request.checked_options(datasets.longra_instances)
+    path = request.file(f"a json or jsonl file of records with {', '.join(datasets.FIELDS)}")
+    return request.limited(datasets.longra_instances(read(path, "LongRA"), **options))
+
+
+def _from_hub(
+    make: Callable[..., Instances], name: str, only_split: str | None = None
 ) -> Callable[[SuiteRequest], list[Instance]]:
-    """A suite made from records."""
+    """Return a suite of a data set of the hub, or of a file without splits."""
 
     def made(request: SuiteRequest) -> list[Instance]:
         options = request.checked_options(make)
-        return request.limited(make(records(request), **options))
+        if request.path is not None or only_split:
+            request.check_no_split()
+        records: Sequence[Mapping[str, Any]] = load(name, request.split or only_split or "test", request.path)
+        return request.limited(make(records, **options))
 
     return made
 
 
-def _from_hub(name: str, only_split: str | None = None) -> Callable[[SuiteRequest], Sequence[Mapping[str, Any]]]:
-    """Records from the hub or a file; a file, like a data set of one split, has no splits to choose from."""
-
-    def records(request: SuiteRequest) -> Sequence[Mapping[str, Any]]:
-        if request.path is not None or only_split:
-            request.check_no_split()
-        return load(name, request.split or only_split or "test", request.path)
-
-    return records
-
-
-def _longra(request: SuiteRequest) -> Sequence[Mapping[str, Any]]:
-    path = _file(request, f"a json or jsonl file of records with {', '.join(datasets.FIELDS)}")
-    return read(path, "LongRA")
-
-
 def _jsonl(request: SuiteRequest) -> list[Instance]:
     request.checked_options(read_jsonl)
-    return request.limited(read_jsonl(_file(request, "a file with an instance per line, as write_jsonl makes it")))
-
-
-def _file(request: SuiteRequest, kind: str) -> str | Path:
-    if request.path is None:
-        raise ValueError(f"the {request.name} suite is read from a file: give path=, {kind}")
-    request.check_no_split()
-    return request.path
+    return request.limited(read_jsonl(request.file("a file with an instance per line, as write_jsonl makes it")))
 
 
 SUITES: Mapping[str, Callable[[SuiteRequest], list[Instance]]] = {
     "recall": _recall,
     "curated": _curated,
-    "longra": _read(datasets.longra_instances, _longra),
-    "tellmewhy": _read(datasets.tellmewhy_instances, _from_hub(datasets.TELLMEWHY_HUB)),
-    "wikibio": _read(datasets.wikibio_instances, _from_hub(datasets.WIKIBIO_HUB, datasets.ONLY_SPLIT)),
+    "longra": _longra,
+    "tellmewhy": _from_hub(datasets.tellmewhy_instances, datasets.TELLMEWHY_HUB),
+    "wikibio": _from_hub(datasets.wikibio_instances, datasets.WIKIBIO_HUB, datasets.ONLY_SPLIT),
     "jsonl": _jsonl,
 }

@@ -19,8 +19,8 @@ from heta_lens._util.files import brief, parse_json, read_bytes, read_text, writ
 from heta_lens._util.options import check_types
 from heta_lens._util.text import Span, located_tokens, shared_out
 from heta_lens.attribution import Attribution
-from heta_lens.data.datasets import each, read
 from heta_lens.data.instance import Instance
+from heta_lens.data.records import each, read
 from heta_lens.evaluation.saved_scores import SCORES
 from heta_lens.methods.base import make_attribution
 from heta_lens.metrics.robustness import Explain

@@ -29,8 +29,8 @@ from heta_lens.evaluation.saved_scores import ScoreRow, row_of
 from heta_lens.methods.base import NotApplicable
 from heta_lens.methods.cost import within_budget
 from heta_lens.methods.registry import method_and_options, named
-from heta_lens.metrics import METRICS, ExplainedPrompt, Metric
-from heta_lens.metrics.metric_case import Evaluator, SharedMeasurements
+from heta_lens.metrics import METRICS, Metric, MetricCase
+from heta_lens.metrics.metric_case import Evaluator, MetricCache
 from heta_lens.metrics.registry import metric_named
 from heta_lens.metrics.robustness import Explain
 from heta_lens.metrics.scores import evidence_positions
@@ -208,13 +208,13 @@ class MetricValues(NamedTuple):
     errors: dict[str, str]
 
 
-def figures(case: ExplainedPrompt, metrics: Sequence[str | Metric]) -> tuple[dict[str, Value], dict[str, str]]:
+def figures(case: MetricCase, metrics: Sequence[str | Metric]) -> tuple[dict[str, Value], dict[str, str]]:
     """The values of `metric_values`, and the reasons; metrics may be given by name or themselves."""
     given = dict(map(metric_named, metrics))
     return metric_values(case, [*given], given)[:2]
 
 
-def metric_values(case: ExplainedPrompt, metrics: Sequence[str], others: Mapping[str, Metric] = {}) -> MetricValues:
+def metric_values(case: MetricCase, metrics: Sequence[str], others: Mapping[str, Metric] = {}) -> MetricValues:
     """The value of each metric, or the reason why there is none; metrics of one evaluator call it once.
 
     ``others`` are metrics that `METRICS` does not have.
@@ -236,7 +236,7 @@ def metric_values(case: ExplainedPrompt, metrics: Sequence[str], others: Mapping
 
 
 def _by_evaluator(
-    case: ExplainedPrompt, metrics: Sequence[str], others: Mapping[str, Metric], results: dict[str, Any]
+    case: MetricCase, metrics: Sequence[str], others: Mapping[str, Metric], results: dict[str, Any]
 ) -> dict[Evaluator, list[str]]:
     """The metrics that can be computed, by their evaluators; of the others the reason goes into ``results``."""
     names: dict[Evaluator, list[str]] = {}
@@ -264,7 +264,7 @@ def _plain_value(value: Any) -> Any:
     return [*value] if isinstance(value, tuple) else float(value)
 
 
-def record_of(case: ExplainedPrompt, label: str, results: MetricValues, others: Mapping[str, Metric] = {}) -> Record:
+def record_of(case: MetricCase, label: str, results: MetricValues, others: Mapping[str, Metric] = {}) -> Record:
     """What is kept of a method and its metrics on a prompt."""
     facts, options = case.attribution.diagnostics, dict(case.attribution.options)
     return Record(
@@ -287,13 +287,13 @@ def record_of(case: ExplainedPrompt, label: str, results: MetricValues, others: 
     )
 
 
-def _log_prob(case: ExplainedPrompt) -> float | None:
+def _log_prob(case: MetricCase) -> float | None:
     """Of the explained token, if it is one."""
     target = case.prediction.target
     return min(0.0, float(case.prediction.log_probs[target])) if isinstance(target, int) else None
 
 
-def _degenerate(case: ExplainedPrompt, metric: Metric) -> bool:
+def _degenerate(case: MetricCase, metric: Metric) -> bool:
     """Whether the scores tell no tokens apart, as far as this metric looks at them."""
     return case.constant or (metric.positive and case.without_positive_scores)
 
@@ -371,7 +371,7 @@ class PromptEvaluator:
         number, instance, pending, metrics = task
         scores: dict[str, ScoreRow] = {}
 
-        def record(measurements: SharedMeasurements, label: str) -> Record:
+        def record(measurements: MetricCache, label: str) -> Record:
             case = explained(self.model, instance, measurements, self.entries[label].ready)
             scores[label] = row_of(instance.id, label, case.attribution, number)
             return record_of(case, label, metric_values(case, pending[label], metrics), metrics)
@@ -380,8 +380,8 @@ class PromptEvaluator:
             yield Outcome(finished, scores.pop(finished.method, None))
 
 
-def measurements_of(model: Any, instance: Instance) -> SharedMeasurements:
-    return SharedMeasurements(ask(model, instance))
+def measurements_of(model: Any, instance: Instance) -> MetricCache:
+    return MetricCache(ask(model, instance))
 
 
 def records_of(
@@ -433,8 +433,8 @@ def ask(model: Any, instance: Instance) -> Prediction:
     return prediction
 
 
-def explained(model: Any, instance: Instance, measurements: SharedMeasurements, ready: Ready) -> ExplainedPrompt:
+def explained(model: Any, instance: Instance, measurements: MetricCache, ready: Ready) -> MetricCase:
     """A prompt explained by a method, to be evaluated."""
     prediction = measurements.prediction
     attribution = ready(instance, prediction)(prediction)
-    return ExplainedPrompt(instance, prediction, attribution, ready, partial(ask, model), measurements)
+    return MetricCase(instance, prediction, attribution, ready, partial(ask, model), measurements)

@@ -24,7 +24,7 @@ from heta_lens._util.options import check_choice, check_fields, hint
 from heta_lens._util.python import Lazy, extra
 from heta_lens._util.storage import NESTED_DTYPES, from_json, shortest, to_json
 from heta_lens.attribution import Attribution, stored_fields
-from heta_lens.data import datasets
+from heta_lens.data import records
 
 LISTS = ("position", "token", "id", "special", "start", "stop", "score")  # columns that are read again
 PER_TOKEN = ("tokens", "ids", "positions", "special", "offsets", "scores", "parts")  # fields that they make
@@ -270,7 +270,7 @@ def _lines(path: Path) -> JsonLinesFile[Packed]:
 
 
 def _read_parquet(path: Path) -> list[Packed]:
-    rows = datasets.read(path, "scores")
+    rows = records.read(path, "scores")
     try:
         return [Packed.of(ScoreRow.of(_nested(json.loads, row))) for row in rows]
     except (ValueError, TypeError) as error:

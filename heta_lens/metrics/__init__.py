@@ -1,12 +1,9 @@
-"""Evaluating attributions: functions of scores, of the prediction they explain, and of what is known about the prompt.
+"""Metrics of attributions: functions of scores, of the explained prediction, and of known facts about the prompt.
 
-`metric_registry` lists each `metric` by name (`former_names` too): `built_in_metrics`, which `metric_descriptions` put
-in a sentence, and those of other packages. `evaluators` compute them for an `explained_prompt`, once for all by
-`shared_measurements`, from its `candidate_tokens` and `evidence_positions`. Against known evidence:
-`evidence_alignment`, `score_ranking`. Against removing tokens: `soft_nc_ns`, `hard_nc_ns`, `perturbation_curves`,
-`additivity_metrics`, `intervention_agreement`. Against changes: `robustness`, `weight_randomisation`,
-`decoding_settings`. What a reader or a retrained model can do: `downstream_tasks`, `roar_kar`. `score_checks`,
-`score_normalisation` and `distribution_distances` are what these share.
+`METRICS` lists the metrics by name (`registry`); `evaluators` compute them for a `MetricCase`. `evidence` compares
+scores with known evidence; `nc_ns`, `curves` and `interventions`, with the removal and patching of tokens. `robustness`
+changes the prompt, the seed, the weights and the sampler; `tasks` uses the best tokens. `scores` holds shared checks
+and normalisations.
 """
 
 from heta_lens.metrics.curves import Curve, abpc, aopc, area, curve
@@ -19,7 +16,7 @@ from heta_lens.metrics.interventions import (
     misattribution,
     patch_correlation,
 )
-from heta_lens.metrics.metric_case import ExplainedPrompt, Metric
+from heta_lens.metrics.metric_case import Metric, MetricCase
 from heta_lens.metrics.nc_ns import Soft, hard, released, soft, soft_area, summed
 from heta_lens.metrics.registry import METRICS
 from heta_lens.metrics.robustness import (
@@ -42,8 +39,8 @@ __all__ = [
     "METRICS",
     "Curve",
     "Drops",
-    "ExplainedPrompt",
     "Metric",
+    "MetricCase",
     "Retrained",
     "Setting",
     "Soft",

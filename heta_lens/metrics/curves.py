@@ -1,13 +1,12 @@
-"""Perturbation curves: the target's likelihood as tokens are removed, or restored, in the order of their scores.
+"""Perturbation curves: the target's likelihood while tokens are removed, or restored, in the order of the scores.
 
-`curve` runs the model; areas are plain arithmetic on its values. Whether more or less is better depends on what is
-drawn: of a likelihood (``kind="value"``) the area under MoRF should be small and that under LeRF
-large; of how far it fell (``"drop"``) the other way round. ABPC is the same of both, and more is better.
+`curve` runs the model; the areas are plain arithmetic on its values. Of a likelihood (``kind="value"``), a good order
+has a small area under MoRF and a large area under LeRF; of the fall of the likelihood (``"drop"``), the reverse. ABPC
+is the same for the two kinds, and more is better.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -34,18 +33,14 @@ TENTHS = tuple(share / 10 for share in range(11))
 
 @dataclass(frozen=True)
 class Curve:
-    """The target's likelihood after removing (or restoring) these shares of the tokens; the first share is 0."""
+    """The target's likelihood after the removal (or return) of shares of the tokens; the first share is 0."""
 
     shares: tuple[float, ...]
     values: tuple[float, ...]
 
     def __post_init__(self) -> None:
         if not len(self.shares) == len(self.values) >= 1:
-            raise ValueError(f"a curve has a value for each share, not {len(self.values)} for {len(self.shares)}")
-        for name, numbers in (("shares", self.shares), ("values", self.values)):
-            for place, number in enumerate(numbers):
-                if not isfinite(number):
-                    raise ValueError(f"{name}[{place}] of the curve is {number}")
+            raise ValueError(f"a curve needs a value per share, not {len(self.values)} for {len(self.shares)}")
 
 
 @one_at_a_time("prediction")
@@ -61,13 +56,13 @@ def curve(
     scale: Scale = "prob",
     candidates: Positions | None = None,
 ) -> Curve:
-    """The likelihood when more and more tokens are removed; with ``insert``, restored.
+    """Measure the target's likelihood while more and more tokens are removed; with ``insert``, restored.
 
-    - ``order``: tokens with the highest scores first (``morf``) or the lowest (``lerf``); equal ones as in the text
-    - ``steps``: shares of the tokens, rounded down, from 0 up; or ``tokens``, one at a time
-    - ``ablate``, ``mask``: how tokens are removed: masked, and by what, or taken out, so that the rest moves together
-    - ``scale``: what is drawn, the target's ``prob``, ``log_prob``, ``logit`` or ``log_odds``
-    - ``candidates``: positions that may be removed; None: all but special tokens
+    - ``order``: highest scores first (``morf``) or lowest first (``lerf``); equal scores in the order of the text
+    - ``steps``: shares of the tokens from 0 up, rounded down to whole tokens; ``tokens`` goes token by token
+    - ``ablate``, ``mask``: tokens are masked by ``mask``, or removed, so that the tokens after them move up
+    - ``scale``: the target's ``prob``, ``log_prob``, ``logit`` or ``log_odds``
+    - ``candidates``: positions that may be removed; None stands for every token that is not special
     """
     check_choice("order", order, ("morf", "lerf"))
     check_choice("ablate", ablate, ("mask", "remove"))
@@ -86,7 +81,7 @@ def curve(
 
 
 def counted(steps: Steps, tokens: int) -> tuple[tuple[float, ...], list[int]]:
-    """Shares, and the number of tokens of each."""
+    """Return the shares of a curve, and the number of tokens of every share."""
     if steps == "tokens":
         return tuple(count / max(1, tokens) for count in range(tokens + 1)), [*range(tokens + 1)]
     shares = tuple(float(share) for share in steps)
@@ -97,23 +92,22 @@ def counted(steps: Steps, tokens: int) -> tuple[tuple[float, ...], list[int]]:
     return shares, [token_count(share, tokens) for share in shares]
 
 
-# ------------------------------------------------------------------------------------------------------------- areas
 def aopc(drawn: Curve, *, insert: bool = False, skip_first: bool = False) -> float:
-    """How far the likelihood fell on average (with ``insert``: rose) from where the curve began; more is better.
+    """Return the mean fall of the likelihood from the start of the curve (``insert``: its rise); more is better.
 
-    ``skip_first`` leaves the beginning, which is always 0, out of the mean (ERASER).
+    ``skip_first`` leaves the start, a fall of 0, out of the mean (ERASER).
     """
     drops = drawn.values[0] - np.array(drawn.values)[int(skip_first) :]
     return float(-drops.mean() if insert else drops.mean())
 
 
 def area(drawn: Curve, kind: Kind = "value") -> float:
-    """The area under the curve, by trapezoids; with ``drop``, of how far it fell."""
+    """Return the area under the curve, by trapezoids; with ``drop``, the area under the fall of the likelihood."""
     check_choice("kind", kind, ("value", "drop"))
     values = np.array(drawn.values)
     return float(trapezoid(values if kind == "value" else values[0] - values, drawn.shares))
 
 
 def abpc(morf: Curve, lerf: Curve) -> float:
-    """The area between the two curves: how much longer the likelihood lasts when the least relevant go first."""
+    """Return the area between the curves: the advantage of removing the least relevant tokens first."""
     return area(lerf) - area(morf)

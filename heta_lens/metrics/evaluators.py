@@ -1,4 +1,4 @@
-"""Evaluators: functions of an `ExplainedPrompt` that give the values of metrics, by their names."""
+"""Evaluators of the built-in metrics: functions from a `MetricCase` to the values of metrics by name."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from heta_lens.metrics.interventions import (
     misattribution,
     patch_correlation,
 )
-from heta_lens.metrics.metric_case import ExplainedPrompt, Value
+from heta_lens.metrics.metric_case import MetricCase, Value
 from heta_lens.metrics.nc_ns import hard, released, soft, soft_area
 from heta_lens.metrics.robustness import (
     UNREADABLE,
@@ -36,16 +36,23 @@ from heta_lens.prediction.activations import Activations
 from heta_lens.prediction.patching import effects, values_put
 from heta_lens.prediction.prediction import predictions
 
-RUNS = 5  # under noise
+RUNS = 5
+"""Runs of a method under noise, or with different seeds."""
 NEEDLESS = "the prediction needs no context: it is the same without any"
+READINGS: dict[str, Reading] = {
+    "dsa": "supervised",
+    "dsa_selected": "model_selected",
+    "dsa_segments": "segments",
+    "dsa_thresholded": "thresholded_max",
+}
 
 
 def value_or_reason(value: float, reason: str) -> Value:
     return reason if isnan(value) else value
 
 
-# -------------------------------------------------------------------------------------------------------- faithfulness
-def evaluate_soft(case: ExplainedPrompt) -> dict[str, Value]:
+# -------------------------------------------------------------------------------------------------- removal of tokens
+def evaluate_soft(case: MetricCase) -> dict[str, Value]:
     result = soft(case.prediction, case.scores, candidates=case.candidates, paired=True)
     if isnan(result.nc):
         return dict.fromkeys(("soft_nc", "soft_ns", "soft_nc_raw", "soft_ns_raw"), NEEDLESS)
@@ -53,43 +60,41 @@ def evaluate_soft(case: ExplainedPrompt) -> dict[str, Value]:
     return {**pairs, "soft_nc_raw": result.nc, "soft_ns_raw": result.ns}
 
 
-def evaluate_soft_equal(case: ExplainedPrompt) -> dict[str, Value]:
+def evaluate_soft_equal(case: MetricCase) -> dict[str, Value]:
     areas = soft_area(case.prediction, case.scores, candidates=case.candidates)
     return {f"soft_{name}_equal_retention": value_or_reason(areas[name], NEEDLESS) for name in ("nc", "ns")}
 
 
-def evaluate_hard(case: ExplainedPrompt) -> dict[str, Value]:
+def evaluate_hard(case: MetricCase) -> dict[str, Value]:
     values = hard(case.prediction, case.scores, candidates=case.candidates)
     return {f"hard_{name}": value_or_reason(value, NEEDLESS) for name, value in values.items()}
 
 
-def evaluate_released(case: ExplainedPrompt) -> dict[str, Value]:
+def evaluate_released(case: MetricCase) -> dict[str, Value]:
     values = released(case.prediction, case.scores, candidates=case.candidates)
     return {f"soft_{name}_released_code": value for name, value in values.items()}
 
 
-def evaluate_curves(case: ExplainedPrompt) -> dict[str, Value]:
-    morf, lerf = (
-        curve(case.prediction, case.scores, order=order, candidates=case.candidates) for order in ("morf", "lerf")
-    )
+def evaluate_curves(case: MetricCase) -> dict[str, Value]:
+    morf = curve(case.prediction, case.scores, candidates=case.candidates)
+    lerf = curve(case.prediction, case.scores, order="lerf", candidates=case.candidates)
     return {"aopc_del": aopc(morf), "morf": area(morf, "drop"), "lerf": area(lerf, "drop"), "abpc": abpc(morf, lerf)}
 
 
-def evaluate_insertion(case: ExplainedPrompt) -> dict[str, Value]:
-    insertion = curve(case.prediction, case.scores, insert=True, candidates=case.candidates)
-    return {"aopc_ins": aopc(insertion, insert=True)}
+def evaluate_insertion(case: MetricCase) -> float:
+    return aopc(curve(case.prediction, case.scores, insert=True, candidates=case.candidates), insert=True)
 
 
-def evaluate_counterfactual(case: ExplainedPrompt) -> dict[str, Value]:
+def evaluate_counterfactual(case: MetricCase) -> Value:
     assert case.instance.counterfactual is not None
     edited = case.ask(replace(case.instance.counterfactual, answer=None))
     if len(edited) != len(case.prediction):
-        return {"counterfactual_aopc": "the edited text has another number of tokens"}
-    return {"counterfactual_aopc": aopc(curve(edited, case.scores, candidates=case.candidates))}
+        return "the edited text has another number of tokens"
+    return aopc(curve(edited, case.scores, candidates=case.candidates))
 
 
-def evaluate_additivity(case: ExplainedPrompt) -> dict[str, Value]:
-    drops = case.shared.drops
+def evaluate_additivity(case: MetricCase) -> dict[str, Value]:
+    drops = case.cached.drops
     errors = faithfulness_error(drops, case.scores)
     return {
         "faithfulness_error": errors["raw"],
@@ -98,36 +103,33 @@ def evaluate_additivity(case: ExplainedPrompt) -> dict[str, Value]:
     }
 
 
-# ----------------------------------------------------------------------------------------------------------- alignment
-def evaluate_support(case: ExplainedPrompt) -> dict[str, Value]:
-    support, (first,) = case.positions("support"), highest(case.scores, 1, case.candidates)
-    return {
-        "first_is_evidence": float(first in support),
-        "evidence_mass": evidence_mass(case.scores, support, candidates=case.candidates),
-    }
+# ------------------------------------------------------------------------------------------------------ known evidence
+def evaluate_support(case: MetricCase) -> dict[str, Value]:
+    support = case.positions("support")
+    (first,) = highest(case.scores, 1, case.candidates)
+    mass = evidence_mass(case.scores, support, candidates=case.candidates)
+    return {"first_is_evidence": float(first in support), "evidence_mass": mass}
 
 
-def evaluate_gold(case: ExplainedPrompt) -> dict[str, Value]:
-    gold = case.positions("gold")
-    return {
-        "f1": f1(case.scores, gold, candidates=case.candidates),
-        "pass_5": passes(case.scores, gold, 5, candidates=case.candidates),
-    }
+def evaluate_gold(case: MetricCase) -> dict[str, Value]:
+    gold, candidates = case.positions("gold"), case.candidates
+    found = passes(case.scores, gold, 5, candidates=candidates)
+    return {"f1": f1(case.scores, gold, candidates=candidates), "pass_5": found}
 
 
-def evaluate_dsa(case: ExplainedPrompt) -> dict[str, Value]:
+def evaluate_dsa(case: MetricCase) -> dict[str, Value]:
     support, distractor, gold = (case.positions(name) for name in ("support", "distractor", "gold"))
     scores = torch.zeros_like(case.scores)  # of special tokens, which belong to no segment
     scores[case.candidates] = case.scores[case.candidates]
     return {name: dsa(scores, support, distractor, gold, reading=reading) for name, reading in READINGS.items()}
 
 
-def evaluate_span(case: ExplainedPrompt) -> dict[str, Value]:
-    return {"span_f1": f1(of_whole_answer(case), case.positions("gold"), candidates=case.candidates)}
+def evaluate_span(case: MetricCase) -> float:
+    return f1(of_whole_answer(case), case.positions("gold"), candidates=case.candidates)
 
 
-def of_whole_answer(case: ExplainedPrompt) -> Float[Tensor, "pos"]:
-    """Scores of the context, summed over the tokens of the answer, each of which has the same total."""
+def of_whole_answer(case: MetricCase) -> Float[Tensor, "pos"]:
+    """Sum the context's scores over the tokens of the answer, after every token's scores are normalised to sum to 1."""
     prediction, answer = case.prediction, case.instance.answer
     written = prediction.spell(answer) if answer else []
     if len(written) < 2:
@@ -142,98 +144,87 @@ def of_whole_answer(case: ExplainedPrompt) -> Float[Tensor, "pos"]:
     return torch.stack(rows).double().sum(0)
 
 
-READINGS: dict[str, Reading] = {
-    **{"dsa": "supervised", "dsa_selected": "model_selected"},
-    **{"dsa_segments": "segments", "dsa_thresholded": "thresholded_max"},
-}
-
-
-# -------------------------------------------------------------------------------------------------------------- causal
-def evaluate_effects(case: ExplainedPrompt) -> dict[str, Value]:
-    effect_of_each, candidates = case.shared.edge_effects, case.candidates
-    together = effects(case.prediction, groups=[highest(case.scores, 5, candidates)])
-    correlation = patch_correlation(case.scores, effect_of_each, candidates=candidates)
+# ------------------------------------------------------------------------------------------------------------ patching
+def evaluate_effects(case: MetricCase) -> dict[str, Value]:
+    single, candidates = case.cached.edge_effects, case.candidates
+    joint = effects(case.prediction, groups=[highest(case.scores, 5, candidates)])
+    correlation = patch_correlation(case.scores, single, candidates=candidates)
     return {
         "patch_correlation": value_or_reason(correlation, "scores or effects are all equal"),
-        "intervention_5": float(together[0]),
-        "mean_effect_5": mean_effect(case.scores, effect_of_each, 5, candidates=candidates),
-        "misattribution": misattribution(case.scores, effect_of_each, candidates=candidates),
+        "intervention_5": float(joint[0]),
+        "mean_effect_5": mean_effect(case.scores, single, 5, candidates=candidates),
+        "misattribution": misattribution(case.scores, single, candidates=candidates),
     }
 
 
-def evaluate_causal_pass(case: ExplainedPrompt) -> dict[str, Value]:
-    """Whether the method finds the evidence in the counterfactual, once its middle layer's values are patched in."""
+def evaluate_causal_pass(case: MetricCase) -> dict[str, Value]:
+    """Look for the evidence in the counterfactual, with and without the evidence's middle-layer values patched in."""
     assert case.instance.counterfactual is not None
+    names = ("causal_pass_5", "causal_pass_5_unpatched", "causal_pass_5_chance")
     counterfactual = replace(case.instance.counterfactual, answer=None, choices=())
     other = replace(case.ask(counterfactual), target=case.prediction.target)
     if len(other) != len(case.prediction):
-        return dict.fromkeys(CAUSAL_PASS, "the counterfactual has another number of tokens")
+        return dict.fromkeys(names, "the counterfactual has another number of tokens")
     gold, layer = case.positions("gold"), case.prediction.adapter.layers // 2
     explain = case.ready(counterfactual, other)
     before = explain(other)
     with values_put(other, gold, case.prediction.values[layer][gold], layer):
         after = explain(again(other))
-    chance = chance_of_passing(len(case.candidates), len(gold), 5)
     patched, unpatched = (
         passes(attribution.scores.detach().cpu(), gold, 5, candidates=case.candidates)
         for attribution in (after, before)
     )
-    return dict(zip(CAUSAL_PASS, (patched, unpatched, chance), strict=True))
+    return dict(zip(names, (patched, unpatched, chance_of_passing(len(case.candidates), len(gold), 5)), strict=True))
 
 
-CAUSAL_PASS = ("causal_pass_5", "causal_pass_5_unpatched", "causal_pass_5_chance")
-
-
-# ---------------------------------------------------------------------------------------------------------- robustness
-def evaluate_sensitivity(case: ExplainedPrompt) -> dict[str, Value]:
+# ------------------------------------------------------------------- changes of the prompt, the seed and the model
+def evaluate_sensitivity(case: MetricCase) -> dict[str, Value]:
     runs = under_noise(case.prediction, [case.explain] * RUNS)
     return {"sensitivity": variation(case, runs, "max"), "sensitivity_sum": variation(case, runs, "sum")}
 
 
-def variation(case: ExplainedPrompt, runs: Sequence[Attribution], norm: Norm) -> float:
-    """How much the normalised scores of the candidates differ between runs."""
+def variation(case: MetricCase, runs: Sequence[Attribution], norm: Norm) -> float:
+    """Mean standard deviation over runs of the candidates' normalised scores."""
     of_candidates = [run.scores.detach().cpu()[case.candidates] for run in runs]
     return sensitivity(torch.stack([normalised(scores, norm=norm).values for scores in of_candidates]))
 
 
-def evaluate_seed_variance(case: ExplainedPrompt) -> dict[str, Value]:
+def evaluate_seed_variance(case: MetricCase) -> float:
     method: Any = case.explain
     if not getattr(method, "random", False):  # a user's function has no seed to change
-        return {"seed_variance": 0.0}
+        return 0.0
     runs = under_noise(case.prediction, [replace(method, seed=method.seed + run) for run in range(RUNS)], noise=0)
-    return {"seed_variance": variation(case, runs, "max")}
+    return variation(case, runs, "max")
 
 
-def evaluate_paraphrase_consistency(case: ExplainedPrompt) -> dict[str, Value]:
+def evaluate_paraphrase_consistency(case: MetricCase) -> Value:
     assert case.instance.paraphrase is not None
     prediction = case.ask(case.instance.paraphrase)
     other = case.ready(case.instance.paraphrase, prediction)(prediction)
     agreement = paraphrase_consistency(case.attribution.without_special(), other.without_special())
     reason = "fewer than 3 words match, or the scores of one text are all equal"
-    return {"paraphrase_consistency": value_or_reason(agreement.correlation, reason)}
+    return value_or_reason(agreement.correlation, reason)
 
 
-# ---------------------------------------------------------------------------------------------------------- downstream
-def evaluate_verdict(case: ExplainedPrompt) -> dict[str, Value]:
+def evaluate_weight_randomisation(case: MetricCase) -> Value:
+    if not can_be_shuffled(case.prediction.adapter):
+        return UNREADABLE
+    layers = case.prediction.adapter.layers
+    by_depth = cascade(case.prediction, case.explain, case.scores, layers=[layers], candidates=case.candidates)
+    return value_or_reason(by_depth[layers], "the scores of one of the models are all equal")
+
+
+# ---------------------------------------------------------------------------------------------------- downstream tasks
+def evaluate_verdict(case: MetricCase) -> dict[str, Value]:
     context = sorted({*case.positions("support"), *case.positions("distractor")})
     choices = [case.prediction.spell(choice)[0] for choice in case.instance.choices]
     changes = exact_match_change(case.prediction, case.scores, context=context, choices=choices)
     return {"verdict_change": changes["change"], "verdict_change_random": changes["random"]}
 
 
-def evaluate_tool(case: ExplainedPrompt) -> dict[str, Value]:
+def evaluate_tool(case: MetricCase) -> float:
     context = sorted({*case.positions("support"), *case.positions("distractor")})
     ids, decode = case.prediction.ids.tolist(), case.prediction.adapter.tokenizer.decode
     whole, snippet = (decode([ids[at] for at in kept]) for kept in (context, kept_mass(case.scores, context)))
     question, answer = " ".join(case.instance.words("question")), case.instance.answer
-    return {"tool_change": hit_change(look_up, whole, snippet, question, str(answer), case.instance.choices)}
-
-
-# -------------------------------------------------------------------------------------------------------------- sanity
-def evaluate_weight_randomisation(case: ExplainedPrompt) -> dict[str, Value]:
-    if not can_be_shuffled(case.prediction.adapter):
-        return {"weight_randomisation": UNREADABLE}
-    layers = case.prediction.adapter.layers
-    by_depth = cascade(case.prediction, case.explain, case.scores, layers=[layers], candidates=case.candidates)
-    reason = "the scores of one of the models are all equal"
-    return {"weight_randomisation": value_or_reason(by_depth[layers], reason)}
+    return hit_change(look_up, whole, snippet, question, str(answer), case.instance.choices)

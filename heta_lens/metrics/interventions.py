@@ -1,4 +1,8 @@
-"""Additivity: whether scores sum to the effect of removing their tokens, in nats; of any set of tokens, or of all."""
+"""Agreement of scores with interventions: with the effects of masking sets of tokens, and of patching single tokens.
+
+``effects`` come from `heta_lens.causal.effects`, an effect per score. ``candidates`` are the evaluated positions
+(default: every position).
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +15,7 @@ from heta_lens._util.text import short_repr
 from heta_lens.diagnostics import rank_correlation
 from heta_lens.methods.heta import diagnostics
 from heta_lens.metrics.evidence import highest
-from heta_lens.metrics.scores import Positions, check_number, finite_scores, places
+from heta_lens.metrics.scores import Positions, candidate_positions, check_number, finite_scores
 from heta_lens.model.lock import one_at_a_time
 from heta_lens.model.mask import Mask
 from heta_lens.prediction.prediction import Prediction, prompt_generator
@@ -19,13 +23,10 @@ from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 @dataclass(frozen=True, eq=False)
 class Drops:
-    """The target's loss, in nats, when each of some sets of tokens is masked, and when all tokens are.
+    """The target's loss, in nats, under masks of sets of tokens (``each``) and of every token (``whole``).
 
-    It does not depend on scores: measured once, it serves to evaluate many.
+    Drops do not depend on scores: measured once, they serve to evaluate many methods.
     """
-
-    def __repr__(self) -> str:
-        return short_repr(self)
 
     sets: Bool[Tensor, "subset pos"]
     each: Float[Tensor, "subset"]
@@ -35,7 +36,7 @@ class Drops:
     @classmethod
     @one_at_a_time("prediction")
     def of(cls, prediction: Prediction, *, mask: Mask = "zero", seed: int = 0) -> "Drops":
-        """Every single token and 32 random sets."""
+        """Measure the drops of every single token and of 32 random sets."""
         check_at_least("seed", seed, 0, whole=True)
         generator = prompt_generator(seed, prediction.ids)
         sets = diagnostics.subsets(generator, len(prediction))
@@ -44,42 +45,38 @@ class Drops:
             (whole,) = diagnostics.whole_drops([prediction], mask, lambda _: None)
         return cls(sets, each.cpu().double(), whole, diagnostics.shuffled(generator, sets))
 
+    def __repr__(self) -> str:
+        return short_repr(self)
+
 
 def faithfulness_error(drops: Drops, scores: Float[Tensor, "pos"]) -> dict[str, Any]:
-    """The mean of ``|g(X) - g(X without R) - Σ_R scores|`` over sets R; less is better.
+    """Return the mean of ``|g(X) - g(X without R) - Σ_R scores|`` over sets R; less is better.
 
-    ``raw``, of the scores as they are; ``calibrated``, with one common factor, at least 0, that fits half of the sets
-    best, evaluated on the other half; and ``nothing``, the error of scores that are all 0.
+    ``raw`` is the error of the scores as given; ``calibrated``, of scores times the factor (at least 0) that fits half
+    of the sets best, on the other half; ``nothing``, of scores that are 0.
     """
     scores = finite_scores(scores, drops.sets.shape[1]).detach().cpu().double()
     return diagnostics.faithfulness(drops.each, drops.sets.to(scores) @ scores, drops.order)
 
 
 def additivity_gap(drops: Drops, scores: Float[Tensor, "pos"]) -> float:
-    """``|Σ scores - (g(X) - g(X with everything masked))|``; at least 0, less is better."""
+    """Return ``|Σ scores - (g(X) - g(X with everything masked))|``, at least 0; less is better."""
     return abs(float(finite_scores(scores, drops.sets.shape[1]).detach().double().sum()) - drops.whole)
-
-
-# ---------------------------------------------------------------------------------------------- intervention agreement
-# Agreement of scores with interventions: with the effects that patching each token has on the target.
-#
-# ``effects`` are those of `heta_lens.prediction.patching.effects`, one for each score. ``candidates`` are the
-# positions that are evaluated (all of them).
 
 
 def patch_correlation(
     scores: Float[Tensor, "pos"], effects: Float[Tensor, "pos"], *, candidates: Positions | None = None
 ) -> float:
-    """Spearman's correlation, from -1 to 1, higher is better; NaN where scores or effects are all equal."""
+    """Spearman's correlation of scores and effects, higher is better; NaN if scores or effects are constant."""
     scores, effects = _checked(scores, effects)
-    positions = places(candidates, len(scores))
+    positions = candidate_positions(candidates, len(scores))
     return rank_correlation(scores[positions], effects[positions])
 
 
 def mean_effect(
     scores: Float[Tensor, "pos"], effects: Float[Tensor, "pos"], k: int = 5, *, candidates: Positions | None = None
 ) -> float:
-    """The mean effect of the ``k`` tokens with the highest scores, each patched alone; higher is better."""
+    """Mean effect of single patches of the ``k`` tokens with the highest scores; higher is better."""
     return float(_of_highest(scores, effects, k, candidates).mean())
 
 
@@ -91,7 +88,7 @@ def misattribution(
     *,
     candidates: Positions | None = None,
 ) -> float:
-    """The share of the ``k`` tokens with the highest scores whose effect is below ``least``; lower is better."""
+    """Share of the ``k`` tokens with the highest scores but an effect below ``least``; lower is better."""
     check_number("least", least)
     return float((_of_highest(scores, effects, k, candidates) < least).double().mean())
 

@@ -1,4 +1,4 @@
-"""What several metrics need to know of a prediction, measured once for all methods that explain it."""
+"""Metrics, and the input of metrics: a prompt, a prediction, and a method's scores for the prediction."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ from heta_lens.prediction.prediction import Prediction
 
 
 @dataclass(frozen=True, eq=False)
-class SharedMeasurements:
-    """Measurements that do not depend on the scores, each made when it is first needed."""
+class MetricCache:
+    """Measurements of a prediction, independent of scores: made on first use, and shared by every method."""
 
     prediction: Prediction
 
@@ -29,43 +29,39 @@ class SharedMeasurements:
 
     @cached_property
     def edge_effects(self) -> Float[Tensor, "pos"]:
-        """The effect that patching each token has on the target."""
+        """Effects on the target of patching every token."""
         return effects(self.prediction).cpu().double()
 
     @cached_property
     def drops(self) -> Drops:
-        """What the target loses when tokens are masked."""
+        """Losses of the target under masked sets of tokens."""
         return Drops.of(self.prediction)
 
 
-# ---------------------------------------------------------------------------------------------------- explained prompt
-# What a metric evaluates: a prompt with what is known about it, a prediction, and how a method explained it.
-
-
 @dataclass(frozen=True)
-class ExplainedPrompt:
-    """A prompt as one method explained it.
+class MetricCase:
+    """A prompt, its prediction, and the explanation by a method.
 
     ``ready`` gives the method, prepared for a prompt; ``ask`` turns another instance into a prediction of the same
-    model. ``measurements`` are shared by all methods that explain this prediction; without them it has its own.
+    model. Methods that explain the same prediction share ``measurements``.
     """
-
-    def __repr__(self) -> str:
-        return short_repr(self)
 
     instance: Instance
     prediction: Prediction
     attribution: Attribution
     ready: Callable[[Instance, Prediction], Explain]
     ask: Callable[[Instance], Prediction]
-    measurements: SharedMeasurements | None = None
+    measurements: MetricCache | None = None
+
+    def __repr__(self) -> str:
+        return short_repr(self)
 
     @cached_property
-    def shared(self) -> SharedMeasurements:
-        """The measurements of this very prediction."""
+    def cached(self) -> MetricCache:
+        """Measurements of this very prediction."""
         if self.measurements is not None and self.measurements.prediction is self.prediction:
             return self.measurements
-        return SharedMeasurements(self.prediction)
+        return MetricCache(self.prediction)
 
     @cached_property
     def scores(self) -> Float[Tensor, "pos"]:
@@ -73,34 +69,32 @@ class ExplainedPrompt:
 
     @cached_property
     def explain(self) -> Explain:
-        """The method for this prompt."""
+        """Method, prepared for this prompt."""
         return self.ready(self.instance, self.prediction)
 
     @cached_property
     def candidates(self) -> list[int]:
-        """The tokens that are evaluated: all but special ones, whatever the method."""
+        """Evaluated positions: the same for every method, without special tokens."""
         return ordinary(self.prediction)
 
     @property
     def constant(self) -> bool:
-        """Whether all scores are equal, so that one order is as good as another."""
+        """True if the candidates' scores are equal, and so give no order."""
         return self.scores[self.candidates].unique().numel() < 2
 
     @property
     def without_positive_scores(self) -> bool:
-        """Whether no score speaks for the target."""
+        """True if no candidate's score speaks for the target."""
         return not bool((self.scores[self.candidates] > 0).any())
 
     def positions(self, name: str) -> list[int]:
+        """Return the tokens of the instance's ``gold``, ``support``, ``distractor`` or ``question`` spans."""
         return evidence_positions(self.instance, self.prediction, name)
 
 
-# -------------------------------------------------------------------------------------------------------------- metric
-# Metric: how an attribution is evaluated, and what must be known to read the resulting value.
-
-
-Value: TypeAlias = float | tuple[float, ...] | str  # a str says why there is none
-Evaluator: TypeAlias = Callable[[ExplainedPrompt], Mapping[str, Value] | float]
+Value: TypeAlias = float | tuple[float, ...] | str
+"""A number, a pair of numbers, or the reason for the lack of a number."""
+Evaluator: TypeAlias = Callable[[MetricCase], Mapping[str, Value] | Value]
 Better: TypeAlias = Literal["more", "less", "nearer 0"]
 
 BUILT_IN = "heta_lens"
@@ -108,16 +102,16 @@ BUILT_IN = "heta_lens"
 
 @dataclass(frozen=True)
 class Metric:
-    """One way to evaluate the scores of a method on one prompt.
+    """A way to evaluate the scores of a method on a prompt.
 
-    - ``evaluate``: a function of an `ExplainedPrompt` that gives the value, or the values of several metrics by name
-    - ``better``: which direction is better; ``low``, ``high``: the bounds of a value, where it has some
-    - ``cost``: beside the explanation itself; F is a forward, s a draw
-    - ``variant``, ``source``: which reading of the metric this is, and who defined it
+    - ``evaluate``: a function of a `MetricCase` that gives the value, or the values of several metrics by name
+    - ``better``: the better direction; ``low``, ``high``: the bounds of a value, None without a bound
+    - ``cost``: the cost beside the explanation itself; F is a forward, s a draw
+    - ``variant``, ``source``: the definition of the metric, and its author
     - ``aggregate``: the ``mean`` over prompts, or, for pairs, the logarithm of the ratio of two means (``log_ratio``)
-    - ``needs``: what must be known about a prompt
-    - ``again``: how many further runs of the method the metric takes
-    - ``positive``: only scores above 0 count
+    - ``needs``: the parts of an instance that must be known
+    - ``again``: the number of further runs of the method
+    - ``positive``: True if only scores above 0 count
     - ``origin``: the distribution that provides the metric
     """
 
@@ -137,5 +131,5 @@ class Metric:
 
     @property
     def about(self) -> dict[str, Any]:
-        """Everything but the function, as JSON can hold it."""
+        """Every field but the function, in types of JSON."""
         return {name: value for name, value in vars(self).items() if name != "evaluate"} | {"needs": [*self.needs]}

@@ -1,8 +1,9 @@
-"""Soft-NC and Soft-NS (Zhao & Aletras 2023, as in ReAGent): how a prediction changes when tokens are thinned by score.
+"""NC and NS: the change of a prediction without the tokens of high scores, and with nothing else.
 
-Every element of every embedding has its own draw: it is kept if the draw is below its token's retention, else set to 0.
-For sufficiency the retention is the score, for comprehensiveness the rest. Published numbers are the logarithm of a
-method's sum over prompts divided by that of random scores: see `summed`.
+Soft-NC and Soft-NS (Zhao & Aletras 2023, as in ReAGent) thin embeddings by score: every element of every embedding has
+a draw of its own, and is kept if the draw is below its token's retention, else set to 0. For sufficiency the retention
+is the score, for comprehensiveness 1 - score. Published numbers are the logarithm of a method's sum over prompts
+divided by the sum of random scores: see `summed`.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,10 +29,10 @@ from heta_lens.metrics.scores import (
     Norm,
     Positions,
     Sign,
+    candidate_positions,
     check_number,
     finite_scores,
     normalised,
-    places,
     ratios,
     rows_of,
     signed,
@@ -41,16 +42,19 @@ from heta_lens.model.lock import one_at_a_time
 from heta_lens.prediction.masking import with_others_masked
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 
-SHARES = tuple(share / 10 for share in range(1, 10))  # of the context to keep
+SHARES = tuple(share / 10 for share in range(1, 10))
+"""Shares of the context that `soft_area` keeps."""
+RELEASED = (0.1, 0.2, 0.3)
+"""Shares of tokens that the authors' released code removes."""
 
 
 @dataclass(frozen=True)
 class Soft:
-    """The result for one prompt: distances from the clean prediction, and NC and NS beside those of random scores.
+    """Soft-NC and Soft-NS of a prompt: distances from the clean prediction, beside the values of random scores.
 
     ``nc`` is ``comprehensive / nothing``, at least 0, and may pass 1; ``ns`` is ``max(0, nothing - sufficient) /
-    nothing``, from 0 to 1; of both more is better. ``nothing`` is the distance when all embeddings are 0: where it is
-    0 itself, both are NaN. ``spread`` is the standard deviation over the draws of the two distances.
+    nothing``, from 0 to 1; more is better. ``nothing`` is the distance without any candidate; NC and NS are NaN if
+    this distance is 0. ``spread`` is the standard deviation over the draws of the two distances.
     """
 
     nc: float
@@ -79,36 +83,38 @@ def soft(
     seed: int = 0,
     candidates: Positions | None = None,
 ) -> Soft:
-    """Soft-NC and Soft-NS of scores, with the random scores that they are compared with.
+    """Compute Soft-NC and Soft-NS of scores, and of random scores to compare with.
 
-    - ``sign``, ``norm``: how scores become what is kept (see `normalised`)
-    - ``keep``: the share of the context that is kept for sufficiency, in expectation, and left out for
-      comprehensiveness: the same for all methods, in place of ``norm``, which lets some keep more than others
+    - ``sign``, ``norm``: the conversion of scores to retentions (see `normalised`)
+    - ``keep``: the expected share of the context that is kept for sufficiency, and left out for comprehensiveness; it
+      replaces ``norm``, under which methods keep different shares
     - ``distance``: ``root``, ``Σ (√p - √q)² / √2``, ReAGent's; ``hellinger`` and its square ``hellinger_sq``;
-      ``target_prob``, how far the target's probability falls (Zhao & Aletras); or ``kl``
-    - ``draws``: how often embeddings are thinned; distances are averaged before anything else
+      ``target_prob``, the fall of the target's probability (Zhao & Aletras); or ``kl``
+    - ``draws``: the number of times that embeddings are thinned; distances are averaged first
     - ``randoms``: the number of random scores (a softmax of uniform numbers) to compare with
     - ``paired``: random scores are thinned by the same draws
-    - ``seed``: the seed of the draws; every prompt has its own draws
-    - ``candidates``: the positions that are thinned at all; None thins every one, as ReAGent does
+    - ``seed``: the seed of the draws, which differ between prompts
+    - ``candidates``: the positions that are thinned; None stands for every position, as in ReAGent
     """
     for name, count in (("draws", draws), ("randoms", randoms)):
         check_count(name, count)
-    check_count("draws · (1 + randoms)", draws * (1 + randoms))
     check_at_least("seed", seed, 0, whole=True)
     check_choice("distance", distance, DISTANCES)
     if keep is not None:
         check_number("keep", keep)
     scores = finite_scores(scores, len(prediction))
-    positions = places(candidates, len(prediction))
-    generator = prompt_generator(seed, prediction.ids)
-    rows, degenerate = retained(scores.detach().cpu()[positions], sign, norm, keep, randoms, generator)
+    positions = candidate_positions(candidates, len(prediction))
+    own = scores.detach().cpu()[positions]
+    values, degenerate = normalised(own, sign, norm) if keep is None else with_mean(signed(own, sign), keep)
+    drawn = torch.from_numpy(prompt_generator(seed, prediction.ids).random((randoms, len(positions)))).softmax(1)
+    others = drawn if keep is None else torch.stack([with_mean(row, keep).values for row in drawn])
+    rows = torch.cat([values[None], others])
     kept = torch.ones(2 * len(rows) + 1, len(prediction), dtype=torch.float64)
-    both = rearrange([rows, 1 - rows], "way row pos -> (row way) pos")
-    kept[:, positions] = torch.cat([both, rows.new_zeros(1, len(positions))])
+    ways = rearrange([rows, 1 - rows], "way row pos -> (row way) pos")
+    kept[:, positions] = torch.cat([ways, rows.new_zeros(1, len(positions))])
     moved = thinned(prediction, kept, DISTANCES[distance], draws=draws, paired=paired, seed=seed)
-    nothing, apart = float(moved[-1, 0]), rearrange(moved[:-1], "(row way) draw -> way row draw", way=2)
-    sufficient, comprehensive = apart.mean(-1)
+    nothing, distances_by_way = float(moved[-1, 0]), rearrange(moved[:-1], "(row way) draw -> way row draw", way=2)
+    sufficient, comprehensive = distances_by_way.mean(-1)
     nc, ns = ratios(comprehensive, sufficient, nothing)
     return Soft(
         nc=float(nc[0]),
@@ -118,7 +124,7 @@ def soft(
         nothing=nothing,
         nc_random=float(nc[1:].mean()),
         ns_random=float(ns[1:].mean()),
-        spread=(spread(apart[1, 0]), spread(apart[0, 0])),
+        spread=(_spread(distances_by_way[1, 0]), _spread(distances_by_way[0, 0])),
         degenerate=degenerate,
         options={
             **{"sign": sign, "norm": norm, "keep": keep, "distance": distance},
@@ -127,79 +133,16 @@ def soft(
     )
 
 
-def retained(
-    scores: Float[Tensor, "pos"],
-    sign: Sign,
-    norm: Norm,
-    keep: float | None,
-    randoms: int,
-    generator: np.random.Generator,
-) -> tuple[Float[Tensor, "row pos"], bool]:
-    """The retention of each token, by the scores and then by random ones; and whether the scores are degenerate."""
-    values, degenerate = normalised(scores, sign, norm) if keep is None else with_mean(signed(scores, sign), keep)
-    others = torch.from_numpy(generator.random((randoms, len(scores)))).softmax(1)
-    if keep is not None:
-        others = torch.stack([with_mean(row, keep).values for row in others])
-    return torch.cat([values[None], others]), degenerate
-
-
-def soft_area(
-    prediction: Prediction, scores: Float[Tensor, "pos"], shares: Sequence[float] = SHARES, **options: Any
-) -> dict[str, float]:
-    """Soft-NC and Soft-NS where every method keeps the same share of the context: the mean height over these shares."""
-    if len(shares) < 2 or not all(first < second for first, second in pairwise(shares)):
-        raise ValueError(f"shares={tuple(shares)} must be two shares at least, from the smallest up")
-    results = [soft(prediction, scores, keep=share, **options) for share in shares]
-    width = shares[-1] - shares[0]
-    return {
-        name: float(trapezoid([getattr(result, name) for result in results], shares)) / width
-        for name in ("nc", "ns", "nc_random", "ns_random")
-    }
-
-
-def summed(results: Sequence[Soft]) -> dict[str, float]:
-    """Over prompts: the logarithm of the method's sum over that of random scores, and the plain means.
-
-    Prompts where ``nothing`` is 0 are skipped and counted as ``undefined``. Where the method's sum is 0 the logarithm
-    is ``-inf``; where that of random scores is, ``inf``.
-    """
-    defined = [result for result in results if result.nothing > 0]
-    return {
-        **{
-            f"soft_{name}": log_ratio(
-                [(getattr(result, name), getattr(result, f"{name}_random")) for result in defined]
-            )
-            for name in ("nc", "ns")
-        },
-        **{
-            f"soft_{name}_raw": float(np.mean([getattr(result, name) for result in defined])) if defined else nan
-            for name in ("nc", "ns")
-        },
-        "n": len(defined),
-        "undefined": len(results) - len(defined),
-        "degenerate": sum(result.degenerate for result in defined),
-    }
-
-
-def log_ratio(pairs: Sequence[tuple[float, float]]) -> float:
-    own, random = (sum(side) for side in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
-    if not own or not random:
-        return nan if own == random else -inf if not own else inf
-    return log(own / random)
+def _spread(distances: Float[Tensor, "draw"]) -> float:
+    return float(distances.std()) if len(distances) > 1 else nan
 
 
 @one_at_a_time("prediction")
 @torch.no_grad()
 def thinned(
-    prediction: Prediction,
-    kept: Float[Tensor, "row pos"],
-    apart: Apart,
-    *,
-    draws: int,
-    paired: bool,
-    seed: int,
+    prediction: Prediction, kept: Float[Tensor, "row pos"], apart: Apart, *, draws: int, paired: bool, seed: int
 ) -> Float[Tensor, "row draw"]:
-    """How far the prediction moves when tokens keep these shares of their embeddings, on average."""
+    """Return distances from the clean prediction after tokens kept the given shares of their embeddings."""
     embeddings, ids = prediction.embeddings, prediction.ids
     rerun, clean = prediction.rerun(), prediction.log_probs.double()
 
@@ -219,15 +162,43 @@ def thinned(
     return rearrange(distances, "(row draw) -> row draw", draw=draws)
 
 
-def spread(distances: Float[Tensor, "draw"]) -> float:
-    return float(distances.std()) if len(distances) > 1 else nan
+def soft_area(
+    prediction: Prediction, scores: Float[Tensor, "pos"], shares: Sequence[float] = SHARES, **options: Any
+) -> dict[str, float]:
+    """Average Soft-NC and Soft-NS over shares of the context, the same for every method (areas by width)."""
+    if len(shares) < 2 or not all(first < second for first, second in pairwise(shares)):
+        raise ValueError(f"shares={tuple(shares)} must be two shares at least, from the smallest up")
+    results = [soft(prediction, scores, keep=share, **options) for share in shares]
+    width = shares[-1] - shares[0]
+    return {
+        name: float(trapezoid([getattr(result, name) for result in results], shares)) / width
+        for name in ("nc", "ns", "nc_random", "ns_random")
+    }
 
 
-# ---------------------------------------------------------------------------------------------------------- hard nc ns
-# Hard NC and NS: how a prediction changes without the tokens of the highest scores, and with nothing but them.
+def summed(results: Sequence[Soft]) -> dict[str, float]:
+    """Summarise prompts: the logarithm of the method's sum over the sum of random scores, and the plain means.
+
+    Prompts with a ``nothing`` of 0 are skipped and counted as ``undefined``. A method's sum of 0 gives ``-inf``, and a
+    sum of 0 for random scores ``inf``.
+    """
+    defined = [result for result in results if result.nothing > 0]
+    summary: dict[str, float] = {}
+    for name in ("nc", "ns"):
+        own = [getattr(result, name) for result in defined]
+        random = [getattr(result, f"{name}_random") for result in defined]
+        summary[f"soft_{name}"] = log_ratio([*zip(own, random, strict=True)])
+        summary[f"soft_{name}_raw"] = float(np.mean(own)) if own else nan
+    degenerate = sum(result.degenerate for result in defined)
+    return {**summary, "n": len(defined), "undefined": len(results) - len(defined), "degenerate": degenerate}
 
 
-RELEASED = (0.1, 0.2, 0.3)  # the shares of tokens that the authors' released code takes
+def log_ratio(pairs: Sequence[tuple[float, float]]) -> float:
+    """Return the logarithm of the ratio of two sums; infinite if a sum is 0, NaN if the two sums are."""
+    own, random = (sum(side) for side in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
+    if own and random:
+        return log(own / random)
+    return nan if own == random else inf if own else -inf
 
 
 def hard(
@@ -239,16 +210,16 @@ def hard(
     as_reagent: bool = False,
     candidates: Positions | None = None,
 ) -> dict[str, float]:
-    """NC and NS of the ``k`` tokens with the highest scores (None: that ``share`` of them, rounded down).
+    """Compute NC and NS of the ``k`` tokens with the highest scores (by default a ``share``, rounded down).
 
-    Both are parts of the distance at which all ``candidates`` are 0, and more is better; NaN where that distance is 0.
-    ``as_reagent`` takes another distance in the numerator of NC than in its denominator, as that code does.
+    Both are shares of the distance without any candidate, and more is better; NaN if this distance is 0.
+    ``as_reagent`` takes another distance in the numerator of NC than in its denominator, as ReAGent's code does.
     """
     if k is not None:
         check_at_least("k", k, 0, whole=True)
     check_number("share", share, 0, 1)
     scores = finite_scores(scores, len(prediction))
-    positions = places(candidates, len(scores))
+    positions = candidate_positions(candidates, len(scores))
     first = highest(scores, token_count(share, len(positions)) if k is None else k, positions)
     gone = rows_of([first, {*positions} - {*first}, positions], len(scores))
     apart = distances(prediction, gone, DISTANCES["root"])
@@ -265,16 +236,17 @@ def released(
     shares: Sequence[float] = RELEASED,
     candidates: Positions | None = None,
 ) -> dict[str, float]:
-    """Soft-NC and Soft-NS of HETA's released code: mean divergences in nats over these shares of the tokens.
+    """Compute Soft-NC and Soft-NS of HETA's released code: mean divergences in nats over shares of the tokens.
 
-    ``KL(P ‖ P without the highest)``, more is better; and ``-KL(P ‖ P with nothing but them)``, at most 0.
+    ``nc`` is ``KL(P ‖ P without the highest)``, more is better; ``ns`` is ``-KL(P ‖ P with nothing but the highest)``,
+    at most 0.
     """
     scores = finite_scores(scores, len(prediction))
     if not len(shares):
         raise ValueError("shares is empty: give one at least, such as (0.1, 0.2)")
     for share in shares:
         check_number("shares", share, 0, 1)
-    positions = places(candidates, len(scores))
+    positions = candidate_positions(candidates, len(scores))
     first = [highest(scores, token_count(share, len(positions), least=1), positions) for share in shares]
     gone = rows_of([*first, *({*positions} - {*kept} for kept in first)], len(scores))
     left_out, only = distances(prediction, gone, DISTANCES["kl"]).chunk(2)
@@ -282,7 +254,7 @@ def released(
 
 
 def distances(prediction: Prediction, gone: Bool[Tensor, "row pos"], apart: Apart) -> Float[Tensor, "row"]:
-    """How far the prediction moves when these tokens are 0."""
+    """Return the distance from the clean prediction for every row of tokens whose embeddings are 0."""
     clean = prediction.log_probs.double()
     return without(prediction, gone, lambda log_probs: apart(log_probs.double(), clean, prediction.target))
 
@@ -292,11 +264,9 @@ def distances(prediction: Prediction, gone: Bool[Tensor, "row pos"], apart: Apar
 def without(
     prediction: Prediction, gone: Bool[Tensor, "row pos"], read: Callable[[Float[Tensor, "some vocab"]], Tensor]
 ) -> Tensor:
-    """A function of the log-probabilities when each row's tokens have embeddings of 0."""
-    rerun = prediction.rerun()
+    """Return a function of the log-probabilities for every row of tokens whose embeddings are 0."""
+    rerun, nothing = prediction.rerun(), prediction.mask_vector("zero")
+    batches = prediction.prompt.batches("auto", len(prediction))
     with prediction.running():
-        batches = prediction.prompt.batches("auto", len(prediction))
-        nothing = prediction.mask_vector("zero")
-        return with_others_masked(
-            prediction, ~gone, nothing, lambda states: read(rerun.log_probs(states)), batches
-        ).cpu()
+        values = with_others_masked(prediction, ~gone, nothing, lambda states: read(rerun.log_probs(states)), batches)
+    return values.cpu()

@@ -1,5 +1,7 @@
-"""Recall stories: their options, and that nothing but the evidence tells the answer."""
+"""Recall stories: splits, spans, counterfactuals and wordings; nothing but the evidence tells the answer."""
 
+import hashlib
+from collections import Counter
 from itertools import pairwise
 from typing import Any
 
@@ -7,37 +9,21 @@ import numpy as np
 import pytest
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import RidgeClassifier
+from transformers import AutoTokenizer
 
-from helpers.recall_stories import some
-from heta_lens.data.recall import stories
+from helpers.recall_stories import KNOBS, MORE, some, text_of
+from heta_lens.data import recall
+from heta_lens.data.recall import ACTIVE, PASSIVE, Story, split_of, stories
+from heta_lens.model.loading import DEMO
 
 pytestmark = [pytest.mark.usefixtures("unchecked")]
 
 
-@pytest.mark.parametrize(
-    ("knobs", "text"),
-    [
-        (
-            {},
-            "The sweater was kept in the cage by Hana. The sweater was kept in the fireplace by Alba. "
-            "Question: Where was the sweater put by Alba? Answer: in the",
-        ),
-        (
-            {"hops": 2},
-            "The sweater was kept in the cage by Hana. The sweater was kept in the fireplace by Alba. In the chapel "
-            "there is the fireplace. The cage stands in the warehouse. "
-            "Question: Which room holds the sweater of Alba? Answer: in the",
-        ),
-        (
-            {"claim": True},
-            "The sweater was kept in the rucksack by Hana. The sweater was kept in the cage by Alba. "
-            "Claim: The sweater of Alba is in the rucksack. True or false? Answer:",
-        ),
-    ],
-    ids=["place", "room", "claim"],
-)
-def test_stories_read_like_this(knobs: dict[str, Any], text: str) -> None:
-    assert next(stories("test", facts=2, **knobs)).text == text
+def test_the_same_seed_gives_the_same_bytes() -> None:
+    told = "\n".join(story.text + story.answer + story.other for knobs in KNOBS for story in some(100, **knobs))
+    assert hashlib.sha256(told.encode()).hexdigest() == (
+        "bbb164facb0c8c930ccf2fcd2fad2f4b56db1c069c5f83681b6f3392a0c7a2a8"
+    )
 
 
 @pytest.mark.parametrize("hops", [1, 2])
@@ -56,34 +42,6 @@ def test_distractors_stand_where_they_are_wanted(hops: Any) -> None:
 def test_distance_is_counted_in_sentences(where: Any, hops: Any) -> None:
     for story in some(50, distractors=where, facts=4, hops=hops, filler=3, distance=2):
         assert len(story.sentences) - 1 - max(story.evidence_at) == 2
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("knobs", "message"),
-    [
-        ({"split": "val"}, "split='val' is not one of train, dev, test"),
-        ({"facts": 1}, "facts=1 must be 2 to 40"),
-        ({"facts": 41}, "facts=41 must be 2 to 40"),
-        ({"facts": 21, "hops": 2, "split": "test"}, "facts=21 must be 2 to 20"),
-        ({"facts": 3, "rivals": 3}, "rivals=3 must be 0 to 2"),
-        ({"rivals": -1}, "rivals=-1 must be 0 to 5"),
-        ({"hops": 3}, "hops=3 is not one of 1, 2"),
-        ({"distractors": "beside"}, "distractors='beside' is not one of anywhere, before, after, around"),
-        ({"filler": -1}, "filler=-1 must be 0 or more"),
-        ({"distance": 6}, "distance=6 must be 0 to 5"),
-        ({"distance": 1, "distractors": "before"}, "distance=1 must be 0 to 0"),
-        ({"voice": "middle"}, "voice='middle' is not one of active, passive"),
-        ({"claim": True, "hops": 2}, "claim=True is about one fact"),
-        ({"wordings": "many"}, "wordings='many' is not one of trained, more"),
-        ({"wordings": "more", "voice": "active"}, "voice='active' has no effect with wordings='more'"),
-        ({"facts": 2, "distractors": "around"}, "needs two sentences to stand around"),
-    ],
-    ids=str,
-)
-def test_knobs_that_cannot_be_are_refused_at_once(knobs: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        stories(**knobs)
 
 
 def accuracy(features: Any, labels: np.ndarray) -> float:
@@ -149,3 +107,251 @@ def test_the_probes_would_see_a_shortcut() -> None:
     named = [[at for at, one in enumerate(story.sentences) if "place" in one.slots] for story in told]
     labels = np.array([ats.index(story.evidence_at[0]) for ats, story in zip(named, told, strict=True)])
     assert accuracy(np.array(named), labels) > 0.8
+
+
+def pairs(*stories: Story) -> set[tuple[str, ...]]:
+    """Read (owner, thing, place) and (place, room) off the sentences."""
+    slots = [one.slots for story in stories for one in story.sentences if "place" in one.slots]
+    return {(one["place"], one["room"]) if "room" in one else (one["who"], one["what"], one["place"]) for one in slots}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("knobs", [{}, {"hops": 2}, {"claim": True}, {"wordings": "more"}], ids=str)
+def test_splits_share_no_pair_and_no_text(knobs: dict[str, Any]) -> None:
+    told = {split: some(400, split=split, **knobs) for split in ("train", "dev", "test")}
+    for split, stories_of in told.items():
+        assert {split_of(*pair) for story in stories_of for pair in pairs(story, story.counterfactual)} == {split}
+    for one, other in (("train", "dev"), ("train", "test"), ("dev", "test")):
+        assert not {story.text for story in told[one]} & {story.text for story in told[other]}
+        ours, theirs = (
+            pairs(*(told_as for story in told[split] for told_as in (story, story.counterfactual, story.paraphrase)))
+            for split in (one, other)
+        )
+        assert not ours & theirs
+
+
+@pytest.mark.parametrize(("facts", "rivals"), [(2, 0), (2, 1), (6, 0), (6, 2), (6, 5), (40, 3)])
+def test_rivals_are_the_same_thing_of_others(facts: int, rivals: int) -> None:
+    for story in some(30, facts=facts, rivals=rivals):
+        asked = story.asking.slots
+        held = [one.slots for one in story.sentences]
+        assert len(held) == facts
+        assert sum(one["what"] == asked["what"] for one in held) == rivals + 1
+        assert sum(one["what"] == asked["what"] and one["who"] == asked["who"] for one in held) == 1
+        assert len({one["place"] for one in held}) == facts
+
+
+@pytest.mark.sample(quick=0, test=4)
+@pytest.mark.parametrize("knobs", [*KNOBS, *MORE], ids=str)
+def test_spans_line_up_with_the_tokenizer(knobs: dict[str, Any]) -> None:
+    """Of a thousand stories each: thirteen thousand in all."""
+    tokenizer = AutoTokenizer.from_pretrained(DEMO)
+    for story in some(1000, **knobs):
+        read = tokenizer(story.text, return_offsets_mapping=True)
+        assert tokenizer.unk_token_id not in read["input_ids"]
+        assert [" " + story.text, story.tokens] == [
+            tokenizer.decode(read["input_ids"][1:]),
+            tokenizer.convert_ids_to_tokens(read["input_ids"])[1:],
+        ]
+        for stretch in (*story.evidence, *story.gold, *story.distractor, story.question):
+            offsets = [read["offset_mapping"][token] for token in stretch.tokens]
+            blank = story.text[offsets[0][0]] == " "
+            assert (offsets[0][0] + blank, offsets[-1][1]) == stretch.characters
+        assert len(tokenizer(story.answer)["input_ids"]) == 2
+
+
+@pytest.mark.parametrize("worded", ["trained", "more"])
+@pytest.mark.parametrize("hops", [1, 2])
+def test_the_evidence_tells_the_answer(hops: Any, worded: Any) -> None:
+    for story in some(200, hops=hops, wordings=worded):
+        asked = story.asking.slots
+        told = [text_of(story, stretch) for stretch in story.evidence]
+        gold = [text_of(story, stretch) for stretch in story.gold]
+        assert asked["who"] in told[0]
+        assert asked["what"] in told[0].rstrip(".").split()
+        assert len(told) == hops
+        assert story.answer.strip() in told[-1]
+        assert {asked["who"], asked["what"], story.answer.strip()} <= set(gold)
+        assert len(gold) == (3 if hops == 1 else 5)
+        if hops == 2:
+            (place,) = set(gold[:3]) - {asked["who"], asked["what"]}
+            assert place in told[1]
+        assert story.answer in story.choices
+        assert len(set(story.choices)) == len(story.choices) == 6
+
+
+@pytest.mark.sample(quick=3)
+@pytest.mark.parametrize("knobs", [*KNOBS, *MORE], ids=str)
+def test_a_counterfactual_differs_in_the_evidence_and_in_the_answer(knobs: dict[str, Any]) -> None:
+    for story in some(100, **knobs):
+        changed = story.counterfactual
+        differ = {at for at, both in enumerate(zip(story.tokens, changed.tokens, strict=True), 1) if len(set(both)) > 1}
+        told = differ & {*story.evidence[-1].tokens}
+        assert len(told) == 1
+        assert told <= {token for stretch in story.gold for token in stretch.tokens}
+        assert len(differ) == (2 if knobs.get("claim") else 1)
+        assert changed.answer != story.answer
+        assert changed.answer in changed.choices
+        assert changed.asking == story.asking
+        assert [one.tokens for one in changed.evidence] == [one.tokens for one in story.evidence]
+        assert changed.counterfactual == story
+        if not knobs.get("claim"):
+            assert story.answer not in changed.tokens
+            assert changed.answer not in story.tokens
+
+
+@pytest.mark.parametrize("worded", ["trained", "more"])
+def test_a_claim_is_true_when_the_evidence_says_so(worded: Any) -> None:
+    for story in some(300, claim=True, wordings=worded):
+        for one in (story, story.counterfactual):
+            (told,) = (one.sentences[at] for at in one.evidence_at)
+            assert one.answer == (" true" if one.asking.slots["place"] == told.slots["place"] else " false")
+            assert {told.slots["who"], told.slots["what"]} == {one.asking.slots["who"], one.asking.slots["what"]}
+
+
+def test_a_paraphrase_says_the_same_in_the_other_voice() -> None:
+    for story in some(200, voice="active"):
+        changed = story.paraphrase
+        assert changed.paraphrase == story
+        assert changed.answer == story.answer
+        before, after = (text_of(one, one.evidence[0]) for one in (story, changed))
+        assert sorted({*before[:-1].split()} - {"the"}) == sorted({*after[:-1].split()} - {"The", "the", "was", "by"})
+        assert [text_of(story, one) for one in story.distractor] == [
+            text_of(changed, one) for one in changed.distractor
+        ]
+        assert after.startswith("The ")
+        assert f" by {story.asking.slots['who']}." in after
+
+
+@pytest.mark.parametrize("knobs", MORE, ids=str)
+def test_every_template_comes_once_before_one_comes_again(knobs: dict[str, Any]) -> None:
+    told = [story.template for story in some(192, **knobs)]
+    assert [len(set(told[start : start + 64])) for start in (0, 64, 128)] == [64, 64, 64]
+    assert set(Counter(told).values()) == {3}
+    assert told[:64] != told[64:128]
+
+
+def test_all_facts_of_a_story_are_worded_alike() -> None:
+    """So the wording does not tell which of them the question is about."""
+    for story in some(100, hops=2, wordings="more"):
+        for slot in ("who", "room"):
+            assert len({one.shape for one in story.sentences if slot in one.slots}) == 1
+
+
+@pytest.mark.parametrize("knobs", MORE, ids=str)
+def test_a_paraphrase_changes_one_sentence_to_another_voice(knobs: dict[str, Any]) -> None:
+    for story in some(128, **knobs):
+        changed = story.paraphrase
+        assert (changed.answer, changed.asking, changed.choices) == (story.answer, story.asking, story.choices)
+        assert changed.counterfactual.answer == story.counterfactual.answer
+        changes = [before != after for before, after in zip(story.sentences, changed.sentences, strict=True)]
+        (at,) = [at for at in story.evidence_at if "who" in story.sentences[at].slots]
+        assert changes == [here == at for here in range(len(changes))]
+        (shape, slots), told = (story.sentences[at].shape, story.sentences[at].slots), changed.sentences[at]
+        verb = slots["verb"] if "{verb}" in shape else "put"
+        assert {verb, slots["who"], slots["what"], slots["place"]} <= {piece.strip() for piece, _ in told.pieces}
+        assert told.shape == (ACTIVE if shape == PASSIVE else PASSIVE)
+        gold = [sorted(text_of(one, stretch) for stretch in one.gold) for one in (story, changed)]
+        assert gold[0] == gold[1]
+
+
+@pytest.mark.parametrize("knobs", [{}, {"hops": 2}, {"claim": True}], ids=str)
+def test_stories_are_told_as_instances(knobs: dict[str, Any]) -> None:
+    instances = list(recall.instances("test", seed=3, count=20, **knobs))
+    assert [one.id for one in instances] == [f"recall-test-3-{number:05d}" for number in range(20)]
+    for instance, story in zip(instances, stories("test", seed=3, **knobs), strict=False):
+        counterfactual, paraphrase = instance.counterfactual, instance.paraphrase
+        assert counterfactual is not None and paraphrase is not None
+        assert (instance.text, instance.answer, instance.choices) == (story.text, story.answer, story.choices)
+        assert (counterfactual.text, paraphrase.text) == (story.counterfactual.text, story.paraphrase.text)
+        assert counterfactual.answer != instance.answer == paraphrase.answer
+        for one in (instance, counterfactual, paraphrase):
+            assert len(one.support) == len(story.evidence_at) and len(one.question) == 1
+            for start, stop in one.gold:
+                assert any(left <= start and stop <= right for left, right in one.support)
+            parts = sorted([*one.support, *one.distractor, *one.question])
+            assert " ".join(one.text[slice(*span)] for span in parts) == one.text
+        assert story.asking.shape in instance.template
+        assert all(story.sentences[at].shape in instance.template for at in story.evidence_at)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "text"),
+    [
+        (
+            {},
+            "The sweater was kept in the cage by Hana. The sweater was kept in the fireplace by Alba. "
+            "Question: Where was the sweater put by Alba? Answer: in the",
+        ),
+        (
+            {"hops": 2},
+            "The sweater was kept in the cage by Hana. The sweater was kept in the fireplace by Alba. In the chapel "
+            "there is the fireplace. The cage stands in the warehouse. "
+            "Question: Which room holds the sweater of Alba? Answer: in the",
+        ),
+        (
+            {"claim": True},
+            "The sweater was kept in the rucksack by Hana. The sweater was kept in the cage by Alba. "
+            "Claim: The sweater of Alba is in the rucksack. True or false? Answer:",
+        ),
+    ],
+    ids=["place", "room", "claim"],
+)
+def test_stories_read_like_this(knobs: dict[str, Any], text: str) -> None:
+    assert next(stories("test", facts=2, **knobs)).text == text
+
+
+def test_a_word_stands_in_a_single_list_and_filler_names_no_place() -> None:
+    places = [*recall.PLACES, *recall.ROOMS]
+    idle_words = [word for words in recall.IDLE.values() for word in words]
+    words = [*recall.NAMES, *recall.OBJECTS, *places, *recall.VERBS, *idle_words]
+    assert len(words) == len({*words}) > 300
+    for story in some(100, filler=5):
+        idle = [one for one in story.sentences if "place" not in one.slots]
+        assert len(idle) == 5
+        assert not {*places} & {word for one in idle for piece, _ in one.pieces for word in piece.split()}
+
+
+def test_templates_share_no_wording_of_facts_or_questions() -> None:
+    """A fact names owner, thing and place once, as the gold words are counted."""
+
+    def slots_of(shape: str) -> Counter[str]:
+        return Counter(word[1:-1] for word in shape.split() if word.startswith("{"))
+
+    facts, questions = zip(*recall.WORDINGS, strict=True)
+    assert len(recall.WORDINGS) == len(set(facts)) == len(set(questions)) == 64
+    for shape in facts:
+        slots = slots_of(shape)
+        assert slots["who"] == slots["what"] == slots["place"] == 1 and not slots["room"], shape
+    for shape in (*questions, *recall.ROOM_QUESTIONS):
+        assert slots_of(shape).keys() == {"who", "what"} and shape.endswith(" in the"), shape
+    assert {tuple(sorted(slots_of(shape).items())) for shape in recall.LOCATIONS} == {(("place", 1), ("room", 1))}
+    for shape in recall.CLAIMS:
+        assert slots_of(shape).keys() == {"who", "what", "place"} and shape.endswith(" ? Answer :"), shape
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"split": "val"}, "split='val'"),
+        ({"facts": 1}, "facts=1 must be 2 to 40"),
+        ({"facts": 21, "hops": 2, "split": "test"}, "facts=21 must be 2 to 20"),
+        ({"facts": 3, "rivals": 3}, "rivals=3 must be 0 to 2"),
+        ({"hops": 3}, "hops=3"),
+        ({"distractors": "beside"}, "distractors='beside'"),
+        ({"filler": -1}, "filler=-1"),
+        ({"distance": 6}, "distance=6 must be 0 to 5"),
+        ({"distance": 1, "distractors": "before"}, "distance=1 must be 0 to 0"),
+        ({"voice": "middle"}, "voice='middle'"),
+        ({"claim": True, "hops": 2}, "claim=True is about one fact"),
+        ({"wordings": "many"}, "wordings='many'"),
+        ({"wordings": "more", "voice": "active"}, "voice='active' has no effect with wordings='more'"),
+        ({"facts": 2, "distractors": "around"}, "needs two sentences to stand around"),
+    ],
+    ids=str,
+)
+def test_impossible_options_are_refused_at_once(knobs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        stories(**knobs)
+    with pytest.raises(TypeError, match=r"count=2\.5"):
+        recall.instances(count=2.5)  # type: ignore[arg-type]

@@ -10,7 +10,6 @@ from helpers.dataset_records import (
     LONGRA,
     NARRATIVES,
     NINA,
-    PROSE,
     TABLE,
     WHY,
     narrative,
@@ -19,7 +18,7 @@ from helpers.dataset_records import (
     written,
 )
 from heta_lens.data import curated, datasets, recall
-from heta_lens.data.instance import Instance, instance_of, read_jsonl, record_of, write_jsonl
+from heta_lens.data.instance import Instance, record_of, write_jsonl
 from heta_lens.data.suites import SUITES, suite
 
 
@@ -72,30 +71,20 @@ def test_a_limit_draws_by_the_seed_and_keeps_the_order(tmp_path: Path) -> None:
     [
         ({"name": "recal"}, ValueError, "suite='recal' is not one of 'recall', .*did you mean 'recall'"),
         ({"name": "longra"}, ValueError, "the longra suite is read from a file: give path=, a json or jsonl file of"),
-        (
-            {"name": "jsonl"},
-            ValueError,
-            "the jsonl suite is read from a file: give path=, a file with an instance per line",
-        ),
         ({"name": "recall", "path": "x"}, ValueError, "path='x' is for suites that are read: recall is made"),
         ({"name": "recall"}, ValueError, "the recall suite has no end: give limit="),
         ({"name": "recall", "limit": 0}, ValueError, "limit=0 must be at least 1"),
         ({"name": "recall", "limit": 2, "rival": 1}, TypeError, "has no option 'rival' here .did you mean 'rivals'"),
-        ({"name": "recall", "limit": 2, "split": "tset"}, ValueError, "split='tset' is not one of train, dev, test"),
+        ({"name": "recall", "limit": 2, "split": "tset"}, ValueError, "split='tset'"),
         ({"name": "curated", "path": "x", "order": "both"}, TypeError, "the curated suite has no option 'order' here"),
         ({"name": "curated", "path": "x", "questions": "y"}, ValueError, "path= names the released instances"),
         (
             {"name": "curated", "repeated": True},
             TypeError,
-            "no option 'repeated' here.*it has narratives, questions, o",
+            "no option 'repeated' here.*it has narratives",
         ),
-        (
-            {"name": "curated", "narratives": "x.json"},
-            FileNotFoundError,
-            "narratives='x.json' is not a file: give one with",
-        ),
-        ({"name": "longra", "sayz": 1}, TypeError, "no option 'sayz' here .did you mean 'says'..; it has says"),
-        ({"name": "tellmewhy", "qu": 1}, TypeError, "no option 'qu' here"),
+        ({"name": "curated", "narratives": "x.json"}, FileNotFoundError, "narratives='x.json' is not a file"),
+        ({"name": "wikibio", "split": "test"}, ValueError, "split='test'"),
         ({"name": "wikibio", "sentence": 1}, TypeError, "no option 'sentence' here .did you mean 'sentences'"),
         ({"name": "jsonl", "cue": 1}, TypeError, "the jsonl suite has no option 'cue' here; it has none of its own"),
     ],
@@ -113,25 +102,3 @@ def test_what_no_suite_can_do_is_refused(given: dict[str, Any], kind: type[Excep
 def test_a_file_has_no_parts_to_ask_for(name: str, lines: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"split='test': what the {name} suite is read from has no parts"):
         suite(name, written(tmp_path / "f.jsonl", [lines]), split="test")
-
-
-def test_the_hubs_wikibio_has_one_part_only() -> None:
-    with pytest.raises(ValueError, match="split='test': what the wikibio suite is read from has no parts"):
-        suite("wikibio", split="test")
-
-
-def test_a_wrong_limit_of_a_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="limit=-1 must be at least 1"):
-        suite("longra", written(tmp_path / "l.jsonl", [LONGRA]), limit=-1)
-
-
-def test_every_line_of_json_is_an_instance_of_its_own(tmp_path: Path) -> None:
-    assert instance_of(record_of(NINA)) == NINA
-    path = tmp_path / "all.jsonl"
-    every = [
-        *curated.released([CURATED]),
-        *datasets.longra_instances([LONGRA]),
-        *datasets.wikibio_instances([TABLE, PROSE]),
-    ]
-    write_jsonl(path, every)
-    assert list(read_jsonl(path)) == every

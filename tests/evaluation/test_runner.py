@@ -23,7 +23,7 @@ from heta_lens.evaluation import Workers, evaluate, write_report
 from heta_lens.evaluation.report.results import summary
 from heta_lens.evaluation.run_folder import RECORDS, read_records, read_run
 from heta_lens.methods.base import Scores
-from heta_lens.metrics import METRICS, ExplainedPrompt, Metric
+from heta_lens.metrics import METRICS, Metric, MetricCase
 from heta_lens.prediction.prediction import Prediction
 
 QUICK = ["leave_one_out", "input_x_gradient", "random"]
@@ -145,7 +145,7 @@ def test_an_answer_that_is_not_known_is_what_the_model_says(tmp_path: Path) -> N
     assert record.correct is False
 
 
-def last_third(case: ExplainedPrompt) -> float:
+def last_third(case: MetricCase) -> float:
     """How much of the score is on the last third of the context."""
     return float(case.scores[-(len(case.scores) // 3) :].sum() / case.scores.sum())
 

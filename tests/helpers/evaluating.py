@@ -14,7 +14,7 @@ from heta_lens.data.instance import Instance
 from heta_lens.evaluation import Entry, evaluate
 from heta_lens.evaluation.prompt_evaluation import ask
 from heta_lens.evaluation.run_folder import read_records
-from heta_lens.metrics import ExplainedPrompt
+from heta_lens.metrics import MetricCase
 from heta_lens.prediction.prediction import Prediction
 
 FEW = ["soft_nc", "soft_ns", "aopc_del", "evidence_mass", "dsa", "f1"]
@@ -38,14 +38,14 @@ def evaluated(folder: Path, instances: list[Instance], *written: str, metrics: A
     return {record.key: record for record in read_records(folder)}
 
 
-def scored(case: ExplainedPrompt, scores: Any) -> ExplainedPrompt:
+def scored(case: MetricCase, scores: Any) -> MetricCase:
     return replace(case, attribution=replace(case.attribution, scores=torch.as_tensor(scores, dtype=torch.float64)))
 
 
-def case_of(instance: Instance) -> ExplainedPrompt:
+def case_of(instance: Instance) -> MetricCase:
     prediction = ask(demo(), instance)
     method = heta_lens.METHODS["leave_one_out"]()
-    return ExplainedPrompt(instance, prediction, method(prediction), lambda *_: method, partial(ask, demo()))
+    return MetricCase(instance, prediction, method(prediction), lambda *_: method, partial(ask, demo()))
 
 
 def recency_of(prediction: Prediction) -> Any:

@@ -1,4 +1,4 @@
-"""Every evaluator prefers good scores to bad ones, and explains what it compares with."""
+"""Evaluators prefer good scores to bad scores, and explain the texts and seeds of the comparison."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,12 +17,12 @@ from heta_lens.evaluation.prompt_evaluation import ask, explained
 from heta_lens.methods.base import make_attribution
 from heta_lens.metrics import METRICS
 from heta_lens.metrics.evaluators import READINGS, of_whole_answer, variation
-from heta_lens.metrics.metric_case import SharedMeasurements
+from heta_lens.metrics.metric_case import MetricCache
 from heta_lens.metrics.scores import evidence_positions
 
 
 def means() -> dict[str, dict[str, float]]:
-    """What metrics say of leaving one out, of gold words, of random scores, and of the first upside down."""
+    """Evaluate the scores of leave-one-out, of gold words, random scores, and inverted scores of leave-one-out."""
     names = [name for name, metric in METRICS.items() if not metric.again]
     found: dict[str, list[dict[str, Any]]] = {"own": [], "gold": [], "random": [], "inverted": []}
     for number, instance in enumerate(
@@ -46,7 +46,7 @@ def means() -> dict[str, dict[str, float]]:
 
 
 def mean(values: list[Any]) -> float:
-    """Of pairs, the one part over the other."""
+    """Average values; of pairs, divide the averages."""
     table = np.array([value for value in values if value is not None], dtype=float)
     return float(table.mean()) if table.ndim == 1 else float(table[:, 0].mean() / table[:, 1].mean())
 
@@ -74,7 +74,7 @@ def test_every_metric_prefers_good_scores_to_random_ones_and_these_to_bad_ones()
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_evidence_put_in_the_counterfactual_is_looked_for_there() -> None:
-    """What the last position attends to finds the evidence in both texts, a method that knows no tokens in neither."""
+    """A method that reads attention finds the evidence in the two texts, a blind method in neither."""
     found = []
     for instance in suite("recall", limit=4, facts=2, distractors="before"):
         case = case_of(instance)
@@ -131,7 +131,7 @@ def test_a_paraphrase_is_explained_with_its_own_spans() -> None:
 def test_scores_vary_by_chance_only_where_a_method_has_some(method: str, varies: bool) -> None:
     [instance], ready = suite("recall", limit=1, facts=2), Entry.read(method).ready
     with doubts_allowed():
-        case = explained(demo(), instance, SharedMeasurements(ask(demo(), instance)), ready)
+        case = explained(demo(), instance, MetricCache(ask(demo(), instance)), ready)
         values, reasons = figures(case, ["seed_variance"])
     assert not reasons
     assert (values["seed_variance"] > 0) == varies
@@ -142,7 +142,7 @@ def test_scores_vary_by_chance_only_where_a_method_has_some(method: str, varies:
 def test_seed_variance_is_that_of_seeds_far_apart(method: str) -> None:
     [instance], ready = suite("recall", limit=1, facts=2), Entry.read(method).ready
     prediction = ask(demo(), instance)
-    case = explained(demo(), instance, SharedMeasurements(prediction), ready)
+    case = explained(demo(), instance, MetricCache(prediction), ready)
     explain: Any = case.explain
     apart = [replace(explain, seed=1000 * run)(prediction) for run in range(1, 9)]
     expected = variation(case, apart, "max")
@@ -160,7 +160,7 @@ def test_what_a_special_token_has_does_not_matter() -> None:
             noisy = asked.embeddings.double().sum(1) + 10 * scores
             return make_attribution(asked, "mine", torch.cat([torch.tensor([first]), noisy[1:]]), {}, {}, {})
 
-        return figures(explained(demo(), instance, SharedMeasurements(prediction), lambda *_: explain), names)[0]
+        return figures(explained(demo(), instance, MetricCache(prediction), lambda *_: explain), names)[0]
 
     assert found(0.0) == found(1e4)
     assert found(0.0)["sensitivity"] > 0 and found(0.0)["dsa_thresholded"] != 0

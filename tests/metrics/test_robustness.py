@@ -1,4 +1,4 @@
-"""Sensitivity to noise, and agreement between paraphrases."""
+"""Robustness: scores under noise, in paraphrases and with shuffled weights, and settings of the sampler."""
 
 from dataclasses import replace
 from math import isnan
@@ -7,20 +7,31 @@ from typing import Any
 import pytest
 import torch
 
-from helpers import zoo
-from helpers.asking import doubts_allowed, plain_log_probs
+import heta_lens
+from helpers import quantised, zoo
+from helpers.asking import doubts_allowed, plain_log_probs, predict, relative
 from helpers.metric_inputs import MODEL, ONE_EACH, TARGET, N, double, prediction_of
 from heta_lens import Heta
 from heta_lens.methods.base import make_attribution
 from heta_lens.methods.leave_one_out import LeaveOneOut
-from heta_lens.metrics import paraphrase_consistency, sensitivity, under_noise
-from heta_lens.metrics.robustness import matched, stem
+from heta_lens.metrics import (
+    GRID,
+    Setting,
+    cascade,
+    first_token,
+    paraphrase_consistency,
+    relative_change,
+    sensitivity,
+    under_noise,
+)
+from heta_lens.metrics.robustness import matched, shuffled, stem
+from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import EMBED
 
 
 def test_the_worked_example_of_sensitivity() -> None:
     assert sensitivity(torch.tensor([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]])) == pytest.approx(0.5)
-    with pytest.raises(ValueError, match="1 run does not show how scores vary"):
+    with pytest.raises(ValueError, match="1 run does not show"):
         sensitivity(torch.ones(1, 4))
 
 
@@ -84,3 +95,75 @@ def test_words_are_matched_by_their_stems_each_once() -> None:
         *("kick", "kick", "", "carr", "carr", "red")
     ]
     assert matched(["a", "key", "a", "key"], ["key", "a", "key"]) == [(0, 1), (1, 0), (3, 2)]
+
+
+@MODEL
+def test_a_method_that_reads_the_model_changes_with_its_weights(build: Any) -> None:
+    model = build()
+    asked = prediction_of(model)
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    own = LeaveOneOut(effect="log_prob")
+    found = cascade(asked, own, own(asked).scores)
+    assert list(found) == [1, 2] and all(value < 0.999 for value in found.values())
+    blind = heta_lens.METHODS["recency"]()
+    assert cascade(asked, blind, blind(asked).scores) == pytest.approx({1: 1.0, 2: 1.0})
+    assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
+
+
+def test_weights_that_are_quantised_are_not_shuffled() -> None:
+    packed, _ = quantised.pair()
+    with (
+        pytest.raises(ValueError, match="quantised or offloaded cannot be shuffled: load the model in 16 or 32 bits"),
+        shuffled(ModelAdapter(packed), 1),
+    ):
+        pass
+
+
+def test_weights_come_back_whatever_happens() -> None:
+    model = zoo.bridge("gpt2")
+    asked = prediction_of(model)
+    clean = asked.log_probs
+
+    def stopped() -> None:
+        with shuffled(asked.adapter, 1):
+            assert relative(prediction_of(model).log_probs, clean) > 1e-3
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        stopped()
+    assert torch.equal(prediction_of(model).log_probs, clean)
+    for wrong in (0, 3):
+        with (
+            pytest.raises(ValueError, match=f"{wrong} layers cannot be shuffled: the model has 2"),
+            shuffled(asked.adapter, wrong),
+        ):
+            pass
+
+
+def test_there_are_as_many_settings_as_the_paper_has() -> None:
+    assert len(set(GRID)) == 54
+
+
+def test_a_setting_chooses_by_what_it_says() -> None:
+    asked = prediction_of(zoo.bridge("gpt2"))
+    best = int(asked.log_probs.argmax())
+    assert first_token(asked, Setting()) == best == first_token(asked, Setting(temperature=5.0, top_k=1))
+    assert first_token(asked, Setting(temperature=5.0, top_p=1e-6)) == best
+    hot = {first_token(asked, Setting(temperature=50.0), seed) for seed in range(20)}
+    assert len(hot) > 5
+    few = {first_token(asked, Setting(temperature=50.0, top_k=3), seed) for seed in range(60)}
+    assert few == {*asked.log_probs.topk(3).indices.tolist()}
+    said = predict(zoo.bridge("gpt2"), torch.tensor([[*asked.ids.tolist()[:-1], best]]))
+    top = int(said.log_probs.argmax())
+    strict = first_token(said, Setting(repetition=1e6))
+    assert strict not in said.ids.tolist() and (top in said.ids.tolist()) == (strict != top)
+
+
+def test_the_worked_example_of_relative_change() -> None:
+    assert relative_change([2.0, 2.1, 1.9], [0.0] * 3) == pytest.approx(10)
+    assert relative_change([2.0, 2.1, 1.9], [0.0] * 3, reduce="mean") == pytest.approx(10 / 3)
+    assert relative_change([2.0, 2.1, 1.8], [0.0] * 3, reference=2.0) == pytest.approx(10)
+    assert relative_change([2.0, 2.0], [0.0, 0.0]) == 0
+    assert isnan(relative_change([0.1, -0.1, 0.02], [0.05] * 3))
+    with pytest.raises(ValueError, match="1 figures with 1 standard errors"):
+        relative_change([1.0], [0.0])

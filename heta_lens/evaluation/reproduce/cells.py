@@ -26,8 +26,8 @@ from heta_lens.evaluation.run_folder import Record, terms
 from heta_lens.evaluation.statistics import AGGREGATES, Aggregate, Estimate, estimate, log_ratio, mean
 from heta_lens.methods.heta.heta import Heta
 from heta_lens.methods.heta.windows import edge_gap, most_central, windows
-from heta_lens.metrics import FEW, GRID, METRICS, ExplainedPrompt, Metric, Setting, first_token, relative_change
-from heta_lens.metrics.metric_case import SharedMeasurements, Value
+from heta_lens.metrics import FEW, GRID, METRICS, Metric, MetricCase, Setting, first_token, relative_change
+from heta_lens.metrics.metric_case import MetricCache, Value
 from heta_lens.prediction.prediction import Prediction
 
 
@@ -144,8 +144,8 @@ class Trial:
         return cls(model, instance, ask(model, instance), full, window, first)
 
     @cached_property
-    def measurements(self) -> SharedMeasurements:
-        return SharedMeasurements(self.prediction)
+    def measurements(self) -> MetricCache:
+        return MetricCache(self.prediction)
 
     @cached_property
     def metrics(self) -> Mapping[str, Metric]:
@@ -159,15 +159,15 @@ class Trial:
         return peak_memory(self.full, self.prediction)
 
 
-OfTrial: TypeAlias = Callable[[Trial, ExplainedPrompt], Mapping[str, Value]]
+OfTrial: TypeAlias = Callable[[Trial, MetricCase], Mapping[str, Value]]
 
 
 # ----------------------------------------------------------------------------------------------------- cost and windows
-def evaluate_seconds(_: Trial, case: ExplainedPrompt) -> dict[str, Value]:
+def evaluate_seconds(_: Trial, case: MetricCase) -> dict[str, Value]:
     return {"seconds": float(case.attribution.diagnostics["seconds"])}
 
 
-def evaluate_memory(trial: Trial, case: ExplainedPrompt) -> dict[str, Value]:
+def evaluate_memory(trial: Trial, case: MetricCase) -> dict[str, Value]:
     """The peak of memory beyond the model's, in GiB and as a share of the full method's."""
     if not trial.first:
         return dict.fromkeys(("memory", "memory_share"), "memory is measured on the first prompt alone")
@@ -179,7 +179,7 @@ def _itself(explain: Any) -> Any:
     return explain.configuration if isinstance(explain, Recombined) else explain
 
 
-def evaluate_edges(trial: Trial, case: ExplainedPrompt) -> dict[str, Value]:
+def evaluate_edges(trial: Trial, case: MetricCase) -> dict[str, Value]:
     """How much score differs, where windows meet, between the whole method and a windowed one."""
     whole = parts_of(trial.full, trial.prediction, trial.known).scores.detach().cpu().double()
     seams = most_central(windows(len(whole), trial.window, 0.5))
@@ -187,7 +187,7 @@ def evaluate_edges(trial: Trial, case: ExplainedPrompt) -> dict[str, Value]:
 
 
 # ------------------------------------------------------------------------------------------------------------- decoding
-def evaluate_decoding(settings: Sequence[Setting], name: str, _: Trial, case: ExplainedPrompt) -> dict[str, Value]:
+def evaluate_decoding(settings: Sequence[Setting], name: str, _: Trial, case: MetricCase) -> dict[str, Value]:
     """Every metric under every setting and seed: a tuple by setting, seed and term (of a ratio there are two)."""
     tokens = [first_token(case.prediction, setting, seed) for setting in settings for seed in range(SEEDS)]
     of_tokens = {token: _of_target(case, token) for token in dict.fromkeys(tokens)}
@@ -199,7 +199,7 @@ def evaluate_decoding(settings: Sequence[Setting], name: str, _: Trial, case: Ex
     return results | {f"{name}_tokens": float(len(of_tokens))}
 
 
-def _of_target(case: ExplainedPrompt, token: int) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+def _of_target(case: MetricCase, token: int) -> tuple[Mapping[str, Any], Mapping[str, str]]:
     """Values and reasons with another token as the target."""
     if token == case.prediction.target:
         return figures(case, DECODED)

@@ -20,8 +20,8 @@ from heta_lens._util.options import keywords
 from heta_lens.attribution import VERSION, stored_fields
 from heta_lens.cli.flags import PromptFlags
 from heta_lens.data.curated import annotated, answer_words
-from heta_lens.data.datasets import read
 from heta_lens.data.instance import read_jsonl
+from heta_lens.data.records import read
 from heta_lens.data.suites import suite
 from heta_lens.diagnostics import Diagnostics
 from heta_lens.evaluation import Entry

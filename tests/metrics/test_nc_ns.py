@@ -1,6 +1,6 @@
-"""Soft-NC and Soft-NS against a loop, and what they depend on."""
+"""NC and NS, soft and hard, against a loop over runs."""
 
-from math import inf, isnan
+from math import inf, isnan, log
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,26 @@ from helpers import zoo
 from helpers.asking import doubts_allowed, plain_embeddings, plain_log_probs, relative
 from helpers.metric_inputs import MODEL, ONE_EACH, TARGET, N, prediction_of, some_scores
 from heta_lens import Heta
-from heta_lens.metrics import Soft, curve, hard, soft, soft_area, summed
-from heta_lens.metrics.scores import DISTANCES
+from heta_lens.metrics import Soft, curve, hard, released, soft, soft_area, summed
+from heta_lens.metrics.scores import DISTANCES, ratios
+
+CLEAN = torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64).log()
+WITHOUT, ONLY, NOTHING = (
+    torch.tensor([row], dtype=torch.float64).log() for row in ([0.4, 0.4, 0.2], [0.5, 0.3, 0.2], [1 / 3, 1 / 3, 1 / 3])
+)
+
+
+def test_the_worked_example_of_soft_nc_and_ns() -> None:
+    apart = [DISTANCES["root"](other, CLEAN, 0) for other in (WITHOUT, ONLY, NOTHING)]
+    assert [float(one) for one in apart] == pytest.approx([0.065882, 0.031143, 0.107736], abs=1e-6)
+    nc, ns = ratios(apart[0], apart[1], float(apart[2]))
+    assert (float(nc), float(ns)) == pytest.approx((0.611513, 0.710929), abs=1e-6)
+    assert float(DISTANCES["hellinger"](WITHOUT, CLEAN, 0) / apart[2]) == pytest.approx(2.0034, abs=1e-4)
+    assert float(DISTANCES["hellinger_sq"](WITHOUT, CLEAN, 0)) == pytest.approx(0.065882 / 2**0.5, abs=1e-6)
+    assert float(DISTANCES["target_prob"](WITHOUT, CLEAN, 0)) == pytest.approx(0.3)
+    assert float(DISTANCES["target_prob"](WITHOUT, CLEAN, 1)) == 0
+    expected = 0.7 * log(0.7 / 0.4) + 0.2 * log(0.5) + 0.1 * log(0.5)
+    assert float(DISTANCES["kl"](WITHOUT, CLEAN, 0)) == pytest.approx(expected)
 
 
 def of(nc: float, ns: float, nothing: float = 1.0) -> Soft:
@@ -127,3 +145,31 @@ def test_gates_that_are_constant_are_evaluated_alike(build: Any) -> None:
     one, other = soft(asked, none), soft(asked, uniform)
     assert (one.nc, one.ns) == pytest.approx((other.nc, other.ns), rel=1e-9)
     assert curve(asked, none) == curve(asked, uniform) and hard(asked, none) == hard(asked, uniform)
+
+
+@MODEL
+def test_hard_nc_and_ns_are_what_a_loop_finds(build: Any) -> None:
+    model = build()
+    asked, scores = prediction_of(model), some_scores()
+    embeddings, log_probs = plain_embeddings(model, zoo.prompt(model, N)), plain_log_probs(model, zoo.prompt(model, N))
+    clean = log_probs(embeddings).detach()
+
+    def apart(gone: list[int], of: str = "root") -> float:
+        states = embeddings.clone()
+        states[gone] = 0
+        return float(DISTANCES[of](log_probs(states).detach()[None], clean, TARGET))
+
+    order = scores.argsort(descending=True).tolist()
+    found = hard(asked, scores, k=3)
+    nothing = apart([*range(N)])
+    assert found["nc"] == pytest.approx(apart(order[:3]) / nothing, rel=1e-6)
+    assert found["ns"] == pytest.approx(max(0.0, nothing - apart(order[3:])) / nothing, rel=1e-6)
+    assert hard(asked, scores, k=3, as_reagent=True)["nc"] == pytest.approx(
+        apart(order[:3], "hellinger") / nothing, rel=1e-6
+    )
+    assert hard(asked, scores, share=0.4) == found  # 3.2, rounded down
+    assert hard(asked, scores, k=N) == pytest.approx({"nc": 1, "ns": 1})
+    assert hard(asked, scores, k=0) == pytest.approx({"nc": 0, "ns": 0}, abs=1e-9)
+    kl = released(asked, scores, shares=(0.1, 0.5))
+    assert kl["nc"] == pytest.approx((apart(order[:1], "kl") + apart(order[:4], "kl")) / 2, rel=1e-6)
+    assert kl["ns"] == pytest.approx(-(apart(order[1:], "kl") + apart(order[4:], "kl")) / 2, rel=1e-6)

@@ -1,4 +1,4 @@
-"""Files of every kind hold the same records; damaged ones are refused by place."""
+"""Records of files and of the hub: every kind of file holds the same records; damaged files are refused by place."""
 
 import ast
 import csv
@@ -20,16 +20,14 @@ from helpers.dataset_records import (
     SENTENCES,
     TABLE,
     WHY,
-    changed,
     science,
     unchecked,
     written,
 )
 from heta_lens.data import curated
-from heta_lens.data import datasets as tellmewhy
-from heta_lens.data import datasets as wikibio
-from heta_lens.data.datasets import load, read
+from heta_lens.data import datasets as public
 from heta_lens.data.instance import read_jsonl
+from heta_lens.data.records import load, read
 from heta_lens.data.suites import suite
 
 RECORDS = [{"a": "None", "b": [1, 2], "c": {"d": "é\u2028"}}, {"a": "", "b": [], "c": {"d": "2020-01-01"}}]
@@ -49,18 +47,16 @@ def test_files_of_every_kind_hold_the_same_records(tmp_path: Path) -> None:
 
 def test_a_csv_file_is_read_as_text(tmp_path: Path) -> None:
     rows = [WHY | {"answer": "None"}, WHY | {"answer": "NA", "helpful_sentences": [0, 1]}]
-    pyarrow_free = (
-        ",".join(WHY)
-        + "\n"
-        + "".join(",".join('"' + str(value).replace('"', '""') + '"' for value in row.values()) + "\n" for row in rows)
-    )
-    (tmp_path / "why.csv").write_text(pyarrow_free)
+    with (tmp_path / "why.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([[*WHY], *([*row.values()] for row in rows)])
     assert [record["answer"] for record in read(tmp_path / "why.csv")] == ["None", "NA"]
     (instance,) = suite("tellmewhy", tmp_path / "why.csv", answer="given")
     assert instance.answer == " None" and instance.words("support") == SENTENCES[:2]
 
 
 SCIQ_ROW = {"question": "What is hot?", "correct_answer": "the sun", "support": "It is the sun."}
+
+
 TOLD = {"document": {"summary": {"text": "Once there was a very old man who lived alone. He died."}}}
 
 
@@ -69,24 +65,20 @@ TOLD = {"document": {"summary": {"text": "Once there was a very old man who live
     ("name", "content", "message"),
     [
         ("why.jsonl", json.dumps(WHY | {"question_meta": 7}), "line 1: its question_meta is 7, and must be text"),
-        ("why.jsonl", "\n" + json.dumps(WHY | {"narrative": 7}), "line 2: its narrative is 7, and must be text"),
         ("why.jsonl", json.dumps(WHY | {"helpful_sentences": [[1]]}), "helpful_sentences holds .*a list of a whole"),
         ("why.jsonl", json.dumps(WHY | {"helpful_sentences": "[" * 5000}), "is not a list, as helpful_sentences"),
         ("why.jsonl", json.dumps(WHY) + '\n{"a": 1, "a": 2}\n[]', r"line 2: the key 'a' is there twice .1 of those"),
         ("why.jsonl", json.dumps(WHY) + '\n{"a": "\\ud83d"}', "line 2: the text .* has half of a surrogate pair"),
-        ("why.jsonl", "[" * 100_000, "line 1: it nests more than 64 levels deep"),
         ("why.json", "[" * 100_000, "it nests more than 64 levels deep"),
         ("why.json", f'[{{"a": {"1" * 5000}}}]', "the number 11111111111111111111… has 5000 digits"),
         ("why.json", '[\n{"a": 1},\n{"a": 2\n]', "line 4, is not valid JSON: Expecting ',' delimiter"),
         ("why.jsonl", json.dumps(WHY).encode("utf-16"), "line 1, is not UTF-8 but UTF-16: convert it, as by iconv"),
         ("why.json", b'[{"a": 1},\n{"a": "caf\xe9"}]', "line 2, is not UTF-8 .byte 0xe9., perhaps Latin-1: convert it"),
-        ("why.csv", b"narrative,question\nKim left.,Why, caf\xe9?\n", "line 2, is not UTF-8"),
         ("why.csv", "narrative,question\nKim left.,Why?,more\n", "line 2, has 3 fields, and line 1 names 2 columns"),
         ("why.csv", "narrative,question,question\n", "line 1: the column 'question' is there twice"),
         ("why.csv", 'narrative,question\nKim,"left\n\n', "line 3, is not valid CSV: unexpected end of data"),
         ("why.csv", "narrative,question\nKim\0,Why?\n", "line 2, has a NUL byte"),
         ("why.parquet", b"PAR1 is not enough PAR1", "is not a readable Parquet file: "),
-        ("why.parquet", b"", "is not a readable Parquet file: "),
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_read_is_refused_by_its_place(
@@ -104,7 +96,6 @@ def test_a_file_that_cannot_be_read_is_refused_by_its_place(
     [
         ("wikibio", TABLE | {"input_text": {"table": {"column_header": [1], "content": ["a"]}}}, r"header\[0\] is 1"),
         ("wikibio", TABLE | {"input_text": {"table": {"column_header": ["a"], "content": 5}}}, "its content is 5, and"),
-        ("wikibio", TABLE | {"input_text": {"table": {"column_header": ["a"], "content": []}}}, "1 column_head"),
         ("curated", CURATED | {"important_words": 5}, "its important_words is 5, and must be a list of text"),
         ("curated", CURATED | {"important_words": [5]}, r"its important_words\[0\] is 5, and must be text"),
         ("longra", LONGRA | {"antecedent_span": 5}, "gold holds 5|support holds 5"),
@@ -145,12 +136,6 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
                 reader(tmp_path / f"{name}.jsonl")
 
 
-@pytest.mark.parametrize("name", ["template", "id"])
-def test_text_that_no_file_can_hold_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="is not valid UTF-8 at character 2"):
-        changed(**{name: "a \ud800"})
-
-
 @unchecked
 @pytest.mark.parametrize(
     ("file", "content", "kind", "message"),
@@ -162,10 +147,7 @@ def test_text_that_no_file_can_hold_is_refused(name: str) -> None:
             r"path='.*a.txt' must end in one of .json, .jsonl, .csv, .parquet, to be read as Some",
         ),
         ("a.json", None, FileNotFoundError, "path='.*a.json' is not a file: give one with the records of Some"),
-        ("a.json", "{]", ValueError, "a.json, line 1, is not valid JSON"),
-        ("a.jsonl", '{"a": 1}\n{"a"}\n', ValueError, "a.jsonl, line 2, is not valid JSON"),
         ("a.json", "[]", ValueError, "a.json holds no records of"),
-        ("a.jsonl", "\n", ValueError, "a.jsonl holds no records of"),
         ("a.csv", "id,text\n", ValueError, "a.csv holds no records of"),
         ("a.json", "3", ValueError, "a.json holds no list of records"),
         ("a.json", '{"examples": {"a": 1}}', ValueError, "a.json holds no list of records"),
@@ -209,8 +191,8 @@ def test_a_hub_out_of_reach_is_one_sentence_with_the_way_out(error: Exception, m
 def test_the_hub_is_asked_for_a_data_set_and_a_split(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     held = {
-        tellmewhy.TELLMEWHY_HUB: [WHY],
-        wikibio.WIKIBIO_HUB: [PROSE],
+        public.TELLMEWHY_HUB: [WHY],
+        public.WIKIBIO_HUB: [PROSE],
         curated.NARRATIVES: NARRATIVES,
         curated.QUESTIONS: [science()],
     }
@@ -224,19 +206,16 @@ def test_the_hub_is_asked_for_a_data_set_and_a_split(monkeypatch: pytest.MonkeyP
     assert suite("wikibio")[0].text.startswith("J. Doe")
     assert suite("curated", order="both")[1].words("gold") == ["plants", "catch", "light"]
     assert asked == [
-        (tellmewhy.TELLMEWHY_HUB, "validation"),
-        (wikibio.WIKIBIO_HUB, "evaluation"),
+        (public.TELLMEWHY_HUB, "validation"),
+        (public.WIKIBIO_HUB, "evaluation"),
         (curated.NARRATIVES, "test"),
         (curated.QUESTIONS, "test"),
     ]
 
 
-def test_what_is_slow_to_import_is_only_imported_when_needed() -> None:
-    """And nothing can be asked of a network before that."""
-    modules = list(Path(curated.__file__).parent.glob("*.py"))
-    assert len(modules) > 10
-    for module in modules:
-        at_import = [
-            node for node in ast.parse(module.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)
-        ]
-        assert not any(name in ast.unparse(node) for node in at_import for name in ("datasets", "pyarrow")), module
+def test_slow_modules_are_imported_only_when_needed() -> None:
+    for module in Path(curated.__file__).parent.glob("*.py"):
+        for node in ast.parse(module.read_text()).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            assert not {name.partition(".")[0] for name in names} & {"datasets", "pyarrow"}, module

@@ -1,16 +1,30 @@
-"""Metrics of where scores lie, against examples worked by hand."""
+"""Alignment of scores with evidence, against examples worked by hand."""
 
+from itertools import permutations
 from math import isnan
 from typing import Any
 
 import pytest
 import torch
 
-from heta_lens.metrics import dsa, evidence_mass, f1
+from heta_lens.metrics import chance_of_passing, dsa, evidence_mass, f1, passes
+from heta_lens.metrics.evidence import highest, ranked, reaching
 
-# Segment 1 (distractor), segment 2 (support), question.
 SCORES = torch.tensor([0.1, 0.1, 0.5, 0.2, 0.1])
 SEGMENTS: dict[str, Any] = {"support": [2, 3], "distractor": [0, 1]}
+SIX = torch.tensor([0.9, 0.1, 0.8, 0.2, 0.7, 0.0])
+
+
+def test_equal_scores_keep_the_order_of_the_text() -> None:
+    scores = torch.tensor([0.5, 2.0, 0.5, -1.0])
+    assert ranked(scores) == [1, 0, 2, 3] and ranked(scores, order="lerf") == [3, 0, 2, 1]
+    assert ranked(scores, [2, 3]) == [2, 3] and highest(scores, 2) == [1, 0] and len(highest(scores, 9)) == 4
+
+
+def test_the_fewest_values_reach_a_mass() -> None:
+    assert reaching([4.0, 3.0, 2.0, 1.0], 0.7) == 2 and reaching([0.0, 0.0], 0.5) == 2
+    with pytest.raises(ValueError, match=r"mass=0\.0"):
+        reaching([1.0], 0.0)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +48,7 @@ def test_dsa_as_worked_by_hand(options: dict[str, Any], expected: float) -> None
     assert dsa(SCORES, **SEGMENTS, **options) == pytest.approx(expected)
 
 
-def test_dsa_takes_signs_as_told() -> None:
+def test_dsa_with_negative_scores() -> None:
     signed = torch.tensor([-0.4, 0.1, 0.5, -0.2, 0.0])
     assert dsa(signed, **SEGMENTS, gold=[2]) == pytest.approx((0.5 - 0.1) / 0.6)
     assert dsa(signed, **SEGMENTS, gold=[2], sign="abs") == pytest.approx((0.5 - 0.5) / 1.2, abs=1e-7)
@@ -42,7 +56,7 @@ def test_dsa_takes_signs_as_told() -> None:
 
 
 @pytest.mark.parametrize("reading", ["supervised", "model_selected", "segments", "thresholded_max"])
-def test_dsa_of_nothing_is_nothing(reading: Any) -> None:
+def test_dsa_of_no_positive_score_is_0(reading: Any) -> None:
     assert dsa(torch.zeros(5), **SEGMENTS, gold=[2], reading=reading) == 0
     assert dsa(-SCORES, **SEGMENTS, gold=[2], reading=reading) == 0
 
@@ -58,26 +72,19 @@ def test_dsa_lies_between_minus_one_and_one() -> None:
     ("options", "message"),
     [
         ({}, "needs gold positions"),
-        ({"gold": [1]}, r"gold positions \[1\] are not in the support"),
-        ({"reading": "d2"}, "reading='d2' is not one of 'supervised', 'model_selected', 'segments', 'thresholded_max'"),
-        ({"reading": "segments", "over": "all"}, "over='all' is not one of None, 'segments', 'context'"),
-        ({"reading": "segments", "sign": "plus"}, "sign='plus' is not one of 'relu', 'abs', 'none'"),
-        ({"reading": "segments", "support": [2, 5]}, r"positions \[5\] are not among the 5 scores"),
+        ({"gold": [1]}, r"gold positions \[1\]"),
+        ({"reading": "d2"}, "reading='d2' is not one of 'supervised'"),
+        ({"reading": "segments", "over": "all"}, "over='all'"),
+        ({"reading": "segments", "sign": "plus"}, "sign='plus'"),
         ({"reading": "segments", "support": [1, 2]}, r"positions \[1\] are in the support and in the distractor"),
+        ({"reading": "model_selected", "k": -1}, "k=-1"),
+        ({"gold": [2], "threshold": float("nan")}, "threshold=nan"),
     ],
     ids=str,
 )
 def test_dsa_refuses(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         dsa(SCORES, **SEGMENTS | options)
-
-
-def test_scores_that_are_no_numbers_are_refused_by_place() -> None:
-    with pytest.raises(ValueError, match=r"scores\[1\] is nan"):
-        evidence_mass(torch.tensor([1.0, float("nan")]), [0])
-
-
-SIX = torch.tensor([0.9, 0.1, 0.8, 0.2, 0.7, 0.0])
 
 
 @pytest.mark.parametrize(
@@ -100,16 +107,13 @@ def test_f1_as_worked_by_hand(options: dict[str, Any], expected: float) -> None:
 
 @pytest.mark.usefixtures("unchecked")
 def test_f1_at_its_edges() -> None:
-    assert isnan(f1(SIX, []))
-    assert isnan(f1(SIX, [], k=2))
+    assert isnan(f1(SIX, [])) and isnan(f1(SIX, [], k=2))
     assert f1(torch.zeros(6), [0, 1], threshold=0.5) == 0
     assert f1(torch.ones(6), [0, 1]) == 1, "of equal scores the earlier comes first"
-    with pytest.raises(ValueError, match="give one of them"):
-        f1(SIX, [0], k=1, mass=0.5)
-    with pytest.raises(ValueError, match=r"mass=1\.5 must be above 0 and at most 1"):
-        f1(SIX, [0], mass=1.5)
-    with pytest.raises(ValueError, match="k=-1 must be at least 0"):
-        f1(SIX, [0], k=-1)
+    wrong: list[tuple[dict[str, Any], str]] = [({"k": 1, "mass": 0.5}, "one of them"), ({"mass": 1.5}, r"mass=1\.5")]
+    for options, message in [*wrong, ({"k": -1}, "k=-1"), ({"threshold": float("inf")}, "threshold=inf")]:
+        with pytest.raises(ValueError, match=message):
+            f1(SIX, [0], **options)
 
 
 def test_evidence_mass_is_a_share() -> None:
@@ -118,3 +122,25 @@ def test_evidence_mass_is_a_share() -> None:
     assert evidence_mass(torch.tensor([-1.0, 1.0]), [0], sign="abs") == 0.5
     assert evidence_mass(torch.zeros(3), [0]) == 0
     assert evidence_mass(SCORES, [2, 2]) == 0.5
+    assert evidence_mass(SCORES, [2, 3], candidates=[1, 2]) == pytest.approx(5 / 6)
+
+
+def test_a_pass_is_one_gold_token_among_the_highest() -> None:
+    scores = torch.tensor([4.0, 3, 2, 1])
+    assert [passes(scores, [1, 3], k) for k in (1, 2)] == [0, 1] and passes(scores, [3], k=9) == 1
+    assert [passes(scores, [2], k, candidates=[1, 2, 3]) for k in (1, 2)] == [0, 1]
+    assert passes(torch.ones(4), [3], k=3) == 0
+    assert isnan(passes(scores, [])) and isnan(passes(scores, [0], candidates=[1, 2]))
+
+
+def test_the_chance_of_a_pass_is_the_share_of_orders_that_pass() -> None:
+    orders = [torch.tensor(order).double() for order in permutations(range(5))]
+    for gold in ([0], [1, 4], [0, 2, 3]):
+        for k in (1, 2, 3):
+            share = sum(passes(order, gold, k) for order in orders) / len(orders)
+            assert chance_of_passing(5, len(gold), k) == pytest.approx(share)
+    assert isnan(chance_of_passing(5, 0))
+    assert chance_of_passing(3, 3, 1) == 1 == chance_of_passing(4, 1, k=9)
+    for wrong, message in (((4, 1, 0), "k=0"), ((4, 5), "gold=5"), ((4, 1.5), "gold=1.5 must be a whole number")):
+        with pytest.raises((TypeError, ValueError), match=message):
+            chance_of_passing(*wrong)  # type: ignore[arg-type]

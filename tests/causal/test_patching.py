@@ -1,0 +1,442 @@
+"""Patching grids against TransformerLens and against a run per cell, and patching in the order of scores."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformer_lens import patching as theirs
+
+from helpers import zoo
+from helpers.asking import busy, cache_of, explain, hooked, relative
+from helpers.patching import OTHER, TARGET, N, copies, log_prob, note, one_run, patched, prompts, run, searched
+from heta_lens.causal import Grid, patch, patch_in_order
+from heta_lens.causal import patching as ours
+from heta_lens.model.adapter import ModelAdapter
+
+LAYERS = 2
+
+
+FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
+
+
+ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
+
+
+BY_POSITION = {"resid_pre": "hook_resid_pre", "attn_out": "hook_attn_out", "mlp_out": "hook_mlp_out"}
+
+
+BY_HEAD = {"head_out": "attn.hook_z", "head_q": "attn.hook_q", "head_k": "attn.hook_k", "head_v": "attn.hook_v"}
+
+
+PLACES = BY_POSITION | BY_HEAD
+
+
+EVERYTHING = pytest.mark.parametrize("what", PLACES)
+
+
+THEIRS = {
+    "resid_pre": theirs.get_act_patch_resid_pre,
+    "attn_out": theirs.get_act_patch_attn_out,
+    "mlp_out": theirs.get_act_patch_mlp_out,
+    "head_out": theirs.get_act_patch_attn_head_out_all_pos,
+    "head_q": theirs.get_act_patch_attn_head_q_all_pos,
+    "head_k": theirs.get_act_patch_attn_head_k_all_pos,
+    "head_v": theirs.get_act_patch_attn_head_v_all_pos,
+}
+
+
+CLOSE = 1e-6  # some norms compute in float32 even inside a float64 model
+
+
+def by_runs(model: Any, what: str, positions: Sequence[int] = range(N)) -> Tensor:
+    rows = []
+    for layer in range(LAYERS):
+        name = f"blocks.{layer}.{PLACES[what]}"
+        handed = note(model, prompts(model)[0], name)
+        if what in BY_POSITION:
+            rows.append([one_run(model, name, handed, [place]) for place in positions])
+        else:
+            rows.append([one_run(model, name, handed, positions, head) for head in range(handed.shape[1])])
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+@pytest.mark.slow
+@EVERYTHING
+@FAMILIES
+def test_grids_are_those_of_transformer_lens(build: Callable[..., Any], what: str) -> None:
+    model = build()
+    clean, corrupted = prompts(model)
+    cache = model.run_with_cache(clean)[1]
+    with torch.no_grad():
+        expected = THEIRS[what](model, corrupted, cache, log_prob)
+    found = patched(model, what=what)
+    assert found.values.shape == expected.shape
+    assert relative(found.values, expected) < 1e-5  # theirs is kept in float32
+    assert expected.std() > 1e-3
+
+
+@FAMILIES
+def test_a_pair_of_logits_is_the_logit_difference_of_the_usual_idiom(build: Callable[..., Any]) -> None:
+    model = build()
+    clean, corrupted = prompts(model)
+
+    def difference(logits: Tensor) -> Tensor:
+        return logits[0, -1, TARGET] - logits[0, -1, OTHER]
+
+    with torch.no_grad():
+        low, high = difference(model(corrupted)), difference(model(clean))
+        expected = theirs.get_act_patch_resid_pre(
+            model, corrupted, model.run_with_cache(clean)[1], lambda logits: (difference(logits) - low) / (high - low)
+        )
+    found = patched(model, (TARGET, OTHER), scale="logit")
+    assert relative(found.restored, expected) < 1e-5
+    assert (found.clean, found.corrupted) == pytest.approx((float(high), float(low)), rel=CLOSE)
+
+
+@pytest.mark.sample(quick=4)
+@EVERYTHING
+@pytest.mark.parametrize("build", zoo.models("-(?!(gpt2|llama|gptj)$)"))
+def test_grids_equal_one_run_a_cell_on_models_of_other_kinds(build: Callable[..., Any], what: str) -> None:
+    model = build()
+    if what == "mlp_out" and getattr(model.cfg, "attn_only", False):
+        pytest.skip("this model has no MLP")
+    found = patched(model, what=what)
+    assert relative(found.values, by_runs(model, what)) < CLOSE
+    clean, corrupted = prompts(model)
+    likelihoods = (float(run(model, ids)) for ids in (clean, corrupted))
+    assert (found.clean, found.corrupted) == pytest.approx((*likelihoods,), rel=CLOSE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["resid_pre", "head_k"])
+@FAMILIES
+def test_only_some_positions_are_patched(build: Callable[..., Any], what: str) -> None:
+    model = build()
+    whole = patched(model, what=what)
+    for positions in ([3], [4, 1]):
+        found = patched(model, what=what, positions=positions)
+        assert relative(found.values, by_runs(model, what, positions)) < CLOSE
+        columns = [whole.labels[place] for place in positions] if what in BY_POSITION else [*whole.labels]
+        assert [*found.labels] == columns
+        assert found.forwards == 2 + LAYERS * len(columns)
+    if what in BY_HEAD:
+        assert relative(whole.values, found.values) > 1e-3
+
+
+@FAMILIES
+def test_only_some_layers_are_patched(build: Callable[..., Any]) -> None:
+    model = build()
+    whole, found = patched(model), patched(model, layers=[1])
+    assert found.values.shape == (1, N) and found.layers == (1,) and whole.layers == tuple(range(LAYERS))
+    assert relative(found.values[0], whole.values[1]) < CLOSE
+    assert (whole.values[0] - whole.values[1]).abs().max() > 1e-3
+    assert found.forwards == 2 + N and found.title == whole.title
+    assert {cell.layer for cell in found.top(3)} == {1} == {*found.to_frame()["layer"]}
+    assert "layer 1" in found.plot().fragment and "layer 0" not in found.plot().fragment
+
+
+@FAMILIES
+def test_all_that_enters_the_first_layer_restores_all_exactly(build: Callable[..., Any]) -> None:
+    model = build()
+    attribution = explain(model, zoo.prompt(model, N), TARGET, method="recency")
+    found = searched(model, attribution, restore=1e9, batch=1)
+    assert found.restored[-1] == 1 and len(found.restored) == N
+    assert found.sufficient is None and found.positions == (4, 3, 2, 1, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["attn_out", "head_k"])
+@FAMILIES
+def test_neither_the_batch_nor_reuse_matters(build: Any, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, options = build(), {"what": what, "positions": [3, 1, 2]}
+    first = patched(model, batch=1, **options)
+    assert relative(patched(model, batch=5, **options).values, first.values) < CLOSE
+    monkeypatch.setattr("heta_lens.prediction.rerun.reusable_prefix", lambda *_: (None, "off"))
+    assert relative(patched(model, batch=5, **options).values, first.values) < CLOSE
+
+
+@ONE_EACH
+def test_scales_and_contrasts(build: Callable[..., Any]) -> None:
+    model = build()
+    first, second, both = (patched(model, target) for target in (TARGET, OTHER, (TARGET, OTHER)))
+    assert relative(both.values, first.values - second.values) < 1e-9
+    assert both.clean == pytest.approx(first.clean - second.clean)
+    assert relative(patched(model, (TARGET, OTHER), scale="logit").values, both.values) < 1e-9
+    assert relative(patched(model, scale="prob").values, first.values.exp()) < 1e-9
+
+
+@ONE_EACH
+def test_contexts_of_one_token_can_be_patched(build: Callable[..., Any]) -> None:
+    model = build()
+    clean, corrupted = torch.tensor([[5]]), torch.tensor([[6]])
+    found = patch(cache_of(model, clean), cache_of(model, corrupted), TARGET, tokens=clean, corrupted_tokens=corrupted)
+    assert found.values.shape == (LAYERS, 1)
+    assert found.restored == pytest.approx(torch.ones(LAYERS, 1))
+
+
+@EVERYTHING
+@ONE_EACH
+def test_runs_are_counted(build: Callable[..., Any], what: str, forwards: Any) -> None:
+    model = build()
+    caches = [cache_of(model, ids) for ids in prompts(model)]
+    ran = forwards(model)
+    found = patch(*caches, TARGET, what=what, batch=3)
+    checks, reuse = 2, 2 if what in BY_POSITION else 0  # of each cache; of whether runs can begin later
+    assert sum(count for count, _ in copies(ran)) == found.forwards + checks + reuse
+    assert max(count for count, _ in copies(ran)) == 3
+
+
+@ONE_EACH
+def test_runs_begin_where_they_can_change(build: Callable[..., Any], forwards: Any) -> None:
+    model = build()
+    caches = [cache_of(model, ids) for ids in prompts(model)]
+    ran = forwards(model)
+    patch(*caches, TARGET, positions=[3, 4], layers=[1], batch=1)
+    assert copies(ran)[-2:] == [(1, 2), (1, 1)]
+    ran.clear()
+    patch(*caches, TARGET, what="head_out", positions=[3, 4], layers=[1], batch=4)
+    assert copies(ran)[-1] == (4, 2)
+
+
+@pytest.mark.sample(quick=2)
+@pytest.mark.parametrize("what", ["resid_pre", "attn_out", "head_out", "head_k"])
+@FAMILIES
+def test_hooks_of_others_stay_at_work_and_see_the_prompt_they_know(build: Callable[..., Any], what: str) -> None:
+    model, shapes = build(), set()
+    plain = patched(model, what=what)
+
+    def turn(live: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
+        shapes.add((len(live), live.shape[1]))
+        return live * torch.linspace(0.5, 2, live.shape[1], dtype=live.dtype)[:, None]
+
+    with hooked(model, ("blocks.0.hook_resid_pre", turn)):
+        expected = by_runs(model, what)
+        caches = [cache_of(model, ids) for ids in prompts(model)]
+        shapes.clear()
+        found = patch(*caches, TARGET, what=what, batch=4)
+        assert shapes == {(1, N)}
+        assert len(ModelAdapter(model).user_hooks()) == 1
+    assert relative(found.values, expected) < CLOSE and relative(found.values, plain.values) > 1e-3
+
+
+@ONE_EACH
+def test_a_model_in_somebodys_work_is_left_as_it_was(build: Callable[..., Any]) -> None:
+    model = busy(getattr(build, "func", build).__wrapped__(*getattr(build, "args", ())))
+    flags = [parameter.requires_grad for parameter in model.parameters()]
+    with torch.inference_mode():
+        found = patched(model, what="head_out")
+    assert relative(found.values, by_runs(model, "head_out")) < CLOSE
+    assert not found.values.is_inference()  # so that it can be computed with
+    assert [parameter.requires_grad for parameter in model.parameters()] == flags
+    assert len(ModelAdapter(model).user_hooks()) == 1
+
+
+def test_heads_that_are_not_kept_apart_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ours, "head_outputs_name", lambda layer: f"blocks.{layer}.hook_attn_out")
+    with pytest.raises(ValueError, match=r"blocks\.0\.hook_attn_out of this Tr.* is \(5, 8\), not head_out by"):
+        patched(zoo.bridge("gpt2"), what="head_out")
+
+
+def test_a_likelihood_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    put = ours._put
+    monkeypatch.setattr(ours, "_put", lambda *given: put(*given) * torch.nan)
+    with pytest.raises(
+        ValueError, match=r"the target's likelihood with clean activations at blocks\.0\.hook_mlp_out is nan"
+    ):
+        patched(zoo.bridge("gpt2"), what="mlp_out")
+
+
+def shares(model: Any, order: Sequence[int], what: str, layer: int) -> list[float]:
+    clean, corrupted = (run(model, ids) for ids in prompts(model))
+    name = f"blocks.{layer}.{PLACES[what]}"
+    handed = note(model, prompts(model)[0], name)
+    found = [one_run(model, name, handed, order[:count]) for count in range(1, len(order) + 1)]
+    return [float((one - corrupted) / (clean - corrupted)) for one in found]
+
+
+def scored(model: Any, scores: Sequence[float]) -> Any:
+    attribution = explain(model, zoo.prompt(model, N), TARGET, method="recency")
+    return replace(attribution, scores=torch.tensor(scores, dtype=torch.float64))
+
+
+SCORES = [0.1, 0.5, 0.9, 0.5, 0.7]
+
+
+ORDER = [2, 4, 1, 3, 0]
+
+
+def needed(expected: Sequence[float], restore: float) -> int | None:
+    """Count the positions that a plain loop patches."""
+    return next((count for count, share in enumerate(expected, 1) if share >= restore), None)
+
+
+@pytest.mark.sample(quick=1)
+@pytest.mark.parametrize("what", BY_POSITION)
+@pytest.mark.parametrize("build", zoo.models("-(gptj|llama)$"))
+def test_the_search_stops_where_a_plain_loop_does(build: Callable[..., Any], what: str) -> None:
+    model = build()
+    expected, attribution = shares(model, ORDER, what, layer=1), scored(model, SCORES)
+    nothing = 0.0 if abs(expected[0]) > 1e-9 else 1e-6  # in the last layer, other positions do nothing but by rounding
+    for restore, batch in ((nothing, 1), (abs(max(expected) - 1e-4), 1), (abs(max(expected) - 1e-4), 3), (9.0, 3)):
+        count = needed(expected, restore)
+        found = searched(model, attribution, restore=restore, what=what, layer=1, batch=batch)
+        assert found.positions == tuple(ORDER[:count])
+        assert found.restored == pytest.approx(expected[:count], abs=1e-5)
+        assert found.sufficient == (None if count is None else found.positions)
+        assert found.exhaustive == N and found.saved == N - found.forwards
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("build", zoo.models("-llama$"))
+def test_the_search_counts_its_runs(build: Callable[..., Any], forwards: Any) -> None:
+    """One position at a time, then twice as many, then what is left, but never more at once than ``batch``."""
+    model = build()
+    caches, attribution = [cache_of(model, ids) for ids in prompts(model)], scored(model, SCORES)
+    expected, tried = shares(model, ORDER, "resid_pre", layer=1), set()
+    ran = forwards(model)
+    for batch, sums in ((1, [1, 2, 3, 4, 5]), (2, [1, 3, 5]), ("auto", [1, 3, 5])):
+        for restore in {share - 1e-4 for share in expected if share > 1e-4}:
+            ran.clear()
+            found = patch_in_order(*caches, attribution, restore=restore, layer=1, batch=batch)
+            assert len(found.positions) == needed(expected, restore)
+            assert found.forwards == next(total for total in sums if total >= len(found.positions))
+            other = 2 + 2 + 2  # the check of each cache, the runs compared with, and whether runs can begin later
+            assert sum(count for count, _ in copies(ran)) == found.forwards + other
+            tried.add(len(found.positions))
+    assert len(tried) > 2
+
+
+@ONE_EACH
+def test_tokens_left_out_of_the_attribution_are_not_patched(build: Callable[..., Any]) -> None:
+    model = build()
+    left = scored(model, SCORES).without([1, 3])
+    found = searched(model, left, restore=1e9)
+    assert found.positions == (2, 4, 0) and found.forwards == 3 and found.exhaustive == N
+    assert found.restored == pytest.approx(shares(model, [2, 4, 0], "resid_pre", 0), abs=1e-5)
+
+
+@ONE_EACH
+def test_the_attribution_says_what_was_asked_and_may_be_of_either_prompt(build: Callable[..., Any]) -> None:
+    model = build()
+    clean, corrupted = prompts(model)
+    orders = [explain(model, ids, TARGET, method="recency") for ids in (clean, corrupted)]
+    first, second = (searched(model, one, restore=1e9) for one in orders)
+    assert first == second
+    assert searched(model, orders[0], target=OTHER, restore=1e9).restored != first.restored
+    assert first.restored == pytest.approx(shares(model, first.positions, "resid_pre", 0), abs=1e-5)
+
+
+# --------------------------------------------------------------------------------------------------------------- grids
+@ONE_EACH
+def test_a_grid_is_labelled_by_tokens_or_heads(build: Callable[..., Any]) -> None:
+    model = build()
+    clean, corrupted = prompts(model)
+    likely = int(model(clean)[0, -1].argmax())
+    found, asked = patched(model, None), explain(model, clean, likely, method="recency")
+    assert found.title == f"patching resid_pre: {asked.target_text!r}"
+    assert torch.equal(found.values, patched(model, asked.target_text).values)
+    assert found.labels == explain(model, corrupted, likely, method="recency").tokens != asked.tokens
+    heads = patched(model, (TARGET, likely), what="head_v")
+    assert heads.labels == ("head 0", "head 1", "head 2", "head 3") and not heads.values.requires_grad
+    assert heads.title.startswith("patching head_v: '") and heads.title.endswith(f" rather than {asked.target_text!r}")
+
+
+def test_a_grid_reads_as_a_table() -> None:
+    grid = Grid("patching", torch.tensor([[1.0, 4.0], [3.0, 2.0]]), ("a", "<b>"), clean=5.0, corrupted=1.0, forwards=6)
+    assert [(one.layer, one.column, one.label, one.restored) for one in grid.top(2)] == [
+        (0, 1, "<b>", 0.75),
+        (1, 0, "a", 0.5),
+    ]
+    assert [*grid.to_frame()["restored"]] == [0.0, 0.75, 0.5, 0.25]
+    assert "0 is 1, 1 is 5; most restored by layer 0 '<b>' 0.75" in repr(grid)
+    page = grid.plot().fragment
+    assert "&lt;b&gt;" in page and "<b>" not in page and page.index("layer 0") < page.index("layer 1")
+    with pytest.raises(ValueError, match="k=-1"):
+        grid.top(-1)
+    same = replace(grid, clean=1.0)
+    assert repr(same) == "patching: nothing was lost, 1 in both runs" and bool(same.restored.isnan().all())
+    with pytest.raises(ValueError, match="nothing was lost"):
+        same.plot()
+    assert [one.value for one in replace(grid, clean=0.0).top()] == [1, 2, 3, 4]
+    some = Grid("p", torch.eye(2), ("a", "a"), clean=1.0, corrupted=0.0, forwards=6, layers=(1, 3), columns=(5, 2))
+    assert "layer 1 'a' at 5 1.00, layer 3 'a' at 2 1.00" in repr(some)
+    assert "<th class=number>5</th>" in some.plot().fragment
+    assert "<th class=number>" not in replace(some, of_heads=True).plot().fragment
+
+
+# ------------------------------------------------------------------------------------------------------------ refusals
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"what": "resid_mid"}, "what='resid_mid' is not one of 'resid_pre'"),
+        ({"what": "resid_post"}, "what='resid_post' .*a layer's is the resid_pre of the next"),
+        ({"scale": "nats"}, "scale='nats'"),
+        ({"batch": 0}, "batch=0"),
+        ({"layers": []}, "layers is empty"),
+        ({"layers": [0, 2]}, "layer=2 is none of the layers 0 to 1"),
+        ({"layers": [0.5]}, "layer=0.5"),
+        ({"positions": []}, "positions is empty"),
+        ({"positions": [0, N]}, f"position {N} is none of the {N} positions"),
+        ({"positions": [3, 3]}, "position 3 more than once"),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("unchecked")
+def test_wrong_options_of_a_grid_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        patched(zoo.bridge("gpt2"), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"what": "head_out"}, "what='head_out'"),
+        ({"layer": 2}, "layer=2"),
+        ({"restore": -0.1}, "restore=-0.1"),
+        ({"scale": "nats"}, "scale='nats'"),
+        ({"batch": 0}, "batch=0"),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("unchecked")
+def test_wrong_options_of_a_search_are_refused(options: dict[str, Any], message: str) -> None:
+    model = zoo.bridge("gpt2")
+    with pytest.raises(ValueError, match=message):
+        searched(model, scored(model, SCORES), **options)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_prompts_and_attributions_that_do_not_match_are_refused() -> None:
+    model, stranger = zoo.bridge("gpt2"), zoo.bridge("gptj")
+    clean, longer = zoo.prompt(model, N), zoo.prompt(model, N + 1)
+    cache, scores = cache_of(model, clean), scored(model, SCORES)
+    with pytest.raises(ValueError, match=f"the corrupted prompt has {N + 1} tokens, and the clean one {N}"):
+        patch(cache, cache_of(model, longer), TARGET)
+    with pytest.raises(ValueError, match="the two caches are of two models"):
+        patch(cache, cache_of(stranger, clean), TARGET)
+    with pytest.raises(TypeError, match="expected an ActivationCache"):
+        patch(cache, clean, TARGET)
+    for wrong in ("tokens", "corrupted_tokens"):
+        with pytest.raises(ValueError, match=f"^{wrong}= do not match the cache"):
+            patch(cache, cache, TARGET, **{wrong: prompts(model)[1]})
+    with pytest.raises(ValueError, match="nothing was lost"):
+        patch_in_order(cache, cache, scores, tokens=clean, corrupted_tokens=clean)
+    for ids in (zoo.prompt(model, N, seed=2), longer):
+        with pytest.raises(ValueError, match="this attribution is of neither prompt"):
+            searched(model, explain(model, ids, TARGET, method="recency"))
+
+
+@pytest.mark.parametrize("what", ["mlp_out", "head_q"])
+def test_a_model_without_the_hook_is_refused_before_a_run(
+    what: str, forwards: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = zoo.bridge("gpt2")
+    caches, name = [cache_of(model, ids) for ids in prompts(model)], f"blocks.1.{PLACES[what]}"
+    ran, every = forwards(model), ModelAdapter(model).points
+    monkeypatch.setattr(ModelAdapter, "points", {point: hook for point, hook in every.items() if point != name})
+    with pytest.raises(ValueError, match=f"this TransformerBridge has no {name}"):
+        patch(*caches, TARGET, what=what)
+    assert not ran

@@ -1,0 +1,172 @@
+"""Causal validation: scores against effects, and the interval of their correlation."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf, isnan, nan
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm, spearmanr
+from torch import Tensor
+
+from helpers import zoo
+from helpers.asking import cache_of, explain, predict
+from heta_lens.causal import effects, validate
+from heta_lens.causal.validation import Z95, agreement
+from heta_lens.prediction.patching import How
+
+N, TARGET = 6, 7
+
+
+FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
+
+
+ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
+
+
+@pytest.mark.slow
+@FAMILIES
+@pytest.mark.parametrize("how", ["edge_patch", "resid_patch", "input"])
+def test_effects_agree_with_themselves_and_not_with_their_opposite(build: Callable[[], Any], how: How) -> None:
+    model = build()
+    ids, way = zoo.prompt(model, N), {"how": how, "layer": 1 if how == "resid_patch" else None}
+    cache, attribution = cache_of(model, ids), explain(model, ids, TARGET, method="leave_one_out")
+    own = effects(predict(model, ids, TARGET), **way).cpu().double()
+    same = validate(cache, replace(attribution, scores=own), tokens=ids, special=True, k=2, top=3, **way)
+    torch.testing.assert_close(same.effects, own)
+    torch.testing.assert_close(same.scores, own)
+    assert same.patch_correlation == pytest.approx(1)
+    other = validate(cache, replace(attribution, scores=-own), tokens=ids, special=True, k=2, top=3, **way)
+    assert other.patch_correlation == pytest.approx(-1)
+    best = own.argsort(descending=True).tolist()
+    together = effects(predict(model, ids, TARGET), **way, groups=[best[:2]])
+    assert same.joint == pytest.approx(float(together[0])) and same.mean_single == pytest.approx(own[best[:2]].mean())
+    assert same.misattribution == pytest.approx(float((own[best[:3]] < 0.01).double().mean()))
+    assert same.misattribution <= other.misattribution
+
+
+@ONE_EACH
+def test_what_was_left_out_and_special_tokens_are_not_evaluated(build: Callable[[], Any]) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    cache, attribution = cache_of(model, ids), explain(model, ids, TARGET, method="leave_one_out")
+    some = validate(cache, attribution.without([2]), tokens=ids)
+    evaluated = [at for at in range(N) if at != 2 and not attribution.special[at]]
+    assert list(some.positions) == evaluated
+    assert some.tokens == tuple(attribution.tokens[at] for at in evaluated)
+    torch.testing.assert_close(some.scores, attribution.scores[evaluated].double())
+    frame = some.to_frame()
+    assert list(frame["position"]) == evaluated and list(frame["effect"]) == some.effects.tolist()
+    assert "rank correlation" in repr(some) and "score" in some.plot().fragment
+    flat = validate(cache, replace(attribution, scores=torch.ones(N)), tokens=ids)
+    assert isnan(flat.patch_correlation) and "undefined" in repr(flat)
+
+
+@pytest.mark.slow
+@ONE_EACH
+def test_an_inner_position_and_a_counterfactual_can_be_validated(build: Callable[[], Any]) -> None:
+    model = build()
+    ids, others = zoo.prompt(model, N), zoo.prompt(model, N, seed=1)
+    inner = explain(model, ids, position=4, method="leave_one_out")
+    found = validate(cache_of(model, ids), inner, position=4, tokens=ids, special=True)
+    expected = effects(predict(model, ids, position=4))
+    torch.testing.assert_close(found.effects, expected.cpu().double())
+    whole = explain(model, ids, TARGET, method="leave_one_out")
+    patched = validate(cache_of(model, ids), whole, tokens=ids, reference=cache_of(model, others), special=True)
+    reference = predict(model, others, TARGET)
+    torch.testing.assert_close(
+        patched.effects, effects(predict(model, ids, TARGET), reference=reference).cpu().double()
+    )
+    assert patched.options["counterfactual"] and not found.options["counterfactual"]
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
+    rng, n = np.random.default_rng(0), 30
+    rho = 0.6
+    truth = 6 / np.pi * np.arcsin(rho / 2)  # Spearman's of the bivariate normal distribution
+    covered = 0
+    for _ in range(2000):
+        pairs = rng.multivariate_normal([0, 0], [[1, rho], [rho, 1]], n)
+        interval = agreement(float(spearmanr(pairs[:, 0], pairs[:, 1])[0]), n)
+        covered += interval.low <= truth <= interval.high
+    assert covered / 2000 == pytest.approx(0.95, abs=0.015)
+    assert norm.ppf(0.975) == pytest.approx(Z95, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("correlation", "tokens", "verdict"),
+    [
+        (0.9, 20, "patching agrees with the scores"),
+        (-0.9, 20, "patching contradicts the scores"),
+        (0.1, 20, "cannot tell: the interval includes 0"),
+        (0.9, 3, "cannot tell: there are 3 tokens"),
+        (1.0, 20, "patching agrees with the scores"),
+        (1.0, 6, "patching agrees with the scores"),
+        (-1.0, 6, "patching contradicts the scores"),
+        (1.0, 5, "cannot tell: the interval includes 0"),
+        (1.0, 4, "cannot tell: the interval includes 0"),
+        (nan, 1, "undefined: there is one token"),
+        (nan, 20, "undefined: the scores or the effects are all equal"),
+    ],
+)
+def test_the_verdict_is_that_of_the_interval(correlation: float, tokens: int, verdict: str) -> None:
+    assert agreement(correlation, tokens).verdict == verdict
+
+
+def test_an_interval_by_hand() -> None:
+    interval = agreement(0.5, 30)  # atanh(0.5) ± 1.96 · sqrt(1.125 / 27)
+    assert interval.low == pytest.approx(np.tanh(0.5493061 - 0.4000760), abs=1e-6)
+    assert interval.high == pytest.approx(np.tanh(0.5493061 + 0.4000760), abs=1e-6)
+
+
+def test_an_interval_contains_a_rounded_correlation_and_narrows_with_tokens() -> None:
+    for tokens in (5, 10, 30):
+        for correlation in (1 - 2**-53, -1 + 2**-53, 1.0, -1.0, 0.99):
+            interval = agreement(correlation, tokens)
+            assert interval.low <= correlation <= interval.high
+    assert agreement(1.0, 6).low < 0.6 < 0.99 < -agreement(-1.0, 30).high
+    assert agreement(1.0, 30).low > agreement(0.99, 30).low
+    assert isnan(agreement(0.5, 3).low) and -inf < agreement(0.5, 4).low < 0.5 < agreement(0.5, 4).high
+
+
+@ONE_EACH
+def test_the_quantity_of_the_effects_is_named(build: Callable[[], Any]) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+
+    def gap(logits: Tensor) -> Tensor:
+        return logits[TARGET] - logits[3]
+
+    named = {(TARGET, 3): "the difference of the two in log_prob", TARGET: "log_prob", gap: "gap(logits)"}
+    for target, said in named.items():
+        scored = explain(model, ids, target, method="leave_one_out", effect="log_prob")
+        assert f"highest lowers {said} by " in repr(validate(cache_of(model, ids), scored, tokens=ids))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_wrong_requests_are_refused() -> None:
+    model = zoo.bridge("gpt2")
+    ids, others = zoo.prompt(model, N), zoo.prompt(model, N, seed=1)
+    cache, attribution = cache_of(model, ids), explain(model, ids, TARGET, method="leave_one_out")
+    inner = explain(model, ids, TARGET, position=4, method="leave_one_out")
+    of_others = {"reference": cache_of(model, others), "reference_tokens": ids}
+    cases: list[tuple[Any, dict[str, Any], str]] = [
+        (attribution, {"k": 0}, "k=0"),
+        (attribution, {"least": -1}, "least=-1"),
+        (attribution, {"how": "edge"}, "how='edge'"),
+        (inner, {}, "another prompt than the cache, or of another position="),
+        (attribution.without([4, 5]), {"position": 4}, "of another position="),
+        (attribution.scores, {}, "expected an Attribution of one token, got Tensor"),
+        ([attribution], {}, "got list: .*, one at a time"),
+        (attribution, {"reference_tokens": others}, "reference_tokens= are the ids of a reference"),
+        (attribution, of_others, "reference_tokens= do not match the cache"),
+    ]
+    for given, options, message in cases:
+        with pytest.raises((TypeError, ValueError), match=message):
+            validate(cache, given, tokens=ids, **options)
+    with pytest.raises(ValueError, match="of another prompt than the cache"):
+        validate(cache_of(model, others), attribution, tokens=others)
+    with pytest.raises(TypeError, match="expected a Prediction, got ActivationCache"):
+        effects(cache)  # type: ignore[arg-type]

@@ -1,0 +1,279 @@
+"""LongRA, TellMeWhy and WikiBio as instances, and the words and sentences of texts."""
+
+import random
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from time import process_time
+from typing import Any
+
+import pytest
+
+from helpers.dataset_records import LONG, LONGRA, PROSE, SHARED, TABLE, WHY, shared, unchecked
+from heta_lens._util.text import END, Span, sentences
+from heta_lens.data import datasets
+from heta_lens.data.datasets import Piece, laid_out, occurrences, split_sentences, words_within
+from heta_lens.data.instance import SPANS
+from heta_lens.data.suites import suite
+
+
+def test_longra_marks_the_antecedent_and_the_remark() -> None:
+    (instance,) = datasets.longra_instances([LONGRA])
+    assert (instance.id, instance.answer, instance.template) == ("longra-000", " Oslo", "capital")
+    assert instance.words("gold") == instance.words("support") == ["Norway"]
+    assert instance.words("distractor") == ["(I slept)."]
+    assert datasets.without(instance.text, instance.distractor) == "I landed in Norway. I stayed in the capital,"
+
+
+@pytest.mark.parametrize(
+    ("text", "spans", "left"),
+    [
+        ("(a) b", [(0, 3)], "b"),
+        ("b (a)", [(2, 5)], "b"),
+        ("b\n(a)\nc", [(2, 5)], "b\nc"),
+        ("x(a)y", [(1, 4)], "xy"),
+        ("one (a) two (b) three", [(4, 7), (12, 15)], "one two three"),
+        ("one", [], "one"),
+        ("a. (x). b", [(3, 7), (3, 7)], "a. b"),
+        ("a. (x y). b", [(3, 9), (4, 5), (6, 9)], "a. b"),
+        ("a. (x y). b", [(3, 9), (4, 5)], "a. b"),
+    ],
+)
+def test_a_distractor_leaves_clean_text(text: str, spans: list[Any], left: str) -> None:
+    assert datasets.without(text, [Span(*span) for span in spans]) == left
+
+
+def test_kept_are_those_that_the_model_answers_with_and_without_the_distractor() -> None:
+    (instance,) = datasets.longra_instances([LONGRA])
+    short = "I landed in Norway. I stayed in the capital,"
+
+    def kept(answers: dict[str, str]) -> bool:
+        return list(datasets.kept([instance], answers.__getitem__)) == [instance]
+
+    assert kept({LONG: " Oslo", short: "Oslo"})
+    assert not kept({LONG: " Oslo", short: " a"})
+    assert not kept({LONG: " a", short: " Oslo"})
+    assert not kept({LONG: " Os", short: " Os"})
+    with pytest.raises(ValueError, match="'longra-000' has no answer to compare with the model's"):
+        list(datasets.kept([replace(instance, answer=None)], lambda _: ""))
+
+
+@shared
+def test_all_of_longra_is_read() -> None:
+    instances = suite("longra", SHARED / "longra" / "longra_reconstructed.jsonl")
+    assert len({one.id for one in instances}) == 221 and len({one.template for one in instances}) == 13
+    for one in instances:
+        (remark,) = one.words("distractor")
+        left = datasets.without(one.text, one.distractor)
+        assert remark.startswith("(") and remark.endswith(").") and one.answer == " " + (one.answer or "").strip()
+        assert not any(dirt in left for dirt in ("  ", "(", ")", " ."))
+        assert len(left) == len(one.text) - len(remark) - 1
+
+
+def test_the_answers_of_one_question_are_one_instance() -> None:
+    votes = [[0], [0, 1], [], [2, 0]]
+    (instance,) = datasets.tellmewhy_instances([WHY | {"helpful_sentences": vote} for vote in votes])
+    assert instance.text == "Kim was cold. She saw a coat. She put it on. Why did She put it on?"
+    assert (instance.answer, instance.template) == (None, "rocstories_narrative_7")
+    assert instance.words("support") == ["Kim was cold."]
+    assert instance.words("distractor") == ["She saw a coat.", "She put it on."]
+    assert instance.words("question") == ["Why did She put it on?"]
+    (alone,) = datasets.tellmewhy_instances([WHY | {"helpful_sentences": vote} for vote in ([1], [], [])])
+    assert alone.words("support") == ["She saw a coat."]
+    (halved,) = datasets.tellmewhy_instances([WHY, WHY | {"helpful_sentences": [1]}])
+    assert halved.words("support") == ["Kim was cold.", "She saw a coat."]
+
+
+def test_questions_of_one_story_are_apart_and_of_one_template() -> None:
+    other = WHY | {"question": "Why was Kim cold?", "question_meta": "rocstories_narrative_7_sentence_0_question_1"}
+    first, second = datasets.tellmewhy_instances([WHY, other | {"is_ques_answerable": "Not Answerable"}])
+    assert first.template == second.template and first.id != second.id
+    assert len(list(datasets.tellmewhy_instances([WHY, other]))) == 2
+    only = datasets.tellmewhy_instances([WHY, other | {"is_ques_answerable": "Not Answerable"}], answerable=True)
+    assert [one.id for one in only] == [first.id]
+
+
+def test_a_given_answer_and_a_cue_can_be_asked_for() -> None:
+    (instance,) = datasets.tellmewhy_instances([WHY, WHY | {"answer": "Cold."}], answer="given", cue="Answer:")
+    assert instance.answer == " She was cold." and instance.text.endswith("on? Answer:")
+    assert instance.words("question") == ["Why did She put it on? Answer:"]
+
+
+def test_a_biography_goes_on_after_its_first_sentences() -> None:
+    (instance,) = datasets.wikibio_instances([PROSE])
+    assert (instance.text, instance.answer) == ("J. Doe (born 3 May 1950) is a pilot.", None)
+    assert [getattr(instance, name) for name in SPANS] == [()] * 4
+    (longer,) = datasets.wikibio_instances([PROSE], sentences=2)
+    assert longer.text.endswith("pilot. She flew in Peru.")
+
+
+def test_a_table_tells_what_the_text_says_first() -> None:
+    (instance,) = datasets.wikibio_instances([TABLE])
+    assert instance.text == (
+        "name: j. doe\nbirth date: 3 may 1950\nnationality: german\nlanguage: german and dutch\n"
+        "j. doe -lrb- born 1950 -rrb- is a"
+    )
+    assert (instance.answer, instance.template) == (" german", "nationality")
+    assert instance.words("support") == ["nationality: german", "language: german and dutch"]
+    assert instance.words("gold") == ["german", "german"]
+    assert instance.words("distractor") == ["name: j. doe", "birth date: 3 may 1950"]
+    assert instance.words("question") == ["j. doe -lrb- born 1950 -rrb- is a"]
+
+
+def test_of_two_rows_the_text_says_the_longer() -> None:
+    table = {"column_header": ["nationality", "trade"], "content": ["german", "german pilot"]}
+    (instance,) = datasets.wikibio_instances([TABLE | {"input_text": {"table": table}}])
+    assert (instance.answer, instance.words("gold")) == (" german pilot", ["german pilot"])
+    assert instance.words("distractor") == ["nationality: german"]
+
+
+def test_a_text_that_says_nothing_of_its_table_is_left_out() -> None:
+    assert [one.id for one in datasets.wikibio_instances([TABLE | {"target_text": "j. doe flies ."}, PROSE])] == [
+        "wikibio-00001"
+    ]
+
+
+def first_said(contents: list[str], told: str) -> Span | None:
+    """Search the text for every row, by the definition of the answer."""
+    found = [spans[0] for content in contents if content and (spans := occurrences(content, told)) and spans[0].start]
+    return min(found, key=lambda span: (span.start, -span.stop), default=None)
+
+
+def test_the_first_row_that_is_said_is_found_as_by_a_search_for_each() -> None:
+    draw = random.Random(0)
+    for _ in range(2000):
+        told = "".join(draw.choices("aAbBİſsSK-  .", k=draw.randrange(25)))
+        contents = ["".join(draw.choices("abBİs -.", k=draw.randrange(5))) for _ in range(6)]
+        assert datasets._first_repeated(contents, told) == first_said(contents, told), (contents, told)
+
+
+def test_long_tables_are_searched_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = []
+
+    def counted(phrase: str, text: str, span: Span | None = None) -> list[Span]:
+        searched.append(len(text) if span is None else span.stop - span.start)
+        return occurrences(phrase, text, span)
+
+    monkeypatch.setattr(datasets, "occurrences", counted)
+    rows = [f"value {row} of it" for row in range(400)]
+    table = {"column_header": ["row"] * 400, "content": rows}
+    told = "he was born with " + " ".join(reversed(rows))
+    (instance,) = datasets.wikibio_instances([{"input_text": {"table": table}, "target_text": told}])
+    assert instance.answer == " value 399 of it"
+    assert sum(searched) < 5 * len(told)
+
+
+def test_pieces_stand_where_they_are_said_to() -> None:
+    text, spans = laid_out([Piece(" One. ", "support"), Piece("| "), Piece("Two", "question"), Piece(" ", "gold")])
+    assert text == " One. | Two "
+    assert spans == {"support": (Span(1, 5),), "question": (Span(8, 11),)}
+
+
+def test_words_and_occurrences_are_whole() -> None:
+    text = "The sun's heat: sunny, SUN-dried sun. It's 3.5"
+    assert [text[slice(*word)] for word in words_within(text, [Span(0, 21), Span(26, 37)])] == [
+        *("The", "sun's", "heat", "sunny", "sun")
+    ]
+    assert [text[slice(*found)] for found in occurrences("sun", text)] == ["sun", "SUN", "sun"]
+    assert occurrences("sun", text, Span(5, 36)) == [Span(23, 26), Span(33, 36)]
+    assert occurrences("3.5", "315 3.5") == [Span(4, 7)]
+    assert occurrences("sun", "unsun sun") == [Span(6, 9)]
+    assert words_within("one two three", [Span(0, 5), Span(9, 13)]) == [Span(0, 3)]
+
+
+def test_sentences_end_at_full_stops_but_not_after_titles_and_initials() -> None:
+    text = 'Mr. Smith met J. R. Ewing. "Who is it?" He left! it rained... Then "Go." End'
+    assert split_sentences(text) == [
+        *("Mr. Smith met J. R. Ewing.", '"Who is it?"', "He left! it rained...", 'Then "Go."', "End")
+    ]
+    assert split_sentences("") == []
+
+
+def sentences_by_definition(text: str) -> list[str]:
+    """Search every sentence for an abbreviation at its end."""
+    abbreviated = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Jr|Sr|Prof|Rev|Col|Capt|Gen|Lt|Sgt|vs|etc)|\b[A-Z])\.$")
+    found, start = [], 0
+    for end in re.finditer(r"(?<=[.!?])[\"'”’)]*\s+(?=[\"'“‘(]?[A-Z])", text):
+        if not abbreviated.search(text[start : end.start()]):
+            found.append(text[start : end.end()].strip())
+            start = end.end()
+    return [*found, text[start:].strip()] if text[start:].strip() else found
+
+
+def ends_by_definition(text: str) -> list[int]:
+    return [end.end() for end in re.finditer(r"[.!?]+[\"')\]”’»]*(?=\s|$)|\n+", text)]
+
+
+def test_sentences_are_split_as_defined() -> None:
+    parts = [
+        *("J. R. ", "Mr. ", "xMr. ", "etc. ", "Dr.", "Éa. ", 'Prof." Q', "b c ", "A", ".", "!"),
+        "?..",
+        '"',
+        "')",
+        " ",
+    ]
+    generator = random.Random(0)
+    for _ in range(400):
+        text = "".join(generator.choices(parts, k=generator.randint(1, 30)))
+        assert split_sentences(text) == sentences_by_definition(text)
+        assert [end.end() for end in END.finditer(text)] == ends_by_definition(text)
+
+
+@pytest.mark.parametrize(
+    ("split", "text"),
+    [
+        (split_sentences, "J. R. " * 10_000),
+        (split_sentences, 'A." ' * 15_000),
+        (sentences, "." * 60_000 + "x"),
+        (sentences, "?!)" * 20_000 + "x"),
+        (sentences, "A. " * 20_000),
+    ],
+    ids=["initials", "quotes", "dots", "brackets", "short"],
+)
+def test_splitting_a_long_text_takes_no_longer_than_reading_it(split: Callable[[str], Any], text: str) -> None:
+    """60 kB; a quadratic search takes a minute."""
+    started = process_time()
+    split(text)
+    assert process_time() - started < 3
+
+
+def test_words_are_found_in_spans_that_overlap_and_in_any_order() -> None:
+    generator, text = random.Random(0), "one two-three, four's 5 six " * 3
+    whole = words_within(text, [Span(0, len(text))])
+    for _ in range(200):
+        spans = [Span(*sorted(generator.choices(range(len(text) + 1), k=2))) for _ in range(generator.randint(0, 4))]
+        inside = [word for word in whole if any(start <= word.start and word.stop <= stop for start, stop in spans)]
+        assert words_within(text, spans) == inside
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"helpful_sentences": []}, {"helpful_sentences": None}, {"original_narrative_form": ["Another."]}],
+    ids=str,
+)
+def test_a_story_without_a_known_helpful_sentence_is_not_marked(change: dict[str, Any]) -> None:
+    (instance,) = datasets.tellmewhy_instances([WHY | change])
+    assert instance.support == instance.distractor == ()
+    assert instance.text == f"{WHY['narrative']} {WHY['question']}"
+    (bare,) = datasets.tellmewhy_instances([{"narrative": "Kim left.", "question": "Why did Kim leave?"}])
+    assert (bare.id, bare.text) == ("tellmewhy-00000", "Kim left. Why did Kim leave?")
+
+
+@unchecked
+@pytest.mark.parametrize(
+    ("make", "record", "message"),
+    [
+        (datasets.longra_instances, LONGRA | {"target": None}, "record 0 of LongRA has no target: it has category"),
+        (datasets.longra_instances, LONGRA | {"target": 3}, "its target is 3"),
+        (datasets.longra_instances, LONGRA | {"antecedent_span": [11, 18]}, "longra-000: .* says ' Norway', not"),
+        (datasets.longra_instances, LONGRA | {"distractor_span": [20, 99]}, r"the span \(20, 99\) of distractor"),
+        (datasets.tellmewhy_instances, WHY | {"narrative": None}, "record 0 of TellMeWhy has no narrative"),
+        (datasets.tellmewhy_instances, WHY | {"helpful_sentences": [3]}, "name 3, but its sentences go from 0 to 2"),
+        (datasets.tellmewhy_instances, WHY | {"helpful_sentences": "oh no"}, "question_0: 'oh no' is not a list"),
+        (datasets.wikibio_instances, {"text": "…"}, "wikibio-00000 has no wiki_bio_text: it has text"),
+        (datasets.wikibio_instances, TABLE | {"input_text": {"table": {"column_header": []}}}, "has no content"),
+    ],
+)
+def test_a_wrong_record_is_refused(make: Any, record: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        list(make([record]))

@@ -1,0 +1,86 @@
+"""Agreement of scores with masking and patching, against examples worked by hand."""
+
+from itertools import permutations
+from math import isnan
+from typing import Any
+
+import pytest
+import torch
+
+from helpers.metric_inputs import ONE_EACH, TARGET, N, prediction_of
+from heta_lens.methods.leave_one_out import LeaveOneOut
+from heta_lens.metrics import (
+    Drops,
+    additivity_gap,
+    faithfulness_error,
+    mean_effect,
+    misattribution,
+    patch_correlation,
+)
+
+SCORES = torch.tensor([4.0, 3, 2, 1])
+EFFECTS = torch.tensor([0.5, 0.005, 0.2, 0])
+
+
+@ONE_EACH
+def test_scores_of_leave_one_out_add_up_for_single_tokens(build: Any) -> None:
+    asked = prediction_of(build())
+    scores, drops = LeaveOneOut(effect="log_prob")(asked).scores, Drops.of(asked)
+    torch.testing.assert_close(drops.each[:N], scores.cpu(), check_dtype=False, rtol=1e-4, atol=1e-6)
+    found, zero = faithfulness_error(drops, scores), faithfulness_error(drops, torch.zeros(N))
+    assert 0 < found["raw"] != zero["raw"] and zero["scale"] == 0
+    nothing = asked.log_probs_from(0)(torch.zeros(1, N, 8)).detach()
+    everything = float(asked.objective(asked.log_probs) - nothing[0, TARGET])
+    assert additivity_gap(drops, torch.zeros(N)) == pytest.approx(abs(everything), rel=1e-6)
+    assert additivity_gap(drops, torch.full((N,), everything / N)) == pytest.approx(0, abs=1e-6)
+
+
+def test_the_worked_example() -> None:
+    assert patch_correlation(SCORES, EFFECTS) == pytest.approx(0.8)
+    assert misattribution(SCORES, EFFECTS, k=4) == 0.5 == misattribution(SCORES, EFFECTS)
+    assert mean_effect(SCORES, EFFECTS, k=2) == pytest.approx(0.2525)
+    assert mean_effect(SCORES, EFFECTS) == pytest.approx(0.705 / 4)
+    assert mean_effect(torch.ones(4), EFFECTS, 1) == 0.5, "of equal scores the first is taken"
+
+
+def test_effects_are_the_best_scores() -> None:
+    assert patch_correlation(EFFECTS, EFFECTS) == pytest.approx(1) == -patch_correlation(-EFFECTS, EFFECTS)
+    for order in permutations(range(4)):
+        scores = torch.tensor(order).double()
+        for k in (1, 2, 3):
+            assert mean_effect(scores, EFFECTS.double(), k) <= mean_effect(EFFECTS, EFFECTS, k) + 1e-7
+            assert misattribution(scores, EFFECTS.double(), k) >= misattribution(EFFECTS, EFFECTS, k)
+
+
+def test_constants_have_no_correlation() -> None:
+    assert isnan(patch_correlation(torch.ones(4), EFFECTS))
+    assert isnan(patch_correlation(SCORES, torch.zeros(4)))
+    assert isnan(patch_correlation(torch.tensor([4.0, 1, 1, 1]), EFFECTS, candidates=[1, 2, 3]))
+
+
+def test_only_candidates_are_evaluated() -> None:
+    some = [0, 1, 2]
+    assert patch_correlation(SCORES, EFFECTS, candidates=some) == pytest.approx(0.5)
+    assert patch_correlation(SCORES, EFFECTS, candidates=[2, 0]) == pytest.approx(1)
+    assert misattribution(SCORES, EFFECTS, candidates=some) == pytest.approx(1 / 3)
+    assert mean_effect(SCORES, EFFECTS, 1, candidates=[2, 1]) == pytest.approx(0.005)
+
+
+def test_an_effect_of_exactly_the_least_counts() -> None:
+    assert misattribution(SCORES, torch.tensor([0.25, 0.125, -1, 0]), k=2, least=0.125) == 0
+    assert misattribution(SCORES, torch.tensor([0.25, 0.125, -1, 0]), k=3, least=0.25) == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "message"),
+    [
+        (patch_correlation, (SCORES, EFFECTS[:3]), "3 effects for 4 scores"),
+        (misattribution, (SCORES, EFFECTS / 0), r"effects\[0\] is inf"),
+        (misattribution, (SCORES, EFFECTS, 1, float("nan")), "least=nan"),
+        (mean_effect, (SCORES, EFFECTS, 0), "k=0 must be at least 1"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_wrong_effects_are_refused(function: Any, given: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        function(*given)

@@ -1,0 +1,44 @@
+"""Metric cases: scores, candidates, and measurements that methods share."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from helpers.evaluating import case_of, demo, scored
+from heta_lens.data.suites import suite
+from heta_lens.metrics import Drops, Metric
+from heta_lens.metrics.metric_case import MetricCache
+from heta_lens.prediction.patching import effects
+
+
+def test_scores_without_an_order_are_recognised() -> None:
+    case = case_of(suite("recall", limit=1)[0])
+    n = len(case.scores)
+    assert not case.constant and not case.without_positive_scores
+    assert scored(case, torch.ones(n)).constant and not scored(case, torch.ones(n)).without_positive_scores
+    assert scored(case, -torch.rand(n)).without_positive_scores
+    assert scored(case, torch.eye(n)[0]).constant  # the only other score is that of a special token
+    assert "MetricCase" in repr(case) and "tensor(" not in repr(case)
+
+
+def test_methods_share_the_measurements_of_a_prediction(forwards: Callable[[Any], list[Any]]) -> None:
+    case = case_of(suite("recall", limit=1)[0])
+    cache = MetricCache(case.prediction)
+    one, other = (replace(case, measurements=cache) for _ in range(2))
+    assert one.cached is other.cached is cache
+    elsewhere = replace(one, prediction=replace(case.prediction, target=5))
+    assert elsewhere.cached is not cache and elsewhere.cached.prediction is elsewhere.prediction
+    torch.testing.assert_close(cache.edge_effects, effects(case.prediction).cpu().double())
+    assert cache.drops.whole == Drops.of(case.prediction).whole
+    seen = forwards(demo())
+    assert cache.edge_effects is one.cached.edge_effects and cache.drops is other.cached.drops and not seen
+
+
+def test_a_metric_without_its_function_is_json() -> None:
+    metric = Metric("Length", lambda case: len(case.scores), better="less", high=None, needs=("evidence",), again=2)
+    about = json.loads(json.dumps(metric.about))
+    assert "evaluate" not in about and about["needs"] == ["evidence"] and about["origin"] == "heta_lens"
+    assert (about["title"], about["better"], about["high"], about["again"]) == ("Length", "less", None, 2)

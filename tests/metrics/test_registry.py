@@ -1,0 +1,133 @@
+"""The registry: built-in metrics, their descriptions and bounds, and metrics of other packages."""
+
+import json
+import re
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+
+from helpers.evaluating import case_of, run
+from heta_lens.data.suites import suite
+from heta_lens.evaluation import figures
+from heta_lens.metrics import METRICS, Metric, registry
+from heta_lens.metrics.registry import (
+    BUILT_INS,
+    DESCRIPTIONS,
+    GROUP,
+    MetricRegistry,
+    as_metric,
+    default_metrics,
+    described_metric,
+)
+
+
+def test_every_metric_is_listed_with_its_facts() -> None:
+    assert json.loads(json.dumps({name: metric.about for name, metric in METRICS.items()}))
+    listed = run("metrics").output
+    assert all(f"{name} " in listed for name in METRICS)
+    for name, metric in BUILT_INS.items():
+        assert re.sub(r"\W+", "_", metric.title.lower()).strip("_") == name
+        assert metric.title and metric.variant and metric.source and metric.origin == "heta_lens"
+        assert metric.low is None or metric.high is None or metric.low < metric.high
+
+
+def test_every_metric_has_a_description_and_every_description_a_metric() -> None:
+    assert {described_metric(name) for name in BUILT_INS} == {*DESCRIPTIONS.values()}
+    assert described_metric("dsa_segments") == DESCRIPTIONS["dsa"] and described_metric("span_f1") != DESCRIPTIONS["f1"]
+    assert described_metric("dsas") == "" and described_metric("mine:metric") == ""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+def test_values_keep_to_their_bounds() -> None:
+    (instance,) = suite("recall", limit=1, seed=4)
+    values, reasons = figures(case_of(instance), list(METRICS))
+    assert list(values) == list(METRICS)
+    for name, value in values.items():
+        low, high = METRICS[name].low, METRICS[name].high
+        assert (value is None) == (name in reasons), name
+        if isinstance(value, float):
+            assert (low is None or low <= value) and (high is None or value <= high + 1e-9), name
+        else:
+            assert value is None or METRICS[name].aggregate == "log_ratio"
+
+
+def test_the_default_metrics_run_a_method_once_and_tell_methods_apart() -> None:
+    """docs/metrics_worth.md: random scores are in the better half on both kinds of prompts, and methods often tie."""
+    left_out = METRICS.keys() - {*default_metrics()}
+    assert {name for name in left_out if not METRICS[name].again} == {"soft_ns", "soft_ns_raw"}
+
+
+# ------------------------------------------------------------------------------------------- metrics of other packages
+def longest(case: Any) -> float:
+    return float(len(case.scores))
+
+
+longest.better = "less"  # type: ignore[attr-defined]
+OTHER = Metric("Other", longest, better="nearer 0", variant="of another package", source="somebody")
+
+
+def undirected(_: Any) -> float:
+    return 0.0
+
+
+def sideways(_: Any) -> float:
+    return 0.0
+
+
+sideways.better = "sideways"  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def plugins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., MetricRegistry]:
+    def with_entry_points(**named: str) -> MetricRegistry:
+        points = [EntryPoint(name, f"{__name__}:{value}", GROUP) for name, value in named.items()]
+        monkeypatch.setattr(registry, "entry_points", lambda group: points if group == GROUP else [])
+        return MetricRegistry()
+
+    return with_entry_points
+
+
+def test_metrics_of_other_packages_are_listed_with_their_origin(plugins: Callable[..., MetricRegistry]) -> None:
+    found = plugins(longest="longest", other="OTHER")
+    assert [*found] == [*BUILT_INS, "longest", "other"] and len(found) == len(BUILT_INS) + 2
+    assert found["longest"].better == "less" and found["longest"].title == "longest"
+    assert (found["longest"].low, found["longest"].high) == (None, None)
+    assert found["other"].title == "Other" and found["other"].origin == __name__
+
+
+def test_built_in_metrics_load_no_package(plugins: Callable[..., MetricRegistry]) -> None:
+    found = plugins(broken="missing")
+    assert found["f1"] is BUILT_INS["f1"] and "plugins" not in vars(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("broken", "missing", "'broken' of .*'missing'"),
+        ("undirected", "undirected", "set better to 'more', 'less' or 'nearer 0'"),
+        ("sideways", "sideways", "better='sideways'"),
+        ("text", "__doc__", "neither a Metric nor a function"),
+        ("f1", "longest", "rename the entry point"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_an_unusable_metric_is_left_out_with_one_warning(
+    name: str, value: str, message: str, plugins: Callable[..., MetricRegistry]
+) -> None:
+    found = plugins(**{name: value})
+    with pytest.warns(UserWarning, match=message) as warned:
+        assert [*found] == [*BUILT_INS]
+    assert len(warned) == 1 and len(found) == len(BUILT_INS)
+
+
+def test_the_attributes_of_a_function_are_fields_of_its_metric() -> None:
+    def bounded(_: Any) -> float:
+        return 0.5
+
+    vars(bounded).update(better="more", low=0.0, high=1.0, title="Bounded", again=2, unrelated=1)
+    metric = as_metric("bounded", bounded, "mine")
+    assert (metric.title, metric.low, metric.high, metric.again) == ("Bounded", 0.0, 1.0, 2)
+    assert metric.evaluate is bounded and metric.origin == "mine"
