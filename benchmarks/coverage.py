@@ -21,7 +21,6 @@ from rich.console import Console
 from rich.progress import track
 
 from heta_lens.evaluation.statistics import CONFIDENCE, Aggregate, chance, estimate, log_ratio, mean
-from heta_lens.metrics.registry import renamed
 
 HERE = Path(__file__).parent
 TITLE = "# Coverage of intervals, size of tests"
@@ -135,7 +134,7 @@ def archived_records() -> list[dict[str, Any]]:
         lines = archive.extractfile("recall/records.jsonl")
         assert lines is not None
         records = [json.loads(line) for line in lines]
-        return [{**record, "values": renamed(record["values"])} for record in records]
+        return records
 
 
 def archived() -> Mapping[str, tuple[Draw, Aggregate, float]]:

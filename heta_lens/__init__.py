@@ -8,7 +8,7 @@ if TYPE_CHECKING:  # loaded on first use: `import heta_lens` takes no time
     from heta_lens.api import attribute, attribute_batch, attribute_span, estimate, estimate_batch, estimate_span
     from heta_lens.attribution import Attribution
     from heta_lens.evaluation.runner import attribute_dataset
-    from heta_lens.evaluation.saved_scores import KeptScores, load_scores
+    from heta_lens.evaluation.saved_scores import SavedScores, load_scores
     from heta_lens.methods.at2 import fit_at2
     from heta_lens.methods.base import Method
     from heta_lens.methods.heta.fit_weights import fit_weights
@@ -30,9 +30,9 @@ __all__ = [
     "Attribution",
     "ChatPrompt",
     "Heta",
-    "KeptScores",
     "Method",
     "Prediction",
+    "SavedScores",
     "SpanAttribution",
     "__version__",
     "attribute",
@@ -73,7 +73,7 @@ _MODULES = {
     "Prediction": "prediction.prediction",
     "SpanAttribution": "span_attribution",
     "attribute_dataset": "evaluation.runner",
-    **dict.fromkeys(("KeptScores", "load_scores"), "evaluation.saved_scores"),
+    **dict.fromkeys(("SavedScores", "load_scores"), "evaluation.saved_scores"),
     "compare": "plots.comparison",
     "estimate_memory": "methods.memory",
     "fit_at2": "methods.at2",

@@ -169,12 +169,13 @@ def check_attribution(attribution: Any) -> None:
 
 def check_explains(attribution: Attribution, *predictions: Prediction) -> None:
     """Refuse an attribution of a prompt or position outside the given predictions."""
+    cached_text = predictions[0].located[0]
     for prediction in predictions:
         same_text = attribution.text == prediction.located[0]
         if same_text and torch.equal(prediction.ids.cpu()[attribution.positions], attribution.ids):
             return
     where = "neither prompt" if len(predictions) > 1 else "another prompt than the cache, or of another position="
-    texts = attribution.text, predictions[0].located[0]
+    texts = attribution.text, cached_text
     explained, cached = (shorten(text, 60, placeholder=" …") for text in texts)
     target = described(attribution.target, attribution.target_text)
     raise ValueError(

@@ -56,7 +56,7 @@ def evaluate_suite(
     from heta_lens._util.python import check_extra
     from heta_lens.data import suites
     from heta_lens.evaluation import Entry, evaluate
-    from heta_lens.evaluation.external_scores import given_methods
+    from heta_lens.evaluation.external_scores import external_methods
     from heta_lens.evaluation.report.folder_report import FILES
     from heta_lens.evaluation.run_folder import RECORDS, RUN
     from heta_lens.evaluation.runner import drawn
@@ -68,7 +68,7 @@ def evaluate_suite(
     check_distinct({"--path": path, **{f"{name} of --out": out / name for name in (RUN, RECORDS, *FILES)}})
     entries = [replace(Entry.read(entry), budget=most) for entry in flags.listed(methods, METHODS)]
     labels = {entry.label for entry in entries}
-    external = [method.apart_from(labels) for file in scores or [] for method in given_methods(file)]
+    external = [method.apart_from(labels) for file in scores or [] for method in external_methods(file)]
     names = flags.listed(metrics, default_metrics())
     options = flags.suite_options(option)
     if suite == "recall":

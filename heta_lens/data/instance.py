@@ -15,7 +15,6 @@ from heta_lens.model.tokenizer import checked_messages
 
 SPANS = ("support", "gold", "distractor", "question")
 OTHERS = ("counterfactual", "paraphrase")
-FORMER_FIELDS = {"twin": "counterfactual"}  # of files that earlier versions wrote
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,6 @@ def instance_of(record: Mapping[str, Any]) -> Instance:
     if not isinstance(record, Mapping):
         raise TypeError(f"{brief(record)} is not an instance: it must be an object with id, text and answer")
     known, required = [field.name for field in fields(Instance)], ("id", "text", "answer")
-    record = {FORMER_FIELDS.get(name, name): value for name, value in record.items()}
     for name in record:
         if name not in known:
             raise ValueError(f"an instance has no field {brief(name)}{hint(name, known)}; it has {', '.join(known)}")

@@ -11,7 +11,7 @@ import pandas as pd
 from heta_lens._util.files import brief
 from heta_lens._util.options import check_at_least, check_choice, hint
 from heta_lens._util.python import extra
-from heta_lens.data.instance import FORMER_FIELDS, Instance, instance_of
+from heta_lens.data.instance import Instance, instance_of
 from heta_lens.data.records import Record, each, first_line, place_of, read
 from heta_lens.data.suites import SUITES, suite
 
@@ -120,7 +120,7 @@ def _instance(item: Any, fields: Mapping[str, str], otherwise: str) -> Instance:
         return Instance(otherwise, said(item), None, messages=tuple(item))
     if not isinstance(item, Mapping):
         raise TypeError(f"the prompt {brief(item)} is neither a text, nor a chat, nor a record with a text")
-    record = {FORMER_FIELDS.get(str(name), str(name)): value for name, value in item.items()}
+    record = {str(name): value for name, value in item.items()}
     values = {name: record[column] for name, column in _columns(record, fields).items()}
     given = {name: value for name, value in values.items() if value not in (None, "")}
     if "messages" in given:

@@ -1,13 +1,8 @@
-"""Suites × methods × metrics: run, resumed, and reported with confidence intervals.
+"""Suites × methods × metrics: evaluations that resume, reports with confidence intervals, and the paper's tables.
 
-`runner` evaluates every method on every prompt (`prompt_drawing` draws them, `prompt_evaluation` is one of them): each
-a `method_with_options`, by the `metric_values` of its explanation, or `given_scores` of others (`score_converters` read
-inseq's and captum's); `dataset_attribution` only explains them. `engines/` are where that is done: here, in worker
-processes, or on a Ray cluster; `shards` are parts that are done apart, and `shard_merging` makes one evaluation of
-them. `resumable_run_folder` (under a `folder_lock`) and `run_records` are the results on disk, `kept_scores` the scores
-of every token, by `score_rows`; `failure_descriptions` is how an error is recorded. The statistics: `aggregates`,
-`intervals` (`cluster_bootstrap`, `gaffke_bound`), `difference_tests`, with `random_draws` that can be repeated.
-`report/` writes tables, figures and a page; `reproduce/` the paper's tables.
+`evaluate` explains every prompt by every method and evaluates the explanations (`prompt_evaluation`), in this process
+or by `workers`. Results are in a `run_folder`, scores in `saved_scores`; `external_scores` are scores of other tools.
+`report` writes tables, figures and a page, with intervals of `statistics`; `reproduce` makes the paper's tables.
 """
 
 from heta_lens.evaluation.external_scores import from_captum, write_scores

@@ -1,11 +1,23 @@
-"""Results of inseq and captum as records of scores."""
+"""Scores that other tools computed, evaluated beside the methods of this package on the same prompts.
+
+A file of scores has a record per prompt and method:
+
+- ``scores`` (or ``score``): a list with a number per token.
+- ``tokens`` (or ``token``) in a ``text``, if possible with ``start`` and ``stop``, the places of the tokens in the
+  text; or ``ids``, the ids of the model's own tokens.
+- ``prompt``: the id of the instance. Without an id, the text or the ids find the instance.
+- ``method``: the label of the method; by default the name of the file.
+- ``target``: the explained token, compared with the prediction if given.
+
+The files that `load_scores` reads are such files. `from_inseq` and `from_captum` make records of other tools' results.
+"""
 
 import base64
 import gzip
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from math import isfinite
@@ -27,34 +39,41 @@ from heta_lens.metrics.robustness import Explain
 from heta_lens.prediction.prediction import Prediction
 
 INSEQ = b"inseq.data.attribution"
+SYNONYMS = {"score": "scores", "token": "tokens", "id": "ids", "target_text": "target"}
+TYPES = {
+    **dict.fromkeys(("text", "prompt", "method", "target"), str),
+    **dict.fromkeys(("ids", "start", "stop"), Sequence[int]),
+    "tokens": Sequence[str],
+    "scores": Sequence[float],
+}
 
 
+# ---------------------------------------------------------------------------------------------------- inseq and captum
 def is_inseq(raw: bytes) -> bool:
-    """Whether this is JSON as ``FeatureAttributionOutput.save`` writes it."""
+    """Recognise a file that ``FeatureAttributionOutput.save`` of inseq wrote."""
     return INSEQ in raw[:200]
 
 
 def from_inseq(path: str | Path) -> list[dict[str, Any]]:
-    """Records of what inseq saved, one per generated token: ``out.aggregate().save(path)``."""
+    """Read the records of a file of inseq, one per generated token: ``out.aggregate().save(path)``."""
     saved = parse_json(read_text(path))["attributes"]
     info = saved["info"]
     method, texts = f"inseq {info['attribution_method']}", info["generated_texts"]
     return [
         record
         for sequence, text in zip(saved["sequence_attributions"], texts, strict=True)
-        for record in _steps(sequence["attributes"], text, method)
+        for record in _inseq_records(sequence["attributes"], text, method)
     ]
 
 
-def _steps(sequence: Mapping[str, Any], text: str, method: str) -> list[dict[str, Any]]:
-    """A record per generated token, of the tokens before it."""
+def _inseq_records(sequence: Mapping[str, Any], text: str, method: str) -> list[dict[str, Any]]:
     if sequence["source_attributions"] is not None:
-        raise ValueError("this is of an encoder–decoder model: only decoders have a prompt that goes on")
-    scores = _array(sequence["target_attributions"])
+        raise ValueError("the file is of an encoder–decoder model: only the prompts of decoders can be evaluated")
+    scores = _inseq_array(sequence["target_attributions"])
     if scores.ndim != 2:
         raise ValueError(
-            f"inseq's scores have {scores.ndim} dimensions, one of them the embedding's: "
-            "save them aggregated, as out.aggregate().save(path)"
+            f"inseq's scores have {scores.ndim} dimensions, including the embedding's: "
+            "save aggregated scores, as out.aggregate().save(path)"
         )
     tokens = [token["attributes"] for token in sequence["target"]]
     spans = located_tokens([token["token"] for token in tokens], text)
@@ -73,30 +92,9 @@ def _steps(sequence: Mapping[str, Any], text: str, method: str) -> list[dict[str
     ]
 
 
-def from_captum(result: Any, text: str, *, method: str = "captum", step: int | None = None) -> dict[str, Any]:
-    """A record of captum's ``LLMAttributionResult``: of the whole answer, or of its token number ``step``.
-
-    Args:
-        result: what ``LLMAttribution.attribute`` returned, of a ``TextTokenInput``.
-        text: the prompt it was given.
-        method: what the scores are called.
-        step: which generated token; by default the sum over all of them, ``seq_attr``.
-    """
-    chosen = result.seq_attr if step is None else result.token_attr[step]
-    record = {"method": method, "text": text, "tokens": [*result.input_tokens], "scores": chosen.flatten().tolist()}
-    return record if step is None else {**record, "target": result.output_tokens[step]}
-
-
-def write_scores(path: str | Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Write records of scores as JSON lines, for ``heta-lens evaluate --scores``."""
-    write_atomically(
-        path, "".join(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records)
-    )
-
-
-def _array(written: Any) -> np.ndarray:
-    """An array as json_tricks writes it: base64, perhaps compressed, or nested lists."""
-    values, dtype, shape = written["__ndarray__"], written["dtype"], written["shape"]
+def _inseq_array(saved: Any) -> np.ndarray:
+    """Read an array of json_tricks: base64, perhaps compressed, or nested lists."""
+    values, dtype, shape = saved["__ndarray__"], saved["dtype"], saved["shape"]
     if isinstance(values, str):
         kind, _, text = values.partition(":")
         raw = base64.b64decode(text)
@@ -104,29 +102,30 @@ def _array(written: Any) -> np.ndarray:
     return np.array(values, dtype=dtype).reshape(shape)
 
 
-# -------------------------------------------------------------------------------------------------------- given scores
-# Scores that others made, evaluated beside our methods: matched by prompt, aligned by the characters of the text.
-#
-# A file has a record per prompt and method. It has ``scores`` (or ``score``), and what they are of: ``tokens`` (or
-# ``token``) in a ``text``, if possible with ``start`` and ``stop``, lists of where each token is in it; or the ``ids``
-# of
-# the model's own tokens. It may have ``prompt`` (the id of the instance; else the text is compared, or the ids),
-# ``method`` (or else the file's name counts) and ``target`` (what is explained, which is then compared). What
-# `load_scores` reads is such a file.
+def from_captum(result: Any, text: str, *, method: str = "captum", step: int | None = None) -> dict[str, Any]:
+    """Make a record of captum's ``LLMAttributionResult``, for the whole answer or for a token of the answer.
+
+    Args:
+        result: the result of ``LLMAttribution.attribute`` for a ``TextTokenInput``.
+        text: the prompt that captum explained.
+        method: the label of the scores.
+        step: the number of the generated token; by default the sum over the tokens, ``seq_attr``.
+    """
+    scores = result.seq_attr if step is None else result.token_attr[step]
+    record = {"method": method, "text": text, "tokens": [*result.input_tokens], "scores": scores.flatten().tolist()}
+    return record if step is None else {**record, "target": result.output_tokens[step]}
 
 
-ALSO = {"score": "scores", "token": "tokens", "id": "ids", "target_text": "target"}  # as `load_scores` has them
-TYPES = {
-    **dict.fromkeys(("text", "prompt", "method", "target"), str),
-    **dict.fromkeys(("ids", "start", "stop"), Sequence[int]),
-    "tokens": Sequence[str],
-    "scores": Sequence[float],
-}
+def write_scores(path: str | Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Write records of scores as JSON lines, for ``heta-lens evaluate --scores``."""
+    lines = (json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records)
+    write_atomically(path, "".join(lines))
 
 
+# ----------------------------------------------------------------------------------------------------- external scores
 @dataclass(frozen=True)
-class GivenScores:
-    """Scores of the tokens of one prompt, however they were made."""
+class ExternalScores:
+    """The scores of the tokens of a prompt, as a record of a file has the scores."""
 
     scores: Sequence[float]
     text: str = ""
@@ -138,12 +137,25 @@ class GivenScores:
     method: str = ""
     target: str = ""
 
+    @classmethod
+    def read(cls, record: Mapping[str, Any], method: str) -> "ExternalScores":
+        """Read a record; ``method`` is the label of a record without a label."""
+        if isinstance(record.get("id"), str):  # the id of a prompt, not the ids of tokens
+            record = {"prompt" if name == "id" else name: value for name, value in record.items()}
+        values = {SYNONYMS.get(name, name): value for name, value in record.items() if value is not None}
+        if "scores" not in values:
+            raise ValueError(f"it has no scores, but {', '.join(map(brief, record))}")
+        if not isinstance(values.get("target", ""), str):
+            del values["target"]  # the two targets of a contrast are not compared with a prediction
+        known = {name: value for name, value in values.items() if name in cls.__dataclass_fields__}
+        return cls(**{"method": method, **known})
+
     def __post_init__(self) -> None:
         check_types(TYPES, vars(self))
         if not self.tokens and not self.ids:
             raise ValueError("it has neither tokens nor ids")
         if not self.text and not self.ids:
-            raise ValueError("it has tokens, but no text that they are of")
+            raise ValueError("it has tokens without the text of the tokens")
         for name in ("tokens", "ids", "start", "stop"):
             values = getattr(self, name)
             if values and len(values) != len(self.scores):
@@ -153,102 +165,38 @@ class GivenScores:
                 raise ValueError(f"its score {number} is {score}, and must be a finite number")
         if bool(self.start) != bool(self.stop):
             raise ValueError("it has only one of start and stop")
-        _ = self.spans if self.text and self.tokens else ()
+        if self.text and self.tokens:
+            _ = self.spans  # refuses wrong places
 
     @cached_property
     def spans(self) -> list[Span]:
-        """Where the tokens are in the text."""
-        if self.start or self.stop:
-            spans = [Span(*ends) for ends in zip(self.start, self.stop, strict=True)]
-            for span in spans:
-                if not 0 <= span.start <= span.stop <= len(self.text):
-                    raise ValueError(f"{tuple(span)} is no place in its text of {len(self.text)} characters")
-            return spans
-        return located_tokens(self.tokens, self.text)
+        """The places of the tokens in the text."""
+        if not self.start:
+            return located_tokens(self.tokens, self.text)
+        spans = [Span(*ends) for ends in zip(self.start, self.stop, strict=True)]
+        for span in spans:
+            if not 0 <= span.start <= span.stop <= len(self.text):
+                raise ValueError(f"{tuple(span)} is no place in its text of {len(self.text)} characters")
+        return spans
 
     def on(self, prediction: Prediction) -> list[float]:
-        """The scores on the tokens of a prediction: the same tokens', or shared out by characters."""
+        """Return the scores of the tokens of a prediction; scores of other tokens are shared out by characters."""
         if [*self.ids] == prediction.ids.tolist():
             return [*self.scores]
         if not self.text or not (self.tokens or self.start):
-            raise ValueError("its ids are not those of the prompt: give the text and its tokens beside them")
+            raise ValueError("its ids are not the ids of the prompt: give the text and its tokens beside the ids")
         text, places = prediction.located[0], [Span(*place) for place in prediction.located[1]]
         begin = text.rfind(self.text.strip())
         whole = Span(begin, begin + len(self.text.strip()))
-        if begin < 0 or _left_out(prediction, places, whole):
+        if begin < 0 or _leaves_text_out(prediction, places, whole):
             raise ValueError(f"its text, {brief(self.text)}, is not the prompt's, {brief(text)}")
         shift = begin - (len(self.text) - len(self.text.lstrip()))
         moved = [Span(max(0, start + shift), max(0, stop + shift)) for start, stop in self.spans]
         return shared_out(self.scores, moved, places)
 
 
-def is_given(recipe: Mapping[str, Any]) -> bool:
-    """Whether a method of ``run.json`` was never run here, as `GivenMethod.recipe` says."""
-    return {"scores", "digest"} <= (recipe.get("options") or {}).keys()
-
-
-@dataclass(frozen=True)
-class GivenMethod:
-    """A method of which only scores are there: it is evaluated like one, as far as it need not run again."""
-
-    label: str
-    file: str
-    digest: str
-    rows: tuple[GivenScores, ...] = field(repr=False)
-
-    def apart_from(self, labels: Collection[str]) -> "GivenMethod":
-        """The same under a label that none of these is."""
-        return replace(self, label=f"{self.label} (scores)") if self.label in labels else self
-
-    @property
-    def recipe(self) -> dict[str, Any]:
-        return {"method": self.label, "options": {"scores": self.file, "digest": self.digest}}
-
-    @cached_property
-    def _by_prompt(self) -> Mapping[str, GivenScores]:
-        return {row.prompt: row for row in self.rows if row.prompt}
-
-    @cached_property
-    def _others(self) -> Mapping[Any, GivenScores]:
-        """Those that name no prompt, by their texts and ids."""
-        others = [row for row in self.rows if not row.prompt]
-        by_ids = {tuple(row.ids): row for row in others if row.ids}
-        by_text = {row.text: row for row in others if row.text}
-        bare = Counter(text.strip() for text in by_text)
-        return {text.strip(): row for text, row in by_text.items() if bare[text.strip()] == 1} | by_text | by_ids
-
-    def _of(self, instance: Instance, prediction: Prediction) -> GivenScores:
-        keys = tuple(prediction.ids.tolist()), instance.text, instance.text.strip()
-        row = self._by_prompt.get(instance.id) or next((self._others[key] for key in keys if key in self._others), None)
-        if row is None:
-            raise ValueError(f"{self.file} has no scores of {self.label} on {instance.id!r}")
-        return row
-
-    def ready(self, instance: Instance, prediction: Prediction) -> Explain:
-        """Gives the scores of this prompt, and of no other."""
-        row = self._of(instance, prediction)
-        if row.target and not _same_start(row.target.strip(), str(prediction.target_text).strip()):
-            explained = f"{self.file} explains {row.target!r} of {instance.id!r}"
-            raise ValueError(f"{explained}, and the prediction is {prediction.target_text!r}")
-
-        def explain(asked: Prediction) -> Attribution:
-            if asked.ids.tolist() != prediction.ids.tolist() or asked.target != prediction.target:
-                raise ValueError(f"{self.label} is there as scores only: it cannot be run on another prompt")
-            return make_attribution(
-                asked,
-                self.label,
-                torch.tensor(row.on(asked), dtype=torch.float64),
-                {},
-                {"scores": self.file},
-                {},
-                signed=min(row.scores) < 0,
-            )
-
-        return explain
-
-
-def _left_out(prediction: Prediction, places: Sequence[Span], whole: Span) -> bool:
-    """Whether a text lacks more of the prompt than special tokens, or what a chat template wrote around it."""
+def _leaves_text_out(prediction: Prediction, places: Sequence[Span], whole: Span) -> bool:
+    """Check for prompt text outside of ``whole`` that is neither special tokens nor a chat template's."""
     if prediction.prompt.chat is not None:
         return False
     special = prediction.adapter.tokenizer.special(prediction.ids.tolist())
@@ -259,37 +207,76 @@ def _left_out(prediction: Prediction, places: Sequence[Span], whole: Span) -> bo
     )
 
 
-def _same_start(one: str, other: str) -> bool:
-    """Whether a token may be the beginning of what another tokenizer has as one."""
-    return one.startswith(other) or other.startswith(one)
+def is_external(recipe: Mapping[str, Any]) -> bool:
+    """Recognise the entry of an `ExternalMethod` in ``run.json``."""
+    return {"scores", "digest"} <= (recipe.get("options") or {}).keys()
 
 
-def given_methods(path: str | Path) -> list[GivenMethod]:
-    """The methods whose scores are in a file: ours, inseq's JSON, or records as this module says."""
+@dataclass(frozen=True)
+class ExternalMethod:
+    """A method with scores in a file, evaluated like a method by all metrics that need no other run of the method."""
+
+    label: str
+    file: str
+    digest: str
+    rows: tuple[ExternalScores, ...] = field(repr=False)
+
+    def apart_from(self, labels: Collection[str]) -> "ExternalMethod":
+        """Return the method under a label that is not among ``labels``."""
+        return replace(self, label=f"{self.label} (scores)") if self.label in labels else self
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The entry of the method in ``run.json``."""
+        return {"method": self.label, "options": {"scores": self.file, "digest": self.digest}}
+
+    @cached_property
+    def _found_by(self) -> Mapping[Any, ExternalScores]:
+        """The rows by the ids of prompts; other rows by texts (also stripped, if unique) and by ids of tokens."""
+        unnamed = [row for row in self.rows if not row.prompt]
+        by_text = {row.text: row for row in unnamed if row.text}
+        counts = Counter(text.strip() for text in by_text)
+        found: dict[Any, ExternalScores] = {
+            text.strip(): row for text, row in by_text.items() if counts[text.strip()] == 1
+        }
+        found |= by_text | {tuple(row.ids): row for row in unnamed if row.ids}
+        return found | {("prompt", row.prompt): row for row in self.rows if row.prompt}
+
+    def _row(self, instance: Instance, prediction: Prediction) -> ExternalScores:
+        keys = ("prompt", instance.id), tuple(prediction.ids.tolist()), instance.text, instance.text.strip()
+        for key in keys:
+            if key in self._found_by:
+                return self._found_by[key]
+        raise ValueError(f"{self.file} has no scores of {self.label} on {instance.id!r}")
+
+    def ready(self, instance: Instance, prediction: Prediction) -> Explain:
+        """Return a function that gives the scores of this prompt, and refuses any other prompt."""
+        row = self._row(instance, prediction)
+        target, predicted = row.target.strip(), str(prediction.target_text).strip()
+        # A token may be the beginning of a token of another tokenizer.
+        if row.target and not (target.startswith(predicted) or predicted.startswith(target)):
+            explained = f"{self.file} explains {row.target!r} of {instance.id!r}"
+            raise ValueError(f"{explained}, and the prediction is {prediction.target_text!r}")
+
+        def explain(asked: Prediction) -> Attribution:
+            if asked.ids.tolist() != prediction.ids.tolist() or asked.target != prediction.target:
+                raise ValueError(f"{self.label} exists as scores only: it cannot be run on another prompt")
+            scores = torch.tensor(row.on(asked), dtype=torch.float64)
+            options = {"scores": self.file}
+            return make_attribution(asked, self.label, scores, {}, options, {}, signed=min(row.scores) < 0)
+
+        return explain
+
+
+def external_methods(path: str | Path) -> list[ExternalMethod]:
+    """Read the methods of a file of scores: a file of this package, of inseq, or records as the module describes."""
     path = Path(path).expanduser()
     path = path / SCORES if path.is_dir() else path
     raw = read_bytes(path, f"there is no file of scores {path}")
     records = from_inseq(path) if is_inseq(raw) else read(path, "scores", option="scores")
-    rows = [*each(records, lambda _, record: _row(record, path.stem))]
+    rows = [*each(records, lambda _, record: ExternalScores.read(record, path.stem))]
     digest = sha256(raw).hexdigest()[:16]
     return [
-        GivenMethod(label, path.name, digest, tuple(row for row in rows if row.method == label))
+        ExternalMethod(label, path.name, digest, tuple(row for row in rows if row.method == label))
         for label in dict.fromkeys(row.method for row in rows)
     ]
-
-
-def _row(record: Mapping[str, Any], otherwise: str) -> GivenScores:
-    if isinstance(record.get("id"), str):  # as prompts have it
-        record = {"prompt": record["id"], **{name: value for name, value in record.items() if name != "id"}}
-    named = {ALSO.get(name, name): value for name, value in record.items() if value is not None}
-    if "scores" not in named:
-        raise ValueError(f"it has no scores, but {', '.join(map(brief, record))}")
-    if not isinstance(named.get("target", ""), str):
-        del named["target"]  # of a contrast, which a prediction of an answer is not compared with
-    known = {name: value for name, value in named.items() if name in GivenScores.__dataclass_fields__}
-    return GivenScores(**{"method": otherwise, **known})
-
-
-def as_record(scores: GivenScores) -> dict[str, Any]:
-    """A record of a file, without what is not known."""
-    return {name: value for name, value in asdict(scores).items() if value}

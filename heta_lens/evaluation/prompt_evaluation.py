@@ -1,17 +1,17 @@
-"""One prompt of an evaluation: one forward, an explanation by every method that is left, and the metrics of each."""
+"""One prompt of an evaluation: a forward, an explanation by every method, and the metrics of every explanation."""
 
 import json
 import shlex
 import sys
 import traceback
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import sha256
 from inspect import getsource, isfunction
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -23,7 +23,7 @@ from heta_lens._util.python import versions
 from heta_lens._util.text import plain
 from heta_lens.api import METHODS, Method, MethodLike, method_of
 from heta_lens.data.instance import SPANS, Instance
-from heta_lens.evaluation.external_scores import GivenMethod
+from heta_lens.evaluation.external_scores import ExternalMethod
 from heta_lens.evaluation.run_folder import Record, Value
 from heta_lens.evaluation.saved_scores import ScoreRow, row_of
 from heta_lens.methods.base import NotApplicable
@@ -41,81 +41,38 @@ from heta_lens.model.weights import fingerprint
 from heta_lens.prediction.chat import ChatPrompt, chat
 from heta_lens.prediction.prediction import Prediction
 
-# ------------------------------------------------------------------------------------------------ failure descriptions
-# How an error of a method or a metric is recorded: in one sentence, with the place where it was raised.
+Prepared = TypeVar("Prepared")
+Ready: TypeAlias = Callable[[Instance, Prediction], Explain]
 
-
-LIBRARIES = {
-    *("beartype", "captum", "einops", "huggingface_hub", "jaxtyping", "matplotlib", "numpy", "ot", "pandas"),
-    *("safetensors", "scipy", "sklearn", "tokenizers", "torch", "transformer_lens", "transformers"),
-    *sys.stdlib_module_names,
-}
-SELF_EXPLANATORY = (ValueError, OSError, MemoryError, torch.OutOfMemoryError)
-ROOT = Path(__file__).parents[2]
-
-
-def description(error: BaseException) -> str:
-    """Its kind and first line; where it was raised too, unless its message is written for the user."""
-    kind = type(error).__name__
-    try:
-        message = next(iter(str(error).splitlines()), "")
-    except Exception:
-        message = "(an error without a readable message)"
-    where = "" if isinstance(error, SELF_EXPLANATORY) else f" ({raised_at(error)})"
-    return f"{kind}: {message}{where}" if message else f"{kind}{where}"
-
-
-def raised_at(error: BaseException) -> str:
-    """The innermost file and line outside of libraries, which is a method's or a metric's."""
-    places = [
-        f"{_short(Path(frame.f_code.co_filename))}:{line}"
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if not _of_library(frame)
-    ]
-    return places[-1] if places else ""
-
-
-def _of_library(frame: FrameType) -> bool:
-    package = str(frame.f_globals.get("__name__")).partition(".")[0]
-    return package in LIBRARIES or frame.f_code.co_filename.startswith("<")  # the latter by a type checker, say
-
-
-def _short(path: Path) -> str:
-    """The path within the repository, or else the file and its folder."""
-    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT / "heta_lens") else "/".join(path.parts[-2:])
-
-
-# ------------------------------------------------------------------------------------------------- method with options
-# A method as it is evaluated: its name and options, read from the command line, and prepared for each prompt.
+# ------------------------------------------------------------------------------------------------------------- methods
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A method as it is evaluated: its name and options, under a label that distinguishes it from others.
+    """A method by its name and options, under a label that distinguishes the method from other methods.
 
-    An option that is ``"@question"`` (or another kind of span) stands for the positions of these tokens in each prompt.
+    An option ``"@question"`` (or another kind of span) stands for the positions of these tokens in every prompt. A
+    ``budget`` limits the cost of the method per prompt, in plain forwards.
     """
 
     label: str
     method: str
     options: Mapping[str, Any]
     budget: float | int | None = None
-    """At most how many plain forwards each prompt may take."""
 
     @classmethod
     def read(cls, written: str) -> "Entry":
-        """``"lime"``, or ``"lime samples=200 seed=1"``; a preset's name stands for its method and options."""
+        """Read ``"lime"``, or ``"lime samples=200 seed=1"``, or the name of a preset, perhaps with options."""
         try:
-            name, *given = shlex.split(written) or [""]
+            name, *options = shlex.split(written) or [""]
         except ValueError as error:
-            raise ValueError(
-                f"{brief(written)} is no method and its options ({error}): write 'lime samples=200'"
-            ) from None
-        return cls(" ".join(written.split()), *method_and_options(name, keywords(given)))
+            way = "write 'lime samples=200'"
+            raise ValueError(f"{brief(written)} is no method and its options ({error}): {way}") from None
+        return cls(" ".join(written.split()), *method_and_options(name, keywords(options)))
 
     def __post_init__(self) -> None:
         for name, value in self.options.items():
-            if _names_spans(value):
+            if _is_span(value):
                 check_choice(name, value, [f"@{kind}" for kind in SPANS])
         if self.budget is not None:
             check_at_least("budget", self.budget, 0)
@@ -123,20 +80,20 @@ class Entry:
             check_names(METHODS[self.method], self.options)
             for name in METHODS[self.method].scaled_by if self.budget is not None else ():
                 if name in self.options:
-                    raise ValueError(f"{self.label}: the budget decides {name}, so leave it out")
-        method_of(self.method, {name: value for name, value in self.options.items() if not _names_spans(value)})
+                    raise ValueError(f"{self.label}: the budget decides {name}, so leave {name} out")
+        method_of(self.method, {name: value for name, value in self.options.items() if not _is_span(value)})
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """Method and options, as ``run.json`` keeps them."""
+        """The entry of the method in ``run.json``."""
         budget = {} if self.budget is None else {"budget": self.budget}
         return {"method": self.method, "options": dict(self.options), **budget}
 
     def ready(self, instance: Instance, prediction: Prediction) -> Method:
-        """The method for a prompt: with the spans that its options name, and as much work as the budget allows."""
+        """Make the method for a prompt: with the positions of spans in the options, and within the budget."""
         options = dict(self.options)
         for name, value in self.options.items():
-            if _names_spans(value):
+            if _is_span(value):
                 options[name] = ranges(evidence_positions(instance, prediction, value[1:]))
                 if not options[name]:
                     raise NotApplicable(f"{name}={value}, and no {value[1:]} is known of this prompt")
@@ -144,64 +101,79 @@ class Entry:
         return method if self.budget is None else within_budget(method, prediction, self.budget)
 
 
-@dataclass(frozen=True)
-class ReadyMethod:
-    """A method with its options, or a function of yours, as it is evaluated."""
-
-    given: Method | Callable[[Prediction], Any]
-
-    @property
-    def method(self) -> Method:
-        """Made anew each time: the class that a function becomes cannot be sent to another process."""
-        return method_of(self.given, {})
-
-    @property
-    def label(self) -> str:
-        """Its name and the options that are not the default, as on the command line; or its preset's name."""
-        name, options = named(self.method.name, chosen(self.method))
-        return " ".join([name, *(f"{option}={value}" for option, value in options.items())])
-
-    @property
-    def recipe(self) -> dict[str, Any]:
-        """Where it is from, and its options, as ``run.json`` keeps them."""
-        method = self.method
-        kind, name = type(method), method.name
-        known = name in METHODS and METHODS[name] is kind
-        options = {option: plain(value) for option, value in chosen(method).items()}
-        return {"method": name if known else f"{kind.__module__}.{name}", "options": options, **self._code}
-
-    @property
-    def _code(self) -> dict[str, str]:
-        """A digest of a function's source, so that an evaluation is not resumed with another of its name."""
-        if not isfunction(self.given):
-            return {}
-        try:
-            source = getsource(self.given)
-        except OSError:  # it was written where no source is kept
-            return {}
-        return {"code": sha256(source.encode()).hexdigest()[:16]}
-
-    def ready(self, instance: Instance, prediction: Prediction) -> Method:  # noqa: ARG002
-        return self.method
-
-
-def _names_spans(value: Any) -> bool:
+def _is_span(value: Any) -> bool:
     return isinstance(value, str) and value.startswith("@")
 
 
 def ranges(positions: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Positions as ranges ``(start, stop)``."""
+    """Write positions as ranges ``(start, stop)``."""
     starts = [position for position in positions if position - 1 not in positions]
     stops = [position + 1 for position in positions if position + 1 not in positions]
     return tuple(zip(starts, stops, strict=True))
 
 
-# ------------------------------------------------------------------------------------------------------- metric values
-# The values of metrics for one explained prompt: numbers, reasons why there is none, and errors; and their record.
+@dataclass(frozen=True)
+class ReadyMethod:
+    """A method object with its options, or a function of the user."""
+
+    given: Method | Callable[[Prediction], Any]
+
+    @property
+    def method(self) -> Method:
+        """The method, made for every use: the class made of a function cannot be sent to another process."""
+        return method_of(self.given, {})
+
+    @property
+    def label(self) -> str:
+        """The name and the chosen options as on the command line, or the name of a preset."""
+        name, options = named(self.method.name, chosen(self.method))
+        return " ".join([name, *(f"{option}={value}" for option, value in options.items())])
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The entry of the method in ``run.json``: the origin and the options."""
+        method = self.method
+        name = method.name if METHODS.get(method.name) is type(method) else f"{type(method).__module__}.{method.name}"
+        options = {option: plain(value) for option, value in chosen(method).items()}
+        return {"method": name, "options": options, **self._code}
+
+    @property
+    def _code(self) -> dict[str, str]:
+        """A digest of a function's source, so that another function of the same name resumes no evaluation."""
+        if not isfunction(self.given):
+            return {}
+        try:
+            return {"code": sha256(getsource(self.given).encode()).hexdigest()[:16]}
+        except OSError:  # the function was written in a session without files
+            return {}
+
+    def ready(self, instance: Instance, prediction: Prediction) -> Method:  # noqa: ARG002
+        return self.method
 
 
+Explainer: TypeAlias = Entry | ReadyMethod | ExternalMethod
+Methods: TypeAlias = MethodLike | Explainer | Sequence[MethodLike | Explainer]
+
+
+def explainers(methods: Methods) -> list[Explainer]:
+    """Make entries of methods: of names with options, of method objects, or of functions ``(prediction) -> scores``."""
+    if isinstance(methods, str) or not isinstance(methods, Sequence):
+        methods = [methods]
+    return [*map(_explainer, methods)]
+
+
+def _explainer(method: MethodLike | Explainer) -> Explainer:
+    if isinstance(method, str):
+        return Entry.read(method)
+    if isinstance(method, Explainer):
+        return method
+    method_of(method, {})  # refuses objects that are no methods
+    return ReadyMethod(method)
+
+
+# ------------------------------------------------------------------------------------------------------------- metrics
 class MetricValues(NamedTuple):
-    """By the names of metrics: the values, why some have none, and where the errors among these were raised."""
+    """The values of metrics, the reasons of missing values, and the places of errors, by the names of the metrics."""
 
     values: dict[str, Value]
     reasons: dict[str, str]
@@ -209,22 +181,24 @@ class MetricValues(NamedTuple):
 
 
 def figures(case: MetricCase, metrics: Sequence[str | Metric]) -> tuple[dict[str, Value], dict[str, str]]:
-    """The values of `metric_values`, and the reasons; metrics may be given by name or themselves."""
-    given = dict(map(metric_named, metrics))
-    return metric_values(case, [*given], given)[:2]
+    """Return the values of metrics for an explained prompt, and the reasons of missing values, by name."""
+    return metric_values(case, dict(map(metric_named, metrics)))[:2]
 
 
-def metric_values(case: MetricCase, metrics: Sequence[str], others: Mapping[str, Metric] = {}) -> MetricValues:
-    """The value of each metric, or the reason why there is none; metrics of one evaluator call it once.
-
-    ``others`` are metrics that `METRICS` does not have.
-    """
-    results: dict[str, Any] = {}
+def metric_values(case: MetricCase, metrics: Mapping[str, Metric]) -> MetricValues:
+    """Compute the values of metrics, or the reasons of missing values; a shared evaluator runs once."""
+    results: dict[str, Any] = {}  # numbers, or a reason as text
     errors: dict[str, str] = {}
-    for evaluator, names in _by_evaluator(case, metrics, others, results).items():
+    by_evaluator: dict[Evaluator, list[str]] = defaultdict(list)
+    for name, metric in metrics.items():
+        if unknown := [need for need in metric.needs if not getattr(case.instance, need)]:
+            results[name] = f"no {', '.join(unknown)} known of this prompt"
+        else:
+            by_evaluator[metric.evaluate].append(name)
+    for evaluator, names in by_evaluator.items():
         try:
             values = evaluator(case)
-            results |= {name: _plain_value(_own(name, values)) for name in names}
+            results |= {name: _value(name, values) for name in names}
         except Exception as error:
             results |= dict.fromkeys(names, description(error))
             errors |= dict.fromkeys(names, raised_at(error))
@@ -235,67 +209,42 @@ def metric_values(case: MetricCase, metrics: Sequence[str], others: Mapping[str,
     return MetricValues({name: None if name in reasons else results[name] for name in metrics}, reasons, errors)
 
 
-def _by_evaluator(
-    case: MetricCase, metrics: Sequence[str], others: Mapping[str, Metric], results: dict[str, Any]
-) -> dict[Evaluator, list[str]]:
-    """The metrics that can be computed, by their evaluators; of the others the reason goes into ``results``."""
-    names: dict[Evaluator, list[str]] = {}
-    for name in metrics:
-        metric = others.get(name) or METRICS[name]
-        if unknown := [need for need in metric.needs if not getattr(case.instance, need)]:
-            results[name] = f"no {', '.join(unknown)} known of this prompt"
-        else:
-            names.setdefault(metric.evaluate, []).append(name)
-    return names
-
-
-def _own(name: str, values: Any) -> Any:
-    """A metric's own value of those that its evaluator returned; if there is only one, whatever it is called there."""
-    if not isinstance(values, Mapping):
+def _value(name: str, values: Any) -> Any:
+    """Pick the value of a metric from the result of an evaluator; a single value may have any name."""
+    if isinstance(values, Mapping):
+        if name not in values and len(values) != 1:
+            raise ValueError(f"it returned {', '.join(values) or 'nothing'}, and has to return a number for {name!r}")
+        values = values.get(name, next(iter(values.values())))
+    if isinstance(values, str):
         return values
-    if name not in values and len(values) != 1:
-        raise ValueError(f"it returned {', '.join(values) or 'nothing'}, and has to return a number for {name!r}")
-    return values.get(name, next(iter(values.values())))
+    return [*values] if isinstance(values, tuple) else float(values)
 
 
-def _plain_value(value: Any) -> Any:
-    if isinstance(value, str):
-        return value
-    return [*value] if isinstance(value, tuple) else float(value)
-
-
-def record_of(case: MetricCase, label: str, results: MetricValues, others: Mapping[str, Metric] = {}) -> Record:
-    """What is kept of a method and its metrics on a prompt."""
-    facts, options = case.attribution.diagnostics, dict(case.attribution.options)
+def record_of(case: MetricCase, label: str, metrics: Mapping[str, Metric]) -> Record:
+    """Evaluate an explained prompt, and make the record of the method and the metrics."""
+    values, reasons, errors = metric_values(case, metrics)
+    cost, options, prediction = case.attribution.diagnostics, dict(case.attribution.options), case.prediction
+    hvps, target = int(cost.get("hvps", 0)), prediction.target
     return Record(
         instance=case.instance.id,
         method=label,
         template=case.instance.template,
-        values=results.values,
-        reasons=results.reasons,
-        errors=results.errors,
-        degenerate=[name for name in results.values if _degenerate(case, others.get(name) or METRICS[name])],
-        tokens=len(case.prediction),
-        correct=int(case.prediction.log_probs.argmax()) == case.prediction.target,
+        values=values,
+        reasons=reasons,
+        errors=errors,
+        degenerate=[
+            name for name in values if case.constant or (metrics[name].positive and case.without_positive_scores)
+        ],
+        tokens=len(prediction),
+        correct=int(prediction.log_probs.argmax()) == target,
         versions=options.pop("versions"),
         options={name: value if _fits_json(value) else str(value) for name, value in options.items()},
-        seconds=float(facts.get("seconds", 0.0)),
-        forwards=int(facts.get("forwards", 0)),
-        backwards=int(facts.get("backwards", 0)) + 2 * int(facts.get("hvps", 0)),
-        hvps=int(facts.get("hvps", 0)),
-        log_prob=_log_prob(case),
+        seconds=float(cost.get("seconds", 0.0)),
+        forwards=int(cost.get("forwards", 0)),
+        backwards=int(cost.get("backwards", 0)) + 2 * hvps,
+        hvps=hvps,
+        log_prob=min(0.0, float(prediction.log_probs[target])) if isinstance(target, int) else None,
     )
-
-
-def _log_prob(case: MetricCase) -> float | None:
-    """Of the explained token, if it is one."""
-    target = case.prediction.target
-    return min(0.0, float(case.prediction.log_probs[target])) if isinstance(target, int) else None
-
-
-def _degenerate(case: MetricCase, metric: Metric) -> bool:
-    """Whether the scores tell no tokens apart, as far as this metric looks at them."""
-    return case.constant or (metric.positive and case.without_positive_scores)
 
 
 def _fits_json(value: Any) -> bool:
@@ -306,50 +255,29 @@ def _fits_json(value: Any) -> bool:
     return True
 
 
-Prepared = TypeVar("Prepared")
-Ready: TypeAlias = Callable[[Instance, Prediction], Explain]
-Explainer: TypeAlias = Entry | ReadyMethod | GivenMethod
-Methods: TypeAlias = MethodLike | Explainer | Sequence[MethodLike | Explainer]
-Pending: TypeAlias = Mapping[str, Sequence[str]]  # metrics still to be computed, by the labels of methods
-
-
-def explainers(methods: Methods) -> list[Explainer]:
-    """Methods as they are evaluated: names with their options, ready ones, or functions ``(prediction) -> scores``."""
-    if isinstance(methods, Sequence) and not isinstance(methods, str):
-        return [*map(_explainer, methods)]
-    return [_explainer(methods)]
-
-
-def _explainer(method: MethodLike | Explainer) -> Explainer:
-    if isinstance(method, str):
-        return Entry.read(method)
-    if isinstance(method, Explainer):
-        return method
-    method_of(method, {})  # which refuses what is none
-    return ReadyMethod(method)
-
-
+# ------------------------------------------------------------------------------------------------------------- prompts
 class Task(NamedTuple):
-    """What is left to do of one prompt; ``number`` is its place among all.
+    """The missing results of a prompt.
 
-    ``metrics`` are those among the pending ones that `METRICS` does not have.
+    ``number`` is the place of the prompt in the evaluation; ``pending`` are the names of the missing metrics, by the
+    labels of methods; ``metrics`` are the metrics of the user, which `METRICS` does not have.
     """
 
     number: int
     instance: Instance
-    pending: Pending
+    pending: Mapping[str, Sequence[str]]
     metrics: Mapping[str, Metric] = {}
 
 
 class Outcome(NamedTuple):
-    """What one method gave on one prompt: without scores, if it failed."""
+    """The result of a method on a prompt; a failed method has no scores."""
 
     record: Record
     scores: ScoreRow | None = None
 
 
 class Identity(NamedTuple):
-    """What all results of an evaluation have in common: the model, by its `fingerprint`, and versions of libraries."""
+    """The `fingerprint` of the model and the versions of libraries, which all results of an evaluation share."""
 
     fingerprint: Mapping[str, str]
     versions: Mapping[str, str]
@@ -357,7 +285,7 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PromptEvaluator:
-    """A model, and the methods by which its predictions are explained, by their labels."""
+    """A model, and the methods that explain its predictions, by label."""
 
     model: Any
     entries: Mapping[str, Explainer]
@@ -367,61 +295,54 @@ class PromptEvaluator:
         return Identity(fingerprint(self.model), versions())
 
     def outcomes(self, task: Task) -> Iterator[Outcome]:
-        """One for every method that is left, as soon as it is finished."""
-        number, instance, pending, metrics = task
-        scores: dict[str, ScoreRow] = {}
+        """Yield the outcome of every pending method as soon as the method is finished."""
 
-        def record(measurements: MetricCache, label: str) -> Record:
-            case = explained(self.model, instance, measurements, self.entries[label].ready)
-            scores[label] = row_of(instance.id, label, case.attribution, number)
-            return record_of(case, label, metric_values(case, pending[label], metrics), metrics)
+        def evaluate(measurements: MetricCache, label: str) -> Outcome:
+            case = explained(self.model, task.instance, measurements, self.entries[label].ready)
+            metrics = {name: task.metrics.get(name) or METRICS[name] for name in task.pending[label]}
+            row = row_of(task.instance.id, label, case.attribution, task.number)
+            return Outcome(record_of(case, label, metrics), row)
 
-        for finished in records_of(instance, [*pending], partial(measurements_of, self.model, instance), record):
-            yield Outcome(finished, scores.pop(finished.method, None))
+        def prepare() -> MetricCache:
+            return MetricCache(ask(self.model, task.instance))
 
-
-def measurements_of(model: Any, instance: Instance) -> MetricCache:
-    return MetricCache(ask(model, instance))
+        return outcomes_of(task.instance, [*task.pending], prepare, evaluate)
 
 
-def records_of(
+def outcomes_of(
     instance: Instance,
     labels: Sequence[str],
     prepare: Callable[[], Prepared],
-    record: Callable[[Prepared, str], Record],
-) -> Iterator[Record]:
-    """A record for each method, by its label, of what is prepared for all.
+    evaluate: Callable[[Prepared, str], Outcome],
+) -> Iterator[Outcome]:
+    """Evaluate methods one after the other, on a prompt that is prepared once.
 
-    A refusal (`NotApplicable`) is recorded as skipped and an error as failed; neither stops the others.
+    A refusal (`NotApplicable`) is recorded as skipped and an error as failed; the other methods go on.
     """
     if not labels:
         return
     try:
         prepared = prepare()
     except Exception as error:
-        yield from (_failed(instance, label, error) for label in labels)
+        yield from (_failure(instance, label, error) for label in labels)
         return
     for label in labels:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # a method's doubts about its scores: these are evaluated
-                finished = record(prepared, label)
+                warnings.simplefilter("ignore", UserWarning)  # doubts about scores, which the metrics evaluate
+                outcome = evaluate(prepared, label)
         except NotApplicable as refusal:
-            finished = Record(instance.id, label, instance.template, skipped=str(refusal))
+            outcome = Outcome(Record(instance.id, label, instance.template, skipped=str(refusal)))
         except Exception as error:
-            finished = _failed(instance, label, error)
-        yield finished
-
-
-def _failed(instance: Instance, label: str, error: Exception) -> Record:
-    return Record(instance.id, label, instance.template, failed=description(error), failed_at=raised_at(error))
+            outcome = _failure(instance, label, error)
+        yield outcome
 
 
 @one_at_a_time("model")
 def ask(model: Any, instance: Instance) -> Prediction:
-    """The prediction that an instance is about: of the first token of its answer, or of the model's own next token.
+    """Make the prediction of an instance: of the first token of the answer, or of the model's own next token.
 
-    Keys and values that runs continue from are computed here, so that no method's seconds include them.
+    Keys and values of the prompt are computed here, so that the seconds of a method do not include them.
     """
     prompt = chat(model, instance.messages) if instance.messages else tokenizer.encode(model, instance.text)
     cache = ModelAdapter(model).cache(prompt.tokens if isinstance(prompt, ChatPrompt) else prompt)
@@ -434,7 +355,41 @@ def ask(model: Any, instance: Instance) -> Prediction:
 
 
 def explained(model: Any, instance: Instance, measurements: MetricCache, ready: Ready) -> MetricCase:
-    """A prompt explained by a method, to be evaluated."""
+    """Explain a prompt by a method."""
     prediction = measurements.prediction
     attribution = ready(instance, prediction)(prediction)
     return MetricCase(instance, prediction, attribution, ready, partial(ask, model), measurements)
+
+
+# -------------------------------------------------------------------------------------------------------------- errors
+LIBRARIES = {
+    *("beartype", "captum", "einops", "huggingface_hub", "jaxtyping", "matplotlib", "numpy", "ot", "pandas"),
+    *("safetensors", "scipy", "sklearn", "tokenizers", "torch", "transformer_lens", "transformers"),
+    *sys.stdlib_module_names,
+}
+SELF_EXPLANATORY = (ValueError, OSError, MemoryError, torch.OutOfMemoryError)
+ROOT = Path(__file__).parents[2]
+
+
+def _failure(instance: Instance, label: str, error: Exception) -> Outcome:
+    failure = Record(instance.id, label, instance.template, failed=description(error), failed_at=raised_at(error))
+    return Outcome(failure)
+
+
+def description(error: BaseException) -> str:
+    """Describe an error by its kind and first line, and by its place unless the message is written for users."""
+    kind, message = type(error).__name__, next(iter(str(error).splitlines()), "")
+    place = "" if isinstance(error, SELF_EXPLANATORY) else f" ({raised_at(error)})"
+    return f"{kind}: {message}{place}" if message else f"{kind}{place}"
+
+
+def raised_at(error: BaseException) -> str:
+    """Return the innermost file and line outside of libraries: a place in a method or in a metric."""
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        package, file = str(frame.f_globals.get("__name__")).partition(".")[0], frame.f_code.co_filename
+        if package not in LIBRARIES and not file.startswith("<"):  # "<…>" is code of a type checker, say
+            path = Path(file)
+            ours = path.is_relative_to(ROOT / "heta_lens")
+            place = f"{path.relative_to(ROOT).as_posix() if ours else '/'.join(path.parts[-2:])}:{line}"
+    return place

@@ -1,15 +1,12 @@
-"""An attribution as a row: columns that any tool can read, and all that is needed to have the attribution again.
+"""The scores of many prompts on disk: JSON lines, Parquet or CSV, which load as attributions again.
 
-What there is one of per token (token, score, parts, standard errors, role, place …) is a list in the row, under the
-name of its column in `Attribution.to_frame`: pandas' ``explode`` gives a row per token.
+A row holds an attribution. Values per token (token, score, parts, standard errors, role, …) are lists in the row, under
+the column names of `Attribution.to_frame`: the ``explode`` of pandas makes a row per token.
 """
 
-import csv
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from functools import partial
-from io import StringIO
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,18 +23,25 @@ from heta_lens._util.storage import NESTED_DTYPES, from_json, shortest, to_json
 from heta_lens.attribution import Attribution, stored_fields
 from heta_lens.data import records
 
-LISTS = ("position", "token", "id", "special", "start", "stop", "score")  # columns that are read again
-PER_TOKEN = ("tokens", "ids", "positions", "special", "offsets", "scores", "parts")  # fields that they make
+SCORES = "scores.jsonl"
+READ_COLUMNS = ("position", "token", "id", "special", "start", "stop", "score")
+FIELDS_IN_COLUMNS = ("tokens", "ids", "positions", "special", "offsets", "scores", "parts", "text")
+JSON_IN_PARQUET = ("options", "versions", "dtypes", "rest")  # nested fields, which Parquet files hold as JSON
 
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """The scores of one method on one prompt.
+    """The scores of a method on a prompt, as files hold them.
 
-    ``prompt`` and ``method`` are the names they have in their run, ``number`` is the prompt's place in it, and
-    ``evaluation`` identifies it. ``columns`` have a
-    list each, of one value per token; ``parts`` are the names of those that are parts of the score. ``dtypes`` are the
-    precisions of score and parts. ``rest`` is what no column has.
+    Attributes:
+        prompt: the id of the prompt in the run.
+        method: the label of the method in the run.
+        columns: lists with a value per token, by name.
+        parts: the names of the columns that are parts of the score.
+        dtypes: the precision of the scores and of the parts.
+        evaluation: the identity of the run.
+        number: the place of the prompt in the run.
+        rest: the fields of the attribution without a column.
     """
 
     prompt: str
@@ -62,27 +66,23 @@ class ScoreRow:
         return self.prompt, self.method
 
     def flat(self) -> dict[str, Any]:
-        """The row as a file has it: columns beside the other fields."""
+        """Return the row as files hold it: columns beside the other fields."""
         row = asdict(self)
-        columns = row.pop("columns")
-        return {**row, **columns}
+        return row | row.pop("columns")
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> "ScoreRow":
-        """From what `flat` gave."""
-        own = {entry.name for entry in fields(cls)} - {"columns"}
-        known = {name: value for name, value in row.items() if name in own}
-        columns = {name: value for name, value in row.items() if name not in own}
-        row = {**known, "columns": columns}
-        check_fields(cls, row)
-        made = cls(**row)
-        made.check()
+        """Read and check a row of a file."""
+        names = {entry.name for entry in fields(cls)} - {"columns"}
+        values = {name: value for name, value in row.items() if name in names}
+        values["columns"] = {name: value for name, value in row.items() if name not in names}
+        check_fields(cls, values)
+        made = cls(**values)
+        made._check_columns()
         return made
 
-    def check(self) -> None:
-        """Refuse columns that are missing, or not of one value per token."""
-        needed = [*LISTS, *self.parts]
-        if missing := [name for name in needed if name not in self.columns]:
+    def _check_columns(self) -> None:
+        if missing := [name for name in (*READ_COLUMNS, *self.parts) if name not in self.columns]:
             raise ValueError(f"it has no column {', '.join(missing)}")
         count = len(self.columns["token"])
         for name, values in self.columns.items():
@@ -93,9 +93,11 @@ class ScoreRow:
                 raise TypeError(f"its {name} holds more than numbers")
 
     def attribution(self) -> Attribution:
-        """The attribution that the row was made of."""
-        columns, rest = self.columns, from_json(self.rest)
-        named = {
+        """Make the attribution of the row again."""
+        columns = self.columns
+        values = {
+            **from_json(self.rest),
+            "text": self.text,
             "tokens": tuple(columns["token"]),
             "ids": torch.tensor(columns["id"]),
             "positions": torch.tensor(columns["position"]),
@@ -104,29 +106,28 @@ class ScoreRow:
             "scores": self._numbers("score"),
             "parts": {name: self._numbers(name) for name in self.parts},
         }
-        return Attribution.of_fields({**rest, **named, "text": self.text})
+        return Attribution.of_fields(values)
 
     def _numbers(self, name: str) -> Tensor:
         dtype = self.dtypes.get(name, "float32")
         if dtype not in NESTED_DTYPES:
-            raise ValueError(f"its {name} has the dtype {brief(dtype)}, which is none of torch's")
+            raise ValueError(f"its {name} has the dtype {brief(dtype)}, which is no dtype of torch")
         return torch.tensor(self.columns[name], dtype=NESTED_DTYPES[dtype])
 
 
 def row_of(prompt: str, method: str, attribution: Attribution, number: int = 0) -> ScoreRow:
-    """The scores of a prompt by a method, under these names; ``number`` is the prompt's place in its run."""
+    """Make the row of an attribution, under the names of the prompt and of the method."""
     frame, cost, target = attribution.to_frame(), attribution.diagnostics.cost, attribution.target_text
     numbers = {"score": attribution.scores, **attribution.parts}
-    columns: dict[str, list[Any]] = {str(name): _plain(column) for name, column in frame.items()}
-    columns |= {name: shortest(values) for name, values in numbers.items()}
-    rest = {name: value for name, value in stored_fields(attribution).items() if name not in (*PER_TOKEN, "text")}
+    columns = {str(name): _json_values(column) for name, column in frame.items()}
+    rest = {name: value for name, value in stored_fields(attribution).items() if name not in FIELDS_IN_COLUMNS}
     options = json.loads(json.dumps({**attribution.options}, default=str))
     return ScoreRow(
         prompt=prompt,
         method=method,
         text=attribution.text,
         target_text=target if isinstance(target, str) else " rather than ".join(target),
-        columns=columns,
+        columns=columns | {name: shortest(values) for name, values in numbers.items()},
         parts=tuple(attribution.parts),
         dtypes={name: str(values.dtype).removeprefix("torch.") for name, values in numbers.items()},
         versions=options.pop("versions", {}),
@@ -140,21 +141,14 @@ def row_of(prompt: str, method: str, attribution: Attribution, number: int = 0) 
     )
 
 
-def _plain(column: pd.Series) -> list[Any]:
-    """A column's values as JSON has them, None where there is none."""
+def _json_values(column: pd.Series) -> list[Any]:
+    """Return the values of a column, with None for a missing value."""
     return [None if missing else value for value, missing in zip(column.tolist(), column.isna(), strict=True)]
 
 
-# --------------------------------------------------------------------------------------------------------- kept scores
-# Scores of many prompts on disk: read again as attributions, and written as JSON lines, Parquet or CSV.
-
-
-SCORES = "scores.jsonl"
-NESTED = ("options", "versions", "dtypes", "rest")  # fields that Parquet has as JSON
-
-
-class Packed(NamedTuple):
-    """A row, checked and in little memory."""
+# -------------------------------------------------------------------------------------------------------- saved scores
+class PackedRow(NamedTuple):
+    """A checked row, compressed to save memory."""
 
     prompt: str
     method: str
@@ -162,7 +156,7 @@ class Packed(NamedTuple):
     data: bytes
 
     @classmethod
-    def of(cls, row: ScoreRow) -> "Packed":
+    def of(cls, row: ScoreRow) -> "PackedRow":
         return cls(*row.key, row.number, compress(json.dumps(row.flat(), ensure_ascii=False).encode(errors="replace")))
 
     def row(self) -> ScoreRow:
@@ -170,13 +164,13 @@ class Packed(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class KeptScores(Sequence[Attribution]):
-    """Attributions of many prompts, as a folder or file has them: ``scores[0]``, or ``scores["story-1", "heta"]``.
+class SavedScores(Sequence[Attribution]):
+    """The saved attributions of many prompts: ``scores[0]``, or ``scores["story-1", "heta"]``.
 
-    Each is made when it is accessed.
+    An attribution is made when it is accessed.
     """
 
-    packed: tuple[Packed, ...]
+    packed: tuple[PackedRow, ...]
 
     def __len__(self) -> int:
         return len(self.packed)
@@ -185,9 +179,9 @@ class KeptScores(Sequence[Attribution]):
         return (row.attribution() for row in self.rows)
 
     def __getitem__(self, place: Any) -> Any:
-        """An attribution by its number or by the names of its prompt and method; a slice has the scores of some."""
+        """Return the attribution of a number, or of a prompt and a method; a slice returns saved scores."""
         if isinstance(place, slice):
-            return KeptScores(self.packed[place])
+            return SavedScores(self.packed[place])
         number = self._number(*place) if isinstance(place, tuple) else place
         return self.rows[number].attribution()
 
@@ -203,118 +197,111 @@ class KeptScores(Sequence[Attribution]):
 
     @property
     def names(self) -> tuple[tuple[str, str], ...]:
-        """Of each, prompt and method."""
-        return tuple((each.prompt, each.method) for each in self.packed)
+        """The prompt and the method of every attribution."""
+        return tuple((row.prompt, row.method) for row in self.packed)
 
     @property
     def prompts(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(each.prompt for each in self.packed))
+        return tuple(dict.fromkeys(row.prompt for row in self.packed))
 
     @property
     def methods(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(each.method for each in self.packed))
+        return tuple(dict.fromkeys(row.method for row in self.packed))
 
-    def of(self, *, prompt: str | None = None, method: str | None = None) -> "KeptScores":
-        """Only those of a prompt, or of a method."""
+    def of(self, *, prompt: str | None = None, method: str | None = None) -> "SavedScores":
+        """Select the scores of a prompt, or of a method."""
         if prompt is not None:
             check_choice("prompt", prompt, self.prompts)
         if method is not None:
             check_choice("method", method, self.methods)
-        chosen = [each for each in self.packed if prompt in (None, each.prompt) and method in (None, each.method)]
-        return KeptScores(tuple(chosen))
+        return SavedScores(
+            tuple(row for row in self.packed if prompt in (None, row.prompt) and method in (None, row.method))
+        )
 
     def to_frame(self) -> pd.DataFrame:
-        """A row per token, with the names of prompt and method."""
+        """Make a table with a row per token, and the names of the prompt and of the method."""
         frames = [pd.DataFrame({"prompt": row.prompt, "method": row.method, **row.columns}) for row in self.rows]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write a .jsonl or .parquet file of a row per attribution, or a .csv file of a row per token."""
+        """Write a .jsonl or .parquet file with a row per attribution, or a .csv file with a row per token."""
         check_choice("the suffix of path", Path(path).suffix, [*WRITERS])
         write_atomically(path, WRITERS[Path(path).suffix](self))
 
     def __repr__(self) -> str:
-        return f"KeptScores({len(self.prompts)} prompts, methods: {', '.join(self.methods)})"
+        return f"SavedScores({len(self.prompts)} prompts, methods: {', '.join(self.methods)})"
 
 
-def load_scores(path: str | PathLike[str]) -> KeptScores:
-    """The attributions that `attribute_dataset` and `evaluate` kept in a folder, or a file that was saved of them.
+def load_scores(path: str | PathLike[str]) -> SavedScores:
+    """Load the attributions that `attribute_dataset` or `evaluate` saved in a folder, or that `save` wrote to a file.
 
-    In the order of prompts, and in which methods were first run. Of two for one prompt and method, the later counts.
+    Prompts come in the order of the run, methods in the order of their first run. The last of several attributions of
+    a prompt by a method counts.
     """
-    where = Path(path).expanduser()
-    where = where / SCORES if where.is_dir() else where
-    regular_file(where, f"{path} has no scores: heta-lens attribute-dataset … --out {path} makes them")
-    if where.suffix not in READERS:
+    file = Path(path).expanduser()
+    file = file / SCORES if file.is_dir() else file
+    regular_file(file, f"{path} has no scores: heta-lens attribute-dataset … --out {path} makes them")
+    if file.suffix not in READERS:
         raise ValueError(
-            f"{where.name} is no {' or '.join(READERS)} file of scores; Attribution.load reads .safetensors"
+            f"{file.name} is no {' or '.join(READERS)} file of scores; Attribution.load reads .safetensors"
         )
-    read = sorted(READERS[where.suffix](where), key=lambda packed: packed.number)
-    latest = {packed[:2]: packed for packed in read}
-    prompts, methods = (list(dict.fromkeys(names)) for names in zip(*latest, strict=True)) if latest else ([], [])
-    return KeptScores(
+    latest = {row[:2]: row for row in sorted(READERS[file.suffix](file), key=lambda row: row.number)}
+    prompts = dict.fromkeys(prompt for prompt, _ in latest)
+    methods = dict.fromkeys(method for _, method in latest)
+    return SavedScores(
         tuple(latest[prompt, method] for prompt in prompts for method in methods if (prompt, method) in latest)
     )
 
 
-def score_lines(folder: Path) -> JsonLinesFile[Packed]:
-    """The file of scores that a run appends to."""
-    return _lines(folder / SCORES)
+# --------------------------------------------------------------------------------------------------------------- files
+def score_lines(path: Path) -> JsonLinesFile[PackedRow]:
+    """Open the file of scores that a run appends to: ``scores.jsonl`` in a folder, or another file."""
+    return JsonLinesFile(
+        path / SCORES if path.is_dir() else path,
+        lambda values: PackedRow.of(ScoreRow.of(values)),
+        "scores of a prompt",
+        "run again into this folder to redo them",
+    )
 
 
-def _lines(path: Path) -> JsonLinesFile[Packed]:
-    def packed(values: Mapping[str, Any]) -> Packed:
-        return Packed.of(ScoreRow.of(values))
-
-    return JsonLinesFile(path, packed, "scores of a prompt", "run again into this folder to redo them")
-
-
-def _read_parquet(path: Path) -> list[Packed]:
+def _read_parquet(path: Path) -> list[PackedRow]:
     rows = records.read(path, "scores")
     try:
-        return [Packed.of(ScoreRow.of(_nested(json.loads, row))) for row in rows]
+        return [PackedRow.of(ScoreRow.of(_parquet_row(row, json.loads))) for row in rows]
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} holds no scores: {error}") from None
 
 
-def _nested(convert: Callable[[Any], Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of Parquet, without columns that only other rows have."""
-    return {name: convert(value) if name in NESTED else value for name, value in row.items() if value is not None}
-
-
-def _to_parquet(scores: KeptScores) -> bytes:
-    extra("datasets", "Parquet")  # which pyarrow comes with
+def _to_parquet(scores: SavedScores) -> bytes:
+    extra("datasets", "Parquet")  # pyarrow comes with the extra
     import pyarrow
     import pyarrow.parquet
 
-    rows = [_nested(partial(json.dumps, ensure_ascii=False), row.flat()) for row in scores.rows]
+    rows = [_parquet_row(row.flat(), lambda value: json.dumps(value, ensure_ascii=False)) for row in scores.rows]
+    names = dict.fromkeys(name for row in rows for name in row)  # pyarrow takes the columns of the first row only
+    table = pyarrow.Table.from_pylist([{name: row.get(name) for name in names} for row in rows])
     sink = pyarrow.BufferOutputStream()
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(_alike(rows)), sink)
+    pyarrow.parquet.write_table(table, sink)
     return sink.getvalue().to_pybytes()
 
 
-def _alike(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows with the columns of all of them: the first decides which a table has."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return [{name: row.get(name) for name in names} for row in rows]
+def _parquet_row(row: Mapping[str, Any], convert: Callable[[Any], Any]) -> dict[str, Any]:
+    """Convert the nested fields of a row, and leave out the columns without a value."""
+    return {
+        name: convert(value) if name in JSON_IN_PARQUET else value for name, value in row.items() if value is not None
+    }
 
 
-def _to_jsonl(scores: KeptScores) -> str:
+def _to_jsonl(scores: SavedScores) -> str:
     return "".join(json.dumps(row.flat(), ensure_ascii=False, allow_nan=False) + "\n" for row in scores.rows)
 
 
-def _to_csv(scores: KeptScores) -> str:
-    out = StringIO()
-    scores.to_frame().to_csv(out, index=False, quoting=csv.QUOTE_MINIMAL)
-    return out.getvalue()
-
-
-READERS: dict[str, Callable[[Path], list[Packed]]] = {
-    ".jsonl": lambda path: _lines(path).read(),
+READERS: dict[str, Callable[[Path], list[PackedRow]]] = {
+    ".jsonl": lambda path: score_lines(path).read(),
     ".parquet": _read_parquet,
 }
-WRITERS: dict[str, Callable[[KeptScores], bytes | str]] = {
+WRITERS: dict[str, Callable[[SavedScores], bytes | str]] = {
     ".jsonl": _to_jsonl,
     ".parquet": _to_parquet,
-    ".csv": _to_csv,
+    ".csv": lambda scores: scores.to_frame().to_csv(index=False),
 }

@@ -1,4 +1,9 @@
-"""How many workers an evaluation has, and where."""
+"""Workers that share the prompts of an evaluation: this process, processes of this machine, or actors of Ray.
+
+Outcomes come one by one. No worker has more than one prompt, and no result waits for more than its own writing, so a
+long run takes no more memory than a short run. Another worker gets the rest of a prompt if the worker of the prompt
+dies; the running method is recorded as failed on the prompt after several deaths, and the other methods go on.
+"""
 
 import multiprocessing
 import os
@@ -9,7 +14,7 @@ import threading
 import time
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +22,7 @@ from itertools import count
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from os import PathLike
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, get_args, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 import torch
 from threadpoolctl import threadpool_limits
@@ -29,16 +34,73 @@ from heta_lens.evaluation.prompt_evaluation import Explainer, Identity, Outcome,
 from heta_lens.evaluation.run_folder import Record
 from heta_lens.model.loading import load_model
 
-# -------------------------------------------------------------------------------------------------------- worker setup
-# What a worker is started with: how it loads its model, and the methods it explains prompts by.
+Engine: TypeAlias = Literal["local", "ray"]
+PATIENCE = 5.0  # seconds until a process ends after its connection is closed or the process is terminated
+PLACEMENTS = ("device", "device_map", "n_devices")  # options of `load_model` for the place of a model
 
 
-PLACED = ("device", "device_map", "n_devices")  # options of `load_model` that say where a model goes
+@dataclass(frozen=True)
+class Workers:
+    """Workers that share the prompts of an evaluation; every worker loads a model.
+
+    Args:
+        count: the number of workers. A single worker of the engine ``"local"`` is this process itself.
+        engine: ``"local"``, processes of this machine; or ``"ray"``, the actors of a Ray cluster.
+        threads: the threads of a worker; by default the workers share the cores of this machine.
+        gpus: the GPUs of a worker of Ray, such as ``0.5`` for two workers that share a GPU. Local workers take turns
+            at the GPUs of this machine, if the model is given by its name or folder.
+        address: the address of a running Ray cluster, as ``ray.init`` takes it; by default Ray starts here.
+        retries: the number of further workers that try a method after the death of a worker, before the method is
+            recorded as failed.
+    """
+
+    count: int = 1
+    engine: Engine = "local"
+    threads: int | None = None
+    gpus: float = 0.0
+    address: str | None = None
+    retries: int = 2
+
+    def __post_init__(self) -> None:
+        check_choice("engine", self.engine, get_args(Engine))
+        check_at_least("workers", self.count, 1, whole=True)
+        check_at_least("retries", self.retries, 0, whole=True)
+        check_at_least("gpus", self.gpus, 0)
+        if self.threads is not None:
+            check_at_least("threads", self.threads, 1, whole=True)
+        for name in ("gpus", "address") if self.engine == "local" else ():
+            if getattr(self, name):
+                raise ValueError(f"{name}={getattr(self, name)!r} is for engine='ray': the engine is 'local'")
+
+    @property
+    def threads_each(self) -> int:
+        return self.threads or max(1, torch.get_num_threads() // self.count)
+
+    @property
+    def here(self) -> bool:
+        """True if the work is done in this process."""
+        return self.engine == "local" and self.count == 1
 
 
 @dataclass(frozen=True, eq=False)
+class ThisProcess:
+    """The work of this process, through prompts in their order."""
+
+    evaluator: PromptEvaluator
+
+    @property
+    def identity(self) -> Identity:
+        return self.evaluator.identity
+
+    def outcomes(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
+        for task in tasks:
+            yield from self.evaluator.outcomes(task)
+
+
+# --------------------------------------------------------------------------------------------------------------- setup
+@dataclass(frozen=True, eq=False)
 class WorkerSetup:
-    """``gpus`` is how many GPUs there are to share out, one to each worker in turn."""
+    """The settings that a worker starts with; the workers take turns at ``gpus`` GPUs."""
 
     load: Callable[[], Any]
     entries: Mapping[str, Explainer]
@@ -46,30 +108,28 @@ class WorkerSetup:
     gpus: int = 0
 
     def evaluator(self, number: int = 0) -> PromptEvaluator:
-        """Load the model of the worker of this number, in a process of which only this many threads are wanted."""
+        """Load the model of the worker of this number, after limiting the threads of the process."""
         limit_threads(self.threads)
-        return PromptEvaluator(self._placed(number)(), self.entries)
+        return PromptEvaluator(self._load_on_gpu(number)(), self.entries)
 
-    def _placed(self, number: int) -> Callable[[], Any]:
-        """Loads the model on this worker's GPU, unless it is said where models go."""
+    def _load_on_gpu(self, number: int) -> Callable[[], Any]:
+        """Return a loader for the GPU of a worker, unless the user has placed the model."""
         load = self.load
-        if not self.gpus or not isinstance(load, partial) or load.func is not load_model or _is_placed(load):
+        if not self.gpus or not isinstance(load, partial) or load.func is not load_model:
+            return load
+        if any(load.keywords.get(name) is not None for name in PLACEMENTS):
             return load
         return partial(load, device=f"cuda:{number % self.gpus}")
 
 
-def _is_placed(load: partial[Any]) -> bool:
-    return any(load.keywords.get(name) is not None for name in PLACED)
-
-
-def limit_threads(count: int) -> None:
-    """Of torch and of the linear algebra that NumPy calls, which share the cores with those of other workers."""
-    torch.set_num_threads(count)
-    threadpool_limits(count)
+def limit_threads(threads: int) -> None:
+    """Limit the threads of torch and of NumPy's linear algebra, which share the cores with other workers."""
+    torch.set_num_threads(threads)
+    threadpool_limits(threads)
 
 
 def loader(model: Any) -> Callable[[], Any]:
-    """How workers load a model: by its name or folder, or by a function; a loaded one cannot be sent to them."""
+    """Return the function by which workers load a model; a loaded model cannot be sent to workers."""
     if isinstance(model, str | PathLike):
         return partial(load_model, str(model))
     if not _loads(model):
@@ -81,7 +141,7 @@ def loader(model: Any) -> Callable[[], Any]:
 
 
 def loaded(model: Any) -> Any:
-    """The model itself, which may have to be loaded."""
+    """Return a model that may be given by its name, its folder, or a function that loads it."""
     return loader(model)() if isinstance(model, str | PathLike) or _loads(model) else model
 
 
@@ -90,52 +150,40 @@ def _loads(model: Any) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------- scheduling
-# Hands out prompts to workers: the longest first, one at a time to each; a worker's death costs one method's work.
-#
-# Outcomes come one by one. What a worker that died had not finished is given to another. The method that it was running
-# is recorded as failed on this prompt after so many deaths; the others go on. No worker has more than one prompt, and
-# no
-# result waits for more than its own writing, so a long run takes no more memory than a short one.
-
-
-Member = TypeVar("Member")
-
-
 class Finished(NamedTuple):
-    """A worker has done its prompt, and is idle."""
+    """The news of a worker that has finished its prompt."""
 
 
 class Died(NamedTuple):
-    """A worker that will not answer any more, and why."""
+    """The news of a worker that will not answer any more, with the reason."""
 
     reason: str
 
 
-News: TypeAlias = Identity | Outcome | Finished | Died | Exception  # an exception: it cannot do its work at all
+News: TypeAlias = Identity | Outcome | Finished | Died | Exception  # an exception: the worker cannot work
 
 
-@runtime_checkable
-class Crew(Protocol[Member]):
-    """How an engine starts workers, gives them prompts, and hears from them."""
+class Crew(Protocol):
+    """An engine, which starts workers, gives prompts to the workers, and receives their news."""
 
-    def start(self) -> Member:
-        """A worker, whose first news is its `Identity`."""
+    def start(self) -> Any:
+        """Start a worker, whose first news is its `Identity`."""
         ...
 
-    def give(self, member: Member, task: Task) -> None:
-        """Its next news are the outcomes, one by one, in the order of the methods, and then that it has finished."""
+    def give(self, member: Any, task: Task) -> None:
+        """Give a prompt to a worker, whose next news are the outcomes in the order of the methods, then `Finished`."""
         ...
 
-    def news(self, members: Sequence[Member]) -> list[tuple[Member, News]]:
-        """Waits until at least one of these has news."""
+    def news(self, members: Sequence[Any]) -> list[tuple[Any, News]]:
+        """Wait for the next news of these workers."""
         ...
 
-    def stop(self, idle: Iterable[Member], busy: Iterable[Member]) -> None: ...
+    def stop(self, idle: Collection[Any], busy: Collection[Any]) -> None: ...
 
 
 @dataclass
 class Attempt:
-    """What is left of a prompt, and how many workers have died of each of its methods."""
+    """The rest of a prompt, and the number of workers that died of every method."""
 
     task: Task
     deaths: Counter[str] = field(default_factory=Counter)
@@ -145,42 +193,42 @@ class Attempt:
         self.task = self.task._replace(pending=pending)
 
     def died(self, reason: str, retries: int) -> Iterator[Outcome]:
-        """Note a death; after too many of one method, that it failed."""
-        label = next(iter(self.task.pending), "")  # methods are run in their order
+        """Count a death; after too many deaths of a method, record the method as failed."""
+        label = next(iter(self.task.pending), "")  # the running method: methods run in their order
         self.deaths[label] += 1
         if label and self.deaths[label] > retries:
             workers = "the worker" if retries == 0 else f"{self.deaths[label]} workers, one after the other,"
             instance = self.task.instance
-            why = f"{workers} died of this method: {reason}"
             self.done(label)
-            yield Outcome(Record(instance.id, label, instance.template, failed=why))
+            failed = f"{workers} died of this method: {reason}"
+            yield Outcome(Record(instance.id, label, instance.template, failed=failed))
 
 
 @dataclass(eq=False)
-class Pool(Generic[Member]):
-    """Workers of one crew; at most ``retries`` replace one that dies of a method, or, one after the other, at start."""
+class Pool:
+    """The workers of a crew, with at most ``retries`` replacements for deaths of a method, or for failed starts."""
 
-    crew: Crew[Member]
+    crew: Crew
     count: int
     retries: int
-    busy: dict[Member, Attempt | None] = field(default_factory=dict)  # None: it is starting
-    idle: list[Member] = field(default_factory=list)
+    busy: dict[Any, Attempt | None] = field(default_factory=dict)  # None: the worker is starting
+    idle: list[Any] = field(default_factory=list)
     identity: Identity = field(init=False, repr=False)
-    failed_starts: int = 0  # since one succeeded
+    failed_starts: int = 0  # since the last successful start
 
     def start(self) -> None:
-        """Start all workers, and wait for the first."""
+        """Start all workers, and wait until the first is ready."""
         for _ in range(self.count):
             self.busy[self.crew.start()] = None
         while not self.idle:
             for member, news in self.crew.news([*self.busy]):
-                deque(self._heard(member, news, deque()), maxlen=0)
+                deque(self._received(member, news, deque()), maxlen=0)
 
     def stop(self) -> None:
         self.crew.stop(self.idle, self.busy)
 
     def outcomes(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
-        """What every method gave on every prompt, in the order in which they are finished."""
+        """Yield the outcomes of all prompts as they are finished; the longest prompts are begun first."""
         waiting = deque(map(Attempt, sorted(tasks, key=_size, reverse=True)))
         while waiting or any(self.busy.values()):
             self._hand_out(waiting)
@@ -188,11 +236,11 @@ class Pool(Generic[Member]):
             problem: Exception | None = None
             for member, news in self.crew.news([*self.busy]):
                 try:
-                    finished += self._heard(member, news, waiting)
-                except Exception as error:  # of which others' outcomes must not be lost
+                    finished += self._received(member, news, waiting)
+                except Exception as error:  # raised below, after the outcomes of other workers
                     problem = error
             if problem is None:
-                self._hand_out(waiting)  # before anything is written, which takes a while
+                self._hand_out(waiting)  # before the outcomes are written, which takes time
             yield from finished
             if problem is not None:
                 raise problem
@@ -203,7 +251,7 @@ class Pool(Generic[Member]):
             self.busy[member] = attempt
             self.crew.give(member, attempt.task)
 
-    def _heard(self, member: Member, news: News, waiting: deque[Attempt]) -> Iterator[Outcome]:
+    def _received(self, member: Any, news: News, waiting: deque[Attempt]) -> Iterator[Outcome]:
         attempt = self.busy[member]
         match news:
             case Outcome():
@@ -218,18 +266,18 @@ class Pool(Generic[Member]):
                 self.idle.append(member)
             case Died(reason):
                 yield from self._replaced(member, reason, waiting)
-            case _ if attempt is None and self._ready:  # it could not load the model, and others could
+            case _ if attempt is None and self._ready:  # only this worker cannot load the model
                 yield from self._replaced(member, f"{type(news).__name__}: {news}", waiting)
             case _:
                 raise news
 
     @property
     def _ready(self) -> bool:
-        """Whether a worker has been ready."""
+        """True if a worker has been ready."""
         return hasattr(self, "identity")
 
-    def _replaced(self, member: Member, reason: str, waiting: deque[Attempt]) -> Iterator[Outcome]:
-        """Another worker takes the place of one that is lost; what it had not finished waits again."""
+    def _replaced(self, member: Any, reason: str, waiting: deque[Attempt]) -> Iterator[Outcome]:
+        """Start another worker in place of a dead worker, and let the rest of the prompt wait again."""
         attempt = self.busy.pop(member)
         if attempt is None:
             self.failed_starts += 1
@@ -243,51 +291,25 @@ class Pool(Generic[Member]):
             raise RuntimeError(f"workers die before they are ready, the last: {reason}")
 
     def _check_identity(self, identity: Identity) -> None:
-        """Refuse a worker with another model than the first, or with other versions than are installed here."""
+        """Refuse a worker with another model than the first worker, or with other versions than this process."""
         if not self._ready:
             self.identity = Identity(identity.fingerprint, versions())
-        for what, mine, others in zip(("model", "installation"), self.identity, identity, strict=True):
-            if different := sorted(name for name in {**mine, **others} if mine.get(name) != others.get(name)):
-                raise ValueError(f"a worker has another {what} (other {', '.join(different)})")
+        for part, ours, theirs in zip(("model", "installation"), self.identity, identity, strict=True):
+            if different := sorted(name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)):
+                raise ValueError(f"a worker has another {part} (other {', '.join(different)})")
 
 
 def _size(task: Task) -> int:
-    """About how long a prompt takes, compared with others."""
+    """Return a number that grows with the time of a prompt."""
     instance = task.instance
     text = len(instance.text) or sum(len(str(message)) for message in instance.messages or ())
     return text * len(task.pending)
 
 
-# -------------------------------------------------------------------------------------------------------- this process
-# The engine of one process: it works through the prompts one by one.
-
-
-@dataclass(frozen=True, eq=False)
-class ThisProcess:
-    """Works through prompts in their order; each method's outcome is there as soon as it is finished."""
-
-    evaluator: PromptEvaluator
-
-    @property
-    def identity(self) -> Identity:
-        return self.evaluator.identity
-
-    def outcomes(self, tasks: Sequence[Task]) -> Iterator[Outcome]:
-        for task in tasks:
-            yield from self.evaluator.outcomes(task)
-
-
 # ---------------------------------------------------------------------------------------------------- worker processes
-# The engine of several processes on one machine, each with a model of its own.
-
-
-PATIENCE = 5.0  # seconds for a process to end, once its connection is closed or it is terminated
-KILLED = {signal.SIGKILL: "as the system does when memory is short"} if hasattr(signal, "SIGKILL") else {}
-
-
 @dataclass(frozen=True, eq=False)
 class WorkerProcess:
-    """``number`` is its place among those that are at work at once."""
+    """A process, and the number that the process has among the living workers."""
 
     number: int
     process: BaseProcess
@@ -297,15 +319,15 @@ class WorkerProcess:
         self.process.join(PATIENCE)
         code = self.process.exitcode
         if code is None or code >= 0:
-            return Died("its process ended" + (f" with exit code {code}; what it printed says why" if code else ""))
-        name = signal.Signals(-code)
-        hint = f", {KILLED[name]}" if name in KILLED else ""
-        return Died(f"its process was ended by {name.name}{hint}")
+            return Died("its process ended" + (f" with exit code {code}; its output says why" if code else ""))
+        name = signal.Signals(-code).name
+        hint = ", as the system does when memory is short" if name == "SIGKILL" else ""
+        return Died(f"its process was ended by {name}{hint}")
 
 
 @dataclass(eq=False)
 class WorkerProcesses:
-    """Starts processes from nothing: a copy of this one would share the locks of its threads."""
+    """The crew of spawned processes; a forked process would share the locks of this process's threads."""
 
     setup: WorkerSetup
     started: int = field(default=0, init=False)
@@ -317,17 +339,17 @@ class WorkerProcesses:
     def start(self) -> WorkerProcess:
         number = next(number for number in count() if number not in self._numbers)
         context = multiprocessing.get_context("spawn")
-        mine, its = context.Pipe()
-        process = context.Process(target=serve, args=(its, self.setup, number, self.started > 0), daemon=True)
-        with _interrupts_ignored():  # which it inherits: also while it imports, only this process deals with them
+        ours, theirs = context.Pipe()
+        process = context.Process(target=serve, args=(theirs, self.setup, number, self.started > 0), daemon=True)
+        with _interrupts_ignored():  # the process inherits this, so that only this process handles interrupts
             process.start()
-        its.close()
+        theirs.close()
         self.started += 1
         self._numbers.add(number)
-        return WorkerProcess(number, process, mine)
+        return WorkerProcess(number, process, ours)
 
     def give(self, member: WorkerProcess, task: Task) -> None:
-        with suppress(OSError):  # of one that has died, which the next news says
+        with suppress(OSError):  # the next news of a dead worker is its death
             member.connection.send(task)
 
     def news(self, members: Sequence[WorkerProcess]) -> list[tuple[WorkerProcess, News]]:
@@ -339,25 +361,24 @@ class WorkerProcesses:
             return member.connection.recv()
         except (EOFError, OSError, pickle.UnpicklingError):
             member.connection.close()
-            self._numbers.discard(member.number)  # for the one that takes its place, and its GPU
+            self._numbers.discard(member.number)  # free for the next worker, with the GPU of the number
             return member.death()
 
-    def stop(self, idle: Iterable[WorkerProcess], busy: Iterable[WorkerProcess]) -> None:
-        """Those that are idle end by themselves, and so leave nothing behind; the others are terminated."""
-        idle, busy = [*idle], [*busy]
+    def stop(self, idle: Collection[WorkerProcess], busy: Collection[WorkerProcess]) -> None:
+        """Let idle workers end by themselves, without leaving anything behind, and terminate busy workers."""
         for member in (*idle, *busy):
             member.connection.close()
         for member in busy:
             member.process.terminate()
-        for member in (stuck := _alive([*idle, *busy], PATIENCE)):
+        for member in (stuck := _alive([*idle, *busy])):
             member.process.kill()
-        _alive(stuck, PATIENCE)
+        _alive(stuck)
 
 
-def _alive(members: Iterable[WorkerProcess], seconds: float) -> list[WorkerProcess]:
-    """Those that have not ended after so long."""
-    until = time.monotonic() + seconds
-    for member in (members := [*members]):
+def _alive(members: Sequence[WorkerProcess]) -> list[WorkerProcess]:
+    """Wait for the ends of processes, and return the processes that have not ended in time."""
+    until = time.monotonic() + PATIENCE
+    for member in members:
         member.process.join(max(0.0, until - time.monotonic()))
     return [member for member in members if member.process.is_alive()]
 
@@ -375,40 +396,32 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 def _check_importable(setup: WorkerSetup) -> None:
-    """Refuse, before a process is started, what it could not import."""
+    """Refuse a program, a function or methods that worker processes could not import."""
     main = sys.modules["__main__"]
     program = getattr(main, "__file__", None)
-    spec = getattr(main, "__spec__", None)
-    if program is not None and spec is None and not os.path.exists(program):
-        raise ValueError(f"workers cannot be started by a program that is in no file ({program}): put it into one")
+    if program is not None and getattr(main, "__spec__", None) is None and not os.path.exists(program):
+        raise ValueError(f"workers cannot be started by a program that is in no file ({program}): put it into a file")
     ways = "give its name, a folder, or a function of a module"
     if program is None and getattr(setup.load, "__module__", None) == "__main__":
         raise ValueError(f"workers cannot load the model by a function that is in no file: {ways}")
     try:
-        pickle.dumps(setup)
+        pickle.dumps(setup.load)
     except Exception as error:
-        if _is_picklable(setup.load):
-            way = "name them, or give functions of a module"
-            raise ValueError(f"workers cannot be given these methods ({error}): {way}") from None
         raise ValueError(f"workers cannot load the model this way ({error}): {ways}") from None
-
-
-def _is_picklable(value: object) -> bool:
     try:
-        pickle.dumps(value)
-    except Exception:
-        return False
-    return True
+        pickle.dumps(setup.entries)
+    except Exception as error:
+        way = "name the methods, or give functions of a module"
+        raise ValueError(f"workers cannot be given these methods ({error}): {way}") from None
 
 
-# ------------------------------------------------------------------------------------------------------ in the worker
 def serve(connection: Connection, setup: WorkerSetup, number: int, silent: bool) -> None:
-    """Work on prompts until there are no more, or until who asks for them has ended.
+    """Evaluate the prompts that come through a connection, until the connection is closed.
 
-    All but the first are silent while they load the model: they would say the same.
+    A ``silent`` worker warns of nothing while it loads the model; the first worker gives the same warnings.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the process that started this one deals with
-    os.dup2(2, 1)  # what is printed while a model loads must not get into the output of the command
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles interrupts
+    os.dup2(2, 1)  # the output of a loading model must stay out of the output of the command
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         try:
             with warnings.catch_warnings():
@@ -426,7 +439,7 @@ def serve(connection: Connection, setup: WorkerSetup, number: int, silent: bool)
 
 
 def _picklable(error: Exception) -> Exception:
-    """The error, or, where it cannot be sent, one that says the same."""
+    """Return the error, or an error with the same message if pickle cannot send the error."""
     with suppress(Exception):
         copy: Any = pickle.loads(pickle.dumps(error))
         if type(copy) is type(error) and str(copy) == str(error):
@@ -434,12 +447,9 @@ def _picklable(error: Exception) -> Exception:
     return RuntimeError(f"{type(error).__name__}: {error}")
 
 
-# ---------------------------------------------------------------------------------------------------------- ray actors
-# The engine of a Ray cluster, or of Ray on this machine: workers are actors, each with a model of its own.
-
-
+# ----------------------------------------------------------------------------------------------------------------- Ray
 class RayWorker:
-    """What runs in an actor. It loads the model by its first task, since an error of `__init__` would lose its type."""
+    """The object of a Ray actor. The first task loads the model, because an error in `__init__` loses its type."""
 
     def __init__(self, setup: WorkerSetup) -> None:
         self.setup = setup
@@ -455,10 +465,10 @@ class RayWorker:
 
 @dataclass(eq=False)
 class RayActors:
-    """Starts actors, each with ``gpus`` GPUs (or a part of one) and as many CPUs as it has threads.
+    """The crew of Ray actors, with ``gpus`` GPUs (or a part of a GPU) and a CPU per thread each.
 
-    ``address`` is that of a running cluster, as may be the variable ``RAY_ADDRESS``; without either, Ray is started on
-    this machine, and ended again.
+    ``address`` or the environment variable ``RAY_ADDRESS`` names a running cluster; without an address, Ray is started
+    on this machine, and ended by `stop`.
     """
 
     setup: WorkerSetup
@@ -466,42 +476,41 @@ class RayActors:
     gpus: float
     address: str | None
     _ray: Any = field(init=False)
-    _begun: bool = field(init=False, default=False)
-    _answers: dict[Any, Any] = field(init=False, default_factory=dict)  # what is awaited, by the actor that gives it
+    _started_ray: bool = field(init=False, default=False)
+    _answers: dict[Any, Any] = field(init=False, default_factory=dict)  # the awaited answers, by actor
 
     def __post_init__(self) -> None:
         self._ray = extra("ray", "--engine ray")
         if not self._ray.is_initialized():
-            self._begin()
+            self._start_ray()
         try:
             self._check_room()
         except ValueError:
             self.stop((), ())
             raise
 
-    def _begin(self) -> None:
+    def _start_ray(self) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         address = self.address or os.environ.get("RAY_ADDRESS")
-        own = {"num_cpus": self.count * self.setup.threads, "include_dashboard": False}
-        # "local", because without an address Ray would join what an earlier, killed command left running here.
+        local = {"num_cpus": self.count * self.setup.threads, "include_dashboard": False}
+        # Without an address, Ray would join the cluster that a killed command left running: "local" starts another.
         try:
-            self._ray.init(address or "local", log_to_driver=False, logging_level="error", **({} if address else own))
+            self._ray.init(address or "local", log_to_driver=False, logging_level="error", **({} if address else local))
         except ConnectionError as error:
             hint = "is it running? If it wants a token, set RAY_AUTH_MODE=token"
             raise ConnectionError(f"{str(error).rstrip('.')}: {hint}") from None
-        self._begun = True
+        self._started_ray = True
 
     def _check_room(self) -> None:
-        """Refuse more workers than the nodes have room for, for which Ray would wait forever."""
-        needed = {"CPU": self.setup.threads, "GPU": self.gpus}
-        needed = {what: each for what, each in needed.items() if each}
+        """Refuse more workers than the nodes have room for: Ray would wait forever."""
+        needed = {kind: size for kind, size in {"CPU": self.setup.threads, "GPU": self.gpus}.items() if size}
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        room = sum(min(int(node.get(what, 0) / each) for what, each in needed.items()) for node in nodes)
+        room = sum(min(int(node.get(kind, 0) / size) for kind, size in needed.items()) for node in nodes)
         if room < self.count:
-            each = " and ".join(f"{size:g} {what}{'s' if size > 1 else ''}" for what, size in needed.items())
+            each = " and ".join(f"{size:g} {kind}{'s' if size > 1 else ''}" for kind, size in needed.items())
             raise ValueError(
                 f"the Ray cluster has room for {room} workers with {each} each, and {self.count} are asked for: ask "
-                "for fewer, or less for each (--threads, --gpus)"
+                "for fewer workers, or for less per worker (--threads, --gpus)"
             )
 
     def start(self) -> Any:
@@ -519,7 +528,7 @@ class RayActors:
         return [(waiting[answer], self._received(answer)) for answer in ready]
 
     def _received(self, answer: Any) -> News:
-        """An answer, or the next of several."""
+        """Return an answer, or the next answer of a stream."""
         errors = self._ray.exceptions
         try:
             return self._ray.get(answer if isinstance(answer, self._ray.ObjectRef) else next(answer))
@@ -531,82 +540,29 @@ class RayActors:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
             return RuntimeError(lines[-1]) if "creation task" in lines[0] else Died(lines[0])
 
-    def stop(self, idle: Iterable[Any], busy: Iterable[Any]) -> None:
+    def stop(self, idle: Collection[Any], busy: Collection[Any]) -> None:
         for member in (*idle, *busy):
             self._ray.kill(member)
-        if self._begun:
+        if self._started_ray:
             self._ray.shutdown()
 
 
-Engine: TypeAlias = Literal["local", "ray"]
-
-
-@dataclass(frozen=True)
-class Workers:
-    """Workers that share the prompts of an evaluation, each with a model of its own.
-
-    Args:
-        count: how many. One of the engine ``"local"`` is this process itself.
-        engine: ``"local"``, processes of this machine; or ``"ray"``, the actors of a Ray cluster.
-        threads: of each worker; by default this machine's cores are divided among them.
-        gpus: of each worker of Ray, ``0.5``, say, for two that share one. Local workers take turns at all GPUs, if the
-            model is given by its name or folder.
-        address: of a Ray cluster that runs already, as ``ray.init`` takes it; by default Ray starts here.
-        retries: how many more workers are given a method of which one died, before it is recorded as failed.
-    """
-
-    count: int = 1
-    engine: Engine = "local"
-    threads: int | None = None
-    gpus: float = 0.0
-    address: str | None = None
-    retries: int = 2
-
-    def __post_init__(self) -> None:
-        check_choice("engine", self.engine, get_args(Engine))
-        check_at_least("workers", self.count, 1, whole=True)
-        check_at_least("retries", self.retries, 0, whole=True)
-        check_at_least("gpus", self.gpus, 0)
-        if self.threads is not None:
-            check_at_least("threads", self.threads, 1, whole=True)
-        if self.engine == "local":
-            for name in ("gpus", "address"):
-                if getattr(self, name):
-                    raise ValueError(f"{name}={getattr(self, name)!r} is for engine='ray': the engine is 'local'")
-
-    @property
-    def threads_each(self) -> int:
-        return self.threads or max(1, torch.get_num_threads() // self.count)
-
-    @property
-    def here(self) -> bool:
-        """Whether the work is done in this process."""
-        return self.engine == "local" and self.count == 1
-
-
-class Working(Protocol):
-    """What works through prompts: this process, or workers."""
-
-    @property
-    def identity(self) -> Identity: ...
-
-    def outcomes(self, tasks: list[Task]) -> Iterator[Outcome]: ...
-
-
+# ------------------------------------------------------------------------------------------------------------- engines
 @contextmanager
-def working(model: Any, entries: Mapping[str, Explainer], workers: Workers, most: int) -> Iterator[Working]:
-    """Workers for ``most`` prompts at most, which end with the block."""
+def working(
+    model: Any, entries: Mapping[str, Explainer], workers: Workers, most: int
+) -> Iterator["ThisProcess | Pool"]:
+    """Start workers for at most ``most`` prompts, and end the workers with the block."""
     if workers.here:
-        with _threads(workers.threads):
+        with threadpool_limits(workers.threads), _torch_threads(workers.threads):
             yield ThisProcess(PromptEvaluator(loaded(model), entries))
         return
-    count = max(1, min(workers.count, most))  # of no prompts, one still says which model it is
+    number = max(1, min(workers.count, most))  # without prompts, a worker still identifies the model
     gpus = torch.cuda.device_count() if workers.engine == "local" else 0
     setup = WorkerSetup(loader(model), entries, workers.threads_each, gpus)
-    crew: Any = (
-        RayActors(setup, count, workers.gpus, workers.address) if workers.engine == "ray" else WorkerProcesses(setup)
-    )
-    pool = Pool(crew, count, workers.retries)
+    ray = workers.engine == "ray"
+    crew = RayActors(setup, number, workers.gpus, workers.address) if ray else WorkerProcesses(setup)
+    pool = Pool(crew, number, workers.retries)
     try:
         pool.start()
         yield pool
@@ -615,12 +571,10 @@ def working(model: Any, entries: Mapping[str, Explainer], workers: Workers, most
 
 
 @contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """So many for as long as the block lasts; None leaves them as they are."""
+def _torch_threads(threads: int | None) -> Iterator[None]:
     before = torch.get_num_threads()
-    with threadpool_limits(count):
-        torch.set_num_threads(count or before)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
+    torch.set_num_threads(threads or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

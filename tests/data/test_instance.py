@@ -64,13 +64,6 @@ def test_a_file_written_elsewhere_is_read(tmp_path: Path) -> None:
     assert list(read_jsonl(path)) == [Instance(id="a", text="One", answer=None)]
 
 
-def test_a_counterfactual_under_its_former_name_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "some.jsonl"
-    write_jsonl(path, [NINA])
-    path.write_text(path.read_text().replace('"counterfactual":', '"twin":'))
-    assert list(read_jsonl(path)) == [NINA]
-
-
 @unchecked
 @pytest.mark.parametrize(
     ("fields", "kind", "message"),

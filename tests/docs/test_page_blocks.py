@@ -38,7 +38,7 @@ STAND_INS = {
 NOT_RUN = {
     "curated --path heta_qa_dataset_2000.json": "released with the paper",
     "longra --path": "released by its authors",
-    "--scores inseq.json": "saved by another library; see test_given_scores.py",
+    "--scores inseq.json": "saved by another library; see test_external_scores.py",
     "merge all results-a": "of another evaluation",
     "recall-results wikibio-results": "of other evaluations",
     "auto/16": "in an array of jobs",

@@ -1,11 +1,26 @@
-"""Shards: every n-th prompt, named on the command line or by a scheduler."""
+"""Shards make the evaluation that one process would have made; wrong shards are refused."""
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from heta_lens.evaluation.run_folder import Shard
+import heta_lens
+from helpers.evaluating import demo, entries
+from heta_lens.data.suites import suite
+from heta_lens.evaluation import Shard, evaluate, merge, write_report
+from heta_lens.evaluation.run_folder import RECORDS, RUN, locked, read_records, read_run
+from heta_lens.evaluation.saved_scores import load_scores
+
+METHODS = "recency", "leave_one_out", "random"
+ARRAY = "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_STEP"
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 7])
+# ------------------------------------------------------------------------------------------------------------- numbers
+@pytest.mark.parametrize("count", [1, 3, 7])
 def test_every_prompt_is_in_one_shard(count: int) -> None:
     prompts = [*range(20)]
     shards = [Shard(index, count).of(prompts) for index in range(count)]
@@ -16,59 +31,183 @@ def test_every_prompt_is_in_one_shard(count: int) -> None:
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        ({"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_TASK_COUNT": "3", "SLURM_ARRAY_TASK_MIN": "0"}, "1/3"),
-        ({"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "3", "SLURM_ARRAY_TASK_MIN": "1"}, "2/3"),
-        (
-            {
-                **{"SLURM_ARRAY_TASK_ID": "20", "SLURM_ARRAY_TASK_COUNT": "3"},
-                **{"SLURM_ARRAY_TASK_MIN": "10", "SLURM_ARRAY_TASK_STEP": "5"},
-            },
-            "2/3",
-        ),
+        (dict(zip(ARRAY, ["1", "3", "0"], strict=False)), "1/3"),
+        (dict(zip(ARRAY, ["3", "3", "1"], strict=False)), "2/3"),
+        (dict(zip(ARRAY, ["20", "3", "10", "5"], strict=True)), "2/3"),
         ({"RANK": "0", "WORLD_SIZE": "2"}, "0/2"),
         ({"SLURM_PROCID": "4", "SLURM_NTASKS": "5"}, "4/5"),
-        ({"RANK": "0", "WORLD_SIZE": "2", "SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_TASK_COUNT": "3"}, "1/3"),
+        ({"RANK": "0", "WORLD_SIZE": "2", **dict(zip(ARRAY, ["1", "3"], strict=False))}, "1/3"),
     ],
 )
-def test_a_scheduler_says_which_shard(environment: dict[str, str], expected: str) -> None:
+def test_a_scheduler_sets_the_shard(environment: dict[str, str], expected: str) -> None:
     assert str(Shard.read("auto", environment)) == expected
     assert Shard.read(expected, {}) == Shard.read("auto", environment)
 
 
 @pytest.mark.parametrize(
-    ("written", "message"),
+    ("written", "environment", "message"),
     [
-        ("3/3", "shard 3/3 does not exist: shards are counted from 0"),
-        ("0/0", "shard 0/0 does not exist"),
-        ("1 of 3", "shard='1 of 3' is not of the form 0/3, nor auto/3, nor auto"),
-        ("3", "is not of the form"),
-        ("auto/x", "is not of the form"),
-        ("-1/3", "is not of the form"),
-        ("auto", "the environment has none of these: SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT; RANK and"),
+        ("3/3", {}, "shard 3/3 does not exist"),
+        ("0/0", {}, "shard 0/0 does not exist"),
+        ("1 of 3", {}, "shard='1 of 3' is not of the form"),
+        ("-1/3", {}, "shard='-1/3' is not of the form"),
+        ("auto", {"RANK": "0"}, "none of these: SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT; RANK and"),
+        ("auto/4", {"RANK": "5"}, "shard 5/4 does not exist"),
+        ("auto/4", {}, "none of SLURM_ARRAY_TASK_ID, RANK"),
+        ("auto", {"RANK": "first", "WORLD_SIZE": "2"}, "RANK='first'"),
+        *(
+            ("auto", dict(zip(ARRAY, part, strict=False)), "is only a part of .* auto/16")
+            for part in (["5", "1", "5"], ["5", "2", "3"], ["9", "2", "3"])
+        ),
     ],
 )
-def test_what_is_no_shard_is_refused(written: str, message: str) -> None:
+def test_wrong_shards_are_refused(written: str, environment: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Shard.read(written, {"RANK": "0"})
+        Shard.read(written, environment)
 
 
-@pytest.mark.parametrize("which", ["SLURM_ARRAY_TASK_ID", "RANK", "SLURM_PROCID"])
-def test_a_scheduler_says_only_which_where_it_is_given_of_how_many(which: str) -> None:
-    assert Shard.read("auto/16", {which: "5", "SLURM_ARRAY_TASK_COUNT": "1"}) == Shard(5, 16)
-    with pytest.raises(ValueError, match="shard 5/4 does not exist"):
-        Shard.read("auto/4", {which: "5"})
-    with pytest.raises(ValueError, match="the environment has none of SLURM_ARRAY_TASK_ID, RANK"):
-        Shard.read("auto/4", {})
+@pytest.mark.parametrize("name", ["SLURM_ARRAY_TASK_ID", "RANK", "SLURM_PROCID"])
+def test_a_scheduler_sets_the_number_of_a_given_count(name: str) -> None:
+    assert Shard.read("auto/16", {name: "5", "SLURM_ARRAY_TASK_COUNT": "1"}) == Shard(5, 16)
 
 
-@pytest.mark.parametrize(("number", "count", "least"), [(5, 1, 5), (5, 2, 3), (9, 2, 3)])
-def test_a_part_of_an_array_is_refused(number: int, count: int, least: int) -> None:
-    names = "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"
-    environment = dict(zip(names, map(str, (number, count, least)), strict=True))
-    with pytest.raises(ValueError, match="is only a part of one: say of how many, as auto/16"):
-        Shard.read("auto", environment)
+# ------------------------------------------------------------------------------------------------------------- merging
+def run(
+    folder: Path, shard: Shard | None = None, methods: tuple[str, ...] = METHODS, seed: int = 0, **options: Any
+) -> None:
+    prompts = suite("recall", limit=7, seed=seed)
+    evaluate(demo(), prompts, entries(*methods), ["morf", "f1"], folder, progress=False, shard=shard, **options)
 
 
-def test_a_scheduler_whose_numbers_are_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="RANK='first'"):
-        Shard.read("auto", {"RANK": "first", "WORLD_SIZE": "2"})
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [{**asdict(record), "seconds": 0.0} for record in read_records(folder)]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shards")
+    for index in range(3):
+        run(folder, Shard(index, 3))
+    return folder
+
+
+@pytest.fixture
+def shards(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "all"))
+
+
+@pytest.mark.slow
+def test_three_shards_are_one_run(shards: Path, tmp_path: Path) -> None:
+    write_report(shards / "shard-1-of-3")
+    assert "2 instances in shard 1/3" in (shards / "shard-1-of-3" / "report.md").read_text()
+    run(tmp_path / "one")
+    assert merge(shards) == 21
+    assert records(shards) == records(tmp_path / "one")
+    assert read_run(shards) == read_run(tmp_path / "one")
+    merged, whole = load_scores(shards), load_scores(tmp_path / "one")
+    assert merged.names == whole.names
+    for mine, other in zip(merged, whole, strict=True):
+        assert mine.scores.tolist() == other.scores.tolist() and mine.tokens == other.tokens
+    for folder in (shards, tmp_path / "one"):
+        write_report(folder)
+    assert (shards / "report.md").read_bytes() == (tmp_path / "one" / "report.md").read_bytes()
+
+    before = (shards / RECORDS).read_bytes()
+    run(shards)  # nothing is left to do
+    assert merge(shards) == 21 and (shards / RECORDS).read_bytes() == before
+
+
+@pytest.mark.slow
+def test_missing_and_unfinished_shards_are_named(shards: Path) -> None:
+    shutil.rmtree(shards / "shard-1-of-3")
+    path = shards / "shard-2-of-3" / RECORDS
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-2]))
+    with pytest.raises(ValueError, match=r"shard 1/3 is missing; shard 2/3 lacks 2 results: .*--partial"):
+        merge(shards)
+    assert not (shards / RUN).exists()
+    with pytest.warns(UserWarning, match="shard 1/3 is missing; shard 2/3 lacks 2 results"):
+        assert merge(shards, partial=True) == 13
+    run(shards)  # the rest is evaluated in the folder
+    assert len(read_records(shards)) == 21
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: run(folder, Shard(1, 3), facts={"split": "dev"}), "of another evaluation than .*: other split"),
+        (lambda folder: run(folder, Shard(1, 3), seed=5), "of another evaluation than .*: other texts"),
+        (lambda folder: run(folder, Shard(1, 2)), "shard-1-of-2 is shard 1/2, and .*shard-0-of-3 shard 0/3"),
+    ],
+)
+@pytest.mark.slow
+def test_shards_of_different_evaluations_are_refused_with_the_difference(
+    change: Any, message: str, shards: Path, tmp_path: Path
+) -> None:
+    change(tmp_path / "other")
+    (other,) = (tmp_path / "other").iterdir()
+    with pytest.raises(ValueError, match=message):
+        merge(tmp_path / "merged", [shards / "shard-0-of-3", other], partial=True)
+
+
+def test_folders_that_cannot_be_merged_are_refused(shards: Path, tmp_path: Path) -> None:
+    first = shards / "shard-0-of-3"
+    with pytest.raises(ValueError, match="holds shards of an evaluation: heta-lens merge"):
+        write_report(shards)
+    with pytest.raises(ValueError, match="holds no shards: heta-lens evaluate … --shard 0/2 --out"):
+        merge(tmp_path / "nothing")
+    with pytest.raises(ValueError, match="shard-9-of-3 holds no evaluation"):
+        merge(tmp_path / "merged", [first, shards / "shard-9-of-3"])
+    with pytest.raises(ValueError, match="are both shard 0/3"):
+        merge(tmp_path / "merged", [first, Path(shutil.copytree(first, tmp_path / "copy"))], partial=True)
+    assert not (tmp_path / "merged").exists() and not (shards / "shard-9-of-3").exists()
+    with locked(shards / "shard-1-of-3"), pytest.raises(ValueError, match=r"another evaluation .* is writing into"):
+        merge(shards)
+    whole = {name: value for name, value in json.loads((first / RUN).read_text()).items() if name != "shard"}
+    (first / RUN).write_text(json.dumps(whole))
+    with pytest.raises(ValueError, match="holds a whole evaluation, and no shard"):
+        merge(shards)
+
+
+@pytest.mark.slow
+def test_methods_may_be_added_to_shards_and_to_the_merged_evaluation(shards: Path, tmp_path: Path) -> None:
+    assert merge(shards) == 21
+    more = (*METHODS, "input_x_gradient")
+    run(shards, Shard(0, 3), more)
+    with pytest.raises(ValueError, match="shard 1/3 lacks 2 results; shard 2/3 lacks 2 results"):
+        merge(shards)
+    with pytest.warns(UserWarning, match="shard 1/3 lacks 2 results"):
+        assert merge(shards, partial=True) == 24
+    run(shards, methods=more)
+    with pytest.warns(UserWarning, match="shard 1/3 lacks 2 results"):
+        assert merge(shards, partial=True) == 28
+    run(tmp_path / "one", methods=more)
+    assert records(shards) == records(tmp_path / "one")
+
+
+@pytest.mark.slow
+def test_merging_again_brings_no_failure_back(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError("for now")
+
+    more = (*METHODS, "input_x_gradient")
+    with monkeypatch.context() as broken:
+        broken.setattr(heta_lens.METHODS["input_x_gradient"], "explain", fail)
+        for index in range(3):
+            run(shards, Shard(index, 3), more)
+    assert merge(shards) == 28 and sum(bool(record.failed) for record in read_records(shards)) == 7
+    run(shards, methods=more, retry_failed=True)
+    whole = records(shards)
+    assert not any(record["failed"] for record in whole)
+    assert merge(shards) == 28 and records(shards) == whole and len(load_scores(shards)) == 28
+
+
+@pytest.mark.slow
+def test_a_shard_may_have_no_prompts_and_another_evaluation_is_not_overwritten(tmp_path: Path) -> None:
+    for index in range(9):  # of 7 prompts
+        run(tmp_path, Shard(index, 9), ("recency",))
+    assert merge(tmp_path) == 7
+    (tmp_path / RUN).write_text(json.dumps({**read_run(tmp_path), "texts": "other"}))
+    before = (tmp_path / RECORDS).read_bytes()
+    with pytest.raises(ValueError, match="holds another evaluation than its shards: other texts"):
+        merge(tmp_path)
+    assert (tmp_path / RECORDS).read_bytes() == before

@@ -1,10 +1,11 @@
-"""Figures of a summary, as SVG and PDF: the value of every method with its interval, and against its cost."""
+"""Figures of a report, as SVG and PDF: values with intervals, values against costs, ranks against costs."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from io import BytesIO, StringIO
 from math import ceil, isfinite, isnan
-from typing import Any
+from typing import Any, ParamSpec
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -18,6 +19,7 @@ from matplotlib.transforms import Bbox, BboxBase
 from heta_lens.evaluation.report.document import INK, PAPER, QUIET, Drawn
 from heta_lens.evaluation.report.results import Cell, Measure, Summary
 
+Given = ParamSpec("Given")
 LOOKS: dict[Any, Any] = {
     "svg.hashsalt": "heta_lens",
     "svg.fonttype": "none",  # small, for pages
@@ -39,13 +41,14 @@ NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 NO_DATE = {"CreationDate": None, "Creator": None, "Producer": None}
 BLUE, ORANGE = "#2f7fd0", "#d9702b"
 WIDTH, ROW = 5.6, 0.24  # inches
-LETTER, LINE = 4.9, 10.0  # points, of a small letter and of a line
-NAMED = 10  # more methods are numbered where they would crowd
+LETTER, LINE = 4.9, 10.0  # points of a small letter and of a line
+NAMED = 10  # the most methods with names at their points; names of more methods would crowd
+FREE = 0.5  # the place of methods without a forward, in forwards
 
 
 @dataclass(frozen=True)
 class Mark:
-    """How a method is drawn: shape, colour and filling all have the same meaning."""
+    """The mark of a method: shape, colour and filling have the same meaning."""
 
     shape: str
     colour: str
@@ -62,16 +65,7 @@ REFERENCE = Mark("D", INK, True, "the reference")
 BETTER = Mark("^", BLUE, True, "better")
 WORSE = Mark("v", ORANGE, True, "worse")
 NOT_SIGNIFICANT = Mark("o", QUIET, False, "not significant")
-
-
-def dots(summary: Summary, metric: Measure) -> Drawn:
-    """Every method's value with its interval, the best on top."""
-    return drawn(lambda: _dots(summary, metric))
-
-
-def costs(summary: Summary, metric: Measure) -> Drawn:
-    """Every method's value against its seconds per prompt."""
-    return drawn(lambda: _costs(summary, metric))
+ON_FRONTIER, OFF_FRONTIER = Mark("o", BLUE, True, ""), Mark("o", QUIET, False, "")
 
 
 def mark(summary: Summary, metric: Measure, method: str) -> Mark:
@@ -80,20 +74,29 @@ def mark(summary: Summary, metric: Measure, method: str) -> Mark:
     return {1: BETTER, -1: WORSE, 0: NOT_SIGNIFICANT}[summary.verdict(metric, method)]
 
 
-def drawn(draw: Callable[[], Figure]) -> Drawn:
-    with matplotlib.rc_context(LOOKS):
-        figure, svg, pdf = draw(), StringIO(), BytesIO()
-        FigureCanvasSVG(figure).print_svg(svg, metadata=NO_METADATA)
-        FigureCanvasPdf(figure).print_pdf(pdf, metadata=NO_DATE)
-    return Drawn(svg.getvalue(), pdf.getvalue())
+def _in_files(draw: Callable[Given, Figure]) -> Callable[Given, Drawn]:
+    """Turn a function that draws a figure into a function that returns the figure as SVG and PDF."""
+
+    @wraps(draw)
+    def drawn(*args: Given.args, **options: Given.kwargs) -> Drawn:
+        with matplotlib.rc_context(LOOKS):
+            figure, svg, pdf = draw(*args, **options), StringIO(), BytesIO()
+            FigureCanvasSVG(figure).print_svg(svg, metadata=NO_METADATA)
+            FigureCanvasPdf(figure).print_pdf(pdf, metadata=NO_DATE)
+        return Drawn(svg.getvalue(), pdf.getvalue())
+
+    return drawn
 
 
-def _dots(summary: Summary, metric: Measure) -> Figure:
+# -------------------------------------------------------------------------------------------------------------- values
+@_in_files
+def dots(summary: Summary, metric: Measure) -> Figure:
+    """Draw the value of every method with its interval, the best method on top."""
     methods = summary.ranked(metric)
     figure = Figure(figsize=(WIDTH, ROW * len(methods) + 1.1), layout="constrained")
     axes = figure.subplots()
     cells = [summary.cells[metric.name, method] for method in methods]
-    left, right = _limits([end for cell in cells for end in _ends(cell)])
+    left, right = _limits(cells)
     axes.set_xlim(left, right)
     axes.set_ylim(len(methods) - 0.5, -0.5)
     axes.set_yticks(range(len(methods)), methods)
@@ -105,74 +108,52 @@ def _dots(summary: Summary, metric: Measure) -> Figure:
     if isfinite(reference):
         axes.axvline(reference, color=QUIET, linewidth=0.6)
     marks = [mark(summary, metric, method) for method in methods]
-    for row, (cell, drawn) in enumerate(zip(cells, marks, strict=True)):
-        _dot(axes, row, cell, drawn, left, right)
-    _legend(figure, [shape for shape, cell in zip(marks, cells, strict=True) if not isnan(cell.estimate.value)])
+    for row, (cell, shape) in enumerate(zip(cells, marks, strict=True)):
+        _draw_dot(axes, row, cell, shape)
+    _draw_legend(figure, [shape for shape, cell in zip(marks, cells, strict=True) if not isnan(cell.estimate.value)])
     return figure
 
 
-def _dot(axes: Axes, row: int, cell: Cell, drawn: Mark, left: float, right: float) -> None:
-    estimate = cell.estimate
+def _draw_dot(axes: Axes, row: int, cell: Cell, shape: Mark) -> None:
+    estimate, (left, right) = cell.estimate, axes.get_xlim()
+    beside: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
     if isnan(estimate.value):
         under = {"facecolor": PAPER, "edgecolor": "none", "pad": 1}
-        axes.annotate("no value", (left, row), (4, 0), textcoords="offset points", va="center", color=QUIET, bbox=under)
+        axes.annotate("no value", (left, row), (4, 0), **beside, color=QUIET, bbox=under)
         return
     if not isnan(estimate.low):
         ends = [min(max(end, left), right) for end in (estimate.low, estimate.high)]
-        axes.plot(ends, [row, row], color=drawn.colour, linewidth=1.4, solid_capstyle="butt")
+        axes.plot(ends, [row, row], color=shape.colour, linewidth=1.4, solid_capstyle="butt")
     if isfinite(estimate.value):
-        axes.plot([estimate.value], [row], linestyle="none", **drawn.style)
-        return
-    edge, side, shift = (right, "right", -4) if estimate.value > 0 else (left, "left", 4)
-    text = "∞ →" if estimate.value > 0 else "← -∞"
-    axes.annotate(text, (edge, row), (shift, 0), textcoords="offset points", va="center", ha=side, color=drawn.colour)
+        axes.plot([estimate.value], [row], linestyle="none", **shape.style)
+    elif estimate.value > 0:
+        axes.annotate("∞ →", (right, row), (-4, 0), **beside, ha="right", color=shape.colour)
+    else:
+        axes.annotate("← -∞", (left, row), (4, 0), **beside, ha="left", color=shape.colour)
 
 
-def _costs(summary: Summary, metric: Measure) -> Figure:
-    methods = placed(summary, metric)
-    keyed = len(methods) > NAMED
-    figure = Figure(figsize=(WIDTH, 4.2 + (ceil(len(methods) / 2) * 0.16 if keyed else 0)), layout="constrained")
-    axes = figure.subplots()
-    cells = [summary.cells[metric.name, method] for method in methods]
-    points = [(summary.costs.seconds[method], summary.cells[metric.name, method].estimate.value) for method in methods]
-    _frame(axes, metric, [x for x, _ in points], [end for cell in cells for end in _ends(cell)])
-    marks = [mark(summary, metric, method) for method in methods]
-    low, high = axes.get_ylim()
-    for cell, drawn, (x, y) in zip(cells, marks, points, strict=True):
-        if not isnan(cell.estimate.low):
-            ends = [min(max(end, low), high) for end in (cell.estimate.low, cell.estimate.high)]
-            axes.plot([x, x], ends, color=drawn.colour, linewidth=1, alpha=0.4)
-        axes.plot([x], [y], linestyle="none", **drawn.style)
-    _legend(figure, marks, "outside upper center")
-    names = [str(number) for number in range(1, len(methods) + 1)] if keyed else methods
-    if keyed:
-        _key(figure, [f"{name}  {method}" for name, method in zip(names, methods, strict=True)])
-    figure.draw_without_rendering()  # so that places are known
-    name_points(axes, names, points)
-    return figure
+def _limits(cells: Sequence[Cell]) -> tuple[float, float]:
+    """Return the lowest and the highest finite number of the cells, with room around the numbers."""
+    numbers = [end for cell in cells for end in (cell.estimate.value, cell.estimate.low, cell.estimate.high)]
+    finite = [*filter(isfinite, numbers)]
+    low, high = min(finite, default=0.0), max(finite, default=1.0)
+    room = (high - low) * 0.06 or abs(low) * 0.1 or 0.5
+    return low - room, high + room
 
 
-def _frame(axes: Axes, metric: Measure, seconds: Sequence[float], values: Sequence[float]) -> None:
-    axes.set_xscale("log")
-    axes.set_xlim(min(seconds, default=1) / 2, max(seconds, default=1) * 4)
-    axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_ylim(*_limits(values))
-    axes.set_xlabel("seconds per prompt (median)")
-    axes.set_ylabel(f"{metric.title} ({metric.better} is better)")
+def _draw_legend(figure: Figure, marks: Sequence[Mark], place: Any = "outside lower center") -> None:
+    used = [shape for shape in (REFERENCE, BETTER, WORSE, NOT_SIGNIFICANT) if shape in marks]
+    handles = [Line2D([], [], linestyle="none", **shape.style) for shape in used]
+    if used:
+        figure.legend(
+            handles, [shape.says for shape in used], loc=place, ncols=len(used), frameon=False, fontsize=8,
+            handletextpad=0.1, columnspacing=1.2,
+        )  # fmt: skip
 
 
-def _key(figure: Figure, entries: Sequence[str]) -> None:
-    """What the numbers by the points stand for."""
-    nothing = [Line2D([], [], linestyle="none") for _ in entries]
-    figure.legend(
-        nothing, entries, loc="outside lower center", ncols=2, frameon=False, fontsize=8, handlelength=0,
-        handletextpad=0, labelspacing=0.2,
-    )  # fmt: skip
-
-
+# --------------------------------------------------------------------------------------------------------------- costs
 def placed(summary: Summary, metric: Measure) -> list[str]:
-    """The methods that have a place in a plot of costs, best first."""
+    """Return the methods with a place in a plot of costs, the best first."""
     return [
         method
         for method in summary.ranked(metric)
@@ -182,10 +163,87 @@ def placed(summary: Summary, metric: Measure) -> list[str]:
     ]
 
 
-def name_points(axes: Axes, names: Sequence[str], points: Sequence[tuple[float, float]]) -> None:
-    """Write each name by its point, where it hides no other name and no point; far from it with a line."""
+@_in_files
+def costs(summary: Summary, metric: Measure) -> Figure:
+    """Draw the value of every method against its seconds per prompt."""
+    methods = placed(summary, metric)
+    numbered = len(methods) > NAMED
+    figure = Figure(figsize=(WIDTH, 4.2 + (ceil(len(methods) / 2) * 0.16 if numbered else 0)), layout="constrained")
+    axes = figure.subplots()
+    cells = [summary.cells[metric.name, method] for method in methods]
+    seconds = [summary.costs.seconds[method] for method in methods]
+    low, high = _limits(cells)
+    axes.set_xscale("log")
+    axes.set_xlim(min(seconds, default=1) / 2, max(seconds, default=1) * 4)
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylim(low, high)
+    axes.set_xlabel("seconds per prompt (median)")
+    axes.set_ylabel(f"{metric.title} ({metric.better} is better)")
+    marks = [mark(summary, metric, method) for method in methods]
+    for cell, shape, x in zip(cells, marks, seconds, strict=True):
+        if not isnan(cell.estimate.low):
+            ends = [min(max(end, low), high) for end in (cell.estimate.low, cell.estimate.high)]
+            axes.plot([x, x], ends, color=shape.colour, linewidth=1, alpha=0.4)
+        axes.plot([x], [cell.estimate.value], linestyle="none", **shape.style)
+    _draw_legend(figure, marks, "outside upper center")
+    names = methods
+    if numbered:
+        names = [str(number) for number in range(1, len(methods) + 1)]
+        _draw_key(figure, [f"{name}  {method}" for name, method in zip(names, methods, strict=True)])
+    _draw_names(figure, axes, names, [(x, cell.estimate.value) for x, cell in zip(seconds, cells, strict=True)])
+    return figure
+
+
+def _draw_key(figure: Figure, entries: Sequence[str]) -> None:
+    """Explain the numbers by the points."""
+    nothing = [Line2D([], [], linestyle="none") for _ in entries]
+    figure.legend(
+        nothing, entries, loc="outside lower center", ncols=2, frameon=False, fontsize=8, handlelength=0,
+        handletextpad=0, labelspacing=0.2,
+    )  # fmt: skip
+
+
+def frontier(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Return the points of cost and rank that no other point beats in one number without losing in the other."""
+    return [
+        place
+        for place, (cost, rank) in enumerate(points)
+        if not any(
+            (other_cost <= cost and other_rank <= rank) and (other_cost < cost or other_rank < rank)
+            for other_cost, other_rank in points
+        )
+    ]
+
+
+@_in_files
+def ranks_by_cost(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Draw the mean rank of every method of a leaderboard against its cost, with the Pareto frontier."""
+    rows = [row for row in rows if not (isnan(row["rank"]) or isnan(row["worth"]))]
+    figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
+    axes = figure.subplots()
+    points = [(max(FREE, row["worth"]), row["rank"]) for row in rows]
+    best = frontier(points)
+    axes.set_xscale("log")
+    axes.set_xlim(FREE / 1.5, 4 * max((cost for cost, _ in points), default=1.0))
+    axes.set_ylim(1.04, -0.04)
+    axes.xaxis.set_major_formatter(lambda cost, _: f"{cost:g}")
+    axes.set_xlabel(f"forwards per prompt (median; {FREE:g} or less: none)")
+    axes.set_ylabel("mean rank (0 is the best)")
+    if line := sorted((points[place] for place in best), key=lambda point: point[0]):
+        axes.plot(*zip(*line, strict=True), color=BLUE, linewidth=0.8, linestyle=":", drawstyle="steps-post")
+    for place, (cost, rank) in enumerate(points):
+        shape = ON_FRONTIER if place in best else OFF_FRONTIER
+        axes.plot([cost], [rank], linestyle="none", **shape.style)
+    _draw_names(figure, axes, [row["method"] for row in rows], points)
+    return figure
+
+
+def _draw_names(figure: Figure, axes: Axes, names: Sequence[str], points: Sequence[tuple[float, float]]) -> None:
+    """Write every name by its point, clear of other names and points; a line leads to a distant name."""
     if not names:
         return
+    figure.draw_without_rendering()  # computes the places of the points
     spots = [(x, y) for x, y in axes.transData.transform(points).tolist()]
     frame = axes.get_window_extent().padded(4)
     taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in spots]
@@ -199,18 +257,13 @@ def name_points(axes: Axes, names: Sequence[str], points: Sequence[tuple[float, 
         taken.append(boxes[shift])
         line = {"arrowstyle": "-", "color": QUIET, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3}
         axes.annotate(
-            name,
-            point,
-            shift,
-            textcoords="offset points",
-            fontsize=8,
-            va="center",
+            name, point, shift, textcoords="offset points", fontsize=8, va="center",
             arrowprops=line if abs(shift[1]) > LINE / 2 else None,
-        )
+        )  # fmt: skip
 
 
 def _shifts(width: float) -> Iterator[tuple[float, float]]:
-    """Where a name may stand, in points from its point: right, left, and ever further above and below."""
+    """Yield places of a name, in points from its point: right, left, and further and further above and below."""
     for step in range(16):
         for sign in (1, -1) if step else (1,):
             yield 6.0, sign * step * LINE / 2
@@ -219,25 +272,3 @@ def _shifts(width: float) -> Iterator[tuple[float, float]]:
 
 def _within(box: Bbox, frame: BboxBase) -> bool:
     return bool(box.x0 >= frame.x0 and box.y0 >= frame.y0 and box.x1 <= frame.x1 and box.y1 <= frame.y1)
-
-
-def _ends(cell: Cell) -> list[float]:
-    estimate = cell.estimate
-    return [end for end in (estimate.value, estimate.low, estimate.high) if isfinite(end)]
-
-
-def _limits(values: Sequence[float]) -> tuple[float, float]:
-    """From the lowest to the highest, with room around them."""
-    low, high = min(values, default=0.0), max(values, default=1.0)
-    room = (high - low) * 0.06 or abs(low) * 0.1 or 0.5
-    return low - room, high + room
-
-
-def _legend(figure: Figure, marks: Sequence[Mark], where: Any = "outside lower center") -> None:
-    used = [shape for shape in (REFERENCE, BETTER, WORSE, NOT_SIGNIFICANT) if shape in marks]
-    handles = [Line2D([], [], linestyle="none", **shape.style) for shape in used]
-    if used:
-        figure.legend(
-            handles, [shape.says for shape in used], loc=where, ncols=len(used), frameon=False, fontsize=8,
-            handletextpad=0.1, columnspacing=1.2,
-        )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A reproduced table as Markdown, with the paper's figures beside ours, and as CSV with one cell per line."""
+"""A reproduced table as Markdown, with the paper's figures beside ours, and as CSV with a line per cell."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from math import inf, isfinite, isinf
 
 import pandas as pd
 
-from heta_lens.evaluation.report import results
+from heta_lens.evaluation.report import results as wording
 from heta_lens.evaluation.report.document import Block as Part
 from heta_lens.evaluation.report.document import Footnotes, Heading, Notes, Paragraph, Table, markdown, sheet
 from heta_lens.evaluation.reproduce.cells import Figure, Place, Printed
@@ -19,9 +19,10 @@ NEEDS = "needs --model"
 
 @dataclass(frozen=True)
 class ReproducedTable:
-    """A table as it was made here: of ``printed`` the figures by place.
+    """A reproduced table.
 
-    ``own`` names a block that the paper does not have, ``model`` is what ours are of.
+    ``ours`` are our figures by place, of the model ``model``. ``own`` names a block that the paper does not have, and
+    is empty if our figures fill a printed block.
     """
 
     printed: Printed
@@ -32,28 +33,17 @@ class ReproducedTable:
     notes: Sequence[str]
 
     @property
-    def blocks(self) -> Iterator[str]:
-        if self.own:
-            yield self.own
-        yield from (block.model for block in self.printed.blocks)
+    def blocks(self) -> list[str]:
+        return [*([self.own] if self.own else []), *(block.model for block in self.printed.blocks)]
 
     @cached_property
     def paper(self) -> Mapping[Place, str]:
-        """The printed figures; none in a block of our own."""
+        """The printed figures, by place."""
         return dict(self.printed.figures())
-
-    def notes_of(self, place: Place) -> tuple[str, ...]:
-        """Notes on our figure."""
-        if place in self.ours:
-            return self.ours[place].notes
-        hub = next(block.hub for block in self.printed.blocks if block.model == place.model)
-        return (f"{NEEDS} {hub}",)
-
-    def figure(self, place: Place) -> Figure:
-        return self.ours.get(place, Figure(None))
 
 
 def written(table: ReproducedTable) -> str:
+    """Write the table as Markdown."""
     marks = _Marks()
     tables = [*_tables(table, marks)]
     parts = [
@@ -61,9 +51,28 @@ def written(table: ReproducedTable) -> str:
         Paragraph(table.printed.about),
         *map(Paragraph, table.about),
         *tables,
-        Notes([*_legend(table), *marks.notes(), *table.notes]),
+        Notes([*_legend(table), *marks.lines(), *table.notes]),
     ]
     return markdown(parts)
+
+
+@dataclass
+class _Marks:
+    """Numbers for impossible figures and letters for notes on our figures, in the order of their first use."""
+
+    impossible: dict[str, str] = field(default_factory=dict)
+    notes: Footnotes = field(default_factory=Footnotes)
+
+    def star(self, reasons: Sequence[str]) -> str:
+        numbers = [self.impossible.setdefault(reason, str(len(self.impossible) + 1)) for reason in reasons]
+        return f"*{','.join(sorted(numbers))}" if numbers else ""
+
+    def letters(self, notes: Sequence[str]) -> str:
+        return f" ({', '.join(map(self.notes.letter, notes))})" if notes else ""
+
+    def lines(self) -> list[str]:
+        stars = [f"*{number}: {reason}." for reason, number in self.impossible.items()]
+        return [*stars, *self.notes.lines()]
 
 
 def _legend(table: ReproducedTable) -> Iterator[str]:
@@ -71,44 +80,20 @@ def _legend(table: ReproducedTable) -> Iterator[str]:
         "Ours: in brackets the 95 % interval, by the bootstrap over templates of prompts. One without width means that "
         "all agree, not that more would."
     )
-    if any(isinf(end) for one in table.ours.values() if one.estimate for end in (one.estimate.low, one.estimate.high)):
+    estimates = [figure.estimate for figure in table.ours.values() if figure.estimate]
+    if any(isinf(end) for estimate in estimates for end in (estimate.low, estimate.high)):
         yield "An end is infinite where prompts are so few or so alike, or effects so small, that they give no bound."
     if table.printed.impossible:
         yield "*: the printed figure is impossible; the number gives the reason."
-    if any(place not in table.ours for place, _ in table.printed.figures()):
-        hubs = dict.fromkeys(block.hub for block in table.printed.blocks if not _has(table, block.model))
+    filled = {place.model for place in table.ours}
+    if hubs := dict.fromkeys(block.hub for block in table.printed.blocks if block.model not in filled):
         yield f"{NEEDS}: only that model can fill the cell, as --model {', --model '.join(hubs)}."
-
-
-def _has(table: ReproducedTable, model: str) -> bool:
-    return any(place.model == model for place in table.ours)
-
-
-@dataclass
-class _Marks:
-    """Numbers for impossible figures, letters for notes on ours, in the order they are needed."""
-
-    impossible: dict[str, str] = field(default_factory=dict)
-    said: Footnotes = field(default_factory=Footnotes)
-
-    def star(self, reasons: Sequence[str]) -> str:
-        numbers = [self.impossible.setdefault(reason, str(len(self.impossible) + 1)) for reason in reasons]
-        return f"*{','.join(sorted(numbers))}" if numbers else ""
-
-    def letters(self, notes: Sequence[str]) -> str:
-        letters = map(self.said.letter, notes)
-        return f" ({', '.join(letters)})" if notes else ""
-
-    def notes(self) -> list[str]:
-        stars = [f"*{number}: {reason}." for reason, number in self.impossible.items()]
-        return [*stars, *self.said.lines()]
 
 
 def _tables(table: ReproducedTable, marks: _Marks) -> Iterator[Part]:
     printed = table.printed
     if printed.across:
-        heads = {model: (model, column) for model in table.blocks for column in printed.columns}
-        yield _table(table, marks, heads)
+        yield _table(table, marks, {model: (model, column) for model in table.blocks for column in printed.columns})
         return
     for model in table.blocks:
         yield Heading(model if printed.named else f"{model} in the paper, {table.model} here")
@@ -116,18 +101,15 @@ def _tables(table: ReproducedTable, marks: _Marks) -> Iterator[Part]:
 
 
 def _table(table: ReproducedTable, marks: _Marks, heads: Mapping[str, tuple[str, str]]) -> Table:
-    """The figures of one block, or of all; ``heads`` has models and columns, by what their columns are called."""
+    """Make the table of a block, or of all blocks; ``heads`` are the models and columns under their headings."""
     frame = pd.DataFrame({"row": table.printed.rows})
     for head, (model, column) in heads.items():
         places = [Place(model, row, column) for row in table.printed.rows]
         if model != table.own:
-            frame[f"{head}: paper"] = [_paper(table, place, marks) for place in places]
+            stars = [marks.star(table.printed.impossible.get(place, ())) for place in places]
+            frame[f"{head}: paper"] = [table.paper[place] + star for place, star in zip(places, stars, strict=True)]
         frame[f"{head}: ours"] = [_ours(table, place, marks) for place in places]
-    return Table.of(frame)
-
-
-def _paper(table: ReproducedTable, place: Place, marks: _Marks) -> str:
-    return table.paper[place] + marks.star(table.printed.impossible.get(place, ()))
+    return Table([*frame.columns], frame.to_numpy().tolist())
 
 
 def _ours(table: ReproducedTable, place: Place, marks: _Marks) -> str:
@@ -143,29 +125,30 @@ def _ours(table: ReproducedTable, place: Place, marks: _Marks) -> str:
 
 def _with_interval(estimate: Estimate) -> str:
     if not 100 <= abs(estimate.value) < inf:
-        return results.with_interval(estimate)
+        return wording.with_interval(estimate)
     ends = f" [{estimate.low:,.0f}, {estimate.high:,.0f}]" if isfinite(estimate.low) else ""
     return f"{estimate.value:,.0f}{ends}"
 
 
 def tidy(table: ReproducedTable) -> str:
-    """One cell per line; one without a number has the reason in its note."""
+    """Write the table as CSV with a line per cell; the note of a cell without a number has the reason."""
     places = product(table.blocks, table.printed.rows, table.printed.columns)
     return sheet(pd.DataFrame([_line(table, Place(*place)) for place in places], dtype=object))
 
 
 def _line(table: ReproducedTable, place: Place) -> dict[str, object]:
-    estimate, paper = table.figure(place).estimate, table.paper.get(place, "")
+    hubs = {block.model: block.hub for block in table.printed.blocks}
+    figure = table.ours.get(place) or Figure(None, (f"{NEEDS} {hubs[place.model]}",))
+    paper, estimate = table.paper.get(place, ""), figure.estimate
     stars = [f"the printed figure cannot be: {reason}" for reason in table.printed.impossible.get(place, ())]
-    notes = [*([] if paper else ["not in the paper"]), *stars, *table.notes_of(place)]
     return {
         "block": place.model,
         "row": place.row,
         "column": place.column,
         "paper": paper,
-        "ours": results.digits(estimate and estimate.value),
-        "low": results.digits(estimate and estimate.low),
-        "high": results.digits(estimate and estimate.high),
+        "ours": wording.digits(estimate and estimate.value),
+        "low": wording.digits(estimate and estimate.low),
+        "high": wording.digits(estimate and estimate.high),
         "n": estimate.n if estimate else 0,
-        "note": "; ".join(notes),
+        "note": "; ".join([*([] if paper else ["not in the paper"]), *stars, *figure.notes]),
     }

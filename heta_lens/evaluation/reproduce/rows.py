@@ -1,4 +1,4 @@
-"""The configuration of each row of a printed table: a method, its options, and how much work it may take."""
+"""The rows of printed tables: methods and their options, and HETA configurations made of shared parts."""
 
 import re
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from heta_lens._util.numerics import Samples
 from heta_lens._util.options import settings
 from heta_lens._util.python import quietly
 from heta_lens.attribution import Attribution
-from heta_lens.evaluation.prompt_evaluation import Entry, Ready
+from heta_lens.evaluation.prompt_evaluation import Entry
 from heta_lens.methods.heta.heta import Heta
 from heta_lens.methods.heta.score import Parts
 from heta_lens.metrics.robustness import Explain
@@ -35,7 +35,7 @@ BASELINES: Mapping[str, str] = {
     "Causal Tracing (baseline)": "causal_tracing",
 }
 
-OF_METHODS: Mapping[str, Mapping[str, Any]] = {"context_cite": {"query": "@question"}}
+OPTIONS: Mapping[str, Mapping[str, Any]] = {"context_cite": {"query": "@question"}}
 
 RANK, WINDOW = {"rank": 64}, {"window": 512}
 HETA: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
@@ -58,11 +58,14 @@ CONFIGURATIONS: Mapping[str, Mapping[str, Any]] = {row: options for rows, option
 
 @dataclass(frozen=True)
 class Effort:
-    """How much work a figure may take.
+    """The amount of work for the figures of a table.
 
-    ``limit``: prompts of each data set; ``heta``: options of all rows of HETA; ``smaller``: what stands in for a rank,
-    a window or a number of layers that a row names; ``shorter``: options of baselines; ``length``: tokens of a prompt,
-    where the paper's would be too many.
+    Attributes:
+        limit: the prompts of every data set.
+        heta: options of HETA in all rows.
+        smaller: values in place of a rank, a window or a number of layers that a row names.
+        shorter: options of baselines.
+        length: the tokens of a prompt, if the paper's prompts would be too long.
     """
 
     limit: int
@@ -72,26 +75,22 @@ class Effort:
     length: int | None = None
 
     def entry(self, row: str, **extra: Any) -> Entry:
-        """The method that a printed row names."""
+        """Make the method that a printed row names."""
         if row in BASELINES:
             method = BASELINES[row]
-            return _entry(method, {**OF_METHODS.get(method, {}), **self.shorter.get(method, {})})
-        options = dict(_variant(row))
-        options |= {name: size for name, size in self.smaller.items() if name in options}
-        return _entry("heta", _meaningful({**self.heta, **extra, **options}))
+            return _entry(method, {**OPTIONS.get(method, {}), **self.shorter.get(method, {})})
+        weights = WEIGHTS.fullmatch(row)
+        named = {"beta": float(weights[1]), "gamma": float(weights[2])} if weights else CONFIGURATIONS[row]
+        smaller = {name: size for name, size in self.smaller.items() if name in named}
+        return _entry("heta", _effective({**self.heta, **extra, **named, **smaller}))
 
     def full(self, **extra: Any) -> Heta:
-        """What the parts of all of HETA's configurations are taken from."""
+        """Make the method whose parts all configurations of HETA share."""
         return Heta(**{**self.heta, **extra})
 
 
-def _variant(row: str) -> Mapping[str, Any]:
-    weights = WEIGHTS.fullmatch(row)
-    return {"beta": float(weights[1]), "gamma": float(weights[2])} if weights else CONFIGURATIONS[row]
-
-
-def _meaningful(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out the options without an effect on the variant."""
+def _effective(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out the options that have no effect with the variant."""
     method = quietly(partial(Heta, **options))
     unused = method.unused_with(method.recipe, method.weights).keys() - ({"seed"} if method.random else set())
     return {name: value for name, value in options.items() if name not in unused}
@@ -101,52 +100,42 @@ def _entry(method: str, options: Mapping[str, Any]) -> Entry:
     return Entry(" ".join([method, *(f"{name}={value}" for name, value in options.items())]), method, options)
 
 
-# ------------------------------------------------------------------------------------------- parts shared by all rows
+# ------------------------------------------------------------------------------------------------- recombined parts
 Known = dict[tuple[Any, ...], Attribution]
 
 
 @dataclass(frozen=True, eq=False)
 class Recombined:
-    """A configuration of HETA whose M, S and I are those of the ``full`` method, computed once per prediction."""
+    """A configuration of HETA made of the parts M, S and I of the ``full`` method, computed once per prediction."""
 
     configuration: Heta
     full: Heta
     known: Known
 
     def __call__(self, prediction: Prediction) -> Attribution:
-        attribution = parts_of(self.full, prediction, self.known)
-        even = torch.ones_like(attribution.parts["gate"])
-        gates = {"flow": attribution.parts["gate"], "uniform": even / len(attribution), "none": even}
-        beta, gamma = self.configuration.weights
-        curvature, information = (attribution.parts[name] for name in ("curvature", "information"))
-        gate = gates[self.configuration.recipe.gate]
-        curvature = Samples.even(curvature[None]) if beta else None
-        combine = self.configuration.combine
-        parts = Parts(gate, curvature, information if gamma else None, beta, gamma, combine)
-        return replace(
-            attribution,
-            scores=parts.score(self.configuration.balance),
-            options={**attribution.options, **settings(self.configuration)},
-        )
+        attribution, configuration = parts_of(self.full, prediction, self.known), self.configuration
+        gate, curvature, information = (attribution.parts[name] for name in ("gate", "curvature", "information"))
+        if configuration.recipe.gate != "flow":
+            gate = torch.ones_like(gate) / (len(attribution) if configuration.recipe.gate == "uniform" else 1)
+        beta, gamma = configuration.weights
+        samples = Samples.even(curvature[None]) if beta else None
+        parts = Parts(gate, samples, information if gamma else None, beta, gamma, configuration.combine)
+        options = {**attribution.options, **settings(configuration)}
+        return replace(attribution, scores=parts.score(configuration.balance), options=options)
 
 
 def parts_of(full: Heta, prediction: Prediction, known: Known) -> Attribution:
-    """The full method's attribution of a prediction, computed once."""
+    """Return the full method's attribution of a prediction, computed once."""
     activations = (prediction.embeddings, prediction.log_probs)
-    bits = (value.detach().cpu().double().numpy().tobytes() for value in activations)
-    key = (repr(full.chosen), prediction.target, len(prediction.prompt.user_hooks), *prediction.ids.tolist(), *bits)
+    raw = (value.detach().cpu().double().numpy().tobytes() for value in activations)
+    key = (repr(full.chosen), prediction.target, len(prediction.prompt.user_hooks), *prediction.ids.tolist(), *raw)
     if key not in known:
         known[key] = full(prediction)
     return known[key]
 
 
-def recombining(ready: Ready, full: Heta, known: Known) -> Ready:
-    """Methods, recombined where they can be."""
-    return lambda instance, prediction: recombined(ready(instance, prediction), full, known)
-
-
 def recombined(method: Explain, full: Heta, known: Known) -> Explain:
-    """The method as a recombination of the full method's parts, where it is one; else as it is."""
+    """Return a method as a recombination of the full method's parts if possible, or else the method as it is."""
     if not isinstance(method, Heta) or (method.recipe.approximate and method.recipe != full.recipe):
         return method
     own = {name: value for name, value in method.chosen.items() if name not in ("variant", "beta", "gamma")}

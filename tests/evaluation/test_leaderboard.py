@@ -1,12 +1,14 @@
-"""A leaderboard: every method's wins, losses and rank over several evaluations, with one correction for all."""
+"""Leaderboards: wins, losses and ranks over several evaluations, with one correction for all."""
 
 import json
 import shutil
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from heta_lens.evaluation.report.figures import frontier, ranks_by_cost
 from heta_lens.evaluation.report.leaderboard import Leaderboard, write_leaderboard
 from heta_lens.evaluation.report.results import summary
 from heta_lens.evaluation.run_folder import RECORDS, RUN
@@ -16,6 +18,7 @@ METRICS = {
     "good": {"title": "Good", "better": "more", "low": 0.0, "high": 1.0},
     "bad": {"title": "Bad", "better": "less", "low": 0.0, "high": 1.0},
 }
+
 LEVELS = {"heta": 0.5, "better": 0.8, "same": 0.5, "worse": 0.2}
 
 
@@ -116,3 +119,24 @@ def test_evaluations_with_different_references_are_refused(tmp_path: Path) -> No
     folders = [evaluation(tmp_path / "x", "one", LEVELS, 5), evaluation(tmp_path / "y", "two", {"lime": 0.5}, 5)]
     with pytest.raises(ValueError, match=r"compare methods with different ones \(heta in .*x; lime in .*y\)"):
         Leaderboard.of(folders)
+
+
+def test_the_frontier_is_what_no_other_point_beats() -> None:
+    assert frontier([(1.0, 0.5), (2.0, 0.5), (2.0, 0.2), (9.0, 0.3), (0.0, 0.9)]) == [0, 2, 4]
+    assert frontier([(1.0, 0.5), (1.0, 0.5)]) == [0, 1]  # neither beats the other
+    grid = [*product(range(3), range(3))]
+    assert [grid[place] for place in frontier([(float(x), float(y)) for x, y in grid])] == [(0, 0)]
+
+
+@pytest.mark.slow
+def test_methods_without_a_cost_or_rank_are_left_out_and_names_are_drawn() -> None:
+    rows = [
+        {"method": "cheap & good", "rank": 0.1, "worth": 0.0},
+        {"method": "dear", "rank": 0.6, "worth": 500.0},
+        {"method": "unknown", "rank": float("nan"), "worth": 3.0},
+    ]
+    drawn = ranks_by_cost(rows)
+    assert "cheap &amp; good" in drawn.svg and "dear" in drawn.svg and "unknown" not in drawn.svg
+    assert drawn.pdf.startswith(b"%PDF") and b"FontFile" in drawn.pdf  # its fonts are embedded
+    assert ranks_by_cost([]).svg.startswith("<?xml")
+    assert drawn == ranks_by_cost(rows)

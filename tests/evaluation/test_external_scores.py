@@ -1,10 +1,12 @@
-"""Scores that others made are evaluated beside our methods, on the same prompts by the same metrics."""
+"""Scores of other tools are read, and evaluated beside the methods of this package."""
 
 import json
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -14,11 +16,63 @@ from helpers.evaluating import demo, run
 from helpers.saved_by_others import INSEQ, PROMPT
 from heta_lens._util.text import Span
 from heta_lens.data.instance import Instance, write_jsonl
-from heta_lens.evaluation import from_captum, write_scores
-from heta_lens.evaluation.external_scores import GivenScores, as_record, given_methods
+from heta_lens.evaluation.external_scores import (
+    external_methods,
+    from_captum,
+    from_inseq,
+    write_scores,
+)
 from heta_lens.evaluation.prompt_evaluation import ask
 from heta_lens.evaluation.run_folder import read_records
 from heta_lens.model.loading import DEMO
+
+
+def changed(folder: Path, **fields: Any) -> Path:
+    saved = json.loads(INSEQ.read_text())
+    saved["attributes"]["sequence_attributions"][0]["attributes"] |= fields
+    (folder / "changed.json").write_text(json.dumps(saved))
+    return folder / "changed.json"
+
+
+def test_inseqs_scores_are_those_of_the_prompts_tokens() -> None:
+    (record,) = from_inseq(INSEQ)
+    assert record["text"].removeprefix("<bos> ") == PROMPT and record["method"] == "inseq input_x_gradient"
+    assert record["ids"][:3] == [1, 79, 367] and len(record["ids"]) == len(record["scores"]) == 32
+    texts = [record["text"][slice(*ends)] for ends in zip(record["start"], record["stop"], strict=True)]
+    assert texts[1:4] == ["The", " whistle", " of"]
+    assert record["scores"][-1] == pytest.approx(0.0196, abs=1e-2)
+
+
+def test_every_generated_token_is_a_record_of_its_own(tmp_path: Path) -> None:
+    scores = np.arange(66.0).reshape(33, 2)
+    written = {"__ndarray__": scores.tolist(), "dtype": "float64", "shape": [33, 2]}
+    first, second = from_inseq(changed(tmp_path, target_attributions=written, attr_pos_start=31, attr_pos_end=33))
+    assert len(first["ids"]) == 31 and first["scores"] == scores[:31, 0].tolist()
+    assert len(second["ids"]) == 32 and second["scores"] == scores[:32, 1].tolist()
+    assert second["text"].startswith(first["text"])
+
+
+def test_scores_per_dimension_are_refused(tmp_path: Path) -> None:
+    written = {"__ndarray__": np.zeros((33, 1, 4)).tolist(), "dtype": "float32", "shape": [33, 1, 4]}
+    with pytest.raises(ValueError, match=r"3 dimensions.* save aggregated scores"):
+        from_inseq(changed(tmp_path, target_attributions=written))
+    with pytest.raises(ValueError, match="encoder–decoder"):
+        from_inseq(changed(tmp_path, source_attributions=written))
+
+
+def test_captums_result_is_a_record(tmp_path: Path) -> None:
+    result = SimpleNamespace(
+        input_tokens=[" a", " b"],
+        output_tokens=[" c", " d"],
+        seq_attr=torch.tensor([[0.5, 1.0]]),
+        token_attr=torch.tensor([[0.1, 0.2], [0.4, 0.8]]),
+    )
+    whole, last = from_captum(result, "a b"), from_captum(result, "a b", method="fa", step=1)
+    assert whole == {"method": "captum", "text": "a b", "tokens": [" a", " b"], "scores": [0.5, 1.0]}
+    assert (last["method"], last["target"]) == ("fa", " d") and last["scores"] == pytest.approx([0.4, 0.8])
+    write_scores(tmp_path / "s.jsonl", [whole, last])
+    assert [json.loads(line) for line in (tmp_path / "s.jsonl").read_text().splitlines()] == [whole, last]
+
 
 STORY = Instance("story", PROMPT, " cooker", gold=(Span(69, 73), Span(88, 94)))
 
@@ -30,7 +84,7 @@ def written(folder: Path, *records: dict[str, Any], name: str = "given.jsonl") -
 
 def scores_on(path: Path, instance: Instance = STORY) -> Any:
     prediction = ask(demo(), instance)
-    (method,) = given_methods(path)
+    (method,) = external_methods(path)
     return method.ready(instance, prediction)(prediction)
 
 
@@ -66,8 +120,8 @@ def test_others_prompts_and_targets_are_refused(tmp_path: Path) -> None:
         scores_on(written(tmp_path, {**record, "target": " jar"}))
     with pytest.raises(ValueError, match=r"its text, .* is not the prompt's"):
         scores_on(written(tmp_path, {**record, "prompt": "other"}), other)
-    (method,), prediction = given_methods(written(tmp_path, record)), ask(demo(), STORY)
-    with pytest.raises(ValueError, match="given is there as scores only: it cannot be run on another prompt"):
+    (method,), prediction = external_methods(written(tmp_path, record)), ask(demo(), STORY)
+    with pytest.raises(ValueError, match="given exists as scores only"):
         method.ready(STORY, prediction)(ask(demo(), other))
 
 
@@ -76,7 +130,7 @@ def test_others_prompts_and_targets_are_refused(tmp_path: Path) -> None:
     [
         ({"text": "a b"}, "line 1: it has no scores, but 'text'"),
         ({"scores": [1.0]}, "it has neither tokens nor ids"),
-        ({"scores": [1.0], "tokens": ["a"]}, "it has tokens, but no text that they are of"),
+        ({"scores": [1.0], "tokens": ["a"]}, "it has tokens without the text"),
         ({"scores": [1.0], "tokens": ["a", "b"], "text": "a b"}, "it has 1 scores, and 2 tokens"),
         ({"scores": ["x"], "tokens": ["a"], "text": "a"}, r"its scores is \['x'\], and must be a list"),
         ({"scores": [1.0], "tokens": ["a"], "text": "a", "start": [0]}, "it has only one of start and stop"),
@@ -90,15 +144,9 @@ def test_others_prompts_and_targets_are_refused(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("unchecked")
 def test_what_is_no_record_of_scores_is_refused(record: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
-        given_methods(written(tmp_path, record))
+        external_methods(written(tmp_path, record))
     with pytest.raises(FileNotFoundError, match="there is no file of scores"):
-        given_methods(tmp_path / "none.jsonl")
-
-
-def test_a_record_is_written_as_it_is_read(tmp_path: Path) -> None:
-    given = GivenScores([1.0, 2.0], text="a b", tokens=["a", " b"], method="mine", prompt="p")
-    (method,) = given_methods(written(tmp_path, as_record(given)))
-    assert method.rows == (given,) and method.label == "mine"
+        external_methods(tmp_path / "none.jsonl")
 
 
 def test_texts_that_differ_in_white_space_are_told_apart(tmp_path: Path) -> None:
@@ -111,7 +159,7 @@ def test_texts_that_differ_in_white_space_are_told_apart(tmp_path: Path) -> None
 def test_an_id_of_text_is_that_of_the_prompt(tmp_path: Path) -> None:
     tokens = PROMPT.split()
     record = {"id": "story", "text": PROMPT, "tokens": tokens, "scores": [1.0] * len(tokens)}
-    assert given_methods(written(tmp_path, record))[0].rows[0].prompt == "story"
+    assert external_methods(written(tmp_path, record))[0].rows[0].prompt == "story"
     with pytest.raises(ValueError, match="has no scores of given on 'story'"):
         scores_on(written(tmp_path, {**record, "id": "another"}))
 
@@ -120,7 +168,7 @@ def test_a_part_of_the_prompt_is_not_the_prompt(tmp_path: Path) -> None:
     record = {"prompt": "story", "text": "the", "tokens": ["the"], "scores": [1.0]}
     with pytest.raises(ValueError, match="its text, 'the', is not the prompt's"):
         scores_on(written(tmp_path, record))
-    with pytest.raises(ValueError, match="its ids are not those of the prompt: give the text and its tokens"):
+    with pytest.raises(ValueError, match="its ids are not the ids of the prompt: give the text"):
         scores_on(written(tmp_path, {"prompt": "story", "text": PROMPT, "ids": [3], "scores": [1.0]}))
 
 

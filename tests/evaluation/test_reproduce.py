@@ -1,0 +1,319 @@
+"""The paper's tables: printed figures, rows, columns, cells and pages."""
+
+import csv
+import re
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from helpers import paths, zoo
+from helpers.asking import doubts_allowed, predict
+from helpers.evaluating import demo
+from helpers.small_tables import SMALL
+from heta_lens.data.suites import suite
+from heta_lens.evaluation.prompt_evaluation import ask, explained
+from heta_lens.evaluation.reproduce import TABLES, pages, reproduce, reproduce_table
+from heta_lens.evaluation.reproduce.cells import (
+    SEEDS,
+    Figure,
+    Measure,
+    Place,
+    Trial,
+    changed,
+    evaluate_edges,
+    figure,
+    peak_memory,
+    printed,
+)
+from heta_lens.evaluation.reproduce.rows import CONFIGURATIONS, Effort, recombined
+from heta_lens.evaluation.run_folder import Record
+from heta_lens.evaluation.statistics import Estimate
+from heta_lens.methods.heta.heta import Heta
+from heta_lens.metrics import relative_change
+from heta_lens.model import loading
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reproduce_table, "QUICK", SMALL)
+    monkeypatch.setattr("heta_lens.metrics.evaluators.RUNS", 2)
+    monkeypatch.setattr(loading, "load_model", lambda _, **__: demo())
+
+
+PAPER = paths.SHARED / "paper" / "heta.tex"
+
+needs_paper = pytest.mark.skipif(not PAPER.is_file(), reason="the paper is not here")
+
+
+def tabulars() -> dict[str, str]:
+    """Every table of the paper that has cells, by its label."""
+    found = {}
+    for kind in ("table", "wraptable"):
+        for body in re.findall(rf"\\begin{{{kind}\*?}}.*?\\end{{{kind}\*?}}", PAPER.read_text(encoding="utf-8"), re.S):
+            (label,) = re.findall(r"\\label\{([^}]*)\}", body)
+            found[label] = re.search(r"\\begin\{tabular.*?\\end\{tabular", body, re.S)[0]
+    return found
+
+
+def numbers(body: str) -> list[str]:
+    """The figures of its cells, in their order."""
+    cells = re.sub(r"\{,\}|\\(text|under)(bf|line)|[{}$]", "", body)
+    rows = [row.split("&")[1:] for row in cells.split(r"\\") if "uparrow" not in row and "cmidrule" not in row]
+    return re.findall(r"(?<![\w.-])[-+]?\d+(?:\.\d+)?", " ; ".join(cell for row in rows for cell in row))
+
+
+def copied(name: str) -> list[str]:
+    table = printed()[name]
+    found = [figure for _, figure in table.figures()]
+    if table.across:  # its blocks are columns
+        found = [block.rows[row][0] for row in table.rows for block in table.blocks]
+    rows = [number for one in found for number in re.findall(r"[-+]?\d+(?:\.\d+)?", one)]
+    if name == "beta_gamma":  # whose first column is in the rows' names
+        gammas = [row.rpartition(" ")[2] for row in table.rows]
+        rows = [one for at, gamma in enumerate(gammas) for one in (gamma, *rows[4 * at : 4 * at + 4])]
+    return rows
+
+
+@needs_paper
+def test_every_table_of_the_paper_is_there() -> None:
+    labels = [label for table in printed().values() for label in table.labels]
+    assert sorted(labels) == sorted(tabulars())
+    assert {*TABLES} == {*printed()}
+
+
+@needs_paper
+@pytest.mark.parametrize("name", printed())
+def test_figures_are_those_of_the_paper(name: str) -> None:
+    assert copied(name) == numbers(tabulars()[printed()[name].labels[0]])
+
+
+def test_what_cannot_be_is_printed_and_has_a_reason() -> None:
+    for table in printed().values():
+        places = dict(table.figures())
+        for place, reasons in table.impossible.items():
+            assert place in places, place
+            assert reasons and all(len(reason) > 20 for reason in reasons)
+    alike = [Place("GPT-J 6B", row, "Soft-NC") for row in ("No Transition Gating", "Uniform Transition")]
+    assert all(any("equal" in one for one in printed()["components"].impossible[place]) for place in alike)
+    dsa = dict(printed()["dsa"].figures())
+    assert {place for place in dsa if abs(float(dsa[place])) > 1} == {*printed()["dsa"].impossible}
+
+
+def test_every_row_and_column_has_a_recipe() -> None:
+    for name, recipe in TABLES.items():
+        table = printed()[name]
+        methods, measured = (table.columns, table.rows) if recipe.turned else (table.rows, table.columns)
+        assert {*recipe.measures} == {*measured}, name
+        assert len({SMALL.entry(method).label for method in methods}) == len(methods), name
+
+
+@pytest.mark.sample(quick=0, test=1)
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("balance", ["none", "sum"])
+def test_recombined_parts_are_what_a_configuration_finds_by_itself(balance: str) -> None:
+    (instance,) = suite("recall", limit=1, facts=2)
+    prediction, known = ask(demo(), instance), {}
+    effort = Effort(limit=1, heta={"probes": 2, "support": "row", "balance": balance})
+    rows = [
+        row for row, options in CONFIGURATIONS.items() if not {*options} - {"variant"} and options != {"variant": "gs"}
+    ]
+    for row in [*rows, "β = 0.2, γ = 0.8", "β = 0.0, γ = 1.0"]:
+        method = effort.entry(row).ready(instance, prediction)
+        together = recombined(method, effort.full(), known)
+        assert together is not method
+        torch.testing.assert_close(together(prediction).scores, method(prediction).scores)
+    assert len(known) == 1
+    assert (
+        recombined(
+            effort.entry("HETA-GS (grad-squared only)").ready(instance, prediction), effort.full(), known
+        ).variant
+        == "gs"
+    )
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_curvature_of_the_last_layers_is_that_of_all_rows() -> None:
+    """As the paper has it for its largest model."""
+    (instance,) = suite("recall", limit=1, facts=2)
+    prediction, known = ask(demo(), instance), {}
+    effort = Effort(limit=1, heta={"probes": 2, "support": "row"})
+    last = {"variant": "ls", "layers": 2}
+    full = effort.full(**last)
+    entry = effort.entry("HETA (Full)", **last)
+    assert entry.options["variant"] == "ls" and effort.entry("HETA-LS (4 layers)", **last).options["layers"] == 4
+    with doubts_allowed():
+        whole = recombined(entry.ready(instance, prediction), full, known)(prediction)
+        torch.testing.assert_close(whole.scores, full(prediction).scores)
+        bare = recombined(effort.entry("HETA-No-Gate", **last).ready(instance, prediction), full, known)(prediction)
+    torch.testing.assert_close(bare.parts["gate"], whole.parts["gate"])
+    torch.testing.assert_close(bare.scores, 0.5 * whole.parts["curvature"] + 0.5 * whole.parts["information"])
+    assert len(known) == 1
+    assert {block.last_layers for block in printed()["main"].blocks} == {0, 6}
+
+
+def test_settings_are_compared_as_their_figures_say() -> None:
+    values = np.array([[2.0, 2.1, 1.9]]).repeat(SEEDS, 1)
+    assert changed(["mean"], 3, False, values) == pytest.approx([10.0])
+    mean = relative_change([2.0, 2.1, 1.9], [0.0, 0.0, 0.0], reduce="mean", reference=2.0)
+    assert changed(["mean"], 3, True, values) == pytest.approx([mean])
+    pairs = np.stack([np.exp(values), np.ones_like(values)], -1).reshape(1, -1)
+    assert changed(["log_ratio"], 3, False, pairs) == pytest.approx([10.0])
+    assert changed(["mean"], 3, False, np.zeros((1, 9))) == pytest.approx([0.0])
+    around = np.array([[-1.0, 0.0, 1.0]]).repeat(SEEDS, 1)
+    assert np.isnan(changed(["mean"], 3, False, around)).all()
+
+
+def test_what_is_missing_is_said() -> None:
+    def record(number: int, value: Any, **more: Any) -> Record:
+        return Record(
+            f"{number}", "heta", values={"f1": value}, reasons={} if value is not None else {"f1": "no"}, **more
+        )
+
+    measure = Measure("f1", ("one", "other"), times=10)
+    whole = figure(measure, {"one": [record(0, 0.5), record(1, 1.0)], "other": [record(2, 0.0), record(3, 0.5)]}, {})
+    assert whole.estimate.value == pytest.approx(5.0) and whole.estimate.n == 4 and whole.notes == ()
+    assert whole.estimate.low <= 5.0 <= whole.estimate.high
+    part = figure(measure, {"one": [record(0, 0.5), record(1, None)], "other": [record(2, 0.0)]}, {})
+    assert part.estimate.value == pytest.approx(2.5) and "no (1 of 2 prompts)" in part.notes
+    assert "of one prompt, and so without an interval" in part.notes
+    none = figure(measure, {"one": [record(0, None)], "other": [record(2, 0.0)]}, {})
+    assert none.estimate is None and none.notes == ("no (1 of 1 prompts)",)
+    unread = figure(measure, {"one": [record(0, 0.5)]}, {"other": "not there"})
+    assert unread.estimate is None and unread.notes == ("not there",)
+
+
+def test_opposite_infinities_have_no_mean() -> None:
+    def records(own: float, random: float) -> list[Record]:
+        return [Record(f"{number}", "heta", values={"soft_nc": (own, random)}) for number in range(3)]
+
+    measure = Measure("soft_nc", ("one", "other"))
+    none = figure(measure, {"one": records(0.0, 1.0), "other": records(1.0, 0.0)}, {})
+    assert none == Figure(None, ("no mean: it is infinite in one data set, and minus that in another",))
+    one = figure(measure, {"one": records(0.0, 1.0), "other": records(1.0, 2.0)}, {})
+    assert one.estimate is not None and one.estimate.value == -np.inf
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_method_is_at_no_distance_from_itself() -> None:
+    (instance,) = suite("recall", limit=1, facts=2)
+    full = Heta(probes=2, support="row", balance="sum")
+    trial = Trial(ask(demo(), instance), full, 16, True)
+    case = explained(demo(), instance, trial.measurements, lambda *_: full)
+    assert evaluate_edges(trial, case) == {"edge_gap": 0.0}
+
+
+def test_the_peak_counts_what_lives_at_once_and_shared_storage_once() -> None:
+    model = zoo.bridge("gpt2")
+    prediction = predict(model, zoo.prompt(model, 4), 7)
+
+    def one_after_another(_: Any) -> None:
+        for _ in range(5):
+            torch.zeros(2**18)
+
+    def together(_: Any) -> None:
+        held = [torch.zeros(2**18) for _ in range(5)]
+        held.append(held[0][1:])
+
+    assert peak_memory(one_after_another, prediction) == 2**20
+    assert peak_memory(together, prediction) == 5 * 2**20
+
+
+@pytest.mark.usefixtures("small")
+def test_data_that_cannot_be_read_is_said_in_every_cell(tmp_path: Path) -> None:
+    _, sheet = reproduce("extended_faithfulness", model="gpt2", out=tmp_path, progress=False)
+    lines = [*csv.DictReader(StringIO(sheet.read_text(encoding="utf-8")))]
+    assert lines and all("LongRA could not be read" in line["note"] and not line["ours"] for line in lines)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tables")
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("unchecked", "small")
+@pytest.mark.parametrize("name", TABLES)
+def test_every_cell_has_a_figure_or_says_why_not(name: str, out: Path) -> None:
+    page, sheet = (path.read_text(encoding="utf-8") for path in reproduce(name, quick=True, out=out, progress=False))
+    table, lines = printed()[name], [*csv.DictReader(StringIO(sheet))]
+    assert "nan" not in page.lower() and "nan" not in sheet.lower()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:1] == "|"]
+    assert all(cell for row in cells for cell in row)
+    ours = [line for line in lines if line["n"] != "0"]
+    for line in lines:
+        if line["ours"]:
+            assert float(line["ours"]) == pytest.approx(float(line["ours"])) and int(line["n"]) > 0
+            assert (line["low"] and line["high"]) or "without an interval" in line["note"]
+        else:
+            assert line["note"] and line["n"] == "0", line
+        assert line["paper"] or "not in the paper" in line["note"]
+        shown = line["paper"].replace("*", r"\*")
+        assert shown in page and line["row"] in page
+    rows, columns = (len({line[what] for line in lines}) for what in ("row", "column"))
+    assert (rows, columns) == (len(table.rows), len(table.columns))
+    assert len(ours) >= (rows * columns) * 0.5, "most of one block can be filled"
+    assert page.count(r"\*") == 0 or table.impossible
+    for reasons in table.impossible.values():
+        assert all(reason.split(",")[0] in page for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"table": "mian", "quick": True}, "did you mean 'main'"),
+        ({"table": "main"}, "give model="),
+        ({"table": "main", "quick": True, "model": "gpt2"}, "give one of them"),
+        ({"table": "main", "quick": True, "paths": {"longra": "x"}}, "leave out paths"),
+        ({"table": "main", "model": "gpt2", "paths": {"lonra": "x"}}, "did you mean 'longra'"),
+        ({"table": "main", "quick": True, "limit": 0}, "at least 1"),
+        ({"table": "main", "quick": True, "options": {"beta": 1.0}}, "rows of tables"),
+    ],
+)
+def test_what_cannot_be_made_is_refused(given: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        reproduce(**given, out=tmp_path)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.usefixtures("unchecked", "small")
+def test_a_model_fills_its_own_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reproduce_table, "WHOLE", SMALL)
+    monkeypatch.setattr(reproduce_table, "READ", reproduce_table.MADE)
+    monkeypatch.setattr(
+        reproduce_table.Reproduction, "entries", {row: SMALL.entry("TDD-backward") for row in printed()["dsa"].rows}
+    )
+    page, sheet = reproduce("dsa", model="eleutherai/GPT-J-6B", out=tmp_path, progress=False)
+    lines = [*csv.DictReader(StringIO(sheet.read_text(encoding="utf-8")))]
+    assert {line["block"] for line in lines if line["ours"]} == {"GPT-J"}
+    assert all("needs --model" in line["note"] for line in lines if line["block"] != "GPT-J")
+    assert "demo model" not in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (1234.0, "1,234 [1,233, 1,235]"),
+        (100.0, "100 [99, 101]"),
+        (-100.0, "-100 [-101, -99]"),
+        (99.5, "99.500 [98.500, 100.500]"),
+    ],
+)
+def test_large_figures_have_no_decimals(value: float, written: str) -> None:
+    assert pages._with_interval(Estimate(value, value - 1, value + 1, 9, 9, "instances")) == written
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked", "small")
+def test_a_second_time_nothing_is_asked_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {
+        path: path.read_text(encoding="utf-8") for path in reproduce("dsa", quick=True, out=tmp_path, progress=False)
+    }
+    monkeypatch.setattr(Heta, "__call__", lambda *_: pytest.fail("asked again"))
+    for path in reproduce("dsa", quick=True, out=tmp_path, progress=False):
+        assert path.read_text(encoding="utf-8") == before[path]
+    with pytest.raises(ValueError, match="give another folder"):
+        reproduce("dsa", quick=True, out=tmp_path, seed=1, progress=False)
