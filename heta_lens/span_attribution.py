@@ -150,7 +150,8 @@ def _target_of(step: Attribution) -> str:
 # ------------------------------------------------------------------------------------------------------- saved fields
 def _of_fields(stored: Mapping[str, Any]) -> SpanAttribution:
     check_field_names(SpanAttribution, stored)
-    check_types({"tokens": tuple[str, ...], "steps": Sequence[Any], "reasoning": Sequence[Any]}, stored)
+    many = Sequence[Mapping[str, Any]]
+    check_types({"tokens": tuple[str, ...], "steps": many, "reasoning": many}, stored)
     steps, reasoning = (_steps_of(name, stored.get(name, ())) for name in ("steps", "reasoning"))
     if not steps:
         raise ValueError("it has no steps")

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from helpers import chats, zoo
@@ -185,10 +184,6 @@ def test_it_goes_through_a_file(span: SpanAttribution, tmp_path: Path) -> None:
     assert torch.equal(loaded.through, span.through) and torch.equal(loaded.hops, span.hops)
     assert (repr(loaded), loaded.cost, repr(loaded.direct)) == (repr(span), span.cost, repr(span.direct))
     assert [same(one.scores, other.scores) for one, other in zip(loaded.reasoning, span.reasoning, strict=True)]
-    for saved, version in ((span, "2"), (span.direct, "1")):  # which older versions go on reading
-        saved.save(path)
-        with safe_open(path, "pt") as file:
-            assert file.metadata()["version"] == version
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -201,7 +196,7 @@ def test_a_file_with_another_reasoning_is_refused(span: SpanAttribution, tmp_pat
         (reasoning[::-1], "its reasoning have"),
         (reasoning[::2], "its reasoning have"),
         ([*reasoning, *steps], "its reasoning have"),
-        ([reasoning[0] | {"target": "x"}], "reasoning 0: its target is 'x'"),
+        ([reasoning[0] | {"target": "x"}], r"reasoning\[0\]: its target is 'x'"),
         ("none", "its reasoning is 'none'"),
         ([5], "its reasoning is"),
     ):
