@@ -402,26 +402,6 @@ OWN_KINDS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.sample(quick=3)
-@pytest.mark.parametrize("kind", OWN_KINDS)
-@pytest.mark.parametrize(
-    "wrong", [{}, {"targets": [7, 7, 999]}, {"positions": 3}, {"mask": 10**6}, {"attention_mask": None}], ids=str
-)
-@pytest.mark.usefixtures("unchecked")
-def test_nothing_of_the_callers_changes(kind: str, wrong: dict[str, Any]) -> None:
-    model = busy(OWN_KINDS[kind]())
-    batch = Batch(model, "left")
-    before, mask = state(model, batch.cache, batch.rows), batch.mask.clone()
-    asked = {"tokens": batch.rows} | wrong
-    if wrong:
-        with pytest.raises(ValueError, match=r"\w"):
-            batch.explain(**asked)
-    else:
-        assert not any(one.scores.requires_grad for one in batch.explain(**asked))
-    assert differences(before, state(model, batch.cache, batch.rows)) == []
-    assert torch.equal(batch.mask, mask)
-
-
 @pytest.mark.parametrize("call", [1, 4, 20])
 @pytest.mark.parametrize("kind", OWN_KINDS)
 @pytest.mark.usefixtures("unchecked")

@@ -372,25 +372,6 @@ OWN_KINDS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.sample(quick=3)
-@pytest.mark.parametrize("kind", OWN_KINDS)
-@pytest.mark.parametrize("wrong", [None, {"targets": 10**6}, {"start": 99}, {"mask": 10**6}], ids=str)
-@pytest.mark.usefixtures("unchecked")
-def test_nothing_of_the_callers_changes(kind: str, wrong: dict[str, Any] | None) -> None:
-    model = busy(OWN_KINDS[kind]())
-    ids = zoo.prompt(model, 6)
-    _, cache = model.run_with_cache(ids)
-    before = state(model, cache, ids)
-    asked = {"start": 3, "tokens": ids, "probes": 2} | (wrong or {})
-    if wrong is None:
-        span = attribute_span(cache, **asked)
-        assert not any(step.scores.requires_grad for step in span.steps)
-    else:
-        with pytest.raises(ValueError, match=r"\w"):
-            attribute_span(cache, **asked)
-    assert differences(before, state(model, cache, ids)) == []
-
-
 @pytest.mark.parametrize("call", [1, 4, 8])
 @pytest.mark.parametrize("kind", OWN_KINDS)
 @pytest.mark.usefixtures("unchecked")

@@ -140,9 +140,6 @@ def test_targets_are_what_a_model_writes_which_may_not_be_what_it_reads(
     assert attribute(taken, written - 1, variant="kl_only").target == written - 1
 
 
-LENGTH = 6
-
-
 def margin(logits: Tensor) -> Tensor:
     return logits[7] - logits[9]
 
@@ -203,7 +200,7 @@ def test_a_function_may_change_what_it_gets_and_keep_its_own_dtype() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_logits_are_real_not_normalised_and_float32_at_least(dtype: torch.dtype) -> None:
     model, seen = zoo.bridge("gpt2", dtype), []
-    ids = zoo.prompt(model, LENGTH)
+    ids = zoo.prompt(model, N)
 
     def noted(logits: Tensor) -> Tensor:
         seen.append(logits.detach().clone())
@@ -215,7 +212,7 @@ def test_logits_are_real_not_normalised_and_float32_at_least(dtype: torch.dtype)
     assert all(logits.shape == (model.cfg.d_vocab,) and logits.dtype == torch.float32 for logits in seen)
     assert relative(seen[0], clean) < 1e-5
     assert abs(float(seen[0].logsumexp(-1))) > 0.1
-    assert len(seen) > LENGTH
+    assert len(seen) > N
 
 
 def test_a_module_with_weights_is_a_function_and_stays_as_it_is() -> None:
@@ -226,7 +223,7 @@ def test_a_module_with_weights_is_a_function_and_stays_as_it_is() -> None:
         def forward(self, logits: Tensor) -> Tensor:
             return probe(logits)[0].tanh()
 
-    ids = zoo.prompt(model, LENGTH)
+    ids = zoo.prompt(model, N)
     for options in ({"probes": 2}, {"method": "integrated_gradients", "steps": 2}, {"method": "kernel_shap"}):
         found = explain(model, ids, Probe(), **options)
         assert found.scores.isfinite().all() and found.target_text == "Probe"
@@ -262,7 +259,7 @@ def test_what_gives_no_number_is_refused_before_long_work(cache: Any, name: str,
         assert missing(["the function target=<lambda>", *words], refusal(cache, function, method=method)) == ""
         assert len(runs) == 1  # which checks the cache
     with pytest.raises((ValueError, TypeError), match="the function target=<lambda>"):
-        attribute_span(cache, LENGTH - 2, targets=function)
+        attribute_span(cache, N - 2, targets=function)
     with pytest.raises((ValueError, TypeError), match=r"prompt 0 of the batch: the function target=<lambda>"):
         attribute_batch(cache, function)
 
@@ -304,7 +301,7 @@ def test_what_cannot_be_differentiated_twice_is_refused_by_the_curvature_only(ca
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_function_that_fails_only_later_is_refused_in_the_same_words(cache: Any) -> None:
-    clean = predict(cache.model, zoo.prompt(cache.model, LENGTH), 7).log_probs
+    clean = predict(cache.model, zoo.prompt(cache.model, N), 7).log_probs
     near = float(clean[7])
 
     def only_here(logits: Tensor) -> Tensor:

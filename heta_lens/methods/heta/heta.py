@@ -132,7 +132,7 @@ class Heta(HetaOptions, Method):
         """Refuse, before any work, a prediction that the options cannot explain."""
         super().check(prediction)
         if self.estimator is not None:
-            self.estimator.check(prediction, len(self.spans(prediction)[0]))
+            self.estimator.check(prediction, len(self.windows(prediction)[0].span))
         if self.recipe.windowed and self.window_mode == "chunk" and prediction.prompt.user_hooks:
             raise ValueError(
                 "window_mode='chunk' runs parts of the prompt alone, where hooks on the model would find other "

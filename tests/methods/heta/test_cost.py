@@ -252,7 +252,7 @@ def test_windows_run_alone_are_run_once() -> None:
     how = {"variant": "win", "window": 6, "overlap": 0.0, "window_mode": "chunk", "window_gate": "per_window"}
     facts = explain(model, ids, probes=1, **how).diagnostics
     assert facts["windows"] == 4
-    assert facts["checks"]["prefix_reuse"]["forwards"] == 2 * 4
+    assert facts["checks"]["prefix_reuse"]["forwards"] == 2 * (4 + 1)  # of the whole prompt as well, for the bar
 
 
 @pytest.mark.parametrize(
