@@ -1,4 +1,4 @@
-"""Refuses values that are not finite, where they arise."""
+"""Numerical helpers: finiteness, tolerances, divergences, sample statistics, and rounded shares."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,33 +13,30 @@ from torch.nn.utils.rnn import pad_sequence
 
 
 def check_finite(values: Float[Tensor, "..."], message: Callable[[int, float], str], axis: int = 0) -> None:
-    """Raise on a NaN or an infinity, with a message made of its place along an axis and its value."""
+    """Refuse a NaN or an infinity, with a message from the place along an axis and the value."""
     bad = ~values.isfinite()
     if bad.any():
         raise ValueError(message(int(bad.nonzero()[0, axis]), float(values[bad][0])))
 
 
-# ----------------------------------------------------------------------------------------------------------- tolerance
-# How far two runs of the same thing may be apart through rounding.
-
-
-LEAST_TOLERANCE = 1e-5  # some norms compute in float32 even inside a float64 model
+# ---------------------------------------------------------------------------------------------------------- tolerance
+LEAST_TOLERANCE = 1e-5  # several norms compute in float32 even inside a float64 model
 
 
 def tolerance(*dtypes: torch.dtype) -> float:
-    """A relative error of half the digits that the least precise of these dtypes holds."""
+    """Return the relative error allowed for rounding: half the digits of the least precise dtype."""
     return max(LEAST_TOLERANCE, *(torch.finfo(dtype).eps ** 0.5 for dtype in dtypes))
 
 
 class Distance(NamedTuple):
-    """The largest difference relative to the largest entry, and how much of it may be rounding."""
+    """The largest difference relative to the largest entry, and the part allowed for rounding."""
 
     relative: float
     allowed: float
 
 
 def distance(now: Tensor, then: Tensor, least: float = 0.0) -> Distance:
-    """Of two tensors of one shape, at ``least`` so much of it rounding; entries of -inf only equal themselves."""
+    """Compare two tensors of a shape, with at ``least`` the given tolerance; -inf equals -inf only."""
     here, there = (tensor > -torch.inf for tensor in (now, then))
     allowed = max(tolerance(now.dtype, then.dtype), least)
     if not torch.equal(here, there.to(here.device)):
@@ -53,18 +50,15 @@ def differences(now: Tensor, then: Tensor) -> Tensor:
     return (now.to(exact) - then.to(now.device, exact)).abs()
 
 
-# ---------------------------------------------------------------------------------------------------------- divergence
-# Divergences between next-token distributions, given as log-probabilities, in nats.
-
-
+# ------------------------------------------------------------------------ divergences of log-probabilities, in nats
 Divergence: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Direction: TypeAlias = Literal["orig_masked", "masked_orig", "js"]
 
 
 def kl(log_p: Float[Tensor, "*#batch vocab"], log_q: Float[Tensor, "*#batch vocab"]) -> Float[Tensor, "*#batch"]:
-    """KL(P ‖ Q) as a sum of terms ``p log(p/q) - p + q``, none of which is negative.
+    """Compute KL(P ‖ Q) as a sum of non-negative terms ``p log(p/q) - p + q``.
 
-    The added ``q - p`` sums to nothing for distributions, but without it rounding makes small divergences negative.
+    The added ``q - p`` sums to 0 for distributions, and keeps small divergences from turning negative by rounding.
     """
     gap = log_p - log_q
     p = log_p.exp()
@@ -76,9 +70,9 @@ def kl(log_p: Float[Tensor, "*#batch vocab"], log_q: Float[Tensor, "*#batch voca
 
 
 def js(log_p: Float[Tensor, "*#batch vocab"], log_q: Float[Tensor, "*#batch vocab"]) -> Float[Tensor, "*#batch"]:
-    """Jensen–Shannon divergence: the mean KL to the even mixture; symmetric, at most log 2."""
+    """Compute the Jensen–Shannon divergence, the mean KL to the even mixture; symmetric, at most log 2."""
     high, low = torch.maximum(log_p, log_q), torch.minimum(log_p, log_q)
-    # log of the mean of e^high and e^low, which is exactly high where they are equal
+    # log of the mean of e^high and e^low, exactly high if the two are equal
     middle = torch.where(high.isinf(), high, high + torch.log1p(torch.expm1(low - high) / 2))
     return (kl(log_p, middle) + kl(log_q, middle)) / 2
 
@@ -86,27 +80,24 @@ def js(log_p: Float[Tensor, "*#batch vocab"], log_q: Float[Tensor, "*#batch voca
 def reverse_kl(
     log_p: Float[Tensor, "*#batch vocab"], log_q: Float[Tensor, "*#batch vocab"]
 ) -> Float[Tensor, "*#batch"]:
-    """KL(Q ‖ P)."""
+    """Compute KL(Q ‖ P)."""
     return kl(log_q, log_p)
 
 
 DIVERGENCES: dict[Direction, Divergence] = {"orig_masked": kl, "masked_orig": reverse_kl, "js": js}
 
 
-# --------------------------------------------------------------------------------------------------- sample statistics
-# Samples: what was drawn at random for each token, for some more often than for others.
-
-
+# ------------------------------------------------------------------------------------------------------------ samples
 @dataclass(frozen=True)
 class Samples:
-    """The first ``counts`` entries of each column of ``values`` were drawn; the others are 0."""
+    """Samples per token: the first ``counts`` entries of each column of ``values``; the rest is 0."""
 
     values: Float[Tensor, "sample pos"]
     counts: Int[Tensor, "pos"]
 
     @classmethod
     def even(cls, values: Float[Tensor, "sample pos"]) -> "Samples":
-        """As many for every token."""
+        """Create samples with equal counts."""
         return cls(values, torch.full_like(values[0], len(values), dtype=torch.long))
 
     @classmethod
@@ -116,12 +107,12 @@ class Samples:
 
     @property
     def mean(self) -> Float[Tensor, "pos"]:
-        """0 where nothing was drawn."""
+        """The mean per token, and 0 for tokens without samples."""
         return self.values.sum(0) / self.counts.clamp(min=1)
 
     @property
     def deviations(self) -> Float[Tensor, "sample pos"]:
-        """From the mean, scaled so that their squares add up to its squared standard error."""
+        """Deviations from the mean, scaled so that the squares sum to the squared standard error."""
         rows = torch.arange(len(self.values), device=self.counts.device)[:, None]
         own = torch.where(rows < self.counts, self.values - self.mean, 0)
         return own / (self.counts * (self.counts - 1)).clamp(min=1).sqrt().to(own)
@@ -133,31 +124,28 @@ def powered_ends(
     reach: Float[Tensor, "*#pos"],
     power: float,
 ) -> tuple[Float[Tensor, "*pos"], Float[Tensor, "*pos"]]:
-    """Transform ``mean ± reach``, floored at 0, to the ends of scores that have ``mean ** power`` as a factor."""
+    """Transform ``mean ± reach``, floored at 0, to the ends of scores with the factor ``mean ** power``."""
     factors = [((mean + end).clamp(min=0) / mean) ** power for end in (-reach, reach)]
     one, other = (torch.where(scores == 0, 0, scores * factor) for factor in factors)
     return torch.minimum(one, other), torch.maximum(one, other)
 
 
 def student_t(counts: Int[Tensor, "pos"], confidence: float = 0.95) -> Float[Tensor, "pos"]:
-    """Student's t for means of so many samples; 0 where there is no spread to scale."""
+    """Return Student's t for means of ``counts`` samples; 0 for single samples."""
     quantiles = student.ppf((1 + confidence) / 2, (counts - 1).clamp(min=1).cpu().numpy())
     return torch.where(counts.cpu() > 1, torch.from_numpy(quantiles), 0)
 
 
-# --------------------------------------------------------------------------------------------------------- token share
-# How many tokens a share of them is.
-
-
+# ------------------------------------------------------------------------------------------------------ token counts
 Rounding = Literal["down", "nearest", "up"]
-TOLERANCE = 1e-9  # by which a product of floats may miss a whole number: 0.3 of 10 tokens are 3
+TOLERANCE = 1e-9  # error of a product of floats: 0.3 of 10 tokens are 3
 
 
 def token_count(share: float, tokens: int, rounding: Rounding = "down", *, least: int = 0) -> int:
-    """How many of so many tokens a share of them is, and at least so many.
+    """Return the number of tokens in a share of ``tokens``, and at ``least`` the given number.
 
-    Definitions differ in how they round: curves and hard NC/NS down, a kept context up, and ROAR, KAR and the strides
-    of windows to the nearest (of two as near, the even one).
+    Curves and hard NC/NS round down, a kept context rounds up, and ROAR, KAR and the strides of windows round to the
+    nearest number (halves to even).
     """
     exact = share * tokens
     counts = {"down": floor(exact + TOLERANCE), "nearest": round(exact), "up": ceil(exact - TOLERANCE)}

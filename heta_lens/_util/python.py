@@ -1,4 +1,4 @@
-"""The versions of heta_lens and of the libraries that its numbers depend on."""
+"""Python helpers: versions, lazy sequences, optional packages, and warnings at the caller's line."""
 
 import sys
 import warnings
@@ -12,27 +12,23 @@ from typing import Any, TypeVar
 
 
 def versions() -> dict[str, str]:
-    """By name; a checkout that is only on the path has none."""
+    """Return the versions of heta_lens, transformer_lens and torch, on which numbers depend."""
     return {name: _version(name) for name in ("heta_lens", "transformer_lens", "torch")}
 
 
 @cache
-def _version(name: str) -> str:  # whose file takes milliseconds to read, which every attribution would
+def _version(name: str) -> str:  # cached, because every attribution asks and a read takes milliseconds
     try:
         return version(name)
     except PackageNotFoundError:
         return "not installed"
 
 
-# ------------------------------------------------------------------------------------------------------- lazy sequence
-# A sequence whose items are computed when they are accessed.
-
-
 T = TypeVar("T")
 
 
 class Lazy(Sequence[T]):
-    """Items that are computed each time they are accessed: all at once they may be more than fits."""
+    """A sequence whose items are computed at every access, because all items together may not fit into memory."""
 
     def __init__(self, count: int, of: Callable[[int], T]) -> None:
         self.places, self.of = range(count), of
@@ -47,13 +43,10 @@ class Lazy(Sequence[T]):
         return self.of(self.places[place])
 
 
-# -------------------------------------------------------------------------------------------------------------- extras
-# Packages that only some methods, suites or reports need, and that are installed as extras.
-
-
+# ------------------------------------------------------------------------------------------------------------- extras
 EXTRAS = {
     "ot": ("POT", "baselines"),
-    "sklearn": ("scikit-learn", "baselines"),  # and evaluation
+    "sklearn": ("scikit-learn", "baselines"),  # also in evaluation
     "gguf": ("gguf", "gguf"),
     "datasets": ("datasets", "evaluation"),
     "matplotlib": ("matplotlib", "plots"),
@@ -61,38 +54,35 @@ EXTRAS = {
     "lightgbm": ("lightgbm", "shapiq"),
     "ray": ("ray", "ray"),
 }
-"""By the name they are imported under: what they are called on PyPI, and which extra has them."""
+"""Optional packages by import name: the name on PyPI, and the extra."""
 
 
 def check_extra(name: str, needed_by: str) -> None:
-    """Refuse, before any work, what needs a package that is not installed."""
+    """Refuse a feature whose package is not installed, before work begins."""
     if find_spec(name) is None:
         package, extra = EXTRAS[name]
         raise ImportError(f"{needed_by} needs {package}, which is not installed: pip install 'heta-lens[{extra}]'")
 
 
 def extra(name: str, needed_by: str) -> Any:
-    """The package, or a submodule of it; slow to import, and so only where it is needed."""
+    """Import an optional package or submodule, at the first use."""
     check_extra(name.partition(".")[0], needed_by)
     return import_module(name)
 
 
-# ----------------------------------------------------------------------------------------------------- caller warnings
-# Warnings that name the line which called heta_lens.
-
-
+# ----------------------------------------------------------------------------------------------------------- warnings
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
 def quietly(function: Callable[[], T]) -> T:
-    """Without warnings of `warn`, in this call alone: the filters of `warnings` are those of all threads."""
+    """Call a function without warnings of `warn`; filters of `warnings` would affect all threads."""
     context = copy_context()
     context.run(_quiet.set, True)
     return context.run(function)
 
 
 def warn(message: str) -> None:
-    """A warning that names the line which called heta_lens, and so is shown once for each such line."""
+    """Warn at the line that called heta_lens, so that the warning is shown once per line."""
     if _quiet.get():
         return
     level = 1
@@ -103,5 +93,5 @@ def warn(message: str) -> None:
 
 @cache
 def warn_once(message: str) -> None:
-    """The same, shown once in a process."""
+    """Warn once in a process."""
     warn(message)

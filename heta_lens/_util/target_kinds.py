@@ -1,6 +1,6 @@
-"""Kinds of target: a token, a set of tokens, a contrast of two of these, or a function of the logits; and their names.
+"""Targets by kind: a token, a set of tokens, a contrast of two sides, or a function of the logits.
 
-A set is one target: its probability is the sum of its members'.
+The probability of a set is the sum of the members' probabilities.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,24 +12,24 @@ from torch import Tensor
 
 Kind: TypeAlias = Literal["token", "set", "contrast", "function"]
 Side: TypeAlias = int | frozenset[int]
-"""Of a contrast, or all of another target: an id, or a set of at least two."""
+"""A side of a contrast, or a whole target: an id, or a set of at least two ids."""
 TargetFunction: TypeAlias = Callable[[Tensor], Tensor]
-"""Of the logits that predict the next token, ``Float[Tensor, "vocab"]``: a number, as a tensor of shape ()."""
+"""A function from the next token's logits, ``Float[Tensor, "vocab"]``, to a tensor of shape ()."""
 Target: TypeAlias = Side | tuple[Side, Side] | TargetFunction
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
-NAMED = 6  # members of a set that are named
+NAMED = 6  # members named in messages
 
 
 @dataclass(frozen=True)
 class SavedFunction:
-    """Stands for a function in an attribution that was loaded: a file holds no more of it than its name."""
+    """A stand-in for the target function of a loaded attribution, of which a file holds the name only."""
 
     name: str
 
     @property
     def why(self) -> str:
-        """Why it cannot be called, and the way out."""
+        """The reason why a stand-in cannot be called, and the way out."""
         return (
             f"this attribution's target is the function {self.name}, of which a file holds only the name: put it back "
             "with dataclasses.replace(attribution, target=function)"
@@ -46,19 +46,19 @@ def kind_of(target: Target) -> Kind:
 
 
 def sides(target: Target) -> tuple[Side, ...]:
-    """The two sides of a contrast; of a function none; else the only one."""
+    """Return the two sides of a contrast, no side of a function, or the single side of other targets."""
     if isinstance(target, tuple):
         return target
     return () if callable(target) else (target,)
 
 
 def members(side: Side) -> list[int]:
-    """The ids, in ascending order."""
+    """Return the ids of a side, in ascending order."""
     return sorted(side) if isinstance(side, frozenset) else [side]
 
 
 def function_name(function: Any) -> str:
-    """Its own name without where it was defined, for messages and titles."""
+    """Return a function's name without its module, for messages and titles."""
     if isinstance(function, SavedFunction):
         return function.name
     if isinstance(function, partial):
@@ -68,13 +68,13 @@ def function_name(function: Any) -> str:
 
 
 def any_of(texts: Sequence[str]) -> str:
-    """A set of tokens in words, by how they are written."""
+    """Describe a set of tokens by the tokens' texts."""
     shown = ", ".join(map(repr, texts[:NAMED]))
     return f"any of {shown}" + (f", … ({len(texts)} tokens)" if len(texts) > NAMED else "")
 
 
 def described(target: Target, text: str | tuple[str, ...]) -> str:
-    """A target in words, by its text: a token in quotes, a contrast as one rather than the other."""
+    """Describe a target by its text: a token in quotes, a contrast as ``'a' rather than 'b'``."""
     if callable(target):
         return f"{text}(logits)"
     both = zip(sides(target), text if isinstance(text, tuple) else (text,), strict=True)

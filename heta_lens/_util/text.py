@@ -1,4 +1,4 @@
-"""Text that is safe and clear to print: what would steer a terminal, reorder text or be invisible is made visible."""
+"""Text: safe and clear printing, spans of words, sentences and tokens, and short forms of values."""
 
 import operator
 import re
@@ -18,10 +18,10 @@ from rich.cells import cell_len, set_cell_size
 
 from heta_lens._util.files import brief
 
-JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"  # parts of emoji, and of words in several scripts
+JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"  # in emoji, and in words of several scripts
 REORDERING = {*map(chr, (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)))}
 MISPLACED = {*map(chr, (0xFEFF, *range(0x206A, 0x2070), *range(0xFFF9, 0xFFFC), *range(0xE0001, 0xE0080)))}
-# Tags write text that nobody sees, except after a black flag, where they make it that of a region.
+# Tags write invisible text, except after a black flag, where tags name a region.
 REGIONAL_FLAG = re.compile("(\N{WAVING BLACK FLAG}[\U000e0020-\U000e007e]{1,6}\U000e007f)")
 SPACES = re.compile(" {2,}")
 BLANKS = "\u115f\u1160\u2800\u3164\uffa0"  # letters and symbols that look like spaces
@@ -32,13 +32,12 @@ SYMBOLS = {chr(code): chr(0x2400 + code) for code in range(32)} | {"\n": "⏎", 
 
 
 def legible(text: str, keep: str = "") -> str:
-    """The text with everything visible that would steer a terminal or reorder it: ␛ for an escape, ⏎ for a line end.
+    """Make characters visible that would steer a terminal or reorder text: ␛ for an escape, ⏎ for a line end.
 
-    Those are control characters except the tab, directional marks, overrides and isolates, and code points without a
-    character of their own; except those to ``keep``, such as line ends. What joins and shapes the letters of a word or
-    the parts of an emoji stays.
+    Control characters except the tab, directional marks, overrides and isolates, and unassigned code points are
+    replaced, unless listed in ``keep``. Characters that join or shape letters or emoji stay.
     """
-    parts = REGIONAL_FLAG.split(text)  # of which every second is a flag
+    parts = REGIONAL_FLAG.split(text)  # every second part is a flag
     return "".join(
         part if at % 2 else "".join(character if character in keep else _safe(character) for character in part)
         for at, part in enumerate(parts)
@@ -46,20 +45,20 @@ def legible(text: str, keep: str = "") -> str:
 
 
 def single_line(text: str) -> str:
-    """The legible text for where a tab would break the layout: a title, or a cell of a table."""
+    """Return legible text without tabs, for titles and cells of tables."""
     return legible(text).replace("\t", "→")
 
 
 def cut(line: str, width: int) -> str:
-    """The line, or as much of it as fits, with an ellipsis."""
+    """Cut a line to a width in terminal cells, with an ellipsis."""
     return line if cell_len(line) <= width else set_cell_size(line, width - 1) + "…"
 
 
 def visible(token: str) -> str:
-    """A token that is shown on its own, so that no token looks like nothing.
+    """Show a single token so that no token is invisible.
 
-    A line end is ⏎, a tab →, a no-break space ⍽, and each of several spaces in a row ·. Where there is nothing else, a
-    space is ␣, and what only joins or shapes others has its name, such as ⟨ZWJ⟩.
+    A line end is ⏎, a tab →, a no-break space ⍽, and several spaces in a row are ·. In a blank token, a space is ␣, and
+    characters that only join or shape letters have a name, such as ⟨ZWJ⟩.
     """
     shown = single_line(token).replace("\N{NO-BREAK SPACE}", "⍽")
     if all(map(_blank, token)):
@@ -77,7 +76,7 @@ def _safe(character: str) -> str:
 
 
 def _blank(character: str) -> bool:
-    """Whether nothing of it is seen."""
+    """Return whether a character is invisible."""
     return character.isspace() or character in BLANKS or unicodedata.category(character) == "Cf" or _shaping(character)
 
 
@@ -88,37 +87,30 @@ def _named(character: str) -> str:
 
 
 def _code(character: str) -> str:
-    """The number of a variation selector, or of any character."""
+    """Return the number of a variation selector, or the code point."""
     code = ord(character)
     return f"VS{code - 0xFE00 + 1}" if 0xFE00 <= code <= 0xFE0F else f"U+{code:04X}"
 
 
 def _shaping(character: str) -> bool:
-    """Whether it is a mark that only says how its neighbours look."""
+    """Return whether a character only shapes the characters around it."""
     return character == "\u034f" or "\ufe00" <= character <= "\ufe0f" or "\U000e0100" <= character <= "\U000e01ef"
 
 
-# ---------------------------------------------------------------------------------------------------- probability text
-# Probabilities in words, which never say 0 or 1 of what is only near it.
-
-
+# --------------------------------------------------------------------------------------------- short forms of values
 def probability(log_prob: float) -> str:
-    """``p = 0.25``, ``p = 3.1e-12``, ``p = 0.9996`` or ``p > 0.9999``; ``p = 1`` and ``p = 0`` only where it is."""
+    """Write ``p = 0.25``, ``p = 3.1e-12`` or ``p > 0.9999``; ``p = 1`` and ``p = 0`` for exact values only."""
     p = exp(min(log_prob, 0.0))
     if p >= 0.9995 and log_prob < 0:
         return "p > 0.9999" if p > 0.9999 else f"p = {p:.4f}"
-    return f"p = {p:.3g}" if p > 1e-300 else f"p = {Decimal(log_prob).exp():.3g}"  # which no float can hold
-
-
-# ---------------------------------------------------------------------------------------------------------- short repr
-# A short ``repr`` for dataclasses that hold tensors or models.
+    return f"p = {p:.3g}" if p > 1e-300 else f"p = {Decimal(log_prob).exp():.3g}"  # too small for a float
 
 
 LONGEST = 60  # characters of a field
 
 
 def short_repr(record: Any) -> str:
-    """The fields of a dataclass: tensors and models by kind and size, everything else cut short."""
+    """Return a short ``repr`` of a dataclass: tensors and models by kind and size, long values cut short."""
     shown = (f"{field.name}={_short(getattr(record, field.name))}" for field in fields(record) if field.repr)
     return f"{type(record).__name__}({', '.join(shown)})"
 
@@ -134,10 +126,7 @@ def _short(value: Any) -> str:
     return shown if len(shown) <= LONGEST else shown[:LONGEST] + "…"
 
 
-# ---------------------------------------------------------------------------------------------------------- text spans
-# Spans of characters: which word each token belongs to, and which tokens write a passage.
-
-
+# -------------------------------------------------------------------------------------------------------------- spans
 class Span(NamedTuple):
     """A range of characters, ``text[start:stop]``."""
 
@@ -146,9 +135,9 @@ class Span(NamedTuple):
 
 
 def words(text: str, spans: Sequence[Span], special: Sequence[bool]) -> list[list[int]]:
-    """Token indices grouped into whitespace-separated words; special and blank tokens stand alone.
+    """Group token indices into words separated by white space; special and blank tokens stand alone.
 
-    A token that spans several words counts to the first, so every token is in exactly one group.
+    A token over several words belongs to the first, so every token is in exactly one group.
     """
     starts = [match.start() for match in re.finditer(r"\S+", text)]
     groups: list[list[int]] = []
@@ -165,13 +154,13 @@ def words(text: str, spans: Sequence[Span], special: Sequence[bool]) -> list[lis
 
 
 def tokens_in(text: str, spans: Sequence[Span], wanted: Span) -> list[int]:
-    """Indices of the tokens with at least one visible character inside ``wanted``."""
+    """Return indices of the tokens with a visible character inside ``wanted``."""
     shared = [text[max(span.start, wanted.start) : min(span.stop, wanted.stop)] for span in spans]
     return [index for index, characters in enumerate(shared) if characters.strip()]
 
 
 def tokens_of(passage: str, text: str, spans: Sequence[Span]) -> list[int]:
-    """The tokens that write a passage, which must occur in the text exactly once."""
+    """Return the tokens of a passage, which must occur in the text exactly once."""
     if not passage.strip() or text.count(passage) != 1:
         raise ValueError(f"{passage!r} occurs {text.count(passage)} times in the context: it must occur once")
     start = text.index(passage)
@@ -179,10 +168,10 @@ def tokens_of(passage: str, text: str, spans: Sequence[Span]) -> list[int]:
 
 
 def owners(text: str, spans: Sequence[Span], passages: Sequence[Sequence[Span]]) -> list[int]:
-    """The passage that each token writes, by its index; -1 for those that write none.
+    """Return the index of the passage of each token; -1 for tokens outside passages.
 
-    A passage is one or several spans, and none overlap. A token belongs to the first one that it shows a visible
-    character of, or that it lies in, as white space may.
+    A passage is a list of spans, and passages do not overlap. A token belongs to the first passage with a visible
+    character of the token, or around the token (for white space).
     """
     parts = sorted((part, index) for index, own in enumerate(passages) for part in own if part.start < part.stop)
     stops = [part.stop for part, _ in parts]
@@ -190,7 +179,6 @@ def owners(text: str, spans: Sequence[Span], passages: Sequence[Sequence[Span]])
 
 
 def _owner(text: str, span: Span, parts: Iterable[tuple[Span, int]]) -> int:
-    """The first of these parts that a token belongs to."""
     for part, index in parts:
         if part.start >= span.stop:
             break
@@ -201,7 +189,7 @@ def _owner(text: str, span: Span, parts: Iterable[tuple[Span, int]]) -> int:
 
 
 def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """The spans in their order, those that touch or overlap as one, and none that is empty."""
+    """Join spans that touch or overlap, and drop empty spans."""
     found: list[Span] = []
     for span in spans:
         if found and span.start <= found[-1].stop:
@@ -212,19 +200,16 @@ def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def visible_span(text: str, span: Span) -> Span:
-    """The span without the white space at its ends (empty if that is all it holds)."""
+    """Return a span without white space at the ends; a span of white space becomes empty."""
     characters = text[span.start : span.stop]
     start = span.start + len(characters) - len(characters.lstrip())
     return Span(start, max(start, span.stop - len(characters) + len(characters.rstrip())))
 
 
-# ------------------------------------------------------------------------------------------------------ sentence spans
-# Splits a context into spans that are removed as a whole, such as sentences, and maps them to tokens.
-
-
+# ---------------------------------------------------------------------------------------------------------- sentences
 Splitter: TypeAlias = Callable[[str], Sequence[tuple[int, int]]]
 
-# A run of marks is matched once, from its beginning: matching again from each of them would be quadratic.
+# A run of marks is matched once, from the first mark: a match from every mark would take quadratic time.
 END = re.compile(r"(?<![.!?])[.!?]+[\"')\]”’»]*(?=\s|$)|\n+")
 
 
@@ -234,19 +219,19 @@ def check_splitter(name: str, value: Any) -> None:
 
 
 def sentences(text: str, end: re.Pattern[str] = END) -> list[tuple[int, int]]:
-    """Spans up to each ``end``: by default of a line, or ``.``, ``!`` or ``?`` (and quotes) before white space."""
+    """Return spans up to each ``end``: a line end, or ``.``, ``!`` or ``?`` (and quotes) before white space."""
     stops = [match.end() for match in end.finditer(text)]
     spans = pairwise([0, *stops, len(text)])
     return [(start, stop) for start, stop in spans if text[start:stop].strip()]
 
 
 def is_finished(text: str) -> bool:
-    """Whether a sentence or line ends where the text does."""
+    """Return whether the text ends with the end of a sentence or line."""
     return any(match.end() == len(text) for match in END.finditer(text))
 
 
 def split(splitter: Splitter, text: str) -> list[tuple[int, int]]:
-    """The spans that a splitter returns, refused if they are not spans of the text, one after the other."""
+    """Return the spans of a splitter; refuse spans outside the text and spans out of order."""
     returned, end = splitter(text), 0
     try:
         pairs = [(operator.index(start), operator.index(stop)) for start, stop in returned]
@@ -265,9 +250,9 @@ def split(splitter: Splitter, text: str) -> list[tuple[int, int]]:
 def members(
     text: str, spans: Sequence[Span], ranges: Sequence[tuple[int, int]], fixed: Bool[np.ndarray, "pos"]
 ) -> Bool[np.ndarray, "source pos"]:
-    """Which tokens belong to which range; what lies between two goes with the second. ``fixed`` tokens go with none.
+    """Return the tokens of each range, without ``fixed`` tokens; ranges without tokens are left out.
 
-    A token belongs where its first visible character is. Ranges without any token are left out.
+    A token belongs to the range of its first visible character, and a token between two ranges to the second.
     """
     stops = [stop for _, stop in ranges]
     places = [visible_span(text, span) for span in spans]
@@ -275,19 +260,19 @@ def members(
         bisect_right(stops, place.start if place.start < place.stop else span.start)
         for place, span in zip(places, spans, strict=True)
     ]
-    owners = np.minimum(owners, len(ranges) - 1)  # what follows the last range goes with it
+    owners = np.minimum(owners, len(ranges) - 1)  # tokens after the last range belong to the last range
     belongs = (np.arange(len(ranges))[:, None] == owners) & ~fixed
     return belongs[belongs.any(1)]
 
 
 def wording(text: str, spans: Sequence[Span], row: Bool[np.ndarray, "pos"]) -> str:
-    """The text of a row of tokens; a character that tokens share comes once."""
+    """Return the text of a row of tokens, with shared characters once."""
     distinct = dict.fromkeys(span for span, there in zip(spans, row, strict=True) if there)
     return "".join(text[slice(*span)] for span in distinct).strip()
 
 
 def check_ranges(name: str, ranges: Any) -> None:
-    """Refuse anything but pairs of whole numbers, the first below the second."""
+    """Refuse values other than pairs of whole numbers, the first below the second."""
     try:
         pairs = [(operator.index(start), operator.index(stop)) for start, stop in ranges]
     except (TypeError, ValueError):
@@ -298,7 +283,7 @@ def check_ranges(name: str, ranges: Any) -> None:
 
 
 def check_range(name: str, span: Any) -> None:
-    """Refuse anything but such a pair, or None."""
+    """Refuse values other than None or a pair of whole numbers, the first below the second."""
     try:
         pair = None if span is None else tuple(map(operator.index, span))
     except TypeError:
@@ -309,19 +294,16 @@ def check_range(name: str, span: Any) -> None:
         raise ValueError(f"{name}={span!r} must have 0 <= start < stop")
 
 
-# ------------------------------------------------------------------------------------------------------ span alignment
-# Scores of one tokenization on the tokens of another, by the characters that they share.
-
-
-MARKED = {"Ġ": " ", "▁": " ", "Ċ": "\n", "ĉ": "\t"}  # how vocabularies write white space
-BYTE = re.compile("<0x([0-9A-F]{2})>")  # as SentencePiece writes what is not in its vocabulary
+# ------------------------------------------------------------------------------------- alignment of two tokenizations
+MARKED = {"Ġ": " ", "▁": " ", "Ċ": "\n", "ĉ": "\t"}  # white space in vocabularies
+BYTE = re.compile("<0x([0-9A-F]{2})>")  # a SentencePiece token for a single byte
 SPECIAL = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]|<｜[^<>]+｜>")
 
 
 def shared_out(scores: Sequence[float], spans: Sequence[Span], places: Sequence[Span]) -> list[float]:
-    """Each score in equal parts on the characters of its span, and what of that is in each of the places.
+    """Share each score out over the characters of its span, and return the sum of shares in each place.
 
-    A score of an empty span is on no characters: it is left out.
+    The score of an empty span is left out.
     """
     ends = [span.stop for span in (*spans, *places)]
     density = np.zeros(max(ends, default=0))
@@ -333,9 +315,9 @@ def shared_out(scores: Sequence[float], spans: Sequence[Span], places: Sequence[
 
 
 def located_tokens(tokens: Sequence[str], text: str) -> list[Span]:
-    """Where tokens are in a text that they make up, as vocabularies write them; special tokens may have no place.
+    """Locate tokens, written as in vocabularies, in the text of the tokens; special tokens may have no place.
 
-    A token that is part of a character's bytes has the whole character.
+    A token for a part of a character's bytes gets the whole character.
     """
     raw, at, spans = text.encode(errors="surrogatepass"), 0, list[Span]()
     owners = [number for number, character in enumerate(text) for _ in character.encode(errors="surrogatepass")]
@@ -355,7 +337,7 @@ def located_tokens(tokens: Sequence[str], text: str) -> list[Span]:
 
 
 def _next(token: str, raw: bytes, at: int) -> Span | None:
-    """Which bytes a token has, with or without white space before it."""
+    """Return the bytes of a token from a place on, with or without white space before the token."""
     for written in _spellings(token):
         if written and raw.startswith(written, at):
             return Span(at, at + len(written))
@@ -367,7 +349,7 @@ def _next(token: str, raw: bytes, at: int) -> Span | None:
 
 
 def _spellings(token: str) -> Iterator[bytes]:
-    """The bytes that a token may stand for."""
+    """Yield the byte sequences that a token may stand for."""
     yield token.encode(errors="surrogatepass")
     yield "".join(MARKED.get(character, character) for character in token).encode(errors="surrogatepass")
     yield token.removeprefix("##").encode(errors="surrogatepass")
@@ -380,18 +362,15 @@ def _spellings(token: str) -> Iterator[bytes]:
 
 @cache
 def _of_bytes() -> dict[str, int]:
-    """The byte that each character of a byte-level vocabulary stands for: printable ones for themselves."""
+    """Return the bytes of the characters in byte-level vocabularies; printable characters stand for themselves."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {chr(256 + number): byte for number, byte in enumerate(others)}
 
 
-# ---------------------------------------------------------------------------------------------------------- plain json
-# Values as JSON can hold them.
-
-
+# --------------------------------------------------------------------------------------------------------------- json
 def plain(value: Any) -> Any:
-    """As JSON has it: no number that is not finite (infinities as text, None for one that is missing)."""
+    """Convert a value to JSON's types; infinities become text, and NaN becomes None."""
     if isinstance(value, Mapping):
         return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, Sequence | set | frozenset) and not isinstance(value, str):

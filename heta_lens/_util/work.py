@@ -1,4 +1,15 @@
-"""A progress bar for each kind of work, drawn once the work lasts."""
+"""Work counts and progress: forwards, backwards and Hessian-vector products, and the bytes that tensors hold.
+
+``diagnostics`` reports three counts:
+
+    forwards    rows that passed through the model: a batch of k copies counts k, a partial run counts as a whole run,
+                and a frozen window with its tail, which takes two calls, counts two
+    backwards   first gradients, one for each differentiated copy of the context
+    hvps        products of H (or of its stand-in) with one direction
+
+`ModelAdapter.run` and the functions that take gradients report their work to the innermost ``counting``. The runs of
+checks count too, in ``diagnostics["checks"]``.
+"""
 
 import sys
 import weakref
@@ -20,13 +31,123 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-LONG = 10.0  # seconds still to come of which one may want to know what would be cheaper
+Done: TypeAlias = Callable[[int], None]  # called with the number of units of work just done
+
+MOST_WORK = 10**9  # runs of one kind: weeks of work for the smallest model
+PATIENCE = 2.0  # seconds before a bar appears
+LONG = 10.0  # remaining seconds from which cheaper settings are suggested
+EVERY = 15.0  # seconds between two lines of `ProgressLines`
+FIRST, LONGEST = 10.0, 60.0  # seconds before the first line of `WorkLines`, and at most between two lines
+ENOUGH = 0.1  # share of the work from which the remaining time is estimated
+FORWARDS = {"backwards": 2, "hvps": 4}  # cost in forwards
+
+_counts: ContextVar[Counter[str] | None] = ContextVar("_counts", default=None)
+_in_lines: ContextVar[bool] = ContextVar("_in_lines", default=False)
 _said: set[str] = set()
+
+
+# ------------------------------------------------------------------------------------------------------------- counts
+def count(kind: str, rows: int) -> None:
+    """Add rows to the innermost count."""
+    counts = _counts.get()
+    if counts is not None:
+        counts[kind] += rows
+
+
+@contextmanager
+def counting(counts: Counter[str]) -> Iterator[Counter[str]]:
+    """Count the work inside a block in ``counts``, and nowhere else."""
+    before = _counts.set(counts)
+    try:
+        yield counts
+    finally:
+        _counts.reset(before)
+
+
+@dataclass
+class Work:
+    """The cost so far: units of each kind, and seconds.
+
+    ``done`` is the work that moved the bar; ``ran`` is the work counted by the model, which is the true cost.
+    """
+
+    done: Counter[str] = field(default_factory=Counter)
+    ran: Counter[str] = field(default_factory=Counter)
+    started: float = field(default_factory=perf_counter)
+    bar: "Bar | WorkLines | None" = None
+
+    def add(self, kind: str, units: int) -> None:
+        self.done[kind] += units
+        if self.bar is not None:
+            self.bar.advance(kind, units)
+
+    @contextmanager
+    def step(self) -> Iterator["Work"]:
+        """Create a part of the work with separate counts, and count the model's work inside the block there."""
+        part = Work(bar=self.bar)
+        with part.counting():
+            yield part
+
+    def cost(self) -> dict[str, int | float]:
+        return {"forwards": 0, "hvps": 0, **self.done, **self.ran, "seconds": perf_counter() - self.started}
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count the model's work inside a block."""
+        self.ran.update(forwards=0, backwards=0)  # from now on the model counts these kinds
+        with counting(self.ran):
+            yield
+
+
+# ----------------------------------------------------------------------------------------------------------- progress
+@contextmanager
+def working(expected: dict[str, int], show: bool | None, cheaper: Callable[[], str] = lambda: "") -> Iterator[Work]:
+    """Count the work inside a block; ``show`` draws a bar per kind of work, and suggests ``cheaper`` settings.
+
+    With None, a bar is drawn on a terminal or in a notebook, if the work lasts. More than `MOST_WORK` is refused.
+    """
+    for kind, total in expected.items():
+        if total > MOST_WORK:
+            raise ValueError(
+                f"this would take {total} {kind}, and at most {MOST_WORK} can be run: lower what is counted"
+            )
+    console = Console(file=sys.stderr)
+    if _is_watched(console) if show is None else show:
+        columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
+        bars = Progress(*columns, console=console, transient=console.is_terminal)
+        for kind, total in expected.items():
+            if total:
+                bars.add_task(kind, total=total, kind=kind)
+        shown = Bar(bars, perf_counter() + PATIENCE if show is None else 0.0, cheaper)
+    elif show is None and _in_lines.get():
+        shown = WorkLines(expected, partial(console.print, markup=False, highlight=False, soft_wrap=True))
+    else:
+        yield Work()
+        return
+    try:
+        yield Work(bar=shown)
+    finally:
+        shown.stop()
+
+
+def _is_watched(console: Console) -> bool:
+    """Return whether somebody sees a bar: on a terminal, or in a notebook with ipywidgets."""
+    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+
+
+@contextmanager
+def progress_in_lines() -> Iterator[None]:
+    """Report work in lines if no bar can be drawn, for commands; the library is silent instead."""
+    before = _in_lines.set(True)
+    try:
+        yield
+    finally:
+        _in_lines.reset(before)
 
 
 @dataclass(eq=False)
 class Bar:
-    """Bars that appear when they are ``due``; if there is long to wait, ``cheaper`` says what is, once."""
+    """Bars that appear when ``due``; before a long wait, ``cheaper`` gives a suggestion, once."""
 
     bars: Progress
     due: float
@@ -43,9 +164,9 @@ class Bar:
             if task.fields["kind"] == kind:
                 self.bars.advance(task.id, units)
                 if self.drawn and (task.time_remaining or 0) > LONG:
-                    self._say_once(self.cheaper())
+                    self._suggest(self.cheaper())
 
-    def _say_once(self, advice: str) -> None:
+    def _suggest(self, advice: str) -> None:
         if advice and advice not in _said:
             _said.add(advice)
             self.bars.console.print(advice, markup=False, highlight=False, soft_wrap=True)
@@ -56,48 +177,11 @@ class Bar:
             self.bars.stop()
 
 
-# ------------------------------------------------------------------------------------------------------ progress lines
-# Progress in plain lines, one now and then, for logs and other places where no bar can be drawn.
-
-
-EVERY = 15.0  # seconds between two lines
-FIRST, LONGEST = 10.0, 60.0  # seconds before the first of some work, and at most between two
-ENOUGH = 0.1  # of the work, to tell from it how long the rest will take
-FORWARDS = {"backwards": 2, "hvps": 4}  # that a unit of work is worth, if not one
-
-
-@dataclass(eq=False)
-class ProgressLines:
-    """Says how many of ``total`` are done, at once and then now and then, and how long the others will take.
-
-    That is as long as those before them took; what was ``kept`` from an earlier run took no time.
-    """
-
-    total: int
-    say: Callable[[str], None]
-    clock: Callable[[], float] = perf_counter
-    kept: int = 0
-    done: int = field(default=0, init=False)
-
-    def __post_init__(self) -> None:
-        self.start = self.last = self.clock()
-        if self.total > self.kept:
-            self.say(f"{self.kept} of {self.total} done")
-
-    def advance(self, count: int) -> None:
-        self.done += count
-        now, left = self.clock(), self.total - self.kept - self.done
-        if now - self.last >= EVERY and left > 0:
-            self.last = now
-            time_left = timedelta(seconds=round((now - self.start) * left / self.done))
-            self.say(f"{self.kept + self.done} of {self.total} done, about {time_left} left")
-
-
 @dataclass(eq=False)
 class WorkLines:
-    """Says how much of the ``expected`` work is done, first after ten seconds and then less and less often.
+    """Lines about the share of the ``expected`` work done, first after ten seconds, then less and less often.
 
-    A thread of its own does so, because a single batch may take longer than that.
+    A thread prints the lines, because a single batch may take longer than the time between two lines.
     """
 
     expected: Mapping[str, int]
@@ -134,146 +218,39 @@ class WorkLines:
         return f"{done / expected:.0%} done after {after}, about {left} left"
 
 
-# ------------------------------------------------------------------------------------------------------- work counting
-# Counting the work as it is done.
-#
-# What is counted, and reported in ``diagnostics``:
-#
-#     forwards    rows that passed through the model: a batch of k copies counts k, a copy run from some position on
-#                 counts as much as a whole one, and a frozen window with its tail, which are two calls, counts two
-#     backwards   first gradients, one for each copy of the context that was differentiated
-#     hvps        products of H (or of what stands for it) with one direction
-#
-# They are counted where they happen, in `ModelAdapter.run` and where gradients are taken, and go to the
-# innermost ``counting``.
-# Checks run the model as well: ``diagnostics["checks"]`` counts the same kinds, by what was checked.
+@dataclass(eq=False)
+class ProgressLines:
+    """Lines about the number of items done out of ``total``, and the remaining time.
 
-
-Done: TypeAlias = Callable[[int], None]  # called with how many units of work were just done
-
-_counts: ContextVar[Counter[str] | None] = ContextVar("_counts", default=None)
-
-
-def count(kind: str, rows: int) -> None:
-    """Note that the model was run, or a gradient pulled back through it."""
-    counts = _counts.get()
-    if counts is not None:
-        counts[kind] += rows
-
-
-@contextmanager
-def counting(counts: Counter[str]) -> Iterator[Counter[str]]:
-    """What the model does inside is noted here, and nowhere else."""
-    before = _counts.set(counts)
-    try:
-        yield counts
-    finally:
-        _counts.reset(before)
-
-
-@dataclass
-class Work:
-    """What a run has cost so far: units of each kind, and seconds.
-
-    ``done`` is what moved the bar; ``ran`` is what was counted where the model ran, which is what was paid.
+    Items ``kept`` from an earlier run took no time; the remaining items are expected to take as long as the others.
     """
 
-    done: Counter[str] = field(default_factory=Counter)
-    ran: Counter[str] = field(default_factory=Counter)
-    started: float = field(default_factory=perf_counter)
-    bar: Bar | WorkLines | None = None
+    total: int
+    say: Callable[[str], None]
+    clock: Callable[[], float] = perf_counter
+    kept: int = 0
+    done: int = field(default=0, init=False)
 
-    def add(self, kind: str, units: int) -> None:
-        self.done[kind] += units
-        if self.bar is not None:
-            self.bar.advance(kind, units)
+    def __post_init__(self) -> None:
+        self.start = self.last = self.clock()
+        if self.total > self.kept:
+            self.say(f"{self.kept} of {self.total} done")
 
-    @contextmanager
-    def step(self) -> Iterator["Work"]:
-        """A part of it, which counts what the model does inside as its own."""
-        part = Work(bar=self.bar)
-        with part.counting():
-            yield part
-
-    def cost(self) -> dict[str, int | float]:
-        return {"forwards": 0, "hvps": 0, **self.done, **self.ran, "seconds": perf_counter() - self.started}
-
-    @contextmanager
-    def counting(self) -> Iterator[None]:
-        """Count what the model does inside as this work's."""
-        self.ran.update(forwards=0, backwards=0)  # from here on they are counted where they happen
-        with counting(self.ran):
-            yield
+    def advance(self, count: int) -> None:
+        self.done += count
+        now, left = self.clock(), self.total - self.kept - self.done
+        if now - self.last >= EVERY and left > 0:
+            self.last = now
+            time_left = timedelta(seconds=round((now - self.start) * left / self.done))
+            self.say(f"{self.kept + self.done} of {self.total} done, about {time_left} left")
 
 
-# ------------------------------------------------------------------------------------------------------------ progress
-# Showing work while it lasts.
-
-
-MOST_WORK = 10**9  # runs of one kind: weeks of them, of the smallest model
-PATIENCE = 2.0  # seconds that nobody needs a bar for
-
-_in_lines: ContextVar[bool] = ContextVar("_in_lines", default=False)
-
-
-@contextmanager
-def progress_in_lines() -> Iterator[None]:
-    """Report work in lines where no bar can be drawn, as commands do; a library is silent there."""
-    before = _in_lines.set(True)
-    try:
-        yield
-    finally:
-        _in_lines.reset(before)
-
-
-@contextmanager
-def working(expected: dict[str, int], show: bool | None, cheaper: Callable[[], str] = lambda: "") -> Iterator[Work]:
-    """Count the work done inside; ``show`` draws a bar per kind of work, and says what is ``cheaper`` than long work.
-
-    None draws it only where someone watches, and only of work that lasts. Work without end is refused.
-    """
-    for kind, total in expected.items():
-        if total > MOST_WORK:
-            raise ValueError(
-                f"this would take {total} {kind}, and at most {MOST_WORK} can be run: lower what is counted"
-            )
-    console = Console(file=sys.stderr)
-    if not (_watched(console) if show is None else show):
-        if show is not None or not _in_lines.get():
-            yield Work()
-            return
-        lines = WorkLines(expected, partial(console.print, markup=False, highlight=False, soft_wrap=True))
-        try:
-            yield Work(bar=lines)
-        finally:
-            lines.stop()
-        return
-    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-    bars = Progress(*columns, console=console, transient=console.is_terminal)
-    for kind, total in expected.items():
-        if total:
-            bars.add_task(kind, total=total, kind=kind)
-    bar = Bar(bars, perf_counter() + PATIENCE if show is None else 0.0, cheaper)
-    try:
-        yield Work(bar=bar)
-    finally:
-        bar.stop()
-
-
-def _watched(console: Console) -> bool:
-    """Whether a bar can be drawn where somebody sees it: in a notebook, that takes ipywidgets."""
-    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
-
-
-# ------------------------------------------------------------------------------------------------- allocation counting
-# How many bytes tensors hold: counted as operations make them and nobody has them any more.
-
-
+# -------------------------------------------------------------------------------------------------------------- bytes
 class Allocations(TorchDispatchMode):
-    """Bytes of tensors made in its block: those that are there ``now``, and the ``most`` that were at once.
+    """Bytes of tensors made in a block: held ``now``, and the ``most`` held at once.
 
-    Views share what they view, and what was there before does not count. What a kernel needs within is not seen. It is
-    the same in every run, unlike a process's size: freed memory stays with a process, for whoever comes next.
+    Views share bytes, earlier tensors do not count, and the working memory of kernels is not seen. The counts are
+    equal in every run, unlike a process's size, because freed memory stays with a process.
     """
 
     def __init__(self) -> None:
