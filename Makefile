@@ -6,7 +6,7 @@ TL4 := .venv/tl4/bin
 NEW := -W "ignore:\`past_key_values\` is deprecated:FutureWarning" -W "ignore:Guards may run slower:RuntimeWarning"
 DEFAULT := not every_model and not thorough and not nightly
 
-.PHONY: help quick test test-all nightly newest fuzz test-tl3 test-tl4 lint types docs format notebooks pictures oracles demo model real-models bench hooks clean
+.PHONY: help quick test test-all nightly newest fuzz test-tl3 test-tl4 lint types docs format notebooks pictures oracles demo model real-models tables hooks clean
 
 help:  ## show this list
 	@grep -hE '^[a-z0-9%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -74,48 +74,21 @@ demo: .venv/tl3/ready  ## explain a story in the terminal and on an HTML page
 	$(TL3)/heta-lens demo
 
 model: .venv/tl3/ready  ## train the demo model (about an hour; interrupted runs resume)
-	$(TL3)/python -m benchmarks.demo_model.train
+	$(TL3)/python -m benchmarks.demo_training
 	$(TL3)/heta-lens fit-at2 recall --split train --limit 300 --out heta_lens/demo_model/head_weights.safetensors
-	$(TL3)/python -m benchmarks.reasoning train
-	$(TL3)/python -m benchmarks.study.contest
+	$(TL3)/python -m benchmarks.reasoning_model
+	$(TL3)/python -m benchmarks.contest
 
 real-models: .venv/tl3/ready  ## fetch SmolLM2-135M and Gemma 3 270M, as folders in models/ (330 MB, 1.9 GB when unpacked)
 	$(TL3)/python -m benchmarks.real_models
 
-bench: .venv/tl3/ready .venv/oracles/ready  ## write the tables of benchmarks/, some of which need the stories3M model (many hours; resumes)
-	$(TL3)/python -m benchmarks.speed
-	$(TL3)/python -m benchmarks.long
-	$(TL3)/python -m benchmarks.memory
-	$(TL3)/python -m benchmarks.recipes
-	$(TL3)/python -m benchmarks.throughput
-	$(TL3)/python -m benchmarks.demo_model.measure run
-	$(TL3)/python -m benchmarks.demo_model.measure write
-	$(TL3)/python -m benchmarks.methods run
-	$(TL3)/python -m benchmarks.methods write
-	$(TL3)/python -m benchmarks.groups
-	$(TL3)/python -m benchmarks.pareto run
-	$(TL3)/python -m benchmarks.pareto write
-	$(TL3)/python -m benchmarks.peers
-	$(TL3)/python -m benchmarks.coverage
-	$(TL3)/python -m benchmarks.reasoning run
-	$(TL3)/python -m benchmarks.reasoning write
-	$(TL3)/python -m benchmarks.results run
-	$(TL3)/python -m benchmarks.results write
-	$(TL3)/python -m benchmarks.variants.table run
-	$(TL3)/python -m benchmarks.variants.table write
-	$(TL3)/python -m benchmarks.copied_words.table run
-	$(TL3)/python -m benchmarks.copied_words.table write
-	$(TL3)/python -m benchmarks.shortcuts run
-	$(TL3)/python -m benchmarks.shortcuts write
-	$(TL3)/python -m benchmarks.study run dev
-	$(TL3)/python -m benchmarks.study run test
-	$(TL3)/python -m benchmarks.study write
-	$(TL3)/python -m benchmarks.study.certainty run
-	$(TL3)/python -m benchmarks.study.certainty write
-	$(TL3)/python -m benchmarks.rivals run
-	$(TL3)/python -m benchmarks.rivals write
-	$(TL3)/python -m benchmarks.metrics_worth run
-	$(TL3)/python -m benchmarks.metrics_worth write
+table-%: .venv/tl3/ready  ## measure one page's tables and write them, such as table-methods (up to hours; resumes)
+	PYTHONPATH=tests $(TL3)/python -m benchmarks $*
+
+table-peers: .venv/oracles/ready
+
+tables: .venv/tl3/ready  ## write the tables of all pages again from benchmarks/tables/*.csv
+	$(TL3)/python -m benchmarks.pages
 
 hooks: .venv/tl3/ready  ## run lint and types before every commit
 	$(TL3)/pre-commit install

@@ -1,36 +1,32 @@
-"""How often 95 % intervals hold the true value, and how often equal means are called different.
+"""Coverage of 95 % intervals, and the size of tests: how often equal means are called different.
 
-    python -m benchmarks.coverage [--trials N]
-
-writes docs/coverage.md. Each cell draws clusters from a population whose value is known; the archived records serve as
-such a population by drawing their templates with replacement. For the test, two methods are drawn whose values are
-equal in the population, and differ in how they are distributed.
+Each cell draws clusters from a population whose value is known. The archived values of recall_values.csv serve as such
+a population by drawing their templates with replacement. For the test, two methods are drawn whose values are equal in
+the population, and differ in how they are distributed.
 """
 
-import json
-import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import typer
+import pandas as pd
 from jaxtyping import Float
 from rich.console import Console
 from rich.progress import track
 
+from benchmarks import pages
 from heta_lens.evaluation.statistics import CONFIDENCE, Aggregate, chance, estimate, log_ratio, mean
 
-HERE = Path(__file__).parent
-TITLE = "# Coverage of intervals, size of tests"
-WRITTEN = HERE.parent / "docs" / "coverage.md"
+VALUES = Path(__file__).with_name("recall_values.csv")
+TRIALS = 1000
 CLUSTERS = (15, 42, 100)
 UNREACHED = {("lognormal, sigma 1.5", 15), ("archived additivity gap", 15)}
-"""Where the samples too often lack what makes the mean: no interval that we tried reaches .93 there."""
+"""Samples that too often lack the values that make the mean: no tried interval reaches .93."""
 
 TOO_SKEWED = {("lognormal, sigma 1.5", 15), ("archived additivity gap", 15), ("archived faithfulness error", 15)}
-"""Where no test that we tried rejects equal means in at most .06 of the samples."""
+"""Samples on which no tried test rejects equal means in at most .06 of the draws."""
 
 Vector: TypeAlias = Float[np.ndarray, "k"]
 Sample: TypeAlias = tuple[Float[np.ndarray, "n k"], list[int]]
@@ -75,7 +71,7 @@ RIVAL = "leave_one_out"
 
 
 def independent(kind: str) -> DrawPair:
-    """Two methods whose values are drawn alike, apart from one another."""
+    """Return a draw of two methods with independent values of the same distribution."""
     draw_from = KINDS[kind][0]
 
     def draw_pair(draw: np.random.Generator, count: int) -> Pair:
@@ -86,7 +82,7 @@ def independent(kind: str) -> DrawPair:
 
 
 def against_mean(kind: str) -> DrawPair:
-    """A method with skewed values, and one that always has their mean: the difference is as skewed."""
+    """Return a draw of a method with skewed values against the mean of the values."""
     draw_from, _, true = KINDS[kind]
 
     def draw_pair(draw: np.random.Generator, count: int) -> Pair:
@@ -102,7 +98,7 @@ def unequal_pair(draw: np.random.Generator, count: int) -> Pair:
 
 
 def ratio_pair(draw: np.random.Generator, count: int) -> Pair:
-    """Two methods beside the same random scores, one of them far more skewed about the same mean."""
+    """Draw two methods beside the same random scores, with very different skew about the same mean."""
     random = draw.lognormal(-2.0, 0.8, count)
     ours, theirs = draw.lognormal(0.5 - 0.125, 0.5, count), draw.lognormal(0.0, 1.0, count)
     return np.stack([ours, random], 1), np.stack([theirs, random], 1), list(range(count))
@@ -119,22 +115,13 @@ PAIRS: Mapping[str, tuple[DrawPair, Aggregate]] = {
 
 @cache
 def archived_values(metric: str, method: str) -> Mapping[str, Mapping[str, Vector]]:
-    """By template and instance."""
+    """Return the terms of a metric by template and instance."""
+    values = pd.read_csv(VALUES, dtype={"template": str, "instance": str}).set_index("method").loc[[method]]
+    terms = values.filter(regex=f"^{metric}( of random)?$").columns
     templates: dict[str, dict[str, Vector]] = {}
-    for record in archived_records():
-        if record["method"] == method and record["values"].get(metric) is not None:
-            value = np.atleast_1d(np.array(record["values"][metric], dtype=float))
-            templates.setdefault(record["template"], {})[record["instance"]] = value
+    for row in values.dropna(subset=terms).to_dict("records"):
+        templates.setdefault(row["template"], {})[row["instance"]] = np.array([row[term] for term in terms])
     return templates
-
-
-@cache
-def archived_records() -> list[dict[str, Any]]:
-    with tarfile.open(HERE / "evaluated.tar.xz") as archive:
-        lines = archive.extractfile("recall/records.jsonl")
-        assert lines is not None
-        records = [json.loads(line) for line in lines]
-        return records
 
 
 def archived() -> Mapping[str, tuple[Draw, Aggregate, float]]:
@@ -146,7 +133,7 @@ def archived() -> Mapping[str, tuple[Draw, Aggregate, float]]:
 
 
 def archived_pairs() -> Mapping[str, tuple[DrawPair, Aggregate]]:
-    """A method against another, which is moved so far that they are equal over all records."""
+    """Return pairs of archived methods, the second shifted until the means over all records are equal."""
     pairs = {}
     for name, (metric, method, aggregate) in ARCHIVED.items():
         if name != "archived near-perfect share":  # moved, its values would be no hits and misses
@@ -181,7 +168,7 @@ def pairs_of(groups: Sequence[Float[np.ndarray, "n k"]], draw: np.random.Generat
 
 
 class Held(NamedTuple):
-    """How often intervals hold the truth, those of plain percentiles too, and their median width."""
+    """The coverage of intervals and of plain percentiles, and the median width."""
 
     coverage: float
     percentiles: float
@@ -201,36 +188,24 @@ def measured(kind: tuple[Draw, Aggregate, float], count: int, trials: int) -> He
 
 
 def size(kind: tuple[DrawPair, Aggregate], count: int, trials: int) -> float:
-    """How often two methods that are equal in the population are called different."""
+    """Return the rate at which equal methods are called different."""
     draw_from, aggregate = kind
     draw = np.random.default_rng(count)
     return float(np.mean([chance(*draw_from(draw, count), aggregate) < 1 - CONFIDENCE for _ in range(trials)]))
 
 
-def table(trials: int) -> Iterator[str]:
-    yield "| values | clusters | coverage | of percentiles | median width | size of the test |\n" + "| --- " * 6 + "|"
+def rows() -> Iterator[list[str]]:
     pairs = {**PAIRS, **archived_pairs()}
     for name, kind in track({**KINDS, **archived()}.items(), "measuring", console=Console(stderr=True)):
         for count in CLUSTERS:
-            held = measured(kind, count, trials)
-            wrong = f"{size(pairs[name], count, trials):.3f}" if name in pairs else ""
+            held = measured(kind, count, TRIALS)
+            wrong = f"{size(pairs[name], count, TRIALS):.3f}" if name in pairs else ""
             missed = " (not reached)" if (name, count) in UNREACHED else ""
             skewed = " (not reached)" if (name, count) in TOO_SKEWED else ""
-            yield (
-                f"| {name} | {count} | {held.coverage:.3f}{missed} | {held.percentiles:.3f} | {held.width:.3g} "
-                f"| {wrong}{skewed} |"
-            )
+            numbers = [f"{held.coverage:.3f}{missed}", f"{held.percentiles:.3f}", f"{held.width:.3g}"]
+            yield [name, str(count), *numbers, f"{wrong}{skewed}"]
 
 
-def main(trials: Annotated[int, typer.Option(help="Samples per cell.")] = 1000) -> None:
-    about = (
-        f"Written by `python -m benchmarks.coverage --trials {trials}`: how often 95 % intervals contain the "
-        f"population value, over {trials} samples per cell, and how often intervals of plain percentiles of the "
-        "cluster bootstrap would. The size of the test: how often p < .05 where two methods are equal in the "
-        "population (the second is given the first's mean; archived records are shifted until both means are equal)."
-    )
-    WRITTEN.write_text("\n\n".join([TITLE, about, "\n".join(table(trials))]) + "\n")
-
-
-if __name__ == "__main__":
-    typer.run(main)
+def write() -> None:
+    columns = ["values", "clusters", "coverage", "of percentiles", "median width", "size of the test"]
+    pages.write("coverage", [pages.Table("", columns, [*rows()])])

@@ -1,7 +1,7 @@
-"""A context whose patterns alone are gigabytes: what is proposed for it, and how much memory that takes.
+"""A context whose patterns alone are gigabytes: the options proposed for it, and the memory that they take.
 
-`python -m benchmarks.long` writes its table into RESULTS.md. One window, the middle one, is measured and stands for
-all; memory is the process's own, at its highest.
+The table is a part of SPEED.md. The middle window is measured and stands for all windows; memory is the process's own,
+at its highest.
 """
 
 import resource
@@ -10,13 +10,11 @@ import time
 import torch
 
 import heta_lens
-from benchmarks.report import number, show
-from benchmarks.speed.cases import Case, Plan
-from benchmarks.speed.models import MODELS, prompt
-from benchmarks.speed.pages import Table, keep
-from benchmarks.speed.parts import exact_i, grouped_s
-from heta_lens.methods.heta.curvature import segments_of
-from heta_lens.methods.heta.windows import windows
+from benchmarks import pages
+from benchmarks.models import MODELS, prompt
+from benchmarks.pages import Table, number
+from benchmarks.speed_parts import Case, Plan, exact_i, grouped_s
+from heta_lens.methods.heta.windows import spans_over, windows_of
 
 MODEL, LENGTH = "gpt2-like", 4096
 ROOM = 9 * 2**30  # bytes for attribution, of twelve that the whole process may have
@@ -24,11 +22,11 @@ COLUMNS = ["N", "patterns alone, GiB", "proposed for 9 GiB", "s", "foreseen, s",
 
 
 def most() -> float:
-    """GiB that this process has held."""
+    """Return the GiB that this process has held at most."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def measured() -> Table:
+def table() -> Table:
     model = MODELS[MODEL]()
     ids = prompt(MODEL, model, LENGTH)
     with torch.no_grad():
@@ -41,18 +39,16 @@ def measured() -> Table:
     heta_lens.Heta(variant="transition_only")(prediction)
     gate = time.perf_counter() - begun
     case = Case(model, ids, prediction, Plan(method.probes, None, 1, proposed.batch))
-    placed = segments_of(prediction, windows(LENGTH, method.window, method.overlap))
+    placed = windows_of(prediction, spans_over(LENGTH, method.window, method.overlap))
     middle = placed[len(placed) // 2]
     with prediction.running():
         totals = [one(case, time.perf_counter, middle).total for one in (grouped_s, exact_i)]
-    seconds = gate + sum(totals) * LENGTH / len(range(*middle.scored))
+    seconds = gate + sum(totals) * LENGTH / len(middle.scored)
     patterns = model.cfg.n_layers * model.cfg.n_heads * LENGTH**2 * 4 / 2**30
     how = ", ".join(f"{name}={value!r}" for name, value in proposed.options.items())
     row = [str(LENGTH), number(patterns), how, f"~{number(seconds)}", number(proposed.seconds), f"{most():.1f}"]
-    return f"{MODEL}: what memory holds", COLUMNS, [row]
+    return Table(f"{MODEL}: what memory holds", COLUMNS, [row])
 
 
-if __name__ == "__main__":
-    table = measured()
-    keep(table)
-    show(*table)
+def write() -> None:
+    pages.write("speed", [table()])

@@ -1,7 +1,7 @@
-"""How much memory a model of 1.1 billion parameters takes, loaded and explained, against what was predicted.
+"""The memory that a model of 1.1 billion parameters takes, loaded and explained, against the prediction.
 
-`python -m benchmarks.memory` writes MEMORY.md. The model is Llama-shaped, with random weights. Each way of loading and
-explaining it is a process of its own, whose highest resident size is measured, beyond what imports take.
+The model is Llama-shaped, with random weights. Each way of loading and explaining it is a process of its own, whose
+highest resident size is measured, beyond the size after the imports.
 """
 
 import json
@@ -18,10 +18,9 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import heta_lens
 import heta_lens.api
-from benchmarks.report import markdown
+from benchmarks import pages
 from heta_lens.model.loading import DEMO
 
-PAGE = Path(__file__).with_name("MEMORY.md")
 TOKENS = 16
 OPTIONS: dict[str, Any] = {"probes": 1, "groups": 2, "batch": 1}
 CONFIG = LlamaConfig(
@@ -49,11 +48,11 @@ WAYS: dict[str, tuple[Callable[[str], Any], bool]] = {
     "load_model(dtype='bfloat16')": (in_half, True),
     "boot_transformers(folder)": (as_usual, False),
 }
-"""How the model is loaded, and whether the cache leaves out all that is not needed."""
+"""The function that loads the model, and whether the cache is lean."""
 
 
 def measure(name: str, folder: str) -> None:
-    """Print how many bytes this process came to hold at most, beyond its imports."""
+    """Print the bytes that this process came to hold at most, beyond the imports."""
     load, lean = WAYS[name]
     before = _most()
     model = load(folder)
@@ -64,7 +63,7 @@ def measure(name: str, folder: str) -> None:
 
 
 def _most() -> int:
-    """The highest resident size of this process: unlike ``ru_maxrss``, not that of the one which started it."""
+    """Return the highest resident size of this process; ``ru_maxrss`` includes the parent's."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024
 
@@ -77,14 +76,14 @@ def save_model(folder: str) -> None:
 
 
 def compared(measured: int, lean: bool) -> list[str]:
-    """What was predicted and measured; nothing is predicted for a cache of everything."""
+    """Return the cells of prediction and measurement; a full cache has no prediction."""
     if not lean:
         return ["–", f"{measured / GIB:.2f}", "–"]
     predicted = heta_lens.estimate_memory(CONFIG, TOKENS, memory=2**40, **OPTIONS).needed
     return [f"{predicted / GIB:.2f}", f"{measured / GIB:.2f}", f"{predicted / measured:.2f}"]
 
 
-def main() -> None:
+def write() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         save_model(folder)
@@ -93,13 +92,8 @@ def main() -> None:
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
             measured = int(done.stdout.splitlines()[-1])
             rows.append([f"`{name}`", "lean" if lean else "all", *compared(measured, lean)])
-    given = ", ".join(f"{key}={value}" for key, value in OPTIONS.items())
-    said = f"A Llama-shaped model of 1.1 billion random parameters, {TOKENS} tokens, HETA with {given}, on a CPU.\n"
-    PAGE.write_text(f"{said}\n{markdown(COLUMNS, rows)}\n", encoding="utf-8")
+    pages.write("memory", [pages.Table("", COLUMNS, rows)])
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        measure(*sys.argv[1:])
-    else:
-        main()
+    measure(*sys.argv[1:])

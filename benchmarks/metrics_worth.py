@@ -1,29 +1,27 @@
-"""What each metric is worth: docs/metrics_worth.md, from the values behind docs/results.md.
+"""The worth of each metric, from the values behind docs/results.md, and with other seeds.
 
-python -m benchmarks.metrics_worth run      repeat the metrics that draw random numbers, with other seeds
-python -m benchmarks.metrics_worth write    write the page
+A metric is sound if it agrees with interventions, repeats itself on other templates, and is deceived neither by chance
+nor by position.
 """
 
 import random
 import warnings
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
 
 import numpy as np
 import torch
-import typer
 from jaxtyping import Bool, Float
 from scipy.stats import rankdata
 
 import heta_lens
+from benchmarks import pages
 from benchmarks.outcomes import Outcomes
-from benchmarks.report import TOY_MODELS, markdown
-from benchmarks.results import FOLDER, PARTS, unpack
-from benchmarks.study.families import FAMILIES, Case
-from benchmarks.tallies import BESIDE
+from benchmarks.pages import Table
+from benchmarks.prompts import FAMILIES, Case
+from benchmarks.results import FOLDER, PARTS, REFERENCES
 from heta_lens.diagnostics import rank_correlation
 from heta_lens.evaluation.report.results import Measure, MetricResults, metrics_of
 from heta_lens.evaluation.run_folder import read_records, read_run
@@ -31,34 +29,31 @@ from heta_lens.metrics import Drops, faithfulness_error, soft, soft_area
 from heta_lens.metrics.interventions import additivity_gap
 from heta_lens.metrics.scores import ordinary
 
-PAGE = Path(__file__).parents[1] / "docs" / "metrics_worth.md"
 MADE_OF = {"morf": "abpc", "lerf": "abpc", "aopc_del": "abpc"}  # an area that these are a part of
 EVIDENCE, INTERVENTIONS = "evidence_mass", ("mean_effect_5", "abpc")
 SPLITS = 50
 AGREES, LATE, STABLE, OFTEN = 0.5, 0.75, 0.8, 0.5
 SEEDS, PROMPTS, METHODS = 5, 30, ("heta", "attn_lrp", "leave_one_out", "attention_rollout", "gradient_norm", "random")
 OUTCOMES = Outcomes("metric_seeds")
-app = typer.Typer(add_completion=False)
 
 
 class Worth(NamedTuple):
-    """Of a metric on some prompts, over methods: Spearman's correlations of their means."""
+    """Spearman's correlations of a metric's means over methods, on the prompts of a part."""
 
     metric: Measure
     methods: int
     evidence: float
     interventions: float
     random_place: int
-    """Of the methods, 1 for the best."""
+    """The rank among the methods, 1 for the best."""
     recency_place: int
     halves: float
     """Between two halves of the templates."""
     ties: float
-    """How often two methods have the same value of a prompt."""
+    """The share of prompts on which two methods have the same value."""
 
     @property
     def sound(self) -> bool:
-        """Whether it agrees with interventions, repeats itself, and is deceived neither by chance nor by position."""
         deceived = self.random_place <= LATE * self.methods or self.positional or self.ties > OFTEN
         return self.interventions > AGREES and self.halves > STABLE and not deceived
 
@@ -68,7 +63,7 @@ class Worth(NamedTuple):
 
 
 class Values(NamedTuple):
-    """The terms of a metric: NaN where a method has no value of a prompt."""
+    """The terms of a metric, NaN for a method without a value of a prompt."""
 
     metric: Measure
     rows: Float[np.ndarray, "method prompt term"]
@@ -85,7 +80,7 @@ class Values(NamedTuple):
 
 # ------------------------------------------------------------------------------------------------ from kept values
 def worths(part: str) -> list[Worth]:
-    """Of all metrics of a part of docs/results.md."""
+    """Return the worth of all metrics of a part of docs/results.md."""
     folder = FOLDER / part
     run, records = read_run(folder), read_records(folder)
     methods = [name for name in run["methods"] if not name.startswith("heta ")]
@@ -93,7 +88,7 @@ def worths(part: str) -> list[Worth]:
     results = {
         name: Values.of(MetricResults.of(metric, by_method, len(by_method[methods[0]])))
         for name, metric in metrics_of(folder, run).items()
-        if name not in BESIDE
+        if name not in REFERENCES
     }
     means = {name: goodness(values) for name, values in results.items()}
     means = {name: own for name, own in means.items() if np.isfinite(own).sum() > len(methods) / 2}
@@ -119,7 +114,7 @@ def worth(values: Values, means: Mapping[str, Float[np.ndarray, "method"]], meth
 
 
 def goodness(values: Values, kept: Bool[np.ndarray, "prompt"] | None = None) -> Float[np.ndarray, "method"]:
-    """How good each method is, on the prompts that are kept; NaN without a value."""
+    """Return the goodness of each method on the kept prompts, NaN without a value."""
     return np.array([_goodness(values.metric, rows if kept is None else rows[kept]) for rows in values.rows])
 
 
@@ -129,7 +124,7 @@ def _goodness(metric: Measure, rows: Float[np.ndarray, "prompt term"]) -> float:
 
 
 def halves(values: Values, draw: random.Random) -> float:
-    """How well two halves of the templates agree on the order of methods."""
+    """Return the correlation of the order of methods between two halves of the templates."""
     clusters = sorted(set(values.clusters))
     some = {*draw.sample(clusters, len(clusters) // 2)}
     kept = np.array([one in some for one in values.clusters])
@@ -137,7 +132,7 @@ def halves(values: Values, draw: random.Random) -> float:
 
 
 def tied(values: Values) -> float:
-    """The share of pairs of methods that have the same value of a prompt."""
+    """Return the share of pairs of methods with the same value of a prompt."""
     every = values.rows[..., 0]
     there, same = 0, 0
     for number, one in enumerate(every):
@@ -152,7 +147,6 @@ def agreed(one: Float[np.ndarray, "method"], other: Float[np.ndarray, "method"])
 
 
 # ------------------------------------------------------------------------------------------------- with other seeds
-@app.command()
 def run() -> None:
     """Repeat the metrics that draw random numbers."""
     torch.set_num_threads(1)
@@ -162,7 +156,7 @@ def run() -> None:
 
 
 def repeated(case: Case) -> dict[str, dict[str, list[float]]]:
-    """For each metric and method, its value with every seed."""
+    """Return the value with every seed, by metric and method."""
     found: dict[str, dict[str, list[float]]] = {}
     places = ordinary(case.prediction)
     drops = [Drops.of(case.prediction, seed=seed) for seed in range(SEEDS)]
@@ -190,83 +184,38 @@ def drawn(case: Case, scores: torch.Tensor, places: Sequence[int], drops: Drops,
 
 
 def noise(prompts: Sequence[Mapping[str, Mapping[str, Sequence[float]]]], name: str) -> tuple[float, float]:
-    """How much a method's mean moves with the seed, as a share of how much methods differ; and so for one prompt."""
+    """Return the spread of a method's mean over seeds, relative to the spread of methods; also of one prompt."""
     values = np.array([[prompt[name][method] for method in METHODS] for prompt in prompts])  # prompt method seed
     between = values.mean((0, 2)).std(ddof=1)
     return float(values.mean(0).std(1, ddof=1).mean() / between), float(values.std(2, ddof=1).mean() / between)
 
 
 # ------------------------------------------------------------------------------------------------------------ the page
-COLUMNS = ["metric", "evidence", "interventions", "random", "recency", "halves", "ties"]
-
-
-@app.command()
-def write() -> None:
-    """Write the page."""
-    unpack()
-    found = {PARTS[part].title: worths(part) for part in ("recall", "copied")}
-    sections = ["# What each metric is worth", TOY_MODELS, ABOUT, reading(found)]
-    for title, some in found.items():
-        rows = sorted(some, key=lambda one: -np.nanmin([one.evidence, one.interventions]))
-        sections += [f"## {title.capitalize()}", f"{some[0].methods} methods.", markdown(COLUMNS, [*map(row, rows)])]
-    repeats = [*OUTCOMES.read().values()]
-    if repeats:
-        rows = [[name, *(f"{share:.2f}" for share in noise(repeats, name))] for name in repeats[0]]
-        sections += ["## The metrics' own noise", NOISE.format(len(repeats)), markdown(NOISE_COLUMNS, rows)]
-    PAGE.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
-
-
-def row(one: Worth) -> list[str]:
-    numbers = ("–" if np.isnan(value) else f"{value:.2f}" for value in (one.evidence, one.interventions))
-    places = (f"{place} of {one.methods}" for place in (one.random_place, one.recency_place))
-    return [one.metric.title, *numbers, *places, f"{one.halves:.2f}", f"{one.ties:.0%}"]
-
-
-def reading(found: Mapping[str, Sequence[Worth]]) -> str:
-    everywhere = set.intersection(*({one.metric.title for one in some if one.sound} for some in found.values()))
-    with_evidence = "; ".join(
-        f"on {title} {listed({one.metric.title for one in some if one.evidence > AGREES} & everywhere)}"
-        for title, some in found.items()
-    )
-    misled = {one.metric.title for some in found.values() for one in some if one.random_place <= one.methods / 2}
-    positional = {one.metric.title for some in found.values() for one in some if one.positional}
-    coarse = {one.metric.title for some in found.values() for one in some if one.ties > OFTEN}
-    return (
-        f"**To be reported.** On both kinds of prompts these correlate with interventions by more than {AGREES:g}, "
-        f"have random scores in the last {1 - LATE:.0%} of places, agree between halves by more than {STABLE:g}, and "
-        f"are neither coarse nor fooled by position (see below): {listed(everywhere)}. Of these, by more than "
-        f"{AGREES:g} with evidence too: {with_evidence}.\n\n"
-        f"**Not to be trusted alone.** By these, random scores are in the better half of all methods on one kind or "
-        f"both: "
-        f"{listed(misled)}.\n\n"
-        f"**Fooled by position.** By these, recency, which only counts tokens, is in the first {1 - LATE:.0%} of "
-        f"places on one kind or both: {listed(positional)}.\n\n"
-        f"**Coarse.** By these, two methods have the same value on more than {OFTEN:.0%} of the prompts, on one kind "
-        f"or both: {listed(coarse)}."
-    )
-
-
-def listed(titles: set[str]) -> str:
-    return ", ".join(f"*{title}*" for title in sorted(titles)) or "none"
-
-
-ABOUT = """Written by `python -m benchmarks.metrics_worth write`, from the values behind [Results](results.md).
-
-A metric is of use if it prefers methods that find known evidence and whose scores agree with interventions, if it
-ranks random scores low, and if it ranks methods alike on other prompts. Computed over methods, that is, on a few dozen
-points:
-
-- *evidence*: Spearman's correlation of its means with those of *Evidence mass*;
-- *interventions*: with those of *Mean effect@5* and *ABPC*, the mean of the two, without itself and without *ABPC*
-  for the areas that it is made of;
-- *random*, *recency*: the ranks of two controls that do not look at the model;
-- *halves*: its correlation between two halves of the templates, the mean of fifty splits;
-- *ties*: how often two methods have the same value on a prompt, which then does not tell them apart."""
+COLUMNS = ["metric", "evidence", "interventions", "random", "recency", "halves", "ties", "sound"]
 NOISE = """Metrics that draw random numbers, on {} recall stories, repeated with five seeds. *of means*: how much a
 method's mean over these prompts moves with the seed, as a share of how much the means of six methods differ; *of one
 prompt*: the same for a single value."""
 NOISE_COLUMNS = ["metric", "of means", "of one prompt"]
 
 
-if __name__ == "__main__":
-    app()
+def write() -> None:
+    tables = [part_table(part) for part in ("recall", "copied")]
+    repeats = [*OUTCOMES.read().values()]
+    rows = [[name, *(f"{share:.2f}" for share in noise(repeats, name))] for name in (repeats or [{}])[0]]
+    tables.append(
+        Table("The metrics' own noise", NOISE_COLUMNS, rows, PROMPTS - len(repeats), NOISE.format(len(repeats)))
+    )
+    pages.write("metrics_worth", tables)
+
+
+def part_table(part: str) -> Table:
+    found = sorted(worths(part), key=lambda one: -np.nanmin([one.evidence, one.interventions]))
+    title = PARTS[part].title.capitalize()
+    return Table(title, COLUMNS, [*map(row, found)], note=f"{found[0].methods} methods.")
+
+
+def row(one: Worth) -> list[str]:
+    numbers = ("–" if np.isnan(value) else f"{value:.2f}" for value in (one.evidence, one.interventions))
+    places = (f"{place} of {one.methods}" for place in (one.random_place, one.recency_place))
+    sound = "yes" if one.sound else ""
+    return [one.metric.title, *numbers, *places, f"{one.halves:.2f}", f"{one.ties:.0%}", sound]

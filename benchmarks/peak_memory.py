@@ -7,10 +7,10 @@ from heta_lens._util.work import Allocations
 
 
 def peak(run: Callable[[], Any]) -> float:
-    """The most MiB that tensors held at once beyond those that were there; what a kernel needs within is not seen.
+    """Return the most MiB that tensors held at once during a run, without memory inside kernels.
 
-    One token, or one batch, from where runs are longest shows the most there is: nothing grows from token to token. The
-    process's size says less on a CPU: freed memory stays with it, and is there for whoever comes next.
+    One token or one batch of the longest run shows the peak. The process's size says less on a CPU: freed memory
+    stays with the process.
     """
     with Allocations() as held:
         run()

@@ -1,11 +1,8 @@
 """Every method on the demo model in half precision, with 8-bit weights, and split over two devices.
 
-    PYTHONPATH=tests python -m benchmarks.precision run      measure, with the TransformerLens that is installed
-    PYTHONPATH=tests python -m benchmarks.precision write    write PRECISION.md from what was measured with each
-
-A method's scores are compared with those of the model in single precision on one device (those of bitsandbytes also
-with a model that has the same weights unpacked). What is printed is the sum of the differences, relative to the sum of
-the scores, on average over the stories; or that the method refuses.
+A method's scores are compared with its scores on the model in single precision on one device. A cell is the sum of the
+differences, relative to the sum of the scores, on average over the stories; or a refusal. Run it with each release of
+TransformerLens, with `PYTHONPATH=tests`.
 """
 
 import warnings
@@ -14,28 +11,25 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib.metadata import version
 from itertools import islice
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import torch
-import typer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import heta_lens
-from benchmarks import report
-from benchmarks.outcomes import FOLDER, Folder, Key, Outcomes
+from benchmarks import pages
+from benchmarks.outcomes import Key, Outcomes
 from helpers import quantised
 from helpers.second_device import bridge_on_two_devices, second_device
 from heta_lens.data.recall import stories
 from heta_lens.model.loading import DEMO
 
-RESULTS = Path(__file__).with_name("PRECISION.md")
 STORIES = 2
 
 
 def words_shared(explanation: str, claim: str) -> float:
-    """The part of a claim's words that an explanation has: the demo model cannot say whether it entails it."""
+    """Return the share of a claim's words in an explanation; the demo model cannot judge entailment."""
     words = set(claim.split())
     return len(words & {*explanation.split()}) / max(len(words), 1)
 
@@ -73,8 +67,6 @@ COLUMNS = {
     "two devices": "two devices",
 }
 
-app = typer.Typer(add_completion=False)
-
 
 @cache
 def model(setting: str) -> Any:
@@ -103,7 +95,7 @@ def scores(setting: str, method: str, number: int) -> torch.Tensor:
 
 
 def difference(key: Key) -> float | str:
-    """How far a method's scores are from those to compare with; or why there are none."""
+    """Return the relative difference of a method's scores, or the reason of a refusal."""
     _, setting, method, number = key
     expected = scores(COMPARED[str(setting)], str(method), int(number))
     try:
@@ -121,25 +113,22 @@ def line() -> str:
     return ".".join(version("transformer-lens").split(".")[:2])
 
 
-@app.command()
-def run(folder: Folder = FOLDER) -> None:
-    Outcomes("precision", folder).measure(keys(line()), difference)
+def run() -> None:
+    Outcomes("precision").measure(keys(line()), difference)
 
 
-@app.command()
-def write(folder: Folder = FOLDER) -> None:
-    tables = [table(measured, folder) for measured in ("3.9", "4.3")]
-    report.write(RESULTS, preamble(), tables, level=3)
+def write() -> None:
+    pages.write("precision", map(table, ("3.9", "4.3")), level=3)
 
 
-def table(measured: str, folder: Path) -> report.Table:
-    outcomes, missing = Outcomes("precision", folder).of(keys(measured))
+def table(measured: str) -> pages.Table:
+    outcomes, missing = Outcomes("precision").of(keys(measured))
     refusals: list[str] = []
     rows = [
         [method, *(cell(outcomes, measured, setting, method, refusals) for setting in COMPARED)] for method in METHODS
     ]
     notes = "\n\n".join(f"({place}) {sentence}" for place, sentence in enumerate(refusals, 1))
-    return report.Table(f"TransformerLens {measured}", ["method", *COLUMNS.values()], rows, missing, notes)
+    return pages.Table(f"TransformerLens {measured}", ["method", *COLUMNS.values()], rows, missing, notes)
 
 
 def cell(outcomes: Mapping[Key, Any], measured: str, setting: str, method: str, refusals: list[str]) -> str:
@@ -154,23 +143,3 @@ def cell(outcomes: Mapping[Key, Any], measured: str, setting: str, method: str, 
 
 def shown(difference: float) -> str:
     return "0" if difference == 0 else f"{difference:.0e}" if difference < 1e-3 else f"{difference:.2%}"
-
-
-def preamble() -> str:
-    return f"""Written by `python -m benchmarks.precision write`. Every method on {STORIES} stories of the demo model (a
-bridge of 6 layers, in float32 on one device), against the same model in bfloat16, with bitsandbytes' 8-bit weights, and
-split over two devices. Differences are the sum of absolute differences of the scores, relative to the sum of the
-absolute scores. bitsandbytes rounds weights and, in every run, activations to 8 bits: its first column has the whole
-difference, the second what is left against a model of float32 weights that are rounded in the same way. The second
-device is simulated on a machine that has one: its tensors refuse to meet those of the first.
-
-Where the model is certain, as on these stories, HETA's score is nearly all information. Rows with the curvature have
-it alone (`gamma=0`), by each of its estimators. `sea_cot` is given a function that counts shared words as `entail=`,
-since the demo model cannot say whether one text entails another.
-
-Methods that draw at random use one seed, so that chance plays no part, unless rounding changes what is drawn or chosen
-(a token of a text that is generated, or the order in which tokens are replaced)."""
-
-
-if __name__ == "__main__":
-    app()

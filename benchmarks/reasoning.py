@@ -1,35 +1,28 @@
-"""Does following an answer through the model's own reasoning find the evidence of both hops?
+"""Following an answer through the model's own reasoning: the evidence of two hops that scores find.
 
-    python -m benchmarks.reasoning train    train the model again, which is stored with the code: some minutes
-    python -m benchmarks.reasoning run      measure; an interrupted run resumes
-    python -m benchmarks.reasoning write    write REASONING.md from what was measured
-
-Stories say who put what where, and in which room each place is; the question asks for the room of somebody's thing. The
-model writes `The key of Nina is in the drawer. The drawer is in the attic`. Which sentences this came from is known:
-one says where the thing is (hop 1), one in which room that is (hop 2). Prompts are of the test split.
+Stories say who put what where, and in which room each place is; the question asks for the room of a thing. The model
+writes `The key of Nina is in the drawer. The drawer is in the attic`. Its evidence is known: one sentence says where
+the thing is (hop 1), another in which room that place is (hop 2). Prompts are of the test split.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, islice, pairwise
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import typer
 from jaxtyping import Float, Int
 from torch import Tensor
 
 import heta_lens
-from benchmarks import report
-from benchmarks.outcomes import FOLDER, Folder, Key, Outcomes
-from benchmarks.reasoning_model import REASONING, WEIGHTS, load, train
-from benchmarks.report import average, intervals_over, proportion
+from benchmarks import pages
+from benchmarks.outcomes import Key, Outcomes
+from benchmarks.pages import Table, average, intervals_over, proportion
+from benchmarks.reasoning_model import REASONING, load
 from heta_lens.data.recall import Sentence, Split, Story, stories
 from heta_lens.metrics import evidence_mass
 
-RESULTS = Path(__file__).with_name("REASONING.md")
 PROMPTS = 110
 FEW = {"heta": 70}  # stories of slow methods: half a minute each and more
 FACTS = 4
@@ -44,13 +37,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "heta, row": {"method": "heta", "support": "row"},
     "heta": {},
 }
-WAYS = {
-    "direct": "the answer's own scores",
-    "all written": "the sum of the scores of all tokens that the model wrote, the answer included",
-    "all written, in shares": "the same, each token's scores first divided by the sum of their sizes",
-    "passed on": "the part of *through* that came by way of the reasoning",
-    "through": "followed through the reasoning",
-}
+WAYS = ("direct", "all written", "all written, in shares", "passed on", "through")
 OTHERS = ("direct", "all written", "all written, in shares")
 MEASURES = {
     "hop 1, rank": (1, SENTENCES),
@@ -59,15 +46,14 @@ MEASURES = {
     "hop 1, share": (0, 1),
     "hop 2, share": (0, 1),
 }
-app = typer.Typer(add_completion=False)
 
 
 class Written(NamedTuple):
-    """A prompt with what the model wrote after it, up to the answer; and whether that is right."""
+    """A prompt with the model's own text up to the answer, and its correctness."""
 
     ids: Int[Tensor, "1 pos"]
     start: int
-    """Where the model began to write."""
+    """The first position that the model wrote."""
     place: bool
     room: bool
 
@@ -77,7 +63,7 @@ class Written(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What one way of scoring finds of one prompt: the measures, in their order."""
+    """The measures of one way of scoring on one prompt, in order."""
 
     rank_1: float
     rank_2: float
@@ -98,7 +84,7 @@ def prompt_pieces(story: Story) -> list[str]:
 
 
 def facts(story: Story) -> Mapping[str, str]:
-    """Owner, thing, place and room that the question is about."""
+    """Return owner, thing, place and room of the question."""
     slots: dict[str, str] = {}
     for at in story.evidence_at:
         slots |= story.sentences[at].slots
@@ -107,7 +93,7 @@ def facts(story: Story) -> Mapping[str, str]:
 
 @torch.no_grad()
 def written(model: Any, story: Story) -> Written:
-    """What the model writes of its own accord, token by token."""
+    """Write greedily, token by token."""
     ids = encoded(model, prompt_pieces(story))
     start, length = ids.shape[1], len(reasoning(story)) + 1
     for _ in range(length):
@@ -127,7 +113,7 @@ def reasoning(story: Story) -> list[str]:
 
 @torch.no_grad()
 def follows(model: Any, story: Story) -> bool:
-    """Whether the answer is another place's room, once that place stands in the reasoning."""
+    """Return True if the answer follows another place in the reasoning to the room of the place."""
     place = facts(story)["place"]
     located = [one.slots for one in story.sentences if "room" in one.slots and one.slots["place"] != place]
     pieces = [f" {located[0]['place']}" if piece == f" {place}" else piece for piece in reasoning(story)]
@@ -146,7 +132,7 @@ def ways(span: heta_lens.SpanAttribution, start: int) -> dict[str, Float[Tensor,
 
 
 def found(scores: Float[Tensor, "pos"], story: Story) -> Found:
-    """Shares are of all prompt tokens but the one that begins the text, where attention with nowhere to go collects."""
+    """Return ranks and shares of the evidence on the prompt, without the first token, which collects idle attention."""
     places = sentences(story)
     of_each = torch.stack([scores[place.start : place.stop].sum() for place in places])
     hops = by_hop(story)
@@ -156,25 +142,25 @@ def found(scores: Float[Tensor, "pos"], story: Story) -> Found:
 
 
 def rank(scores: Float[Tensor, "sentence"], which: int) -> float:
-    """1 is the highest; equal scores share their ranks."""
+    """Return the rank, 1 for the highest; equal scores share their ranks."""
     higher, equal = (scores > scores[which]).sum(), (scores == scores[which]).sum()
     return float(higher + (equal + 1) / 2)
 
 
 def sentences(story: Story) -> list[range]:
-    """The tokens of each sentence, after the one that begins the text."""
+    """Return the tokens of each sentence, after the token that begins the text."""
     ends = accumulate((len(one.pieces) for one in story.sentences), initial=1)
     return [range(start, stop) for start, stop in pairwise(ends)]
 
 
 def by_hop(story: Story) -> tuple[int, int]:
-    """Which sentence says where the thing is, and which in which room that place is."""
+    """Return the sentence with the thing's place, and the sentence with the place's room."""
     first, second = sorted(story.evidence_at, key=lambda at: "{room}" in story.sentences[at].shape)
     return first, second
 
 
 def explained(model: Any, story: Story, method: str) -> dict[str, Any]:
-    """What every way finds, and how much of the answer's score is on the reasoning."""
+    """Return the measures of every way, and the share of the answer's score on the reasoning."""
     wrote = written(model, story)
     _, cache = model.run_with_cache(wrote.ids, names_filter=heta_lens.names_filter)
     how = {"through": (wrote.start, wrote.answer), "tokens": wrote.ids, "progress": False}
@@ -184,30 +170,17 @@ def explained(model: Any, story: Story, method: str) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------------------------------------------------ measuring
-@app.command("train")
-def train_model(weights: Annotated[Path, typer.Option(help="Where they go.")] = WEIGHTS) -> None:
-    """Train the demo model's attention further: some minutes on two cores."""
-    train(weights)
-
-
-@app.command()
-def run(
-    weights: Annotated[Path, typer.Option(help="Those that were trained.")] = WEIGHTS,
-    split: Annotated[Split, typer.Option(help="test, or dev for a look that chooses nothing on test.")] = "test",
-    prompts: Annotated[int, typer.Option(help="Fewer, for a quick look, with --outcomes.")] = PROMPTS,
-    method: Annotated[list[str] | None, typer.Option(help="Only these.")] = None,
-    folder: Folder = FOLDER,
-) -> None:
-    """Measure what the model writes, and every method on the prompts that it answers rightly."""
-    if (split, prompts) != ("test", PROMPTS) and folder == FOLDER:
-        raise typer.BadParameter("the tables are of the test split: give a folder of its own with --outcomes")
+def run() -> None:
+    """Measure the reasoning of the model, and every method on the prompts that it answers rightly."""
     torch.set_num_threads(1)  # more only slow down a model of this size
-    loaded, some = load(weights), asked(split, prompts)
-    Outcomes("reasoning_written", folder).measure([(at,) for at in range(prompts)], partial(answered, loaded, some))
-    right = [at for at, one in written_outcomes(folder).items() if one["place"] and one["room"]]
-    for name in method or METHODS:
-        keys: list[Key] = [(name, at) for at in right[: FEW.get(name)]]
-        Outcomes("reasoning_found", folder).measure(keys, lambda key: explained(loaded, some[int(key[1])], str(key[0])))
+    loaded, some = load(), asked("test", PROMPTS)
+    Outcomes("reasoning_written").measure([(at,) for at in range(PROMPTS)], partial(answered, loaded, some))
+    Outcomes("reasoning_found").measure([*found_keys()], lambda key: explained(loaded, some[int(key[1])], str(key[0])))
+
+
+def found_keys() -> Iterator[Key]:
+    right = [at for at, one in written_outcomes().items() if one["place"] and one["room"]]
+    yield from ((name, at) for name in METHODS for at in right[: FEW.get(name)])
 
 
 def answered(model: Any, some: Sequence[Story], key: Key) -> dict[str, Any]:
@@ -217,23 +190,17 @@ def answered(model: Any, some: Sequence[Story], key: Key) -> dict[str, Any]:
     return facts_of | {"tokens": wrote.ids.shape[1], "follows": follows(model, story)}
 
 
-def written_outcomes(folder: Path) -> dict[int, dict[str, Any]]:
-    return {int(at): one for (at,), one in Outcomes("reasoning_written", folder).read().items()}
+def written_outcomes() -> dict[int, dict[str, Any]]:
+    return {int(at): one for (at,), one in Outcomes("reasoning_written").read().items()}
 
 
 # -------------------------------------------------------------------------------------------------------------- writing
-@app.command()
-def write(folder: Folder = FOLDER) -> None:
-    """Write REASONING.md from what was measured."""
-    tables = [*writing(folder), *finding(folder)]
-    for table in tables:
-        report.show(table.title, table.columns, table.rows)
-    if folder == FOLDER:
-        report.write(RESULTS, LEGEND, tables, level=3)
+def write() -> None:
+    pages.write("reasoning", [*writing(), *finding()], level=3)
 
 
-def writing(folder: Path) -> Iterator[report.Table]:
-    outcomes, missing = Outcomes("reasoning_written", folder).of([(at,) for at in range(PROMPTS)])
+def writing() -> Iterator[Table]:
+    outcomes, missing = Outcomes("reasoning_written").of([(at,) for at in range(PROMPTS)])
     some = list(outcomes.values())
     templates = [one["template"] for one in some]
     right = [one for one in some if one["place"] and one["room"]]
@@ -248,13 +215,13 @@ def writing(folder: Path) -> Iterator[report.Table]:
     note = (
         f"{len(some)} stories, {np.mean([one['tokens'] for one in some]):.0f} tokens on average with what was written."
     )
-    yield report.Table("What the model writes", ["", "share"], rows if some else [], missing, note if some else "")
+    yield Table("What the model writes", ["", "share"], rows if some else [], missing, note if some else "")
 
 
-def finding(folder: Path) -> Iterator[report.Table]:
-    templates = {at: one["template"] for at, one in written_outcomes(folder).items() if one["place"] and one["room"]}
-    keys: list[Key] = [(name, at) for name in METHODS for at in [*templates][: FEW.get(name)]]
-    outcomes, missing = Outcomes("reasoning_found", folder).of(keys)
+def finding() -> Iterator[Table]:
+    templates = {at: one["template"] for at, one in written_outcomes().items() if one["place"] and one["room"]}
+    keys = [*found_keys()]
+    outcomes, missing = Outcomes("reasoning_found").of(keys)
     by_method = {name: [one for (method, _), one in outcomes.items() if method == name] for name in METHODS}
     clusters = {name: [templates[int(at)] for method, at in outcomes if method == name] for name in METHODS}
     done = [name for name in METHODS if by_method[name]]
@@ -266,15 +233,15 @@ def finding(folder: Path) -> Iterator[report.Table]:
         for name in done
         for way in WAYS
     ]
-    yield report.Table("Evidence found", ["method", "scores", *MEASURES], rows, missing, count + note)
+    yield Table("Evidence found", ["method", "scores", *MEASURES], rows, missing, count + note)
     for other in OTHERS:
         rows = [
             [name, f"{len(by_method[name])}", *differences(by_method[name], other, clusters[name])] for name in done
         ]
-        yield report.Table(f"Through minus {other}", ["method", "stories", *MEASURES], rows, missing, count + note)
+        yield Table(f"Through minus {other}", ["method", "stories", *MEASURES], rows, missing, count + note)
     rows = [[name, average([one["on"] for one in by_method[name]], clusters[name], (0, 1))] for name in done]
     columns = ["method", "share of the answer's score on the reasoning"]
-    yield report.Table("How much there is to follow", columns, rows, missing, count + note)
+    yield Table("How much there is to follow", columns, rows, missing, count + note)
 
 
 def values(outcomes: Sequence[Mapping[str, Any]], way: str, clusters: Sequence[str]) -> list[str]:
@@ -283,44 +250,8 @@ def values(outcomes: Sequence[Mapping[str, Any]], way: str, clusters: Sequence[s
 
 
 def differences(outcomes: Sequence[Mapping[str, Any]], other: str, clusters: Sequence[str]) -> list[str]:
-    """Of each prompt with itself."""
     pairs = [np.subtract(one["through"], one[other], dtype=float) for one in outcomes]
     return [
         average(column.tolist(), clusters, (low - high, high - low))
         for column, (low, high) in zip(np.array(pairs).T, MEASURES.values(), strict=True)
     ]
-
-
-LEGEND = f"""{report.TOY_MODELS}
-
-Written by `python -m benchmarks.reasoning write`: two-hop stories with {FACTS} facts, of the demo model's
-test split, answered by the demo model after its attention was trained further (`benchmarks/reasoning_model.py`) to
-write the fact that it needs before it answers:
-
-    Question: In which room is the key of Nina? Answer: The key of Nina is in the drawer. The drawer is in the attic
-
-Everything after `Answer:` is written by the model, greedily. The answer is the last word, the reasoning what it wrote
-before that. The evidence of hop 1 is the sentence of the story that says where the thing is, that of hop 2 the one that
-says in which room the place is.
-
-- *direct*: {WAYS["direct"]}, on the tokens of the prompt.
-- *all written*: {WAYS["all written"]},
-  which is what `attribute_span` gives for all that was written.
-- *all written, in shares*: {WAYS["all written, in shares"]}.
-- *passed on*: {WAYS["passed on"]}.
-- *through*: {WAYS["through"]}, `attribute_span(..., through=)`.
-
-All are compared on the tokens of the prompt alone: what lies on the written tokens counts neither for nor against.
-
-- *rank*: of the evidence among the story's {SENTENCES} sentences, each scored by the sum over its tokens; 1 is best.
-- *both on top*: how often the two sentences with evidence are the two highest.
-- *share*: the part of the prompt's positive scores on the sentence, without the token that begins the text (so *direct*
-  is renormalised over the prompt).
-
-Methods have their default options. `heta` is measured on the first {FEW["heta"]} stories; `heta, row` has
-`support="row"`, which is several times cheaper. `random` shows what chance is (longer sentences sum over more tokens).
-In the differences, of each story with itself, a negative rank and a positive share say that *through* finds more."""
-
-
-if __name__ == "__main__":
-    app()

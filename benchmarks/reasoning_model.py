@@ -20,8 +20,8 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from benchmarks.demo_model.tokenizer import vocabulary
-from benchmarks.demo_model.train import ANSWERS, FOUND_BY, optimizers_of, visible
+from benchmarks.demo_training import ANSWERS, FOUND_BY, optimizers_of, visible, vocabulary
+from benchmarks.models import TRAINED
 from heta_lens.data.recall import (
     MOST_ROOMS,
     QUESTIONS,
@@ -36,7 +36,7 @@ from heta_lens.data.recall import (
 from heta_lens.model.loading import DEMO, load_model
 
 Piece = tuple[str, str]
-WEIGHTS = Path(__file__).with_name("reasoning_model.safetensors")
+WEIGHTS = TRAINED / "reasoning.safetensors"
 ATTENTION = "self_attn"  # the weights that are trained further, and stored
 STEPS, RATE, WARM = 200, 2e-3, 20
 TOKENS = 2500  # a step, about
@@ -50,11 +50,11 @@ REASONING = "The {what} of {who} is in the {place} . The {place} is in the"
 class Batch(NamedTuple):
     ids: Int[Tensor, "page pos"]
     following: Int[Tensor, "page pos"]
-    """What is to be written next; -1 where that is nothing of the model's own."""
+    """The token to write next; -1 for tokens that the model does not write."""
     named: Bool[Tensor, "page pos"]
-    """Where an owner, a thing, a place or a room is to be written, which the model has to find."""
+    """Positions before an owner, a thing, a place or a room, which the model has to find."""
     found: Int[Tensor, "page pos"]
-    """The place that must be found half-way where a place or its room is to be written; -1 elsewhere."""
+    """The place to find half-way, before a place or its room; -1 elsewhere."""
     part: Int[Tensor, "page pos"]
     """0 in the story, 1, 2 … in its questions, -1 in padding."""
     places: Int[Tensor, "page pos"]
@@ -82,11 +82,16 @@ def train(path: Path = WEIGHTS, steps: int = STEPS, seed: int = 0) -> None:
         if step % 25 == 24:
             Console(stderr=True).print(f"step {step + 1}: {accuracy:.1%} of the names are right")
     trained = {name: weight.detach().bfloat16() for name, weight in model.named_parameters() if weight.requires_grad}
+    path.parent.mkdir(exist_ok=True)
     save_file(trained, path)
 
 
 def load(path: Path = WEIGHTS) -> Any:
-    """The trained model: a `TransformerBridge`, in float32 on the CPU."""
+    """Return the trained model, a `TransformerBridge` in float32 on the CPU, after training if the weights are
+    absent.
+    """
+    if not path.exists():
+        train(path)
     model, trained = demo_weights("eager"), load_file(path)
     for name, weight in model.named_parameters():
         if name in trained:
@@ -102,7 +107,7 @@ def demo_weights(attention: str) -> LlamaForCausalLM:
 
 
 def practise(model: LlamaForCausalLM, batch: Batch) -> float:
-    """The gradient of one step; and the share of names that were right."""
+    """Add the gradient of one step; return the share of right names."""
     with torch.autocast("cpu", torch.bfloat16):
         run = model.model(
             batch.ids, attention_mask=batch.mask, position_ids=batch.places, output_hidden_states=True, use_cache=False
@@ -156,10 +161,10 @@ def _row(draw: Draw, story: Sequence[Sentence], facts: Sequence[Fact]) -> list[T
 
 
 def _asked(draw: Draw, facts: Sequence[Fact]) -> tuple[list[Piece], list[Piece], int]:
-    """A question, what is to be written after it, and how much of that is given and not learnt.
+    """Return a question, the text to write after it, and the length of the given part, which is not learnt.
 
-    Often it is given another fact than the one it is asked about: what follows must then be that place's room, so that
-    the room is found by what was written, and not once more by the question.
+    The given fact is often another than the asked one, so that the room is found by the written place, and not by the
+    question again.
     """
     fact, given = draw.one(facts), draw.random() < GIVEN
     asked = Sentence(draw.one(ASKING), fact._asdict()).pieces

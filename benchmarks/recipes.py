@@ -1,20 +1,17 @@
-"""How much memory the paper's four models would take, with the options that its tables name: predicted, not measured.
+"""The memory that the paper's four models would take with the options of its tables: predicted, not measured.
 
-`python -m benchmarks.recipes` writes RECIPES.md. No weights are needed, but the largest model takes minutes a row.
+No weights are needed, but the largest model takes minutes a row.
 """
 
-import sys
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformers import GPTJConfig, LlamaConfig, Phi3Config, PretrainedConfig, Qwen2Config
 
-from benchmarks.report import markdown
+from benchmarks import pages
 from heta_lens import estimate_memory
 from heta_lens._util.options import written
 from heta_lens.methods.memory import MemoryEstimate
 
-PAGE = Path(__file__).with_name("RECIPES.md")
 GIB = 2**30
 A100 = 80 * GIB
 COLUMNS = [
@@ -32,7 +29,7 @@ COLUMNS = [
 
 
 class Shape(NamedTuple):
-    """A model, the length of the prompt, and how many of its last layers the paper's approximations take."""
+    """A model, the length of the prompt, and the number of last layers in the paper's approximations."""
 
     config: PretrainedConfig
     tokens: int
@@ -56,7 +53,7 @@ MODELS = {
 
 
 def recipes(layers: int) -> list[dict[str, Any]]:
-    """The rows of the paper's tables, and ours that take less."""
+    """Return the options of the paper's tables, and an option that takes less."""
     return [
         {},
         {"variant": "lr", "rank": 64},
@@ -77,17 +74,10 @@ def row(model: str, options: dict[str, Any], predicted: MemoryEstimate) -> list[
     return [model, f"{predicted.tokens:,}", named, *in_gib, copies, f"{predicted.needed / GIB:.1f}", fits]
 
 
-def main(*names: str) -> None:
-    rows = []
-    for name in names or MODELS:
-        shape = MODELS[name]
-        for options in recipes(shape.layers):
-            predicted = estimate_memory(shape.config, shape.tokens, memory=A100, dtype="bfloat16", **options)
-            rows.append(row(name, options, predicted))
-            print(rows[-1], flush=True)  # noqa: T201
-    said = "Predicted GiB in bfloat16, for one card of 80 GiB, with the batches that `attribute` would choose there.\n"
-    PAGE.write_text(f"{said}\n{markdown(COLUMNS, rows)}\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+def write() -> None:
+    rows = [
+        row(name, options, estimate_memory(model.config, model.tokens, memory=A100, dtype="bfloat16", **options))
+        for name, model in MODELS.items()
+        for options in recipes(model.layers)
+    ]
+    pages.write("recipes", [pages.Table("", COLUMNS, rows)])

@@ -45,7 +45,7 @@ def gradient_graph(model: Any, ids: Int[Tensor, "1 pos"], target: int) -> Graph:
 
 
 def block_curvature(graph: Graph, position: int, probes: int, seed: int) -> Float[Tensor, ""]:
-    """S_i: a product with H for every probe, of which all but the token's own block is thrown away."""
+    """Return S_i: a product with H for every probe, reduced to the token's own block."""
     norms = []
     for signs in rademacher(seed, position, probes, graph.leaf.shape[1]):
         direction = torch.zeros_like(graph.leaf)
@@ -57,7 +57,7 @@ def block_curvature(graph: Graph, position: int, probes: int, seed: int) -> Floa
 
 @torch.no_grad()
 def naive_information(model: Any, ids: Int[Tensor, "1 pos"], positions: Sequence[int]) -> Float[Tensor, "part"]:
-    """I_i: a run of the whole prompt for every token, with zeros in place of its embedding."""
+    """Return I_i: a run of the whole prompt for every token, with zeros in place of its embedding."""
     clean = log_probs(model, ids, lambda live: live)
     divergences = []
     for i in positions:

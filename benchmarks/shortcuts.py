@@ -1,28 +1,23 @@
-"""How far AttriBoT's shortcuts are from leaving out every sentence, and what they save.
+"""AttriBoT's shortcuts against leaving out every sentence: errors and costs.
 
-    python -m benchmarks.shortcuts run      measure; an interrupted run resumes
-    python -m benchmarks.shortcuts write    write SHORTCUTS.md
-
-Stories of the demo model with six facts and six sentences of filler. Its proxy is the model of `reasoning_model`, which
-has the same tokens and was trained further, on other questions.
+The prompts are stories of the demo model with six facts and six sentences of filler. The proxy is the model of
+`reasoning_model`, which has the same tokens and was trained further on other questions.
 """
 
 import warnings
 from collections.abc import Mapping
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from time import process_time
 from typing import Any
 
 import numpy as np
 import torch
-import typer
 
 import heta_lens
-from benchmarks import reasoning_model, report
+from benchmarks import pages, reasoning_model
 from benchmarks.outcomes import Outcomes
-from benchmarks.report import average, proportion
+from benchmarks.pages import average, proportion
 from heta_lens.data.recall import Story, stories
 from heta_lens.diagnostics import rank_correlation
 from heta_lens.methods.attribot import AttriBot
@@ -30,7 +25,6 @@ from heta_lens.model.adapter import ModelAdapter
 from heta_lens.prediction.coalitions import nothing_left, removed
 from heta_lens.prediction.prediction import Prediction
 
-RESULTS = Path(__file__).with_name("SHORTCUTS.md")
 PROMPTS, OUTCOMES = 100, Outcomes("shortcuts")
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "exact": {},
@@ -39,10 +33,8 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     **{f"the best {k} by a proxy": {"proxy": True, "prune_to": k} for k in (2, 4)},
 }
 COLUMNS = ["way", "same first sentence", "ρ", "largest error, nats", "forwards", "s, of exact"]
-app = typer.Typer(add_completion=False)
 
 
-@app.command()
 def run() -> None:
     """Measure every way on the same prompts."""
     torch.set_num_threads(1)  # more only slow down a model of this size
@@ -77,7 +69,7 @@ def explained(prediction: Prediction, proxy: Any, options: Mapping[str, Any]) ->
 
 
 def one_by_one(prediction: Prediction) -> tuple[list[float], int]:
-    """The exact scores by one whole run after the other."""
+    """Return the exact scores by one whole run after another."""
     _, own = AttriBot().sources(prediction)
     batches = prediction.prompt.batches(1, len(prediction))
     with prediction.running():
@@ -87,16 +79,11 @@ def one_by_one(prediction: Prediction) -> tuple[list[float], int]:
     return (prediction.value - left).tolist(), len(own)
 
 
-@app.command()
 def write() -> None:
-    """Write SHORTCUTS.md from what was measured."""
     outcomes = [*OUTCOMES.read().values()]
     templates = [one["template"] for one in outcomes]
-    table = report.Table(
-        "Shortcuts", COLUMNS, [row(name, outcomes, templates) for name in WAYS], PROMPTS - len(outcomes), note(outcomes)
-    )
-    report.show(table.title, table.columns, table.rows)
-    report.write(RESULTS, LEGEND, [table])
+    rows = [row(name, outcomes, templates) for name in WAYS]
+    pages.write("shortcuts", [pages.Table("Shortcuts", COLUMNS, rows, PROMPTS - len(outcomes), note(outcomes))])
 
 
 def row(name: str, outcomes: list[dict[str, Any]], templates: list[str]) -> list[str]:
@@ -123,22 +110,10 @@ def note(outcomes: list[dict[str, Any]]) -> str:
         for one in outcomes
     ]
     saved = np.median(np.divide(whole, begun))
-    over = report.intervals_over([[one["template"] for one in outcomes]])
+    over = pages.intervals_over([[one["template"] for one in outcomes]])
     return (
         f"{len(outcomes)} prompts. {over} Exact scores by one whole run after the other take {saved:.2f} times as long "
         f"as by runs that begin where the sentence did, and {np.median(np.divide(whole, together)):.2f} times as long "
         f"as by whole runs together, as is done with a model of this size (medians); they differ by {max(errors):.1g} "
         "nats at most."
     )
-
-
-LEGEND = f"""{report.TOY_MODELS}
-
-Written by `python -m benchmarks.shortcuts`: AttriBoT's approximate shortcuts against the exact scores, on
-stories whose sentences are left out one at a time. *largest error*: over a prompt's sentences, the mean over prompts;
-*forwards*: of either model; *s, of exact*: processor time as a share of the exact way's, the median. The proxy is as
-large as the model here: what a smaller one would save is not in these seconds."""
-
-
-if __name__ == "__main__":
-    app()

@@ -1,21 +1,17 @@
-"""How many prompts per second two workers do, compared with one: processes of this machine, and Ray on it.
-
-`python -m benchmarks.throughput` writes THROUGHPUT.md.
-"""
+"""Prompts per second of two workers, compared with one: processes of this machine, and Ray on the same machine."""
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import NamedTuple
 
-from benchmarks.report import markdown, number
+from benchmarks import pages
+from benchmarks.pages import number
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry, Workers, evaluate
 
-PAGE = Path(__file__).with_name("THROUGHPUT.md")
 METHODS = "heta", "leave_one_out", "lime"
 METRICS = ["morf", "evidence_mass"]
 PROMPTS, FEW, ROUNDS = 40, 4, 3  # what many take longer than few is without what takes as long for any number
@@ -54,13 +50,12 @@ def seconds(workers: Workers, prompts: int) -> float:
 
 
 def measured() -> dict[str, Timing]:
-    """Medians of rounds, in each of which every setup has its turn."""
+    """Return medians of rounds, in which the setups take turns."""
     rounds = [{name: _timing(workers) for name, workers in SETUPS.items()} for _ in range(ROUNDS)]
     return {name: _median([timings[name] for timings in rounds]) for name in SETUPS}
 
 
 def _median(timings: Sequence[Timing]) -> Timing:
-    """The one of the median rate."""
     return sorted(timings, key=lambda timing: timing.rate)[len(timings) // 2]
 
 
@@ -76,15 +71,6 @@ def rows(timings: dict[str, Timing]) -> list[Sequence[str]]:
     ]
 
 
-def page(timings: dict[str, Timing]) -> str:
-    about = (
-        f"Recall stories of the demo model, explained by {', '.join(METHODS)}, evaluated by {' and '.join(METRICS)}; "
-        f"{os.cpu_count()} CPU cores, one thread for each worker. Medians of {ROUNDS} rounds. Prompts per second are "
-        "without the time until work begins, which is the same for any number of prompts."
-    )
-    return f"{about}\n\n{markdown(COLUMNS, rows(timings))}\n"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(measured()))
-    sys.stdout.write(f"{PAGE}\n")
+def write() -> None:
+    note = f"{os.cpu_count()} CPU cores, one thread for each worker."
+    pages.write("throughput", [pages.Table("Prompts per second", COLUMNS, rows(measured()), note=note)])

@@ -1,7 +1,6 @@
 """Other libraries do the same work as we do, where they should."""
 
 import gc
-import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -11,12 +10,20 @@ import pytest
 import torch
 
 import heta_lens
-from benchmarks import stories3m
-from benchmarks.peers.__main__ import models_alone
-from benchmarks.peers.elsewhere import PYTHON, elsewhere
-from benchmarks.peers.here import by_captum, by_hand
-from benchmarks.peers.work import COLUMNS, Asked, Ran, Side, Work, between_seeds, ours, row
-from benchmarks.speed.models import MODELS, prompt
+from benchmarks.models import MODELS, STORIES3M, prompt
+from benchmarks.peers import (
+    COLUMNS,
+    Asked,
+    Ran,
+    Side,
+    Work,
+    between_seeds,
+    by_captum,
+    by_hand,
+    ours,
+    row,
+)
+from benchmarks.peers_elsewhere import PYTHON, elsewhere
 from helpers import zoo
 from helpers.asking import relative
 from heta_lens._util.python import quietly
@@ -59,17 +66,6 @@ def test_a_peer_is_given_its_best_batch(asked: Asked) -> None:
     assert cells["peer, s"] == "1" and cells["peer, MiB"] == "16"
 
 
-def test_a_peer_without_batches_is_not_asked_for_its_best(asked: Asked) -> None:
-    ran = Counter[int]()
-
-    def run(batch: int) -> Ran:
-        ran[batch] += 1
-        return Ran(torch.arange(7.0), 1.0, 1)
-
-    row(asked, Work("recency", Side(run, float), "recency", {}, True, batches=(1,)), 2)
-    assert ran == {1: 1 + 2}
-
-
 def test_only_methods_that_draw_are_compared_with_themselves(asked: Asked) -> None:
     side = Side(lambda batch: Ran(torch.arange(7.0), 1.0, batch), float)
     found = torch.arange(7.0, dtype=torch.float64)
@@ -82,14 +78,14 @@ def test_only_methods_that_draw_are_compared_with_themselves(asked: Asked) -> No
 
 @pytest.fixture(scope="module")
 def works() -> Iterator[tuple[Asked, list[Work]]]:
-    if not (stories3m.MODEL.is_dir() and PYTHON.exists() and zoo.HAS_HOOKED):
+    if not (STORIES3M.is_dir() and PYTHON.exists() and zoo.HAS_HOOKED):
         pytest.skip("needs the stories3M model, HookedTransformer, and `make .venv/oracles/ready`")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # HookedTransformer's name, and a file that their loader leaves open
         model = MODELS["stories3M"]()
         gc.collect()
     asked = Asked.of(model, prompt("stories3M", model, 40))
-    with elsewhere(stories3m.MODEL, asked) as works:
+    with elsewhere(STORIES3M, asked) as works:
         yield asked, works
 
 
@@ -100,17 +96,3 @@ def test_peers_elsewhere_find_the_same_scores(works: tuple[Asked, list[Work]]) -
     for work in given:
         if work.exact:
             assert relative(ours(asked, work).run(1).scores, work.peer.run(4).scores) < 1e-4, work.title
-
-
-@pytest.mark.slow
-def test_the_models_that_both_run_are_timed(works: tuple[Asked, list[Work]]) -> None:
-    assert re.fullmatch(
-        r".* alone: [\d.]+ s \(LlamaForCausalLM\), [\d.]+ s \(HookedTransformer\)\.", models_alone(works[0])
-    )
-
-
-@pytest.mark.slow
-def test_a_peer_elsewhere_that_fails_says_so(works: tuple[Asked, list[Work]]) -> None:
-    (broken,) = (work for work in works[1] if work.method == "leave_one_out")
-    with pytest.raises(RuntimeError, match="occlusion ended without an answer"):
-        broken.peer.run(-1)

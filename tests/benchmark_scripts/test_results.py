@@ -1,90 +1,55 @@
-"""The page of results: made of figures alone, and of whatever parts are there."""
+"""The page of results is made of measured parts, and the worth of a metric of values by prompt."""
 
-import json
-import re
-import shutil
-import tarfile
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from benchmarks import results
-from benchmarks.stories3m import load_stories3m
+from benchmarks import metrics_worth, results
+from benchmarks.metrics_worth import Values, agreed, goodness, halves, noise, tied, worth
+from benchmarks.models import STORIES3M, load_stories3m
 from helpers import zoo
 from heta_lens.data.suites import suite
-from heta_lens.evaluation.runner import digest
-
-
-@pytest.fixture
-def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    methods = ["heta variant=kl_only", "heta variant=transition_only", "leave_one_out", "recency"]
-    prompts = suite("recall", limit=3, facts=2)
-    one = results.Part("short stories", results.demo, lambda: prompts, methods, ["evidence_mass", "aopc_ins"])
-    monkeypatch.setattr(results, "PARTS", {"short": one, "never run": one})
-    monkeypatch.setattr(results, "FOLDER", tmp_path / "evaluated")
-    monkeypatch.setattr(results, "ARCHIVE", tmp_path / "evaluated.tar.xz")
-    monkeypatch.setattr(results, "RESULTS", tmp_path / "results.md")
+from heta_lens.evaluation.prompt_evaluation import ask
+from heta_lens.evaluation.report.results import Measure, summary
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("unchecked", "parts")
-def test_the_page_says_what_was_measured(tmp_path: Path) -> None:
-    results.run(["short"], tmp_path)
-    results.write()
-    page = (tmp_path / "results.md").read_text()
-    assert [*re.findall(r"^#+ (.*)$", page, re.M)] == ["Results", "HETA against the others", "Short stories"]
-    for told in ("**Where HETA wins.**", "**Where it does not.**", "**Which setting.**"):
-        assert page.count(told) == 1
-    assert "Not measured yet: Soft-NC; Soft-NS;" in page and "Evidence mass" not in page.split("\n\n")[1]
-    assert "3 prompts of" in page and "| recency |" in page and "nan" not in page
-    found = results.summary(tmp_path / "evaluated" / "short")
-    mass = found.metrics["evidence_mass"]
-    (tally,) = (one for one in results.by_metric(found) if one.name == "Evidence mass")
-    verdicts = [found.verdict(mass, method) for method in ("leave_one_out", "recency")]
-    assert tally == ("Evidence mass", verdicts.count(-1), verdicts.count(1), 2)
-    assert {one.of for one in results.by_method(found, results.others(found))} == {2}
-    results.run(["short"], tmp_path)
-    results.write()
-    assert (tmp_path / "results.md").read_text() == page
-    with open(tmp_path / "evaluated" / "short" / "records.jsonl", "rb+") as file:
-        whole = file.read()
-        file.truncate(len(whole) - len(whole.splitlines(keepends=True)[-1]))
-    results.write()
-    assert "Short stories" not in (tmp_path / "results.md").read_text()  # which are not finished
-    (tmp_path / "evaluated" / "short" / "records.jsonl").write_bytes(whole)
-    results.keep()
-    shutil.rmtree(tmp_path / "evaluated")
-    results.write()
-    assert (tmp_path / "results.md").read_text() == page
-
-
-@pytest.mark.thorough
 @pytest.mark.usefixtures("unchecked")
-def test_who_agrees_with_patching_is_read_out(tmp_path: Path) -> None:
-    methods = ["heta variant=kl_only", "leave_one_out", "random", "recency"]
-    prompts = suite("recall", limit=24, facts=2, wordings="trained")
-    part = results.Part("short stories", results.demo, lambda: prompts, methods, results.PATCHED)
-    part.run(tmp_path, tmp_path)
-    found = results.narrowed(results.summary(tmp_path), methods[:3], ["patch_correlation"])
-    mean = {method: found.cells["patch_correlation", method].estimate.value for method in methods[:3]}
-    order = sorted(mean, key=lambda method: -mean[method])
-    told = results.read_out("short stories", found)
-    assert f"On short stories the scores of {order[0]} agree best" in told
-    assert f"those of {methods[0]} are number {order.index(methods[0]) + 1} of 3" in told
-    assert "recency" not in told and told.count(". ") == 1
-    worse = [method for method in methods[1:3] if found.verdict(found.metrics["patch_correlation"], method) < 0]
-    assert all(f"{method} (0 better, 1 worse)" in told.split("worse: ")[1] for method in worse)
-    assert "random (" in told.split("worse: ")[1]
+def test_the_page_says_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    methods = ["heta variant=kl_only", "heta variant=transition_only", "leave_one_out", "recency"]
+    prompts = suite("recall", limit=3, facts=2)
+    part = results.Part("short stories", results.demo, lambda: prompts, methods, ["evidence_mass", "aopc_ins"])
+    part.run(tmp_path)
+    found = summary(tmp_path)
+    sections = dict(
+        (one.title, one.text) if isinstance(one, results.Table) else one
+        for one in results.sections({part.title: found})
+    )
+    assert [*sections] == ["HETA against the others", "The others against HETA", "Short stories"]
+    assert "3 prompts of" in sections["Short stories"] and "| recency |" in sections["Short stories"]
+    assert not any("nan" in text for text in sections.values())
+    verdicts = [found.verdict(found.metrics["evidence_mass"], method) for method in ("leave_one_out", "recency")]
+    counts = f"| Evidence mass | {verdicts.count(-1)} / {verdicts.count(1)} of 2 |"
+    assert counts in sections["HETA against the others"]
+    assert "| `recency` | " in sections["The others against HETA"]
+    monkeypatch.setattr(results, "PARTS", {tmp_path.name: part})
+    monkeypatch.setattr(results, "FOLDER", tmp_path.parent)
+    records = (tmp_path / "records.jsonl").read_bytes()
+    (tmp_path / "records.jsonl").write_bytes(b"".join(records.splitlines(keepends=True)[:-1]))
+    written: list[object] = []
+    monkeypatch.setattr("benchmarks.pages.write", lambda _, some: written.extend(some))
+    results.write()
+    assert not written  # of a part that is not finished
 
 
-@pytest.mark.skipif(not results.MODEL.is_dir(), reason="the stories3M model is not there")
+@pytest.mark.skipif(not STORIES3M.is_dir(), reason="the stories3M model is not there")
 @pytest.mark.skipif(not zoo.HAS_HOOKED, reason="which its loader makes")
 @pytest.mark.filterwarnings(
     "ignore:HookedTransformer is deprecated", "ignore:unclosed file", "ignore:Exception ignored"
 )
 def test_copied_words_are_asked_as_they_were_chosen() -> None:
-    from heta_lens.evaluation.prompt_evaluation import ask
-
     model = load_stories3m()
     for instance in results.copied(3)():
         prediction = ask(model, instance)
@@ -93,9 +58,55 @@ def test_copied_words_are_asked_as_they_were_chosen() -> None:
         assert all(any(a <= start < b for a, b in instance.support) for start, _ in instance.gold)
 
 
-def test_kept_figures_are_of_the_prompts_that_would_be_measured_now() -> None:
-    """Or a run would not resume, and its tables would be of two kinds of prompts."""
-    with tarfile.open(results.ARCHIVE) as archive:
-        for name in ("recall", "ablations", "again"):
-            kept = json.load(archive.extractfile(f"{name}/run.json"))  # type: ignore[arg-type]
-            assert digest(results.PARTS[name].prompts()) == kept["texts"], name
+# ----------------------------------------------------------------------------------------------- the worth of metrics
+def values(name: str, rows: list[list[float]], better: str = "more") -> Values:
+    clusters = [(f"template {number // 2}", "") for number in range(len(rows[0]))]
+    return Values(Measure(name, name.title(), better), np.array(rows)[..., None], clusters)
+
+
+GOOD = values("good", [[3, 3.1, 3, 3.2], [2, 2.1, 2, 2.2], [1, 1.1, 1, 1.2]])
+LESS = values("less", [[1, 1.1, 1, 1.2], [2, 2.1, 2, 2.2], [3, 3.1, 3, 3.2]], "less")
+
+
+def test_how_good_a_method_is_depends_on_what_is_better() -> None:
+    assert goodness(GOOD).tolist() == pytest.approx([3.075, 2.075, 1.075])
+    assert agreed(goodness(GOOD), goodness(LESS)) == pytest.approx(1)
+    assert goodness(values("some", [[1, np.nan, 2, np.nan], [np.nan] * 4])).tolist() == pytest.approx(
+        [1.5, np.nan], nan_ok=True
+    )
+
+
+def test_halves_of_the_templates_agree_or_do_not() -> None:
+    assert halves(GOOD, random.Random(0)) == pytest.approx(1)
+    opposed = values("opposed", [[3, 3, 1, 1], [2, 2, 2, 2], [1, 1, 3, 3]])
+    assert halves(opposed, random.Random(0)) == pytest.approx(-1)
+
+
+def test_ties_are_pairs_of_methods_with_one_value() -> None:
+    assert tied(GOOD) == 0
+    assert tied(values("coarse", [[1, 0], [1, 1], [1, np.nan]])) == pytest.approx(3 / 4)
+
+
+def test_a_metric_is_evaluated_by_others_and_by_controls() -> None:
+    methods = ["method", "recency", "random"]
+    means = {
+        name: goodness(one)
+        for name, one in (("good", GOOD), ("evidence_mass", LESS), ("mean_effect_5", GOOD), ("abpc", LESS))
+    }
+    found = worth(GOOD, means, methods)
+    assert (found.evidence, found.interventions) == pytest.approx((1, 1))
+    assert (found.random_place, found.recency_place, found.methods) == (3, 2, 3)
+    assert found.sound and not found.positional
+    part = worth(
+        GOOD._replace(metric=Measure("morf", "MoRF")),
+        means | {"morf": -goodness(GOOD), "abpc": goodness(GOOD)},
+        methods,
+    )
+    assert part.interventions == pytest.approx(-1)  # with the mean effect alone, not with the area it is a part of
+
+
+def test_noise_is_a_share_of_what_methods_differ_by() -> None:
+    made = {"metric": {name: [level - 0.1, level + 0.1] for level, name in enumerate(metrics_worth.METHODS)}}
+    of_means, of_one = noise([made, made], "metric")
+    spread = np.std(range(len(metrics_worth.METHODS)), ddof=1)
+    assert of_means == pytest.approx(of_one) == pytest.approx(0.2 / 2**0.5 / spread)

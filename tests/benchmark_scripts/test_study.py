@@ -1,23 +1,20 @@
-"""The study of HETA's setting: what its candidates, measures and prompts are."""
+"""The study of HETA's setting, and the comparison of methods by its measures: candidates, measures and prompts."""
 
-import json
-from functools import cache
+from functools import cache, partial
 from itertools import islice
-from typing import get_args
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import heta_lens
-from benchmarks.copied_words.build import NEAREST, P_MIN, SWAP_RATIO, TOKENS
-from benchmarks.study import contest, local_families
-from benchmarks.study.candidates import CANDIDATES, KL_ONLY, LITERAL, Candidate
-from benchmarks.study.choice import ranks_of
-from benchmarks.study.families import FAMILIES, STORIES, Case, copied, recall
-from benchmarks.study.interventions import MEASURES, measures
-from benchmarks.study.parts import Measured, contrasted, curvatures, gates, gradient_gate, informations, measured
-from heta_lens.data.recall import Split
+from benchmarks import certainty, contest, prompts, rivals, study
+from benchmarks.interventions import MEASURES, measures
+from benchmarks.outcomes import Outcomes
+from benchmarks.prompts import FAMILIES, Case
+from benchmarks.study import CANDIDATES, KL_ONLY, LITERAL, Candidate
+from benchmarks.study_parts import Measured, gradient_gate, measured
 from heta_lens.metrics import abpc, curve, mean_effect, patch_correlation
 from heta_lens.metrics.scores import ordinary
 from heta_lens.model.hooks import values_name
@@ -25,8 +22,12 @@ from heta_lens.prediction.patching import effects
 
 
 @cache
+def cases(split: Any, count: int) -> list[Case]:
+    return [*FAMILIES["recall"].cases("recall", split, count)]
+
+
 def case() -> Case:
-    return next(FAMILIES["recall"].cases("recall", "dev", 1))
+    return cases("dev", 1)[0]
 
 
 @cache
@@ -52,8 +53,8 @@ def parts() -> Measured:
     ],
 )
 @pytest.mark.slow
-def test_a_candidate_is_heta_with_its_options(candidate: Candidate, options: dict[str, object]) -> None:
-    expected = heta_lens.Heta(**options, progress=False)(case().prediction).scores  # type: ignore[arg-type]
+def test_a_candidate_is_heta_with_its_options(candidate: Candidate, options: dict[str, Any]) -> None:
+    expected = heta_lens.Heta(**options, progress=False)(case().prediction).scores
     assert torch.allclose(candidate.score(parts()), expected, rtol=1e-4, atol=1e-6 * float(expected.max()))
 
 
@@ -65,62 +66,36 @@ def test_candidates_are_distinct_and_hold_what_they_change() -> None:
 
 @pytest.mark.slow
 def test_costs_are_those_of_the_parts_in_use() -> None:
-    found = measured(case().prediction, ("zero",), ("block",))
-    n = len(case().prediction)
+    found, n = parts(), len(case().prediction)
     assert KL_ONLY.runs(found) == n
     assert LITERAL.runs(found) == n + found.curvatures["block"].runs > n + 2 * 160
     assert Candidate(gate="gradient", beta=0.0, gamma=0.0).runs(found) == 3
-
-
-@pytest.mark.slow
-def test_a_tempered_gate_is_a_power_of_it() -> None:
-    plain, tempered = (Candidate(power=power, beta=0.0, gamma=1.0).score(parts()) for power in (1.0, 0.5))
-    assert torch.allclose(tempered * parts().gates["suffix1"].values ** 0.5, plain)
+    plain, tempered = (Candidate(power=power, beta=0.0, gamma=1.0).score(found) for power in (1.0, 0.5))
+    assert torch.allclose(tempered * found.gates["suffix1"].values ** 0.5, plain)
+    assert all(float(gate.values.sum()) == pytest.approx(1, rel=1e-4) for gate in found.gates.values())
 
 
 @pytest.mark.slow
 def test_the_gradient_gate_is_what_values_add_to_first_order() -> None:
     prediction, step = case().prediction, 1e-3
-    adapter = prediction.adapter
+    adapter, rows = prediction.adapter, torch.arange(len(prediction))
     shares = torch.zeros(len(prediction), dtype=torch.float64)
-    heads, layers = adapter.model.cfg.n_heads, adapter.layers
+
+    def grown(head: int, factor: float, live: torch.Tensor) -> torch.Tensor:
+        scaled = live.clone()
+        scaled[rows, rows, head] *= factor
+        return scaled
+
     with prediction.running(), torch.no_grad():
-        for layer in range(layers):
-            for head in range(heads):
+        for layer in range(adapter.layers):
+            for head in range(adapter.model.cfg.n_heads):
                 copies = []
-                for sign in (1, -1):
-
-                    def grown(live: torch.Tensor, head: int = head, sign: int = sign) -> torch.Tensor:
-                        scaled = live.clone()
-                        rows = torch.arange(len(live))
-                        scaled[rows, rows, head] *= 1 + sign * step
-                        return scaled
-
-                    with adapter.hooked([(values_name(layer), grown)]):
-                        states = prediction.embeddings.expand(len(prediction), -1, -1)
-                        logits = prediction.logits_from(0)(states)
+                for factor in (1 + step, 1 - step):
+                    with adapter.hooked([(values_name(layer), partial(grown, head, factor))]):
+                        logits = prediction.rerun().logits(prediction.embeddings.expand(len(prediction), -1, -1))
                     copies.append(logits.double().log_softmax(-1)[:, prediction.target])
                 shares += ((copies[0] - copies[1]) / (2 * step)).abs()
-    expected = shares / shares.sum()
-    found = gradient_gate(prediction).double()
-    assert float(found.sum()) == pytest.approx(1)
-    assert float((found - expected).abs().sum()) < 0.05
-
-
-def test_the_mask_other_is_the_embedding_of_other_tokens() -> None:
-    found = informations(case().prediction, ("zero", "other"))
-    assert found["other/js"].runs == 4 * found["zero/js"].runs
-    assert not torch.allclose(found["other/js"].values, found["zero/js"].values)
-    assert (found["other/js"].values <= np.log(2)).all()
-
-
-@pytest.mark.slow
-def test_the_contrast_is_with_the_strongest_other_token() -> None:
-    prediction = case().prediction
-    first, second = prediction.log_probs.topk(2).indices.tolist()
-    assert contrasted(prediction).target == (first, second)
-    other = curvatures(prediction, ("contrast",))["contrast"].values
-    assert not torch.allclose(other, parts().curvatures["block"].values)
+    assert float((gradient_gate(prediction).double() - shares / shares.sum()).abs().sum()) < 0.05
 
 
 @pytest.mark.slow
@@ -145,13 +120,13 @@ def test_measures_are_those_of_the_library() -> None:
 
 
 def test_the_best_candidate_has_the_lowest_mean_rank() -> None:
-    means = np.array([[3.0, 1.0], [2.0, 2.0], [1.0, 0.5]])
-    assert ranks_of(means).tolist() == [1.5, 1.5, 3.0]
+    assert study.ranks_of(np.array([[3.0, 1.0], [2.0, 2.0], [1.0, 0.5]])).tolist() == [1.5, 1.5, 3.0]
 
 
-@pytest.mark.parametrize("prompts", [local_families.lists, local_families.pronouns])
-def test_dev_and_test_have_no_wording_in_common(prompts: object) -> None:
-    dev, test = ([*islice(prompts(split), 40)] for split in ("dev", "test"))  # type: ignore[operator]
+# -------------------------------------------------------------------------------------------------------------- prompts
+@pytest.mark.parametrize("family", [prompts.lists, prompts.pronouns])
+def test_dev_and_test_have_no_wording_in_common(family: Any) -> None:
+    dev, test = ([*islice(family(split), 40)] for split in ("dev", "test"))
     number = [{one.template.split(",")[0] for one in some} for some in (dev, test)]
     assert len(number[0]) == len(number[1]) == 6 and not number[0] & number[1]
     for one in dev:
@@ -160,42 +135,52 @@ def test_dev_and_test_have_no_wording_in_common(prompts: object) -> None:
         assert (one.foil is None and f" {told.pop()}" == one.target) or one.foil in (" he", " she")
 
 
-def test_recall_asks_after_stories_of_all_sizes() -> None:
-    some = [*islice(recall(2, "dev"), 8)]
-    assert all(len(one.evidence) == 2 for one in some)
-    assert len({one.id for one in some}) == 8
+def test_a_contest_is_won_by_the_highest_number() -> None:
+    for one in islice(contest.instances("test"), 20):
+        pairs = dict(pair.split(" ") for pair in one.text.partition(".")[0].split(", "))
+        best = max(pairs, key=lambda name: int(pairs[name]))
+        assert one.answer == f" {best}" and one.words("support") == [f"{best} {pairs[best]}"]
+        assert one.counterfactual is not None and one.counterfactual.answer != one.answer
 
 
+# ------------------------------------------------------------------------------------------------------------ certainty
 @pytest.mark.slow
-def test_the_contest_model_knows_who_has_the_highest_number() -> None:
-    cases = [*FAMILIES["contest"].cases("contest", "test", 50)]
-    drawn = [*islice(contest.instances("test"), 50)]
-    assert len({case.id for case in cases} & {one.id for one in drawn}) >= 48
-    for one in cases[:5]:
-        text, spans = one.prediction.located
-        told = "".join(text[spans[place].start : spans[place].stop] for place in one.evidence).split()
-        assert told[0] == str(one.prediction.target_text).strip()
-        assert int(told[1]) == max(
-            int(word) for word in text.replace(",", " ").replace(".", " ").split() if word.isdigit()
-        )
+def test_the_same_prompt_is_predicted_with_more_certainty() -> None:
+    prompt, one = case(), certainty.FACTORS.index(1.0)
+    found = certainty.outcome(prompt)["factors"]
+    probabilities = [factor["p"] for factor in found]
+    assert probabilities == sorted(probabilities) and probabilities[0] < 0.9 < probabilities[-1]
+    assert probabilities[one] == pytest.approx(float(prompt.prediction.log_probs.max().exp()), rel=1e-4)
+    plain = heta_lens.Heta(progress=False)(prompt.prediction)
+    assert found[one]["share"] == pytest.approx(plain.diagnostics.share["curvature"], rel=1e-2)
 
 
-def test_gates_are_of_sum_one() -> None:
-    assert all(float(gate.values.sum()) == pytest.approx(1, rel=1e-4) for gate in gates(case().prediction).values())
+# --------------------------------------------------------------------------------------------------------------- rivals
+def test_methods_that_cost_too_much_say_so() -> None:
+    found = rivals.outcome(case(), ["attn_lrp", "leave_one_out", "kernel_shap", "random", "heta row"], 3)
+    assert found["methods"] == ["attn_lrp", "random"] and found["runs"] == [3.0, 0.0]
+    assert {*found["refused"]} == {"leave_one_out", "kernel_shap", "heta row"}
+    assert "over the budget of 3" in found["refused"]["leave_one_out"]
 
 
-def test_more_stories_with_copied_words_are_others_by_the_same_rule() -> None:
-    first, more = ([json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] for path in STORIES)
-    texts, ids = ([one[key] for one in first + more] for key in ("text", "id"))
-    assert len(set(texts)) == len(set(ids)) == len(texts)
-    for one in more:
-        assert one["p"] > P_MIN and one["p_swapped"] <= SWAP_RATIO * one["p"]
-        assert len(one["ids"]) in TOKENS and one["distance"] >= NEAREST
-        assert [place for place, token in enumerate(one["ids"]) if token == one["target_id"]] == one["source_positions"]
+def test_a_method_is_compared_on_the_prompts_of_both() -> None:
+    row = rivals.Row([("a",), ("b",), ("c",)], ["t", "u", "v"], np.array([[1.0], [2.0], [3.0]]), 1.0, 1.0)
+    same = row.of([("c",), ("d",), ("a",)])
+    assert (same.keys, same.templates, same.values.tolist()) == ([("c",), ("a",)], ["v", "t"], [[3.0], [1.0]])
 
 
-def test_copied_words_begin_with_those_of_the_study() -> None:
-    first = {json.loads(line)["id"] for line in STORIES[0].read_text(encoding="utf-8").splitlines()}
-    for split in get_args(Split):
-        own = [prompt.id in first for prompt in copied(split)]
-        assert own == sorted(own, reverse=True) and 70 < sum(own) < len(own)
+@pytest.mark.thorough
+def test_random_scores_are_of_less_quality(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rivals, "outcomes_of", lambda family, group: Outcomes(f"{family}_{group}", tmp_path))
+    for cached in (rivals.kept, rivals.rows):
+        cached.cache_clear()
+    some = {one.id: one for one in cases("test", 6)}
+    rivals.measure(rivals.outcomes_of("recall", "quick"), some, ["heta", "attn_lrp", "random"], None)
+    for budget in rivals.BUDGETS:
+        rivals.measure(rivals.outcomes_of("recall", f"budget {budget}"), some, ["attn_lrp", "random"], budget)
+    quality = {one.method: one.quality for one in rivals.entries() if one.budget is None}
+    assert quality["random"] < quality["attn_lrp"]
+    best = [one.method for one in rivals.front(rivals.entries())]
+    assert best[0] == "random" and "attn_lrp" in best
+    for cached in (rivals.kept, rivals.rows):
+        cached.cache_clear()

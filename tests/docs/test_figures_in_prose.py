@@ -9,7 +9,7 @@ from pathlib import Path
 import jupytext
 import pytest
 
-from benchmarks.report import TOY_MODELS
+from benchmarks.pages import TOY_MODELS
 from helpers.paths import ROOT
 from heta_lens import METHODS
 
@@ -21,8 +21,10 @@ PAGES = [
 ]
 RANKINGS = [
     *(DOCS / f"{name}.md" for name in sorted(BY_SCRIPTS - {"coverage", "modules"} | {"study"})),
-    *(ROOT / "benchmarks" / f"{name}.md" for name in ("METHODS", "PARETO", "REASONING", "SHORTCUTS")),
-    *sorted((ROOT / "benchmarks").glob("*/RESULTS.md")),
+    *(
+        ROOT / "benchmarks" / f"{name}.md"
+        for name in ("DEMO_MODEL", "METHODS", "PARETO", "REASONING", "SHORTCUTS", "VARIANTS")
+    ),
 ]
 
 COUNT = r"(?:\d[\d.,]*|one|two|three|four|five|six|seven|eight|nine|ten|twenty)"

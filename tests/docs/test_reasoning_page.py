@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from benchmarks.reasoning_model import WEIGHTS
 from helpers.paths import ROOT
 
 PAGE = (ROOT / "docs" / "reasoning.md").read_text(encoding="utf-8")
@@ -11,6 +12,7 @@ PAGE = (ROOT / "docs" / "reasoning.md").read_text(encoding="utf-8")
 
 @pytest.mark.both_lines
 @pytest.mark.slow
+@pytest.mark.skipif(not WEIGHTS.exists(), reason="make model trains the model")
 @pytest.mark.usefixtures("unchecked")
 def test_the_example_prints_what_stands_there(capsys: pytest.CaptureFixture[str]) -> None:
     codes, names = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL), {}

@@ -48,7 +48,7 @@ def test_a_function_may_take_gradients() -> None:
 
     def slopes(prediction: heta_lens.Prediction) -> torch.Tensor:
         leaf = prediction.embeddings.detach().clone().requires_grad_()
-        return torch.autograd.grad(prediction.objective_from(0)(leaf), leaf)[0].norm(dim=-1)
+        return torch.autograd.grad(prediction.rerun().g(leaf[None])[0], leaf)[0].norm(dim=-1)
 
     expected = explain(model, ids, TARGET, method="gradient_norm").scores
     assert torch.allclose(explain(model, ids, TARGET, method=slopes).scores, expected)

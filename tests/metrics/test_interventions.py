@@ -29,7 +29,7 @@ def test_scores_of_leave_one_out_add_up_for_single_tokens(build: Any) -> None:
     torch.testing.assert_close(drops.each[:N], scores.cpu(), check_dtype=False, rtol=1e-4, atol=1e-6)
     found, zero = faithfulness_error(drops, scores), faithfulness_error(drops, torch.zeros(N))
     assert 0 < found["raw"] != zero["raw"] and zero["scale"] == 0
-    nothing = asked.log_probs_from(0)(torch.zeros(1, N, 8)).detach()
+    nothing = asked.rerun().log_probs(torch.zeros(1, N, 8)).detach()
     everything = float(asked.objective(asked.log_probs) - nothing[0, TARGET])
     assert additivity_gap(drops, torch.zeros(N)) == pytest.approx(abs(everything), rel=1e-6)
     assert additivity_gap(drops, torch.full((N,), everything / N)) == pytest.approx(0, abs=1e-6)

@@ -118,7 +118,7 @@ def test_only_candidates_are_thinned(build: Any) -> None:
     assert some.nothing != soft(asked, scores).nothing
     states = asked.embeddings.clone()
     states[[2, 3, 5]] = 0
-    after = asked.log_probs_from(0)(states[None]).detach().double()
+    after = asked.rerun().log_probs(states[None]).detach().double()
     assert some.nothing == pytest.approx(float(DISTANCES["root"](after, asked.log_probs.double(), TARGET)))
     with pytest.raises(ValueError, match=r"positions \[8\] are not among the 8 scores"):
         soft(asked, scores, candidates=[8])

@@ -1,0 +1,147 @@
+"""A small model of another kind, which names the person with the highest number; training takes a few minutes.
+
+    Anna 7, Bob 3, Carl 9, Dora 5. Highest: Carl
+
+The model has learned positions and layer norms, where the demo model has rotary positions and root mean squares, and
+it compares, where the other families of prompts copy. It had no part in the choice of a setting.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Int
+from rich.progress import track
+from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers, processors
+from tokenizers import models as tokenizer_models
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from benchmarks.models import TRAINED
+from heta_lens import load_model
+from heta_lens._util.text import Span
+from heta_lens.data.instance import Instance
+from heta_lens.data.recall import Draw
+
+FOLDER = TRAINED / "contest"
+PEOPLE = "Anna Bob Carl Dora Eric Fred Gina Hugo Ines Jack Kate Luis Mary Nora Otto Paul"
+NAMES = (*PEOPLE.split(" "),)
+NUMBERS = tuple(str(number) for number in range(1, 13))
+QUESTION = "Highest"
+SPECIAL = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
+STEPS, BATCH, RATE, WARM = 4000, 128, 1e-3, 200
+FEWEST, MOST = 2, 7  # who take part
+
+
+class Contest(NamedTuple):
+    names: tuple[str, ...]
+    numbers: tuple[str, ...]
+
+    @classmethod
+    def drawn(cls, draw: Draw, size: int | None = None) -> "Contest":
+        size = FEWEST + draw.below(MOST - FEWEST + 1) if size is None else size
+        return cls(tuple(draw.some(NAMES, size)), tuple(draw.some(NUMBERS, size)))
+
+    @property
+    def winner(self) -> int:
+        return self._by_number[0]
+
+    @property
+    def second(self) -> int:
+        """Return the place of the second best, who wins when the two best change numbers."""
+        return self._by_number[1]
+
+    @property
+    def _by_number(self) -> list[int]:
+        return sorted(range(len(self.names)), key=lambda at: -int(self.numbers[at]))
+
+    @property
+    def text(self) -> str:
+        pairs = ", ".join(f"{name} {number}" for name, number in zip(self.names, self.numbers, strict=True))
+        return f"{pairs}. {QUESTION}:"
+
+    @property
+    def answer(self) -> str:
+        return f" {self.names[self.winner]}"
+
+    @property
+    def swapped(self) -> "Contest":
+        """The two best change numbers, and so places."""
+        numbers, first, second = [*self.numbers], self.winner, self.second
+        numbers[first], numbers[second] = numbers[second], numbers[first]
+        return self._replace(numbers=tuple(numbers))
+
+    def instance(self, id: str, *, swapped: bool = True) -> Instance:
+        name, number = self.names[self.winner], self.numbers[self.winner]
+        start = self.text.index(f"{name} {number}")
+        stop = start + len(f"{name} {number}")
+        other = self.swapped.instance(f"{id}-counterfactual", swapped=False) if swapped else None
+        template = f"{len(self.names)} names, number {self.winner + 1}"
+        gold = (Span(start, start + len(name)), Span(stop - len(number), stop))
+        support = (Span(start, stop),)
+        return Instance(id, self.text, self.answer, template, support=support, gold=gold, counterfactual=other)
+
+
+def instances(split: str, seed: int = 0) -> Iterator[Instance]:
+    """Endless contests of four to seven names."""
+    draw = Draw(f"contest {split} {seed}")
+    number = 0
+    while True:
+        yield Contest.drawn(draw, 4 + draw.below(4)).instance(f"contest-{split}-{seed}-{number:05d}")
+        number += 1
+
+
+def load_contest_model() -> Any:
+    """Return the trained model, after training if the model is not on the disk."""
+    if not FOLDER.exists():
+        train(FOLDER)
+    return load_model(FOLDER)
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    words = [*SPECIAL.values(), ",", ".", ":", *(f" {word}" for word in (*NAMES, *NUMBERS, QUESTION)), *NAMES]
+    of_words = Tokenizer(tokenizer_models.WordLevel({word: at for at, word in enumerate(words)}, unk_token="<unk>"))
+    of_words.pre_tokenizer = pre_tokenizers.Split(Regex(r" ?\w+|[^\w\s]"), "isolated")
+    of_words.decoder = decoders.Fuse()
+    of_words.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=of_words, clean_up_tokenization_spaces=False, model_max_length=64, **SPECIAL
+    )
+
+
+def train(folder: Path = FOLDER, seed: int = 0) -> None:
+    torch.manual_seed(seed)
+    words, draw = tokenizer(), Draw(f"contest train {seed}")
+    config = GPT2Config(
+        vocab_size=len(words), n_positions=64, n_embd=64, n_layer=3, n_head=4,
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    model = GPT2LMHeadModel(config)
+    optimizer = torch.optim.AdamW(model.parameters(), RATE, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, STEPS, pct_start=WARM / STEPS)
+    for step in track(range(STEPS), "contest"):
+        size = FEWEST + step % (MOST - FEWEST + 1)
+        ids, answers = batch([Contest.drawn(draw, size) for _ in range(BATCH)], words)
+        logits = model(ids).logits[:, -1]
+        optimizer.zero_grad()
+        cross_entropy(logits, answers).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if step % 500 == 499:
+            print(f"step {step + 1}: {(logits.argmax(-1) == answers).float().mean():.0%} right")  # noqa: T201
+    model.save_pretrained(folder)
+    words.save_pretrained(folder)
+
+
+def batch(
+    contests: list[Contest], words: PreTrainedTokenizerFast
+) -> tuple[Int[Tensor, "page pos"], Int[Tensor, "page"]]:
+    ids = torch.tensor([words(contest.text)["input_ids"] for contest in contests])
+    return ids, torch.tensor([words.convert_tokens_to_ids(contest.answer) for contest in contests])
+
+
+if __name__ == "__main__":
+    train()

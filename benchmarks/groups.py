@@ -1,0 +1,205 @@
+"""Grouped probes: the error of tokens that share Hessian–vector products (HVPs), its correction, and its intervals.
+
+The expectation is the mean of 400 probes of every token alone, with another seed. The models are the demo model,
+stories3M, and two small ones with random weights, with one prompt each.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import product
+from statistics import mean
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from rich.progress import track
+from torch import Tensor
+
+import heta_lens
+from benchmarks import pages, pareto
+from benchmarks.models import MODELS, SIZES, available, prompt, random_model
+from benchmarks.pages import Table, average
+from benchmarks.pareto import combined, scored
+from benchmarks.speed_parts import spread
+from heta_lens._util.numerics import student_t
+from heta_lens._util.python import versions
+
+SMALL = {"n_layers": 3, "d_model": 48, "n_heads": 3, "d_head": 16, "d_vocab": 500, "n_ctx": 256}
+RANDOM = {
+    "gpt2-like, small": {**SIZES["gpt2-like"], **SMALL, "d_mlp": 192},
+    "llama-like, small": {**SIZES["llama-like"], **SMALL, "d_mlp": 128, "n_key_value_heads": 1},
+}
+NAMES = ["stories3M", "demo", *RANDOM]
+LENGTH, SHORTER = 64, 40  # tokens of the prompts; of the intervals' prompts
+MANY, MORE, SEED = 400, 2000, 10**6  # probes of the expectation; of the intervals' expectation; their seed
+SEEDS, REPEATS = 5, 200  # draws; of the intervals
+HELD_OUT = 40  # prompts of a suite
+LARGEST = 20  # pairs
+GROUPS, PRODUCTS = (4, 8, 16, 32), (40, 80, 160, 320)
+
+
+def write() -> None:
+    used = f"Measured with {', '.join(map(' '.join, versions().items()))}."
+    cases = [*predictions(LENGTH)]
+    tables = [
+        Table(ERRORS, ERROR_COLUMNS, rows(error_rows, cases), note=f"{ERROR_NOTE} {used}"),
+        Table(CORRECTION, CORRECTION_COLUMNS, rows(correction_rows, suites()), note=f"{CORRECTION_NOTE} {used}"),
+        Table(INTERVALS, INTERVAL_COLUMNS, rows(interval_rows, predictions(SHORTER)), note=f"{INTERVAL_NOTE} {used}"),
+        Table(PAIRS, PAIR_COLUMNS, rows(pair_rows, cases), note=f"{PAIR_NOTE} {used}"),
+    ]
+    pages.write("groups", tables)
+
+
+def rows(rows_of: Any, cases: Iterable[tuple[str, Any]]) -> list[list[str]]:
+    return [row for name, case in track([*cases], rows_of.__name__) for row in rows_of(name, case)]
+
+
+def predictions(length: int) -> Iterator[tuple[str, Any]]:
+    """Yield models by name, each with a prediction."""
+    for name in available(NAMES):
+        model = random_model(RANDOM[name]) if name in RANDOM else MODELS[name]()
+        ids = prompt(name, model, length)
+        _, cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)
+        yield name, heta_lens.Prediction.from_cache(cache, tokens=ids)
+
+
+def found(prediction: Any, **options: Any) -> heta_lens.Attribution:
+    return scored(prediction, options)
+
+
+def shares(whole: heta_lens.Attribution, curvature: Float[Tensor, "pos"]) -> Float[Tensor, "pos"]:
+    """Return the score with another curvature, sum 1."""
+    score = combined(whole, curvature)
+    return score / score.sum()
+
+
+def cross_talk(result: heta_lens.Attribution) -> Float[Tensor, "pos"]:
+    """Return the part of the curvature that was removed as cross-talk."""
+    taken = result.diagnostics.cross_talk
+    return torch.zeros_like(result.scores) if taken is None else taken
+
+
+# ------------------------------------------------------------------------------------------------ equal numbers of HVPs
+ERRORS = "Error at equal numbers of HVPs"
+ERROR_NOTE = f"""\
+{LENGTH} tokens, means over {SEEDS} seeds, the same for every row; `None` probes every token alone. *Before* is before
+the cross-talk is taken out; ΣS is how far the sum of the curvature is off (where `None` is off as well, by chance)."""
+ERROR_COLUMNS = ["model", "groups", "probes", "HVPs", "L1", "L1 before", "ΣS, %", "ΣS before, %"]
+
+
+def error_rows(name: str, prediction: Any) -> Iterator[list[str]]:
+    expected = found(prediction, groups=None, probes=MANY, seed=SEED)
+    curvature = expected.parts["curvature"]
+    score = shares(expected, curvature)
+    ways: list[tuple[int | None, int]] = [(None, probes) for probes in (2, 5, 10)]
+    ways += [(groups, products // groups) for products, groups in product(PRODUCTS, GROUPS) if products // groups >= 2]
+    for groups, probes in ways:
+        results = [found(prediction, groups=groups, probes=probes, seed=seed) for seed in range(SEEDS)]
+        corrected = [result.parts["curvature"] for result in results]
+        before = [result.parts["curvature"] + cross_talk(result) for result in results]
+        l1 = [mean(float((shares(expected, one) - score).abs().sum()) for one in kind) for kind in (corrected, before)]
+        sums = [mean(float(one.sum() / curvature.sum() - 1) * 100 for one in kind) for kind in (corrected, before)]
+        shown = [f"{l1[0]:.3f}", f"{l1[1]:.3f}", f"{sums[0]:+.1f}", f"{sums[1]:+.1f}"]
+        yield [name, str(groups), str(probes), str(results[0].diagnostics["hvps"]), *shown]
+
+
+# ----------------------------------------------------------------------------------------------------------- cross-talk
+CORRECTION = "Cross-talk taken out, or left in"
+CORRECTION_NOTE = f"""\
+95 % intervals over templates.
+
+On prompts of the suites of PARETO.md, against {pareto.REFERENCE["probes"]} probes of every token alone. The error of S
+is Σ|Ŝ - S| / ΣS. *Before* is before the cross-talk is taken out."""
+CORRECTION_COLUMNS = [*("prompts", "of them", "L1", "L1 before", "error of S, %", "before, %", "ΣS, %", "ΣS before, %")]
+
+
+def suites() -> Iterator[tuple[str, list[pareto.Prompt]]]:
+    for name in ["recall", *(["copied"] if available(["stories3M"]) else [])]:
+        yield name, [pareto.SUITES[name](at) for at in spread(range(pareto.ALL), HELD_OUT)]
+
+
+def correction_rows(name: str, prompts: list[pareto.Prompt]) -> Iterator[list[str]]:
+    both = [with_and_without(one.prediction) for one in prompts]
+    compared = [[value for pair in zip(out, left, strict=True) for value in pair] for out, left in both]
+    templates = [one.template for one in prompts]
+    yield [name, str(len(prompts)), *(average(column, templates, digits=3) for column in zip(*compared, strict=True))]
+
+
+class Errors(NamedTuple):
+    """L1 of the score; the error of the curvature and of its sum, in percent of the sum."""
+
+    l1: float
+    curvature: float
+    total: float
+
+
+def with_and_without(prediction: Any) -> tuple[Errors, Errors]:
+    """Return the errors with the cross-talk taken out, and left in."""
+    expected, one = found(prediction, **pareto.REFERENCE), found(prediction)
+    curvature, own = expected.parts["curvature"], one.parts["curvature"]
+
+    def errors(kind: Tensor) -> Errors:
+        l1 = float((shares(expected, kind) - shares(expected, curvature)).abs().sum())
+        apart = (kind - curvature) / curvature.sum() * 100
+        return Errors(l1, float(apart.abs().sum()), float(apart.sum()))
+
+    return errors(own), errors(own + cross_talk(one))
+
+
+# ------------------------------------------------------------------------------------------------------------ intervals
+INTERVALS = "Intervals"
+INTERVAL_NOTE = f"""\
+{SHORTER} tokens; how often the 95 % intervals of scores hold the mean of {MORE} probes of every token alone in
+{REPEATS} seeds, over all tokens and of the worst; the median half-width; how much of the curvature that
+products showed was cross-talk."""
+INTERVAL_COLUMNS = [
+    *("model", "groups", "probes", "held, %", "worst token, %", "half-width / score", "cross-talk / read, %")
+]
+
+
+def interval_rows(name: str, prediction: Any) -> Iterator[list[str]]:
+    curvature = found(prediction, groups=None, probes=MORE, seed=SEED).parts["curvature"]
+    held, widths, talk = list[Tensor](), list[float](), list[float]()
+    for seed in range(REPEATS):
+        one = found(prediction, seed=seed)
+        expected, (low, high) = combined(one, curvature), one.interval()
+        held.append((low <= expected) & (expected <= high))
+        widths.append(float(((high - low) / 2 / one.scores).nanmedian()))
+        taken, kept = float(cross_talk(one).sum()), float(one.parts["curvature"].sum())
+        talk.append(taken / (taken + kept) * 100)
+    often, usual = torch.stack(held).double().mean(0) * 100, heta_lens.Heta()
+    shown = [f"{float(often.mean()):.1f}", f"{float(often.min()):.1f}", f"{mean(widths):.2f}", f"{mean(talk):.1f}"]
+    yield [name, str(usual.groups), str(usual.probes), *shown]
+
+
+# ---------------------------------------------------------------------------------------------------------------- pairs
+PAIRS = "Pairs of tokens"
+PAIR_NOTE = f"""\
+The mean relative error of the {LARGEST} largest sizes; how many of these are among the {LARGEST} largest found; the
+error of all, relative to their sum; how often ± t standard errors (t of 10 samples) hold."""
+PAIR_COLUMNS = [*("model", "groups", "HVPs", "error of the 20 largest, %", "of these found", "L1 of all, %", "held, %")]
+
+
+def pair_rows(name: str, prediction: Any) -> Iterator[list[str]]:
+    pairs = partial(found, prediction, interactions=True, gamma=0)
+    upper = torch.triu_indices(len(prediction), len(prediction), 1).unbind()
+
+    def sizes_of(result: Any) -> Tensor:
+        return result.interactions[upper]
+
+    expected = sizes_of(pairs(groups=None, probes=MANY, seed=SEED))
+    largest = expected.argsort(descending=True)[:LARGEST]
+    for groups in (None, 16, 32):
+        results = [pairs(groups=groups, seed=seed) for seed in range(SEEDS)]
+        sizes = torch.stack([sizes_of(result) for result in results])
+        errors = torch.stack([result.standard_errors["interactions"][upper] for result in results])  # type: ignore[index]
+        off = (sizes - expected).abs()
+        held = off <= student_t(torch.tensor([results[0].options["probes"]])) * errors
+        first = sizes.argsort(descending=True)[:, :LARGEST]
+        shown = [
+            f"{float((off / expected)[:, largest].mean()) * 100:.0f}",
+            f"{float(torch.isin(first, largest).double().sum(1).mean()):.1f}",
+            f"{float(off.sum(1).mean() / expected.sum()) * 100:.0f}",
+            f"{float(held.double().mean()) * 100:.0f}",
+        ]
+        yield [name, str(groups), str(results[0].diagnostics["hvps"]), *shown]

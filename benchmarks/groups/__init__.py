@@ -1,1 +1,0 @@
-"""How good grouped probes are: their error, their intervals, and what was tried to make them better."""

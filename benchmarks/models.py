@@ -1,0 +1,83 @@
+"""The models that are measured, and the prompts of the speed tables.
+
+The stories3M model does not come with this repository: it is a folder with a `load.py` at models/stories3M.
+"""
+
+import re
+import runpy
+import warnings
+from collections.abc import Callable
+from functools import cache
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+import heta_lens
+from heta_lens.data.recall import stories
+
+STORIES3M = Path(__file__).parents[1] / "models" / "stories3M"
+TRAINED = Path(__file__).with_name("trained")
+SEED = 0
+WIDE = {"n_layers": 8, "d_model": 512, "n_heads": 8, "d_head": 64, "d_vocab": 20_000, "n_ctx": 4096}
+SIZES: dict[str, dict[str, Any]] = {
+    "gpt2-like": {**WIDE, "d_mlp": 2048, "act_fn": "gelu_new", "normalization_type": "LN"},
+    "llama-like": {
+        **WIDE, "d_mlp": 1408, "act_fn": "silu", "gated_mlp": True, "n_key_value_heads": 2,
+        "positional_embedding_type": "rotary", "normalization_type": "RMS", "final_rms": True,
+    },
+}  # fmt: skip
+
+
+@cache
+def load_stories3m() -> Any:
+    return runpy.run_path(str(STORIES3M / "load.py"))["load_hooked"](str(STORIES3M))
+
+
+def random_model(sizes: dict[str, Any]) -> Any:
+    """Return a model with random weights whose predictions are neither flat nor certain."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            from transformer_lens import HookedTransformer, HookedTransformerConfig
+        except ImportError:  # since TransformerLens 4
+            model = TransformerBridge.boot_native(sizes, device="cpu")
+        else:
+            model = HookedTransformer(HookedTransformerConfig.from_dict({**sizes, "device": "cpu"}))
+    generator = torch.Generator().manual_seed(SEED)
+    scale = sizes["d_model"] ** -0.5
+    for name, weights in model.named_parameters():
+        if weights.ndim > 1 and not re.search(r"\bb_|_b_|bias", name):
+            size = 4 * scale if re.search("unembed|head", name) else 0.5 if "embed" in name else scale
+            weights.data.normal_(std=size, generator=generator)
+    return model.eval()
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    **{name: lambda sizes=sizes: random_model(sizes) for name, sizes in SIZES.items()},
+    "demo": heta_lens.load_demo_model,
+    "stories3M": load_stories3m,
+}
+
+
+def available(names: list[str]) -> list[str]:
+    """Return the models that are present: stories3M may be absent."""
+    return [name for name in names if name != "stories3M" or STORIES3M.is_dir()]
+
+
+def prompt(name: str, model: Any, n: int) -> Int[Tensor, "1 pos"]:
+    """Return ``n`` tokens of the model's training distribution, or random tokens for random weights."""
+    if name == "demo":
+        sequences = (model.to_tokens(story.text)[0].tolist() for story in stories("test"))
+    elif name == "stories3M":
+        from benchmarks.copied_words import prompts
+
+        sequences = (prompt["ids"] for prompt in prompts())
+    else:
+        return torch.randint(model.cfg.d_vocab, (1, n), generator=torch.Generator().manual_seed(SEED))
+    first = next(sequences)  # only the first sequence begins the text
+    return torch.tensor([[*islice(chain(first, *(ids[1:] for ids in islice(sequences, n))), n)]])

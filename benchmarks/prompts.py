@@ -1,0 +1,211 @@
+"""Families of prompts with known evidence and a counterfactual, each of one model.
+
+    recall, two hops    stories of the demo model, in 64 wordings, whose answer is one or two sentences away
+    copied              stories whose next word is copied, by stories3M
+    lists, pronouns     repeated lists, and the gender of a pronoun, by stories3M
+    contest             the name with the highest number, by a model of another kind (see contest.py); on test only
+
+    lists       Tom saw a ball, a drum and a key. Then he took the ball, the drum and the         → key
+    pronouns    Lily and Tom went to the park. Tom saw a big dog. Lily was happy because          → she, rather than he
+
+A prompt is used only if the model continues it as expected and its counterfactual has as many tokens. Every second
+wording of lists, pronouns and copied stories is of the dev split, and the others are of the test split.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import chain, count, islice
+from typing import Any, NamedTuple
+
+import torch
+
+import heta_lens
+from benchmarks import contest, copied_words
+from benchmarks.copied_words import KINDS
+from benchmarks.models import load_stories3m
+from heta_lens._util.text import Span
+from heta_lens.data.datasets import occurrences
+from heta_lens.data.instance import Instance
+from heta_lens.data.recall import Draw, Split, instances
+from heta_lens.model.adapter import ModelAdapter
+from heta_lens.prediction.prediction import Prediction
+
+GIRLS, BOYS, THINGS = KINDS["girl"], KINDS["boy"], KINDS["thing"]
+LISTS = (
+    "{name} saw {some}. Then {pronoun} took {all}",
+    "{name} had a big box. In the box there was {some}. {name} took out {all}",
+    "One day, {name} went to the park and found {some}. {name} put {all}",
+    "Once upon a time, {name} had {some}. {name} liked to play with {all}",
+    "Mom bought {some}. {name} was happy to see {all}",
+    "On the table there was {some}. {name} looked at {all}",
+    "{name} wanted {some}. Dad gave {name} {all}",
+    "There was {some} in the garden. {name} picked up {all}",
+    "{name} went to the shop and saw {some}. {name} wanted to buy {all}",
+    "In the attic {name} found {some}. {name} showed mom {all}",
+    "{name} lost {some}. After a long time {name} found {all}",
+    "{name} drew {some}. Then {pronoun} painted {all}",
+)
+PRONOUNS = (
+    "One day, {who} and {other} went to the park. {other} saw a big dog. {who} was very happy because",
+    "{who} and {other} played with a ball. {other} kicked the ball far away. {who} was sad because",
+    "{other} had a red car. {who} had a blue kite. The wind was strong. {who} smiled because",
+    "Once upon a time, {who} met {other} in the forest. {other} gave {who} a flower. {who} was glad that",
+    "{other} was hungry. {who} had a big cake. {who} gave some of it to {other}, and then",
+    "{who} and {other} were friends. {other} was sick. {who} felt sad and said that",
+    "{other} hid behind a tree. {who} looked everywhere. At last {who} laughed because",
+    "{who} found a shiny coin. {other} wanted it too. {who} ran home because",
+    "{other} fell down and cried. {who} wanted to help. {who} came back when",
+    "{who} made a castle of sand. {other} stepped on it. {who} was angry because",
+    "{other} told a story. {who} listened. {who} went to bed when",
+    "It was late. {other} was tired. {who} was not tired because",
+)
+
+
+class Prompt(NamedTuple):
+    """A prompt whose story goes on with ``target``, contrasted with ``foil`` if given."""
+
+    id: str
+    template: str
+    text: str
+    counterfactual: str
+    target: str
+    foil: str | None
+    evidence: tuple[Span, ...]
+
+
+def lists(split: Split, seed: int = 0) -> Iterator[Prompt]:
+    """Yield lists without end; in the counterfactual, the next item is another item."""
+    draw, wordings = Draw(f"lists {split} {seed}"), [*enumerate(LISTS)][split == "test" :: 2]
+    for number in count():
+        which, wording = wordings[number % len(wordings)]
+        size = 3 + draw.below(2)
+        items, asked = draw.some(THINGS, size + 1), 1 + draw.below(size - 1)
+        girl = draw.below(2)
+        name, pronoun = (draw.one(GIRLS), "she") if girl else (draw.one(BOYS), "he")
+        template = f"lists {which}, {size} things, number {asked + 1}"
+        *items, other = items
+
+        def text(some: list[str], repeated: list[str], shape: str = wording, who: str = name, it: str = pronoun) -> str:
+            begun = ", ".join(f"the {one}" for one in repeated)
+            end = f"{begun}, the" if asked < size - 1 else f"{begun} and the"  # noqa: B023
+            listed = f"{', '.join(f'a {one}' for one in some[:-1])} and a {some[-1]}"
+            return shape.format(name=who, pronoun=it, some=listed, all=end)
+
+        changed = [*items]
+        changed[asked] = other
+        own = text(items, items[:asked])
+        evidence = tuple(occurrences(items[asked], own))
+        counterfactual = text(changed, items[:asked])
+        yield Prompt(
+            f"lists-{split}-{seed}-{number:05d}", template, own, counterfactual, f" {items[asked]}", None, evidence
+        )
+
+
+def pronouns(split: Split, seed: int = 0) -> Iterator[Prompt]:
+    """Yield stories without end; in the counterfactual, both people have the other gender."""
+    draw, wordings = Draw(f"pronouns {split} {seed}"), [*enumerate(PRONOUNS)][split == "test" :: 2]
+    for number in count():
+        which, wording = wordings[number % len(wordings)]
+        girl, boy, girl_too, boy_too = *draw.some(GIRLS, 1), *draw.some(BOYS, 1), draw.one(GIRLS), draw.one(BOYS)
+        of_girl = draw.below(2) == 0
+        who, other = (girl, boy) if of_girl else (boy, girl)
+        swapped = (boy_too, girl_too) if of_girl else (girl_too, boy_too)
+        text, counterfactual = (wording.format(who=a, other=b) for a, b in ((who, other), swapped))
+        target, foil = (" she", " he") if of_girl else (" he", " she")
+        template = f"pronouns {which}, {'she' if of_girl else 'he'}"
+        evidence = tuple(occurrences(who, text))
+        yield Prompt(f"pronouns-{split}-{seed}-{number:05d}", template, text, counterfactual, target, foil, evidence)
+
+
+load = {
+    "demo": cache(heta_lens.load_demo_model),
+    "stories3M": load_stories3m,
+    "contest": cache(contest.load_contest_model),
+}
+
+
+class Case(NamedTuple):
+    """A prompt of the study. ``other`` is the same target after the counterfactual."""
+
+    family: str
+    id: str
+    template: str
+    prediction: Prediction
+    other: Prediction
+    evidence: list[int]
+
+
+class Family(NamedTuple):
+    model: str
+    prompts: Callable[[Split], Iterator[Prompt]]
+
+    def cases(self, name: str, split: Split, size: int) -> Iterator[Case]:
+        """Yield the first prompts that the model continues as expected."""
+        model = load[self.model]()
+        ready = (case_of(model, name, prompt) for prompt in self.prompts(split))
+        return islice((case for case in ready if case is not None), size)
+
+
+def case_of(model: Any, family: str, prompt: Prompt) -> Case | None:
+    ids, changed = model.to_tokens(prompt.text), model.to_tokens(prompt.counterfactual)
+    if ids.shape != changed.shape or torch.equal(ids, changed):
+        return None
+    adapter = ModelAdapter(model)
+    cache = adapter.cache(ids)
+    plain = Prediction.from_cache(cache, tokens=ids)
+    target, *_ = plain.spell(prompt.target)
+    foil = None if prompt.foil is None else plain.spell(prompt.foil)[0]
+    if plain.target != target if foil is None else not bool(plain.log_probs[target] > plain.log_probs[foil]):
+        return None
+    wanted = target if foil is None else (target, foil)
+    prediction = Prediction.from_cache(cache, wanted, tokens=ids)
+    other = Prediction.from_cache(adapter.cache(changed), wanted, tokens=changed)
+    text, spans = prediction.located
+    begins = text.index(prompt.text)
+    evidence = [
+        place
+        for place, span in enumerate(spans)
+        if any(span.start < begins + stop and begins + start < span.stop for start, stop in prompt.evidence)
+    ]
+    return Case(family, prompt.id, prompt.template, prediction, other, evidence)
+
+
+def of_instances(some: Iterator[Instance]) -> Iterator[Prompt]:
+    for one in some:
+        assert one.counterfactual is not None and one.answer is not None
+        own = one.id, one.template, one.text, one.counterfactual.text
+        yield Prompt(*own, one.answer, None, one.support)
+
+
+def recall(hops: int, split: Split) -> Iterator[Prompt]:
+    """Yield stories with three to six facts in turn, in many wordings."""
+    streams = [
+        instances(split, seed=facts, facts=facts, rivals=1, hops=hops, wordings="more") for facts in (3, 4, 5, 6)
+    ]
+    return (prompt for some in zip(*map(of_instances, streams), strict=True) for prompt in some)
+
+
+def copied(split: Split) -> Iterator[Prompt]:
+    """Every second template is of the dev split."""
+    first, more = copied_words.prompts(), copied_words.prompts(more=True)
+    templates = sorted({prompt["template"] for prompt in first})[split == "test" :: 2]
+    spread = (sorted(some, key=lambda prompt: int(prompt["id"].rpartition("-")[2])) for some in (first, more))
+    for prompt in chain.from_iterable(spread):
+        if prompt["template"] in templates:
+            text, word, swapped = prompt["text"], prompt["target"].strip(), prompt["swapped_word"]
+            places = occurrences(word, text)
+            changed = text
+            for start, stop in reversed(places):
+                changed = changed[:start] + swapped + changed[stop:]
+            yield Prompt(prompt["id"], prompt["template"], text, changed, prompt["target"], None, tuple(places))
+
+
+FAMILIES: dict[str, Family] = {
+    "recall": Family("demo", lambda split: recall(1, split)),
+    "two hops": Family("demo", lambda split: recall(2, split)),
+    "copied": Family("stories3M", copied),
+    "lists": Family("stories3M", lists),
+    "pronouns": Family("stories3M", pronouns),
+    "contest": Family("contest", lambda split: of_instances(contest.instances(split))),
+}
+DEV = [name for name in FAMILIES if name != "contest"]

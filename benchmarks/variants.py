@@ -1,0 +1,201 @@
+"""Approximations of HETA: their distance from the full method, their cost, and their diagnostics of the error.
+
+A second table asks if a tolerance is kept: the share of scores within the tolerance of their value by many more
+probes, and the products saved. The prompts are stories of copied_words, three in a row, cut to the same length.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+
+import heta_lens
+from benchmarks import pages
+from benchmarks.copied_words import prompts
+from benchmarks.models import load_stories3m
+from benchmarks.outcomes import Outcomes
+from benchmarks.pages import Table, average, intervals_over, proportion
+from heta_lens.diagnostics import agreement
+
+PROMPTS, JUDGED, LENGTH = 8, 3, 96  # on JUDGED of them a tolerance is checked
+PROBES, WINDOW = 10, 32
+TOLERANCE, PRUNE, MANY = 0.05, 1e-3, 200
+
+Predicted = Callable[[dict[str, Any]], tuple[str, float]]
+
+
+def low_rank_tail(diagnostics: dict[str, Any]) -> tuple[str, float]:
+    return "‖H - H_k‖ / ‖H‖", diagnostics["tail_energy_share"]
+
+
+def window_leakage(diagnostics: dict[str, Any]) -> tuple[str, float]:
+    return "gate mass moved", diagnostics["window_leakage"]["total"]
+
+
+def chance(diagnostics: dict[str, Any]) -> tuple[str, float]:
+    """Return the expected difference of two runs with normal and independent errors, as a share of the score."""
+    spread = 2 / np.pi**0.5 * float(diagnostics["standard_errors"]["scores"].sum())
+    return "chance alone", spread / diagnostics["total"]
+
+
+WINDOWS = {"window": WINDOW}
+PER_WINDOW = {**WINDOWS, "window_gate": "per_window"}
+VARIANTS: dict[str, tuple[dict[str, Any], Predicted | None]] = {
+    "full, other probes": ({"seed": 1}, chance),
+    "full, each token alone": ({"groups": None}, None),
+    "full, each token alone, other probes": ({"groups": None, "seed": 1}, chance),
+    "full, support=row": ({"support": "row"}, None),
+    "full, tolerance .05": ({"tolerance": TOLERANCE}, None),
+    "full, tolerance .05, prune .001": ({"tolerance": TOLERANCE, "prune": PRUNE}, None),
+    "lr, rank 8": ({"variant": "lr", "rank": 8}, low_rank_tail),
+    "lr, rank 64": ({"variant": "lr", "rank": 64}, low_rank_tail),
+    "lr, rank 256": ({"variant": "lr", "rank": 256}, low_rank_tail),
+    "ls, last 1": ({"variant": "ls", "layers": 1}, None),
+    "ls, last half": ({"variant": "ls", "layers": 0}, None),  # of however many layers there are
+    "gs": ({"variant": "gs"}, None),
+    "gn": ({"variant": "gn"}, None),
+    "win, frozen": ({"variant": "win", **WINDOWS}, window_leakage),
+    "win, frozen, a quarter": ({"variant": "win", "window": 0}, window_leakage),  # of the context
+    "win, frozen, overlap 0": ({"variant": "win", "overlap": 0.0, **WINDOWS}, window_leakage),
+    "win, frozen, per_window": ({"variant": "win", **PER_WINDOW}, window_leakage),
+    "win, restrict, per_window": ({"variant": "win", "window_mode": "restrict", **PER_WINDOW}, window_leakage),
+    "win, chunk": ({"variant": "win", "window_mode": "chunk", **WINDOWS}, window_leakage),
+    "win, chunk, per_window": ({"variant": "win", "window_mode": "chunk", **PER_WINDOW}, window_leakage),
+    "lr+win, rank 64": ({"variant": "lr+win", "rank": 64, **WINDOWS}, low_rank_tail),
+    "ls+win, last half": ({"variant": "ls+win", "layers": 0, **WINDOWS}, window_leakage),
+}
+
+
+class Seen(NamedTuple):
+    ranks: float
+    curvature_ranks: float
+    l1: float
+    top_ten: int
+    hvps: int
+    forwards: int
+    predicted: tuple[str, float] | None
+
+
+def run() -> None:
+    """Measure every variant, and the tolerances, on every prompt."""
+    model, contexts = load_stories3m(), texts()
+    for name, found, count in (("variants", compared, PROMPTS), ("variants_tolerance", kept, JUDGED)):
+        outcomes = Outcomes(name)
+        done = {key[0] for key in outcomes.read()}
+        for at in track([at for at in range(count) if at not in done], name, console=Console(stderr=True)):
+            outcomes.add({(at, *key): one for key, one in found(model, contexts[at])})
+
+
+def write() -> None:
+    pages.write("variants", [variants(), tolerances()])
+
+
+def variants() -> Table:
+    names = ["full", *VARIANTS]
+    outcomes, missing = Outcomes("variants").of([(at, name) for name in names for at in range(PROMPTS)])
+    of = {name: {int(at): Seen(*one) for (at, variant), one in outcomes.items() if variant == name} for name in names}
+    rows = [row(name, [*some.values()], [*some]) for name, some in of.items() if some]
+    return Table("Every variant", COLUMNS, rows, missing, intervals_over(filter(None, of.values()), "prompts"))
+
+
+def tolerances() -> Table:
+    outcomes, missing = Outcomes("variants_tolerance").of([(at, *way) for at in range(JUDGED) for way in WAYS])
+    of = {way: {key[0]: Kept(*one) for key, one in outcomes.items() if key[1:] == way} for way in WAYS}
+    rows = [kept_row(*way, some) for way, some in of.items() if some]
+    title = f"Is tolerance={TOLERANCE} kept? {JUDGED} prompts, checked against {MANY} other probes of each alone"
+    return Table(title, KEPT_COLUMNS, rows, missing, intervals_over(filter(None, of.values()), "prompts"))
+
+
+def compared(model: Any, ids: torch.Tensor) -> Iterator[tuple[tuple[str], Seen]]:
+    """Yield every variant on one prompt, beside the full method."""
+    _, cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)
+    prediction = heta_lens.Prediction.from_cache(cache, tokens=ids)
+    full = explain(prediction, {})
+    yield ("full",), seen_as(full, full, None)
+    for variant, (options, predicted) in VARIANTS.items():
+        sizes = {"layers": prediction.adapter.layers // 2, "window": len(prediction) // 4}
+        own = {name: size for name, size in sizes.items() if options.get(name) == 0}
+        yield (variant,), seen_as(explain(prediction, options | own), full, predicted)
+
+
+def explain(prediction: heta_lens.Prediction, options: dict[str, Any]) -> heta_lens.Attribution:
+    drawn: dict[str, Any] = {} if options.get("variant") == "gs" else {"probes": PROBES}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*were too few", UserWarning)
+        return heta_lens.Heta(progress=False, **drawn | options)(prediction)
+
+
+def seen_as(attribution: heta_lens.Attribution, full: heta_lens.Attribution, predicted: Predicted | None) -> Seen:
+    scores = agreement(attribution.scores, full.scores)
+    curvature = agreement(attribution.parts["curvature"], full.parts["curvature"])
+    facts = {**attribution.diagnostics, "total": float(attribution.scores.sum())}
+    return Seen(
+        scores["rank_correlation"], curvature["rank_correlation"], scores["l1"], shared_top(attribution, full),
+        facts["hvps"], facts["forwards"],
+        None if predicted is None else predicted(facts),
+    )  # fmt: skip
+
+
+def shared_top(attribution: heta_lens.Attribution, full: heta_lens.Attribution) -> int:
+    top, expected = (set(one.scores.topk(min(10, len(one))).indices.tolist()) for one in (attribution, full))
+    return len(top & expected)
+
+
+WAYS = [(most, prune) for most in (PROBES, MANY) for prune in (0.0, PRUNE)]
+KEPT_COLUMNS = ["probes at most", "prune", "within the tolerance", "sure by their own account", "HVPs", "of full's"]
+
+
+class Kept(NamedTuple):
+    """A tolerance on one prompt: tokens within the tolerance, the number of sure tokens, and the cost."""
+
+    near: list[int]
+    sure: int
+    hvps: int
+
+
+def kept(model: Any, ids: torch.Tensor) -> Iterator[tuple[tuple[int, float], Kept]]:
+    """Yield the outcome of each tolerance on one prompt, against the mean of many other probes."""
+    _, cache = model.run_with_cache(ids, names_filter=heta_lens.names_filter)
+    prediction = heta_lens.Prediction.from_cache(cache, tokens=ids)
+    truth = explain(prediction, {"groups": None, "probes": MANY, "seed": 1}).scores
+    for most, prune in WAYS:
+        attribution = explain(prediction, {"probes": most, "tolerance": TOLERANCE, "prune": prune})
+        near = (attribution.scores - truth).abs() <= TOLERANCE * truth.max()
+        unsure, hvps = (attribution.diagnostics[name] for name in ("unsure", "hvps"))
+        yield (most, prune), Kept(near.int().tolist(), len(attribution) - unsure, hvps)
+
+
+def kept_row(most: int, prune: float, outcomes: Mapping[Any, Kept]) -> list[str]:
+    """Return the row of a tolerance, with intervals over prompts, because tokens of a prompt are dependent."""
+    near = [hit for one in outcomes.values() for hit in one.near]
+    prompts = [at for at, one in outcomes.items() for _ in one.near]
+    sure, hvps = (sum(column) for column in zip(*((one.sure, one.hvps) for one in outcomes.values()), strict=True))
+    shared = heta_lens.Heta().groups
+    assert shared is not None and shared < LENGTH, "a context of so many tokens takes as many products as any other"
+    costs = f"{hvps / len(outcomes):.0f}", f"{hvps / len(outcomes) / (shared * PROBES + 1):.2f}"
+    return [str(most), f"{prune:g}", proportion(near, prompts, 1), f"{sure / len(near):.1%}", *costs]
+
+
+COLUMNS = ["variant", "ρ", "ρ of S", "L1", "top ten", "HVPs", "forwards", "predicted"]
+
+
+def row(variant: str, outcomes: list[Seen], prompts: list[int]) -> list[str]:
+    ranks, curvature, l1, top, hvps, forwards = list(zip(*outcomes, strict=True))[:6]
+    said = [one.predicted for one in outcomes if one.predicted is not None]
+    predicted = f"{said[0][0]} {average([value for _, value in said], prompts, None, 3)}" if said else ""
+    # The full method is itself by definition, which is no measurement.
+    ends = [None] * 4 if variant == "full" else [(-1, 1), (-1, 1), (0, 2), (0, 10)]
+    means = (average(column, prompts, limits, 3) for column, limits in zip((ranks, curvature, l1), ends, strict=False))
+    costs = (f"{np.mean(column):.0f}" for column in (hvps, forwards))
+    return [variant, *means, average(top, prompts, ends[3], 1), *costs, predicted]
+
+
+def texts() -> list[torch.Tensor]:
+    story_ids = [one["ids"] for one in prompts()]
+    spread = torch.linspace(0, len(story_ids) - 3, PROMPTS).long().tolist()  # over all kinds of story
+    joined = [[story_ids[at][0], *(token for story in story_ids[at : at + 3] for token in story[1:])] for at in spread]
+    return [torch.tensor([ids[:LENGTH]]) for ids in joined]

@@ -1,0 +1,92 @@
+"""Tables come from CSV files, intervals are over clusters, and an interrupted measurement resumes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import pages
+from benchmarks.outcomes import Outcomes
+from benchmarks.pages import Table, average, proportion, put, split_cells
+from heta_lens.evaluation.statistics import estimate
+
+
+@pytest.mark.parametrize("name", pages.PAGES)
+def test_every_number_of_a_page_is_in_a_csv_file(name: str) -> None:
+    assert pages.from_csv(name) == pages.PAGES[name].read_text(encoding="utf-8")
+
+
+def test_every_csv_file_is_of_a_table() -> None:
+    texts = {name: page.read_text(encoding="utf-8") for name, page in pages.PAGES.items()}
+    shown = {table.file for name, text in texts.items() for table in pages.placed(name, text)}
+    assert {path.name for path in pages.CSV.glob("*.csv")} == shown
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(pages, "CSV", tmp_path / "tables")
+    monkeypatch.setattr(pages, "PAGES", {"page": tmp_path / "page.md"})
+    (tmp_path / "page.md").write_text(
+        "# Page\n\nWritten by hand.\n\n## First\n\nold\n\n## Second\n\n| a |\n| --- |\n| x |\n"
+    )
+    return tmp_path / "page.md"
+
+
+def test_a_table_is_written_below_its_heading_and_into_a_csv_file(page: Path) -> None:
+    first = Table("First", ["a", "b|c"], [["x", "1.00 [0.50, 1.50]"], ["y", "2.00"]], note="Two rows.")
+    pages.write("page", [first, Table("Second", ["a"], [["z"]], missing=3), Table("Third", ["a"], [["w"]])])
+    text = page.read_text()
+    assert text.startswith("# Page\n\nWritten by hand.\n\n## First\n\nTwo rows.\n\n| a | b\\|c |\n")
+    assert "old" not in text and "| x |\n\n## Third" in text and text.endswith("| w |\n")
+    file = page.parent / "tables" / "page-first.csv"
+    assert file.read_text() == 'a,b|c,"b|c, low","b|c, high"\nx,1.00,0.50,1.50\ny,2.00,,\n'
+    file.write_text(file.read_text().replace("0.50", "0.75"))
+    assert "1.00 [0.75, 1.50]" in pages.from_csv("page")
+
+
+def test_a_page_without_headings_has_one_table() -> None:
+    assert put("About.\n\n| a |\n| --- |\n| x |\n", "", "| b |") == "About.\n\n| b |\n"
+
+
+def test_only_whole_intervals_are_split() -> None:
+    assert split_cells("a", ["50% [40%, 60%]", "–"]) == [
+        ["a", "a, low", "a, high"],
+        ["50%", "40%", "60%"],
+        ["–", "", ""],
+    ]
+    assert split_cells("a", ["1 [0, 2]; 3 [2, 4]"]) == [["a"], ["1 [0, 2]; 3 [2, 4]"]]
+
+
+def test_intervals_are_over_clusters() -> None:
+    """Forty prompts of four templates that differ: as prompts they would be ten times as many as they are."""
+    values = [float(template) for template in range(4) for _ in range(10)]
+    templates = [template for template in range(4) for _ in range(10)]
+    told = estimate(values, templates)
+    assert average(values, templates) == f"{told.value:.2f} [{told.low:.2f}, {told.high:.2f}]"
+    hits = [value > 1 for value in values]
+    assert proportion(hits, templates).startswith("50% [")
+    assert proportion(hits, templates) != proportion(hits, [*range(40)])
+    assert proportion([], []) == "–"
+    assert average([1.0] * 40, templates, (0, 1)) == "1.00"  # of a method beside itself
+    assert proportion([1.0] * 40, templates).startswith("100% [")
+
+
+def test_an_interrupted_measurement_resumes(tmp_path: Path) -> None:
+    asked: list[Any] = []
+
+    def measured(key: Any) -> dict[str, int]:
+        asked.append(key)
+        if key == (3, "x"):
+            raise KeyboardInterrupt
+        return {"square": key[0] ** 2}
+
+    kept, keys = Outcomes("squares", tmp_path / "measured"), [(number, "x") for number in range(5)]
+    with pytest.raises(KeyboardInterrupt):
+        kept.measure(keys, measured)
+    assert kept.of(keys) == ({(at, "x"): {"square": at**2} for at in range(3)}, 2)
+    with open(kept.path, "ab") as file:
+        file.write(b'{"key": [3, "x"], "outc')  # cut short
+    keys.remove((3, "x"))
+    kept.measure(keys, measured)
+    assert asked == [(0, "x"), (1, "x"), (2, "x"), (3, "x"), (4, "x")]
+    assert [*kept.read()] == [(0, "x"), (1, "x"), (2, "x"), (4, "x")]
