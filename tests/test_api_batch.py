@@ -41,7 +41,6 @@ def plain(model: Any) -> Batch:
     return Batch(model, lengths=(6, 6))
 
 
-# --------------------------------------------------------------------------------------------- as each of them alone
 @pytest.mark.parametrize("build", zoo.models())
 def test_every_prompt_is_answered_as_if_it_were_alone(build: Any) -> None:
     check_each(build(torch.float32), "left")
@@ -268,7 +267,6 @@ def test_padding_is_never_run(model: Any, monkeypatch: pytest.MonkeyPatch) -> No
     assert not any((ids == PAD).any() for ids in seen)
 
 
-# ------------------------------------------------------------------------------------------------------------ refusals
 def ones(**changed: Any) -> Tensor:
     mask = torch.ones(2, 6)
     for place, value in changed.items():
@@ -395,7 +393,6 @@ def test_a_cache_that_lacks_an_activation_is_told_which(plain: Batch, name: str,
     assert len(runs) <= 4
 
 
-# ----------------------------------------------------------------------------------------------- everything as it was
 OWN_KINDS: dict[str, Callable[[], Any]] = {
     "bridge": lambda: zoo.bridge.__wrapped__("gpt2", torch.float32),
     **({"hooked": lambda: zoo.hooked.__wrapped__("llama", torch.float32)} if zoo.HAS_HOOKED else {}),

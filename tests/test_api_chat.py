@@ -32,7 +32,6 @@ def contents(found: Attribution | SpanAttribution) -> list[str]:
     return [message.text for message in found.by_message() if message.role != "template"]
 
 
-# ------------------------------------------------------------------------------------------------------------- one
 @pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_an_attribution_of_a_chat_knows_its_messages(name: str, build: Any, tmp_path: Path) -> None:
@@ -81,7 +80,6 @@ def test_without_a_chat_nothing_is_known_of_messages() -> None:
     assert attribute(cache_of(model, made.tokens), method="recency").messages is None
 
 
-# ----------------------------------------------------------------------------------------------------------- a span
 @pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_an_answer_is_explained_by_the_messages_and_by_itself(name: str, build: Any, tmp_path: Path) -> None:
@@ -112,7 +110,6 @@ def test_an_answer_that_was_generated_is_the_assistants() -> None:
     assert own == [token for token in generated[0, len(made) :].tolist() if not longer.tokenizer.special([token])[0]]
 
 
-# ------------------------------------------------------------------------------------------------ wherever tokens go
 def test_a_chat_is_taken_wherever_tokens_are() -> None:
     model = chats.bridge()
     made = chat_of(model, "qwen2.5")

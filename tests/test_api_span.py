@@ -94,7 +94,6 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-# --------------------------------------------------------------------------------------------- as each of them alone
 @pytest.mark.parametrize("build", zoo.models())
 @pytest.mark.usefixtures("unchecked")
 def test_every_step_is_what_attribute_says_of_that_token(build: Any) -> None:
@@ -176,7 +175,6 @@ def test_hooks_on_the_model_stay_at_work(build: Any, options: dict[str, Any]) ->
     assert relative(span.matrix, bare.matrix) > 1e-3
 
 
-# -------------------------------------------------------------------------------------------------------- at what cost
 @pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama|gptoss)|hooked-(gpt2|local)"))
 def test_a_span_masks_no_more_copies_than_its_last_target(build: Any, copies: list[int]) -> None:
     model = build()
@@ -215,7 +213,6 @@ def test_what_is_shared_is_paid_for_once(cache: Any, ids: Tensor) -> None:
     assert attribute_span(cache, START, START + 1, tokens=ids, mask="mean", variant="kl_only").cost["hvps"] == 0
 
 
-# ------------------------------------------------------------------------------------------------------------- targets
 def test_the_tokens_that_stand_there_are_the_targets(model: Any, cache: Any, ids: Tensor) -> None:
     span = attribute_span(cache, START, 10, tokens=ids, variant="gs")
     assert [step.target for step in span.steps] == ids[0, START:10].tolist()
@@ -271,7 +268,6 @@ def test_predictions_of_several_prompts_share_nothing(model: Any, lengths: tuple
             Heta(variant="kl_only").each(predictions)
 
 
-# ------------------------------------------------------------------------------------------------------------ refusals
 @pytest.mark.parametrize(
     ("asked", "error", "words"),
     [
@@ -365,7 +361,6 @@ def test_a_run_that_ends_in_nothing_is_told_where(cache: Any, ids: Tensor) -> No
         attribute_span(cache, START, tokens=ids, variant="kl_only", mask=torch.full((8,), torch.nan))
 
 
-# ----------------------------------------------------------------------------------------------- everything as it was
 OWN_KINDS: dict[str, Callable[[], Any]] = {
     "bridge": lambda: zoo.bridge.__wrapped__("gpt2"),
     **({"hooked": lambda: zoo.hooked.__wrapped__("llama")} if zoo.HAS_HOOKED else {}),

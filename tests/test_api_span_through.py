@@ -51,7 +51,6 @@ def one_after_the_other(total: Tensor, written: list[Tensor]) -> Tensor:
     return torch.tensor(mass).to(total)
 
 
-# ------------------------------------------------------------------------------------------------------- what it is
 @pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.sample(quick=4)
@@ -116,7 +115,6 @@ def test_messages_of_a_chat_have_what_came_to_them(tmp_path: Path) -> None:
     assert SpanAttribution.load(tmp_path / "span").by_role() == found.by_role()
 
 
-# -------------------------------------------------------------------------------------------------------- refusals
 @pytest.mark.parametrize(
     ("through", "error", "words"),
     [
@@ -148,7 +146,6 @@ def test_what_is_no_reasoning_is_refused_before_any_run(
     assert runs == []
 
 
-# ------------------------------------------------------------------------------------------------------- reading it
 def test_what_is_read_is_about_what_was_followed(span: SpanAttribution) -> None:
     lines, best = repr(span).splitlines(), span.top(1, special=True)[0]
     assert f"through=({A}, {B})" in lines[0] and span.title == lines[0]
@@ -176,7 +173,6 @@ def test_a_view_has_a_row_for_what_was_followed_and_for_the_reasoning(span: Span
     assert values[A:B, 0].tolist() == [0] * (B - A)
 
 
-# ------------------------------------------------------------------------------------------------------------ files
 def test_it_goes_through_a_file(span: SpanAttribution, tmp_path: Path) -> None:
     path = tmp_path / "span"
     span.save(path)

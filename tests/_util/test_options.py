@@ -62,7 +62,6 @@ class Annotations:
     progress: bool | None = None
 
 
-# ------------------------------------------------------------------------------------------------------- annotations
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("given", "kind", "message"),
@@ -117,7 +116,6 @@ def test_a_misspelt_option_is_told_what_was_meant():
         check_names(Options, ["probe"])
 
 
-# ------------------------------------------------------------------------------------------------------------- counts
 def whole_options() -> Iterable[tuple[str, str]]:
     """Every option of every method that is a whole number."""
     for name, method in METHODS.items():
@@ -162,7 +160,6 @@ def test_counts_outside_methods_are_limited_too() -> None:
         METHODS["discretized_integrated_gradients"](factor=21)
 
 
-# ---------------------------------------------------------------------------------------- options that have no effect
 def halves(text: str) -> list[tuple[int, int]]:
     return [(0, len(text) // 2), (len(text) // 2, len(text))]
 

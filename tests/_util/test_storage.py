@@ -31,7 +31,6 @@ def stored(path: Path, value: dict[str, Any]) -> dict[str, Any]:
     return load(path, KIND, 1)
 
 
-# ------------------------------------------------------------------------------------------------------- round trips
 @pytest.mark.parametrize(
     "value",
     [
@@ -123,7 +122,6 @@ def test_a_file_is_not_named_as_a_picture_or_a_table(path: Path, name: str):
     assert not path.with_name(name).exists()
 
 
-# ---------------------------------------------------------------------------------------------------------- refusals
 class Trap:
     """Unpickling one raises the alarm."""
 

@@ -228,7 +228,6 @@ def test_a_token_is_in_a_stretch_if_a_visible_character_of_it_is(wanted: tuple[i
     assert tokens_in(text, spans, Span(*wanted)) == expected
 
 
-# --------------------------------------------------------------------------------------------------------- passages
 @pytest.mark.parametrize(
     ("pieces", "passages", "expected"),
     [
@@ -406,7 +405,6 @@ def tagged(values: Mapping[str, Any]) -> str:
     return "".join(f"<{name}>{value}</{name}>" for name, value in values.items())
 
 
-# ------------------------------------------------------------------------------------------------------- all at once
 def test_values_that_repeat_and_hold_the_templates_words_are_found_where_they_are() -> None:
     values = {"a": "<b>x</b>", "b": "x", "c": "x", "d": "</d><d>"}
     assert found(tagged, values) == {name: [value] for name, value in values.items()}
@@ -429,7 +427,6 @@ def test_an_object_is_found_as_json() -> None:
     assert found(template, {"a": {"é": [1, "}"]}}) == {"a": ['{"é": [1, "}"]}']}
 
 
-# ------------------------------------------------------------------------------------------------------- one by one
 def test_a_value_that_is_written_in_another_way_is_found_by_what_stands_around_it() -> None:
     template: Template = lambda values: f"{json.dumps(values['a'])}: {values['b'].split('/')[-1]}"  # noqa: E731
     assert found(template, {"a": 'a "b"', "b": "x/y/z"}) == {"a": [r"a \"b\""], "b": ["z"]}
@@ -468,9 +465,6 @@ def test_an_object_that_is_not_written_as_json_is_what_changes_with_it() -> None
 )
 def test_what_cannot_be_found_is_not_guessed(template: Template) -> None:
     assert found(template, {"a": "some words"}) == {"a": None}
-
-
-# ------------------------------------------------------------------------------------------------------------ pieces
 
 
 def test_tokens_belong_to_messages_or_to_the_template() -> None:

@@ -11,9 +11,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from heta_lens._util import work
-from heta_lens._util import work as progress
-from heta_lens._util import work as progress_lines
+from heta_lens._util import work as module
 from heta_lens._util.work import Allocations, Bar, ProgressLines, Work, WorkLines, count, counting, working
 from heta_lens.methods.memory import DryRun
 
@@ -77,7 +75,7 @@ def run(stream: io.StringIO, show: bool | None) -> Work:
 
 @pytest.mark.parametrize("show", [True, None])
 def test_a_terminal_shows_every_kind_of_work(show: bool | None, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(module, "PATIENCE", 0.0)
     screen = Terminal()
     run(screen, show)
     assert "hvps" in screen.getvalue()
@@ -85,7 +83,7 @@ def test_a_terminal_shows_every_kind_of_work(show: bool | None, monkeypatch: pyt
 
 
 def test_a_bar_appears_when_work_lasts_whatever_step_it_is_in(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(progress, "PATIENCE", 0.01)
+    monkeypatch.setattr(module, "PATIENCE", 0.01)
     screen = Terminal()
     with redirect_stderr(screen), working({"hvps": 3}, None) as work:
         work.add("hvps", 1)
@@ -125,9 +123,9 @@ def test_an_error_goes_through_and_leaves_the_terminal_usable():
 
 @pytest.mark.parametrize("widgets", [True, False])
 def test_a_notebook_shows_a_bar_if_it_can(widgets: bool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(progress, "find_spec", lambda _: widgets or None)
-    console = progress.Console(force_jupyter=True)
-    assert progress._watched(console) is widgets
+    monkeypatch.setattr(module, "find_spec", lambda _: widgets or None)
+    console = module.Console(force_jupyter=True)
+    assert module._watched(console) is widgets
 
 
 def bar(screen: io.StringIO, advice: list[str], due: float = 0.0) -> Bar:
@@ -140,7 +138,7 @@ def bar(screen: io.StringIO, advice: list[str], due: float = 0.0) -> Bar:
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "_said", set())
+    monkeypatch.setattr(module, "_said", set())
 
 
 def test_what_is_cheaper_is_said_once() -> None:
@@ -176,8 +174,8 @@ def test_what_is_done_at_once_needs_no_more_lines_and_nothing_needs_none() -> No
 
 
 def test_work_that_lasts_is_reported_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress_lines, "FIRST", 0.1)
-    monkeypatch.setattr(progress_lines, "LONGEST", 0.4)
+    monkeypatch.setattr(module, "FIRST", 0.1)
+    monkeypatch.setattr(module, "LONGEST", 0.4)
     said = list[str]()
     work = WorkLines({"forwards": 20, "hvps": 20}, said.append)
     sleep(0.2)  # a batch that takes long

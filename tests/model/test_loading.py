@@ -151,7 +151,6 @@ def test_a_folder_of_a_saved_model_loads_by_its_name() -> None:
     torch.testing.assert_close(model(ids).log_softmax(-1), expected, atol=1e-4, rtol=0)
 
 
-# ------------------------------------------------------------------------------------------- precision and devices
 @pytest.fixture(scope="module")
 def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the demo model in bfloat16."""

@@ -26,7 +26,6 @@ from heta_lens.model.tokenizer import (
     locate,
 )
 
-# ------------------------------------------------------------------------------------------------------------ targets
 WORDS = ["The", " capital", " is", "Paris", " Paris", " Lyon", "Nice", " ", "", "<unk>"]
 
 
@@ -115,7 +114,6 @@ def test_only_the_end_of_a_long_context_is_decoded():
     assert max(calls) <= TAIL + 1
 
 
-# ------------------------------------------------------------------------------------- every printable ASCII character
 PRINTABLE = [blank + chr(code) for code in range(32, 127) for blank in ("", " ")]
 
 
@@ -195,7 +193,6 @@ def test_a_byte_token_is_never_taken_for_a_character_that_has_a_token_of_its_own
     assert taken["Q"] == "▁Q"  # sooner another blank than a byte
 
 
-# ----------------------------------------------------------------------------------------- spelling more than one token
 def metaspace() -> PreTrainedTokenizerFast:
     """Puts a blank before every text, as Llama 2's and its kin do."""
     pieces = ["<unk>", "▁", "▁the", "▁ring", "▁red", "s", "ring"]
@@ -382,7 +379,6 @@ def test_the_tokenizer_is_left_as_it_was() -> None:
     assert tokenizer.backend_tokenizer.padding == before
 
 
-# --------------------------------------------------------------------------------------------------------- refusals
 def test_a_model_without_a_chat_template_is_refused() -> None:
     with pytest.raises(ValueError, match="this model's tokenizer has no chat template"):
         chat_template(TokenizerWrapper(zoo.tokenizer()), {})

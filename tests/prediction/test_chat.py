@@ -28,7 +28,6 @@ def chat_of(name: str, system: bool = True) -> list[Any]:
     return [chats.SYSTEM] * (system and chats.FAMILIES[name].system) + chats.CHAT
 
 
-# ------------------------------------------------------------------------------------------------------------ tokens
 @pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_tokens_are_those_of_the_tokenizers_own_template(name: str, build: Any) -> None:
@@ -59,7 +58,6 @@ def test_tools_are_passed_on(name: str) -> None:
     assert "The weather in a city." in made.text
 
 
-# ---------------------------------------------------------------------------------------------------- what is whose
 @pytest.mark.parametrize("name", NAMES)
 def test_every_message_is_found_with_its_tokens(name: str) -> None:
     made = chat(chats.bridge(name), chat_of(name))
@@ -151,7 +149,6 @@ def test_a_token_of_header_and_content_is_content_if_that_shows() -> None:
     assert min(made.messages[0].positions) >= 2
 
 
-# ---------------------------------------------------------------------------------------------------- going on
 @pytest.mark.parametrize("name", NAMES)
 def test_what_the_model_wrote_belongs_to_the_assistant(name: str) -> None:
     model = chats.bridge(name)
@@ -199,7 +196,6 @@ def test_what_does_not_follow_is_refused(ids: Any, message: str) -> None:
         chat(chats.bridge(), chats.CHAT).followed_by(ids)
 
 
-# ------------------------------------------------------------------------------------------------------ of a context
 @pytest.mark.parametrize("name", NAMES)
 def test_the_beginning_of_a_chat_has_the_messages_that_it_begins(name: str) -> None:
     made = chat(chats.bridge(name), chat_of(name))
@@ -219,7 +215,6 @@ def test_the_beginning_of_a_chat_has_the_messages_that_it_begins(name: str) -> N
     ]
 
 
-# --------------------------------------------------------------------------------------------------------- refusals
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("messages", "message"),
@@ -289,7 +284,6 @@ def wholes(*arguments: Any, **options: Any) -> list[str]:
     return [whole for _, whole in located(*arguments, **options)]
 
 
-# ---------------------------------------------------------------------------------------- headers and end markers
 EXPECTED = {
     "qwen2.5": [
         "<|im_start|>user\nWhere is the cat?<|im_end|>\n",
@@ -353,7 +347,6 @@ def test_messages_that_the_template_cannot_begin_with_keep_their_header() -> Non
     )  # two of the system's are refused
 
 
-# --------------------------------------------------------------------------------------------------------- contents
 def test_tool_calls_are_content() -> None:
     found = located(chats.TOOL_CHAT, tools=[chats.WEATHER])
     assert found[1][0] == ["get_weather", '{"city": "Paris"}']
@@ -430,7 +423,6 @@ def test_messages_that_cannot_be_located_are_refused(source: str, message: str) 
         located(chats.TOOL_CHAT[:2], source=source)
 
 
-# ------------------------------------------------------------------------------------------------------------ slots
 def test_slots_are_what_messages_say() -> None:
     found = slots([*chats.TOOL_CHAT[:2], {"role": "assistant", "content": "a", "thinking": "b", "name": "c"}])
     assert found == {

@@ -131,7 +131,6 @@ def everyone(masks: np.ndarray) -> np.ndarray:
     return np.ones(len(masks))
 
 
-# ------------------------------------------------------------------------------------------------------------- ridge
 @pytest.mark.parametrize("penalty", [1, 0.3, 50.0])
 @pytest.mark.parametrize("shape", [(40, 5), (4, 9), (3, 1)])
 def test_ridge_is_the_weighted_one_with_a_free_intercept(penalty: float, shape: tuple[int, int]) -> None:
@@ -147,7 +146,6 @@ def test_ridge_is_the_weighted_one_with_a_free_intercept(penalty: float, shape: 
     close(found(masks), plain.predict(masks))
 
 
-# ------------------------------------------------------------------------------------------------------------- LASSO
 def soft(value: float, by: float) -> float:
     return max(abs(value) - by, 0.0) * (1 if value > 0 else -1)
 
@@ -203,7 +201,6 @@ def test_a_fit_leaves_numpys_own_chance_alone() -> None:
     assert np.random.get_state()[2] == before  # noqa: NPY002
 
 
-# ---------------------------------------------------------------------------------------------------- Shapley values
 def shapley_values(game: Game, players: int) -> list[float]:
     """What each adds to those before it, on average over all orders."""
     found = [0.0] * players
@@ -251,7 +248,6 @@ def test_among_values_with_that_sum_these_fit_best(penalty: float) -> None:
     close(shapley(masks, values, weights, 0.25, 1.5, penalty), np.linalg.solve(saddle, right)[:-1])
 
 
-# ------------------------------------------------------------------------------------------------------- how it fits
 def test_how_much_of_the_variance_is_explained() -> None:
     values, weights = np.array([0.0, 1, 2, 5]), np.array([1.0, 1, 1, 3])
     assert explained(values, values) == 1
@@ -261,7 +257,6 @@ def test_how_much_of_the_variance_is_explained() -> None:
     assert isnan(explained(values, np.ones(4))) and isnan(explained(values[:0], values[:0]))
 
 
-# --------------------------------------------------------------------------------------------- against other programs
 def test_captums_kernel_shap_fits_the_same() -> None:
     """On the coalitions it draws; it only nearly keeps to the sum."""
     captum = pytest.importorskip("captum.attr")

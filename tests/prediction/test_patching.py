@@ -36,7 +36,6 @@ def other_ids(model: Any) -> Tensor:
     return zoo.prompt(model, N, seed=1)
 
 
-# ------------------------------------------------------------------------------------------------- one run at a time
 @torch.no_grad()
 def likelihood(model: Any, ids: Tensor, hooks: list[Any], n: int) -> Tensor:
     return model.run_with_hooks(ids, fwd_hooks=hooks)[0, n - 1].double().log_softmax(-1)[TARGET]
@@ -158,7 +157,6 @@ def test_edges_equal_one_run_each_on_models_of_other_kinds(build: Callable[..., 
     assert relative(effects(predict(model, ids, TARGET), groups=GROUPS), expected) < 1e-6
 
 
-# -------------------------------------------------------------------------------------------------- what must be equal
 @FAMILIES
 def test_input_is_leave_one_out(build: Callable[..., Any]) -> None:
     prediction = predict(build(), zoo.prompt(build(), N), TARGET)
@@ -230,7 +228,6 @@ def test_recomputed_attention_differs_in_later_layers_only(build: Callable[..., 
         assert (relative(recomputed, frozen) < 1e-6) == (layers == 1)
 
 
-# ------------------------------------------------------------------------------------------------- how it is computed
 @pytest.mark.slow
 @EVERY_WAY
 @FAMILIES
@@ -292,8 +289,6 @@ def test_hooks_of_others_stay_at_work_and_see_the_prompt_they_know(
     assert relative(found, expected) < 1e-6 and relative(found, plain) > 1e-3
 
 
-# --------------------------------------------------------------------------------------------------- what is refused
-# ------------------------------------------------------------------------------------------------------- value swaps
 @FAMILIES
 def test_values_swapped_are_those_of_the_other_run(build: Callable[[], Any]) -> None:
     model = build()

@@ -37,7 +37,6 @@ SOME_KINDS = "bridge-(gpt2|native)|hooked-llama"
 CHEAP = {"variant": "gs"}
 
 
-# ---------------------------------------------------------------------------------------------------------- targets
 @pytest.mark.parametrize("build", zoo.models(SOME_KINDS))
 def test_by_default_the_most_likely_next_token_is_explained(build: Any) -> None:
     model, ids = build(), zoo.prompt(build(), N)
@@ -103,7 +102,6 @@ def test_a_pair_may_be_ids_or_texts_and_either_way_round() -> None:
     assert relative(explain(model, ids, (dog, cat), probes=PROBES).scores, pair.scores) < 1e-12
 
 
-# --------------------------------------------------------------------------------------------------------- positions
 @pytest.mark.parametrize("position", [1, 3, -1])
 @pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|gemma2|native)|hooked-local"))
 def test_a_position_is_explained_as_in_a_cache_of_the_tokens_before_it(build: Any, position: int) -> None:
@@ -124,12 +122,10 @@ def test_the_token_at_a_position_may_be_read_off_the_cache() -> None:
     assert read.target == int(ids[0, 3])
 
 
-# ------------------------------------------------------------------------------------------------------------ tokens
 def is_embedding(model: Any, name: str, weight: Tensor) -> bool:
     return weight.shape == (model.cfg.d_vocab, model.cfg.d_model) and "unembed" not in name
 
 
-# ------------------------------------------------------------------------------------------------------------ caches
 @pytest.mark.sample(quick=1)
 @pytest.mark.parametrize("remove_batch_dim", [False, True])
 @pytest.mark.parametrize("names_filter", [None, heta_lens.names_filter], ids=["full", "filtered"])
@@ -212,7 +208,6 @@ def test_a_context_may_be_a_single_token(build: Any, remove_batch_dim: bool) -> 
     assert float(attribution.scores[0]) == pytest.approx(0.5 * (curvature + information), rel=1e-6)
 
 
-# ------------------------------------------------------------------------------------------------- the check forward
 def halve(activation: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
     return activation / 2
 

@@ -183,7 +183,6 @@ pytestmark = [
 LONG = 24  # tokens enough for long work
 
 
-# ------------------------------------------------------------------------------------------------------------ options
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -273,7 +272,6 @@ def test_a_wide_model_is_too_much_for_the_exact_norm(forwards: Any) -> None:
     assert attribute(cache, TARGET, beta=0).scores.isfinite().all()
 
 
-# ------------------------------------------------------------------------------------------------ second derivatives
 class Smooth(torch.autograd.Function):
     """sin(3x), twice differentiable."""
 

@@ -168,7 +168,6 @@ class Once(Square):
         return g * 2 * logits
 
 
-# ------------------------------------------------------------------------------------------------- calling it
 def test_each_prediction_is_a_call_of_its_own() -> None:
     logits, shapes = torch.randn(2, 3, 5), []
 
@@ -232,7 +231,6 @@ def test_a_module_with_weights_is_a_function_and_stays_as_it_is() -> None:
     assert probe.weight.requires_grad and probe.weight.grad is None
 
 
-# ---------------------------------------------------------------------------------------------- what is refused
 WRONG: dict[str, tuple[Callable[[Tensor], Any], list[str]]] = {
     "float": (lambda logits: float(logits[7]), ["must return a tensor"]),
     "int": (lambda logits: int(logits.argmax()), ["must return a tensor"]),
@@ -315,7 +313,6 @@ def test_a_function_that_fails_only_later_is_refused_in_the_same_words(cache: An
         assert missing(["the function target=only_here", "raised RuntimeError: 'somewhere else'"], said) == ""
 
 
-# ------------------------------------------------------------------------------------------------------- scales
 @pytest.mark.usefixtures("unchecked")
 def test_a_scale_that_was_chosen_is_refused(cache: Any) -> None:
     for method in ("integrated_gradients", "kernel_shap", "causal_tracing", "context_cite", "progressive_inference"):

@@ -59,7 +59,6 @@ def of_quadratic(matrix: Tensor, probes: int, **options: Any) -> Tensor:
     return curvature(hessian_from(oracles.quadratic(matrix), at, **how), signs, by_start=by_start, **options).values
 
 
-# ------------------------------------------------------------------------------------------------ on real models
 @pytest.mark.parametrize(("name", "build"), zoo.named(BLOCKS))
 def test_both_supports_equal_the_dense_hessian_with_the_same_probes(name: str, build: Any) -> None:
     model, n = build(), 4
@@ -123,7 +122,6 @@ def test_ten_probes_give_honest_intervals(name: str, build: Any) -> None:  # noq
     assert 0.92 < torch.stack(covered).mean() < 0.98
 
 
-# --------------------------------------------------------------------------------------------------- of the core
 @pytest.mark.parametrize(("block", "expected", "entrywise"), oracles.BLOCKS)
 def test_blocks_by_hand(block: oracles.Matrix, expected: float, entrywise: float) -> None:
     hessian = oracles.block_hessian(block, tokens=3)
@@ -243,7 +241,6 @@ def of_rank(rank: int, n: int, d: int) -> Tensor:
     return (vectors * sizes @ vectors.T).reshape(n, d, n, d)
 
 
-# ---------------------------------------------------------------------------------------------------- real models
 @pytest.mark.parametrize(("name", "build"), zoo.named(""))
 @pytest.mark.filterwarnings("ignore:probes=10 has no effect with norm='entrywise'")
 def test_all_of_the_rank_is_the_full_method(name: str, build: Any) -> None:
@@ -300,7 +297,6 @@ def test_the_seed_chooses_the_directions() -> None:
     assert relative(cut(hessian, 2, 1), cut(hessian, 2, 6)) > 1e-3
 
 
-# --------------------------------------------------------------------------------------------------- of the core
 @pytest.mark.parametrize("rank", [1, 2, 5])
 def test_a_matrix_of_that_rank_is_recovered_and_nothing_is_left_out(rank: int) -> None:
     matrix = of_rank(rank, 5, 4)

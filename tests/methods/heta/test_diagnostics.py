@@ -131,7 +131,6 @@ def single_drops(model: Any, ids: Tensor, vector: Tensor | None = None, target: 
     return torch.stack([oracles.drop(g, at, vector, [i]) for i in range(len(at))])
 
 
-# ------------------------------------------------------------------------------------------- without further runs
 @pytest.mark.slow
 @pytest.mark.parametrize("target", [TARGET, (7, 9)])
 @pytest.mark.parametrize(("name", "build"), zoo.named(SEVERAL))
@@ -165,7 +164,6 @@ def test_what_masks_a_token_masks_all_of_them(mask: Any) -> None:
     check_audit(attribution, model, ids, vector)
 
 
-# --------------------------------------------------------------------------------------------------- of the core
 def test_subsets_are_every_token_and_random_sets_of_all_sizes() -> None:
     draw = np.random.default_rng
     members = subsets(draw(0), 5, 3000)

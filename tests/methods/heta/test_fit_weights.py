@@ -79,7 +79,6 @@ def _quiet() -> Any:
         yield
 
 
-# ------------------------------------------------------------------------------------------------------- least squares
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("sizes", [(1.0, 1.0), (1e9, 1e-9), (1e-9, 1.0)])
 def test_weights_are_the_best_of_all_that_are_not_negative(seed: int, sizes: tuple[float, float]) -> None:
@@ -100,7 +99,6 @@ def test_a_feature_that_is_nothing_weighs_nothing() -> None:
     assert factors(table | {"drop": -table["drop"]}, BOTH).tolist() == [0, 0]
 
 
-# ------------------------------------------------------------------------------------------------------ what is fitted
 @pytest.mark.sample(quick=1)
 @pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama)$|hooked-rotary_gqa"))
 @pytest.mark.parametrize("target", [None, (7, 9)], ids=["token", "contrast"])
@@ -181,7 +179,6 @@ def test_the_method_comes_back_with_its_weights(asked: list[Prediction]) -> None
     pd.testing.assert_frame_equal(other.held_out, fit.held_out)
 
 
-# ----------------------------------------------------------------------------------------------- what must not matter
 @pytest.mark.slow
 def test_the_seed_decides_and_nothing_else_does(asked: list[Prediction]) -> None:
     with torch.random.fork_rng(devices=[]):
@@ -225,7 +222,6 @@ def test_what_a_fit_does_not_use_is_not_computed(model: Any, forwards: Any) -> N
     assert (full.beta, full.gamma) == (plain.beta, plain.gamma)
 
 
-# ------------------------------------------------------------------------------------------------------------ refusals
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
@@ -289,7 +285,6 @@ def test_a_fit_is_frozen(asked: list[Prediction]) -> None:
         fit.beta = 1.0  # type: ignore[misc]
 
 
-# ------------------------------------------------------------------------------------------------------------- doubts
 def test_few_predictions_are_warned_of(asked: list[Prediction], monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, {"gated_curvature": 2.0, "gated_information": 3.0})
     with pytest.warns(UserWarning, match="was given 3 predictions.* use 20 or more"):

@@ -67,7 +67,6 @@ def test_a_part_without_weight_is_not_computed() -> None:
     assert (second_order.diagnostics["hvps"], masked(second_order.diagnostics)) == (50, 1)
 
 
-# ----------------------------------------------------------------------------------------- what must not matter
 @pytest.mark.parametrize("build", zoo.models())
 def test_nothing_at_or_after_the_target_matters(build: Any) -> None:
     model = build()
@@ -184,7 +183,6 @@ def test_the_seed_decides_the_probes_and_nothing_else_does() -> None:
     assert torch.equal(one.parts["information"], other.parts["information"])
 
 
-# --------------------------------------------------------------------------------------------- what it reports
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")  # the checker looks at windows that nobody asked for
 def test_work_is_counted_where_it_is_done() -> None:

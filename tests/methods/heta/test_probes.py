@@ -77,7 +77,6 @@ def test_the_most_disturbing_tokens_get_groups_of_their_own(energies: list[float
     assert count_alone(torch.tensor(energies), groups) == alone
 
 
-# ------------------------------------------------------------------------------------------------------- the deals
 @pytest.mark.parametrize(("tokens", "groups"), [(5, 8), (9, 8), (64, 8), (65, 8), (100, 3), (300, 8), (17, 2)])
 def test_a_few_deals_in_a_row_set_any_two_tokens_apart(tokens: int, groups: int) -> None:
     needed = rounds(tokens, groups)
@@ -120,7 +119,6 @@ def groups_of(hessian: Tensor, probe: int, seed: int = 0) -> Groups:
     return drawn_groups(pilot.square().sum(1), torch.ones(n, dtype=torch.bool), GROUPS, [seed, 0], probe)
 
 
-# ------------------------------------------------------------------------------------------------ on real models
 @pytest.mark.parametrize("name", [name for name, _ in zoo.KINDS])
 def test_with_a_group_a_token_nothing_differs_from_probing_them_one_by_one(name: str) -> None:
     model = dict(zoo.KINDS)[name]()
@@ -164,7 +162,6 @@ def test_variants_share_products_too(options: dict[str, Any]) -> None:
     assert attribution.diagnostics.cross_talk is not None and (attribution.diagnostics.cross_talk >= 0).any()
 
 
-# ------------------------------------------------------------------------------------------------------ of the core
 def test_readings_are_those_of_the_groups() -> None:
     hessian = decaying_hessian()
     readings, probes = of_dense(hessian), signs(0, PROBES, N, WIDTH)
@@ -247,9 +244,6 @@ def test_the_readings_of_an_operator_that_begins_later_are_the_same() -> None:
     for token in (4, 5):
         assert not late[token][2].any()
         torch.testing.assert_close(late[token][0], exact[:, token])
-
-
-# --------------------------------------------------------------------------------------------------- of late tokens
 
 
 @pytest.mark.parametrize(
@@ -396,7 +390,6 @@ def of_quadratic(matrix: Tensor, probes: int = 1, seed: int = 0, chunk: int = 2,
     return found
 
 
-# ---------------------------------------------------------------------------------------------------- real models
 @pytest.mark.parametrize(("name", "build"), zoo.named(SEVERAL))
 def test_exact_norms_give_every_block_of_the_dense_hessian(name: str, build: Any) -> None:
     model = build()
@@ -500,7 +493,6 @@ def test_pairs_of_a_contrast_at_a_position_and_under_a_hook() -> None:
     assert relative(again.interactions, found.interactions) < 1e-9
 
 
-# --------------------------------------------------------------------------------------------- in a user's hands
 def test_leaving_tokens_out_leaves_their_rows_and_columns_out() -> None:
     model = zoo.bridge("gpt2")
     whole = asked(model, zoo.prompt(model, TOKENS), probes=3)
@@ -525,7 +517,6 @@ def test_a_file_keeps_pairs(norm: str, tmp_path: Path) -> None:
     assert kept is None if norm == "entrywise" else torch.equal(kept, error)
 
 
-# --------------------------------------------------------------------------------------------------- of the core
 @pytest.mark.parametrize("chunk", [1, 2, 3, 99])
 def test_pairs_of_a_quadratic_are_its_blocks(chunk: int) -> None:
     matrix = random_hessian(5, 3)

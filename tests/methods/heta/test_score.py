@@ -83,7 +83,6 @@ geometric = partial(explain, combine="geometric")
 KINDS = "bridge-(gpt2|llama|native)|hooked-rotary_gqa"
 
 
-# ------------------------------------------------------------------------------------------------- the whole score
 def total(logits: Tensor) -> Tensor:
     return logits[..., 5] - logits[..., :4].logsumexp(-1)
 
@@ -183,7 +182,6 @@ def test_a_contrast_is_answered_with_a_direction() -> None:
     assert any("above 0 speaks for the target" in note for note in one.notes)
 
 
-# -------------------------------------------------------------------------------------------------- zeros and floors
 @pytest.mark.parametrize("batch", [1, 3, 32])
 def test_rounding_is_not_lifted_by_the_root(batch: int) -> None:
     """Tokens beyond the reach of sliding windows change nothing, and differ from nothing by rounding."""
@@ -211,7 +209,6 @@ def test_a_token_that_equals_the_mask_has_a_score_and_an_error_of_0_and_is_count
     assert not low[same].any() and not high[same].any()
 
 
-# --------------------------------------------------------------------------------------------------- how sure it is
 def test_intervals_are_the_transformed_ends_of_the_curvatures_interval(tmp_path: Path) -> None:
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, 8)
@@ -271,9 +268,6 @@ def test_tokens_with_a_large_information_are_probed_alone_where_cross_talk_hides
     torch.testing.assert_close(curvature[large & capped], alone.parts["curvature"][large & capped])
     torch.testing.assert_close(curvature[~(large & capped)], shared.parts["curvature"][~(large & capped)])
     assert own.diagnostics["hvps"] == shared.diagnostics["hvps"] + 4 * int((large & capped).sum())
-
-
-# ------------------------------------------------------------------------------------------- what is said of it
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ def found(model: Any, ids: Tensor, target: Any = TARGET, **options: Any) -> heta
         return explain(model, ids, target, **options)
 
 
-# ---------------------------------------------------------------------------------------- how many probes to take
 def parts(drawn: list[Tensor], gate: Tensor, information: Tensor | None = None) -> Parts:
     return Parts(gate, Samples.uneven(drawn), information, 1.0, 1.0)
 
@@ -78,7 +77,6 @@ def test_the_bound_is_an_upper_end_of_the_mean() -> None:
     assert upper(row).tolist() == pytest.approx([2 + student.ppf(0.975, 1) * 1, 2])
 
 
-# ---------------------------------------------------------------------------------------------------- real models
 @pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama|native)|hooked-rotary_gqa"))
 def test_fewer_probes_are_the_first_of_the_same(build: Any) -> None:
     model = build()

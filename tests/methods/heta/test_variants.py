@@ -34,9 +34,6 @@ def test_every_variant_is_tested_here() -> None:
     assert CHEAPER == ["lr", "ls", "win", "lr+win", "ls+win", "gs", "gn"]
 
 
-# ---------------------------------------------------------------------------------------------- identities of Eq. 4
-
-
 @pytest.mark.sample(quick=1)
 @pytest.mark.parametrize("variant", [name for name, terms in VARIANTS.items() if terms.weights is None])
 def test_scaling_both_weights_scales_the_score_of_every_variant(variant: str) -> None:
@@ -48,7 +45,6 @@ def test_scaling_both_weights_scales_the_score_of_every_variant(variant: str) ->
     torch.testing.assert_close(once.scores, gate * (0.2 * curvature + 0.6 * information), rtol=1e-12, atol=0)
 
 
-# ------------------------------------------------------------------------------------------- what must not matter
 @pytest.mark.sample(quick=1, test=6)
 @pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|native)"))
 @pytest.mark.parametrize("variant", CHEAPER)
@@ -97,7 +93,6 @@ def test_a_single_token_can_be_explained_by_every_variant(variant: Variant) -> N
             assert relative(part, whole[name]) < 1e-9, name
 
 
-# ------------------------------------------------------------------------------------------------------- presets
 def test_the_papers_preset_is_what_is_done_without_one() -> None:
     paper, plain = Heta.preset("paper"), Heta()
     for field in fields(Heta):
@@ -141,7 +136,6 @@ def forbidding(model: Any, token: int) -> Iterator[None]:
         yield
 
 
-# -------------------------------------------------------------------------------------------------- the last layers
 @pytest.mark.parametrize(("name", "build"), zoo.named(""))
 def test_the_last_layers_equal_the_hessian_of_the_stream_that_enters_them(name: str, build: Any) -> None:
     model = build()
@@ -198,7 +192,6 @@ def test_no_graph_is_built_below_the_last_layers(
     assert True in graphs[2]
 
 
-# ------------------------------------------------------------------------------------ Gauss–Newton, squared gradient
 @pytest.mark.parametrize(("name", "build"), zoo.named(SEVERAL))
 def test_gauss_newton_equals_the_oracle(name: str, build: Any) -> None:
     model = build()

@@ -76,7 +76,6 @@ SEVERAL = "bridge-(gpt2|llama|mistral|gemma2|native|neox)|hooked-(gpt2|rotary_gq
 MODES = ("frozen", "restrict", "chunk")
 
 
-# ------------------------------------------------------------------------------------------------ one window for all
 @pytest.mark.slow
 @pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|native)|hooked-rotary_gqa"))
 def test_a_window_that_holds_the_context_changes_nothing(build: Any) -> None:
@@ -227,7 +226,6 @@ def test_a_frozen_window_is_masked_as_the_context_is_and_a_chunk_as_itself(mask:
         assert relative(found.parts["information"], expected) < 1e-8, mode
 
 
-# ---------------------------------------------------------------------------------------------------- of the core
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 12, 13])
 @pytest.mark.parametrize("overlap", [0.0, 0.3, 0.5, 0.99])
 def test_windows_are_the_oracles(n: int, overlap: float) -> None:
@@ -376,7 +374,6 @@ def test_blocks_that_hear_of_others_run_with_them() -> None:
     assert not prediction.prompt.blocks_alone.same
 
 
-# ------------------------------------------------------------------------------------------------ restrict and chunk
 @pytest.mark.slow
 @pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama|native)|hooked-rotary_gqa"))
 def test_restricted_windows_only_change_the_gate(build: Any) -> None:
@@ -394,7 +391,6 @@ def test_restricted_windows_only_change_the_gate(build: Any) -> None:
     assert relative(low.scores, explain(model, ids, TARGET, variant="lr", rank=3, probes=PROBES).scores) < 1e-12
 
 
-# ------------------------------------------------------------------------------------------------------ diagnostics
 @pytest.mark.sample(quick=1)
 @pytest.mark.usefixtures("short_tail")
 @pytest.mark.parametrize("mode", ["frozen", "restrict"])
