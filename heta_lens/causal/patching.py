@@ -167,15 +167,14 @@ def check_attribution(attribution: Any) -> None:
         )
 
 
-def check_explains(attribution: Attribution, *predictions: Prediction) -> None:
+def check_explains(attribution: Attribution, prediction: Prediction, *others: Prediction) -> None:
     """Refuse an attribution of a prompt or position outside the given predictions."""
-    cached_text = predictions[0].located[0]
-    for prediction in predictions:
-        same_text = attribution.text == prediction.located[0]
-        if same_text and torch.equal(prediction.ids.cpu()[attribution.positions], attribution.ids):
+    for context in (prediction, *others):
+        same_text = attribution.text == context.located[0]
+        if same_text and torch.equal(context.ids.cpu()[attribution.positions], attribution.ids):
             return
-    where = "neither prompt" if len(predictions) > 1 else "another prompt than the cache, or of another position="
-    texts = attribution.text, cached_text
+    where = "neither prompt" if others else "another prompt than the cache, or of another position="
+    texts = attribution.text, prediction.located[0]
     explained, cached = (shorten(text, 60, placeholder=" …") for text in texts)
     target = described(attribution.target, attribution.target_text)
     raise ValueError(
