@@ -563,7 +563,7 @@ def _refusal(folder: Path, before: Mapping[str, Any], run: Mapping[str, Any], ch
         old, new = before.get(name), run.get(name)
         if name not in changed or (name == "model" and FINGERPRINT in changed):
             continue
-        different = []
+        different: list[str] = []
         if isinstance(old, Mapping) and isinstance(new, Mapping) and name not in ("methods", "metrics"):
             different = [part for part in {**new, **old} if old.get(part) != new.get(part)]
         shown = "model" if name == FINGERPRINT else name

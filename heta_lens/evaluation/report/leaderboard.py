@@ -7,7 +7,7 @@ from itertools import combinations
 from math import ceil, isnan, nan
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import pandas as pd
 from scipy.stats import rankdata
@@ -108,9 +108,7 @@ class Leaderboard:
 
     def cost(self, method: str, kind: str) -> float:
         """Return the median over evaluations of the median over prompts."""
-        costs = [
-            float(cast(Any, run.costs.loc[method, kind])) for run in self.runs.values() if method in run.costs.index
-        ]
+        costs = [float(run.costs.to_dict()[kind][method]) for run in self.runs.values() if method in run.costs.index]
         return median(costs) if costs else nan
 
     @cached_property

@@ -186,6 +186,7 @@ class Reproduction:
 
     def run(self) -> ReproducedTable:
         model = loading.load_model(self.model, **self.load_options)
+        identity = fingerprint(model)
         records: dict[str, dict[str, list[Record]]] = {}
         unread: dict[str, str] = {}
         for source, names in self._sources():
@@ -194,7 +195,7 @@ class Reproduction:
             except Exception as error:
                 unread |= {name: f"{NAMES[name]} could not be read: {description(error)}" for name in names}
             else:
-                records |= dict.fromkeys(names, self._records(source, names, prompts, model))
+                records |= dict.fromkeys(names, self._records(source, names, prompts, model, identity))
         return ReproducedTable(
             printed=self.printed,
             ours=dict(self._figures(records, unread)),
@@ -250,7 +251,12 @@ class Reproduction:
 
     # --------------------------------------------------------------------------------------------------------- runs
     def _records(
-        self, source: Source, names: Sequence[str], prompts: Sequence[Instance], model: Any
+        self,
+        source: Source,
+        names: Sequence[str],
+        prompts: Sequence[Instance],
+        model: Any,
+        identity: Mapping[str, str],
     ) -> dict[str, list[Record]]:
         """Evaluate the methods of all rows on the prompts of a source, and return the records by label."""
         measures = [measure for measure in self.recipe.measures.values() if {*names} & {*measure.sources}]
@@ -266,7 +272,7 @@ class Reproduction:
         methods = {label: entry.recipe for label, entry in entries.items()}
         title, console = escape(legible(folder.name)), Console(stderr=True)
         shown = track(prompts, title, console=console, disable=not self.progress, transient=True)
-        with opened(folder, request, methods, fingerprint(model), retry_failed=self.retry_failed) as run:
+        with opened(folder, request, methods, identity, retry_failed=self.retry_failed) as run:
             for number, instance in enumerate(shown):
                 self._evaluate(run, entries, metrics, model, instance, first=not number)
         return {label: [run.records[instance.id, label] for instance in prompts] for label in entries}
@@ -292,8 +298,11 @@ class Reproduction:
             return Outcome(record_of(case, label, by_name))
 
         full, window = self.effort.full(**self._extra), self.effort.smaller.get("window", 512)
-        prepared = outcomes_of(instance, [*pending], lambda: Trial(ask(model, instance), full, window, first), evaluate)
-        for record, _ in prepared:
+
+        def prepare() -> Trial:
+            return Trial(ask(model, instance), full, window, first)
+
+        for record, _ in outcomes_of(instance, [*pending], prepare, evaluate):
             run.append(record, pending[record.method])
 
     # ------------------------------------------------------------------------------------------------------ figures
