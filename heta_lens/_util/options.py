@@ -14,12 +14,13 @@ from numbers import Real
 from operator import attrgetter, index
 from os import PathLike, fspath
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from torch import Tensor
 
 from heta_lens._util.files import brief, check_utf8
+from heta_lens._util.python import warn
 
 # --------------------------------------------------------------------------------------------------------- type checks
 # Whether what was read from a file has the types that a dataclass is annotated with.
@@ -212,54 +213,38 @@ Seed: TypeAlias = Annotated[int, AtLeast(0, whole=True, below=2**31)]  # there i
 
 
 class Options:
-    """For a dataclass of options: it knows which of them were given, and which of those have no effect with the others.
+    """Base of a dataclass of options, which checks the options and warns of options without effect."""
 
-    An option that was given at its default is known from one that was left out. Whoever names every option repeats
-    settings (`dataclasses.replace` does, and so does a saved attribution run again): of these, the ones at their
-    default do not count as given, and nobody is warned a second time.
-    """
-
-    _named: frozenset[str]
-
-    def __new__(cls, *args: Any, **options: Any) -> Any:
-        made = super().__new__(cls)
-        positional = [field.name for field in fields(cast(Any, cls)) if not field.kw_only]
-        object.__setattr__(made, "_named", frozenset([*positional[: len(args)], *options]))
-        return made
+    def __post_init__(self) -> None:
+        check_options(self)
+        if unused := self.unused_message():
+            warn(unused)
 
     @property
     def given(self) -> dict[str, Any]:
-        """The options that were given, whatever their value."""
-        names = chosen(self).keys() if self._repeated else self._named
-        return {field.name: getattr(self, field.name) for field in fields(cast(Any, self)) if field.name in names}
-
-    @property
-    def _repeated(self) -> bool:
-        return self._named >= {field.name for field in fields(cast(Any, self))} - {"progress"}
+        """The options that are not at their default."""
+        return chosen(self)
 
     @property
     def without_effect(self) -> Mapping[str, str]:
-        """Options that do nothing with the others as they are, and with which others: ``variant='gs' (…)``."""
+        """Options without effect, each with the option that makes it so: ``variant='gs' (…)``."""
         return {}
 
     @property
     def unused_options(self) -> tuple[str, ...]:
-        """Those of them that were given; None, False and what else requests nothing do not count."""
-        return tuple(name for name, value in self.given.items() if name in self.without_effect and is_request(value))
+        """Given options without effect; None and False leave something off and do not count."""
+        reasons = self.without_effect
+        if not reasons:
+            return ()
+        given = self.given.items()
+        return tuple(name for name, value in given if name in reasons and value is not None and value is not False)
 
     def unused_message(self) -> str:
-        """What to warn of, if anything."""
-        if self._repeated:
-            return ""
-        reasons = self.without_effect
+        """Name every unused option and the reason, or return an empty text."""
         return "; ".join(
-            f"{name}={short(getattr(self, name))} has no effect with {reasons[name]}" for name in self.unused_options
+            f"{name}={short(getattr(self, name))} has no effect with {self.without_effect[name]}"
+            for name in self.unused_options
         )
-
-
-def is_request(value: Any) -> bool:
-    """Whether an option's value requests anything: None and False leave something off."""
-    return value is not None and value is not False
 
 
 def short(value: Any) -> str:
@@ -267,27 +252,33 @@ def short(value: Any) -> str:
 
 
 def check_options(options: Any) -> None:
-    """Check every field of an options dataclass by its annotation: a ``Literal``, ``bool``, or its own checks.
+    """Check each option that is not at its default by its annotation: a ``Literal``, ``bool``, or checks of its own.
 
-    Numbers become plain ones, which can be computed with and saved. A default needs no check.
+    Numbers of numpy and torch become numbers of Python.
     """
     kinds = get_type_hints(type(options), include_extras=True)
-    for field in fields(options):
-        kind, value = kinds[field.name], getattr(options, field.name)
-        object.__setattr__(options, field.name, _plain(value, field.default))
-        if _same(getattr(options, field.name), field.default):
+    for option in fields(options):
+        value = getattr(options, option.name)
+        if value is option.default:
             continue
-        if get_origin(kind) is Literal:
-            check_choice(field.name, value, get_args(kind))
-        elif kind in (bool, bool | None) and not isinstance(value, bool):
-            raise TypeError(f"{field.name}={value!r} must be True or False")
-        if value is None and NoneType in _kinds(kind):
-            continue
-        for check in getattr(kind, "__metadata__", ()):
-            try:
-                check(field.name, value)
-            except TypeError as error:
-                raise TypeError(f"{error}{words(kind)}") from None
+        plain = _plain(value, option.default)
+        object.__setattr__(options, option.name, plain)
+        if not _same(plain, option.default):
+            _check_option(option.name, value, kinds[option.name])
+
+
+def _check_option(name: str, value: Any, kind: Any) -> None:
+    if get_origin(kind) is Literal:
+        check_choice(name, value, get_args(kind))
+    elif kind in (bool, bool | None) and not isinstance(value, bool):
+        raise TypeError(f"{name}={value!r} must be True or False")
+    if value is None and NoneType in _kinds(kind):
+        return
+    for check in getattr(kind, "__metadata__", ()):
+        try:
+            check(name, value)
+        except TypeError as error:
+            raise TypeError(f"{error}{words(kind)}") from None
 
 
 def words(kind: Any) -> str:
@@ -302,19 +293,23 @@ def _kinds(annotation: Any) -> tuple[Any, ...]:
 
 
 def chosen(options: Any) -> dict[str, Any]:
-    """The options that are not the default."""
-    values = {field.name: (getattr(options, field.name), field.default) for field in fields(options)}
-    return {name: _storable(value) for name, (value, default) in values.items() if not _same(value, default)}
+    """Return the options that are not at their default."""
+    return {
+        field.name: _storable(value)
+        for field in fields(options)
+        if (value := getattr(options, field.name)) is not field.default and not _same(value, field.default)
+    }
 
 
 def settings(options: Any) -> dict[str, Any]:
-    """All options that a result depends on, to be kept with it."""
-    values = {field.name: getattr(options, field.name) for field in fields(options) if field.name != "progress"}
-    return {name: _storable(value) for name, value in values.items()}
+    """Return all options that a result depends on, as they are stored with it."""
+    return {
+        field.name: _storable(getattr(options, field.name)) for field in fields(options) if field.name != "progress"
+    }
 
 
 def _storable(value: Any) -> Any:
-    """The value as it was; of a function only its name can be kept."""
+    """Return a value that can be stored: a copy of a tensor, the text of a path, the name of a function."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, PathLike):

@@ -1,11 +1,11 @@
-"""AT2 (Cohen-Wang 2025): the attention of every head, with weights that were fitted to the effects of ablations."""
+"""AT2 (Cohen-Wang 2025): weighted attention of all heads, with weights fitted to the effects of ablations."""
 
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from functools import cache, partial
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 
 import torch
 from einops import einsum
@@ -24,19 +24,18 @@ from heta_lens.model.mask import Mask, check_mask
 from heta_lens.prediction.coalitions import each_token, with_only, worths
 from heta_lens.prediction.prediction import Prediction
 
-# -------------------------------------------------------------------------------------------------------- head weights
-# How much each attention head counts, as AT2 fits it: kept in a file, and refused by another model.
-
-
 KIND, VERSION = "heta_lens head weights", 1
-SAMPLE = 16  # tokens whose embeddings a model is recognised by
-ALIKE = 0.02  # relative: half precision rounds less
+SAMPLE, ALIKE = 16, 0.02  # tokens whose embeddings identify a model, and a relative difference beyond rounding
 FITTED = DEMO / "head_weights.safetensors"
+RATE, CLIP = 1e-3, 1.0  # of the optimiser; the longest gradient
+TINY = 1e-8  # the least standard deviation
+FOLDS = 5  # one of which is held out
+NOTE = "heads have equal weights, which were not fitted to this model: heta-lens fit-at2 writes a file for weights="
 
 
 @dataclass(frozen=True, eq=False)
 class HeadWeights:
-    """A weight for each head of each layer, the model it belongs to, and how it was fitted."""
+    """Weights of attention heads, which belong to a model and can be saved, and facts about the fit."""
 
     weights: Float[Tensor, "layer head"]
     model: str
@@ -61,30 +60,27 @@ class HeadWeights:
         return cls(**stored)
 
     def belongs_to(self, adapter: ModelAdapter) -> bool:
-        """Whether they were fitted to this model, however it is loaded."""
+        """Compare shape and embeddings with a model, which may be in another class or precision."""
         same = tuple(self.weights.shape) == (adapter.layers, int(adapter.model.cfg.n_heads))
-        own = _lengths(adapter)
-        return same and own.shape == self.lengths.shape and bool(((own / self.lengths - 1).abs() < ALIKE).all())
+        lengths = _lengths(adapter)
+        return same and lengths.shape == self.lengths.shape and bool(((lengths / self.lengths - 1).abs() < ALIKE).all())
 
 
 def _lengths(adapter: ModelAdapter) -> Float[Tensor, "token"]:
-    """Of the first tokens' embeddings, which are the same in every class and nearly so in every precision."""
+    """Return lengths of the first tokens' embeddings, which hardly depend on the model's class and precision."""
     some = range(min(SAMPLE, adapter.vocabulary))
     return adapter.embedding_table(some).double().norm(dim=-1).clamp(min=1e-9).cpu()
 
 
 @cache
 def demo_weights() -> HeadWeights:
-    """Those that ship with the demo model."""
+    """Load the weights that ship with the demo model."""
     return HeadWeights.load(FITTED)
 
 
 def equal_weights(adapter: ModelAdapter) -> Float[Tensor, "layer head"]:
     layers, heads = adapter.layers, int(adapter.model.cfg.n_heads)
     return torch.full((layers, heads), 1 / (layers * heads), dtype=torch.float64)
-
-
-NOTE = "heads have equal weights, which were not fitted to this model: heta-lens fit-at2 writes a file for weights="
 
 
 def check_weights(name: str, value: Any) -> None:
@@ -96,7 +92,7 @@ def check_weights(name: str, value: Any) -> None:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class At2(WithBos):
-    """AT2 (Cohen-Wang 2025): the attention of every head, with weights that were fitted to the effects of ablations.
+    """AT2 (Cohen-Wang 2025): weighted attention of all heads, with weights fitted to the effects of ablations.
 
     ``a_j = Σ_lh θ_lh A^lh_Nj``: above 0 speaks for what is predicted, the same for every target.
 
@@ -133,7 +129,7 @@ class At2(WithBos):
         return Scores(scores, {"note": note} if note else {})
 
     def _weights(self, prediction: Prediction) -> tuple[Float[Tensor, "layer head"], str]:
-        """The weights, and what there is to say about them."""
+        """Return the weights, and a note if the weights were not fitted."""
         adapter, note = prediction.adapter, ""
         if isinstance(self.weights, Tensor):
             weights = self.weights
@@ -155,28 +151,11 @@ class At2(WithBos):
 
 
 def attended(prediction: Prediction) -> Float[Tensor, "layer head key"]:
-    """How much each head attends to every token from the position that predicts."""
-    patterns = prediction.patterns
-    rows = [patterns[layer][:, -1] for layer in range(prediction.adapter.layers)]
-    return torch.stack([row.to(prediction.embeddings) for row in rows])
+    """Return the attention of every head from the last position."""
+    return torch.stack([pattern[:, -1] for pattern in prediction.patterns])
 
 
-# ------------------------------------------------------------------------------------------------------------- fit at2
-# Fits how much each attention head counts: what AT2 needs once for every model.
-
-
-RATE, CLIP = 1e-3, 1.0  # of the optimiser; the longest gradient
-TINY = 1e-8  # the least standard deviation
-FOLDS = 5  # one of which is held out
-
-
-class Ablations(NamedTuple):
-    """Of one prompt: what heads attend to, summed over what is there less what is not, and the target's log-odds."""
-
-    features: Float[Tensor, "ablation layer head"]
-    log_odds: Float[Tensor, "ablation"]
-
-
+# ------------------------------------------------------------------------------------------------------- fit of weights
 def fit_at2(
     predictions: Iterable[Prediction],
     *,
@@ -190,17 +169,17 @@ def fit_at2(
 ) -> HeadWeights:
     """Choose weights of heads so that weighted attention correlates with the target's log-odds after ablations.
 
-    The loss is minus their correlation over the ablations of a prompt, averaged over prompts. How large it is, is in
-    ``fitted``: ``correlation`` on these prompts, ``held_out`` on every fifth, of weights fitted to the others, and
-    ``equal``, of weights that are not fitted.
+    The loss is minus the correlation over the ablations of a prompt, averaged over prompts. ``fitted`` holds the
+    ``correlation`` on these prompts, ``held_out`` on every fifth prompt, of weights fitted to the other prompts, and
+    ``equal``, of equal weights.
 
     Args:
-        predictions: of one model; a few hundred. They may be made one by one: none is held.
-        mask: what a masked token's embedding becomes.
-        samples: how many ablations of each prompt, one forward each.
+        predictions: a few hundred predictions of one model, made one by one if need be: each is used once.
+        mask: the embedding of a masked token.
+        samples: the number of ablations of each prompt, one forward each.
         keep: the probability that a token stays.
         steps: of the optimiser.
-        batch: how many prompts each step uses.
+        batch: the number of prompts in each step.
         seed: of the ablations and of the batches.
         progress: show a progress bar; None shows it on a terminal or in a notebook.
     """
@@ -209,18 +188,15 @@ def fit_at2(
     check_at_least("seed", seed, 0, whole=True)
     AtLeast(0.01, below=1.0)("keep", keep)
     check_mask("mask", mask)
-    adapter, measured = _measured(
-        predictions, partial(ablations, mask=mask, samples=samples, keep=keep), seed, progress
-    )
-    features, log_odds = (torch.stack(values) for values in zip(*measured, strict=True))
+    adapter, features, log_odds = _measured(predictions, mask, samples, keep, seed, progress)
     fit, start = partial(minimised, steps=steps, batch=batch, seed=seed), equal_weights(adapter)
-    held = torch.arange(len(measured)) % FOLDS == min(FOLDS, len(measured)) - 1
+    held = torch.arange(len(features)) % FOLDS == min(FOLDS, len(features)) - 1
     weights, apart = fit(features, log_odds, start), fit(features[~held], log_odds[~held], start)
     facts = {
         "correlation": float(correlation(weights, features, log_odds).mean()),
         "held_out": float(correlation(apart, features[held], log_odds[held]).mean()),
         "equal": float(correlation(start, features, log_odds).mean()),
-        "prompts": len(measured),
+        "prompts": len(features),
         "samples": samples,
         "seed": seed,
     }
@@ -228,10 +204,10 @@ def fit_at2(
 
 
 def _measured(
-    predictions: Iterable[Prediction], measure: Callable[..., Ablations], seed: int, progress: bool | None
-) -> tuple[ModelAdapter, list[Ablations]]:
-    """The model, and the ablations of each prediction, of which no more than one is held."""
-    generator, adapter, measured = torch.Generator().manual_seed(seed), None, list[Ablations]()
+    predictions: Iterable[Prediction], mask: Mask, samples: int, keep: float, seed: int, progress: bool | None
+) -> tuple[ModelAdapter, Float[Tensor, "prompt ablation layer head"], Float[Tensor, "prompt ablation"]]:
+    """Return the model, and the `ablations` of every prediction, without keeping the prediction."""
+    generator, adapter, measured = torch.Generator().manual_seed(seed), None, list[tuple[Tensor, Tensor]]()
     total = len(predictions) if isinstance(predictions, Sized) else 0
     with working({"predictions": total}, progress) as work:
         for prediction in predictions:
@@ -240,25 +216,31 @@ def _measured(
             adapter = adapter or prediction.adapter
             if prediction.adapter.model is not adapter.model:
                 raise ValueError("fit_at2 takes predictions of one model: weights of heads belong to it")
-            measured.append(measure(prediction, generator=generator))
+            measured.append(ablations(prediction, mask, samples, keep, generator))
             work.add("predictions", 1)
     if adapter is None or len(measured) < 2:
         raise ValueError(f"weights cannot be fitted to {len(measured)} predictions: give at least two")
-    return adapter, measured
+    features, log_odds = (torch.stack(values) for values in zip(*measured, strict=True))
+    return adapter, features, log_odds
 
 
 @one_at_a_time("prediction")
-def ablations(prediction: Prediction, mask: Mask, samples: int, keep: float, generator: torch.Generator) -> Ablations:
-    """All tokens are masked at random, except one that begins the text."""
+def ablations(
+    prediction: Prediction, mask: Mask, samples: int, keep: float, generator: torch.Generator
+) -> tuple[Float[Tensor, "ablation layer head"], Float[Tensor, "ablation"]]:
+    """Mask tokens at random: attention to the tokens that stay less attention to masked tokens, and the log-odds.
+
+    A token that begins the text is never masked.
+    """
     tokens = each_token(prediction, keep_bos=True)
     there = torch.rand(samples, len(tokens), generator=generator) < keep
     with prediction.running():
         log_odds = worths(tokens, there.numpy(), with_only(prediction, mask, "log_odds", "auto", Work()))
         attention = attended(prediction).double().cpu()
     signs = torch.where(there, 1.0, -1.0).double()
-    own = attention[..., torch.from_numpy(tokens).double().argmax(1)]
-    features = einsum(signs, own, "ablation token, layer head token -> ablation layer head")
-    return Ablations(features, torch.from_numpy(log_odds))
+    attention = attention[..., torch.from_numpy(tokens).double().argmax(1)]
+    features = einsum(signs, attention, "ablation token, layer head token -> ablation layer head")
+    return features, torch.from_numpy(log_odds)
 
 
 def correlation(
@@ -266,11 +248,11 @@ def correlation(
     features: Float[Tensor, "prompt ablation layer head"],
     log_odds: Float[Tensor, "prompt ablation"],
 ) -> Float[Tensor, "prompt"]:
-    """Between what the weights predict and the log-odds, over each prompt's ablations; 0 where either is constant."""
+    """Correlate weighted attention with the log-odds, over the ablations of a prompt; 0 for constant values."""
     predicted = einsum(weights, features, "layer head, prompt ablation layer head -> prompt ablation")
     x, y = (values - values.mean(1, keepdim=True) for values in (predicted, log_odds))
-    variances = (values.square().mean(1).clamp(min=TINY**2) for values in (x, y))  # of which a root has a slope
-    return (x * y).mean(1) / (next(variances) * next(variances)).sqrt()
+    variance_x, variance_y = (values.square().mean(1).clamp(min=TINY**2) for values in (x, y))  # roots have slopes
+    return (x * y).mean(1) / (variance_x * variance_y).sqrt()
 
 
 def minimised(
@@ -281,7 +263,7 @@ def minimised(
     batch: int,
     seed: int,
 ) -> Float[Tensor, "layer head"]:
-    """Adam, with a rate that falls to 0 along a cosine; in the end absolute weights sum to 1."""
+    """Minimise by Adam, with a rate that falls to 0 along a cosine; return weights whose absolute values sum to 1."""
     weights, generator = start.clone().requires_grad_(), torch.Generator().manual_seed(seed)
     optimiser = torch.optim.Adam([weights], RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)

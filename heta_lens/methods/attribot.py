@@ -1,28 +1,24 @@
-"""AttriBoT (Liu 2025): leaving out one sentence at a time, exactly, or of what a cheaper pass has left."""
+"""Leaving out a sentence at a time: ARC-JSD (Li 2025), and AttriBoT (Liu 2025) with a cheaper first pass."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import log
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heta_lens._util.numerics import js
 from heta_lens._util.options import COUNT
-from heta_lens._util.text import Span, visible_span
+from heta_lens._util.text import visible_span
 from heta_lens._util.work import Work
 from heta_lens.methods.base import Scores
-from heta_lens.methods.sources import Members, WithSources, nothing_to_score, source_facts
+from heta_lens.methods.sources import Members, WithSources, nothing_to_score
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.tokenizer import locate
 from heta_lens.prediction.coalitions import worths
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import log_softmax
-
-# ------------------------------------------------------------------------------------------------------------- arc jsd
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -53,16 +49,15 @@ class ArcJsd(WithSources):
         return {"forwards": len(self.sources(prediction)[1])}
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        own, clean = self.sources(prediction)[1], prediction.log_probs.double()
-        if not len(own):
+        sources, clean = self.sources(prediction)[1], prediction.log_probs.double()
+        if not len(sources):
             return nothing_to_score(prediction, "source_scores")
 
         def moved(logits: Float[Tensor, "row vocab"]) -> Float[Tensor, "row"]:
-            return js(clean, log_softmax(logits.double())).clamp(max=log(2))  # which rounding may exceed
+            return js(clean, log_softmax(logits.double())).clamp(max=log(2))  # rounding may exceed the bound
 
-        values = self.without_each(prediction, own, moved, progress)
-        facts = source_facts(prediction, own) | {"source_scores": values.tolist()}
-        return Scores(self.spread_out(prediction, own, values), facts)
+        values = self.without_each(prediction, sources, moved, progress)
+        return self.scores(prediction, sources, values, {"source_scores": values.tolist()})
 
 
 def check_proxy(name: str, proxy: Any) -> None:
@@ -72,7 +67,7 @@ def check_proxy(name: str, proxy: Any) -> None:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AttriBot(WithSources):
-    """AttriBoT (Liu 2025): leaving out one sentence at a time, exactly, or of what a cheaper pass has left.
+    """AttriBoT (Liu 2025): leaving out a sentence at a time, exactly, or after a cheaper pass.
 
     ``a_s = g(X) - g(X without source s)``, above 0 where it speaks for the target; g is its log-probability.
 
@@ -107,9 +102,12 @@ class AttriBot(WithSources):
 
     @property
     def without_effect(self) -> dict[str, str]:
-        by_source = self.prune_to is None or self.proxy is not None
-        why = "prune_to=None (which prunes nothing)" if self.prune_to is None else "a proxy (which prunes sources)"
-        return {**super().without_effect, **({"paragraph": why} if by_source else {})}
+        unused = {**super().without_effect}
+        if self.prune_to is None:
+            unused["paragraph"] = "prune_to=None (which prunes nothing)"
+        elif self.proxy is not None:
+            unused["paragraph"] = "a proxy (which prunes sources)"
+        return unused
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
@@ -118,90 +116,68 @@ class AttriBot(WithSources):
             super().check(predicted_by(self.proxy, prediction))
 
     def work(self, prediction: Prediction) -> dict[str, int]:
-        own = self.sources(prediction)[1]
-        if self.prune_to is None or not len(own):
-            return {"forwards": len(own)}
-        first = self._first(prediction, own)
-        most = sorted((int(inside(part, own).sum()) for part in first), reverse=True)[: self.prune_to]
+        sources = self.sources(prediction)[1]
+        if self.prune_to is None or not len(sources):
+            return {"forwards": len(sources)}
+        first = self._first(prediction, sources)
+        most = sorted((int(inside(part, sources).sum()) for part in first), reverse=True)[: self.prune_to]
         return {"forwards": len(first) + 1 + sum(most)}
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        own = self.sources(prediction)[1]
-        if not len(own):
+        sources = self.sources(prediction)[1]
+        if not len(sources):
             return nothing_to_score(prediction, "source_scores", "measured")
-        left = np.ones(len(own), dtype=bool)
+        left = np.ones(len(sources), dtype=bool)
         if self.prune_to is None:
-            values = self._drops(prediction, own, progress)
+            values = self._drops(prediction, sources, progress)
         else:
-            first = self._first(prediction, own)
+            first = self._first(prediction, sources)
             best = np.argsort(-self._drops(prediction, first, progress), kind="stable")[: self.prune_to]
-            left = inside(np.any(first[best], axis=0), own)
-            values = self._pruned_drops(prediction, own, left, progress)
+            left = inside(np.any(first[best], axis=0), sources)
+            masks = np.concatenate([left[None], left & ~np.eye(len(sources), dtype=bool)[left]])
+            whole, *without = worths(sources, masks, self.coalitions(prediction, "log_prob", progress))
+            values = np.zeros(len(sources))
+            values[left] = whole - np.array(without)
         facts = {"source_scores": values.tolist(), "measured": left.tolist()}
-        return Scores(self.spread_out(prediction, own, values), source_facts(prediction, own) | facts)
+        return self.scores(prediction, sources, values, facts)
 
-    def _first(self, prediction: Prediction, own: Members) -> Bool[np.ndarray, "part pos"]:
-        """What the first pass leaves out, one after the other."""
-        return own if self.proxy is not None else self._paragraphs(prediction, own)
+    def _first(self, prediction: Prediction, sources: Members) -> Bool[np.ndarray, "part pos"]:
+        """Return what the first pass leaves out in turn: single sources by a proxy, else paragraphs."""
+        if self.proxy is not None:
+            return sources
+        if self.paragraph is None:
+            text, spans = prediction.located
+            starts = [visible_span(text, spans[row.argmax()]).start for row in sources]
+            numbers = np.array([text.count("\n", 0, start) for start in starts])
+        else:
+            numbers = np.arange(len(sources)) // self.paragraph
+        return np.array([sources[numbers == number].any(0) for number in np.unique(numbers)])
 
     def _drops(
         self, prediction: Prediction, parts: Bool[np.ndarray, "part pos"], progress: Work
     ) -> Float[np.ndarray, "part"]:
-        """How much less likely the target is without each part, to the proxy if there is one."""
-        if self.proxy is None:
-            return self._own_drops(prediction, parts, progress)
-        by_proxy = predicted_by(self.proxy, prediction)
-        with by_proxy.running():
-            return self._own_drops(by_proxy, parts, progress)
-
-    def _own_drops(
-        self, prediction: Prediction, parts: Bool[np.ndarray, "part pos"], progress: Work
-    ) -> Float[np.ndarray, "part"]:
-        read = partial(prediction.read, scale="log_prob")
-        return float(prediction.value) - self.without_each(prediction, parts, read, progress)
-
-    def _pruned_drops(
-        self, prediction: Prediction, own: Members, left: Bool[np.ndarray, "source"], progress: Work
-    ) -> Float[np.ndarray, "source"]:
-        """The same in a context of only the sources that are left; 0 for the others."""
-        masks = np.concatenate([left[None], left & ~np.eye(len(own), dtype=bool)[left]])
-        every, *without = worths(own, masks, self.coalitions(prediction, "log_prob", progress))
-        values = np.zeros(len(own))
-        values[left] = every - np.array(without)
-        return values
-
-    def _paragraphs(self, prediction: Prediction, own: Members) -> Bool[np.ndarray, "part pos"]:
-        """Sources in a row, whose tokens are removed together."""
-        if self.paragraph is None:
-            text, spans = locate(prediction.adapter.tokenizer.decode, prediction.ids.tolist())
-            numbers = lines_of(text, [spans[row.argmax()] for row in own])
-        else:
-            numbers = np.arange(len(own)) // self.paragraph
-        return np.array([own[numbers == number].any(0) for number in np.unique(numbers)])
+        """Return the drop of the target's log-probability without each part, for the proxy or else for the model."""
+        by = prediction if self.proxy is None else predicted_by(self.proxy, prediction)
+        with by.running():
+            return float(by.value) - self.without_each(by, parts, partial(by.read, scale="log_prob"), progress)
 
 
-def lines_of(text: str, spans: Sequence[Span]) -> Int[np.ndarray, "span"]:
-    """On which line the first visible character of each span is."""
-    return np.array([text.count("\n", 0, visible_span(text, span).start) for span in spans])
-
-
-def inside(part: Bool[np.ndarray, "pos"], own: Members) -> Bool[np.ndarray, "source"]:
-    """Which sources a part holds."""
-    return np.any(own[:, part], axis=1)
+def inside(part: Bool[np.ndarray, "pos"], sources: Members) -> Bool[np.ndarray, "source"]:
+    """Return the sources inside a part."""
+    return np.any(sources[:, part], axis=1)
 
 
 def check_tokens_of(proxy: ModelAdapter, prediction: Prediction) -> None:
-    """Refuse a proxy that has not the same tokens, or reads others out of their ids."""
-    ids, own = prediction.ids.tolist(), prediction.adapter
-    most = max(ids)
-    if most >= proxy.vocabulary or proxy.tokenizer.decode(ids) != own.tokenizer.decode(ids):
+    """Refuse a proxy with a different vocabulary."""
+    ids, adapter = prediction.ids.tolist(), prediction.adapter
+    if max(ids) >= proxy.vocabulary or proxy.tokenizer.decode(ids) != adapter.tokenizer.decode(ids):
         raise ValueError(
-            f"the proxy has other tokens than this model ({proxy.vocabulary} and {own.vocabulary}): choose one that "
-            "reads the same ids as the same text"
+            f"the proxy has other tokens than this model ({proxy.vocabulary} and {adapter.vocabulary}): choose one "
+            "that reads the same ids as the same text"
         )
 
 
 def predicted_by(model: Any, prediction: Prediction) -> Prediction:
-    """The same target after the same context, by another model."""
+    """Return the same target after the same context, by another model."""
     ids = prediction.ids[None]
     return Prediction.from_cache(ModelAdapter(model).cache(ids), prediction.target, tokens=ids)

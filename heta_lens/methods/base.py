@@ -1,4 +1,4 @@
-"""The contract of a method: `Method`, what its ``explain`` returns (`Scores`), and the refusals that methods share."""
+"""The contract of a method: `Method`, the `Scores` it returns, and plain functions as methods."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -12,11 +12,12 @@ import torch
 from einops import repeat
 from jaxtyping import Float
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from heta_lens._util.files import brief
-from heta_lens._util.options import AtLeast, Options, check_options, chosen, settings
+from heta_lens._util.options import AtLeast, Options, chosen, settings
 from heta_lens._util.python import versions, warn
-from heta_lens._util.target_kinds import KINDS, Kind, Side, kind_of, members, sides
+from heta_lens._util.target_kinds import KINDS, Kind, kind_of, members, sides
 from heta_lens._util.work import Work, working
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import Diagnostics, sink_mass
@@ -26,165 +27,37 @@ from heta_lens.prediction.gradients import check_gradients
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import check_scale, joint_logit
 
-# ---------------------------------------------------------------------------------------------------- make attribution
-# Scores become an `Attribution`: put beside the tokens they belong to, with what is known about the prediction.
-
-
-def make_attribution(
-    prediction: Prediction,
-    method: str,
-    scores: Float[Tensor, "pos"],
-    parts: Mapping[str, Tensor],
-    options: Mapping[str, Any],
-    diagnostics: Mapping[str, Any],
-    interactions: Float[Tensor, "pos pos"] | None = None,
-    *,
-    signed: bool = False,
-) -> Attribution:
-    """The scores of a method, beside the tokens they belong to."""
-    text, spans = prediction.located
-    chat = prediction.prompt.chat
-    return Attribution(
-        ids=prediction.ids.cpu(),
-        tokens=prediction.written,
-        positions=torch.arange(len(prediction)),
-        offsets=torch.tensor(spans),
-        special=torch.tensor(prediction.adapter.tokenizer.special(prediction.ids.tolist())),
-        text=text,
-        target=prediction.target,
-        target_text=prediction.target_text,
-        method=method,
-        scores=_detached(scores),
-        parts=_detached(parts),
-        options={**options, "model": weight_processing(prediction.adapter), "versions": versions()},
-        diagnostics=Diagnostics.of(_detached(_facts(prediction, diagnostics))),
-        signed=signed,
-        interactions=_detached(interactions),
-        messages=None if chat is None else chat.of_context(text, spans),
-    )
-
-
-def _facts(prediction: Prediction, more: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known about a prediction beside the scores, and ``more`` of it from the method."""
-    prompt = prediction.prompt
-    return {
-        **_target_facts(prediction),
-        **_unknown(prediction),
-        "prefix_reuse": prompt.reuse,
-        "user_hooks": len(prompt.user_hooks),
-        "cache_mismatch": prompt.mismatch,
-        **more,
-        "checks": {name: dict(counts) for name, counts in (prompt.checks | more.get("checks", {})).items()},
-    }
-
-
-def _target_facts(prediction: Prediction) -> dict[str, Any]:
-    """How likely the target is, both sides of a contrast, or what a function gives; and what other tokens there are."""
-    if callable(prediction.target):
-        return {"target_value": float(prediction.value)}
-    both = sides(prediction.target)
-    of_each = {
-        "target_token": [_written(prediction, tokens) for tokens in both],
-        "target_log_prob": [float(joint_logit(prediction.log_probs, tokens)) for tokens in both],
-        "target_rank": [_rank(prediction.log_probs, tokens) for tokens in both],
-    }
-    ids = [token for tokens in both for token in members(tokens)]
-    others = [token for token in prediction.others if token not in ids]
-    facts: dict[str, Any] = {
-        name: tuple(values) if isinstance(prediction.target, tuple) else values[0] for name, values in of_each.items()
-    }
-    if prediction.others:
-        facts["other_spellings"] = _spelled(prediction, others)
-    if of_sets := [token for tokens in both if isinstance(tokens, frozenset) for token in members(tokens)]:
-        facts["target_members"] = _spelled(prediction, of_sets)
-    return facts
-
-
-def _unknown(prediction: Prediction) -> dict[str, Any]:
-    """Where the context has words that the tokenizer does not know."""
-    unknown = prediction.adapter.tokenizer.unknown
-    places = [place for place, token in enumerate(prediction.ids.tolist()) if token == unknown]
-    return {"unknown": places} if places else {}
-
-
-def _written(prediction: Prediction, tokens: Side) -> str:
-    """A token as it is written after the context; a set has no text of its own."""
-    return prediction.adapter.tokenizer.write(tokens, prediction.ids.tolist()) if isinstance(tokens, int) else ""
-
-
-def _rank(log_probs: Float[Tensor, "vocab"], tokens: Side) -> int:
-    """1 for the most likely token; of a set, its best member's."""
-    return int((log_probs > log_probs[members(tokens)].max()).sum()) + 1
-
-
-def _spelled(prediction: Prediction, tokens: Sequence[int]) -> list[dict[str, Any]]:
-    tokenizer, ids = prediction.adapter.tokenizer, prediction.ids.tolist()
-    return [
-        {
-            "id": token,
-            "text": tokenizer.write(token, ids),
-            "log_prob": float(prediction.log_probs[token]),
-        }
-        for token in tokens
-    ]
-
-
-def _detached(value: Any) -> Any:
-    """Every tensor in it, on the CPU and without its graph."""
-    if isinstance(value, Mapping):
-        return {name: _detached(item) for name, item in value.items()}
-    return value.detach().cpu() if isinstance(value, Tensor) else value
-
-
-# ----------------------------------------------------------------------------------------------------- returned scores
-# What a method returned, checked: one finite number per token.
-
-
-def checked_scores(method: str, scores: Any, prediction: Prediction) -> Float[Tensor, "pos"]:
-    """Scores as a tensor; refused unless they are one finite number per token."""
-    values = scores
-    if not isinstance(scores, Tensor):
-        try:
-            values = torch.as_tensor(np.asarray(scores, dtype=np.float64))
-        except (TypeError, ValueError, RuntimeError):
-            raise TypeError(f"{method} returned {brief(scores)}: return one number per token") from None
-    if values.shape != (len(prediction),):
-        raise ValueError(
-            f"{method} returned scores of shape {tuple(values.shape)} for {len(prediction)} tokens: "
-            "return one number per token"
-        )
-    if values.is_complex():
-        raise TypeError(f"{method} returned complex scores: return one real number per token")
-    values = values if values.is_floating_point() else values.to(prediction.embeddings)
-    prediction.check_finite("the score", values)
-    return values
-
-
-__all__ = [
-    "AtLeast",
-    "Method",
-    "NotApplicable",
-    "Scores",
-    "refuse_hooks",
-    "refuse_overlong",
-]
+__all__ = ["AtLeast", "Method", "NotApplicable", "Scores", "refuse_hooks", "refuse_overlong"]
 
 ALL_KINDS: frozenset[Kind] = frozenset(KINDS)
 ONE_TOKEN: frozenset[Kind] = frozenset(("token",))
-MANY, TRIED = 1000, 8  # forwards that are so many that their time is estimated, and those run at once for that
+MANY, TRIED = 1000, 8  # forwards from which on their time is estimated, and copies that are run for the estimate
 LONG = 60.0  # seconds that are worth a warning
-UNTITLED = {"batch", "progress", "seed"}  # options that do not make it another score
+UNTITLED = {"batch", "progress", "seed"}  # options that do not make another score
+SAME_FOR_EVERY_TARGET = "these scores are the same for every target"
+LABELS = {"cost": "Cost", "paper": "Paper", "adapted": "Adapted"}  # class attributes that the docstring repeats
+WAY_OUT = (
+    "name a single token, or choose a method that reads the target, such as 'fast' or 'leave_one_out' with "
+    "effect='log_prob'"
+)
+REFUSED: dict[Kind, str] = {
+    "token": "does not explain a single token, as {0!r}: it takes {1}",
+    "contrast": "explains one token, and cannot contrast it with another",
+    "set": "explains one token, not {0} together: name one of them, or choose a method that takes sets, such as 'heta'",
+    "function": "explains a token, not the function target={0}: name a token, or choose a method that takes functions, "
+    "such as 'fast' or 'leave_one_out' with effect='log_prob'",
+}
 
 
 class NotApplicable(ValueError):
-    """A method that has no answer for a target or a prompt: evaluations count it as skipped, not as failed."""
+    """A method cannot explain this target or prompt; evaluations count the prompt as skipped, not as failed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What a method finds: a score per context token, and ``diagnostics``, anything worth keeping beside them.
+    """Scores of the context's tokens, and ``diagnostics``: further facts to keep with the scores.
 
-    ``parts`` are the factors of the scores and ``interactions`` a score per pair of tokens, for methods that have them.
+    ``parts`` are factors of the scores, and ``interactions`` scores of pairs of tokens, for methods that have them.
     """
 
     scores: Float[Tensor, "pos"]
@@ -197,9 +70,9 @@ class Scores:
 class Method(Options, ABC):
     """A way to explain a prediction: a frozen dataclass of options that is called with a `Prediction`.
 
-    To write one, subclass `Method` under ``@dataclass(frozen=True, eq=False, kw_only=True)``. Fields are its options;
+    To write a method, subclass `Method` under ``@dataclass(frozen=True, eq=False, kw_only=True)``. Fields are options;
     annotations check them (``steps: Annotated[int, AtLeast(1, whole=True)] = 50``), and the docstring documents each in
-    a line ``- ``steps``: …``. `heta_lens.methods.options` has those that many methods take. It must have
+    a line ``- ``steps``: …``. `heta_lens.methods.options` has options that many methods share. A method must have
 
     - ``name``: what users write, ``method="lime"``
     - ``family``: ``gradient``, ``attention``, ``hidden_states``, ``perturbation``, ``generation``, ``control``
@@ -210,18 +83,18 @@ class Method(Options, ABC):
     and may have
 
     - ``signed = False``: scores are ≥ 0 and have no direction; by default, above 0 speaks for the target
-    - ``target_agnostic = True``: the scores do not depend on which target is explained; sets, contrasts and functions
-      are then refused, except for a ``control``
-    - ``differentiates = True``: it takes gradients of the target, so that a function as the target must have one
-    - ``takes``: the kinds of target that it explains; by default a ``token``, a ``set`` of tokens, a ``contrast`` of
+    - ``target_agnostic = True``: the scores do not depend on the target; sets, contrasts and functions are then
+      refused, except for a ``control``
+    - ``differentiates = True``: the target is differentiated, so that a function as the target must have a gradient
+    - ``takes``: the kinds of target that are explained; by default a ``token``, a ``set`` of tokens, a ``contrast`` of
       two tokens or sets, and a ``function`` of the logits
-    - ``scaled_by``: the options that its cost grows with, whose values a budget decides
-    - ``paper``: who published it, as which title, and where
-    - ``adapted``: in which way it differs from what its authors do
+    - ``scaled_by``: the options that the cost grows with, whose values a budget decides
+    - ``paper``: authors, title and place of the publication
+    - ``adapted``: differences from the publication
     - ``random``, ``directed``, ``title``: properties, where the options decide
     - ``check(prediction)``: refuse a prediction, with a ``ValueError``, before any work; after ``super().check``, which
-      refuses other targets than it takes
-    - ``without_effect``: options that do nothing with the others as they are
+      refuses targets of other kinds
+    - ``without_effect``: options that do nothing with the other options
 
     ``progress``: show a progress bar; None shows it on a terminal or in a notebook.
     """
@@ -239,15 +112,10 @@ class Method(Options, ABC):
     adapted: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
-        """Complete the docstring by the options that the class inherits, and by what the table of all methods says."""
+        """Complete the docstring by inherited options, cost, paper and adaptations."""
         if "name" in vars(cls):
-            own = [f"{label}: {vars(cls)[name]}." for name, label in LABELS.items() if name in vars(cls)]
-            cls.__doc__ = "\n\n".join([with_inherited_options(cls), *own])
-
-    def __post_init__(self) -> None:
-        check_options(self)
-        if unused := self.unused_message():
-            warn(unused)
+            facts = [f"{label}: {vars(cls)[name]}." for name, label in LABELS.items() if name in vars(cls)]
+            cls.__doc__ = "\n\n".join([with_inherited_options(cls), *facts])
 
     @one_at_a_time("prediction")
     def __call__(self, prediction: Prediction) -> Attribution:
@@ -255,101 +123,109 @@ class Method(Options, ABC):
         work = self.work(prediction)
         if work.get("backwards") or work.get("hvps"):
             check_gradients(prediction)
-        warn_of_long_work(self, prediction, work)
+        if work.get("forwards", 0) + 2 * work.get("backwards", 0) >= MANY:
+            warn_of_long_work(self, prediction, work)
         with prediction.running(), working(work, self.progress) as progress, progress.counting():
             result = self.explain(prediction, progress)
         scores = checked_scores(self.name, result.scores, prediction)
-        diagnostics = {**progress.cost(), **common_facts(self, scores), **result.diagnostics}
+        facts = {
+            **progress.cost(),
+            "sink_mass": sink_mass(scores),
+            "chosen": {name: value for name, value in chosen(self).items() if name not in UNTITLED},
+            "unused_options": self.unused_options,
+        }
+        if self.ignores_target:
+            facts["note"] = SAME_FOR_EVERY_TARGET
+        if self.adapted:
+            facts["adapted"] = self.adapted
         return make_attribution(
             prediction,
             self.title,
             scores,
             result.parts,
             settings(self),
-            diagnostics,
+            facts | {**result.diagnostics},
             result.interactions,
             signed=self.directed,
         )
 
     def sharing_runs(self, predictions: Sequence[Prediction]) -> list[list[Prediction]]:
-        """These predictions of one prompt, those together that `each` explains by the same runs."""
+        """Group predictions of a prompt that share runs."""
         return [[prediction] for prediction in predictions]
 
     @one_at_a_time("predictions")
     def each(self, predictions: Sequence[Prediction]) -> list[Attribution]:
-        """Explain several predictions of one prompt, one after the other."""
+        """Explain several predictions of the same prompt in turn."""
         for prediction in predictions:
             self.check(prediction)
         return [self(prediction) for prediction in predictions]
 
     def check(self, prediction: Prediction) -> None:
-        """Refuse, before any work, what cannot be done for this prediction."""
-        check_target(self, prediction)
+        """Refuse a prediction that cannot be explained, before the first run."""
+        kind = kind_of(prediction.target)
+        if kind not in self.takes:
+            raise refusal(self, kind, prediction.target_text)
+        if kind == "function":
+            if scale := chosen(self).get("scale"):
+                check_scale(prediction.target, scale, None)
+            if self.differentiates:
+                prediction.check_differentiable()
 
     @abstractmethod
     def work(self, prediction: Prediction) -> dict[str, int]:
-        """How many ``forwards`` and ``backwards`` of the whole context lie ahead, at most."""
+        """Return how many ``forwards`` and ``backwards`` of the whole context lie ahead, at most."""
 
     def positions_read(self, prediction: Prediction) -> int:  # noqa: ARG002
-        """At how many positions a run keeps the predicted distribution, which is what takes memory."""
+        """Return the number of predicted distributions that a run keeps in memory."""
         return 1
 
     @abstractmethod
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        """Scores of the context's tokens. ``progress.add("forwards", 1)`` moves the progress bar."""
+        """Compute the scores. ``progress.add("forwards", 1)`` moves the progress bar."""
 
     @property
     def random(self) -> bool:
-        """Whether another seed may give other scores."""
+        """True if the seed may change the scores."""
         return hasattr(self, "seed")
 
     @property
     def takes(self) -> frozenset[Kind]:
-        """The kinds of target that it explains with these options."""
+        """Kinds of target that the method can explain with these options."""
         return ONE_TOKEN if self.ignores_target and self.family != "control" else ALL_KINDS
 
     @property
     def directed(self) -> bool:
-        """Whether, with these options, a score above 0 speaks for the target."""
+        """True if scores above 0 speak for the target, with these options."""
         return self.signed
 
     @property
     def ignores_target(self) -> bool:
-        """Whether, with these options, the scores are the same for every target."""
+        """True if the scores are the same for every target, with these options."""
         return self.target_agnostic
 
     @property
     def title(self) -> str:
-        """The method's name in its results."""
+        """Name of the method in results."""
         return self.name
 
 
-REFUSED: dict[Kind, str] = {
-    "token": "does not explain a single token, as {0!r}: it takes {1}",
-    "contrast": "explains one token, and cannot contrast it with another",
-    "set": "explains one token, not {0} together: name one of them, or choose a method that takes sets, such as 'heta'",
-    "function": "explains a token, not the function target={0}: name a token, or choose a method that takes functions, "
-    "such as 'fast' or 'leave_one_out' with effect='log_prob'",
-}
-WAY_OUT = (
-    "name a single token, or choose a method that reads the target, such as 'fast' or 'leave_one_out' with "
-    "effect='log_prob'"
-)
-SAME_FOR_EVERY_TARGET = "these scores are the same for every target"
-LABELS = {"cost": "Cost", "paper": "Paper", "adapted": "Adapted"}  # of the class attributes that the docstring repeats
+def with_inherited_options(method: type[Method]) -> str:
+    """Return a method's docstring, completed by the option lines of its base classes."""
+    text = cleandoc(method.__doc__ or "")
+    documented = "".join(line.split(": ")[0] for line in text.splitlines() if line.startswith("- "))
+    bases = [cleandoc(base.__doc__ or "") for base in method.__mro__[1:] if "name" not in vars(base)]
+    lines = [line for line in bases if line.startswith("- ") and line[2:].split(": ")[0] not in documented]
+    return ("\n" if documented else "\n\n").join([text, "\n".join(lines)]) if lines else text
 
 
 def warn_of_long_work(method: Method, prediction: Prediction, work: Mapping[str, int]) -> None:
-    """Say before much work how long it will take, by the time of a few forwards; a backward takes about two."""
-    runs = work.get("forwards", 0) + 2 * work.get("backwards", 0)
-    if runs < MANY:
-        return
+    """Estimate the time of much work from a few forwards, and warn if it is long; a backward takes about two."""
     copies = min(TRIED, prediction.prompt.batches("auto", len(prediction)).of(len(prediction)))
     states = repeat(prediction.embeddings, "pos d -> copy pos d", copy=copies)
     with prediction.running(), torch.no_grad():
         begun = perf_counter()
-        float(prediction.rerun().log_probs(states)[0, 0])  # which waits for an accelerator
-        seconds = runs / copies * (perf_counter() - begun)
+        float(prediction.rerun().log_probs(states)[0, 0])  # waits for an accelerator
+        seconds = (work.get("forwards", 0) + 2 * work.get("backwards", 0)) / copies * (perf_counter() - begun)
     if seconds > LONG:
         counts = " and ".join(f"{count:,} {kind}" for kind, count in work.items() if count)
         lower = f"lower {' or '.join(method.scaled_by)}, or " if method.scaled_by else ""
@@ -359,40 +235,9 @@ def warn_of_long_work(method: Method, prediction: Prediction, work: Mapping[str,
         )
 
 
-def common_facts(method: Method, scores: Float[Tensor, "pos"]) -> dict[str, Any]:
-    """Diagnostics that every method has."""
-    facts = {
-        "sink_mass": sink_mass(scores),
-        "chosen": {name: value for name, value in chosen(method).items() if name not in UNTITLED},
-        "unused_options": method.unused_options,
-    }
-    if method.ignores_target:
-        facts["note"] = SAME_FOR_EVERY_TARGET
-    return facts | ({"adapted": method.adapted} if method.adapted else {})
-
-
-def with_inherited_options(method: type[Method]) -> str:
-    """A method's docstring, followed by those lines of its base classes that document options it does not itself."""
-    own = cleandoc(method.__doc__ or "")
-    inherited = [cleandoc(base.__doc__ or "") for base in method.__mro__[1:] if "name" not in vars(base)]
-    documented = "".join(line.split(": ")[0] for line in own.splitlines() if line.startswith("- "))
-    lines = [line for line in inherited if line.startswith("- ") and line[2:].split(": ")[0] not in documented]
-    return ("\n" if documented else "\n\n").join([own, "\n".join(lines)]) if lines else own
-
-
-def check_target(method: Method, prediction: Prediction) -> None:
-    """Refuse a target of a kind that the method does not explain, and a function that it cannot differentiate."""
-    kind = kind_of(prediction.target)
-    if kind not in method.takes:
-        raise refusal(method, kind, prediction.target_text)
-    if "scale" in method.given:
-        check_scale(prediction.target, method.given["scale"], None)
-    if method.differentiates:
-        prediction.check_differentiable()
-
-
+# ------------------------------------------------------------------------------------------------------------- refusals
 def refusal(method: Method, kind: Kind, target: Any) -> NotApplicable:
-    """Say why the method does not explain a kind of target, and the way out; ``target`` is how it is written."""
+    """Return the error for a kind of target that the method does not explain; ``target`` is the target as written."""
     if kind == "token" or not method.ignores_target:
         takes = " or ".join(sorted(method.takes))
         return NotApplicable(f"method={method.name!r} {REFUSED[kind].format(target, takes)}")
@@ -414,13 +259,100 @@ def refuse_hooks(method: Method, prediction: Prediction, why: str) -> None:
         raise ValueError(f"method={method.name!r} {why}, which hooks on the model were not made for: take them off")
 
 
-# ----------------------------------------------------------------------------------------------------- function method
-# A plain function ``f(prediction) -> scores`` as a method.
+# -------------------------------------------------------------------------------------------------------------- results
+def checked_scores(method: str, scores: Any, prediction: Prediction) -> Float[Tensor, "pos"]:
+    """Return scores as a tensor; refuse anything but one finite number per token."""
+    values = scores
+    if not isinstance(scores, Tensor):
+        try:
+            values = torch.as_tensor(np.asarray(scores, dtype=np.float64))
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(f"{method} returned {brief(scores)}: return one number per token") from None
+    if values.shape != (len(prediction),):
+        raise ValueError(
+            f"{method} returned scores of shape {tuple(values.shape)} for {len(prediction)} tokens: "
+            "return one number per token"
+        )
+    if values.is_complex():
+        raise TypeError(f"{method} returned complex scores: return one real number per token")
+    values = values if values.is_floating_point() else values.to(prediction.embeddings)
+    prediction.check_finite("the score", values)
+    return values
 
 
+def make_attribution(
+    prediction: Prediction,
+    method: str,
+    scores: Float[Tensor, "pos"],
+    parts: Mapping[str, Tensor],
+    options: Mapping[str, Any],
+    diagnostics: Mapping[str, Any],
+    interactions: Float[Tensor, "pos pos"] | None = None,
+    *,
+    signed: bool = False,
+) -> Attribution:
+    """Join the scores of a method with the tokens they belong to and with facts about the prediction."""
+    text, spans = prediction.located
+    prompt, tokenizer, ids = prediction.prompt, prediction.adapter.tokenizer, prediction.ids.tolist()
+    checks = prompt.checks | diagnostics.get("checks", {})
+    facts = {
+        **target_facts(prediction),
+        "prefix_reuse": prompt.reuse,
+        "user_hooks": len(prompt.user_hooks),
+        "cache_mismatch": prompt.mismatch,
+        **diagnostics,
+        "checks": {name: dict(counts) for name, counts in checks.items()},
+    }
+    if tokenizer.unknown in ids:
+        facts["unknown"] = [place for place, token in enumerate(ids) if token == tokenizer.unknown]
+    values = {"scores": scores, "parts": {**parts}, "interactions": interactions, "diagnostics": facts}
+    values = tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), values)
+    return Attribution(
+        ids=prediction.ids.cpu(),
+        tokens=prediction.written,
+        positions=torch.arange(len(prediction)),
+        offsets=torch.tensor(spans),
+        special=torch.tensor(tokenizer.special(ids)),
+        text=text,
+        target=prediction.target,
+        target_text=prediction.target_text,
+        method=method,
+        options={**options, "model": weight_processing(prediction.adapter), "versions": versions()},
+        signed=signed,
+        messages=None if prompt.chat is None else prompt.chat.of_context(text, spans),
+        **values | {"diagnostics": Diagnostics.of(values["diagnostics"])},
+    )
+
+
+def target_facts(prediction: Prediction) -> dict[str, Any]:
+    """Return text, log-probability and rank of the target (pairs for a contrast), or the value of a function."""
+    if callable(prediction.target):
+        return {"target_value": float(prediction.value)}
+    ids, log_probs, write = prediction.ids.tolist(), prediction.log_probs, prediction.adapter.tokenizer.write
+    facts: dict[str, Any] = {"target_token": (), "target_log_prob": (), "target_rank": ()}
+    for side in sides(prediction.target):
+        best = log_probs[members(side)].max()
+        facts["target_token"] += (write(side, ids) if isinstance(side, int) else "",)  # a set has no text of its own
+        facts["target_log_prob"] += (float(joint_logit(log_probs, side)),)
+        facts["target_rank"] += (int((log_probs > best).sum()) + 1,)
+    if not isinstance(prediction.target, tuple):
+        facts = {name: value for name, (value,) in facts.items()}
+
+    def spelled(tokens: Sequence[int]) -> list[dict[str, Any]]:
+        return [{"id": token, "text": write(token, ids), "log_prob": float(log_probs[token])} for token in tokens]
+
+    if prediction.others:
+        targets = [token for side in sides(prediction.target) for token in members(side)]
+        facts["other_spellings"] = spelled([token for token in prediction.others if token not in targets])
+    if sets := [side for side in sides(prediction.target) if isinstance(side, frozenset)]:
+        facts["target_members"] = spelled([token for side in sets for token in members(side)])
+    return facts
+
+
+# --------------------------------------------------------------------------------------------------- function as method
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FunctionMethod(Method):
-    """A function as a method: without options, at an unknown cost, and signed where a score is below 0."""
+    """A function as a method: without options, at an unknown cost, and signed if a score is below 0."""
 
     family: ClassVar = "function"
     cost: ClassVar = "not known"
@@ -440,13 +372,13 @@ class FunctionMethod(Method):
 
 
 def as_method(method: Any, name: str = "") -> type[Method]:
-    """A method's class as it is; a function as a class of this name, by default its own."""
+    """Return a method's class unchanged, or a class that wraps a function, under the function's name by default."""
     if isinstance(method, type) and issubclass(method, Method):
         if name and getattr(method, "name", name) != name:
             raise ValueError(f"it is registered as {name!r}, but its class has the name {method.name!r}")
         return method
     if isinstance(method, type) or not callable(method):
         raise TypeError(f"{brief(method)} is neither a heta_lens.Method nor a function (prediction) -> scores")
-    own = name or getattr(method, "__name__", type(method).__name__)
-    names = {"name": own, "function": staticmethod(method), "__doc__": method.__doc__, "__module__": method.__module__}
-    return type(own, (FunctionMethod,), names)
+    name = name or getattr(method, "__name__", type(method).__name__)
+    names = {"name": name, "function": staticmethod(method), "__doc__": method.__doc__, "__module__": method.__module__}
+    return type(name, (FunctionMethod,), names)

@@ -1,6 +1,6 @@
 """Causal tracing (Meng 2022): corrupt the context with noise, then restore one clean state of one token."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Literal
@@ -73,44 +73,27 @@ class CausalTracing(WithSeed, WithBatch):
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
         done, batches = partial(progress.add, "forwards"), prediction.prompt.batches(self.batch, len(prediction))
+        g = partial(likelihood, prediction, scale=self.scale, done=done)
+        restored = partial(each_restored, batches=batches, g=g)
+        clean, subject = prediction.embeddings, all_but_bos(prediction)
+        corrupted = (with_noise(prediction, subject, self.noise, self.seed, sample) for sample in range(self.samples))
         if self.mode == "noise_one":
-            clean = likelihood(prediction, prediction.embeddings[None], self.scale, done)
-            return Scores(clean - self._each_corrupted(prediction, batches, done))
-        effects = self._each_restored(prediction, batches, done)
-        scores = effects.amax(0) if self.reduce == "max" else effects.mean(0)
-        return Scores(scores, {"effects": effects, "layers": evenly(self.layers, prediction.adapter.layers)})
-
-    def _each_corrupted(self, prediction: Prediction, batches: Batches, done: Done) -> Float[Tensor, "pos"]:
-        """How likely the target is where one token at a time is corrupted."""
-        likelihoods = torch.zeros_like(prediction.embeddings[:, 0])
-        for sample in range(self.samples):
-            noisy = self._corrupted(prediction, sample)
-            likelihoods += (
-                each_put_in(prediction, prediction.embeddings, noisy, batches, self.scale, done) / self.samples
-            )
-        return likelihoods
-
-    def _each_restored(self, prediction: Prediction, batches: Batches, done: Done) -> Float[Tensor, "layer pos"]:
-        """How much restoring one token's clean state raises the target, after each layer."""
-        after = [layer + 1 for layer in evenly(self.layers, prediction.adapter.layers)]
-        clean = entering(prediction, prediction.embeddings, after, done)
-        effects = prediction.embeddings.new_zeros(len(after), len(prediction))
-        for sample in range(self.samples):
-            embeddings = self._corrupted(prediction, sample)
+            whole = g(clean[None])
+            return Scores(whole - sum(restored(clean, noisy) / self.samples for noisy in corrupted))
+        layers = evenly(self.layers, prediction.adapter.layers)
+        after = [layer + 1 for layer in layers]
+        states = entering(prediction, clean, after, done)
+        effects = clean.new_zeros(len(layers), len(prediction))
+        for embeddings in corrupted:
             noisy = entering(prediction, embeddings, after, done)
-            restored = [
-                each_put_in(prediction, noisy[layer], clean[layer], batches, self.scale, done, layer) for layer in after
-            ]
-            low = likelihood(prediction, embeddings[None], self.scale, done)
-            effects += (torch.stack(restored) - low) / self.samples
-        return effects
-
-    def _corrupted(self, prediction: Prediction, sample: int) -> Float[Tensor, "pos d"]:
-        return with_noise(prediction, all_but_bos(prediction), self.noise, self.seed, sample)
+            values = torch.stack([restored(noisy[layer], states[layer], layer) for layer in after])
+            effects += (values - g(embeddings[None])) / self.samples
+        scores = effects.amax(0) if self.reduce == "max" else effects.mean(0)
+        return Scores(scores, {"effects": effects, "layers": layers})
 
 
 def evenly(count: int, layers: int) -> list[int]:
-    """Evenly spaced layers from the first up; the last only if all are wanted: after it, one position is read."""
+    """Return evenly spaced layers from the first up; after the last layer, only one position is read."""
     count = min(count, layers)
     return [place * layers // count for place in range(count)]
 
@@ -118,7 +101,7 @@ def evenly(count: int, layers: int) -> list[int]:
 def entering(
     prediction: Prediction, embeddings: Float[Tensor, "pos d"], layers: Sequence[int], done: Done
 ) -> dict[int, Float[Tensor, "pos d"]]:
-    """The states that enter these layers, given other embeddings."""
+    """Return the inputs of these layers after changed embeddings."""
     ids, n = full_ids(prediction), len(prediction)
     every = torch.cat([embeddings, prediction.prompt.embeddings[n : len(ids)]])
     states_by_layer = streams(prediction, ids[None], layers, {EMBED: put(every[None])})
@@ -127,7 +110,7 @@ def entering(
 
 
 def all_but_bos(prediction: Prediction) -> Bool[Tensor, "pos"]:
-    """Every token except a beginning-of-text token."""
+    """Return every token except a beginning-of-text token."""
     places = torch.ones(len(prediction), dtype=torch.bool)
     places[0] = not prediction.begins
     return places
@@ -136,9 +119,9 @@ def all_but_bos(prediction: Prediction) -> Bool[Tensor, "pos"]:
 def with_noise(
     prediction: Prediction, subject: Bool[Tensor, "pos"], amount: float | int, seed: int, sample: int
 ) -> Float[Tensor, "pos d"]:
-    """The embeddings, with noise of so many standard deviations added to the subject.
+    """Add noise of so many standard deviations to the subject's embeddings.
 
-    Noise is drawn for every token, so that a token's noise does not depend on which others are corrupted.
+    Noise is drawn for every token, so a token's noise does not depend on the other corrupted tokens.
     """
     drawn = prompt_generator(seed, prediction.ids, sample).standard_normal(prediction.embeddings.shape)
     noise = amount * prediction.embeddings.std(correction=0) * torch.from_numpy(drawn).to(prediction.embeddings)
@@ -146,18 +129,17 @@ def with_noise(
     return prediction.embeddings + noise
 
 
-def each_put_in(
-    prediction: Prediction,
-    around: Float[Tensor, "pos d"],
+def each_restored(
     states: Float[Tensor, "pos d"],
-    batches: Batches,
-    scale: Scale,
-    done: Done,
+    others: Float[Tensor, "pos d"],
     layer: int | None = None,
+    *,
+    batches: Batches,
+    g: Callable[..., Float[Tensor, "copy"]],
 ) -> Float[Tensor, "pos"]:
-    """How likely the target is with one position's state at a time replaced in those around it."""
+    """Compute g with the state of a single position replaced, for every position."""
 
     def run(positions: Int[Tensor, "copy"]) -> Float[Tensor, "copy"]:
-        return likelihood(prediction, masked_copies(around, positions, states[positions]), scale, done, layer=layer)
+        return g(masked_copies(states, positions, others[positions]), layer=layer)
 
-    return batches.map(run, torch.arange(len(prediction), device=around.device), len(prediction))
+    return batches.map(run, torch.arange(len(states), device=states.device), len(states))

@@ -1,4 +1,4 @@
-"""Random scores: the level that any method has to beat."""
+"""Controls that methods have to beat: random scores and recency."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,42 +12,37 @@ from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class RandomScores(WithSeed):
-    """Random scores: the level that any method has to beat.
-
-    ``a = softmax(u)``, u uniform on [0, 1]: ≥ 0, no direction."""
-
-    name: ClassVar = "random"
+class Control(Method):
     family: ClassVar = "control"
-    cost: ClassVar = "nothing"
     signed: ClassVar = False
     target_agnostic: ClassVar = True
 
     def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
         return {}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RandomScores(Control, WithSeed):
+    """Random scores: the level that methods have to beat.
+
+    ``a = softmax(u)``, u uniform on [0, 1]: ≥ 0, no direction."""
+
+    name: ClassVar = "random"
+    cost: ClassVar = "nothing"
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:  # noqa: ARG002
         drawn = prompt_generator(self.seed, prediction.ids).random(len(prediction))
         return Scores(torch.from_numpy(drawn).softmax(0).to(prediction.embeddings))
 
 
-# ------------------------------------------------------------------------------------------------------------- recency
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Recency(Method):
+class Recency(Control):
     """Recency: the closer to the prediction, the higher the score.
 
     ``a_i = 1 / (N - i + 1)``, counted from 1: the last token gets 1, the one before it 1/2."""
 
     name: ClassVar = "recency"
-    family: ClassVar = "control"
     cost: ClassVar = "nothing"
-    signed: ClassVar = False
-    target_agnostic: ClassVar = True
-
-    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
-        return {}
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:  # noqa: ARG002
         return Scores(1 / torch.arange(len(prediction), 0, -1).to(prediction.embeddings))

@@ -1,4 +1,4 @@
-"""DePass (Hong 2025): every hidden state split into one part per token, and the parts passed through the model."""
+"""DePass (Hong 2025): hidden states split into one part per token, and the parts passed through the model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,6 @@ from heta_lens._util.options import AtLeast
 from heta_lens._util.work import Work
 from heta_lens.methods.base import Method, Scores, refuse_hooks
 from heta_lens.methods.options import full_ids, pattern_runs
-from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import stream_name
 from heta_lens.model.norms_and_neurons import irregularity, neurons
 from heta_lens.model.weights import read_or_run, vector_of
@@ -65,52 +64,55 @@ class DePass(Method):
 
     @property
     def without_effect(self) -> Mapping[str, str]:
-        none = {} if self.share == "softmax" else {"temperature": f"share={self.share!r} (which has none)"}
-        all_of_them = {"ignore_first": "share='taylor' (which is shared by all tokens)"}
-        return {**none, **(all_of_them if self.share == "taylor" else {})}
+        unused = {} if self.share == "softmax" else {"temperature": f"share={self.share!r} (which has none)"}
+        if self.share == "taylor":
+            unused["ignore_first"] = "share='taylor' (which is shared by all tokens)"
+        return unused
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
         refuse_hooks(self, prediction, "splits what the model itself computes")
-        unusual = irregularity(prediction.adapter)
-        if unusual:
+        if unusual := irregularity(prediction.adapter):
             raise ValueError(f"method={self.name!r} cannot split a model that {unusual}: choose another method")
 
     def work(self, prediction: Prediction) -> dict[str, int]:
         return {"forwards": pattern_runs(prediction, prediction.adapter.layers) + 1}
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        clean = Clean.of(prediction)
+        clean, model = Clean.of(prediction), cast(Any, prediction.adapter.model)
         progress.add("forwards", self.work(prediction)["forwards"])
-        parts = first_parts(clean)
+        own, embeddings = torch.eye(len(prediction)).to(prediction.embeddings), prediction.embeddings
+        parts = einsum(own, embeddings, "part pos, pos d -> part pos d")
+        parts = torch.cat([parts, (clean.streams[0] - embeddings)[None]])  # the last part: positions and biases
         for layer in range(prediction.adapter.layers):
             parts = self._passed(parts, layer, clean)
             check_whole(parts, clean.streams[layer + 1], layer)
         last = normalised(parts[:, -1:], "ln_final", clean)[:, 0]
-        added = last @ cast(Any, prediction.adapter.model).W_U.to(last)
-        added = with_bias(added, cast(Any, prediction.adapter.model).b_U)
-        scores = added @ logit_weights(prediction, added.sum(0))
+        logits = with_bias(last @ model.W_U.to(last), model.b_U)
+        leaf = logits.sum(0).detach().requires_grad_()
+        (weights,) = torch.autograd.grad(prediction.read(leaf, "logit"), leaf)  # of each logit in what is read
+        scores = logits @ weights
         return Scores(scores[:-1], {"absorbed": float(scores[-1])})
 
     def _passed(self, parts: Parts, layer: int, clean: "Clean") -> Parts:
-        """The parts after a layer; where attention and MLP stand side by side, both read what enters it."""
+        """Return the parts after a layer; attention and MLP in parallel read the same states."""
         adapter, at = clean.prediction.adapter, f"blocks.{layer}."
         after = parts + attention(normalised(parts, f"{at}ln1", clean), layer, clean)
         if neurons(adapter, layer) is None:
             return after
-        beside = bool(getattr(adapter.model.cfg, "parallel_attn_mlp", False))
+        parallel = bool(getattr(adapter.model.cfg, "parallel_attn_mlp", False))
         norm = "ln2" if f"{at}ln2" in clean.scales else "ln1"
-        return after + self._written(normalised(parts if beside else after, at + norm, clean), layer, clean)
+        return after + self._written(normalised(parts if parallel else after, at + norm, clean), layer, clean)
 
     def _written(self, read: Parts, layer: int, clean: "Clean") -> Parts:
-        """What neurons write, a position at a time: each has as many inputs as there are parts and neurons."""
-        mlp = clean.prediction.adapter.blocks[layer].mlp
-        weights_of = partial(read_or_run, mlp, dtype=clean.prediction.adapter.dtype)
-        gated = getattr(clean.prediction.adapter.model.cfg, "gated_mlp", False)
-        into, bias = ("W_gate", "gate"), None
-        if not gated:
-            into, bias = ("W_in", "in"), bias_of(mlp, "b_in", "in")
-        weights = weights_of(*into, width=read.shape[-1]).to(read)
+        """Return the outputs of neurons, computed position by position, since a position has parts · neurons inputs."""
+        adapter = clean.prediction.adapter
+        mlp = adapter.blocks[layer].mlp
+        weights_of = partial(read_or_run, mlp, dtype=adapter.dtype)
+        gated = getattr(adapter.model.cfg, "gated_mlp", False)
+        name, projection = ("W_gate", "gate") if gated else ("W_in", "in")
+        bias = None if gated else bias_of(mlp, "b_in", "in")
+        weights = weights_of(name, projection, width=read.shape[-1]).to(read)
         outputs = weights_of("W_out", "out", width=weights.shape[-1]).to(read)
         written = [
             self._shares(with_bias(read[:, at] @ weights, bias), at) * clean.neurons[layer][at] @ outputs
@@ -119,45 +121,43 @@ class DePass(Method):
         return with_bias(torch.stack(written, 1), bias_of(mlp, "b_out", "out"))
 
     def _shares(self, added: Float[Tensor, "part neuron"], position: int) -> Float[Tensor, "part neuron"]:
-        """How what each neuron writes at a position is shared out: parts that add nothing get nothing."""
+        """Return the shares of parts in every neuron's output at a position; parts that add nothing get 0."""
         counts = added != 0
         if self.ignore_first and self.share != "taylor":
             if not position:
                 return torch.zeros_like(added).index_fill(0, added.new_zeros(1, dtype=torch.long), 1)
             counts[0] = False
-        shares = SHARES[self.share](added, counts, float(self.temperature))
-        shares[-1] += shares.sum(0) == 0  # what nobody gets
-        return shares
+        if self.share == "softmax":
+            weights = (added / self.temperature).masked_fill(~counts, -torch.inf).softmax(0).nan_to_num()
+        else:
+            weights = SHARES[self.share](added, counts)
+        weights[-1] += weights.sum(0) == 0  # what no token gets
+        return weights
 
 
-def softmax_shares(added: Tensor, counts: Bool[Tensor, "part neuron"], temperature: float) -> Tensor:
-    return (added / temperature).masked_fill(~counts, -torch.inf).softmax(0).nan_to_num()
-
-
-def max_shares(added: Tensor, counts: Bool[Tensor, "part neuron"], temperature: float) -> Tensor:  # noqa: ARG001
+def max_shares(added: Tensor, counts: Bool[Tensor, "part neuron"]) -> Tensor:
     most = added.masked_fill(~counts, -torch.inf).argmax(0, keepdim=True)
     return torch.zeros_like(added).scatter(0, most, 1) * counts
 
 
-def linear_shares(added: Tensor, counts: Bool[Tensor, "part neuron"], temperature: float) -> Tensor:
-    """Equal shares where no part is above the least."""
+def linear_shares(added: Tensor, counts: Bool[Tensor, "part neuron"]) -> Tensor:
+    """Share in proportion to the distance of a part from the least part; shares are equal if all parts are."""
     least = added.masked_fill(~counts, torch.inf).amin(0)
     above = (added - least).where(counts, 0)
-    return taylor_shares(above.where(above.any(0), counts.to(added)), counts, temperature)
+    return taylor_shares(above.where(above.any(0), counts.to(added)), counts)
 
 
-def relu_shares(added: Tensor, counts: Bool[Tensor, "part neuron"], temperature: float) -> Tensor:
-    return taylor_shares(added.clamp(min=0), counts, temperature)
+def relu_shares(added: Tensor, counts: Bool[Tensor, "part neuron"]) -> Tensor:
+    return taylor_shares(added.clamp(min=0), counts)
 
 
-def taylor_shares(added: Tensor, counts: Bool[Tensor, "part neuron"], temperature: float) -> Tensor:  # noqa: ARG001
+def taylor_shares(added: Tensor, counts: Bool[Tensor, "part neuron"]) -> Tensor:
     kept = added * counts
     whole = kept.sum(0)
     return kept / whole.where(whole != 0, TINY)
 
 
-SHARES: Mapping[Share, Callable[[Tensor, Tensor, float], Tensor]] = {
-    "softmax": softmax_shares,
+SHARES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "max": max_shares,
     "linear": linear_shares,
     "relu": relu_shares,
@@ -166,7 +166,7 @@ SHARES: Mapping[Share, Callable[[Tensor, Tensor, float], Tensor]] = {
 
 
 class Clean(NamedTuple):
-    """What a run of the prompt gives: streams, scales of norms by their place, patterns, and what neurons write."""
+    """Activations of the context: streams, scales of norms by place, patterns, and outputs of neurons."""
 
     prediction: Prediction
     streams: list[Float[Tensor, "pos d"]]
@@ -176,43 +176,30 @@ class Clean(NamedTuple):
 
     @classmethod
     def of(cls, prediction: Prediction) -> "Clean":
-        adapter, like = prediction.adapter, prediction.embeddings
-        layers = range(adapter.layers)
+        adapter, like, layers = prediction.adapter, prediction.embeddings, range(prediction.adapter.layers)
+        places = [f"blocks.{layer}.ln{number}" for layer in layers for number in (1, 2)] + ["ln_final"]
         streams = [stream_name(layer, adapter.layers) for layer in (*layers, adapter.layers)]
-        scales = [f"{place}{SCALE}" for place in _norms(adapter) if f"{place}{SCALE}" in adapter.points]
+        scales = {place: place + SCALE for place in places if place + SCALE in adapter.points}
         written = [mlp.after for mlp in (neurons(adapter, layer) for layer in layers) if mlp]
-        names = [*streams, *scales, *written]
+        names = [*streams, *scales.values(), *written]
         noted = live(adapter, full_ids(prediction), names, hooked=bool(prediction.prompt.user_hooks))
-        by_name = {name: states[: len(prediction)].to(like) for name, states in zip(names, noted, strict=True)}
-        by_place = {name.removesuffix(SCALE): by_name[name] for name in scales}
+        found = {name: states[: len(prediction)].to(like) for name, states in zip(names, noted, strict=True)}
         return cls(
             prediction,
-            [by_name[name] for name in streams],
-            by_place,
+            [found[name] for name in streams],
+            {place: found[name] for place, name in scales.items()},
             prediction.patterns,
-            [by_name[name] for name in written],
+            [found[name] for name in written],
         )
 
 
-def _norms(adapter: ModelAdapter) -> list[str]:
-    return [f"blocks.{layer}.ln{number}" for layer in range(adapter.layers) for number in (1, 2)] + ["ln_final"]
-
-
-def first_parts(clean: Clean) -> Parts:
-    """Each token's embedding at its own position; then what else is there, such as its position."""
-    embeddings, stream = clean.prediction.embeddings, clean.streams[0]
-    own = torch.eye(len(embeddings)).to(embeddings)
-    parts = einsum(own, embeddings, "part pos, pos d -> part pos d")
-    return torch.cat([parts, (stream - embeddings)[None]])
-
-
 def with_bias(parts: Float[Tensor, "part *of"], bias: Tensor | None) -> Float[Tensor, "part *of"]:
-    """A bias belongs to the last part."""
+    """Add a bias to the last part."""
     return parts if bias is None else torch.cat([parts[:-1], parts[-1:] + bias.to(parts)])
 
 
 def normalised(parts: Parts, place: str, clean: Clean) -> Parts:
-    """As this norm does, with the scale that it has for all of them together."""
+    """Normalise parts by the norm at this place, with the scale of the whole stream."""
     if place not in clean.scales:
         return parts
     model: Any = clean.prediction.adapter.model
@@ -225,12 +212,9 @@ def normalised(parts: Parts, place: str, clean: Clean) -> Parts:
 
 
 def attention(read: Parts, layer: int, clean: Clean) -> Parts:
-    """What heads write, each with the pattern that it has for all parts together."""
-    adapter, block, pattern = (
-        clean.prediction.adapter,
-        clean.prediction.adapter.blocks[layer].attn,
-        clean.patterns[layer],
-    )
+    """Return the outputs of the heads for every part, with the attention pattern of the whole."""
+    adapter, pattern = clean.prediction.adapter, clean.patterns[layer]
+    block = adapter.blocks[layer].attn
     outputs = adapter.output_weights(layer).to(read)
     weights = read_or_run(block, "W_V", "v", read.shape[-1], adapter.dtype).to(read)
     if weights.ndim == 2:
@@ -242,28 +226,19 @@ def attention(read: Parts, layer: int, clean: Clean) -> Parts:
         share=len(pattern) // len(weights),
     )
     mixed = einsum(pattern.to(read), heads, "head query key, part key head d_head -> part query head d_head")
-    return with_bias(
-        einsum(mixed, outputs, "part pos head d_head, head d_head d -> part pos d"), bias_of(block, "b_O", "o")
-    )
+    written = einsum(mixed, outputs, "part pos head d_head, head d_head d -> part pos d")
+    return with_bias(written, bias_of(block, "b_O", "o"))
 
 
-def bias_of(part: Any, name: str, projection: str) -> Tensor | None:
-    """What a projection adds, if anything."""
-    return vector_of(part, name, getattr(part, projection, part), "bias")
+def bias_of(module: Any, name: str, projection: str) -> Tensor | None:
+    return vector_of(module, name, getattr(module, projection, module), "bias")
 
 
 def check_whole(parts: Parts, stream: Float[Tensor, "pos d"], layer: int) -> None:
-    """Refuse a model that does something else than is done to parts: they add up to the stream, or mean nothing."""
+    """Refuse a model with an unknown component: the parts no longer add up to the residual stream."""
     apart = float((parts.sum(0) - stream).abs().max() / stream.abs().max())
     if not apart < CLOSE:
         raise ValueError(
             f"method='depass' cannot split this model: after layer {layer} its parts miss the residual stream by "
             f"{apart:.1%}, so something in it is not known: choose another method, such as 'attn_lrp'"
         )
-
-
-def logit_weights(prediction: Prediction, logits: Float[Tensor, "vocab"]) -> Float[Tensor, "vocab"]:
-    """How much each logit counts for what is read: 1 for the target, -1 for what it is contrasted with."""
-    leaf = logits.detach().requires_grad_()
-    (weights,) = torch.autograd.grad(prediction.read(leaf, "logit"), leaf)
-    return weights

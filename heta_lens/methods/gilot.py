@@ -1,4 +1,4 @@
-"""GiLOT (Li 2024): how far the output distribution moves, in optimal transport, when one token is masked."""
+"""GiLOT (Li 2024): the move of the output distribution, in optimal transport, when a token is masked."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,18 +7,17 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from heta_lens._util.numerics import kl
 from heta_lens._util.options import COUNT, AtLeast
 from heta_lens._util.python import check_extra, extra
-from heta_lens._util.work import Done, Work
+from heta_lens._util.work import Work
 from heta_lens.methods.base import Scores, refuse_hooks, refuse_overlong
 from heta_lens.methods.options import WithBatch, WithMask
-from heta_lens.model.batching import MASKED, Batches
 from heta_lens.prediction.generation import Beams, Writer, beam_search
-from heta_lens.prediction.masking import masked_copies
+from heta_lens.prediction.masking import masked_copies, masked_effects
 from heta_lens.prediction.prediction import Prediction
 
 Distance: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # between the log-probabilities of two distributions
@@ -26,7 +25,7 @@ Distance: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # between the log-prob
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Gilot(WithMask, WithBatch):
-    """GiLOT (Li 2024): how far the output distribution moves, in optimal transport, when one token is masked.
+    """GiLOT (Li 2024): the move of the output distribution, in optimal transport, when a token is masked.
 
     ``a_i = D(P, P with token i masked)``: ≥ 0, no direction, and the same for every target.
 
@@ -61,11 +60,10 @@ class Gilot(WithMask, WithBatch):
 
     @property
     def without_effect(self) -> Mapping[str, str]:
-        every = f"distance={self.distance!r} (which compares all tokens)"
-        return {
-            **({"beams": "length=1 (before which no token is written)"} if self.length == 1 else {}),
-            **({} if self.distance == "ot" else {"nucleus": every, "support": every}),
-        }
+        unused = {"beams": "length=1 (before which no token is written)"} if self.length == 1 else {}
+        if self.distance != "ot":
+            unused |= dict.fromkeys(("nucleus", "support"), f"distance={self.distance!r} (which compares all tokens)")
+        return unused
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
@@ -80,52 +78,29 @@ class Gilot(WithMask, WithBatch):
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
         done, vector = partial(progress.add, "forwards"), prediction.mask_vector(self.mask)
+        distance: Distance = kl if self.distance == "kl" else euclidean
+        if self.distance == "ot":
+            distance = partial(transport, prediction.adapter.token_weights, self.nucleus, self.support)
         batches = prediction.prompt.batches(self.batch, len(prediction))
         if self.length == 1:
-            return Scores(masked_distances(prediction, vector, self._distance(prediction), batches, done))
-        write = partial(Writer.after, prediction, batches, done)
-        clean = self._later(write())
-        places = torch.arange(len(prediction), device=prediction.ids.device)
-        masked = (masked_copies(prediction.embeddings, place, vector)[0] for place in places.split(1))
-        moved = [self._later(write(states=states)) for states in masked]
-        distance = self._distance(prediction)
+
+            def distances(log_p: Float[Tensor, "vocab"], log_qs: Float[Tensor, "copy vocab"]) -> Float[Tensor, "copy"]:
+                return torch.stack([distance(log_p, log_q) for log_q in log_qs])
+
+            effects = masked_effects([prediction], vector, distances, batches=batches, done=done)
+            return Scores(effects.divergence[0])
+
+        def ahead(states: Float[Tensor, "pos d"] | None = None) -> Float[Tensor, "vocab"]:
+            writer = Writer.after(prediction, batches, done, states=states)
+            return later(beam_search(writer, self.beams, self.length - 1))
+
+        clean, places = ahead(), torch.arange(len(prediction), device=vector.device)
+        moved = [ahead(masked_copies(prediction.embeddings, place, vector)[0]) for place in places.split(1)]
         return Scores(torch.stack([distance(clean, other) for other in moved]))
-
-    def _later(self, writer: Writer) -> Float[Tensor, "vocab"]:
-        return later(beam_search(writer, self.beams, self.length - 1))
-
-    def _distance(self, prediction: Prediction) -> Distance:
-        if self.distance == "ot":
-            return partial(transport, prediction.adapter.token_weights, self.nucleus, self.support)
-        return kl if self.distance == "kl" else euclidean
-
-
-@torch.no_grad()
-def masked_distances(
-    prediction: Prediction,
-    vector: Float[Tensor, "d"],
-    distance: Distance,
-    batches: Batches,
-    done: Done,
-) -> Float[Tensor, "pos"]:
-    """How far the next-token distribution moves as each token is masked; runs start at the masked token."""
-
-    def moved(places: Int[Tensor, "copy"], start: int) -> Float[Tensor, "copy"]:
-        masked = masked_copies(prediction.embeddings[start:], places - start, vector)
-        log_probs = prediction.rerun(start).log_probs(masked)
-        done(len(places))
-        return torch.stack([distance(prediction.log_probs, masked_log_probs) for masked_log_probs in log_probs])
-
-    n = len(prediction)
-    distances = [
-        batches.map(partial(moved, start=group[0]), torch.tensor(group, device=prediction.ids.device), n - group[0])
-        for group in prediction.prompt.by_start(range(n), n, MASKED)
-    ]
-    return torch.cat(distances)
 
 
 def later(beams: Beams) -> Float[Tensor, "vocab"]:
-    """Log-probabilities of the token after the beams: their mean, weighted by each beam's probability."""
+    """Return log-probabilities of the token after the beams: the mean, weighted by each beam's probability."""
     weights = rearrange(beams.log_probs.log_softmax(0), "beam -> beam 1")
     return (weights + beams.following).logsumexp(0)
 
@@ -141,7 +116,7 @@ def transport(
     log_p: Float[Tensor, "vocab"],
     log_q: Float[Tensor, "vocab"],
 ) -> Float[Tensor, ""]:
-    """The cost of transport between two distributions, both reduced to the likeliest tokens of either."""
+    """Compute the cost of transport between two distributions, reduced to the likeliest tokens of either."""
     union = (likeliest(log_p, nucleus, support) | likeliest(log_q, nucleus, support)).nonzero()[:, 0]
     p, q = (log_probs.cpu().double()[union].softmax(0) for log_probs in (log_p, log_q))
     vectors = torch.nn.functional.normalize(table[union.to(table.device)].cpu().double(), dim=-1)
@@ -149,17 +124,16 @@ def transport(
     return exact_transport(p, q, costs).to(log_p)
 
 
-def likeliest(log_probs: Float[Tensor, "vocab"], nucleus: float | int, support: int) -> Bool[Tensor, "vocab"]:
-    """The fewest tokens that have this share of the probability, at most ``support``."""
-    probs, order = log_probs.cpu().double().exp().sort(descending=True, stable=True)
-    chosen = order[:support][(probs.cumsum(0) - probs < nucleus)[:support]]
-    return torch.zeros(len(probs), dtype=torch.bool).index_fill(0, chosen, True)
-
-
 def exact_transport(
     p: Float[Tensor, "from"], q: Float[Tensor, "to"], costs: Float[Tensor, "from to"]
 ) -> Float[Tensor, ""]:
-    """The minimum of ``Σ T_uv C_uv`` over all plans T that move p to q."""
+    """Return the minimum of ``Σ T_uv C_uv`` over plans T from p to q."""
     ot = extra("ot", "optimal transport")
-
     return torch.tensor(ot.emd2(p.numpy(), q.numpy(), costs.numpy(), numItermax=10_000_000), dtype=torch.float64)
+
+
+def likeliest(log_probs: Float[Tensor, "vocab"], nucleus: float | int, support: int) -> Bool[Tensor, "vocab"]:
+    """Return the fewest tokens with this share of the probability, at most ``support``."""
+    probs, order = log_probs.cpu().double().exp().sort(descending=True, stable=True)
+    chosen = order[:support][(probs.cumsum(0) - probs < nucleus)[:support]]
+    return torch.zeros(len(probs), dtype=torch.bool).index_fill(0, chosen, True)

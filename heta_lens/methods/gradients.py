@@ -1,13 +1,12 @@
-"""Input × gradient: each token's embedding times the gradient of the target's likelihood."""
+"""Methods of one gradient: input × gradient, gradient norm, Grad-CAM and Jacobian Scopes."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
-from einops import einsum, reduce
+from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
@@ -19,9 +18,20 @@ from heta_lens.model.hooks import READ
 from heta_lens.prediction.gradients import gradients
 from heta_lens.prediction.prediction import Prediction
 
+TOGETHER = 64  # directions that are passed through the unembedding at once
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class InputXGradient(WithScale):
+class OneGradient(WithScale):
+    family: ClassVar = "gradient"
+    differentiates: ClassVar = True
+
+    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
+        return {"forwards": 1, "backwards": 1}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class InputXGradient(OneGradient):
     """Input × gradient: each token's embedding times the gradient of the target's likelihood.
 
     ``a_i = Σ_c E_ic ∂g/∂E_ic``: above 0 speaks for the target."""
@@ -31,24 +41,16 @@ class InputXGradient(WithScale):
         "Shrikumar, Greenside & Kundaje, Learning important features through propagating activation differences, "
         "ICML 2017, arXiv:1704.02685"
     )
-    family: ClassVar = "gradient"
-    differentiates: ClassVar = True
     cost: ClassVar = "F + B"
-
-    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
-        return {"forwards": 1, "backwards": 1}
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
         gradient = gradients(prediction, prediction.embeddings[None], self.scale, progress)[0]
         return Scores(einsum(prediction.embeddings, gradient, "pos d, pos d -> pos"))
 
 
-# ------------------------------------------------------------------------------------------------------- gradient norm
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
-class GradientNorm(WithScale):
-    """Gradient norm: how strongly the target's likelihood changes with each token's embedding.
+class GradientNorm(OneGradient):
+    """Gradient norm: the change of the target's likelihood with every token's embedding.
 
     ``a_i = ‖∂g/∂E_i‖``: ≥ 0, no direction.
 
@@ -62,32 +64,24 @@ class GradientNorm(WithScale):
         "Simonyan, Vedaldi & Zisserman, Deep inside convolutional networks: visualising image classification "
         "models and saliency maps, 2013, arXiv:1312.6034"
     )
-    family: ClassVar = "gradient"
-    differentiates: ClassVar = True
     cost: ClassVar = "F + B"
     signed: ClassVar = False
-
-    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
-        return {"forwards": 1, "backwards": 1}
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
         gradient = gradients(prediction, prediction.embeddings[None], self.scale, progress)[0]
         return Scores(gradient.norm(p=self.order, dim=-1))
 
 
-# ------------------------------------------------------------------------------------------------------------ grad cam
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
-class GradCam(WithLayer, WithScale):
-    """Grad-CAM (Selvaraju 2017) on the residual stream: features that raise the target, and the tokens that have them.
+class GradCam(OneGradient, WithLayer):
+    """Grad-CAM (Selvaraju 2017) on the residual stream: features that raise the target, and tokens with these features.
 
     ``a_i = relu(Σ_c w_c H_ic)``, ``w_c = mean_i ∂g/∂H_ic``, H the output of a block: ≥ 0, evidence for the target.
 
     A token with a helpful feature gets a score for it, whether or not the prediction reads it there.
 
-    - ``layer``: which block, counted from 0; None is the middle one, ``L // 2``. The last block's output affects the
-      prediction through the last token only
+    - ``layer``: the block to read, counted from 0; None is the middle one, ``L // 2``. The last block's output affects
+      the prediction through the last token only
     - ``elementwise``: use each token's own gradient instead of the mean (HiResCAM)
     """
 
@@ -98,8 +92,6 @@ class GradCam(WithLayer, WithScale):
         "Selvaraju et al., Grad-CAM: visual explanations from deep networks via gradient-based localization, ICCV "
         "2017, arXiv:1610.02391"
     )
-    family: ClassVar = "gradient"
-    differentiates: ClassVar = True
     cost: ClassVar = "2 F + B"
     signed: ClassVar = False
     adapted: ClassVar = "made for the feature maps of images: tokens stand for places, the residual stream for features"
@@ -112,27 +104,14 @@ class GradCam(WithLayer, WithScale):
         states = prediction.states(layer + 1)
         progress.add("forwards", 1)
         gradient = gradients(prediction, states[None], self.scale, progress, layer=layer + 1)[0]
-        return Scores(evidence(states, gradient, self.elementwise).relu(), {"layer": layer})
+        weights = gradient if self.elementwise else gradient.mean(0).expand_as(states)
+        return Scores(einsum(states, weights, "pos d, pos d -> pos").relu(), {"layer": layer})
 
 
-def evidence(
-    states: Float[Tensor, "pos d"], gradient: Float[Tensor, "pos d"], elementwise: bool
-) -> Float[Tensor, "pos"]:
-    """How much each token's features raise the target."""
-    if elementwise:
-        return einsum(states, gradient, "pos d, pos d -> pos")
-    return einsum(states, reduce(gradient, "pos d -> d", "mean"), "pos d, d -> pos")
-
-
-# ------------------------------------------------------------------------------------------------------ jacobian scope
-
-
-TOGETHER = 64  # directions that are passed through the unembedding at once
-
-
+# ------------------------------------------------------------------------------------------------------ Jacobian Scopes
 @dataclass(frozen=True, eq=False, kw_only=True)
 class JacobianScope(Method):
-    """Jacobian Scopes (Liu 2026): how far a push on each token's embedding moves what the last norm hands on.
+    """Jacobian Scopes (Liu 2026): the effect of every token's embedding on the output of the last norm.
 
     ``a_i = tr(J_iᵀ F J_i)`` or ``‖J_iᵀ y‖ / ‖y‖``: ≥ 0, no direction, the same for every target.
 
@@ -178,27 +157,28 @@ class JacobianScope(Method):
             progress.add("forwards", 1)
             strengths, directions = self._directions(run)
             squares = torch.zeros_like(prediction.embeddings[:, 0])
-            for strength, direction in zip(map(float, strengths), directions, strict=True):
+            for strength, direction in zip(strengths.tolist(), directions, strict=True):
                 (pulled,) = torch.autograd.grad(run.y, run.leaf, direction, retain_graph=True)
                 squares += strength * pulled.square().sum(-1)
                 count("backwards", 1)
                 progress.add("backwards", 1)
-        facts = {"eigenvalues": [float(strength) for strength in strengths]} if self.scope == "fisher" else {}
-        return Scores(squares if self.scope == "fisher" else squares.sqrt(), facts)
+        if self.scope == "temperature":
+            return Scores(squares.sqrt())
+        return Scores(squares, {"eigenvalues": strengths.tolist()})
 
     def _directions(self, run: "Run") -> tuple[Float[Tensor, "rank"], Float[Tensor, "rank d"]]:
         y = run.y.detach()
         if self.scope == "temperature":
             return torch.ones_like(y[:1]), (y / y.norm())[None]
         values, vectors = torch.linalg.eigh(fisher(run.logits, run.y))
-        matter = values > values.abs().max() * torch.finfo(values.dtype).eps * len(values)
-        strongest = values.masked_fill(~matter, 0).flip(0)[: self.rank]
+        significant = values > values.abs().max() * torch.finfo(values.dtype).eps * len(values)
+        strongest = values.masked_fill(~significant, 0).flip(0)[: self.rank]
         kept = strongest > 0
         return strongest[kept].to(y), vectors.T.flip(0)[: self.rank][kept].to(y)
 
 
 class Run(NamedTuple):
-    """One run of the context: embeddings that it depends on, y, and the logits of the prediction."""
+    """One run of the context: the embeddings as a leaf, y, and the logits of the prediction."""
 
     leaf: Float[Tensor, "pos d"]
     y: Float[Tensor, "d"]
@@ -207,21 +187,20 @@ class Run(NamedTuple):
 
 @contextmanager
 def differentiable(prediction: Prediction) -> Iterator[Run]:
-    """The model's hooks stay as long as its graph is used."""
+    """Run the context, and leave the model's hooks as long as the run's graph is used."""
     leaf, read = prediction.embeddings.detach().clone().requires_grad_(), list[Tensor]()
-    with prediction.adapter.hooked([(READ, partial(_note_last, read))]):
+
+    def split_last(live: Float[Tensor, "1 pos d"]) -> Float[Tensor, "1 pos d"]:
+        read.append(live[0, -1])  # a tensor by itself, so that derivatives by it can be taken
+        return torch.cat([live[:, :-1], read[-1][None, None]], 1)
+
+    with prediction.adapter.hooked([(READ, split_last)]):
         logits = prediction.rerun().logits(leaf[None])[0]
         yield Run(leaf, read[0], logits)
 
 
-def _note_last(read: list[Tensor], live: Float[Tensor, "1 pos d"]) -> Float[Tensor, "1 pos d"]:
-    """The same, in which the last position is a tensor of its own, of which derivatives can be taken."""
-    read.append(live[0, -1])
-    return torch.cat([live[:, :-1], read[-1][None, None]], 1)
-
-
 def fisher(logits: Float[Tensor, "vocab"], y: Float[Tensor, "d"]) -> Float[Tensor, "d d"]:
-    """The Fisher information of the predicted distribution about y: the mean of ``∇ log P_v ∇ log P_vᵀ`` over P."""
+    """Compute the Fisher information of the prediction P about y: the mean of ``∇ log P_v ∇ log P_vᵀ`` over P."""
     p = logits.detach().double().softmax(-1)
     seed = torch.zeros_like(logits, requires_grad=True)
     (back,) = torch.autograd.grad(logits, y, seed, create_graph=True)  # linear in the seed, so that it can be turned

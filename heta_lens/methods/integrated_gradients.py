@@ -1,9 +1,9 @@
-"""Integrated gradients (Sundararajan 2017): gradients along the straight line from a baseline to the embeddings."""
+"""Gradients along paths: integrated, sequential and discretized integrated gradients; and learned masks (fAML)."""
 
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -24,18 +24,13 @@ from heta_lens.model.norms_and_neurons import ignores_size
 from heta_lens.prediction.gradients import gradients, likelihood, values_and_gradients
 from heta_lens.prediction.masking import masked_copies
 from heta_lens.prediction.prediction import Prediction
-from heta_lens.prediction.target import Scale
 
-FEW = 8  # steps, below which more of them are the first thing to try
+FEW = 8  # steps, below which more steps are the first thing to try
+AT_ONCE = 2**22  # numbers in the largest tensor of the search for anchors
+AT_FIRST = 2.0  # the initial logit of every token's mask, which keeps most of the token
 
 Rule: TypeAlias = Literal["gauss_legendre", "left", "right", "middle", "trapezoid"]
-
-
-class Quadrature(NamedTuple):
-    """Points on [0, 1] at which a function is evaluated, and their weights."""
-
-    nodes: Float[Tensor, "step"]
-    weights: Float[Tensor, "step"]
+Strategy: TypeAlias = Literal["greedy", "maxcount"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -53,10 +48,9 @@ class PathIntegral(WithBos, WithScale, WithBatch):
 
     def __call__(self, prediction: Prediction) -> Attribution:
         """Explain a prediction; ``options`` of the result name the mask that was taken."""
-        if self.mask is not None:
-            return super().__call__(prediction)
-        self.check(prediction)  # here it is still known which options were given
-        return replace(self, mask=self.mask_for(prediction))(prediction)
+        if self.mask is None:
+            return replace(self, mask=self.mask_for(prediction))(prediction)
+        return super().__call__(prediction)
 
     def mask_for(self, prediction: Prediction) -> Mask:
         if self.mask is not None:
@@ -112,25 +106,21 @@ class IntegratedGradients(PathIntegral):
         found = batches.map(along, nodes, len(prediction))
         slopes, values = found[:, :-1], found[:, -1]
         scores = weights.to(slopes) @ slopes
-        ends = likelihood(
-            prediction, torch.stack([start, prediction.embeddings]), self.scale, partial(progress.add, "forwards")
-        )
+        both, done = torch.stack([start, prediction.embeddings]), partial(progress.add, "forwards")
+        ends = likelihood(prediction, both, self.scale, done)
         cause = completeness_cause(nodes, values, slopes.sum(1), ends)
         return Scores(scores, {**completeness(float(ends[1] - ends[0]), float(scores.sum())), **cause})
 
 
 def completeness(due: float, reached: float) -> dict[str, float]:
-    """What the scores should add up to, and by how much they miss it."""
+    """Return what the scores should add up to, and the error."""
     return {"completeness_gap": abs(due - reached), "completeness_due": due}
 
 
 def completeness_cause(
-    nodes: Float[Tensor, "step"],
-    values: Float[Tensor, "step"],
-    slopes: Float[Tensor, "step"],
-    ends: Float[Tensor, "2"],
+    nodes: Float[Tensor, "step"], values: Float[Tensor, "step"], slopes: Float[Tensor, "step"], ends: Float[Tensor, "2"]
 ) -> dict[str, str]:
-    """Whether more steps would resolve the path, or another mask is needed, because they would not.
+    """Return the option to change if the error is large: ``steps``, if more steps would resolve the path, or ``mask``.
 
     Steps resolve a path if they predict g from each to the next at least twice as well as every other step does.
     """
@@ -143,29 +133,30 @@ def completeness_cause(
 
 
 def _missed(places: Float[Tensor, "point"], values: Float[Tensor, "point"], slopes: Float[Tensor, "point"]) -> float:
-    """How far the slopes are from predicting each value from the one before it."""
+    """Sum the errors of predicting values from the preceding values by the slopes."""
     return float((values.diff() - places.diff() * (slopes[1:] + slopes[:-1]) / 2).abs().sum())
 
 
 def path_start(prediction: Prediction, mask: Masking, keep_bos: bool) -> Float[Tensor, "pos d"]:
-    """The embeddings where the path begins: every token masked."""
+    """Return the embeddings where the path begins: every token masked."""
     start = repeat(prediction.mask_vector(mask), "d -> pos d", pos=len(prediction)).clone()
     if keep_bos and prediction.begins:
         start[0] = prediction.embeddings[0]
     return start
 
 
-def quadrature(rule: Rule, steps: int) -> Quadrature:
+def quadrature(rule: Rule, steps: int) -> tuple[Float[Tensor, "step"], Float[Tensor, "step"]]:
+    """Return points on [0, 1], with weights that sum to 1."""
     if rule == "gauss_legendre":
         nodes, weights = np.polynomial.legendre.leggauss(steps)
-        return Quadrature(torch.from_numpy((1 + nodes) / 2), torch.from_numpy(weights / 2))
+        return torch.from_numpy((1 + nodes) / 2), torch.from_numpy(weights / 2)
     if rule == "trapezoid":
         ends = torch.ones(steps, dtype=torch.float64)
         ends[[0, -1]] /= 2
-        return Quadrature(torch.linspace(0, 1, steps, dtype=torch.float64), ends / ends.sum())
+        return torch.linspace(0, 1, steps, dtype=torch.float64), ends / ends.sum()
     first = {"left": 0.0, "middle": 0.5, "right": 1.0}[rule]
     places = torch.arange(steps, dtype=torch.float64)
-    return Quadrature((places + first) / steps, torch.full_like(places, 1 / steps))
+    return (places + first) / steps, torch.full_like(places, 1 / steps)
 
 
 # ------------------------------------------------------------------------------------- sequential integrated gradients
@@ -173,7 +164,7 @@ def quadrature(rule: Rule, steps: int) -> Quadrature:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SequentialIntegratedGradients(PathIntegral):
-    """Sequential integrated gradients (Enguehard 2023): each token moves along its own line, the others stay.
+    """Sequential integrated gradients (Enguehard 2023): integrated gradients of a single token at a time.
 
     ``a_i = Σ_c (E - E')_ic ∫ ∂g/∂E_ic(E with E'_i + α(E - E')_i at i) dα``: above 0 speaks for the target.
 
@@ -197,76 +188,51 @@ class SequentialIntegratedGradients(PathIntegral):
         return {"forwards": points + len(prediction) + 1, "backwards": points}
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        done = partial(progress.add, "forwards")
-        start = path_start(prediction, self.mask_for(prediction), self.keep_bos)
+        done, (nodes, weights) = partial(progress.add, "forwards"), quadrature(self.rule, self.steps)
+        start, embeddings = path_start(prediction, self.mask_for(prediction), self.keep_bos), prediction.embeddings
+        change = embeddings - start
         batches = prediction.prompt.batches(self.batch, len(prediction), products=True)
-        rule = quadrature(self.rule, self.steps)
-        moving = (prediction.embeddings != start).any(-1).nonzero().flatten().tolist()
-        scores, drops = torch.zeros_like(prediction.embeddings[:, 0]), torch.zeros_like(prediction.embeddings[:, 0])
-        whole = likelihood(prediction, prediction.embeddings[None], self.scale, done)
+        moving = change.any(-1).nonzero().flatten().tolist()
+        scores, drops = torch.zeros_like(embeddings[:, 0]), torch.zeros_like(embeddings[:, 0])
+        whole = likelihood(prediction, embeddings[None], self.scale, done)
         paths = dict[int, tuple[Tensor, Tensor]]()  # of each token: g and its slopes
+
+        def slopes_at(points: Int[Tensor, "point 2"], first: int) -> Float[Tensor, "point 2"]:
+            """Return the slope of g along a token's path, and g, at single steps; runs begin at the first token."""
+            places, steps = points.unbind(-1)
+            moved = start[places] + einsum(nodes[steps].to(change), change[places], "point, point d -> point d")
+            copies = masked_copies(embeddings[first:], places - first, moved)
+            values, slopes = values_and_gradients(prediction, copies, self.scale, progress, start=first)
+            slopes = slopes[torch.arange(len(points)), places - first]
+            return torch.stack([einsum(slopes, change[places], "point d, point d -> point"), values], 1)
+
+        def masked(places: Int[Tensor, "copy"], first: int) -> Float[Tensor, "copy"]:
+            copies = masked_copies(embeddings[first:], places - first, start[places])
+            return likelihood(prediction, copies, self.scale, done, start=first)
+
         for group in prediction.prompt.by_start(moving, len(prediction), MASKED / self.steps):
             first, places = group[0], torch.tensor(group)
-            points = torch.cartesian_prod(places, torch.arange(self.steps))
-            slopes = partial(slopes_at, prediction, first, start, rule, self.scale, progress)
-            found = batches.map(slopes, points, len(prediction) - first)
+            points, length = torch.cartesian_prod(places, torch.arange(self.steps)), len(prediction) - first
+            found = batches.map(partial(slopes_at, first=first), points, length)
             along, values = rearrange(found, "(pos step) both -> both pos step", pos=len(group))
             paths |= {place: (values[row], along[row]) for row, place in enumerate(group)}
-            without = partial(likelihood_without, prediction, first, start, self.scale, progress)
-            scores[group] = along @ rule.weights.to(along)
-            drops[group] = whole - batches.map(without, places, len(prediction) - first)
+            scores[group] = along @ weights.to(along)
+            drops[group] = whole - batches.map(partial(masked, first=first), places, length)
         gaps = (drops - scores).abs()
         worst = int(gaps.argmax())
         facts = {"completeness_gaps": gaps, **completeness(float(drops[worst]), float(scores[worst]))}
         if worst in paths:
             ends = torch.cat([whole - drops[worst], whole])
-            facts |= completeness_cause(rule.nodes, *paths[worst], ends)
+            facts |= completeness_cause(nodes, *paths[worst], ends)
         return Scores(scores, facts)
-
-
-def slopes_at(
-    prediction: Prediction,
-    first: int,
-    start: Float[Tensor, "pos d"],
-    rule: Quadrature,
-    scale: Scale,
-    progress: Work,
-    points: Int[Tensor, "point 2"],
-) -> Float[Tensor, "point 2"]:
-    """The slope of g along a token's path, and g, at one of its steps; runs begin at the ``first`` token."""
-    places, steps = points.unbind(-1)
-    change = (prediction.embeddings - start)[places]
-    moved = start[places] + einsum(rule.nodes[steps].to(change), change, "point, point d -> point d")
-    copies = masked_copies(prediction.embeddings[first:], places - first, moved)
-    values, slopes = values_and_gradients(prediction, copies, scale, progress, start=first)
-    own = slopes[torch.arange(len(points)), places - first]
-    return torch.stack([einsum(own, change, "point d, point d -> point"), values], 1)
-
-
-def likelihood_without(
-    prediction: Prediction,
-    first: int,
-    start: Float[Tensor, "pos d"],
-    scale: Scale,
-    progress: Work,
-    places: Int[Tensor, "copy"],
-) -> Float[Tensor, "copy"]:
-    """g with one token masked, where its path begins."""
-    copies = masked_copies(prediction.embeddings[first:], places - first, start[places])
-    return likelihood(prediction, copies, scale, partial(progress.add, "forwards"), start=first)
 
 
 # ------------------------------------------------------------------------------------ discretized integrated gradients
 
 
-Strategy: TypeAlias = Literal["greedy", "maxcount"]
-
-AT_ONCE = 2**22  # numbers in the largest tensor of the search for anchors
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DiscretizedIntegratedGradients(WithMask, WithBos, WithScale, WithBatch):
-    """Discretized integrated gradients (Sanyal & Ren 2021): gradients along a path that stays close to other words.
+    """Discretized integrated gradients (Sanyal & Ren 2021): gradients along a path close to words of the vocabulary.
 
     ``a_i = Σ_s Σ_c (p_{s+1} - p_s)_ic ∂g/∂E_ic(p_s)``, along a path p from E' to E: above 0 speaks for the target.
 
@@ -309,55 +275,38 @@ class DiscretizedIntegratedGradients(WithMask, WithBos, WithScale, WithBatch):
         path = word_path(prediction.embeddings, start, self.anchors(prediction))
         for _ in range(self.factor):
             path = halved(path)
+
+        def rises(points: Int[Tensor, "some"]) -> Float[Tensor, "some pos"]:
+            gradient = gradients(prediction, path[points], self.scale, progress)
+            return einsum(gradient, path[points + 1] - path[points], "step pos d, step pos d -> step pos")
+
         batches = prediction.prompt.batches(self.batch, len(prediction), products=True)
-        slopes = partial(rises_at, prediction, path, self.scale, progress)
-        scores = batches.map(slopes, torch.arange(len(path) - 1), len(prediction)).sum(0)
+        scores = batches.map(rises, torch.arange(len(path) - 1), len(prediction)).sum(0)
         ends = likelihood(prediction, path[[0, -1]], self.scale, partial(progress.add, "forwards"))
         return Scores(scores, completeness(float(ends[1] - ends[0]), float(scores.sum())))
 
     @torch.no_grad()
     def anchors(self, prediction: Prediction) -> Float[Tensor, "step pos d"]:
-        """The anchors of every token, a few tokens at a time."""
+        """Find the anchors of every token, a few tokens at a time."""
         table = prediction.adapter.embedding_table().to(prediction.embeddings)
         near = min(self.neighbours, len(table) - 1)
-        search = partial(
-            anchor_words, Words.of(table, prediction.mask_vector(self.mask)), self.steps, self.strategy, near
-        )
+        baseline = prediction.mask_vector(self.mask)
+        search = partial(anchor_words, table, baseline, self.steps, self.strategy, near)
         tokens, places = prediction.ids.unique(return_inverse=True)
         batches = Batches(max(1, AT_ONCE // max(near * table.shape[1], len(table))))
         return rearrange(batches.map(search, tokens, 1)[places], "pos step d -> step pos d")
 
 
-class Words(NamedTuple):
-    """The vocabulary's embeddings, which of them equal the ``baseline``, and their squared norms."""
-
-    table: Float[Tensor, "vocab d"]
-    baseline: Float[Tensor, "d"]
-    nothing: Bool[Tensor, "vocab"]
-    squares: Float[Tensor, "vocab"]
-
-    @classmethod
-    def of(cls, table: Float[Tensor, "vocab d"], baseline: Float[Tensor, "d"]) -> "Words":
-        return cls(table, baseline, (table == baseline).all(-1), table.square().sum(-1))
-
-
-def rises_at(
-    prediction: Prediction,
-    path: Float[Tensor, "point pos d"],
-    scale: Scale,
-    progress: Work,
-    points: Int[Tensor, "some"],
-) -> Float[Tensor, "some pos"]:
-    """How much g changes up to the next point, by the gradient at this one."""
-    gradient = gradients(prediction, path[points], scale, progress)
-    return einsum(gradient, path[points + 1] - path[points], "step pos d, step pos d -> step pos")
-
-
 def anchor_words(
-    words: Words, steps: int, strategy: Strategy, near: int, tokens: Int[Tensor, "word"]
+    table: Float[Tensor, "vocab d"],
+    baseline: Float[Tensor, "d"],
+    steps: int,
+    strategy: Strategy,
+    near: int,
+    tokens: Int[Tensor, "word"],
 ) -> Float[Tensor, "word step d"]:
-    """The anchors on each token's way back, no word twice; the baseline once no word is left."""
-    table, baseline, nothing, squares = words
+    """Return the anchors on each token's way back, no word twice; the baseline once no word is left."""
+    nothing, squares = (table == baseline).all(-1), table.square().sum(-1)
     rows, current, here = torch.arange(len(tokens), device=table.device), tokens, table[tokens]
     arrived, used = nothing[tokens], nothing.expand(len(tokens), -1).clone()
     anchors: list[Tensor] = []
@@ -365,7 +314,7 @@ def anchor_words(
         used[rows, current] = True
         around = neighbours(table, squares, current, near)
         costs = cost(table[around], rearrange(here, "word d -> word 1 d"), baseline, steps, strategy)
-        least = costs.masked_fill(used.gather(1, around), inf).min(-1)  # the first of equal ones
+        least = costs.masked_fill(used.gather(1, around), inf).min(-1)  # the first of equal costs
         arrived = arrived | least.values.isinf()
         current = around[rows, least.indices]
         here = torch.where(rearrange(arrived, "word -> word 1"), baseline, table[current])
@@ -376,9 +325,9 @@ def anchor_words(
 def neighbours(
     table: Float[Tensor, "vocab d"], squares: Float[Tensor, "vocab"], tokens: Int[Tensor, "word"], count: int
 ) -> Int[Tensor, "word near"]:
-    """The nearest words of each token, in the vocabulary's order; ties at the last place go to the lower id.
+    """Return the nearest words of each token, in the vocabulary's order; ties at the last place go to the lower id.
 
-    ``squares`` are the squared norms of all words. The token's own is the same in each of its distances: left out.
+    ``squares`` are the squared norms of all words; the token's norm is the same in all its distances, and left out.
     """
     distance = squares - 2 * einsum(table[tokens], table, "word d, vocab d -> word vocab")
     distance.scatter_(1, rearrange(tokens, "word -> word 1"), inf)  # a token is not its own neighbour
@@ -396,7 +345,7 @@ def cost(
     steps: int,
     strategy: Strategy,
 ) -> Float[Tensor, "word near"]:
-    """How badly each candidate fits the path: the lowest is taken."""
+    """Return the costs of the candidates; the cheapest candidate becomes the anchor."""
     if strategy == "maxcount":
         return -between(anchors, here, baseline).sum(-1).to(anchors)
     return (anchors - monotone(anchors, here, baseline, steps)).norm(dim=-1)
@@ -405,7 +354,7 @@ def cost(
 def between(
     anchor: Float[Tensor, "*#batch d"], here: Float[Tensor, "*#batch d"], baseline: Float[Tensor, "*#batch d"]
 ) -> Bool[Tensor, "*#batch d"]:
-    """The dimensions in which an anchor lies between here and the baseline."""
+    """Return the dimensions in which an anchor lies between here and the baseline."""
     return (anchor >= torch.minimum(here, baseline)) & (anchor <= torch.maximum(here, baseline))
 
 
@@ -415,14 +364,14 @@ def monotone(
     baseline: Float[Tensor, "*#batch d"],
     steps: int,
 ) -> Float[Tensor, "*#batch d"]:
-    """The anchor where it lies between, elsewhere a step straight towards the baseline."""
+    """Return the anchor in dimensions in which the anchor lies between, elsewhere a step towards the baseline."""
     return torch.where(between(anchor, here, baseline), anchor, torch.lerp(here, baseline, 1 / steps))
 
 
 def word_path(
     embeddings: Float[Tensor, "pos d"], start: Float[Tensor, "pos d"], anchors: Float[Tensor, "step pos d"]
 ) -> Float[Tensor, "point pos d"]:
-    """The path from the start to the embeddings, built backwards; monotone in every dimension."""
+    """Build the path from the start to the embeddings, backwards; every dimension is monotone."""
     points = [embeddings]
     for anchor in anchors:
         points.append(monotone(anchor, points[-1], start, len(anchors)))
@@ -430,7 +379,7 @@ def word_path(
 
 
 def halved(path: Float[Tensor, "point pos d"]) -> Float[Tensor, "finer pos d"]:
-    """The path with a midpoint added between any two neighbouring points."""
+    """Add a midpoint between any two neighbouring points."""
     middle = torch.stack([path[:-1], (path[:-1] + path[1:]) / 2], 1)
     return torch.cat([rearrange(middle, "point two pos d -> (point two) pos d"), path[-1:]])
 
@@ -438,12 +387,9 @@ def halved(path: Float[Tensor, "point pos d"]) -> Float[Tensor, "finer pos d"]:
 # ---------------------------------------------------------------------------------------------------------------- faml
 
 
-AT_FIRST = 2.0  # the initial logit of every token's mask, which keeps most of it
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Faml(WithMask, WithBos):
-    """fAML (Barkan 2024), attributive masking learned for one prediction: the sparsest mask that preserves it.
+    """fAML (Barkan 2024): an attributive mask learned for a single prediction, the sparsest to preserve the prediction.
 
     ``a = m = sigmoid(θ)``, ≥ 0: how much of each token the prediction P needs. θ minimises the weighted sum of
 
@@ -495,7 +441,7 @@ class Faml(WithMask, WithBos):
             (theta.grad,) = torch.autograd.grad(loss, theta)
             adam.step()
             losses.append(float(loss.detach()))
-            count("backwards", 2)  # for both copies in one call
+            count("backwards", 2)  # of two copies in one call
             progress.add("forwards", 2)
             progress.add("backwards", 2)
         maskable = (prediction.embeddings != reference).any(-1)
@@ -516,7 +462,7 @@ class Faml(WithMask, WithBos):
 
 
 def log_others(log_probs: Float[Tensor, "vocab"], tokens: Side) -> Float[Tensor, ""]:
-    """``log(1 - p)``, without loss of precision where p is nearly 1."""
+    """Return ``log(1 - p)``, without loss of precision where p is nearly 1."""
     others = torch.ones_like(log_probs, dtype=torch.bool)
     others[members(tokens)] = False
     return log_probs[others].logsumexp(0)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
 
-from heta_lens._util.numerics import DIVERGENCES
+from heta_lens._util.numerics import kl
 from heta_lens._util.work import Work
 from heta_lens.methods.base import Scores
 from heta_lens.methods.options import WithBatch, WithMask
@@ -40,11 +40,7 @@ class LeaveOneOut(WithMask, WithBatch):
         return {"forwards": len(prediction)}
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        effects = masked_effects(
-            [prediction],
-            self.mask,
-            DIVERGENCES["orig_masked"],
-            batches=prediction.prompt.batches(self.batch, len(prediction)),
-            done=partial(progress.add, "forwards"),
-        )
+        batches = prediction.prompt.batches(self.batch, len(prediction))
+        done = partial(progress.add, "forwards")
+        effects = masked_effects([prediction], self.mask, kl, batches=batches, done=done)
         return Scores(effects.drop[0] if self.effect == "log_prob" else effects.divergence[0])

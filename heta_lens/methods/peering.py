@@ -1,11 +1,9 @@
-"""Peering into the mind (Phukan 2024): how similar each token's hidden state is to the target's."""
+"""Peering into the mind (Phukan 2024): the similarity of each token's hidden state to the target's."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 from torch.nn.functional import normalize
 
 from heta_lens._util.options import AtLeast
@@ -18,14 +16,14 @@ from heta_lens.prediction.prediction import Prediction
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Peering(WithLayer):
-    """Peering into the mind (Phukan 2024): how similar each token's hidden state is to the target's.
+    """Peering into the mind (Phukan 2024): the similarity of every token's hidden state to the target's.
 
     ``a_i = max(0, cos(q, h_i) - θ)``, of the states h that leave a layer: ≥ 0, no direction.
 
     This is the only method that reads the target as an input, as ``diagnostics["sees_target"]`` says.
 
     - ``query``: q is the state of the ``target``, appended to the context, or of the ``predictor``, the last token
-    - ``layer``: whose states, counted from 0; None is the middle one
+    - ``layer``: the layer to read, counted from 0; None is the middle one
     - ``threshold``: θ, the ``mean`` of the cosines or a number below 1
     - ``center``: subtract the context's mean state first, since most states have much in common
     """
@@ -54,26 +52,21 @@ class Peering(WithLayer):
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
-        if self.query == "predictor":
-            return
-        refuse_overlong(self, prediction, len(prediction) + 1, "query='predictor' needs no more than the context")
+        if self.query == "target":
+            refuse_overlong(self, prediction, len(prediction) + 1, "query='predictor' needs no more than the context")
 
     def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
         return {"forwards": 1}
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
         layer, n = prediction.adapter.layers // 2 if self.layer is None else self.layer, len(prediction)
-        ids = with_target(prediction) if self.query == "target" else full_ids(prediction)
+        ids, sees_target = full_ids(prediction), self.query == "target"
+        if sees_target:  # the rest of the prompt follows, for hooks that expect the whole prompt
+            ids = torch.cat([prediction.ids, ids.new_tensor([prediction.target]), ids[n + 1 :]])
         states = streams(prediction, ids[None], [layer + 1])[layer + 1][0]
         progress.add("forwards", 1)
-        query = states[n if self.query == "target" else n - 1]
+        query = states[n if sees_target else n - 1]
         common = states[:n].mean(0) if self.center else torch.zeros_like(query)
         similarity = normalize(states[:n] - common, dim=-1) @ normalize(query - common, dim=-1)
         threshold = similarity.mean() if self.threshold == "mean" else self.threshold
-        return Scores((similarity - threshold).relu(), {"sees_target": self.query == "target"})
-
-
-def with_target(prediction: Prediction) -> Int[Tensor, "pos"]:
-    """The context, the target, and what follows it in the prompt, for hooks that expect the whole prompt."""
-    target = torch.tensor([prediction.target], device=prediction.ids.device)
-    return torch.cat([prediction.ids, target, full_ids(prediction)[len(prediction) + 1 :]])
+        return Scores((similarity - threshold).relu(), {"sees_target": sees_target})

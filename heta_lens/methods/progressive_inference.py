@@ -1,4 +1,4 @@
-"""Progressive inference (Kariyappa 2024): how the prediction changes as the context is read, token by token."""
+"""Progressive inference (Kariyappa 2024): the change of the prediction as the context is read, token by token."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,11 +7,10 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from jaxtyping import Float, Int
 
 from heta_lens._util.options import COUNT, AtLeast
-from heta_lens._util.work import Work
+from heta_lens._util.work import Done, Work
 from heta_lens.methods.base import Scores, refuse_hooks
 from heta_lens.methods.options import WithBatch, WithBos, WithMask, WithSeed
 from heta_lens.prediction.coalitions import (
@@ -27,7 +26,7 @@ from heta_lens.prediction.masking import ablated, with_others_masked
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 from heta_lens.prediction.target import Scale
 
-ONLY = {"single": {"before"}, "multi": {"samples", "penalty", "mask", "keep_bos", "seed"}}  # options of each
+ONLY = {"single": {"before"}, "multi": {"samples", "penalty", "mask", "keep_bos", "seed"}}  # options by their passes
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -89,52 +88,44 @@ class ProgressiveInference(WithMask, WithBos, WithSeed, WithBatch):
         return len(prediction)
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        done = partial(progress.add, "forwards")
         if self.passes == "multi":
-            return self._multi(prediction, progress)
-        after = read_everywhere(prediction, prediction.embeddings[None], self.scale, partial(progress.add, "forwards"))[
-            0
-        ]
-        return Scores(after.diff(prepend=self._start(prediction, after[:1], progress)))
+            return self._shapley(prediction, done)
+        after = read_everywhere(prediction, prediction.embeddings[None], self.scale, done)[0]
+        before = torch.zeros_like(after[:1])
+        if self.before == "bos" and prediction.begins:
+            before = after[:1]
+        elif self.before == "bos":
+            with torch.no_grad():
+                logits = prediction.prompt.logits_of(prediction.ids.new_tensor([[prediction.adapter.tokenizer.bos]]))
+            before = prediction.read(logits[0], self.scale).to(after)
+            done(1)
+        return Scores(after.diff(prepend=before))
 
-    def _start(self, prediction: Prediction, first: Float[Tensor, "1"], progress: Work) -> Float[Tensor, "1"]:
-        if self.before == "nothing":
-            return torch.zeros_like(first)
-        if prediction.begins:
-            return first
-        with torch.no_grad():
-            logits = prediction.prompt.logits_of(prediction.ids.new_tensor([[prediction.adapter.tokenizer.bos]]))
-        progress.add("forwards", 1)
-        return prediction.read(logits[0], self.scale).to(first)
-
-    def _multi(self, prediction: Prediction, progress: Work) -> Scores:
+    def _shapley(self, prediction: Prediction, done: Done) -> Scores:
         members = each_token(prediction, self.keep_bos)
         players = len(members)
         if not players:
             return Scores(torch.zeros_like(prediction.embeddings[:, 0]))
-        masks = self._masks(prediction, players)
-        mask, done = prediction.mask_vector(self.mask), partial(progress.add, "forwards")
-        ends = torch.from_numpy(still_there(members, np.array([[False], [True]]).repeat(players, 1)))
+        masks = np.ones((self.samples, 1), dtype=bool)
+        if players > 1:
+            masks = random_coalitions(prompt_generator(self.seed, prediction.ids), players, self.samples)
+        mask, ends = prediction.mask_vector(self.mask), np.array([[False], [True]]).repeat(players, 1)
+        present, all_or_none = (torch.from_numpy(still_there(members, which)) for which in (masks, ends))
         batches = prediction.prompt.batches(self.batch, len(prediction), read=len(prediction))
-        empty, full = ablated(prediction, ends, mask, self.scale, batches, done).tolist()
+        empty, full = ablated(prediction, all_or_none, mask, self.scale, batches, done).tolist()
         read = partial(read_everywhere, prediction, scale=self.scale, done=done)
-        likelihoods = with_others_masked(prediction, torch.from_numpy(still_there(members, masks)), mask, read, batches)
-        values = likelihoods.cpu().double().numpy()[:, len(prediction) - players :].reshape(-1)
+        likelihoods = with_others_masked(prediction, present, mask, read, batches).cpu().double().numpy()
         pooled = (masks[:, None] & np.tri(players, dtype=bool)).reshape(-1, players)
         proper = pooled.any(1) & ~pooled.all(1)
+        values = likelihoods[:, len(prediction) - players :].reshape(-1)[proper]
         weights = evened(pooled[proper].sum(1), players)
-        values_by_token = shapley(pooled[proper], values[proper], weights, empty, full, self.penalty)
-        gap = abs(full - empty - float(values_by_token.sum()))
-        return Scores(
-            placed(prediction, members, values_by_token), {"coalitions": int(proper.sum()), "completeness_gap": gap}
-        )
-
-    def _masks(self, prediction: Prediction, players: int) -> Bool[np.ndarray, "sample player"]:
-        if players == 1:
-            return np.ones((self.samples, 1), dtype=bool)
-        return random_coalitions(prompt_generator(self.seed, prediction.ids), players, self.samples)
+        shares = shapley(pooled[proper], values, weights, empty, full, self.penalty)
+        gap = abs(full - empty - float(shares.sum()))
+        return Scores(placed(prediction, members, shares), {"coalitions": int(proper.sum()), "completeness_gap": gap})
 
 
 def evened(size: Int[np.ndarray, "sample"], players: int) -> Float[np.ndarray, "sample"]:
-    """Weights that give the coalitions of each size, together, the weight they have in Shapley values."""
+    """Return weights whose sums by coalition size are the weights in Shapley values."""
     share = np.bincount(size, minlength=players)[1:] / max(1, len(size))
     return sizes(players)[size - 1] / share[size - 1]

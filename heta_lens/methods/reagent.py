@@ -1,4 +1,4 @@
-"""ReAGent (Zhao & Shan 2024): which tokens keep the target likely while the others are replaced."""
+"""ReAGent (Zhao & Shan 2024): tokens that keep the target likely while the rest is replaced."""
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -20,20 +20,20 @@ from heta_lens._util.text import Span
 from heta_lens._util.work import Done, Work
 from heta_lens.methods.base import Scores, refuse_hooks
 from heta_lens.methods.options import WithBatch, WithSeed
+from heta_lens.model.batching import Batches
 from heta_lens.model.tokenizer import appended, locate
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 from heta_lens.prediction.target import log_softmax
 
-# --------------------------------------------------------------------------------------------------- token replacement
-# What may stand where a token is taken out: any of its kind, what a language model expects, or a masked one.
-
-
-END = Span(-1, -1)  # what follows the last token
+END = Span(-1, -1)  # in place of the span after the last token
+SURE = 1e-6  # distance of shares from 0 and 1, so that their log-odds are finite
+AGREED = 2  # probes that must rank a token among the first for the rationale
 
 Replacer: TypeAlias = Callable[[Tensor, Tensor, np.random.Generator], Tensor]
-"""Of a context's ids, some of its positions and a source of chance: the ids that go to these positions."""
+"""A function of a context's ids, some of its positions and a random generator: the new ids at these positions."""
 
 
+# --------------------------------------------------------------------------------------------------------- replacements
 def check_replacer(name: str, value: Any) -> None:
     if not (callable(value) or (isinstance(value, str) and value in REPLACERS)):
         raise ValueError(
@@ -48,53 +48,48 @@ def replaced(
     generator: np.random.Generator,
     size: int,
 ) -> Int[Tensor, "pos"]:
-    """The context with other tokens, of ``size`` there are, at some positions."""
-    result = ids.clone()
-    if len(positions):
-        returned = replacer(ids, positions, generator)
-        try:
-            others = torch.as_tensor(returned)
-        except (TypeError, ValueError, RuntimeError):
-            raise ValueError(f"the replacer gave {returned!r}, which are not ids") from None
-        if others.shape != positions.shape:
-            raise ValueError(f"the replacer gave ids of shape {tuple(others.shape)} for {len(positions)} positions")
-        if others.is_floating_point() or not bool(((others >= 0) & (others < size)).all()):
-            raise ValueError(f"the replacer gave {others.tolist()}, but ids are whole numbers from 0 to {size - 1}")
-        result[positions] = others.to(ids)
-    return result
+    """Replace the tokens at these positions by tokens of a vocabulary of this size."""
+    if not len(positions):
+        return ids
+    returned = replacer(ids, positions, generator)
+    try:
+        others = torch.as_tensor(returned)
+    except (TypeError, ValueError, RuntimeError):
+        others = torch.empty(0)
+    whole = others.shape == positions.shape and not others.is_floating_point()
+    if not (whole and bool(((others >= 0) & (others < size)).all())):
+        raise ValueError(
+            f"the replacer gave {returned!r} for {len(positions)} positions: return a whole number from 0 to "
+            f"{size - 1} for each"
+        )
+    return ids.index_put((positions,), others.to(ids))
 
 
-# ----------------------------------------------------------------------------------------------- any of the same kind
 def unigram(prediction: Prediction) -> Replacer:
-    """Any ordinary token of the same kind, all equally likely; of any kind, for a token that is not ordinary."""
+    """Replace a token by an ordinary token of the same kind, or of any kind if the token itself is not ordinary."""
     kinds = np.array(token_kinds(prediction))
     ordinary = np.flatnonzero(kinds != "")
     pools = {kind: np.flatnonzero(kinds == kind) if kind else ordinary for kind in np.unique(kinds)}
-    return partial(_of_its_kind, kinds, pools)
 
+    def draw(
+        ids: Int[Tensor, "pos"], positions: Int[Tensor, "place"], generator: np.random.Generator
+    ) -> Int[Tensor, "place"]:
+        return torch.tensor([int(generator.choice(pools[kinds[token]])) for token in ids[positions].tolist()])
 
-def _of_its_kind(
-    kinds: np.ndarray,
-    pools: dict[Any, np.ndarray],
-    ids: Int[Tensor, "pos"],
-    positions: Int[Tensor, "place"],
-    generator: np.random.Generator,
-) -> Int[Tensor, "place"]:
-    return torch.tensor([int(generator.choice(pools[kinds[token]])) for token in ids[positions].tolist()])
+    return draw
 
 
 def token_kinds(prediction: Prediction) -> list[str]:
-    """Every token's kind: whether a space leads it, and what it is made of; "" for a special, unknown or blank one."""
+    """Return the kinds of tokens: leading space, and characters; "" for special, unknown and blank tokens."""
     tokenizer, size = prediction.adapter.tokenizer, prediction.adapter.vocabulary
     if tokenizer.wrapped is None:
         return ["token"] * size
-    written = appended(
-        tokenizer.decode, prediction.ids[-1:].tolist(), range(size)
-    )  # the first of a text may lack its space
+    # after another token, since the first token of a text may lack its space
+    written = appended(tokenizer.decode, prediction.ids[-1:].tolist(), range(size))
     special = tokenizer.special(range(size))
     kinds = ["" if hidden else kind(piece) for (_, piece), hidden in zip(written, special, strict=True)]
     if tokenizer.unknown is not None and tokenizer.unknown < size:
-        kinds[tokenizer.unknown] = ""  # which writes no word
+        kinds[tokenizer.unknown] = ""
     return kinds
 
 
@@ -106,28 +101,24 @@ def kind(piece: str) -> str:
     return ("led " if piece[0].isspace() else "") + made_of
 
 
-# ---------------------------------------------------------------------------------------------- what the model expects
 @torch.no_grad()
 def language_model(prediction: Prediction) -> Replacer:
-    """What the explained model expects after the tokens before; for the first, anything ordinary."""
+    """Replace a token by a prediction of the explained model; the first token, as `unigram` does."""
     logits = prediction.prompt.logits_of(prediction.ids[None], read=range(len(prediction)))[0]
-    return partial(_expected, logits, unigram(prediction))
+    first = unigram(prediction)
 
+    def draw(
+        ids: Int[Tensor, "pos"], positions: Int[Tensor, "place"], generator: np.random.Generator
+    ) -> Int[Tensor, "place"]:
+        later = positions[positions > 0]
+        tokens = drawn(logits[later - 1], generator)
+        return tokens if len(later) == len(positions) else torch.cat([first(ids, positions[:1], generator), tokens])
 
-def _expected(
-    logits: Float[Tensor, "pos vocab"],
-    first: Replacer,
-    ids: Int[Tensor, "pos"],
-    positions: Int[Tensor, "place"],
-    generator: np.random.Generator,
-) -> Int[Tensor, "place"]:
-    later = positions[positions > 0]
-    tokens = drawn(logits[later - 1], generator)
-    return tokens if len(later) == len(positions) else torch.cat([first(ids, positions[:1], generator), tokens])
+    return draw
 
 
 def drawn(logits: Float[Tensor, "place vocab"], generator: np.random.Generator) -> Int[Tensor, "place"]:
-    """One token of each distribution."""
+    """Draw a token from every distribution."""
     reached = logits.cpu().double().softmax(-1).cumsum(-1)
     falls = torch.from_numpy(generator.random(len(logits))) * reached[:, -1]
     return (reached <= rearrange(falls, "place -> place 1")).sum(-1).clamp(max=logits.shape[1] - 1)
@@ -136,13 +127,12 @@ def drawn(logits: Float[Tensor, "place vocab"], generator: np.random.Generator) 
 REPLACERS: dict[str, Callable[[Prediction], Replacer]] = {"unigram": unigram, "lm": language_model}
 
 
-# ------------------------------------------------------------------------------------- what fits between its neighbours
 @dataclass(frozen=True, eq=False)
 class MaskedLM:
     """A Hugging Face masked language model as a replacer: ``replacer=MaskedLM(roberta, its_tokenizer, own_tokenizer)``.
 
-    The context is written as text with masks in it. What is drawn for a mask is written with the explained model's
-    ``own`` tokenizer, and the longest token of that taken; a word it cannot write leaves what stood there.
+    The context is written as text with masks. A word drawn for a mask is written with the explained model's ``own``
+    tokenizer, whose longest token is taken; a word without a token leaves the old one in place.
     """
 
     model: Any
@@ -169,7 +159,7 @@ class MaskedLM:
         return torch.tensor([int(ids[place]) if token is None else token for place, token in pairs])
 
     def _pieces(self, ids: list[int]) -> list[str]:
-        """The text of every token: nothing for special ones, and one of several that share a character shows it."""
+        """Return the text of every token: empty for special tokens, and once for tokens that share a character."""
         text, spans = locate(partial(self.own.decode, skip_special_tokens=False), ids)
         special = set(self.own.all_special_ids)
         return [
@@ -198,16 +188,10 @@ class MaskedLM:
         return ids[int(np.argmax(lengths))] if any(lengths) else None
 
 
-ReadChances: TypeAlias = Callable[[Tensor], Tensor]
-"""Of contexts: the target's probability, and how many tokens are likelier."""
-
-SURE = 1e-6  # shares are kept this far from 0 and 1 before their log-odds are taken
-AGREED = 2  # how many probes must rank a token among the first for it to be part of the rationale
-
-
+# -------------------------------------------------------------------------------------------------------------- ReAGent
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Reagent(WithSeed, WithBatch):
-    """ReAGent (Zhao & Shan 2024): which tokens keep the target likely while the others are replaced.
+    """ReAGent (Zhao & Shan 2024): tokens that keep the target likely while the rest is replaced.
 
     ``a = softmax(ℓ)``, the mean of several probes: ≥ 0, no direction.
 
@@ -224,7 +208,7 @@ class Reagent(WithSeed, WithBatch):
     - ``replacer``: ``unigram``, any token of the same kind (with a leading space or not; letters, digits or signs);
       ``lm``, what the explained model predicts there; or a function of the context's ids, positions in it and a numpy
       generator that returns the ids for these positions, such as
-      ``heta_lens.methods.reagent.MpredictionLM``
+      ``heta_lens.methods.reagent.MaskedLM``
     - ``seed``: of ℓ, the positions and their new tokens
     """
 
@@ -263,44 +247,28 @@ class Reagent(WithSeed, WithBatch):
         replacer = REPLACERS[self.replacer](prediction) if isinstance(self.replacer, str) else self.replacer
         progress.add("forwards", int(self.replacer == "lm"))
         probes = [Probe.new(self.seed, number, prediction) for number in range(self.probes)]
-        batches = prediction.prompt.batches(self.batch, len(prediction))
-        chances_of = partial(chances, prediction, batches.map, partial(progress.add, "forwards"))
+        batches, done = prediction.prompt.batches(self.batch, len(prediction)), partial(progress.add, "forwards")
+        measure = partial(chances, prediction, replacer, batches, done)
         clean = prediction.log_probs[cast(int, prediction.target)].exp().cpu().double()
         for _ in range(self.max_steps):
-            going = [probe for probe in probes if not probe.stopped]
-            if not going:
+            searching = [probe for probe in probes if not probe.stopped]
+            if not searching:
                 break
-            self._update(prediction, going, replacer, chances_of, clean)
-            self._stop_sufficient(prediction, going, replacer, chances_of)
+            # Replace random tokens, and update beliefs by the drop of the target's probability.
+            masks = [random_mask(probe.generator, len(prediction), self.rate) for probe in searching]
+            after, _ = measure(searching, masks)
+            for probe, mask, drop in zip(searching, masks, clean - after, strict=True):
+                probe.belief += evidence(drop, mask)
+            # Replace all but the tokens of the highest belief, and stop where those suffice.
+            _, likelier = measure(searching, [~best(probe.belief, self.top) for probe in searching])
+            for probe, above in zip(searching, likelier.tolist(), strict=True):
+                probe.stopped = above < self.tolerance
         return aggregated(probes, self.top, prediction)
-
-    def _update(
-        self,
-        prediction: Prediction,
-        going: Sequence["Probe"],
-        replacer: Replacer,
-        chances_of: ReadChances,
-        clean: Float[Tensor, ""],
-    ) -> None:
-        """Replace random tokens, and update the beliefs by what that does to the target."""
-        masks = torch.stack([random_mask(probe.generator, len(prediction), self.rate) for probe in going])
-        after, _ = chances_of(contexts(prediction, masks, replacer, going))
-        for probe, mask, drop in zip(going, masks, clean - after, strict=True):
-            probe.belief += evidence(drop, mask)
-
-    def _stop_sufficient(
-        self, prediction: Prediction, going: Sequence["Probe"], replacer: Replacer, chances_of: ReadChances
-    ) -> None:
-        """Replace all but the tokens with the highest belief, and stop the probes for which those suffice."""
-        masks = torch.stack([~best(probe.belief, self.top) for probe in going])
-        _, above = chances_of(contexts(prediction, masks, replacer, going))
-        for probe, likelier in zip(going, above.tolist(), strict=True):
-            probe.stopped = likelier < self.tolerance
 
 
 @dataclass(eq=False)
 class Probe:
-    """The state of one search; its random numbers depend on the seed, the prompt and its number."""
+    """The state of a search, with random numbers that depend on the seed, the prompt and the probe's number."""
 
     generator: np.random.Generator
     belief: Float[Tensor, "pos"]
@@ -314,36 +282,32 @@ class Probe:
 
 @torch.no_grad()
 def chances(
-    prediction: Prediction, in_batches: Callable[..., Tensor], done: Done, ids: Int[Tensor, "copy pos"]
-) -> Float[Tensor, "2 copy"]:
-    """The target's probability after other contexts, and the number of tokens that are likelier."""
+    prediction: Prediction,
+    replacer: Replacer,
+    batches: Batches,
+    done: Done,
+    probes: Sequence[Probe],
+    masks: Sequence[Bool[Tensor, "pos"]],
+) -> Float[Tensor, "2 probe"]:
+    """Replace each probe's masked tokens: the target's probability, and the number of likelier tokens."""
+    size = prediction.adapter.vocabulary
+    contexts = [
+        replaced(prediction.ids, mask.nonzero()[:, 0], replacer, probe.generator, size)
+        for probe, mask in zip(probes, masks, strict=True)
+    ]
 
     def read(rows: Int[Tensor, "part pos"]) -> Float[Tensor, "part 2"]:
         log_probs = log_softmax(prediction.prompt.logits_of(rows)[:, 0])
-        own = log_probs[:, [cast(int, prediction.target)]]
-        above = (log_probs > own).sum(-1, keepdim=True)
+        target = log_probs[:, [cast(int, prediction.target)]]
+        likelier = (log_probs > target).sum(-1, keepdim=True)
         done(len(rows))
-        return torch.cat([own.cpu().double().exp(), above.cpu().double()], 1)
+        return torch.cat([target.cpu().double().exp(), likelier.cpu().double()], 1)
 
-    return rearrange(in_batches(read, ids, len(prediction)), "copy kind -> kind copy")
-
-
-def contexts(
-    prediction: Prediction, masks: Bool[Tensor, "probe pos"], replacer: Replacer, probes: Sequence[Probe]
-) -> Int[Tensor, "probe pos"]:
-    """The context, with other tokens at the masked positions of each probe."""
-    places = [mask.nonzero()[:, 0] for mask in masks]
-    size = prediction.adapter.vocabulary
-    return torch.stack(
-        [
-            replaced(prediction.ids, at, replacer, probe.generator, size)
-            for at, probe in zip(places, probes, strict=True)
-        ]
-    )
+    return batches.map(read, torch.stack(contexts), len(prediction)).T
 
 
 def random_mask(generator: np.random.Generator, length: int, rate: float | int) -> Bool[Tensor, "pos"]:
-    """Each position with this probability, but at least one."""
+    """Draw positions with a probability, at least a single position."""
     mask = generator.random(length) < rate
     while not mask.any():
         mask = generator.random(length) < rate
@@ -351,19 +315,19 @@ def random_mask(generator: np.random.Generator, length: int, rate: float | int) 
 
 
 def evidence(drop: Float[Tensor, ""], mask: Bool[Tensor, "pos"]) -> Float[Tensor, "pos"]:
-    """Evidence from a drop of the target's probability: for the replaced tokens, against the others."""
+    """Return evidence from a drop of the target's probability: for replaced tokens, against the other tokens."""
     share = (torch.where(mask, drop, -drop) + 1) / 2
     return torch.logit(share.clamp(SURE, 1 - SURE))
 
 
 def best(belief: Float[Tensor, "pos"], count: int) -> Bool[Tensor, "pos"]:
-    """The positions with the highest belief."""
+    """Return the positions with the highest belief."""
     order = belief.argsort(descending=True, stable=True)
     return torch.zeros(len(belief), dtype=torch.bool).index_fill(0, order[:count], True)
 
 
 def aggregated(probes: Sequence[Probe], top: int, prediction: Prediction) -> Scores:
-    """The mean of the probes that stopped (of all, if none did), and the tokens that several of them rank first."""
+    """Average the probes that stopped, or every probe if no probe stopped; several probes decide on the rationale."""
     stopped = [probe for probe in probes if probe.stopped]
     counted = stopped or probes
     shares = torch.stack([probe.belief.softmax(0) for probe in counted])

@@ -1,4 +1,4 @@
-"""Every method by name: HETA first, then the ones it is compared with, then those of other packages."""
+"""Methods and presets by name: HETA, rival methods, and methods of further packages."""
 
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from functools import cached_property
@@ -11,7 +11,7 @@ from heta_lens._util.python import warn
 from heta_lens.methods.base import Method, as_method
 from heta_lens.methods.heta.options import CAREFUL
 
-GROUP = "heta_lens.methods"  # of entry points, by which a package adds its own
+GROUP = "heta_lens.methods"  # of entry points, by which another package adds methods
 
 BUILT_IN = {
     "heta": "heta.heta:Heta",
@@ -50,7 +50,7 @@ BUILT_IN = {
     "random": "controls:RandomScores",
     "recency": "controls:Recency",
 }
-"""Family, file and class. A file is imported when its method is looked up."""
+"""Module and class of each method; the module is imported when the method is looked up."""
 
 ALIASES = {
     "ig": "integrated_gradients",
@@ -61,15 +61,15 @@ ALIASES = {
     "loo": "leave_one_out",
     "shap": "kernel_shap",
 }
-"""Short names that are looked up too; lists have only the full ones."""
+"""Short names, which can be looked up but are not listed."""
 
 
 class MethodRegistry(Mapping[str, type[Method]]):
-    """Method classes by name, each imported when it is looked up; listing the names imports none of them.
+    """Method classes by name, imported on lookup; listing the names imports nothing.
 
     Other packages register a `Method` class, or a function ``f(prediction) -> scores``, as an entry point of the group
-    ``heta_lens.methods``. One that cannot be imported, or takes a name that is taken, is left out with a warning.
-    Any other can be named as ``module:object``. `ALIASES` are looked up, and not listed.
+    ``heta_lens.methods``. A method that cannot be imported, or whose name is taken, is left out with a warning.
+    Any object can be named as ``module:object``. `ALIASES` are looked up, and not listed.
     """
 
     def __init__(self) -> None:
@@ -79,8 +79,8 @@ class MethodRegistry(Mapping[str, type[Method]]):
         name = ALIASES.get(name, name)
         if name not in self._loaded:
             if name in BUILT_IN:
-                file, _, kind = BUILT_IN[name].partition(":")
-                self._loaded[name] = getattr(import_module(f"heta_lens.methods.{file}"), kind)
+                module, _, kind = BUILT_IN[name].partition(":")
+                self._loaded[name] = getattr(import_module(f"heta_lens.methods.{module}"), kind)
             elif is_object_name(name):
                 self._loaded[name] = as_method(named_object(name))
             else:
@@ -94,31 +94,33 @@ class MethodRegistry(Mapping[str, type[Method]]):
         return len(BUILT_IN) + len(self._entry_points)
 
     def __contains__(self, name: object) -> bool:
-        """Whether there is a method of this name, or alias; one of another package must also load."""
-        if name in self._entry_points and name not in self._loaded:
+        """Look a name or alias up; a method of another package must also load."""
+        if name in BUILT_IN or name in ALIASES or name in self._loaded:
+            return True
+        if name in self._entry_points:
             self._load_entry_point(str(name), missing_ok=True)
-        return name in BUILT_IN or name in ALIASES or name in self._entry_points or is_object_name(name)
+        return name in self._loaded or is_object_name(name)
 
     def items(self) -> ItemsView[str, type[Method]]:
-        """All that load, by name."""
+        """Return the methods that load, by name."""
         return {name: self[name] for name in list(self) if name in self}.items()
 
     def values(self) -> ValuesView[type[Method]]:
         return dict(self.items()).values()
 
     def origin(self, name: str) -> str:
-        """The package that a method comes from."""
+        """Return the package of a method."""
         if is_object_name(name):
             return name.partition(":")[0]
         return "heta_lens" if name in BUILT_IN or name in ALIASES else _package(self._entry_points[name])
 
     def aliases(self, name: str) -> list[str]:
-        """The short names of a method."""
+        """Return the short names of a method."""
         return [alias for alias, full in ALIASES.items() if full == name]
 
     @cached_property
     def _entry_points(self) -> dict[str, EntryPoint]:
-        """Those of other packages whose name is free."""
+        """Entry points of packages, except for names that are taken."""
         free: dict[str, EntryPoint] = {}
         for entry in entry_points(group=GROUP):
             if entry.name in BUILT_IN or entry.name in ALIASES or entry.name in free:
@@ -129,11 +131,11 @@ class MethodRegistry(Mapping[str, type[Method]]):
         return free
 
     def _load_entry_point(self, name: str, *, missing_ok: bool = False) -> None:
-        """Load a method of another package; drop its name, with a warning, if that fails."""
+        """Load a method of another package; drop its name, with a warning, if loading fails."""
         entry = self._entry_points[name]
         try:
             self._loaded[name] = as_method(entry.load(), name)
-        except Exception as error:  # whatever another package raises
+        except Exception as error:  # of any type: the package belongs to somebody else
             del self._entry_points[name]
             warn(f"method {name!r} of the package {_package(entry)} cannot be loaded: {type(error).__name__}: {error}")
             if not missing_ok:
@@ -147,11 +149,10 @@ def _package(entry: EntryPoint) -> str:
 METHODS = MethodRegistry()
 
 
-# ------------------------------------------------------------------------------------------------------------- presets
-# The presets: methods with their options, by name. docs/choosing.md says when to use which.
-
-
+# -------------------------------------------------------------------------------------------------------------- presets
 class Preset(NamedTuple):
+    """A method with recommended options, and the question it answers."""
+
     method: str
     options: Mapping[str, Any]
     when: str
@@ -170,29 +171,27 @@ PRESETS: Mapping[str, Preset] = {
         "patented and free for personal and scientific use)",
     ),
     "careful": Preset(
-        "heta",
-        CAREFUL,
-        "which tokens the prediction depends on, for a forward per token and one backward pass",
+        "heta", CAREFUL, "which tokens the prediction depends on, for a forward per token and one backward pass"
     ),
 }
 
 
 def method_and_options(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The method that a name stands for, with its options: a preset with these changes, or the method of this name."""
+    """Return the method and the options that a name stands for: a preset with changes, or a method."""
     preset = PRESETS.get(name)
     return (name, {**options}) if preset is None else (preset.method, {**preset.options, **options})
 
 
 def named(method: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The name of a setting, and its other options: a preset's name, where its options are among these."""
+    """Return the preset with these options and the remaining options, or the method unchanged."""
     for name, preset in PRESETS.items():
-        if preset.method == method and all(options.get(own) == value for own, value in preset.options.items()):
-            return name, {own: value for own, value in options.items() if own not in preset.options}
+        if preset.method == method and preset.options.items() <= options.items():
+            return name, {option: value for option, value in options.items() if option not in preset.options}
     return method, {**options}
 
 
 def preset(name: str, **changes: Any) -> Method:
-    """A recommended setting as a ready method; ``changes`` are other options of it.
+    """Return a recommended method with its options; ``changes`` are further or other options.
 
     ``attribute(cache, method=preset("careful", mask="mean"))`` is ``attribute(cache, method="careful", mask="mean")``.
 

@@ -1,6 +1,6 @@
-"""The gradient under modified rules: hooks that leave every value of a run unchanged, and change what flows back."""
+"""The gradient under modified rules (AttnLRP, GIM): hooks that keep every value of a run and change its gradient."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, Literal, TypeAlias
@@ -17,148 +17,36 @@ from heta_lens.methods.options import WithMask
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import Hook, attention_inputs, pattern_name
 from heta_lens.model.mask import Masking
-from heta_lens.model.norms_and_neurons import Neurons, Norm, irregularity, neurons, norms
+from heta_lens.model.norms_and_neurons import Neurons, irregularity, neurons, norms
 from heta_lens.prediction.prediction import Prediction
 
 Hooks: TypeAlias = list[tuple[str, Hook]]
-Shares: TypeAlias = tuple[float, float, float]  # of queries', keys' and values' gradients
-Gates: TypeAlias = Literal["halved", "constant"]
-Parted: TypeAlias = tuple[Tensor, Tensor]  # a value, and the one that takes its place
-
-TINY = 1e-10  # added to divisors
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class WithModifiedGradient(Method):
-    """A method of one modified backward pass, of models whose parts all have a rule."""
-
-    def check(self, prediction: Prediction) -> None:
-        super().check(prediction)
-        unusual = irregularity(prediction.adapter)
-        if unusual:
-            raise ValueError(f"method={self.name!r} has no rule for a model that {unusual}: choose another method")
-
-    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
-        return {"forwards": 1, "backwards": 1}
-
-
-def modified_gradient(prediction: Prediction, hooks: Hooks, progress: Work) -> tuple[float, Float[Tensor, "pos d"]]:
-    """The target's logit, and its gradient by the embeddings under these hooks."""
-    leaf = prediction.embeddings.detach().clone().requires_grad_()
-    with prediction.adapter.hooked(hooks):
-        logit = prediction.read(prediction.rerun().logits(leaf[None])[0], "logit")
-    (gradient,) = torch.autograd.grad(logit, leaf)
-    count("backwards", 1)
-    progress.add("forwards", 1)
-    progress.add("backwards", 1)
-    return float(logit.detach()), gradient
-
-
-def rules(adapter: ModelAdapter, shares: Shares, gates: Gates) -> Hooks:
-    """All that AttnLRP and its relatives change, by the shares of queries, keys and values, and by what gates do."""
-    hooks = [*at_norms(adapter), *at_attention(adapter, shares)]
-    for layer in range(adapter.layers):
-        mlp = neurons(adapter, layer)
-        if mlp is not None:
-            hooks += at_neurons(mlp, gates)
-    return hooks
-
-
-def at_norms(adapter: ModelAdapter) -> Hooks:
-    """Norms divide by a constant."""
-    return [hook for norm in norms(adapter) for hook in at_norm(norm)]
-
-
-def at_attention(adapter: ModelAdapter, shares: Shares) -> Hooks:
-    """Queries, keys and values of every layer pass on a share of their gradient each."""
-    layers = map(attention_inputs, range(adapter.layers))
-    return [(name, partial(pass_on, share)) for names in layers for name, share in zip(names, shares, strict=True)]
-
-
-def at_norm(norm: Norm) -> Hooks:
-    scales: list[Tensor] = []
-    return [(norm.scale, scales.append), (norm.result, partial(steady, scales, norm.bias))]
-
-
-def at_neurons(mlp: Neurons, gates: Gates) -> Hooks:
-    """An activation uses ``f(x) / x`` in place of its slope; a gate is a constant, or halves what flows through it."""
-    into: list[Parted] = []
-    if mlp.gated is None:
-        return [(mlp.before, partial(part, into)), (mlp.after, partial(activated, into))]
-    if gates == "constant":
-        return [(mlp.before, Tensor.detach)]
-    gated: list[Parted] = []
-    return [
-        (mlp.before, partial(part, into)),
-        (mlp.gated, partial(part, gated)),
-        (mlp.after, partial(multiplied, into, gated)),
-    ]
-
-
-def pass_on(share: float, value: Tensor) -> Tensor:
-    """The same value, with a share of its gradient."""
-    return value.detach() + share * live(value)
-
-
-def live(value: Tensor) -> Tensor:
-    """Zero, with the gradient of a value."""
-    return value - value.detach()
-
-
-def steady(scales: list[Tensor], bias: Float[Tensor, "d"] | None, result: Tensor) -> Tensor:
-    """A norm's result ``y = w (x - mean) / s + b``, as if s were a constant.
-
-    Not every kind of model lets s be replaced, so the gradient that flows through it, ``-(y - b) ∂ log s``, is added
-    with the other sign.
-    """
-    scaled = result.detach() if bias is None else result.detach() - bias
-    return result + scaled * live(scales.pop().log()).to(result)
-
-
-def part(parted: list[Parted], value: Tensor) -> Tensor:
-    """Detach what follows from the value; `activated` and `multiplied` connect its result to the value again."""
-    anew = value.detach().requires_grad_()
-    parted.append((value, anew))
-    return anew
-
-
-def activated(into: list[Parted], after: Tensor) -> Tensor:
-    """``y = f(x)``, with ``y / x`` in place of the slope; a y that a user's hook put there has no gradient."""
-    before, anew = into.pop()
-    passes = torch.where(slope(after, anew) == 0, 0, ratio(after, before))
-    return after.detach() + passes * live(before)
-
-
-def multiplied(into: list[Parted], gated: list[Parted], after: Tensor) -> Tensor:
-    """``f(x) z``, with half of its gradient for x and half for z."""
-    before, _ = into.pop()
-    other, anew = gated.pop()
-    gate = slope(after, anew)
-    change = gate * live(other) + ratio(gate * other, before) * live(before)
-    return after.detach() + change / 2
-
-
-def slope(after: Tensor, before: Tensor) -> Tensor:
-    if not after.requires_grad:
-        return torch.zeros_like(before)
-    return torch.autograd.grad(after.sum(), before)[0]
-
-
-def ratio(after: Tensor, before: Tensor) -> Tensor:
-    exact = torch.promote_types(before.dtype, torch.float32)  # in which TINY is not 0
-    return (after.detach().to(exact) / (before.detach().to(exact) + TINY)).to(before)
-
-
-# ------------------------------------------------------------------------------------------------------------ attn lrp
-
-
 Rule: TypeAlias = Literal["attn_lrp", "cp_lrp", "relp"]
+Gates: TypeAlias = Literal["halved", "constant"]
+Shares: TypeAlias = tuple[float, float, float]  # of the gradients of queries, keys and values
 
 RULES: dict[Rule, tuple[Shares, Gates]] = {
     "attn_lrp": ((1 / 4, 1 / 4, 1 / 2), "halved"),
     "cp_lrp": ((0.0, 0.0, 1.0), "constant"),
     "relp": ((1.0, 1.0, 1.0), "halved"),
 }
+TINY = 1e-10  # added to divisors
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WithModifiedGradient(Method):
+    """A method with a modified backward pass, for models whose components have rules."""
+
+    family: ClassVar = "gradient"
+    differentiates: ClassVar = True
+
+    def check(self, prediction: Prediction) -> None:
+        super().check(prediction)
+        if unusual := irregularity(prediction.adapter):
+            raise ValueError(f"method={self.name!r} has no rule for a model that {unusual}: choose another method")
+
+    def work(self, prediction: Prediction) -> dict[str, int]:  # noqa: ARG002
+        return {"forwards": 1, "backwards": 1}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -190,26 +78,17 @@ class AttnLrp(WithModifiedGradient):
         "propagation, ICML 2022, arXiv:2202.07304; Rezaei Jafari et al., RelP: faithful and efficient circuit "
         "discovery in language models via relevance patching, 2025, arXiv:2508.21258"
     )
-    family: ClassVar = "gradient"
-    differentiates: ClassVar = True
     cost: ClassVar = "F + B, changed"
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        hooks = rules(prediction.adapter, *RULES[self.rule])
-        logit, gradient = modified_gradient(prediction, hooks, progress)
+        logit, gradient = modified_gradient(prediction, rules(prediction.adapter, self.rule), progress)
         scores = einsum(prediction.embeddings, gradient, "pos d, pos d -> pos")
         return Scores(scores, {"absorbed": logit - float(scores.sum())})
 
 
-# ----------------------------------------------------------------------------------------------------------------- gim
-
-
-SHARES = (1 / 4, 1 / 4, 1 / 2)  # of queries', keys' and values' gradients
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Gim(WithModifiedGradient, WithMask):
-    """GIM, gradient interaction modifications (Edin 2025): a gradient in which tokens that share attention all count.
+    """GIM, gradient interaction modifications (Edin 2025): a gradient in which all tokens count that share attention.
 
     ``a_i = Σ_c (E - E')_ic G_ic``, where E' is a mask's embedding: above 0 speaks for the target.
 
@@ -232,49 +111,139 @@ class Gim(WithModifiedGradient, WithMask):
     paper: ClassVar[str] = (
         "Edin et al., GIM: improved interpretability for large language models, 2025, arXiv:2505.17630"
     )
-    family: ClassVar = "gradient"
-    differentiates: ClassVar = True
     cost: ClassVar = "F + B, changed"
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        adapter, changed = prediction.adapter, set[int]()
+        sinks = bool(getattr(adapter.model.cfg, "use_attention_sinks", False))
+        hooks = [*at_norms(adapter), *at_attention(adapter, (1 / 4, 1 / 4, 1 / 2))]
+        for layer in range(adapter.layers):
+            note = partial(changed.add, layer)
+            hooks.append((pattern_name(layer), partial(tempered, self.temperature, sinks, note)))
+            if self.halve_gates and (mlp := neurons(adapter, layer)) and mlp.gated:
+                hooks.append((mlp.after, partial(pass_on, 1 / 2)))
         change = prediction.embeddings - prediction.mask_vector(self.mask)
-        changed: set[int] = set()
-        _, gradient = modified_gradient(prediction, self._rules(prediction.adapter, changed.add), progress)
-        if untouched := {*range(prediction.adapter.layers)} - changed:
+        _, gradient = modified_gradient(prediction, hooks, progress)
+        if untouched := {*range(adapter.layers)} - changed:
             raise ValueError(
                 f"method='gim' changes attention's softmax, and hooks do not change that of layer {min(untouched)} "
                 "of this model: load it as a HookedTransformer, or choose another method, such as 'attn_lrp'"
             )
         return Scores(einsum(change, gradient, "pos d, pos d -> pos"))
 
-    def _rules(self, adapter: ModelAdapter, changed: Callable[[int], None]) -> Hooks:
-        hooks = [*at_norms(adapter), *at_attention(adapter, SHARES), *at_softmax(adapter, self.temperature, changed)]
-        mlps = (neurons(adapter, layer) for layer in range(adapter.layers)) if self.halve_gates else ()
-        return [*hooks, *((mlp.after, partial(pass_on, 1 / 2)) for mlp in mlps if mlp and mlp.gated)]
+
+# ---------------------------------------------------------------------------------------------------------------- rules
+def modified_gradient(prediction: Prediction, hooks: Hooks, progress: Work) -> tuple[float, Float[Tensor, "pos d"]]:
+    """Return the target's logit, and the logit's gradient by the embeddings under hooks."""
+    leaf = prediction.embeddings.detach().clone().requires_grad_()
+    with prediction.adapter.hooked(hooks):
+        logit = prediction.read(prediction.rerun().logits(leaf[None])[0], "logit")
+    (gradient,) = torch.autograd.grad(logit, leaf)
+    count("backwards", 1)
+    progress.add("forwards", 1)
+    progress.add("backwards", 1)
+    return float(logit.detach()), gradient
 
 
-def at_softmax(
-    adapter: ModelAdapter, temperature: float | int, changed: Callable[[int], None]
-) -> Iterator[tuple[str, Hook]]:
-    """Patterns pass their gradient on to attention scores as a softmax of a higher temperature.
-
-    ``changed`` gets the number of each layer when a gradient arrives there: not every model reads its patterns from
-    where hooks replace them.
-    """
-    sinks = bool(getattr(adapter.model.cfg, "use_attention_sinks", False))
+def rules(adapter: ModelAdapter, rule: Rule) -> Hooks:
+    """Return the hooks of AttnLRP and its relatives."""
+    shares, gates = RULES[rule]
+    hooks = [*at_norms(adapter), *at_attention(adapter, shares)]
     for layer in range(adapter.layers):
-        yield pattern_name(layer), partial(tempered, temperature, sinks, partial(changed, layer))
+        if mlp := neurons(adapter, layer):
+            hooks += at_neurons(mlp, gates)
+    return hooks
+
+
+def at_norms(adapter: ModelAdapter) -> Hooks:
+    """Let norms divide by a constant."""
+    hooks: Hooks = []
+    for norm in norms(adapter):
+        scales: list[Tensor] = []
+        hooks += [(norm.scale, scales.append), (norm.result, partial(steady, scales, norm.bias))]
+    return hooks
+
+
+def at_attention(adapter: ModelAdapter, shares: Shares) -> Hooks:
+    """Let queries, keys and values of every layer pass on shares of the gradient."""
+    layers = map(attention_inputs, range(adapter.layers))
+    return [(name, partial(pass_on, share)) for names in layers for name, share in zip(names, shares, strict=True)]
+
+
+def at_neurons(mlp: Neurons, gates: Gates) -> Hooks:
+    """Let activations use ``f(x) / x`` in place of the slope; gates are constants, or halve the gradient."""
+    into: list[tuple[Tensor, Tensor]] = []
+    if mlp.gated is None:
+        return [(mlp.before, partial(part, into)), (mlp.after, partial(activated, into))]
+    if gates == "constant":
+        return [(mlp.before, Tensor.detach)]
+    gated: list[tuple[Tensor, Tensor]] = []
+    return [
+        (mlp.before, partial(part, into)),
+        (mlp.gated, partial(part, gated)),
+        (mlp.after, partial(multiplied, into, gated)),
+    ]
+
+
+def pass_on(share: float, value: Tensor) -> Tensor:
+    """Return the same value, with a share of its gradient."""
+    return value.detach() + share * live(value)
+
+
+def live(value: Tensor) -> Tensor:
+    """Return zero, with the gradient of a value."""
+    return value - value.detach()
+
+
+def steady(scales: list[Tensor], bias: Float[Tensor, "d"] | None, result: Tensor) -> Tensor:
+    """Return a norm's result ``y = w (x - mean) / s + b``, with the gradient of a constant s.
+
+    Some kinds of model do not let s be replaced, so the gradient that flows through s, ``-(y - b) ∂ log s``, is added
+    with the other sign.
+    """
+    scaled = result.detach() if bias is None else result.detach() - bias
+    return result + scaled * live(scales.pop().log()).to(result)
+
+
+def part(parted: list[tuple[Tensor, Tensor]], value: Tensor) -> Tensor:
+    """Detach the value from the rest of the run; `activated` and `multiplied` connect the result to the value again."""
+    anew = value.detach().requires_grad_()
+    parted.append((value, anew))
+    return anew
+
+
+def activated(into: list[tuple[Tensor, Tensor]], after: Tensor) -> Tensor:
+    """Return ``y = f(x)``, with ``y / x`` in place of the slope; a y that a user's hook put there has no gradient."""
+    before, anew = into.pop()
+    passes = torch.where(slope(after, anew) == 0, 0, ratio(after, before))
+    return after.detach() + passes * live(before)
+
+
+def multiplied(into: list[tuple[Tensor, Tensor]], gated: list[tuple[Tensor, Tensor]], after: Tensor) -> Tensor:
+    """Return ``f(x) z``, with half of its gradient for x and half for z."""
+    before, _ = into.pop()
+    other, anew = gated.pop()
+    gate = slope(after, anew)
+    change = gate * live(other) + ratio(gate * other, before) * live(before)
+    return after.detach() + change / 2
+
+
+def slope(after: Tensor, before: Tensor) -> Tensor:
+    return torch.autograd.grad(after.sum(), before)[0] if after.requires_grad else torch.zeros_like(before)
+
+
+def ratio(after: Tensor, before: Tensor) -> Tensor:
+    exact = torch.promote_types(before.dtype, torch.float32)  # keeps TINY above 0
+    return (after.detach().to(exact) / (before.detach().to(exact) + TINY)).to(before)
 
 
 def tempered(
-    temperature: float | int,
-    sinks: bool,
-    arrived: Callable[[], None],
-    pattern: Float[Tensor, "batch head query key"],
+    temperature: float | int, sinks: bool, arrived: Callable[[], None], pattern: Float[Tensor, "batch head query key"]
 ) -> Float[Tensor, "batch head query key"]:
-    """The pattern p; its gradient by scores s is ``σ ⊙ (g - ⟨g, σ⟩)``, without a 1 / T, where ``σ = softmax(s / T)``.
+    """Return the pattern p; its gradient by scores s is ``σ ⊙ (g - ⟨g, σ⟩)``, without a 1 / T; ``σ = softmax(s / T)``.
 
-    Scores need not be read: ``log p`` is s but for a number that is the same for all keys, which changes no softmax.
+    Scores need not be read: ``log p`` is s up to a number that is the same for all keys, which changes no softmax.
+    ``arrived`` is called when a gradient arrives: some models do not read their patterns where hooks replace them.
     """
     whole = pattern.to(torch.promote_types(pattern.dtype, torch.float32))
     if sinks:  # with one more score, for what no position gets

@@ -1,11 +1,11 @@
-"""SEA-CoT (Yeo et al. 2024), adapted: which words of the context the model repeats when it explains its answer."""
+"""SEA-CoT (Yeo et al. 2024), adapted: words of the context that the model repeats to explain an answer."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias, cast
+from typing import Annotated, ClassVar, Literal, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -19,7 +19,6 @@ from heta_lens._util.work import Done, Work
 from heta_lens.methods.base import Scores, refuse_hooks, refuse_overlong
 from heta_lens.methods.options import WithBatch, WithSeed
 from heta_lens.model.batching import Batches
-from heta_lens.model.tokenizer import locate
 from heta_lens.prediction.generation import Writer, sample
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import log_softmax
@@ -31,30 +30,12 @@ our out over she should so some such than that the their them then there these t
 what when where which while who why will with would you your
 """
 YES, NO = " Yes", " No"
-Say: TypeAlias = Callable[[Sequence[Sequence[int]], int], Tensor]
-
 EXPLANATION, CLAIM = "{explanation}", "{claim}"
-
-
-class Prompts(NamedTuple):
-    """The ids of the texts that are put to the model beside the context."""
-
-    think: list[int]
-    conclude: list[int]
-    entail: list[list[int] | str]  # ids, and the names of the texts between them
-    yes: list[int]
-    no: list[int]
-
-    @property
-    def asking(self) -> int:
-        """The most ids beside the context and an explanation, including a beginning-of-text token and the target."""
-        around = sum(len(part) for part in self.entail if not isinstance(part, str))
-        return around + max(len(self.yes), len(self.no)) + 2 if self.entail else 0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SeaCot(WithSeed, WithBatch):
-    """SEA-CoT (Yeo et al. 2024), adapted: which words of the context the model repeats when it explains its answer.
+    """SEA-CoT (Yeo et al. 2024), adapted: words of the context that the model repeats to explain an answer.
 
     ``a_i = Σ_e w_e [the word of token i occurs in e]``, of explanations e that the model writes: ≥ 0, no direction.
 
@@ -126,13 +107,17 @@ class SeaCot(WithSeed, WithBatch):
         refuse_hooks(self, prediction, "writes after the context")
         if prediction.adapter.tokenizer.wrapped is None:
             raise ValueError("method='sea_cot' reads and writes text, and the model has no tokenizer")
-        prompts = self._prompts(prediction)
-        if isinstance(self.entail, str) and prompts.yes == prompts.no:
-            raise ValueError(
-                f"the model's tokenizer writes {YES!r} and {NO!r} alike, so it cannot be asked whether "
-                "one thing entails another: give entail=, a function (explanation, claim) -> probability"
-            )
-        beside = max(len(prompts.think) + len(prompts.conclude), prompts.asking)
+        encode = prediction.adapter.tokenizer.encoder()
+        beside = len(encode(self.think)) + len(encode(self.conclude))
+        if isinstance(self.entail, str):
+            if encode(YES) == encode(NO):
+                raise ValueError(
+                    f"the model's tokenizer writes {YES!r} and {NO!r} alike, so it cannot be asked whether "
+                    "one thing entails another: give entail=, a function (explanation, claim) -> probability"
+                )
+            asking = sum(len(encode(text)) for text in re.split(f"{EXPLANATION}|{CLAIM}", self.entail))
+            # and the answer, a beginning-of-text token and the target
+            beside = max(beside, asking + max(len(encode(YES)), len(encode(NO))) + 2)
         way_out = f"make length={self.length} smaller, or shorten the prompt"
         refuse_overlong(self, prediction, len(prediction) + self.length + beside, way_out)
 
@@ -140,48 +125,62 @@ class SeaCot(WithSeed, WithBatch):
         return {"forwards": 1 + self.explanations * (self.length - 1 + 3)}
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        prompts, longest = self._prompts(prediction), len(prediction) + self.length
-        done = partial(progress.add, "forwards")
-        say = partial(log_probs_at_end, prediction, prediction.prompt.batches(self.batch, longest), done)
-        written = self._write(prediction, prompts, done)
-        before = [*prediction.ids.tolist(), *prompts.think]
-        answers = say([[*before, *ids, *prompts.conclude] for ids in written], 1)[:, -1].argmax(-1)
+        encode, done = prediction.adapter.tokenizer.encoder(), partial(progress.add, "forwards")
+        batches = prediction.prompt.batches(self.batch, len(prediction) + self.length)
+        say = partial(log_probs_at_end, prediction, batches, done)
+        think, conclude = encode(self.think), encode(self.conclude)
+        written = self._write(prediction, think, done)
+        answers = say([[*prediction.ids.tolist(), *think, *ids, *conclude] for ids in written], 1)[:, -1].argmax(-1)
         hits = [answer == prediction.target for answer in answers.tolist()]
         kept = [ids for ids, hit in zip(written, hits, strict=True) if hit or not any(hits)]
-        texts, claimed = [readable(prediction, ids) for ids in kept], readable(prediction, claim(prediction))
+        # the context with the target
+        claim = [*prediction.ids[int(prediction.begins) :].tolist(), cast(int, prediction.target)]
+        texts, claimed = [readable(prediction, ids) for ids in kept], readable(prediction, claim)
         if isinstance(self.entail, str):
-            entailed = entailment(prediction, prompts, kept, say)
+            yes, no = (self._answered(prediction, kept, claim, encode(answer), say) for answer in (YES, NO))
+            entailed = (yes - no).cpu().double().sigmoid()
         else:
             entailed = torch.tensor([entailment_by(self.entail, text, claimed) for text in texts], dtype=torch.float64)
         words_by_text = [content_words(text) for text in texts]
-        shared = entailed.new_tensor([overlap(own, content_words(claimed)) for own in words_by_text])
+        shared = entailed.new_tensor([overlap(found, content_words(claimed)) for found in words_by_text])
         weights = weighed(entailed + shared, self.weights)
-        scores = weights @ torch.stack([mentions(prediction, own) for own in words_by_text])
+        scores = weights @ torch.stack([mentions(prediction, found) for found in words_by_text])
         facts = {"entailed": entailed, "shared": shared, "weights": weights, "explanations": texts}
         return Scores(scores.to(prediction.embeddings), {"hit_rate": sum(hits) / len(hits), **facts})
 
-    def _write(self, prediction: Prediction, prompts: Prompts, done: Done) -> list[list[int]]:
-        longest = len(prediction) + len(prompts.think) + self.length
-        writer = Writer.after(prediction, prediction.prompt.batches(self.batch, longest), done, more=prompts.think)
+    def _write(self, prediction: Prediction, think: list[int], done: Done) -> list[list[int]]:
+        batches = prediction.prompt.batches(self.batch, len(prediction) + len(think) + self.length)
+        writer = Writer.after(prediction, batches, done, more=think)
         end = prediction.adapter.tokenizer.eos
         how = {"temperature": self.temperature, "top_p": self.top_p, "seed": self.seed, "end": end}
         return [ids.tolist() for ids in sample(writer, self.explanations, self.length, **how)]
 
-    def _prompts(self, prediction: Prediction) -> Prompts:
-        encode = prediction.adapter.tokenizer.encoder()
-        parts = re.split(f"({EXPLANATION}|{CLAIM})", self.entail) if isinstance(self.entail, str) else []
-        entail = [part if part in (EXPLANATION, CLAIM) else encode(part) for part in parts]
-        return Prompts(encode(self.think), encode(self.conclude), entail, encode(YES), encode(NO))
+    def _answered(
+        self,
+        prediction: Prediction,
+        explanations: Sequence[list[int]],
+        claim: list[int],
+        answer: list[int],
+        say: Callable[[Sequence[Sequence[int]], int], Float[Tensor, "text step vocab"]],
+    ) -> Float[Tensor, "explanation"]:
+        """Return the log-probability of this answer to the question if an explanation entails the claim."""
+        encode, bos = prediction.adapter.tokenizer.encoder(), prediction.ids[: int(prediction.begins)].tolist()
+        parts = re.split(f"({EXPLANATION}|{CLAIM})", cast(str, self.entail))
+        questions = []
+        for explanation in explanations:
+            ids = {EXPLANATION: explanation, CLAIM: claim}
+            questions.append([*bos, *chain.from_iterable(ids[part] if part in ids else encode(part) for part in parts)])
+        log_probs = say([[*question, *answer[:-1]] for question in questions], len(answer))
+        return log_probs[:, range(len(answer)), answer].sum(-1)
 
 
 @torch.no_grad()
 def log_probs_at_end(
     prediction: Prediction, batches: Batches, done: Done, texts: Sequence[Sequence[int]], count: int
 ) -> Float[Tensor, "text step vocab"]:
-    """Next-token log-probabilities at the last ``count`` positions of each text."""
-    ids = pad_sequence(
-        [prediction.ids.new_tensor([*text]) for text in texts], batch_first=True
-    )  # read before what pads it
+    """Return next-token log-probabilities at the last ``count`` positions of each text."""
+    # padding follows the positions that are read, and has no effect on them
+    ids = pad_sequence([prediction.ids.new_tensor([*text]) for text in texts], batch_first=True)
     ends = prediction.ids.new_tensor([[len(text)] for text in texts])
     places = ends + torch.arange(-count, 0, device=ids.device)
 
@@ -193,58 +192,29 @@ def log_probs_at_end(
     return batches.map(read, torch.arange(len(texts), device=ids.device), ids.shape[1])
 
 
-def entailment(
-    prediction: Prediction, prompts: Prompts, explanations: Sequence[list[int]], say: Say
-) -> Float[Tensor, "explanation"]:
-    """How much likelier Yes is than No, as the answer to whether each explanation entails the prediction."""
-    questions = [question(prediction, prompts, ids) for ids in explanations]
-    yes, no = (
-        answered(say([[*asking, *answer[:-1]] for asking in questions], len(answer)), answer)
-        for answer in (prompts.yes, prompts.no)
-    )
-    return (yes - no).cpu().double().sigmoid()
-
-
 def entailment_by(entail: Callable[[str, str], float], explanation: str, claimed: str) -> float:
-    """The result of a user's function; refused if it is not a probability."""
+    """Return the result of a user's function; refuse anything but a probability."""
     probability = entail(explanation, claimed)
     if isinstance(probability, str | None) or not 0 <= float(probability) <= 1:
         raise ValueError(f"entail gave {probability!r} for {explanation!r}, which is not a probability")
     return float(probability)
 
 
-def question(prediction: Prediction, prompts: Prompts, explanation: list[int]) -> list[int]:
-    put = {EXPLANATION: explanation, CLAIM: claim(prediction)}
-    parts = [put[part] if isinstance(part, str) else part for part in prompts.entail]
-    return [*prediction.ids[: int(prediction.begins)].tolist(), *chain.from_iterable(parts)]
-
-
-def answered(log_probs: Float[Tensor, "text step vocab"], answer: Sequence[int]) -> Float[Tensor, "text"]:
-    """The log-probability of this answer, token by token."""
-    return log_probs[:, range(len(answer)), answer].sum(-1)
-
-
-def claim(prediction: Prediction) -> list[int]:
-    """The context with the target."""
-    return [*prediction.ids[int(prediction.begins) :].tolist(), cast(int, prediction.target)]
-
-
 def readable(prediction: Prediction, ids: Sequence[int]) -> str:
-    """The ids as text, without special tokens and what unknown words become."""
+    """Return the ids as text, without special and unknown tokens."""
     tokenizer = prediction.adapter.tokenizer
     shown = zip(ids, tokenizer.special(ids), strict=True)
     return tokenizer.decode([token for token, special in shown if not special and token != tokenizer.unknown])
 
 
 def content_words(text: str) -> frozenset[str]:
-    """The words of a text in lower case, without stop words."""
+    """Return the words of a text in lower case, without stop words."""
     return frozenset(re.findall(r"[^\W_]+(?:['’][^\W_]+)*", text.lower())) - {*STOP_WORDS.split()}
 
 
-def overlap(first: Collection[str], second: Collection[str]) -> float:
-    """The share of words that both have."""
-    every = {*first, *second}
-    return len({*first} & {*second}) / len(every) if every else 0.0
+def overlap(first: frozenset[str], second: frozenset[str]) -> float:
+    """Return the share of words that two texts have in common."""
+    return len(first & second) / len(first | second) if first | second else 0.0
 
 
 def weighed(merits: Float[Tensor, "explanation"], how: Literal["softmax", "argmax"]) -> Float[Tensor, "explanation"]:
@@ -253,13 +223,11 @@ def weighed(merits: Float[Tensor, "explanation"], how: Literal["softmax", "argma
     return torch.zeros_like(merits).index_fill(0, merits.argmax(), 1)
 
 
-def mentions(prediction: Prediction, mentioned: Collection[str]) -> Float[Tensor, "pos"]:
-    """1 for every token of a mentioned word, else 0."""
-    ids, tokenizer = prediction.ids.tolist(), prediction.adapter.tokenizer
-    text, spans = locate(tokenizer.decode, ids)
-    special = tokenizer.special(ids)
-    marks = torch.zeros(len(ids), dtype=torch.float64)
+def mentions(prediction: Prediction, mentioned: frozenset[str]) -> Float[Tensor, "pos"]:
+    """Return 1 for every token of a mentioned word, else 0."""
+    special, (text, spans) = prediction.adapter.tokenizer.special(prediction.ids.tolist()), prediction.located
+    marks = torch.zeros(len(prediction), dtype=torch.float64)
     for tokens in words(text, spans, special):
         written = content_words(text[spans[tokens[0]].start : spans[tokens[-1]].stop])
-        marks[tokens] = float(bool(written & {*mentioned}) and not special[tokens[0]])
+        marks[tokens] = float(bool(written & mentioned) and not special[tokens[0]])
     return marks

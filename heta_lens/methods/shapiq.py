@@ -3,13 +3,13 @@
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import combinations
 from math import comb
 from typing import Annotated, Any, ClassVar, Literal
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import torch
-from einops import einsum
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -18,12 +18,12 @@ from heta_lens._util.python import check_extra, extra
 from heta_lens._util.work import Work
 from heta_lens.methods.base import Scores
 from heta_lens.methods.options import WithScale, WithSeed
-from heta_lens.methods.sources import Members, WithSources, nothing_to_score, source_facts
+from heta_lens.methods.sources import Members, WithSources, nothing_to_score
 from heta_lens.prediction.coalitions import worths
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 
 FEW = 10  # sources, all of whose coalitions can be run
-ENOUGH = 512
+ENOUGH = 512  # coalitions
 FEWEST_FOR_TREES = 40  # samples: a boosted tree has leaves of twenty
 MOST_IN_PAIRS = 100  # sources, of whose pairs a regression solves for all at once
 
@@ -81,24 +81,21 @@ class Shapiq(WithSources, WithScale, WithSeed):
         return {"forwards": self._count(len(self.sources(prediction)[1]))}
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        own = self.sources(prediction)[1]
-        if not len(own):
+        sources = self.sources(prediction)[1]
+        if not len(sources):
             return nothing_to_score(prediction, "source_values")
-        game = Game(own, self.coalitions(prediction, self.scale, progress))
+        game = Game(sources, self.coalitions(prediction, self.scale, progress))
         estimated = self._estimated(prediction, game)
-        values = np.array([estimated[player,] for player in range(len(own))])
+        values = np.array([estimated[player,] for player in range(len(sources))])
         facts = {
             "source_values": values.tolist(),
-            "exact": self._exact(len(own)),
+            "exact": self._exact(len(sources)),
             "completeness_gap": abs(game.ends[True] - game.ends[False] - values.sum()),
         }
-        scores = self.spread_out(prediction, own, values)
-        return Scores(
-            scores, source_facts(prediction, own) | facts, interactions=self._by_tokens(own, estimated, scores)
-        )
+        return self.scores(prediction, sources, values, facts, self._pairs(prediction, sources, estimated))
 
     def _least(self, players: int) -> int:
-        """Samples to estimate from: no fewer than there are unknowns, if all are solved for at once."""
+        """Return the least number of samples: at least the number of unknowns of the regression."""
         if self.estimator == "proxy_spex":
             return max(2 * players, FEWEST_FOR_TREES)
         return max(2 * players, 2 + players + comb(players, 2) if self.order == 2 else 2)
@@ -112,14 +109,14 @@ class Shapiq(WithSources, WithScale, WithSeed):
         return max(ENOUGH, self._least(players)) if self.samples is None else self.samples
 
     def _estimated(self, prediction: Prediction, game: "Game") -> Any:
-        """shapiq's values of single sources and pairs, under the tuples of their numbers."""
-        players, shapiq = len(game.own), extra("shapiq", f"method={self.name!r}")
+        """Return shapiq's values of single sources and of pairs, by tuples of their numbers."""
+        players, shapiq = len(game.sources), extra("shapiq", f"method={self.name!r}")
         if self._exact(players):
             return shapiq.ExactComputer(game, n_players=players)("SII", min(self.order, players))
         kind = {"kernel_shap_iq": shapiq.KernelSHAPIQ, "proxy_spex": shapiq.ProxySPEX}[self.estimator]
         seed = int(prompt_generator(self.seed, prediction.ids).integers(2**31))
         estimator = kind(n=players, max_order=self.order, index="SII", random_state=seed)
-        with catch_warnings():  # that nearly all coalitions are drawn
+        with catch_warnings():  # of nearly all coalitions being drawn
             simplefilter("ignore", UserWarning)
             try:
                 return estimator.approximate(self._count(players), game)
@@ -128,30 +125,29 @@ class Shapiq(WithSources, WithScale, WithSeed):
                     return defaultdict(float)
                 raise
 
-    def _by_tokens(self, own: Members, estimated: Any, like: Float[Tensor, "pos"]) -> Float[Tensor, "pos pos"] | None:
-        """The values of pairs of sources at the pairs of their tokens; None without any."""
+    def _pairs(self, prediction: Prediction, sources: Members, estimated: Any) -> Float[Tensor, "pos pos"] | None:
+        """Return the values of pairs of sources at the pairs of their tokens."""
         if self.order == 1:
             return None
-        pairs = np.array(
-            [[0 if a == b else estimated[min(a, b), max(a, b)] for b in range(len(own))] for a in range(len(own))]
-        )
-        share = own / own.sum(1, keepdims=True) if self.spread == "share" else own.astype(float)
-        by_tokens = einsum(share, pairs, share, "first pos, first second, second other -> pos other")
-        return torch.from_numpy(by_tokens).to(like)
+        pairs = np.zeros((len(sources), len(sources)))
+        for a, b in combinations(range(len(sources)), 2):
+            pairs[a, b] = pairs[b, a] = estimated[a, b]
+        share = sources / sources.sum(1, keepdims=True) if self.spread == "share" else sources.astype(float)
+        return torch.from_numpy(share.T @ pairs @ share).to(prediction.embeddings)
 
 
 @dataclass
 class Game:
-    """How likely the target is with what each coalition leaves; ``ends`` are the values of all (True) and of none."""
+    """The target's likelihood by coalition; ``ends`` are the values of the full coalition (True) and the empty one."""
 
-    own: Members
+    sources: Members
     likelihoods: Callable[[Bool[Tensor, "copy pos"]], Float[Tensor, "copy"]]
     ends: dict[bool, float] = field(default_factory=dict)
     values: set[float] = field(default_factory=set)
 
     def __call__(self, masks: Any) -> Float[np.ndarray, "sample"]:
-        masks = np.asarray(masks, dtype=bool).reshape(-1, len(self.own))
-        values = worths(self.own, masks, self.likelihoods)
+        masks = np.asarray(masks, dtype=bool).reshape(-1, len(self.sources))
+        values = worths(self.sources, masks, self.likelihoods)
         self.values.update(values.tolist())
         for full in (True, False):
             if (which := (masks == full).all(1)).any():

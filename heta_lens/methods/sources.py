@@ -1,4 +1,4 @@
-"""What is removed as a whole: the sentences of a context, or its tokens, and what is predicted without them."""
+"""Sources: the sentences or tokens of a context that are removed as a whole, and predictions without them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,15 +14,13 @@ from heta_lens._util.text import Splitter, check_ranges, check_splitter, is_fini
 from heta_lens._util.work import Done, Work
 from heta_lens.methods.base import Scores, refuse_hooks
 from heta_lens.methods.options import WithBatch, WithMask
-from heta_lens.model.batching import Batches
-from heta_lens.model.tokenizer import locate
 from heta_lens.prediction.coalitions import nothing_left, placed, read_without, removed, with_only
 from heta_lens.prediction.masking import with_others_masked
 from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale
 
 Members: TypeAlias = Bool[np.ndarray, "source pos"]
-SHORT = 128  # tokens, of which a run takes hardly less time than one that begins in the middle
+SHORT = 128  # tokens: a run of so few takes hardly more time than a run that begins in the middle
 
 Read: TypeAlias = Callable[[Float[Tensor, "row vocab"]], Float[Tensor, "row"]]
 
@@ -47,23 +45,20 @@ class WithSources(WithMask, WithBatch):
 
     @property
     def without_effect(self) -> Mapping[str, str]:
-        alone = {
-            "splitter": "source='token' (which splits no text)",
-            "spread": "source='token' (whose sources are single tokens)",
-        }
-        return {
-            **({"mask": "ablate='remove' (which masks nothing)"} if self.ablate == "remove" else {}),
-            **(alone if self.source == "token" else {}),
-        }
+        unused = {"mask": "ablate='remove' (which masks nothing)"} if self.ablate == "remove" else {}
+        if self.source == "token":
+            unused["splitter"] = "source='token' (which splits no text)"
+            unused["spread"] = "source='token' (whose sources are single tokens)"
+        return unused
 
     def check(self, prediction: Prediction) -> None:
         super().check(prediction)
         for start, stop in self.query:
             if stop > len(prediction):
                 raise ValueError(f"query has the range ({start}, {stop}), but the context ends at {len(prediction)}")
-        fixed, own = self.sources(prediction)
+        fixed, sources = self.sources(prediction)
         special = all(prediction.adapter.tokenizer.special(prediction.ids.tolist()))
-        if not (len(own) or special) and (self.query or self.splitter):
+        if not (len(sources) or special) and (self.query or self.splitter):
             why = f"query={self.query}" if self.query else "the splitter"
             raise ValueError(f"{why} leaves no source: none of the {len(prediction)} tokens would get a score")
         if self.ablate == "remove":
@@ -74,27 +69,26 @@ class WithSources(WithMask, WithBatch):
                 )
 
     def sources(self, prediction: Prediction) -> tuple[Bool[np.ndarray, "pos"], Members]:
-        """Which tokens always stay, and the sources that the others make up; none goes beyond a chat's message."""
-        ids = prediction.ids.tolist()
-        writers = np.zeros(len(ids)) if prediction.prompt.chat is None else np.array(prediction.prompt.chat.owners)
-        writers = writers[: len(ids)]
+        """Return the tokens that always stay, and the sources; no source goes beyond a chat's message."""
+        ids, chat = prediction.ids.tolist(), prediction.prompt.chat
+        writers = np.zeros(len(ids)) if chat is None else np.array(chat.owners)[: len(ids)]
         fixed = np.array(prediction.adapter.tokenizer.special(ids)) | (writers < 0)
         for start, stop in self.query:
             fixed[start:stop] = True
         if self.source == "token":
             return fixed, np.eye(len(ids), dtype=bool)[~fixed]
-        text, spans = locate(prediction.adapter.tokenizer.decode, ids)
+        text, spans = prediction.located
         whole = members(text, spans, split(self.splitter or sentences, text), fixed)
         parts = [row & (writers == writer) for row in whole for writer in np.unique(writers[row])]
-        own = np.array(parts, dtype=bool).reshape(-1, len(ids))
-        if len(own) > 1 and not self.query and not is_finished(text) and own[-1, -1]:
-            return fixed | own[-1], own[:-1]
-        return fixed, own
+        sources = np.array(parts, dtype=bool).reshape(-1, len(ids))
+        if len(sources) > 1 and not self.query and not is_finished(text) and sources[-1, -1]:
+            return fixed | sources[-1], sources[:-1]
+        return fixed, sources
 
     def coalitions(
         self, prediction: Prediction, scale: Scale, progress: Work
     ) -> Callable[[Bool[Tensor, "copy pos"]], Float[Tensor, "copy"]]:
-        """How likely the target is after an ablation, as a function of what it leaves."""
+        """Return the target's likelihood as a function of the tokens that stay."""
         if self.ablate == "mask":
             return with_only(prediction, self.mask, scale, self.batch, progress)
         batches, done = prediction.prompt.batches(self.batch, len(prediction)), partial(progress.add, "forwards")
@@ -102,71 +96,64 @@ class WithSources(WithMask, WithBatch):
 
     @torch.no_grad()
     def without_each(
-        self, prediction: Prediction, own: Members, read: Read, progress: Work
+        self, prediction: Prediction, sources: Members, read: Read, progress: Work
     ) -> Float[np.ndarray, "source"]:
-        """What ``read`` gives without each source in turn.
+        """Apply ``read`` to the logits without each source in turn.
 
-        Every run begins where its source did, except in a short context, of which several are run at once.
+        Every run begins where its source did, except in a short context, which is run in several copies at once.
         """
-        gone, length = torch.from_numpy(own), len(prediction)
+        gone, length, done = torch.from_numpy(sources), len(prediction), partial(progress.add, "forwards")
         batches = prediction.prompt.batches(self.batch, length)
-        if length <= SHORT and batches.of(length) > 2:
-            values = self._whole_runs(prediction, ~gone, read, batches, partial(progress.add, "forwards"))
+        if length > SHORT or batches.of(length) <= 2:
+            values = torch.cat([read(self._logits_without(prediction, row, done)) for row in gone])
+        elif self.ablate == "remove":
+            values = read_without(prediction, ~gone, nothing_left(prediction), read, batches, done)
         else:
-            values = torch.cat([self._read_without(prediction, row, read, progress) for row in gone])
+            rerun = prediction.rerun()
+
+            def run(states: Float[Tensor, "copy pos d"]) -> Float[Tensor, "copy"]:
+                value = read(rerun.logits(states))
+                done(len(states))
+                return value
+
+            values = with_others_masked(prediction, ~gone, prediction.mask_vector(self.mask), run, batches)
         return values.cpu().double().numpy()
 
-    def _whole_runs(
-        self, prediction: Prediction, present: Bool[Tensor, "copy pos"], read: Read, batches: Batches, done: Done
-    ) -> Float[Tensor, "copy"]:
-        if self.ablate == "remove":
-            return read_without(prediction, present, nothing_left(prediction), read, batches, done)
-        logits_of = prediction.rerun().logits
-
-        def run(states: Float[Tensor, "copy pos d"]) -> Float[Tensor, "copy"]:
-            values = read(logits_of(states))
-            done(len(states))
-            return values
-
-        return with_others_masked(prediction, present, prediction.mask_vector(self.mask), run, batches)
-
-    def _read_without(
-        self, prediction: Prediction, gone: Bool[Tensor, "pos"], read: Read, progress: Work
-    ) -> Float[Tensor, "row"]:
-        value = read(self._logits_without(prediction, gone))
-        progress.add("forwards", 1)
-        return value
-
-    def _logits_without(self, prediction: Prediction, gone: Bool[Tensor, "pos"]) -> Float[Tensor, "row vocab"]:
-        """What comes before the source stays as it is, and so do its keys and values."""
-        embeddings, start = prediction.embeddings, int(gone.to(torch.uint8).argmax())
-        after = gone[start:].to(embeddings.device)
+    def _logits_without(
+        self, prediction: Prediction, gone: Bool[Tensor, "pos"], done: Done
+    ) -> Float[Tensor, "row vocab"]:
+        """Return the logits without a source; tokens before the source keep the clean keys and values."""
+        start = int(gone.to(torch.uint8).argmax())
+        states, after = prediction.embeddings[start:], gone[start:].to(prediction.embeddings.device)
+        done(1)
         if self.ablate == "mask":
-            states = torch.where(after[:, None], prediction.mask_vector(self.mask), embeddings[start:])
-            return prediction.rerun(start).logits(states[None])
-        states = embeddings[start:][~after]
+            masked = torch.where(after[:, None], prediction.mask_vector(self.mask), states)
+            return prediction.rerun(start).logits(masked[None])
+        states = states[~after]
         if len(states):
             return prediction.rerun(start, read=[start + len(states) - 1]).logits(states[None])[:, 0]
         begun = prediction.ids[:start] if start else prediction.ids.new_tensor([nothing_left(prediction)])
         return prediction.prompt.logits_of(begun[None])[:, 0]
 
-    def spread_out(
-        self, prediction: Prediction, own: Members, values: Float[np.ndarray, "source"]
-    ) -> Float[Tensor, "pos"]:
-        """The sources' scores at their tokens, and 0 elsewhere."""
-        return placed(prediction, own, values / own.sum(1) if self.spread == "share" else values)
+    def scores(
+        self,
+        prediction: Prediction,
+        sources: Members,
+        values: Float[np.ndarray, "source"],
+        facts: Mapping[str, Any],
+        interactions: Float[Tensor, "pos pos"] | None = None,
+    ) -> Scores:
+        """Pass the values of sources on to tokens, and name the sources in the diagnostics."""
+        text, spans = prediction.located
+        named = {
+            "sources": [wording(text, spans, row) for row in sources],
+            "source_positions": [tuple(row.nonzero()[0].tolist()) for row in sources],
+        }
+        shares = values / sources.sum(1) if self.spread == "share" else values
+        return Scores(placed(prediction, sources, shares), named | {**facts}, interactions=interactions)
 
 
 def nothing_to_score(prediction: Prediction, *names: str) -> Scores:
-    """What a context without sources gets: zeros, and diagnostics of these names that are empty too."""
+    """Return zeros for a context without sources, and empty diagnostics of these names."""
     facts: dict[str, Any] = {name: [] for name in ("sources", "source_positions", *names)}
     return Scores(torch.zeros_like(prediction.embeddings[:, 0]), facts)
-
-
-def source_facts(prediction: Prediction, own: Members) -> dict[str, Any]:
-    """Diagnostics that say what the sources are."""
-    text, spans = locate(prediction.adapter.tokenizer.decode, prediction.ids.tolist())
-    return {
-        "sources": [wording(text, spans, row) for row in own],
-        "source_positions": [tuple(row.nonzero()[0].tolist()) for row in own],
-    }

@@ -1,4 +1,4 @@
-"""LIME (Ribeiro 2016) on tokens: a linear model of the prediction, fitted to random maskings of the context."""
+"""Surrogates fitted to random ablations: LIME, KernelSHAP and ContextCite."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -12,7 +12,7 @@ from heta_lens._util.python import check_extra, warn
 from heta_lens._util.work import Work
 from heta_lens.methods.base import Scores
 from heta_lens.methods.options import WithBatch, WithBos, WithMask, WithScale, WithSeed
-from heta_lens.methods.sources import WithSources, nothing_to_score, source_facts
+from heta_lens.methods.sources import WithSources, nothing_to_score
 from heta_lens.prediction.coalitions import (
     each_token,
     every_coalition,
@@ -29,7 +29,9 @@ from heta_lens.prediction.coalitions import (
 from heta_lens.prediction.prediction import Prediction, prompt_generator
 from heta_lens.prediction.target import Scale
 
-PENALTIES = {"ridge": 1.0, "lasso": 0.01}
+PENALTIES = {"ridge": 1.0, "lasso": 0.01}  # of LIME
+FEW, ENOUGH = 10, 512  # tokens whose coalitions are all run, and the coalitions that are run of more tokens
+OFFICIAL = 64  # ablations of ContextCite
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -75,11 +77,16 @@ class Lime(WithMask, WithBos, WithScale, WithSeed, WithBatch):
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
         members = each_token(prediction, self.keep_bos)
-        if not len(members):
+        players = len(members)
+        if not players:
             return Scores(torch.zeros_like(prediction.embeddings[:, 0]))
-        masks = self._masks(prediction, len(members))
-        likelihoods = with_only(prediction, self.mask, self.scale, self.batch, progress)
-        values, weights = worths(members, masks, likelihoods), nearness(masks, self.width)
+        count = self._count(players)
+        if count < players:
+            warn(f"samples={count} are fewer than the {players} tokens: the penalty decides what they leave open")
+        drawn = prompt_generator(self.seed, prediction.ids).random((count, players)) < self.keep
+        masks = np.concatenate([np.ones((1, players), dtype=bool), drawn])
+        values = worths(members, masks, with_only(prediction, self.mask, self.scale, self.batch, progress))
+        weights = nearness(masks, self.width)
         fit = {"ridge": ridge, "lasso": lasso}[self.surrogate]
         linear = fit(masks, values, weights, PENALTIES[self.surrogate] if self.penalty is None else self.penalty)
         facts = {"intercept": linear.intercept, "fit": explained(linear(masks), values, weights)}
@@ -88,26 +95,13 @@ class Lime(WithMask, WithBos, WithScale, WithSeed, WithBatch):
     def _count(self, players: int) -> int:
         return max(200, 2 * players) if self.samples is None else self.samples
 
-    def _masks(self, prediction: Prediction, players: int) -> Bool[np.ndarray, "sample player"]:
-        count = self._count(players)
-        if count < players:
-            warn(f"samples={count} are fewer than the {players} tokens: the penalty decides what they leave open")
-        drawn = prompt_generator(self.seed, prediction.ids).random((count, players)) < self.keep
-        return np.concatenate([np.ones((1, players), dtype=bool), drawn])
-
 
 def nearness(masks: Bool[np.ndarray, "sample player"], width: float | int) -> Float[np.ndarray, "sample"]:
-    """The weight of each sample, by its cosine distance to the whole context: ``1 - √(k/M)`` for k tokens of M."""
+    """Weigh samples by the cosine distance to the whole context: ``1 - √(k/M)`` for k tokens of M."""
     return np.exp(-(((1 - np.sqrt(masks.mean(1))) / width) ** 2))
 
 
-# --------------------------------------------------------------------------------------------------------- kernel shap
-
-
-FEW = 10  # tokens, all of whose coalitions can be run
-ENOUGH = 512
-
-
+# ---------------------------------------------------------------------------------------------------------- Kernel SHAP
 @dataclass(frozen=True, eq=False, kw_only=True)
 class KernelShap(WithMask, WithBos, WithScale, WithSeed, WithBatch):
     """KernelSHAP (Lundberg 2017): Shapley values of the tokens, by weighted least squares over coalitions.
@@ -146,19 +140,22 @@ class KernelShap(WithMask, WithBos, WithScale, WithSeed, WithBatch):
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
         members = each_token(prediction, self.keep_bos)
-        if not len(members):
+        players = len(members)
+        if not players:
             return Scores(torch.zeros_like(prediction.embeddings[:, 0]))
-        masks, weights = self._sampled(prediction, len(members))
-        ends = np.array([[False], [True]]).repeat(len(members), 1)
+        if exact := self._exact(players):
+            masks = every_coalition(players)
+            weights = kernel(masks.sum(1), players)
+        else:
+            generator = prompt_generator(self.seed, prediction.ids)
+            masks = random_coalitions(generator, players, self._count(players), paired=self.paired)
+            weights = np.ones(len(masks))
+        ends = np.array([[False], [True]]).repeat(players, 1)
         likelihoods = with_only(prediction, self.mask, self.scale, self.batch, progress)
-        values = worths(members, np.concatenate([ends, masks]), likelihoods)
-        empty, full = values[:2].tolist()
-        values_by_token = shapley(masks, values[2:], weights, empty, full)
-        facts = {
-            "exact": self._exact(len(members)),
-            "completeness_gap": abs(full - empty - float(values_by_token.sum())),
-        }
-        return Scores(placed(prediction, members, values_by_token), facts)
+        empty, full, *values = worths(members, np.concatenate([ends, masks]), likelihoods).tolist()
+        shares = shapley(masks, np.array(values), weights, empty, full)
+        gap = abs(full - empty - float(shares.sum()))
+        return Scores(placed(prediction, members, shares), {"exact": exact, "completeness_gap": gap})
 
     def _exact(self, players: int) -> bool:
         return players <= FEW if self.samples is None else coalitions(players) <= self.samples
@@ -168,28 +165,13 @@ class KernelShap(WithMask, WithBos, WithScale, WithSeed, WithBatch):
             return coalitions(players)
         return max(ENOUGH, 2 * players) if self.samples is None else self.samples
 
-    def _sampled(
-        self, prediction: Prediction, players: int
-    ) -> tuple[Bool[np.ndarray, "sample player"], Float[np.ndarray, "sample"]]:
-        if self._exact(players):
-            masks = every_coalition(players)
-            return masks, kernel(masks.sum(1), players)
-        generator = prompt_generator(self.seed, prediction.ids)
-        masks = random_coalitions(generator, players, self._count(players), paired=self.paired)
-        return masks, np.ones(len(masks))
-
 
 def coalitions(players: int) -> int:
-    """How many coalitions there are beside the empty and the full one."""
+    """Count the coalitions except the empty and the full coalition."""
     return max(0, 2**players - 2)
 
 
-# -------------------------------------------------------------------------------------------------------- context cite
-
-
-OFFICIAL = 64  # ablations
-
-
+# ---------------------------------------------------------------------------------------------------------- ContextCite
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ContextCite(WithSources, WithSeed):
     """ContextCite (Cohen-Wang 2024): a sparse linear model of the prediction, fitted to random ablations of sentences.
@@ -234,21 +216,21 @@ class ContextCite(WithSources, WithSeed):
         return {"forwards": self._count(len(self.sources(prediction)[1])) + self.held_out}
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
-        own = self.sources(prediction)[1]
-        if not len(own):
+        sources = self.sources(prediction)[1]
+        if not len(sources):
             return nothing_to_score(prediction, "source_weights")
-        count = self._count(len(own))
+        count = self._count(len(sources))
         first = int(prompt_generator(self.seed, prediction.ids).integers(2**31))  # far from the next seed's
-        masks = official_masks(first, count + self.held_out, len(own), self.keep)
-        values = worths(own, masks, self.coalitions(prediction, self.scale, progress))
+        masks = official_masks(first, count + self.held_out, len(sources), self.keep)
+        values = worths(sources, masks, self.coalitions(prediction, self.scale, progress))
         linear = lasso(masks[:count], values[:count], np.ones(count), self.penalty, standardised=True)
-        facts = source_facts(prediction, own) | {
+        facts = {
             "source_weights": linear.weights.tolist(),
             "intercept": linear.intercept,
             "fit": explained(linear(masks[:count]), values[:count]),
             "held_out_fit": explained(linear(masks[count:]), values[count:]),
         }
-        return Scores(self.spread_out(prediction, own, linear.weights), facts)
+        return self.scores(prediction, sources, linear.weights, facts)
 
     def _count(self, sources: int) -> int:
         if self.samples is not None:
@@ -257,9 +239,7 @@ class ContextCite(WithSources, WithSeed):
 
 
 def official_masks(seed: int, count: int, sources: int, keep: float | int) -> Bool[np.ndarray, "sample source"]:
-    """Draw ablations as the authors' code does, one random generator for each, given the seed of the first."""
-    every = [
-        np.random.RandomState(seed + sample).choice([False, True], size=sources, p=[1 - keep, keep])
-        for sample in range(count)
-    ]
-    return np.array(every)
+    """Draw ablations as the authors' code does, with a random generator per ablation, given the seed of the first."""
+    seeds = range(seed, seed + count)
+    draws = [np.random.RandomState(each).choice([False, True], size=sources, p=[1 - keep, keep]) for each in seeds]
+    return np.array(draws)

@@ -1,4 +1,4 @@
-"""TDD, token distribution dynamics (Feng 2024): how the choice between two tokens shifts as the context is read."""
+"""TDD, token distribution dynamics (Feng 2024): the shift of the choice between two tokens along the context."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,11 +59,12 @@ class Tdd(WithBatch):
         super().check(prediction)
         if isinstance(prediction.target, tuple) and self.foil == "none":
             raise ValueError(f"target={prediction.target} has a foil, and foil='none' asks for none: leave out one")
-        if self.direction != "forward":
-            refuse_hooks(self, prediction, "runs parts of the context (unless direction='forward')")
-        if self.add_bos and self.direction != "forward" and prediction.adapter.tokenizer.bos is None:
+        if self.direction == "forward":
+            return
+        refuse_hooks(self, prediction, "runs parts of the context (unless direction='forward')")
+        if self.add_bos and prediction.adapter.tokenizer.bos is None:
             raise ValueError("add_bos=True needs a tokenizer with a token that begins a text")
-        if self.add_bos and self.direction != "forward" and not prediction.begins:
+        if self.add_bos and not prediction.begins:
             refuse_overlong(self, prediction, len(prediction) + 1, "leave out add_bos=True")
 
     def work(self, prediction: Prediction) -> dict[str, int]:
@@ -73,46 +74,33 @@ class Tdd(WithBatch):
         return 1 if self.direction == "backward" else len(prediction)
 
     def explain(self, prediction: Prediction, progress: Work) -> Scores:
+        done = partial(progress.add, "forwards")
         target, *foils = sides(prediction.target)
-        foil = foils[0] if foils else runner_up(prediction)
-        against = None if self.foil == "none" else foil
-        scores = []
+        foil = None if self.foil == "none" else foils[0] if foils else runner_up(prediction)
+        read, scores = partial(choices, target=target, foil=foil), []
         if self.direction != "forward":
-            read, batches = (
-                partial(choices, target=target, foil=against),
-                prediction.prompt.batches(self.batch, len(prediction)),
-            )
-            parts = read_alone(
-                prediction, *suffixes(prediction, self.add_bos), read, batches, partial(progress.add, "forwards")
-            )
-            scores.append(steps(parts).flip(0))
+            batches = prediction.prompt.batches(self.batch, len(prediction))
+            scores.append(steps(read_alone(prediction, *self._suffixes(prediction), read, batches, done)).flip(0))
         if self.direction != "backward":
-            scores.append(steps(choices(prefix_logits(prediction, progress), target, against)))
-        return Scores(torch.stack(scores).mean(0), {"foil": against})
+            with torch.no_grad():
+                prefixes = prediction.rerun(read=range(len(prediction))).logits(prediction.embeddings[None])[0]
+            done(1)
+            scores.append(steps(read(prefixes)))
+        return Scores(torch.stack(scores).mean(0), {"foil": foil})
 
-
-@torch.no_grad()
-def prefix_logits(prediction: Prediction, progress: Work) -> Float[Tensor, "pos vocab"]:
-    """Next-token logits after the first token, the first two, and so on."""
-    logits = prediction.rerun(read=range(len(prediction))).logits(prediction.embeddings[None])[0]
-    progress.add("forwards", 1)
-    return logits
-
-
-def suffixes(prediction: Prediction, add_bos: bool) -> tuple[Int[Tensor, "pos"], Bool[Tensor, "part pos"]]:
-    """The ids, and which of them make up the last token alone, the last two, and so on."""
-    ids, bos = prediction.ids, prediction.adapter.tokenizer.bos
-    present = torch.ones(len(ids), len(ids), dtype=torch.bool, device=ids.device).tril().flip(1)
-    return led_by(bos, ids, present, ids.flip(0) != bos) if add_bos and bos is not None else (ids, present)
+    def _suffixes(self, prediction: Prediction) -> tuple[Int[Tensor, "pos"], Bool[Tensor, "part pos"]]:
+        """Return the ids, and masks of the last token, the last two, and so on."""
+        ids, bos = prediction.ids, prediction.adapter.tokenizer.bos
+        present = torch.ones(len(ids), len(ids), dtype=torch.bool, device=ids.device).tril().flip(1)
+        return led_by(bos, ids, present, ids.flip(0) != bos) if self.add_bos and bos is not None else (ids, present)
 
 
 def choices(logits: Float[Tensor, "part vocab"], target: Side, foil: Side | None) -> Float[Tensor, "part"]:
-    """d: from -1, surely the foil, to 1, surely the target; without a foil, the target's probability."""
+    """Return d: from -1, surely the foil, to 1, surely the target; without a foil, the target's probability."""
     if foil is None:
         return logits.softmax(-1)[:, members(target)].sum(-1)
     return ((joint_logit(logits, target) - joint_logit(logits, foil)) / 2).tanh()
 
 
 def steps(values: Float[Tensor, "part"]) -> Float[Tensor, "part"]:
-    """The difference of each to the one before it, and of the first to 0."""
     return values.diff(prepend=values.new_zeros(1))

@@ -22,7 +22,7 @@ from heta_lens.evaluation.report.results import summary
 from heta_lens.evaluation.run_folder import RECORDS, read_records, read_run
 from heta_lens.evaluation.runner import drawn
 from heta_lens.evaluation.saved_scores import SCORES
-from heta_lens.metrics import METRICS, ExplainedPrompt, Metric
+from heta_lens.metrics import METRICS, Metric, MetricCase
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.prediction.prediction import Prediction
 
@@ -61,7 +61,7 @@ def test_workers_take_functions_of_modules_only(tmp_path: Path) -> None:
         evaluate("demo", prompts, lambda _: None, "f1", tmp_path / "b", progress=False, workers=Workers(2))
 
 
-def last_third(case: ExplainedPrompt) -> float:
+def last_third(case: MetricCase) -> float:
     """Return the share of the score on the last third of the context."""
     return float(case.scores[-(len(case.scores) // 3) :].sum() / case.scores.sum())
 

@@ -94,7 +94,7 @@ class Toy(Prediction):
         return logits[..., 0] if logits.shape[-1] == 1 else super().objective(logits, log_probs)
 
     def mask_vector(self, mask: Any) -> Tensor:
-        return mask
+        return mask if isinstance(mask, Tensor) else torch.zeros_like(self.embeddings[0])
 
     def rerun(
         self, start: Any = 0, *, stop: Any = None, layer: int | None = None, read: Sequence[int] | None = None

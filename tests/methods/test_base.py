@@ -1,4 +1,4 @@
-"""The contract of a method."""
+"""The contract of a method: targets, returned scores, warnings, and functions as methods."""
 
 import warnings
 from collections.abc import Callable
@@ -6,15 +6,20 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import heta_lens
 from helpers import zoo
-from helpers.asking import predict
+from helpers.asking import cache_of, explain, predict
 from heta_lens import METHODS, Heta, Method
+from heta_lens._util.options import chosen
 from heta_lens.methods import base
 
 BRIEF = {"think": ".", "conclude": " is", "entail": "{explanation}{claim}"}
+
+
 RANDOM: list[tuple[str, dict[str, Any]]] = [
     ("heta", {"probes": 2}),
     ("heta", {"variant": "kl_only"}),
@@ -73,6 +78,8 @@ def test_scores_that_are_the_same_for_every_target_say_so(method: Method, same: 
 
 
 QUESTIONS: dict[str, Any] = {"contrast": (6, 7), "set": {6, 7}, "function": partial(torch.logsumexp, dim=0)}
+
+
 AGNOSTIC = [
     *(METHODS[name]() for name in METHODS if METHODS[name]().ignores_target and METHODS[name].family != "control"),
     Heta(variant="kl_only"),
@@ -84,7 +91,7 @@ AGNOSTIC = [
 ]
 
 
-@pytest.mark.parametrize("method", AGNOSTIC, ids=lambda method: str((method.name, *method.given.values())))
+@pytest.mark.parametrize("method", AGNOSTIC, ids=lambda method: str((method.name, *chosen(method).values())))
 @pytest.mark.parametrize("kind", QUESTIONS)
 def test_a_method_that_ignores_the_target_refuses_a_question_about_it(method: Method, kind: str, forwards: Any) -> None:
     model = zoo.bridge("gpt2")
@@ -93,7 +100,7 @@ def test_a_method_that_ignores_the_target_refuses_a_question_about_it(method: Me
     with pytest.raises(ValueError, match=f"method='{method.name}'.* cannot explain the {kind}") as refused:
         method(prediction)
     said = str(refused.value)
-    assert "'leave_one_out' with effect='log_prob'" in said and all(f"{name}=" in said for name in method.given)
+    assert "'leave_one_out' with effect='log_prob'" in said and all(f"{name}=" in said for name in chosen(method))
     assert not runs
 
 
@@ -160,3 +167,70 @@ def test_little_work_and_fast_work_are_not_announced(
     runs = forwards(model)
     METHODS["lime"](samples=20)(prediction)
     assert sum(len(run[0]) for run in runs) <= 21
+
+
+N, TARGET = 6, 7
+
+
+def lengths(prediction: heta_lens.Prediction) -> list[float]:
+    """How long each token's embedding is."""
+    return prediction.embeddings.norm(dim=-1).tolist()
+
+
+def test_a_function_is_a_method() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    attribution = explain(model, ids, TARGET, method=lengths)
+    assert attribution.method == "lengths" and len(attribution) == N
+    assert attribution.scores.tolist() == lengths(predict(model, ids, TARGET))
+    assert attribution.diagnostics["sink_mass"] > 0
+
+
+@pytest.mark.parametrize(("sign", "signed"), [(1, False), (-1, True)])
+def test_scores_of_a_function_are_signed_where_one_is_below_0(sign: int, signed: bool) -> None:
+    model = zoo.bridge("gpt2")
+    found = explain(model, zoo.prompt(model, N), TARGET, method=lambda asked: sign * asked.embeddings.norm(dim=-1))
+    assert found.signed == signed
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, np.array, list, tuple])
+def test_scores_may_be_of_any_kind(kind: Callable[..., Any]) -> None:
+    model = zoo.bridge("gpt2")
+    attribution = explain(model, zoo.prompt(model, N), TARGET, method=lambda _: kind([1, 2, 3, 4, 5, 6]))
+    assert attribution.scores.tolist() == [1, 2, 3, 4, 5, 6] and attribution.scores.is_floating_point()
+
+
+def test_a_function_may_take_gradients() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+
+    def slopes(prediction: heta_lens.Prediction) -> torch.Tensor:
+        leaf = prediction.embeddings.detach().clone().requires_grad_()
+        return torch.autograd.grad(prediction.rerun().g(leaf[None]).sum(), leaf)[0].norm(dim=-1)
+
+    expected = explain(model, ids, TARGET, method="gradient_norm").scores
+    assert torch.allclose(explain(model, ids, TARGET, method=slopes).scores, expected)
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ([1.0, float("nan"), 1.0, 1.0, 1.0, 1.0], "the score is nan at position 1, token"),
+        ([1.0, 2.0], "returned scores of shape \\(2,\\) for 6 tokens: return one number per token"),
+        (np.ones((6, 2)), "returned scores of shape \\(6, 2\\) for 6 tokens"),
+        ("scores", "returned 'scores': return one number per token"),
+        (None, "returned"),
+        (torch.ones(6, dtype=torch.complex64), "complex scores"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_other_scores_are_refused(scores: Any, message: str) -> None:
+    model = zoo.bridge("gpt2")
+    with pytest.raises((TypeError, ValueError), match=message):
+        explain(model, zoo.prompt(model, N), TARGET, method=lambda _: scores)
+
+
+def test_a_function_takes_no_options() -> None:
+    model = zoo.bridge("gpt2")
+    with pytest.raises(TypeError, match="steps: options go with a method's name"):
+        heta_lens.attribute(cache_of(model, zoo.prompt(model, N)), TARGET, method=lengths, steps=3)

@@ -1,6 +1,5 @@
 """Options that many methods take: declared once, and inherited by each method that has them."""
 
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from heta_lens.methods.options import WithBatch, WithBos, WithLayer, WithMask, W
 from heta_lens.metrics import Drops
 
 SHARED = (WithBatch, WithBos, WithLayer, WithMask, WithScale, WithSeed)
-NAMED = {name: kind for kind in SHARED for name in vars(kind)["__annotations__"]}
 
 
 def test_every_shared_option_is_tested_here() -> None:
@@ -28,13 +26,6 @@ def test_an_option_is_documented_where_it_is_declared_and_in_each_method(kind: t
     for method in METHODS.values():
         if issubclass(method, kind):
             assert f"``{option}``" in (method.__doc__ or ""), method.name
-
-
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "heta"])
-def test_a_method_declares_a_shared_option_again_only_for_another_default(name: str) -> None:
-    again = vars(METHODS[name])["__annotations__"].keys() & NAMED.keys()
-    defaults = {field.name: field.default for field in fields(METHODS[name])}
-    assert not {option for option in again if vars(NAMED[option])[option] == defaults[option]}
 
 
 def test_a_layer_and_a_mask_are_refused_before_any_run(forwards: object) -> None:

@@ -102,7 +102,6 @@ def test_only_options_of_the_curvature_have_no_effect_for_its_sake(option: str, 
         ({"audit": 2}, TypeError, "audit=2 must be True or False"),
         ({"interactions": 1}, TypeError, "interactions=1 must be True or False"),
         ({"variant": "hessian_only", "gamma": 1.0}, ValueError, "fixes beta and gamma"),
-        ({"variant": "hessian_only", "gamma": 0.5}, ValueError, "fixes beta and gamma"),  # which is the default
     ],
 )
 def test_wrong_options_are_refused_before_the_model_runs(

@@ -160,27 +160,6 @@ def test_a_contrast_is_the_difference_of_two_tables(build: Callable[..., Any], m
     assert relative(both, first - second) < 1e-6
 
 
-@FAMILIES
-@pytest.mark.parametrize("mode", ["restore", "noise_one"])
-def test_how_many_copies_run_at_once_does_not_matter(build: Callable[..., Any], mode: Any) -> None:
-    found = [score(build(), CausalTracing(samples=1, mode=mode, batch=batch)) for batch in (1, 3)]
-    # Bridges to Llama normalise in float32.
-    assert all(relative(one, found[0]) < 1e-6 for one in found)
-
-
-@ONE_EACH
-@pytest.mark.parametrize("method", [CausalTracing(**QUICK), CausalTracing(**QUICK, mode="noise_one"), Peering()])
-def test_the_work_is_foreseen(build: Callable[..., Any], method: Any, forwards: Any) -> None:
-    model = build()
-    prediction = predict(model, zoo.prompt(model, N), TARGET)
-    foreseen, found = method.work(prediction)["forwards"], method(prediction)
-    assert found.diagnostics["forwards"] == foreseen
-    if method.name == "peering":
-        ran = forwards(model)
-        method(prediction)
-        assert len(ran) == 1
-
-
 @ONE_EACH
 def test_hooks_of_others_stay_and_see_the_prompt_they_know(build: Callable[..., Any]) -> None:
     """A hook that speaks of positions is in the clean runs, the noisy ones and the oracle's."""
@@ -203,20 +182,3 @@ def test_hooks_of_others_stay_and_see_the_prompt_they_know(build: Callable[..., 
     finally:
         model.reset_hooks()
     assert relative(found[0], score(model, CausalTracing(**QUICK))) > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda: CausalTracing(mode="both"), ValueError, "mode='both' is not one of 'restore', 'noise_one'"),  # type: ignore[arg-type]
-        (lambda: CausalTracing(samples=0), ValueError, "samples=0 must be at least 1"),
-        (lambda: CausalTracing(noise=-1), ValueError, "noise=-1 must be at least 0"),
-        (lambda: Peering(threshold=1), ValueError, "threshold=1 must be below 1.0"),
-        (lambda: Peering(threshold="median"), TypeError, "threshold='median' must be a number, or 'mean'"),  # type: ignore[arg-type]
-        (lambda: Peering(query="answer"), ValueError, "query='answer' is not one of 'target', 'predictor'"),  # type: ignore[arg-type]
-    ],
-)
-@pytest.mark.usefixtures("unchecked")
-def test_options_that_make_no_sense_are_refused(make: Callable[[], Any], error: Any, message: str) -> None:
-    with pytest.raises(error, match=message):
-        make()

@@ -63,8 +63,3 @@ def test_a_target_needs_room_after_the_context(build: Callable[..., Any]) -> Non
     ):
         explain(build(), Peering(), n=zoo.N_CTX)
     assert explain(build(), Peering(query="predictor"), n=zoo.N_CTX).scores[-1] > 0
-
-
-def test_a_layer_that_the_model_does_not_have_is_refused() -> None:
-    with pytest.raises(ValueError, match="layer=2 is none of the layers 0 to 1 this model has"):
-        explain(zoo.bridge("gpt2"), Peering(layer=2))

@@ -1,6 +1,5 @@
 """SEA-CoT against explanations written and read plainly."""
 
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -213,14 +212,3 @@ def test_what_is_told_to_the_model_is_text() -> None:
     for name in ("think", "conclude", "entail"):
         with pytest.raises(TypeError, match=f"{name}=3 must be text"):
             SeaCot(**{name: 3})
-
-
-@ONE_EACH
-def test_sea_cot_refuses_hooks(build: Callable[..., Any]) -> None:
-    model = build()
-    model.add_hook("blocks.0.hook_resid_post", lambda activation, hook: activation * 0.9)  # noqa: ARG005
-    try:
-        with pytest.raises(ValueError, match=re.escape("method='sea_cot' writes after the context, which hooks")):
-            SeaCot(**SHORT)(predict(model, zoo.prompt(model, 8), 30))
-    finally:
-        model.reset_hooks()

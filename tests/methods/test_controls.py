@@ -1,11 +1,12 @@
-"""Random scores: a softmax of uniform draws that only the seed and the tokens decide."""
+"""Random scores and recency."""
 
 import numpy as np
+import pytest
 import torch
 
 from helpers import zoo
 from helpers.asking import predict, relative
-from heta_lens.methods.controls import RandomScores
+from heta_lens.methods.controls import RandomScores, Recency
 
 N = 6
 
@@ -23,3 +24,10 @@ def test_the_target_does_not_matter() -> None:
     first, second = (predict(model, zoo.prompt(model, N), target) for target in (7, 8))
     assert torch.equal(RandomScores()(first).scores, RandomScores()(second).scores)
     assert not torch.equal(RandomScores()(first).scores, RandomScores(seed=1)(first).scores)
+
+
+def test_the_last_token_gets_1_and_each_before_it_less() -> None:
+    model = zoo.bridge("gpt2")
+    attribution = Recency()(predict(model, zoo.prompt(model, 4)))
+    assert attribution.scores.tolist() == pytest.approx([1 / 4, 1 / 3, 1 / 2, 1])
+    assert attribution.diagnostics["forwards"] == 0

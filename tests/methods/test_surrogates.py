@@ -1,8 +1,9 @@
-"""ContextCite against the official code's masks and fit, on ids."""
+"""LIME, KernelSHAP and ContextCite against plain fits, captum and the official masks."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from math import sqrt
+from itertools import combinations
+from math import exp, factorial, sqrt
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,195 @@ from torch import Tensor
 
 import heta_lens
 from helpers import zoo
-from helpers.ablations import TARGET, TEXT, N, close, found, hooked, ids_of, read, worth
+from helpers.ablations import FOIL, TARGET, TEXT, N, close, found, ids_of, read, worth
 from helpers.asking import plain_embeddings, predict, relative
-from heta_lens.methods.surrogates import ContextCite
+from heta_lens.methods.base import Method
+from heta_lens.methods.progressive_inference import ProgressiveInference
+from heta_lens.methods.surrogates import ContextCite, KernelShap, Lime
+
+QUICK: dict[str, Method] = {
+    "lime": Lime(samples=20),
+    "lime, lasso": Lime(samples=30, surrogate="lasso"),
+    "kernel_shap": KernelShap(samples=18),
+    "kernel_shap, every coalition": KernelShap(),
+    "context_cite": ContextCite(samples=12, held_out=4),
+    "context_cite, tokens": ContextCite(source="token", ablate="mask", samples=20, held_out=4),
+    "progressive_inference": ProgressiveInference(),
+    "progressive_inference, multi": ProgressiveInference(passes="multi", samples=5),
+}
+
+
+METHOD = pytest.mark.parametrize("method", QUICK.values(), ids=QUICK.keys())
+
+
+@pytest.mark.sample(quick=3)
+@METHOD
+def test_a_contrast_is_explained_on_any_scale(method: Method) -> None:
+    """What is linear in the runs (all but LASSO) is the difference of both tokens' scores."""
+    model = zoo.bridge("gpt2")
+    both, one, other = (found(model, method, target=target).scores for target in ((TARGET, FOIL), TARGET, FOIL))
+    assert both.isfinite().all() and not torch.equal(both, one)
+    if "lasso" not in str(method) and method.name != "context_cite":
+        assert relative(both, one - other) < 1e-9
+
 
 NAMES = [param.id for param in zoo.models("-(gpt2|llama|gptj)$")]
-MODEL = pytest.mark.parametrize("name", NAMES)
+
+
 BUILD = dict(zoo.KINDS)
+
+
+def drawn(seed: int, ids: Tensor, samples: int, players: int, keep: float) -> list[list[bool]]:
+    uniform = np.random.default_rng([seed, *ids[0].tolist()]).random((samples, players))
+    return [[True] * players, *[[bool(u < keep) for u in row] for row in uniform]]
+
+
+def near(z: list[bool], width: float) -> float:
+    ones = sum(z)
+    cosine = ones / (sqrt(ones) * sqrt(len(z))) if ones else 0.0
+    return exp(-((1 - cosine) ** 2) / width**2)
+
+
+LIME_OPTIONS: list[dict[str, Any]] = [
+    {"samples": 20},
+    {"samples": 30, "keep": 0.4, "width": 0.6, "penalty": 3, "seed": 4, "keep_bos": False, "scale": "log_odds"},
+    {"samples": 25, "surrogate": "lasso"},
+    {"samples": 25, "surrogate": "lasso", "penalty": 0.002, "mask": "mean"},
+]
+
+
+def least(z: Tensor, y: Tensor, pi: Tensor, penalty: float) -> Tensor:
+    """Of ``Σ π (y - b - a·z)² + λ‖a‖²``, with b as one more column that costs nothing."""
+    z = torch.cat([z, torch.ones(len(z), 1, dtype=z.dtype)], 1)
+    free = torch.eye(z.shape[1], dtype=z.dtype) * penalty
+    free[-1, -1] = 0
+    return torch.linalg.solve(z.T @ torch.diag(pi) @ z + free, z.T @ (pi * y))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [(name, options) for name in NAMES for options in LIME_OPTIONS[: None if "gpt2" in name else 1]],
+)
+def test_lime_is_the_linear_model_that_fits_near_the_context(name: str, options: dict[str, Any]) -> None:
+    model = BUILD[name]()
+    ids = zoo.prompt(model, N)
+    first = int(options.get("keep_bos", True))
+    z = drawn(options.get("seed", 0), ids, options["samples"], N - first, options.get("keep", 0.7))
+    mask = plain_embeddings(model, ids).mean(0) if "mask" in options else 0.0
+    of = worth(model, ids, mask, options.get("scale", "log_prob"))
+    kept = [[*range(first), *[first + k for k, there in enumerate(row) if there]] for row in z]
+    y = torch.tensor([of(some) for some in kept], dtype=torch.float64)
+    pi = torch.tensor([near(row, options.get("width", 0.25)) for row in z], dtype=torch.float64)
+    z = torch.tensor(z, dtype=torch.float64)
+    if options.get("surrogate") == "lasso":
+        plain = Lasso(alpha=options.get("penalty", 0.01), tol=1e-12, max_iter=10**6).fit(z, y, sample_weight=pi)
+        expected, intercept = torch.from_numpy(plain.coef_), float(plain.intercept_)
+    else:
+        *weights, intercept = least(z, y, pi, options.get("penalty", 1.0)).tolist()
+        expected = torch.tensor(weights, dtype=torch.float64)
+    some = found(model, Lime(**options))
+    close(name, some.scores, [0.0] * first + expected.tolist(), 20)
+    assert some.diagnostics["intercept"] == pytest.approx(intercept, abs=1e-4)
+    residual, spread = y - intercept - z @ expected, y - (pi @ y) / pi.sum()
+    assert some.diagnostics["fit"] == pytest.approx(float(1 - pi @ residual**2 / (pi @ spread**2)), abs=1e-4)
+
+
+def test_captums_lime_makes_the_same_of_the_same_samples() -> None:
+    attr = pytest.importorskip("captum.attr")
+    linear = pytest.importorskip("captum._utils.models.linear_model")
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    of = worth(model, ids)
+    z = iter(drawn(0, ids, 30, N - 1, 0.7))
+
+    theirs = attr.LimeBase(
+        lambda inputs: torch.tensor([of([0, *[1 + k for k in range(N - 1) if inputs[0, k]]])]),
+        linear.SkLearnLasso(alpha=0.01),
+        similarity_func=lambda _, __, row, **___: near(row[0].bool().tolist(), 0.25),
+        perturb_func=lambda _, **__: torch.tensor([next(z)]).double(),
+        perturb_interpretable_space=True,
+        from_interp_rep_transform=lambda row, _, **__: row,
+        to_interp_rep_transform=None,
+    ).attribute(torch.ones(1, N - 1).double(), n_samples=31)
+    ours = found(model, Lime(samples=30, surrogate="lasso")).scores[1:]
+    assert relative(ours, theirs[0]) < 1e-3
+
+
+def test_lime_warns_of_more_tokens_than_samples() -> None:
+    model = zoo.bridge("gpt2")
+    with pytest.warns(UserWarning, match="samples=4 are fewer than the 5 tokens"):
+        assert found(model, Lime(samples=4)).scores.isfinite().all()
+
+
+def test_how_many_samples_lime_takes() -> None:
+    model = zoo.bridge("gpt2")
+    assert Lime().work(predict(model, zoo.prompt(model, N), TARGET)) == {"forwards": 201}
+    assert Lime(samples=9).work(predict(model, zoo.prompt(model, N), TARGET)) == {"forwards": 10}
+    assert Lime()._count(300) == 600
+
+
+MODEL = pytest.mark.parametrize("name", NAMES)
+
+
+KINDS = pytest.mark.parametrize("name", [param.id for param in zoo.models("-gpt2$")])
+
+
+def shapley(of: Callable[[list[int]], float], players: Sequence[int], always: Sequence[int]) -> list[float]:
+    """What each adds to every set of the others, weighed by how many orders have just these before it."""
+    scores, many = [0.0] * (len(players) + len(always)), len(players)
+    for player in players:
+        others = [other for other in players if other != player]
+        for size in range(many):
+            share = factorial(size) * factorial(many - size - 1) / factorial(many)
+            for some in combinations(others, size):
+                scores[player] += share * (of([*always, *some, player]) - of([*always, *some]))
+    return scores
+
+
+@MODEL
+@pytest.mark.parametrize("keep_bos", [True, False])
+def test_kernel_shap_finds_shapley_values(name: str, keep_bos: bool) -> None:
+    model = BUILD[name]()
+    ids = zoo.prompt(model, 5)
+    mask = plain_embeddings(model, ids).mean(0)
+    of = worth(model, ids, mask, "prob")
+    expected = shapley(of, range(int(keep_bos), 5), [0] * keep_bos)
+    some = found(model, KernelShap(keep_bos=keep_bos, mask="mean", scale="prob"), ids)
+    close(name, some.scores, expected)
+    assert some.diagnostics["exact"] and some.diagnostics["forwards"] == 2 ** (5 - keep_bos)
+    assert (some.scores[0] == 0) == keep_bos
+
+
+@KINDS
+@pytest.mark.parametrize("samples", [16, 24])
+@pytest.mark.parametrize("paired", [True, False])
+def test_kernel_shap_shares_out_all_there_is(name: str, samples: int, paired: bool) -> None:
+    model = BUILD[name]()
+    ids = zoo.prompt(model, 9)
+    some = found(model, KernelShap(samples=samples, paired=paired, scale="log_odds"), ids)
+    of = worth(model, ids, scale="log_odds")
+    assert not some.diagnostics["exact"] and some.diagnostics["completeness_gap"] < 1e-12
+    close(name, some.scores.sum(), of(range(9)) - of([0]))
+
+
+def test_as_many_samples_as_there_are_coalitions_are_all_of_them() -> None:
+    model = zoo.bridge("gpt2")
+    exact, given, fewer = (found(model, KernelShap(samples=samples)) for samples in (None, 30, 29))
+    assert torch.equal(given.scores, exact.scores) and given.diagnostics["exact"]
+    assert 1e-6 < relative(fewer.scores, exact.scores) < 1 and not fewer.diagnostics["exact"]
+
+
+@pytest.mark.parametrize(("samples", "least"), [(15, 16), (1, 16)])
+def test_too_few_coalitions_are_refused(samples: int, least: int) -> None:
+    with pytest.raises(ValueError, match=f"samples={samples} are too few for 8 tokens: give at least {least}, or None"):
+        found(zoo.bridge("gpt2"), KernelShap(samples=samples), zoo.prompt(zoo.bridge("gpt2"), 9))
+
+
+def test_many_tokens_take_random_coalitions() -> None:
+    prediction = predict(zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), 12), TARGET)
+    assert KernelShap().work(prediction) == {"forwards": 514}
+    assert KernelShap(samples=2046).work(prediction) == {"forwards": 2048}
+    assert KernelShap(samples=2045).work(prediction) == {"forwards": 2047}
 
 
 def official_masks(
@@ -219,13 +402,6 @@ def test_what_leaves_no_source_is_refused() -> None:
 def test_where_every_token_is_special_there_is_nothing_to_explain() -> None:
     some = found(zoo.bridge("gpt2"), ContextCite(splitter=lambda _: []), ids_of()[:, :1])
     assert some.scores.tolist() == [0] and some.diagnostics["sources"] == [] and some.diagnostics["forwards"] == 0
-
-
-def test_hooks_do_not_go_with_tokens_that_move() -> None:
-    model = hooked()
-    with pytest.raises(ValueError, match="unless ablate='mask'"):
-        found(model, ContextCite())
-    assert found(model, ContextCite(ablate="mask"), ids_of()).scores.any()
 
 
 def test_how_many_ablations_there_are() -> None:

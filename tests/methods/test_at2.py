@@ -1,0 +1,256 @@
+"""AT2: weighted attention, files of weights, and the fit."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import heta_lens
+from helpers import zoo
+from helpers.asking import predict, relative
+from heta_lens._util.storage import save
+from heta_lens.data.prompt_sources import prompts
+from heta_lens.evaluation.prompt_evaluation import ask
+from heta_lens.methods.at2 import (
+    KIND,
+    VERSION,
+    At2,
+    HeadWeights,
+    ablations,
+    attended,
+    correlation,
+    demo_weights,
+    fit_at2,
+    minimised,
+)
+from heta_lens.model.adapter import ModelAdapter
+
+N = 6
+
+
+BUILD = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
+
+
+@BUILD
+def test_equal_weights_give_the_mean_attention(build: Any) -> None:
+    found = At2(keep_bos=False)(predict(build(), zoo.prompt(build(), N), 7))
+    cache = build().run_with_cache(zoo.prompt(build(), N))[1]
+    mean = torch.stack([cache[f"blocks.{layer}.attn.hook_pattern"][0, :, -1] for layer in (0, 1)]).mean((0, 1))
+    assert relative(found.scores, mean) < 1e-6
+    assert float(found.scores.sum()) == pytest.approx(1, rel=1e-6)
+    assert "not fitted to this model" in found.diagnostics["note"]
+
+
+@BUILD
+def test_one_weight_gives_one_head(build: Any) -> None:
+    prediction = predict(build(), zoo.prompt(build(), N), 7)
+    one = torch.zeros(2, 4, dtype=torch.float64)
+    one[1, 2] = 1
+    found = At2(weights=one, keep_bos=False)(prediction)
+    with prediction.running():
+        assert relative(found.scores, attended(prediction)[1, 2]) < 1e-12
+    assert relative(At2(weights=-2 * one, keep_bos=False)(prediction).scores, -2 * found.scores) < 1e-12
+    assert "not fitted" not in found.diagnostics["note"]
+
+
+def test_a_file_is_read_and_one_of_another_model_refused(tmp_path: Path) -> None:
+    model, file = zoo.bridge("llama"), tmp_path / "w.safetensors"
+    prediction = predict(model, zoo.prompt(model, N), 7)
+    weights = torch.linspace(-1, 1, 8, dtype=torch.float64).reshape(2, 4)
+    HeadWeights.of(prediction.adapter, weights).save(file)
+    assert torch.equal(At2(weights=str(file))(prediction).scores, At2(weights=weights)(prediction).scores)
+    found = At2(weights=file)(prediction)
+    found.save(tmp_path / "found")
+    assert heta_lens.Attribution.load(tmp_path / "found").options["weights"] == str(file)
+    other = zoo.bridge("llama", n_layers=3)
+    with pytest.raises(ValueError, match="were fitted to another model"):
+        At2(weights=file)(predict(other, zoo.prompt(other, N), 7))
+
+
+def test_the_demo_model_has_its_own() -> None:
+    model = heta_lens.load_demo_model()
+    prediction = predict(model, model.to_tokens("The key was put in the box by Leo."), " box")
+    found = At2()(prediction)
+    own = At2(weights=demo_weights().weights)(prediction)
+    assert torch.equal(found.scores, own.scores) and "not fitted" not in found.diagnostics["note"]
+    assert prediction.begins == bool(found.scores[0] == 0)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("weights", "error", "says"),
+    [
+        (torch.rand(3, 4), ValueError, r"weights are of shape \(3, 4\); this model's heads are \(2, 4\)"),
+        (torch.rand(4), ValueError, r"must be floats of shape \[layer, head\]"),
+        (torch.ones(2, 4, dtype=torch.long), ValueError, "must be floats"),
+        (3, TypeError, "must be a file of heta-lens fit-at2, or a tensor"),
+    ],
+)
+def test_other_weights_are_refused(weights: Any, error: type[Exception], says: str) -> None:
+    model = zoo.bridge("gpt2")
+    prediction = predict(model, zoo.prompt(model, N), 7)
+    with pytest.raises(error, match=says):
+        At2(weights=weights)(prediction)
+
+
+def adapter_of(model: Any) -> ModelAdapter:
+    return ModelAdapter.of(model.run_with_cache(zoo.prompt(model, 4))[1])
+
+
+def retrained(family: str) -> Any:
+    """The same architecture with other embeddings."""
+    model = zoo.bridge.__wrapped__(family)
+    next(weight for name, weight in model.named_parameters() if "embed" in name).data.mul_(1.5)
+    return model
+
+
+def test_a_file_gives_back_what_was_saved(tmp_path: Path) -> None:
+    adapter = adapter_of(zoo.bridge("gpt2"))
+    weights = HeadWeights.of(adapter, torch.rand(2, 4, dtype=torch.float64), held_out=0.5, prompts=7)
+    weights.save(tmp_path / "w.safetensors")
+    again = HeadWeights.load(tmp_path / "w.safetensors")
+    assert torch.equal(again.weights, weights.weights) and again.model == weights.model
+    assert again.fitted == {"held_out": 0.5, "prompts": 7} and again.belongs_to(adapter)
+
+
+def test_they_belong_to_a_model_and_not_to_a_class_or_precision() -> None:
+    weights = HeadWeights.of(adapter_of(zoo.bridge("llama")), torch.rand(2, 4))
+    assert not zoo.HAS_HOOKED or weights.belongs_to(adapter_of(zoo.hooked("llama")))
+    assert weights.belongs_to(adapter_of(zoo.bridge("llama", torch.bfloat16)))
+    assert not weights.belongs_to(adapter_of(retrained("llama")))
+    assert not weights.belongs_to(adapter_of(zoo.bridge("llama", n_layers=3)))
+
+
+@pytest.mark.parametrize("kind", ["hooked", "bridge"])
+def test_those_of_the_demo_model_ship_with_it(kind: Any) -> None:
+    if kind == "hooked" and not zoo.HAS_HOOKED:
+        pytest.skip("TransformerLens 4 has no HookedTransformer")
+    model = heta_lens.load_demo_model(kind)
+    adapter = ModelAdapter.of(model.run_with_cache(model.to_tokens("The key was in the box."))[1])
+    assert demo_weights().belongs_to(adapter)
+    assert float(demo_weights().weights.abs().sum()) == pytest.approx(1)
+    assert demo_weights().fitted["held_out"] > demo_weights().fitted["equal"] > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"weights": 3}, "its weights are no tensor"),
+        ({"lengths": torch.ones(2, 2)}, "its lengths are no tensor"),
+        ({"fitted": 3}, "it has weights, model, lengths, fitted"),
+        ({"odd": 3}, "it has weights, model, lengths, fitted, odd"),
+    ],
+)
+def test_a_file_of_other_things_is_refused(change: dict[str, Any], says: str, tmp_path: Path) -> None:
+    value = {"weights": torch.rand(2, 4), "model": "m", "lengths": torch.ones(3), "fitted": {}, **change}
+    save(tmp_path / "w.safetensors", KIND, VERSION, value)
+    with pytest.raises(ValueError, match=f"damaged heta_lens head weights file: {says}"):
+        HeadWeights.load(tmp_path / "w.safetensors")
+
+
+def drawn(prompts: int = 30, samples: int = 24) -> torch.Tensor:
+    return torch.randn(prompts, samples, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def equal() -> torch.Tensor:
+    return torch.full((2, 3), 1 / 6, dtype=torch.float64)
+
+
+def test_the_head_that_decides_gets_the_weight() -> None:
+    features = drawn()
+    log_odds = 5 * features[..., 1, 2] + 100
+    weights = minimised(features, log_odds, equal(), steps=1000, batch=512, seed=0)
+    assert float(weights.abs().sum()) == pytest.approx(1)
+    assert weights.argmax() == 5 and weights[1, 2] > 2 * weights.flatten()[:5].abs().max()
+    assert correlation(weights, features, log_odds).mean() > correlation(equal(), features, log_odds).mean() + 0.2
+
+
+def test_units_of_the_log_odds_do_not_matter() -> None:
+    features, log_odds = drawn(), drawn()[..., 0, 0] + drawn()[..., 1, 0].square()
+    weights, other = (minimised(features, values, equal(), 50, 512, 0) for values in (log_odds, 3 * log_odds - 7))
+    assert relative(weights, other) < 1e-6
+
+
+def test_correlations_are_pearsons() -> None:
+    features, log_odds = drawn(4), drawn(4)[..., 0, 0].exp()
+    predicted = torch.einsum("lh,pmlh->pm", equal(), features)
+    plain = [torch.corrcoef(torch.stack([one, other]))[0, 1] for one, other in zip(predicted, log_odds, strict=True)]
+    assert relative(correlation(equal(), features, log_odds), torch.stack(plain)) < 1e-6
+    assert not correlation(equal(), features, torch.ones(4, 24, dtype=torch.float64)).any()
+
+
+@pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
+def test_an_ablation_is_a_run_with_masked_embeddings(build: Any) -> None:
+    model = build()
+    prediction = predict(model, zoo.prompt(model, 5), 7)
+    found = ablations(prediction, "zero", 3, 0.5, torch.Generator().manual_seed(1))
+    there = torch.rand(3, 5 - int(prediction.begins), generator=torch.Generator().manual_seed(1)) < 0.5
+    first = int(prediction.begins)
+    for row, features, log_odds in zip(there, *found, strict=True):
+        masked = prediction.embeddings.clone()
+        masked[first:][~row] = 0
+        with prediction.running():
+            p = prediction.rerun().logits(masked[None])[0].softmax(-1)[7]
+            plain = torch.einsum("lhj,j->lh", attended(prediction)[..., first:], torch.where(row, 1.0, -1.0).double())
+        assert float(log_odds) == pytest.approx(float((p / (1 - p)).log()), rel=1e-5)
+        assert relative(features, plain) < 1e-6
+
+
+@pytest.mark.slow
+def test_the_demo_model_is_fitted_better_than_with_equal_weights() -> None:
+    model = heta_lens.load_demo_model()
+    given = [ask(model, prompt) for prompt in prompts("recall", split="train", limit=4)]
+    fitted = fit_at2(given, samples=8, steps=200, progress=False)
+    again = fit_at2(given, samples=8, steps=200, progress=False)
+    assert torch.equal(fitted.weights, again.weights)
+    assert fitted.fitted["correlation"] > fitted.fitted["equal"] and fitted.fitted["prompts"] == 4
+
+
+def test_prompts_without_an_effect_do_not_spoil_the_others() -> None:
+    """A constant has no correlation, and its gradient must not be that of a root at 0."""
+    features = torch.cat([drawn(), torch.zeros(2, 24, 2, 3, dtype=torch.float64)])
+    log_odds = torch.cat([5 * drawn()[..., 1, 2], torch.ones(2, 24, dtype=torch.float64)])
+    weights = minimised(features, log_odds, equal(), steps=200, batch=512, seed=0)
+    assert weights.isfinite().all() and weights.argmax() == 5
+
+
+def test_one_token_prompts_leave_equal_weights() -> None:
+    model = zoo.bridge("gpt2")
+    fitted = fit_at2([predict(model, zoo.prompt(model, 1), 7)] * 3, samples=4, steps=5, progress=False)
+    assert fitted.weights.isfinite().all() and float(fitted.weights.abs().sum()) == pytest.approx(1)
+
+
+def test_predictions_are_made_one_by_one() -> None:
+    model, made = zoo.bridge("gpt2"), []
+
+    def each() -> Any:
+        for length in (4, 5, 6):
+            made.append(length)
+            yield predict(model, zoo.prompt(model, length), 7)
+
+    assert fit_at2(each(), samples=4, steps=5, progress=False).fitted["prompts"] == len(made) == 3
+
+
+def one(family: str = "gpt2") -> Any:
+    return predict(zoo.bridge(family), zoo.prompt(zoo.bridge(family), 4), 7)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("predictions", "options", "error", "says"),
+    [
+        ([], {"samples": 1}, ValueError, "samples=1"),
+        ([], {"keep": 1.0}, ValueError, "keep=1.0 must be below 1"),
+        ([], {"mask": "none"}, ValueError, "mask='none'"),
+        ([], {}, ValueError, "cannot be fitted to 0 predictions"),
+        (["no"], {}, TypeError, "fit_at2 takes predictions"),
+        ([one, partial(one, "llama")], {}, ValueError, "predictions of one model"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(
+    predictions: list[Any], options: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        fit_at2([each() if callable(each) else each for each in predictions], progress=False, **options)

@@ -1,0 +1,272 @@
+"""Attention methods by hand, and against loops over heads, positions and runs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import heta_lens
+from helpers import zoo
+from helpers.asking import cache_of, predict, relative
+from helpers.attention import TARGET, N, last_row_of_product, plain_patterns, score
+from heta_lens.methods.attention import AttentionLast, AttentionNorm, AttentionRollout, ValueZeroing, shares
+
+ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
+
+
+ALL = [AttentionRollout(), AttentionLast(), AttentionNorm(), ValueZeroing()]
+
+
+@ONE_EACH
+@pytest.mark.parametrize("method", ALL, ids=lambda method: method.name)
+def test_attention_is_the_same_whatever_the_target(build: Callable[..., Any], method: Any) -> None:
+    found = [score(build(), method, target=target) for target in (TARGET, 9)]
+    assert torch.equal(*found)
+    assert (found[0] >= 0).all() and not method.directed
+
+
+@pytest.mark.slow
+@ONE_EACH
+@pytest.mark.parametrize(
+    ("method", "with_attention_cached", "without"),
+    [
+        (AttentionRollout(), 0, 2),
+        (AttentionRollout(start_layer=1), 0, 1),
+        (AttentionLast(), 0, 1),
+        (AttentionNorm(), 0, 2),
+        (AttentionNorm(reduce="rollout"), 0, 3),
+        (AttentionNorm(reduce="mean", residual=True), 2, 5),
+        (ValueZeroing(batch=1), N + 1, N + 1),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")  # the checker looks at layers that nobody asked for
+def test_attention_is_read_from_the_cache_and_else_from_runs_that_are_counted(
+    build: Callable[..., Any], method: Any, with_attention_cached: int, without: int, forwards: Any
+) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    bare = model.run_with_cache(ids, names_filter=["hook_embed"])[1]
+    for cache, expected in ((cache_of(model, ids), with_attention_cached), (bare, without)):
+        prediction = heta_lens.Prediction.from_cache(cache, TARGET, tokens=ids)
+        ran = forwards(model)
+        found = method(prediction)
+        assert len(ran) == found.diagnostics["forwards"] == method.work(prediction)["forwards"] == expected
+        assert relative(found.scores, score(model, method)) < 1e-12
+
+
+@pytest.mark.parametrize(
+    "method", [AttentionRollout(start_layer=2), AttentionLast(layer=2), AttentionNorm(layer=2)], ids=lambda m: m.name
+)
+def test_a_layer_that_the_model_does_not_have_is_refused(method: Any) -> None:
+    with pytest.raises(ValueError, match="layer=2 is none of the layers 0 to 1 this model has"):
+        score(zoo.bridge("gpt2"), method)
+
+
+@ONE_EACH
+def test_rollout_and_last_attention_read_the_layers_they_are_told(build: Callable[..., Any]) -> None:
+    model = build()
+    patterns = plain_patterns(model, zoo.prompt(model, N))
+    for layer, pattern in enumerate(patterns):
+        assert relative(score(model, AttentionLast(layer=layer)), pattern[:, -1].mean(0)) < 1e-12
+    assert torch.equal(score(model, AttentionLast()), score(model, AttentionLast(layer=1)))
+    half = (patterns[1].mean(0)[-1] + torch.eye(N)[-1]) / 2
+    assert relative(score(model, AttentionRollout(start_layer=1)), half) < 1e-12
+
+
+FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
+
+
+BY_HAND = [
+    torch.tensor([[1, 0, 0], [0.5, 0.5, 0], [0.2, 0.3, 0.5]], dtype=torch.float64),
+    torch.tensor([[1, 0, 0], [0.4, 0.6, 0], [0.1, 0.6, 0.3]], dtype=torch.float64),
+]
+
+
+def test_rollout_by_hand_of_a_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = zoo.bridge("gpt2")
+    prediction = predict(model, zoo.prompt(model, 3), TARGET)
+    heads = [torch.stack([pattern, pattern]) for pattern in BY_HAND]
+    monkeypatch.setattr(heta_lens.Prediction, "patterns", heads)
+    assert AttentionRollout()(prediction).scores.tolist() == pytest.approx([0.19, 0.3225, 0.4875])
+    plain = AttentionRollout(residual=False)(prediction).scores
+    assert plain.tolist() == pytest.approx([0.1 + 0.6 * 0.5 + 0.3 * 0.2, 0.6 * 0.5 + 0.3 * 0.3, 0.3 * 0.5])
+    assert AttentionRollout(start_layer=1)(prediction).scores.tolist() == pytest.approx([0.05, 0.3, 0.65])
+    assert AttentionLast()(prediction).scores.tolist() == pytest.approx([0.1, 0.6, 0.3])
+
+
+@FAMILIES
+@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize("fusion", ["mean", "max", "min"])
+def test_rollout_equals_the_product_of_whole_matrices(build: Callable[..., Any], residual: bool, fusion: str) -> None:
+    model = build()
+    fuse = {"mean": lambda p: sum(p) / len(p), "max": lambda p: p.max(0).values, "min": lambda p: p.min(0).values}
+    maps = [fuse[fusion](pattern) for pattern in plain_patterns(model, zoo.prompt(model, N))]
+    if residual:
+        maps = [
+            torch.stack([(row + one) / (row + one).sum() for row, one in zip(rows, torch.eye(N), strict=True)])
+            for rows in maps
+        ]
+    found = score(model, AttentionRollout(residual=residual, head_fusion=fusion))  # type: ignore[arg-type]
+    assert relative(found, last_row_of_product(maps)) < 1e-9
+
+
+@pytest.mark.parametrize("build", zoo.models("sinks|gptoss|mistral|local"))
+def test_rollout_sums_to_one_also_where_a_sink_swallows_attention(build: Callable[..., Any]) -> None:
+    model = build()
+    assert float(score(model, AttentionRollout()).sum()) == pytest.approx(1, rel=1e-6)
+    swallows = bool((plain_patterns(model, zoo.prompt(model, N))[0].sum(-1) < 0.999).any())
+    assert (float(score(model, AttentionRollout(residual=False)).sum()) < 0.999) == swallows
+
+
+def with_attention(monkeypatch: pytest.MonkeyPatch, patterns: Tensor, values: Tensor, outputs: Tensor) -> Any:
+    """A prediction that sees this attention in both of its layers."""
+    model = zoo.bridge("gpt2")
+    prediction = predict(model, zoo.prompt(model, patterns.shape[-1]), TARGET)
+    for name, tensor in (("patterns", patterns), ("values", values), ("output_weights", outputs)):
+        monkeypatch.setattr(heta_lens.Prediction, name, [tensor.double()] * 2)
+    return prediction
+
+
+def test_norm_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    half = torch.tensor([[[1.0, 0.0], [0.5, 0.5]]])
+    prediction = with_attention(monkeypatch, half, torch.ones(2, 1, 1), torch.tensor([[[3.0, 4.0]]]))
+    assert AttentionNorm()(prediction).scores.tolist() == pytest.approx([2.5, 2.5])
+    # Both layers hand half of the last position's share on, and half of that stays with itself.
+    assert AttentionNorm(reduce="rollout")(prediction).scores.tolist() == pytest.approx([0.4375, 0.5625])
+
+
+def test_heads_that_write_opposite_things_cancel_only_when_summed(monkeypatch: pytest.MonkeyPatch) -> None:
+    patterns = torch.tensor([[[1.0, 0.0], [0.5, 0.5]]]).repeat(2, 1, 1)
+    opposite = torch.tensor([[[3.0, 4.0]], [[-3.0, -4.0]]])
+    prediction = with_attention(monkeypatch, patterns, torch.ones(2, 1, 1), opposite)
+    assert AttentionNorm(heads="summed")(prediction).scores.tolist() == [0, 0]
+    assert AttentionNorm(heads="apart")(prediction).scores.tolist() == pytest.approx([5, 5])
+    # A position that moves nothing at all keeps to itself.
+    assert AttentionNorm(reduce="rollout")(prediction).scores.tolist() == [0, 1]
+
+
+@torch.no_grad()
+def norms_by_loops(model: Any, ids: Tensor, heads: str, residual: bool) -> list[Tensor]:
+    """‖Σ α v W_O‖ or Σ ‖α v W_O‖ of every layer, query and key."""
+    _, cache = model.run_with_cache(ids)
+    n, found = ids.shape[1], []
+    for layer in range(model.cfg.n_layers):
+        pattern, values = (cache[f"blocks.{layer}.attn.hook_{name}"][0].double() for name in ("pattern", "v"))
+        entering = cache[f"blocks.{layer}.hook_resid_pre"][0].double()
+        output = model.blocks[layer].attn.W_O.detach().double()
+        share = len(output) // values.shape[1]
+        norms = torch.zeros(n, n, dtype=torch.float64)
+        for i in range(n):
+            for j in range(n):
+                moved = [pattern[h, i, j] * (values[j, h // share] @ output[h]) for h in range(len(output))]
+                moved += [entering[i]] if residual and i == j else []
+                norms[i, j] = sum(moved).norm() if heads == "summed" else sum(one.norm() for one in moved)
+        found.append(norms)
+    return found
+
+
+@pytest.mark.slow
+@FAMILIES
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("heads", ["summed", "apart"])
+def test_norms_equal_loops_over_heads_and_positions(build: Callable[..., Any], heads: Any, residual: bool) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    layers = norms_by_loops(model, ids, heads, residual)
+    stays = 0 if residual else 0.5
+    maps = [
+        (1 - stays) * norms / norms.sum(-1, keepdim=True) + stays * torch.eye(N, dtype=torch.float64)
+        for norms in layers
+    ]
+    options = {"heads": heads, "residual": residual}
+    assert relative(score(model, AttentionNorm(**options)), layers[-1][-1]) < 1e-9
+    assert relative(score(model, AttentionNorm(layer=0, **options)), layers[0][-1]) < 1e-9
+    assert relative(score(model, AttentionNorm(reduce="mean", **options)), (layers[0] + layers[1])[-1] / 2) < 1e-9
+    assert relative(score(model, AttentionNorm(reduce="rollout", **options)), last_row_of_product(maps)) < 1e-9
+
+
+@FAMILIES
+def test_the_norm_of_a_sum_is_at_most_the_sum_of_norms(build: Callable[..., Any]) -> None:
+    summed, apart = (score(build(), AttentionNorm(heads=heads)) for heads in ("summed", "apart"))
+    assert (summed <= apart * (1 + 1e-12)).all() and not torch.allclose(summed, apart)
+
+
+@torch.no_grad()
+def turns_by_runs(model: Any, ids: Tensor, floor: float = 1e-5) -> list[Tensor]:
+    """S of every layer: one run for each layer and source, whose value is zeroed in that layer alone."""
+    _, clean = model.run_with_cache(ids)
+    n, found = ids.shape[1], []
+    for layer in range(model.cfg.n_layers):
+        out = f"blocks.{layer}.hook_resid_post"
+        turned = torch.zeros(n, n, dtype=torch.float64)
+        for source in range(n):
+            seen: list[Tensor] = []
+            model.run_with_hooks(
+                ids,
+                fwd_hooks=[
+                    (f"blocks.{layer}.attn.hook_v", lambda live, hook, j=source: emptied(live, j)),  # noqa: ARG005
+                    (out, lambda live, hook, seen=seen: seen.append(live[0].double())),  # noqa: ARG005
+                ],
+            )
+            cosines = torch.cosine_similarity(seen[0], clean[out][0].double(), dim=-1, eps=1e-30)
+            turned[:, source] = 1 - cosines
+        turned[turned < floor] = 0
+        for i in range(n):
+            turned[i] = turned[i] / turned[i].sum() if turned[i].sum() > 0 else torch.eye(n)[i]
+        found.append(turned)
+    return found
+
+
+def emptied(live: Tensor, source: int) -> Tensor:
+    live = live.clone()
+    live[:, source] = 0
+    return live
+
+
+@pytest.mark.parametrize("build", zoo.models())
+def test_value_zeroing_in_one_run_a_source_equals_one_run_a_layer_and_source(build: Callable[..., Any]) -> None:
+    """And replacing values reaches the output, in every kind of model."""
+    model = build()
+    ids = zoo.prompt(model, 4)
+    maps = turns_by_runs(model, ids)
+    assert all((rows[-1] > 0).sum() > 1 for rows in maps)
+    for reduce, expected in (
+        ("rollout", last_row_of_product(maps)),
+        ("last", maps[-1][-1]),
+        ("mean", sum(rows[-1] for rows in maps) / len(maps)),
+    ):
+        assert relative(score(model, ValueZeroing(reduce=reduce), ids), expected) < 1e-5, reduce
+
+
+@ONE_EACH
+def test_what_turns_less_than_the_floor_counts_as_nothing(build: Callable[..., Any]) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    for floor in (0, 0.1):
+        expected = last_row_of_product(turns_by_runs(model, ids, floor))
+        assert relative(score(model, ValueZeroing(floor=floor)), expected) < 1e-6
+    assert score(model, ValueZeroing(floor=1.9)).tolist() == [0] * (N - 1) + [1]
+
+
+@ONE_EACH
+def test_a_token_without_a_value_gets_nothing_and_hooks_of_others_stay(build: Callable[..., Any]) -> None:
+    model, silent = build(), 3
+    try:
+        for layer in range(2):
+            model.add_hook(f"blocks.{layer}.attn.hook_v", lambda live, hook: emptied(live, silent))  # noqa: ARG005
+        ids = zoo.prompt(model, N + 2)
+        method = ValueZeroing(batch=4)
+        found = method(predict(model, ids, TARGET, position=N))
+        expected = last_row_of_product(turns_by_runs(model, ids[:, :N]))
+        assert found.scores[silent] == 0 and (found.scores.cumsum(0)[[0, -1]] > 0).all()
+        assert relative(found.scores, expected) < 1e-6
+    finally:
+        model.reset_hooks()
+    assert score(model, ValueZeroing())[silent] > 0
+
+
+def test_a_row_of_nothing_stays_with_its_own_position() -> None:
+    rows = torch.tensor([[0.0, 0.0], [1.0, 3.0]])
+    assert shares(rows, torch.eye(2)).tolist() == [[1, 0], [0.25, 0.75]]

@@ -1,0 +1,523 @@
+"""Path methods and fAML against worked examples, plain loops, scikit-learn and captum."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import heta_lens
+from helpers import zoo
+from helpers.asking import cache_of, plain_embeddings, plain_log_probs, predict, relative, start_together
+from helpers.gradients import TARGET, N, along, every, explain, midpoints, plain, scores, slope, value, with_row
+from helpers.heta import Toy
+from heta_lens._util.work import Work
+from heta_lens.methods.integrated_gradients import (
+    DiscretizedIntegratedGradients,
+    Faml,
+    IntegratedGradients,
+    SequentialIntegratedGradients,
+    anchor_words,
+    halved,
+    log_others,
+    monotone,
+    neighbours,
+    quadrature,
+    word_path,
+)
+from heta_lens.methods.leave_one_out import LeaveOneOut
+from heta_lens.prediction.rerun import Rerun
+
+RULES = ("gauss_legendre", "left", "right", "middle", "trapezoid")
+
+
+CAPTUM = {
+    "gauss_legendre": "gausslegendre",
+    **{rule: f"riemann_{rule}" for rule in ("left", "right", "middle", "trapezoid")},
+}
+
+
+MODEL = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
+
+
+ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
+
+
+def kept_first(start: Tensor, embeddings: Tensor) -> Tensor:
+    """The prompts begin with a <bos>, which is to stay."""
+    return torch.cat([embeddings[:1], start[1:]])
+
+
+CROSS = Toy(lambda x: x[0, 0] ** 2 + x[0, 0] * x[1, 0], [[2.0], [3.0]])
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("left", [5.25, 2.25]),
+        ("right", [8.75, 3.75]),
+        ("middle", [7.0, 3.0]),
+        ("gauss_legendre", [7.0, 3.0]),
+        ("trapezoid", [7.0, 3.0]),
+    ],
+)
+def test_integrated_gradients_of_a_worked_example(rule: Any, expected: list[float]) -> None:
+    found, facts = explain(IntegratedGradients(steps=4, rule=rule, scale="logit"), CROSS)
+    assert found == pytest.approx(expected)
+    assert facts["completeness_gap"] == pytest.approx(abs(10 - sum(expected)), abs=1e-12)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("steps", [1, 2, 5, 50])
+def test_weights_sum_to_one_and_points_lie_on_the_path(rule: Any, steps: int) -> None:
+    nodes, weights = quadrature(rule, steps)
+    assert nodes.shape == weights.shape == (steps,)
+    assert float(weights.sum()) == pytest.approx(1)
+    assert nodes.min() >= 0 and nodes.max() <= 1 and (weights > 0).all()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_is_exact_for_the_polynomials_it_is_made_for(rule: Any) -> None:
+    steps = 4
+    exact = {"gauss_legendre": 2 * steps - 1, "middle": 1, "trapezoid": 1, "left": 0, "right": 0}[rule]
+    nodes, weights = quadrature(rule, steps)
+    for degree in range(exact + 2):
+        error = abs(float((weights * nodes**degree).sum()) - 1 / (degree + 1))
+        assert error < 1e-12 if degree <= exact else error > 1e-6
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_points_and_weights_are_captums_but_that_its_trapezoid_does_not_sum_to_one(rule: Any) -> None:
+    pytest.importorskip("captum")
+    from captum.attr._utils.approximation_methods import approximation_parameters
+
+    steps = 5
+    sizes, places = approximation_parameters(CAPTUM[rule])
+    theirs = torch.tensor(sizes(steps), dtype=torch.float64)
+    nodes, weights = quadrature(rule, steps)
+    assert nodes.tolist() == pytest.approx([float(place) for place in places(steps)])
+    whole = (steps - 1) / steps if rule == "trapezoid" else 1.0
+    assert float(theirs.sum()) == pytest.approx(whole)
+    assert (weights * whole).tolist() == pytest.approx(theirs.tolist())
+
+
+@MODEL
+def test_integrated_gradients_are_what_a_loop_finds(build: Callable[..., Any]) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    embeddings = plain_embeddings(model, ids)
+    method = IntegratedGradients(steps=5, rule="middle", mask="zero", batch=2)
+    found = method(predict(model, ids, TARGET))
+    g, start = plain(model, ids), kept_first(torch.zeros_like(embeddings), embeddings)
+    expected = along(g, start, embeddings, midpoints(5))
+    assert relative(found.scores, expected) < 1e-6
+    gap = abs(value(g, embeddings) - value(g, start) - float(expected.sum()))
+    assert found.diagnostics["completeness_gap"] == pytest.approx(gap, abs=1e-6)
+
+
+@pytest.mark.slow
+@ONE_EACH
+@pytest.mark.parametrize("rule", RULES)
+def test_integrated_gradients_are_captums(build: Callable[..., Any], rule: Any) -> None:
+    captum = pytest.importorskip("captum.attr")
+    model, steps = build(), 6
+    ids = zoo.prompt(model, N)
+    embeddings = plain_embeddings(model, ids)
+    start = kept_first(embeddings.mean(0).expand(N, -1), embeddings)
+    theirs = captum.IntegratedGradients(every(plain(model, ids))).attribute(
+        embeddings[None].requires_grad_(), start[None], n_steps=steps, method=CAPTUM[rule]
+    )
+    whole = (steps - 1) / steps if rule == "trapezoid" else 1.0
+    found = scores(IntegratedGradients(steps=steps, rule=rule, mask="mean"), model, ids)
+    assert relative(found, theirs[0].sum(-1).detach() / whole) < 1e-6  # captum weighs in float32
+
+
+@ONE_EACH
+def test_integrated_gradients_add_up_to_what_the_whole_context_does(build: Callable[..., Any]) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    embeddings = plain_embeddings(model, ids)
+    g, pad = plain(model, ids, scale="log_odds"), model.tokenizer.pad_token_id
+    start = kept_first(plain_embeddings(model, torch.full((1, N), pad)), embeddings)
+    for mask in ("pad", pad, start[1]):
+        found = IntegratedGradients(steps=100, mask=mask, scale="log_odds")(predict(model, ids, TARGET))
+        assert float(found.scores.sum()) == pytest.approx(value(g, embeddings) - value(g, start), rel=1e-5)
+        assert found.diagnostics["completeness_gap"] < 1e-4
+
+
+@ONE_EACH
+def test_a_begin_of_text_gets_nothing_unless_it_moves_too(build: Callable[..., Any]) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    whole, rest = (predict(model, some, TARGET) for some in (ids, ids[:, 1:]))
+    for kind in (IntegratedGradients, SequentialIntegratedGradients, DiscretizedIntegratedGradients):
+        assert kind(steps=1)(whole).scores[0] == 0
+        assert kind(steps=1, keep_bos=False)(whole).scores[0].abs() > 1e-6
+        assert kind(steps=1)(rest).scores[0].abs() > 1e-6
+
+
+@pytest.mark.parametrize("kind", [IntegratedGradients, SequentialIntegratedGradients])
+@ONE_EACH
+def test_paths_begin_at_zero_where_positions_are_added(kind: Any, build: Callable[..., Any]) -> None:
+    found = kind(steps=2)(predict(build(), zoo.prompt(build(), N), TARGET))
+    assert found.options["mask"] == found.diagnostics["chosen"]["mask"] == "zero"
+    assert "mask='zero'" in repr(found)
+
+
+@pytest.mark.parametrize("kind", [IntegratedGradients, SequentialIntegratedGradients])
+@pytest.mark.parametrize("build", zoo.models("-(llama|gptj)$"))
+def test_paths_begin_at_a_blank_where_a_norm_reads_the_embeddings_first(kind: Any, build: Callable[..., Any]) -> None:
+    asked = predict(build(), zoo.prompt(build(), N), TARGET)
+    found = kind(steps=2)(asked)
+    assert found.options["mask"] == "space" and "mask='space'" in repr(found)
+    assert torch.equal(found.scores, kind(steps=2, mask="space")(asked).scores)
+
+
+@pytest.mark.parametrize("rule", ["left", "trapezoid"])
+def test_no_slope_is_taken_where_a_norm_has_none(rule: Any) -> None:
+    model = zoo.bridge("llama")
+    asked = predict(model, zoo.prompt(model, N), TARGET)
+    for mask in ("zero", torch.zeros(model.cfg.d_model)):
+        with pytest.raises(ValueError, match=f"rule='{rule}' takes the slope where the path begins"):
+            IntegratedGradients(rule=rule, mask=mask)(asked)
+    assert IntegratedGradients(rule=rule, steps=2)(asked).scores.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("g", "steps", "cause"),
+    [
+        (lambda x: x[0, 0] ** 8, 10, "steps"),
+        (lambda x: (8 * (x[0, 0] - 0.5)).sigmoid(), 10, "steps"),
+        (lambda x: x[0, 0] ** 8, 2, "steps"),
+        (lambda x: (1e5 * x[0, 0]).tanh(), 50, "mask"),
+        (lambda x: x[0, 0] + (997 * x[0, 0]).sin(), 50, "mask"),
+    ],
+)
+@pytest.mark.parametrize("kind", [IntegratedGradients, SequentialIntegratedGradients])
+def test_a_large_error_has_its_cause_named(kind: Any, g: Any, steps: int, cause: str) -> None:
+    found, facts = explain(kind(steps=steps, rule="right", scale="logit"), Toy(g, [[1.0]]))
+    assert facts["completeness_cause"] == cause
+    start, end = (value(g, torch.full((1, 1), at, dtype=torch.float64)) for at in (0.0, 1.0))
+    assert facts["completeness_gap"] == pytest.approx(abs(end - start - sum(found)), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected", "gaps"), [("gauss_legendre", [10.0, 6.0], [0, 0]), ("left", [9.0, 6.0], [1, 0])]
+)
+def test_sequential_integrated_gradients_of_a_worked_example(
+    rule: Any, expected: list[float], gaps: list[float]
+) -> None:
+    """``x1² + 3 x1`` up to 2, then ``2 x2`` up to 3: the other stays where it is."""
+    found, facts = explain(SequentialIntegratedGradients(steps=4, rule=rule, scale="logit"), CROSS)
+    assert found == pytest.approx(expected)
+    assert facts["completeness_gaps"].tolist() == pytest.approx(gaps, abs=1e-12)
+    assert facts["completeness_gap"] == pytest.approx(max(gaps), abs=1e-12)
+
+
+@MODEL
+def test_sequential_integrated_gradients_are_what_a_loop_finds(build: Callable[..., Any]) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    embeddings, g = plain_embeddings(model, ids), plain(model, ids, scale="logit")
+    found = SequentialIntegratedGradients(steps=2, rule="middle", mask="zero", scale="logit", batch=4)(
+        predict(model, ids, TARGET)
+    )
+    expected, gaps = torch.zeros(N, dtype=torch.float64), torch.zeros(N, dtype=torch.float64)
+    for place in range(1, N):
+        without = with_row(embeddings, place, torch.zeros_like(embeddings[0]))
+        expected[place] = along(g, without, embeddings, midpoints(2))[place]
+        gaps[place] = abs(value(g, embeddings) - value(g, without) - expected[place])
+    assert relative(found.scores, expected) < 1e-6
+    assert relative(found.diagnostics["completeness_gaps"], gaps) < 1e-4
+
+
+@pytest.mark.slow
+@ONE_EACH
+def test_sequential_integrated_gradients_are_captums_of_one_token_at_a_time(build: Callable[..., Any]) -> None:
+    captum = pytest.importorskip("captum.attr")
+    model = build()
+    ids = zoo.prompt(model, N)
+    embeddings = plain_embeddings(model, ids)
+    theirs = captum.IntegratedGradients(every(plain(model, ids)))
+    found = scores(SequentialIntegratedGradients(steps=4, mask="mean", keep_bos=False), model, ids)
+    for place in range(N):
+        without = with_row(embeddings, place, embeddings.mean(0))[None]
+        one = theirs.attribute(embeddings[None].requires_grad_(), without, n_steps=4)[0, place].sum().detach()
+        assert float(found[place]) == pytest.approx(float(one), rel=1e-5)
+
+
+@ONE_EACH
+def test_sequential_integrated_gradients_come_to_what_leaving_a_token_out_costs(build: Callable[..., Any]) -> None:
+    model = build()
+    ids = zoo.prompt(model, N)
+    found = SequentialIntegratedGradients(steps=40, keep_bos=False)(predict(model, ids, TARGET))
+    costs = scores(LeaveOneOut(effect="log_prob"), model, ids)
+    assert relative(found.scores, costs) < 1e-5
+    assert relative(found.scores + found.diagnostics["completeness_gaps"], costs) < 1e-4
+    assert len(found.without([2]).diagnostics["completeness_gaps"]) == N - 1
+
+
+@pytest.mark.parametrize("size", [1, 3, N])
+def test_where_runs_start_does_not_matter(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    method = SequentialIntegratedGradients(steps=3)
+    before = scores(method, model, ids)
+    start_together(monkeypatch, size)
+    assert relative(scores(method, model, ids), before) < 1e-9
+
+
+def test_runs_start_at_the_token_that_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = zoo.bridge("gpt2")
+    asked = predict(model, zoo.prompt(model, N), TARGET)
+    starts: list[int] = []
+    run = Rerun._suffix
+    monkeypatch.setattr(Rerun, "_suffix", lambda self, *rest: starts.append(self.start) or run(self, *rest))
+    start_together(monkeypatch, 1)
+    SequentialIntegratedGradients(steps=2)(asked)
+    assert set(starts) == set(range(1, N))
+
+
+def vector(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_an_anchor_that_lies_elsewhere_gives_way_to_a_step() -> None:
+    here, baseline = vector(3, 3, 3, 0, 0), vector(0, 0, 0, 3, 0)
+    found = monotone(vector(5, 2, -1, 1, 1), here, baseline, 2)
+    assert found.tolist() == [1.5, 2, 1.5, 1, 0]  # up, between, beyond, upwards between, and no way at all
+
+
+def near(table: Tensor, tokens: Tensor, count: int) -> list[list[int]]:
+    return neighbours(table, table.square().sum(-1), tokens, count).tolist()
+
+
+def test_neighbours_are_those_of_scikit_learn_and_ties_go_to_the_first() -> None:
+    sklearn = pytest.importorskip("sklearn.neighbors")
+    table = torch.randn(60, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    tokens = torch.tensor([5, 0, 59])
+    graph = sklearn.kneighbors_graph(table.numpy(), 7).toarray()
+    assert near(table, tokens, 7) == [graph[token].nonzero()[0].tolist() for token in tokens.tolist()]
+    line = vector(0, 1, -1, 0, 2, -2, 1)[:, None]
+    assert near(line, torch.tensor([0]), 2) == [[1, 3]]
+    assert near(line, torch.tensor([3, 1]), 4) == [[0, 1, 2, 6], [0, 3, 4, 6]]
+
+
+def slow_words(
+    table: Tensor, word: int, baseline: Tensor, steps: int, count: int, strategy: str
+) -> tuple[list[Tensor], list[int]]:
+    """The words on the way from one to the baseline: their embeddings and ids, -1 for the baseline."""
+    rows, nothing = table.tolist(), baseline.tolist()
+    path, here = [word], rows[word]
+    found: list[Tensor] = []
+    for _ in range(steps):
+        last = path[-1]
+        best: tuple[float, int] | None = None
+        if last != -1 and rows[last] != nothing:
+            far = sorted(
+                (float((table[last] - table[other]).norm()), other) for other in range(len(rows)) if other != last
+            )
+            for other in sorted(other for _, other in far[:count]):
+                if other in path or rows[other] == nothing:
+                    continue
+                gaps, inside = [], 0
+                for c, b, a in zip(rows[other], here, nothing, strict=True):
+                    fits = min(a, b) <= c <= max(a, b)
+                    inside += fits
+                    gaps.append(0.0 if fits else c - (b - (b - a) / steps))
+                badness = sum(gap**2 for gap in gaps) ** 0.5 if strategy == "greedy" else -inside
+                if best is None or badness < best[0] - 1e-12:
+                    best = badness, other
+        path.append(-1 if best is None else best[1])
+        here = nothing if best is None else rows[best[1]]
+        found.append(torch.tensor(here, dtype=torch.float64))
+    return found, path[1:]
+
+
+@pytest.mark.parametrize("strategy", ["greedy", "maxcount"])
+@pytest.mark.parametrize(("count", "steps"), [(1, 4), (5, 6), (39, 3), (39, 45)])
+def test_anchors_are_what_a_loop_finds(strategy: Any, count: int, steps: int) -> None:
+    table = torch.randn(40, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    table[30:] = table[30:].round()  # where ties are
+    tokens = torch.tensor([0, 7, 31, 12])
+    for baseline in (table[12], torch.zeros(4, dtype=torch.float64)):
+        found = anchor_words(table, baseline, steps, strategy, count, tokens)
+        slow = [slow_words(table, token, baseline, steps, count, strategy)[0] for token in tokens.tolist()]
+        assert torch.equal(found, torch.stack([torch.stack(path) for path in slow]))
+
+
+def test_a_path_ends_at_the_baseline_when_no_word_is_left_and_stays_there() -> None:
+    """The nearest of 3 is 2, of which the nearest is 3 again; the baseline is no anchor."""
+    line = vector(0, 2, 3)[:, None]
+    found = anchor_words(line, vector(0), 3, "greedy", 1, torch.tensor([2, 0]))
+    assert found[..., 0].tolist() == [[2, 0, 0], [0, 0, 0]]
+
+
+def test_paths_go_one_way_in_every_dimension() -> None:
+    generator = torch.Generator().manual_seed(2)
+    embeddings, start = torch.randn(2, 3, 4, generator=generator, dtype=torch.float64)
+    start[1] = embeddings[1]
+    anchors = torch.randn(6, 3, 4, generator=generator, dtype=torch.float64)
+    path = word_path(embeddings, start, anchors)
+    assert torch.equal(path[0], start) and torch.equal(path[-1], embeddings) and len(path) == 8
+    way = (embeddings - start).sign()
+    assert ((path[1:] - path[:-1]) * way >= -1e-15).all() and (path[:, 1] == embeddings[1]).all()
+    finer = halved(halved(path))
+    assert len(finer) == 4 * 7 + 1 and torch.equal(finer[::4], path)
+    assert torch.allclose(finer[1], 0.75 * path[0] + 0.25 * path[1])
+
+
+@MODEL
+@pytest.mark.parametrize("options", [{}, {"strategy": "maxcount", "mask": "zero", "neighbours": 8, "factor": 1}])
+def test_discretized_integrated_gradients_are_what_a_loop_finds(
+    build: Callable[..., Any], options: dict[str, Any]
+) -> None:
+    model, steps = build(), 3
+    ids = zoo.prompt(model, N)
+    found = DiscretizedIntegratedGradients(steps=steps, batch=2, **options)(predict(model, ids, TARGET))
+    embeddings, g = plain_embeddings(model, ids), plain(model, ids)
+    size = model.cfg.d_vocab
+    table = torch.cat([plain_embeddings(model, some[None]) for some in torch.arange(size).split(50)])
+    baseline = torch.zeros_like(table[0]) if "mask" in options else table[model.tokenizer.pad_token_id]
+    count, strategy = options.get("neighbours", size - 1), options.get("strategy", "greedy")
+    paths = [[embeddings[0]] * (steps + 2)]
+    for place in range(1, N):
+        anchors, _ = slow_words(table, int(ids[0, place]), baseline, steps, count, strategy)
+        backwards = [embeddings[place]]
+        for anchor in anchors:
+            b = backwards[-1]
+            fits = ((anchor - baseline) * (b - anchor) >= 0) & ((b != baseline) | (anchor == b))
+            backwards.append(torch.where(fits, anchor, b - (b - baseline) / steps))
+        paths.append([baseline, *reversed(backwards)])
+    points = [torch.stack(row) for row in zip(*paths, strict=True)]
+    if "factor" in options:
+        points = [point for a, b in pairwise(points) for point in (a, (a + b) / 2)] + points[-1:]
+    expected = sum(((b - a) * slope(g, a)).sum(-1) for a, b in pairwise(points))
+    assert relative(found.scores, expected) < 1e-6
+    gap = abs(value(g, embeddings) - value(g, points[0]) - float(expected.sum()))
+    assert found.diagnostics["completeness_gap"] == pytest.approx(gap, abs=1e-6)
+
+
+def test_finer_paths_add_up_better_and_cost_as_much_as_they_say() -> None:
+    model = zoo.bridge("gpt2")
+    asked = predict(model, zoo.prompt(model, N), TARGET)
+    gaps = []
+    for factor in (0, 2, 5):
+        found = DiscretizedIntegratedGradients(steps=4, factor=factor)(asked).diagnostics
+        assert (found["forwards"], found["backwards"]) == (5 * 2**factor + 2, 5 * 2**factor)
+        gaps.append(found["completeness_gap"])
+    assert gaps[2] < gaps[1] / 4 < gaps[0] / 8
+
+
+def test_a_word_that_is_the_baseline_gets_nothing() -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, N)
+    for kind in (IntegratedGradients, SequentialIntegratedGradients, DiscretizedIntegratedGradients):
+        found = scores(kind(steps=3, mask=int(ids[0, 3])), model, ids)
+        assert found[3] == 0 and (found[[1, 2, 4, 5, 6]] != 0).all()
+
+
+def test_a_model_without_a_tokenizer_is_told_how_to_name_a_baseline() -> None:
+    model = zoo.bridge.__wrapped__("gpt2")
+    ids = zoo.prompt(model, N)
+    model.tokenizer = None
+    asked = heta_lens.Prediction.from_cache(cache_of(model, ids), TARGET, tokens=ids)
+    with pytest.raises(ValueError, match="needs a tokenizer with a padding, end or unknown token: give a token id"):
+        DiscretizedIntegratedGradients()(asked)
+    assert DiscretizedIntegratedGradients(mask="zero", steps=2)(asked).scores[0] != 0  # nothing says that it begins
+
+
+LENGTH = 6
+
+
+QUICK: dict[str, Any] = {"steps": 5, "rate": 1.5, "mask": "zero"}
+
+
+def slow(model: Any, ids: Tensor, method: Faml, reference: Tensor, target: int = TARGET) -> tuple[Tensor, list[float]]:
+    """The masks by the formula, one run after the other, with torch's optimiser."""
+    embeddings, log_probs = plain_embeddings(model, ids), plain_log_probs(model, ids)
+    clean = log_probs(embeddings).detach().exp()
+    theta = torch.full((len(embeddings),), 2.0, dtype=torch.float64, requires_grad=True)
+    adam, losses = torch.optim.Adam([theta], lr=method.rate), []
+    for _ in range(method.steps):
+        m = theta.sigmoid()[:, None]
+        like = log_probs(m * embeddings + (1 - m) * reference)
+        unlike = log_probs((1 - m) * embeddings + m * reference)
+        little = (
+            torch.nn.functional.binary_cross_entropy(m, torch.zeros_like(m)) if method.penalty == "bce" else m.mean()
+        )
+        missed = -torch.log(1 - unlike[target].exp())
+        loss = method.fidelity * -(clean * like).sum() + method.sparsity * little + method.complement * missed
+        theta.grad = torch.autograd.grad(loss, theta)[0]
+        adam.step()
+        losses.append(float(loss.detach()))
+    return theta.detach().sigmoid(), losses
+
+
+@pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
+def test_masks_are_what_the_formula_says(build: Callable[..., Any]) -> None:
+    model = build()
+    ids = zoo.prompt(model, LENGTH)
+    method = Faml(steps=3)
+    found = method(predict(model, ids, TARGET))
+    embeddings = plain_embeddings(model, ids)
+    reference = plain_embeddings(model, torch.full((1, LENGTH), model.tokenizer.pad_token_id))
+    reference[0] = embeddings[0]
+    expected, losses = slow(model, ids, method, reference)
+    expected[0] = 0
+    assert relative(found.scores, expected) < 1e-6
+    assert found.diagnostics["first_loss"] == pytest.approx(losses[0])
+    assert found.diagnostics["last_loss"] == pytest.approx(losses[-1])
+    assert not found.signed and (found.scores < 1).all() and "network" in found.diagnostics["adapted"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"fidelity": 0},
+        {"sparsity": 2.0, "penalty": "l1"},
+        {"complement": 3.0},
+        {"rate": 0.5, "steps": 4},
+        {"mask": "mean"},
+        {"keep_bos": False},
+    ],
+    ids=str,
+)
+def test_options_do_what_the_formula_says(options: dict[str, Any]) -> None:
+    model = zoo.bridge("gpt2")
+    ids = zoo.prompt(model, LENGTH)
+    asked = predict(model, ids, TARGET)
+    method = Faml(**QUICK | options)
+    embeddings = plain_embeddings(model, ids)
+    reference = embeddings.mean(0).expand(LENGTH, -1) if method.mask == "mean" else torch.zeros_like(embeddings)
+    if method.keep_bos:
+        reference = torch.cat([embeddings[:1], reference[1:]])
+    expected = slow(model, ids, method, reference)[0]
+    expected[: int(method.keep_bos)] = 0
+    found = method(asked).scores
+    assert relative(found, expected) < 1e-9
+    assert relative(Faml(**QUICK)(asked).scores, found) > 1e-3
+
+
+def test_the_only_token_that_is_used_is_the_one_that_is_kept() -> None:
+    toy = Toy(lambda states: torch.cat([4 * states[2], -4 * states[2]]), [[1.0]] * 5, 0)
+    explained = Faml(mask="zero").explain(toy, Work())
+    found, facts = explained.scores, explained.diagnostics
+    assert int(found.argmax()) == 2 and found[2] > 0.9 and found[[0, 1, 3, 4]].max() < 0.3
+    assert facts["last_loss"] < facts["first_loss"]
+
+
+def test_nothing_is_kept_for_a_prediction_that_nothing_is_needed_for() -> None:
+    toy = Toy(lambda states: torch.cat([0 * states[0], 0 * states[0]]), [[1.0]] * 3, 1)
+    assert Faml(mask="zero").explain(toy, Work()).scores.max() < 0.3
+    everything = Faml(mask="zero", sparsity=0).explain(toy, Work()).scores
+    assert everything.tolist() == pytest.approx([torch.tensor(2.0).sigmoid().item()] * 3)
+
+
+def test_what_is_left_of_a_sure_thing_keeps_its_digits() -> None:
+    log_probs = torch.tensor([60.0, 0.0, 0.0], dtype=torch.float64).log_softmax(-1)
+    assert float(log_others(log_probs, 0)) == pytest.approx(torch.tensor(2.0).log().item() - 60)
+    assert float(log_others(log_probs, 1)) == pytest.approx(0, abs=1e-12)
