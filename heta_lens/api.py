@@ -10,7 +10,7 @@ from heta_lens.attribution import Attribution
 from heta_lens.methods.base import Method, as_method
 from heta_lens.methods.cost import Estimate, estimated
 from heta_lens.methods.registry import METHODS, PRESETS, method_and_options
-from heta_lens.model.lock import one_at_a_time
+from heta_lens.model.lock import holding, one_at_a_time
 from heta_lens.prediction.checks import Tokens
 from heta_lens.prediction.from_cache import about, batch_predictions, span_predictions
 from heta_lens.prediction.prediction import Prediction
@@ -30,7 +30,6 @@ MethodLike: TypeAlias = str | Method | Callable[[Prediction], Any]
 """The name of a method or preset, a ready method, or a plain function."""
 
 
-@one_at_a_time("cache")
 def attribute(
     cache: Any,
     target: TargetLike = None,
@@ -60,7 +59,8 @@ def attribute(
         attribution.plot()
     """
     explain = method_of(method, options)
-    return explain(Prediction.from_cache(cache, target, position=position, tokens=tokens))
+    with holding(cache):
+        return explain(Prediction.from_cache(cache, target, position=position, tokens=tokens))
 
 
 @one_at_a_time("cache")

@@ -21,7 +21,7 @@ from heta_lens._util.target_kinds import KINDS, Kind, kind_of, members, sides
 from heta_lens._util.work import Work, working
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import Diagnostics, sink_mass
-from heta_lens.model.lock import one_at_a_time
+from heta_lens.model.lock import holding, one_at_a_time
 from heta_lens.model.norms_and_neurons import weight_processing
 from heta_lens.prediction.gradients import check_gradients
 from heta_lens.prediction.prediction import Prediction
@@ -117,16 +117,16 @@ class Method(Options, ABC):
             facts = [f"{label}: {vars(cls)[name]}." for name, label in LABELS.items() if name in vars(cls)]
             cls.__doc__ = "\n\n".join([with_inherited_options(cls), *facts])
 
-    @one_at_a_time("prediction")
     def __call__(self, prediction: Prediction) -> Attribution:
-        self.check(prediction)
-        work = self.work(prediction)
-        if work.get("backwards") or work.get("hvps"):
-            check_gradients(prediction)
-        if work.get("forwards", 0) + 2 * work.get("backwards", 0) >= MANY:
-            warn_of_long_work(self, prediction, work)
-        with prediction.running(), working(work, self.progress) as progress, progress.counting():
-            result = self.explain(prediction, progress)
+        with holding(prediction):
+            self.check(prediction)
+            work = self.work(prediction)
+            if work.get("backwards") or work.get("hvps"):
+                check_gradients(prediction)
+            if work.get("forwards", 0) + 2 * work.get("backwards", 0) >= MANY:
+                warn_of_long_work(self, prediction, work)
+            with prediction.running(), working(work, self.progress) as progress, progress.counting():
+                result = self.explain(prediction, progress)
         scores = checked_scores(self.name, result.scores, prediction)
         facts = {
             **progress.cost(),

@@ -42,7 +42,7 @@ from heta_lens.model.hooks import (
     wrapped,
 )
 from heta_lens.model.key_values import KeyValueReuse, is_hooked_transformer, key_value_reuse
-from heta_lens.model.lock import frozen_parameters, one_at_a_time, undo_at_end
+from heta_lens.model.lock import frozen_parameters, holding, one_at_a_time, undo_at_end
 from heta_lens.model.mask import Mask
 from heta_lens.model.tokenizer import TokenizerWrapper
 from heta_lens.model.weights import is_elsewhere, is_readable, output_weights, quantised_modules
@@ -224,7 +224,6 @@ class ModelAdapter:
             return self.embedding_table().to(embeddings).mean(0)
         return torch.zeros_like(embeddings[0])
 
-    @one_at_a_time("self")  # hooks of another thread must not decide at which point positions are dropped
     def run(
         self,
         ids: Int[Tensor, "batch pos"],
@@ -246,12 +245,13 @@ class ModelAdapter:
             count("forwards", len(ids))
         blocks = range(first, self.layers) if only is None else range(only, only + 1)
         added = list((hooks or {}).items())
-        if not whole:
-            added.append((self._read_site(added, blocks), partial(rows, read)))
-        self._skip([layer for layer in range(self.layers) if layer not in blocks])
-        self._drop_patterns()
-        with self.hooked(added):
-            logits = self.model(ids, **(past or {}))
+        with holding(self):  # hooks of another thread must not decide at which point positions are dropped
+            if not whole:
+                added.append((self._read_site(added, blocks), partial(rows, read)))
+            self._skip([layer for layer in range(self.layers) if layer not in blocks])
+            self._drop_patterns()
+            with self.hooked(added):
+                logits = self.model(ids, **(past or {}))
         logits = rows(read, logits) if whole else logits
         return logits.to(self.device, torch.promote_types(logits.dtype, torch.float32))
 

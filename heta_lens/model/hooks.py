@@ -14,7 +14,7 @@ from einops import einsum, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from heta_lens.model.lock import changing
+from heta_lens.model.lock import lock_of
 
 EMBED = "hook_embed"
 READ = "unembed.hook_in"  # the output of the last norm
@@ -195,11 +195,9 @@ def hooked(
     fired: set[str] = set()
     added = [(points[name], _recording(fired, name, hook)) for name, hook in hooks]
 
-    def remove() -> None:
-        for point, hook in added:
-            _remove(point, hook)
-
-    with changing(model, remove):
+    lock = lock_of(model)
+    with lock.held():
+        lock.changes.append(partial(_remove, added))
         for point, hook in added:
             point.add_hook(hook)
         yield
@@ -218,12 +216,13 @@ def _record(fired: set[str], name: str, function: Hook, activation: Tensor, hook
     return function(activation)
 
 
-def _remove(point: Any, hook: Any) -> None:
-    """Remove a hook from its point; an interrupted ``add_hook`` may leave the hook with torch only."""
-    for key, function in list(point._forward_hooks.items()):
-        if any(cell.cell_contents is hook for cell in getattr(function, "__closure__", None) or ()):
-            point._forward_hooks.pop(key, None)
-    point.fwd_hooks[:] = [handle for handle in point.fwd_hooks if handle.user_hook is not hook]
+def _remove(added: Iterable[tuple[Any, Any]]) -> None:
+    """Remove hooks from their points; an interrupted ``add_hook`` may leave a hook with torch only."""
+    for point, hook in added:
+        for key, function in list(point._forward_hooks.items()):
+            if any(cell.cell_contents is hook for cell in getattr(function, "__closure__", None) or ()):
+                point._forward_hooks.pop(key, None)
+        point.fwd_hooks[:] = [handle for handle in point.fwd_hooks if handle.user_hook is not hook]
 
 
 def check_points(model: Model, points: Mapping[str, Any], names: Iterable[str]) -> None:

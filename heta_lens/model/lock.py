@@ -64,6 +64,20 @@ def lock_of(model: Any) -> ModelLock:
     return _locks.setdefault(model, ModelLock())
 
 
+@contextmanager
+def holding(of: Any) -> Iterator[None]:
+    """Hold the model of a cache, an adapter, a prompt, a prediction or several; do nothing without a model."""
+    model = _model(of)
+    if model is None:  # the caller refuses it with the right error
+        yield
+        return
+    lock = lock_of(model)
+    with lock.held(), _on_the_cpu_by_default() if lock.depth == 1 else nullcontext():
+        if lock.depth == 1:
+            lock.changes.append(_settings_back(model))
+        yield
+
+
 def one_at_a_time(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorate a function to hold the model of its argument ``name``, and leave the model as it was."""
 
@@ -72,16 +86,8 @@ def one_at_a_time(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @wraps(function)
         def alone(*args: P.args, **kwargs: P.kwargs) -> R:
-            model = _model(args[place] if len(args) > place else kwargs.get(name))
-            if model is None:
-                return function(*args, **kwargs)  # raises the right error
-            lock = lock_of(model)
-            with lock.held():
-                if lock.depth > 1:
-                    return function(*args, **kwargs)
-                lock.changes.append(_settings_back(model))
-                with _on_the_cpu_by_default():
-                    return function(*args, **kwargs)
+            with holding(args[place] if len(args) > place else kwargs.get(name)):
+                return function(*args, **kwargs)
 
         return alone
 

@@ -23,7 +23,7 @@ from heta_lens._util.target_kinds import Side, Target, any_of, described, functi
 from heta_lens._util.text import Span, probability, single_line, tokens_of
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import EMBED
-from heta_lens.model.lock import one_at_a_time
+from heta_lens.model.lock import holding
 from heta_lens.model.mask import Mask
 from heta_lens.model.tokenizer import locate
 from heta_lens.prediction.activations import Activations
@@ -62,13 +62,12 @@ class Prediction:
         return f"Prediction of {single_line(self.target_words)}{likely} after {self.length} tokens, by a {kind}"
 
     @classmethod
-    @one_at_a_time("cache")
     def from_cache(
         cls, cache: Any, target: TargetLike = None, *, position: SupportsIndex | None = None, tokens: Tokens = None
     ) -> "Prediction":
         """Determine what is explained, and check with one run that the model still computes what was cached."""
         adapter = ModelAdapter.of(cache)
-        with adapter.undisturbed():
+        with holding(adapter), adapter.undisturbed():
             cached = Activations.of(cache)
             n = context_length(len(cached[EMBED]), position)
             return predictions(adapter, cached, {n: target}, tokens=tokens, follow=position is not None)[0]

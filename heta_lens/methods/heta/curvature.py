@@ -190,16 +190,16 @@ class ProbedHessian(Probed):
         shared = self.random and self.support == "block"
         return self.groups if shared and self.groups is not None and tokens > self.groups else None
 
-    def hessian_from(self, task: Task, place: int) -> HessianOperator:
-        """Return the matrix over the window's states from a place on."""
-        return hessian(task.window.rerun(place), task.batches, task.done, checkpoint=self.checkpoint)
+    def hessian_from(self, task: Task, first: int, place: int) -> HessianOperator:
+        """Return the matrix over the window's states from a place on, counted from the ``first``."""
+        return hessian(task.window.rerun(first + place), task.batches, task.done, checkpoint=self.checkpoint)
 
     def estimate(self, task: Task, probes: ProbesByToken) -> Curvature:
         if (groups := self.groups_of(len(probes))) is not None:
             return self._estimate_grouped(task, probes, groups)
         numbers = sum(map(len, probes.values())) / len(probes)
         return curvature(
-            partial(self.hessian_from, task),
+            partial(self.hessian_from, task, 0),
             Signs(self.seed, task.window, probes),
             support=self.support,
             norm=self.norm,
@@ -213,7 +213,7 @@ class ProbedHessian(Probed):
     def _estimate_grouped(self, task: Task, probes: ProbesByToken, groups: int) -> Curvature:
         first = min(probes) - task.window.span.start
         products = grouped_products(
-            lambda place: self.hessian_from(task, first + place),
+            partial(self.hessian_from, task, first),
             self.seed,
             probes,
             groups,
@@ -276,8 +276,8 @@ class ProbedGaussNewton(ProbedHessian):
             raise ValueError(f"variant='gn' is the curvature of log p of one token, not of a {kind}; use 'full'")
         super().check(prediction, length)
 
-    def hessian_from(self, task: Task, place: int) -> HessianOperator:
-        return gauss_newton(task.window.rerun(place), task.batches, task.done)
+    def hessian_from(self, task: Task, first: int, place: int) -> HessianOperator:
+        return gauss_newton(task.window.rerun(first + place), task.batches, task.done)
 
 
 @dataclass(frozen=True)

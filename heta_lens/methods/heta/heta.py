@@ -32,7 +32,7 @@ from heta_lens.methods.heta.options import PRESETS, HetaOptions
 from heta_lens.methods.heta.probes import rademacher
 from heta_lens.methods.heta.score import Parts
 from heta_lens.methods.heta.windows import Window, averaged, leakage, window_gate
-from heta_lens.model.lock import one_at_a_time
+from heta_lens.model.lock import holding
 from heta_lens.prediction.gradients import check_gradients
 from heta_lens.prediction.masking import MaskedEffects, masked_effects
 from heta_lens.prediction.prediction import Prediction, contrast_ids
@@ -110,21 +110,22 @@ class Heta(HetaOptions, Method):
         alone = self.recipe.windowed or (isinstance(self.mask, str) and self.mask == "mean")
         return super().sharing_runs(predictions) if alone else [[*predictions]]
 
-    @one_at_a_time("predictions")
     def each(self, predictions: Sequence[Prediction]) -> list[Attribution]:
         """Explain predictions of a prompt, shorter contexts first, with shared masked forwards if possible."""
         lengths = [len(prediction) for prediction in predictions]
         if len({id(prediction.prompt) for prediction in predictions}) != 1 or lengths != sorted(set(lengths)):
             raise ValueError("these predictions must be of one prompt, each of a longer context than the one before it")
-        for prediction in predictions:
-            self.check(prediction)
-        groups = self.sharing_runs(predictions)
-        expected = Counter[str]()
-        for group in groups:
-            expected.update(work_ahead(self, group))
-        cheaper = partial(quietly, partial(cheaper_way, self, predictions[-1]))
-        with predictions[0].running(), working(dict(expected), self.progress, cheaper) as work:
-            results = [result for group in groups for result in self.explain_together(group, work)]
+        results, expected = list[Attribution](), Counter[str]()
+        with holding(predictions):
+            for prediction in predictions:
+                self.check(prediction)
+            groups = self.sharing_runs(predictions)
+            for group in groups:
+                expected.update(work_ahead(self, group))
+            cheaper = partial(quietly, partial(cheaper_way, self, predictions[-1]))
+            with predictions[0].running(), working(dict(expected), self.progress, cheaper) as work:
+                for group in groups:
+                    results += self.explain_together(group, work)
         warn_of_doubts(self, results)
         return results
 
@@ -320,7 +321,9 @@ def _curvature(
     if isinstance(estimator, ProbedHessian) and estimator.stops:
         found, facts = estimate_until_sure(estimator, tasks, parts, method.balance)
         return found, {**facts, "cross_talk": found.cross_talk}
-    estimates = [estimator.estimate(task, dict.fromkeys(task.window.scored, range(estimator.draws))) for task in tasks]
+    estimates = []
+    for task in tasks:
+        estimates.append(estimator.estimate(task, dict.fromkeys(task.window.scored, range(estimator.draws))))
     spans = [window.scored for window in windows]
     samples = Samples.even(averaged([estimate.values for estimate in estimates], spans, len(parts.gate)))
     cross_talk = None
