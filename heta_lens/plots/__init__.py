@@ -1,9 +1,9 @@
 """Views of attributions: pages, text for terminals, and figures and LaTeX for papers.
 
-`page` is the view that ``attribution.plot()`` gives, `messages` the page of a chat by messages, and `compare` the page
-of several attributions of one text. `terminal` prints an attribution, and `circuitsvis` colours tokens with
-circuitsvis. For papers and slides, `token_figure` draws the coloured tokens, `bars` the highest scores, and `matrix`
-targets by sources or pairs of tokens, with matplotlib; `latex` writes coloured tokens as LaTeX.
+`page` is the view that ``attribution.plot()`` gives, `comparison` the page of several attributions of one text,
+`terminal` a table for terminals, and `circuitsvis_tokens` colours tokens with circuitsvis. For papers and slides,
+`figures` draws bars and matrices with matplotlib, and `coloured_text` the tokens, as a figure or as LaTeX.
+`attribution_text` holds titles and notes, `scales` the colours and shares that all views use.
 """
 
 from heta_lens.attribution import VIEWS

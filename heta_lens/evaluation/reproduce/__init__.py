@@ -1,6 +1,6 @@
 """The tables of the paper with the same rows and columns, and the printed figures beside ours.
 
-`reproduce` runs a table; `rows` are the methods, `cells` the printed figures, the metrics and our figures, and `pages`
+`reproduce_table` runs a table; `rows` are the methods, `cells` the printed figures, the metrics and our figures, and `pages`
 the written table.
 """
 
