@@ -1,9 +1,9 @@
 """Metrics of attributions: functions of scores, of the explained prediction, and of known facts about the prompt.
 
-`METRICS` lists the metrics by name (`registry`); `evaluators` compute them for a `MetricCase` (`metric_case`). `evidence` compares
-scores with known evidence; `nc_ns`, `curves` and `interventions`, with the removal and patching of tokens. `robustness`
-changes the prompt, the seed, the weights and the sampler; `tasks` uses the best tokens. `scores` holds shared checks
-and normalisations.
+`METRICS` lists the metrics by name (`registry`); `evaluators` compute them for a `MetricCase` (`metric_case`).
+`evidence` compares scores with known evidence; `nc_ns`, `curves` and `interventions`, with the removal and patching of
+tokens. `robustness` changes the prompt, the seed, the weights and the sampler; `tasks` uses the best tokens. `scores`
+holds shared checks and normalisations.
 """
 
 from heta_lens.metrics.curves import Curve, abpc, aopc, area, curve
