@@ -194,7 +194,7 @@ def test_what_it_does_not_go_with_is_refused(build: Any) -> None:
 def check_one(objective: Callable[[Tensor], Tensor], compare: bool = True) -> None:
     at = torch.linspace(1, 2, 4, dtype=torch.float64)[None]
     direction = torch.tensor([[1, -1, 1, 1]], dtype=torch.float64)
-    check_twice_differentiable(objective, at, direction, compare, Batches(4))
+    check_twice_differentiable(objective, at, direction, compare, batches=Batches(4))
 
 
 class Once(torch.autograd.Function):
