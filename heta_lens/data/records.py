@@ -144,6 +144,9 @@ def _parquet(path: Path) -> list[Record]:
 
 
 # -------------------------------------------------------------------------------------------------------------- fields
+LONGEST_ERROR = 600  # characters
+
+
 def place_of(record: Any, otherwise: str = "") -> str:
     """Return the place of a record in its file, or else ``otherwise``."""
     return getattr(record, "where", otherwise)
@@ -159,6 +162,7 @@ def each(
         except (ValueError, TypeError) as error:
             where = place(item)
             message = str(error) if where in str(error) else f"{where}: {error}"
+            message = message if len(message) <= LONGEST_ERROR else f"{message[:LONGEST_ERROR]}…"  # with an odd id
             others = _count_wrong(items, number + 1, make) if isinstance(items, Sequence) else 0
             more = f" ({others} of those after it are wrong too)" if others else ""
             raise (TypeError if isinstance(error, TypeError) else ValueError)(message + more) from None

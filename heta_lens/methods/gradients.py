@@ -157,9 +157,9 @@ class JacobianScope(Method):
             progress.add("forwards", 1)
             strengths, directions = self._directions(run)
             squares = torch.zeros_like(prediction.embeddings[:, 0])
-            for strength, direction in zip(strengths.tolist(), directions, strict=True):
+            for strength, direction in zip(strengths, directions, strict=True):
                 (pulled,) = torch.autograd.grad(run.y, run.leaf, direction, retain_graph=True)
-                squares += strength * pulled.square().sum(-1)
+                squares += float(strength) * pulled.square().sum(-1)
                 count("backwards", 1)
                 progress.add("backwards", 1)
         if self.scope == "temperature":

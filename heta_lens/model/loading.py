@@ -37,6 +37,7 @@ from heta_lens.model.adapter import check_decoder
 from heta_lens.model.checkpoints import (
     WHOLE,
     Checked,
+    CheckpointError,
     check_folder,
     check_gguf_options,
     check_in_memory,
@@ -244,7 +245,9 @@ def load_demo_model(kind: Kind | None = None) -> Any:
         # Unlike `from_pretrained`, these lines are silent, need no network and take a tenth of a second.
         weights: Any = LlamaForCausalLM(LlamaConfig.from_pretrained(DEMO, attn_implementation="eager"))
         weights.tie_weights()
-        weights.load_state_dict(load_file(DEMO / WHOLE), strict=False)  # tied weights are stored once
+        lacking, unknown = weights.load_state_dict(load_file(DEMO / WHOLE), strict=False)
+        if unknown or lacking != ["lm_head.weight"]:  # tied weights are stored once
+            raise CheckpointError(f"{DEMO} is damaged: it lacks {lacking}, and has no place for {unknown}")
         tokenizer = AutoTokenizer.from_pretrained(DEMO)
         if kind == "hooked" or (kind is None and HAS_HOOKED):
             return _hooked(weights, tokenizer)

@@ -125,7 +125,7 @@ def test_an_error_goes_through_and_leaves_the_terminal_usable():
 def test_a_notebook_shows_a_bar_if_it_can(widgets: bool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "find_spec", lambda _: widgets or None)
     console = module.Console(force_jupyter=True)
-    assert module._watched(console) is widgets
+    assert module._is_watched(console) is widgets
 
 
 def bar(screen: io.StringIO, advice: list[str], due: float = 0.0) -> Bar:

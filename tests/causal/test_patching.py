@@ -15,6 +15,7 @@ from helpers.patching import OTHER, TARGET, N, copies, log_prob, note, one_run, 
 from heta_lens.causal import Grid, patch, patch_in_order
 from heta_lens.causal import patching as ours
 from heta_lens.model.adapter import ModelAdapter
+from heta_lens.prediction.checks import Prefix
 
 LAYERS = 2
 
@@ -154,7 +155,7 @@ def test_neither_the_batch_nor_reuse_matters(build: Any, what: str, monkeypatch:
     model, options = build(), {"what": what, "positions": [3, 1, 2]}
     first = patched(model, batch=1, **options)
     assert relative(patched(model, batch=5, **options).values, first.values) < CLOSE
-    monkeypatch.setattr("heta_lens.prediction.rerun.reusable_prefix", lambda *_: (None, "off"))
+    monkeypatch.setattr("heta_lens.prediction.rerun.reusable_prefix", lambda *_: Prefix(None, "off"))
     assert relative(patched(model, batch=5, **options).values, first.values) < CLOSE
 
 

@@ -220,7 +220,6 @@ def test_the_command_evaluates_a_file_and_reports_failures(tmp_path: Path) -> No
         (("evaluate", "recall", "--out", "x", "-o", "name=a"), "name=a"),
         (("evaluate", "longra", "--out", "x", "-o", "says=a"), "the model of --model"),
         (("evaluate", "jsonl", "--out", "x", "--path", "x/records.jsonl"), "records.jsonl are the same file"),
-        (("reproduce", "main", "--path", "longra=x/main.csv", "--out", "x"), "main.csv are the same file"),
         (("report", "/nowhere"), "/nowhere holds no evaluation"),
         (("reproduce", "compnents", "--quick"), "did you mean 'components'"),
         (("reproduce", "main"), "give model=, a name on the Hugging Face hub"),

@@ -82,7 +82,7 @@ def test_a_function_whose_work_nobody_knows_is_refused(prediction: Prediction) -
 
 
 def test_options_that_a_budget_decides_are_refused_beside_it() -> None:
-    with pytest.raises(ValueError, match="lime samples=20: the budget decides samples, so leave it out"):
+    with pytest.raises(ValueError, match="lime samples=20: the budget decides samples, so leave samples out"):
         replace(Entry.read("lime samples=20"), budget=100)
     assert replace(Entry.read("lime keep=0.5"), budget=100).recipe["budget"] == 100
 

@@ -225,10 +225,8 @@ def test_a_configuration_without_a_network_is_one_sentence_at_once() -> None:
 
 
 DEMO_FAULTS: dict[str, tuple[Callable[[dict[str, torch.Tensor]], Any], str]] = {
-    "missing": (lambda kept: kept.pop("model.norm.weight"), r"lacks model\.norm\.weight"),
-    "unexpected": (lambda kept: kept.update(other=torch.ones(1)), "no place for: other"),
-    "shape": (lambda kept: kept.update({"model.norm.weight": torch.ones(3)}), r"model\.norm\.weight \(\(3,\)"),
-    "NaN": (lambda kept: kept["model.norm.weight"].fill_(torch.nan), r"not finite: model\.norm\.weight"),
+    "missing": (lambda kept: kept.pop("model.norm.weight"), r"lacks .*model\.norm\.weight"),
+    "unexpected": (lambda kept: kept.update(other=torch.ones(1)), "no place for .*other"),
 }
 
 

@@ -357,7 +357,8 @@ def tried(build: Any, length: int = 6, *, hooked: bool = False, wrong: float = 0
     prediction = predict(model, zoo.prompt(model, length), 7)
     prompt = prediction.prompt
     log_probs = (prediction.log_probs + wrong * torch.arange(len(prediction.log_probs))).log_softmax(-1)
-    return reusable_prefix(prompt.adapter, prompt.ids, prompt.embeddings, log_probs, hooked)
+    prefix = reusable_prefix(prompt.adapter, prompt.ids, prompt.embeddings, log_probs, hooked)
+    return prefix.kept, prefix.note
 
 
 @pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama)|hooked-llama"))

@@ -12,6 +12,7 @@ from helpers import zoo
 from helpers.asking import hooked, plain_embeddings, predict, relative
 from heta_lens.methods.leave_one_out import LeaveOneOut
 from heta_lens.model.hooks import values_name
+from heta_lens.prediction.checks import Prefix
 from heta_lens.prediction.patching import effects, values_put
 
 N, TARGET, OTHER = 5, 7, 9
@@ -238,7 +239,7 @@ def test_neither_the_batch_nor_reuse_matters(build: Callable[..., Any], way: dic
     assert prediction.prompt.reuse == "on"
     assert relative(effects(prediction, groups=GROUPS, batch=4, **way), first) < 1e-6
     assert relative(effects(prediction, groups=GROUPS[::-1], **way).flip(0), first) < 1e-6
-    prediction.prompt.prefix = None, "off"
+    prediction.prompt.prefix = Prefix(None, "off")
     for batch in (1, 4):
         assert relative(effects(prediction, groups=GROUPS, batch=batch, **way), first) < 1e-6
 

@@ -316,9 +316,9 @@ def test_a_function_that_fails_only_later_is_refused_in_the_same_words(cache: An
 @pytest.mark.usefixtures("unchecked")
 def test_a_scale_that_was_chosen_is_refused(cache: Any) -> None:
     for method in ("integrated_gradients", "kernel_shap", "causal_tracing", "context_cite", "progressive_inference"):
-        for scale in ("logit", METHODS[method]().scale):
-            said = refusal(cache, margin, method=method, scale=scale)
-            assert missing([f"scale='{scale}'", "no effect", "target=margin", "leave it out"], said) == ""
+        scale = "logit" if METHODS[method]().scale != "logit" else "prob"
+        said = refusal(cache, margin, method=method, scale=scale)
+        assert missing([f"scale='{scale}'", "no effect", "target=margin", "leave it out"], said) == ""
 
 
 def test_batched_products_do_not_fall_back_to_one_by_one(cache: Any, monkeypatch: pytest.MonkeyPatch) -> None:

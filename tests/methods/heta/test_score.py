@@ -280,7 +280,6 @@ def test_tokens_with_a_large_information_are_probed_alone_where_cross_talk_hides
         ({"combine": "product"}, "combine='product' is not one of 'sum', 'geometric'"),
         ({"gate": "open"}, "gate='open' is not one of 'flow', 'uniform', 'none'"),
         ({"variant": "no_gate", "gate": "uniform"}, "variant='no_gate' fixes the gate, and gate='uniform' is another"),
-        ({"variant": "uniform_gate", "gate": "flow"}, "variant='uniform_gate' fixes the gate, and gate='flow'"),
         (
             {"combine": "sum", "variant": "transition_only", "gate": "none"},
             "is the gate alone, which gate='none' makes",
