@@ -164,7 +164,7 @@ class JacobianScope(Method):
                 progress.add("backwards", 1)
         if self.scope == "temperature":
             return Scores(squares.sqrt())
-        return Scores(squares, {"eigenvalues": strengths.tolist()})
+        return Scores(squares, {"eigenvalues": [*map(float, strengths)]})
 
     def _directions(self, run: "Run") -> tuple[Float[Tensor, "rank"], Float[Tensor, "rank d"]]:
         y = run.y.detach()
