@@ -26,8 +26,8 @@ from benchmarks.peak_memory import peak
 from benchmarks.reference import naive_curvature, naive_information
 from heta_lens._util.python import quietly, versions
 from heta_lens.diagnostics import rank_correlation
+from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.hooks import EMBED
-from heta_lens.model.lock import frozen_parameters
 
 COLUMNS = ["work", "peer, s", "ours, s", "peer / ours", "peer, forwards", "ours, forwards", "peer, MiB", "ours, MiB",
            "largest difference", "ρ", "ρ of two seeds of ours"]  # fmt: skip
@@ -279,7 +279,7 @@ def models_alone(asked: Asked) -> str:
     def seconds(run: Callable[[Tensor], Tensor]) -> float:
         states = inputs.repeat(COPIES, 1, 1).requires_grad_()
         begun = time.perf_counter()
-        with frozen_parameters(asked.model):
+        with ModelAdapter(asked.model).undisturbed():
             torch.autograd.grad(run(states)[:, -1, asked.target].sum(), states)
         return time.perf_counter() - begun
 

@@ -4,8 +4,9 @@ A `HookedTransformer` (TransformerLens 3) and a `TransformerBridge` (3 and 4) sh
 a run continues from kept keys and values; `key_values` has that difference.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import index
@@ -19,36 +20,37 @@ from heta_lens._util.numerics import tolerance
 from heta_lens._util.options import check_token, from_end, is_whole
 from heta_lens._util.text import short_repr
 from heta_lens._util.work import count
-from heta_lens.model.batching import Sizes, sizes_of
+from heta_lens.model.batching import Sizes
 from heta_lens.model.hooks import (
     EMBED,
     READ,
+    BatchHook,
     Hook,
     KeysValues,
     Model,
     Places,
     PositionHook,
-    after_attention,
     after_attention_name,
-    check_points,
-    hooked,
+    bare,
+    is_hooked_transformer,
     names_filter,
     note,
-    pattern_names,
+    pattern_name,
     rows,
     stream_name,
-    user_hooks,
-    values_names,
+    values_name,
     wrapped,
 )
-from heta_lens.model.key_values import KeyValueReuse, is_hooked_transformer, key_value_reuse
-from heta_lens.model.lock import frozen_parameters, holding, one_at_a_time, undo_at_end
+from heta_lens.model.key_values import BridgeReuse, HookedTransformerReuse, KeyValueReuse
+from heta_lens.model.lock import changing, holding, one_at_a_time, undo_at_end
 from heta_lens.model.mask import Mask
 from heta_lens.model.tokenizer import TokenizerWrapper
-from heta_lens.model.weights import is_elsewhere, is_readable, output_weights, quantised_modules
+from heta_lens.model.weights import is_readable, output_weights, quantised_modules
 
 DROPOUT_RATES = ("p", "dropout", "attention_dropout")  # attributes of modules of torch and transformers
 LAST_PATTERN = "_pattern"  # where some bridges keep a layer's last pattern
+TORCH_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+LIBRARIES = ("transformers", "transformer_lens", "accelerate")  # whose hooks are not a user's
 
 OutputForm: TypeAlias = int | None
 """The output of a block: the residual stream alone (None), or a tuple of this length that begins with the stream."""
@@ -57,33 +59,35 @@ OutputForm: TypeAlias = int | None
 def check_decoder(model: Any) -> None:
     """Refuse a model that is not a decoder-only language model ready to be explained."""
     kind = type(model).__name__
-    if not all(hasattr(model, name) for name in ("cfg", "hook_dict")):
+    if not (hasattr(model, "cfg") and hasattr(model, "hook_dict")):
         raise TypeError(f"{kind} is not a TransformerLens model")
     points = model.hook_dict
     direction = getattr(model.cfg, "attention_dir", "causal")
     if direction != "causal" or EMBED not in points or not hasattr(model, "blocks") or _is_encoder(model):
         raise ValueError(f"{kind} is not a decoder-only language model, where every token sees only those before it")
-    layers = max(1, len(model.blocks))
-    for name in (name for names in zip(pattern_names(layers), values_names(layers), strict=True) for name in names):
-        if name not in points:
-            raise ValueError(f"{kind} has no {name}: heta_lens explains models that attend in every layer")
-    if (name := _in_training(model)) is not None:
-        place = f"{name} of the model" if name else "the model"
+    for layer in range(max(1, len(model.blocks))):
+        for name in (pattern_name(layer), values_name(layer)):
+            if name not in points:
+                raise ValueError(f"{kind} has no {name}: heta_lens explains models that attend in every layer")
+    if place := _in_training(model):
         raise ValueError(f"{place} is in training mode, where dropout can change every run: call model.eval() first")
-    if any(parameter.is_inference() for parameter in model.parameters()):
+    if next(model.parameters()).is_inference():
         raise ValueError("the model was made under torch.inference_mode() and has no gradients: make it outside")
 
 
 def _in_training(model: Any) -> str | None:
-    """Return the name of a part in training mode that drops out, "" for the model itself, or None.
+    """Name a part in training mode that drops out.
 
     Parts that TransformerLens creates when it processes weights are in training mode and do not count. A
     HookedTransformer has no dropout.
     """
     if not is_hooked_transformer(model) and (model.training or wrapped(model).training):
-        return ""
-    modules = (named for root in (model, wrapped(model)) for named in root.named_modules())
-    return next((name for name, module in modules if module.training and _drops_out(module)), None)
+        return "the model"
+    for root in (model, wrapped(model)):
+        for name, module in root.named_modules():
+            if module.training and _drops_out(module):
+                return f"{name} of the model"
+    return None
 
 
 def _drops_out(module: nn.Module) -> bool:
@@ -114,19 +118,17 @@ class ModelAdapter:
     @classmethod
     def of(cls, cache: Any) -> "ModelAdapter":
         """Return the model of a cache; refuse models that cannot be explained."""
+        kind, model = type(cache).__name__, getattr(cache, "model", None)
         if hasattr(cache, "run_with_cache"):
             raise TypeError(
-                f"expected an ActivationCache, got the model itself, a {type(cache).__name__}: run it first, "
+                f"expected an ActivationCache, got the model itself, a {kind}: run it first, "
                 "_, cache = model.run_with_cache(tokens)"
             )
-        model = getattr(cache, "model", None)
         if model is None and hasattr(cache, "cache_dict"):
-            raise TypeError(
-                "the cache has no model (cache.model is None): set cache.model to the model it was taken from"
-            )
+            raise TypeError("the cache has no model (cache.model is None): set cache.model to the cached model")
         if model is None:
             raise TypeError(
-                f"expected an ActivationCache, got {type(cache).__name__}: pass the second of the two things that "
+                f"expected an ActivationCache, got {kind}: pass the second of the two things that "
                 "model.run_with_cache returns"
             )
         check_decoder(model)
@@ -138,7 +140,7 @@ class ModelAdapter:
 
     @property
     def layers(self) -> int:
-        return len(self.blocks)
+        return len(cast(Any, self.model).blocks)
 
     @cached_property
     def points(self) -> dict[str, Any]:
@@ -160,7 +162,7 @@ class ModelAdapter:
     @property
     def device(self) -> torch.device:
         """The embedding's device, on which runs begin and results are returned."""
-        return torch.device(self.model.cfg.device) if is_elsewhere(self._embedding) else self._embedding.device
+        return torch.device(self.model.cfg.device) if self._embedding.device.type == "meta" else self._embedding.device
 
     @property
     def dtype(self) -> torch.dtype:
@@ -188,7 +190,9 @@ class ModelAdapter:
 
     @cached_property
     def sizes(self) -> Sizes:
-        return sizes_of(self.model.cfg, self.layers, self.vocabulary, self.dtype.itemsize)
+        config, d = self.model.cfg, int(self.model.cfg.d_model)
+        d_mlp = int(getattr(config, "d_mlp", None) or 4 * d)
+        return Sizes(self.layers, d, d_mlp, int(config.n_heads), self.vocabulary, self.dtype.itemsize)
 
     def output_weights(self, layer: int) -> Float[Tensor, "head d_head d"]:
         """Return W_O by head; quantised and offloaded weights are run instead of read."""
@@ -199,30 +203,31 @@ class ModelAdapter:
     @torch.no_grad()
     def embedding_table(self, ids: Sequence[int] | None = None) -> Float[Tensor, "token d"]:
         """Return the embeddings of these ids (or the vocabulary), scaled and normalised by the model, without hooks."""
-        every = torch.tensor([range(self.vocabulary) if ids is None else ids], device=self.device)
-        return _embedded(self.model, every, bare=bool(self.user_hooks()))[0]
+        table = torch.tensor([range(self.vocabulary) if ids is None else ids], device=self.device)
+        watched = bool(self.user_hooks())  # bare Hugging Face modules may differ in the last bit from their bridges
+        for name in ("embed", "embed_ln"):
+            module = getattr(self.model, name, None)
+            if module is not None:
+                table = bare(module).forward(table) if watched else module(table)
+        return table[0]
 
     def mask_vector(self, mask: Mask, embeddings: Float[Tensor, "pos d"]) -> Float[Tensor, "d"]:
         """Return the embedding that replaces a masked token's: zeros, an average, a token's, or the given vector."""
-        if isinstance(mask, str) and mask in ("pad", "space"):
-            token = self.tokenizer.stand_in(mask)
-            if token is None:
-                raise ValueError(
-                    f"mask={mask!r} needs a tokenizer with a padding, end or unknown token: give a token id"
-                )
-            mask = token
         if isinstance(mask, Tensor):
             if len(mask) != embeddings.shape[1]:
                 raise ValueError(f"mask has {len(mask)} entries; this model's embeddings have {embeddings.shape[1]}")
             return mask.detach().to(embeddings)
-        if not isinstance(mask, str):
-            check_token("mask", index(mask), self.vocabulary)
-            return self.embedding_table([index(mask)])[0].to(embeddings)
+        if mask == "zero":
+            return torch.zeros_like(embeddings[0])
         if mask == "mean":
             return embeddings.mean(0)
         if mask == "vocab_mean":
             return self.embedding_table().to(embeddings).mean(0)
-        return torch.zeros_like(embeddings[0])
+        token = self.tokenizer.stand_in(mask) if mask in ("pad", "space") else index(mask)
+        if token is None:
+            raise ValueError(f"mask={mask!r} needs a tokenizer with a padding, end or unknown token: give a token id")
+        check_token("mask", token, self.vocabulary)
+        return self.embedding_table([token])[0].to(embeddings)
 
     def run(
         self,
@@ -248,7 +253,9 @@ class ModelAdapter:
         with holding(self):  # hooks of another thread must not decide at which point positions are dropped
             if not whole:
                 added.append((self._read_site(added, blocks), partial(rows, read)))
-            self._skip([layer for layer in range(self.layers) if layer not in blocks])
+            for layer in range(self.layers):
+                if layer not in blocks:
+                    self._skip(layer)
             self._drop_patterns()
             with self.hooked(added):
                 logits = self.model(ids, **(past or {}))
@@ -260,16 +267,22 @@ class ModelAdapter:
         """The forms of the blocks' outputs, noted by `streams`."""
         return {}
 
-    def _skip(self, layers: Sequence[int]) -> None:
-        """Let blocks return their input until the current call ends.
+    def _skip(self, layer: int) -> None:
+        """Let a block return its input until the current call ends.
 
         The model's own code still prepares masks, positions, rotations and kept keys and values, and calls every
         block, so a run of the other blocks is the same as in the whole model, for every architecture.
         """
-        for layer in layers:
-            attributes = vars(self.blocks[layer])  # `setattr` of a bridge would change the block inside the bridge
-            undo_at_end(self.model, partial(_restore, attributes, "forward", attributes.get("forward")))
-            attributes["forward"] = partial(_return_input, self.output_forms[layer])
+        attributes = vars(self.blocks[layer])  # `setattr` of a bridge would change the block inside the bridge
+        before = attributes.get("forward")
+
+        def back() -> None:
+            attributes.pop("forward", None)
+            if before is not None:
+                attributes["forward"] = before
+
+        undo_at_end(self.model, back)
+        attributes["forward"] = partial(_return_input, self.output_forms[layer])
 
     def _drop_patterns(self) -> None:
         """Drop each layer's kept pattern as soon as the layer is done, until the current call ends.
@@ -277,7 +290,8 @@ class ModelAdapter:
         Bridges with fused queries, keys and values keep the patterns of all layers at once, and, in runs with
         gradients, the graphs of the patterns too. Nothing reads the kept patterns.
         """
-        for attention in (getattr(block, "attn", None) for block in self.blocks):
+        for block in self.blocks:
+            attention = getattr(block, "attn", None)
             if attention is not None and LAST_PATTERN in vars(attention):
                 _drop_pattern(attention)
                 _hook_until_end(self.model, attention, _drop_pattern)
@@ -288,19 +302,26 @@ class ModelAdapter:
         Positions can go after the last attention, unless a hook may need the others. A bridge adds the MLP's output to
         the residual stream of all positions, so its positions go before the unembedding.
         """
-        if self.layers - 1 not in blocks:
+        if self.layers - 1 not in blocks or not self._after_attention:
             return READ
-        hooks = [hook for name, hook in added if name in self._after_attention]
-        hooks += [handle.user_hook for name in self._after_attention for handle in self.points[name].fwd_hooks]
-        free = bool(self._after_attention) and all(isinstance(hook, PositionHook) for hook in hooks)
-        return after_attention_name(self.layers - 1) if free else READ
+        for name, hook in added:
+            if name in self._after_attention and not isinstance(hook, PositionHook):
+                return READ
+        for name in self._after_attention:
+            for handle in self.points[name].fwd_hooks:
+                if not isinstance(handle.user_hook, PositionHook):
+                    return READ
+        return after_attention_name(self.layers - 1)
 
     @cached_property
     def _after_attention(self) -> list[str]:
         """The hook points after the last attention; empty if positions cannot be dropped after the last attention."""
-        first, parallel = after_attention_name(self.layers - 1), getattr(self.model.cfg, "parallel_attn_mlp", False)
-        follows = first in self.points and not parallel and is_hooked_transformer(self.model)
-        return after_attention(self.layers - 1, self.points) if follows else []
+        last, parallel = self.layers - 1, getattr(self.model.cfg, "parallel_attn_mlp", False)
+        if parallel or after_attention_name(last) not in self.points or not is_hooked_transformer(self.model):
+            return []
+        block = r"hook_resid_mid|hook_mlp_in|ln2(_post)?\..*|mlp\..*|hook_mlp_out|hook_resid_post"
+        after = re.compile(rf"blocks\.{last}\.({block})|ln_final\..*|unembed\..*")
+        return [name for name in self.points if after.fullmatch(name)]
 
     @one_at_a_time("self")
     @torch.no_grad()
@@ -333,22 +354,54 @@ class ModelAdapter:
             self.model(ids)
         return ActivationCache(activations, cast(Any, self.model))
 
-    def hooked(self, hooks: Sequence[tuple[str, Hook]], *, every: bool = True) -> AbstractContextManager[None]:
+    @contextmanager
+    def hooked(self, hooks: Sequence[tuple[str, Hook]], *, every: bool = True) -> Iterator[None]:
         """Add hooks for a block, check that ``every`` hook fires, and remove exactly the added hooks."""
-        return hooked(self.model, self.points, hooks, every=every)
+        fired: set[str] = set()
+        added: list[tuple[Any, Any]] = []
+        with holding(self):
+            undo_at_end(self.model, partial(_remove, added))
+            for name, hook in hooks:
+                kind = type(hook) if isinstance(hook, BatchHook | PositionHook) else partial
+                added.append((self.points[name], kind(_record, fired, name, hook)))
+                self.points[name].add_hook(added[-1][1])
+            yield
+        if every and (silent := dict(hooks).keys() - fired):
+            kind = type(self.model).__name__
+            raise RuntimeError(f"{kind} ran without passing through {', '.join(sorted(silent))}")
 
     def user_hooks(self) -> list[Any]:
         """List the hooks that a user put on the model, through TransformerLens or through torch."""
-        return user_hooks(self.model, self.points)
+        found: list[Any] = []
+        for point in dict.fromkeys(self.points.values()):
+            found += [handle.user_hook for handle in (*point.fwd_hooks, *point.bwd_hooks)]
+        for module in dict.fromkeys((*self.model.modules(), *wrapped(self.model).modules())):
+            for kind in TORCH_HOOKS:
+                for hook in getattr(module, kind).values():
+                    if (getattr(hook, "__module__", None) or "").split(".")[0] not in LIBRARIES:
+                        found.append(hook)
+        return found
 
-    def undisturbed(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
         """Turn gradients on, but off for the parameters, whose flags are restored."""
-        return frozen_parameters(self.model)
+        trainable: list[nn.Parameter] = []
+
+        def back() -> None:
+            for parameter in trainable:
+                parameter.requires_grad_(True)
+
+        with changing(self.model, back), torch.inference_mode(False), torch.enable_grad():
+            for parameter in self.model.parameters():
+                if parameter.requires_grad:
+                    trainable.append(parameter)
+                    parameter.requires_grad_(False)
+            yield
 
     @cached_property
     def reuse(self) -> KeyValueReuse:
         """The continuation from kept keys and values, for the kind of the model."""
-        return key_value_reuse(self.model)
+        return (HookedTransformerReuse if is_hooked_transformer(self.model) else BridgeReuse)(self.model)
 
     def resume(self, keys_values: KeysValues, start: int, stop: int, batch: int) -> dict[str, Any]:
         """Return arguments with which a run of positions ``start:stop`` continues the first ``start`` positions."""
@@ -370,20 +423,24 @@ class ModelAdapter:
 
     def check_points(self, names: Iterable[str]) -> None:
         """Refuse hook points missing from the model."""
-        check_points(self.model, self.points, names)
+        no_mlps = bool(getattr(self.model.cfg, "attn_only", False))  # such a model still has the hook points of MLPs
+        for name in names:
+            if name not in self.points or (no_mlps and name.endswith("mlp_out")):
+                raise ValueError(f"this {type(self.model).__name__} has no {name}, where this would be put in")
 
 
-def _embedded(model: Any, ids: Int[Tensor, "1 token"], *, bare: bool) -> Float[Tensor, "1 token d"]:
-    """Return the output of the embedding modules, or of the ``bare`` Hugging Face modules, which fire no user's hook.
+def _record(fired: set[str], name: str, function: Hook, activation: Tensor, hook: Any) -> Tensor | None:  # noqa: ARG001
+    fired.add(name)
+    return function(activation)
 
-    A bare module may differ in the last bit from its bridge.
-    """
-    table: Tensor = ids
-    for name in ("embed", "embed_ln"):
-        module = getattr(model, name, None)
-        if module is not None:
-            table = getattr(module, "original_component", module).forward(table) if bare else module(table)
-    return table
+
+def _remove(added: Iterable[tuple[Any, Any]]) -> None:
+    """Remove hooks from their points; an interrupted ``add_hook`` may leave a hook with torch only."""
+    for point, hook in added:
+        for key, function in list(point._forward_hooks.items()):
+            if any(cell.cell_contents is hook for cell in getattr(function, "__closure__", None) or ()):
+                point._forward_hooks.pop(key, None)
+        point.fwd_hooks[:] = [handle for handle in point.fwd_hooks if handle.user_hook is not hook]
 
 
 def _hook_until_end(model: Model, module: nn.Module, hook: Callable[..., None]) -> None:
@@ -405,13 +462,6 @@ def _note_form(forms: dict[int, OutputForm], layer: int, _: Any, __: Any, output
 def _return_input(form: OutputForm, *args: Any, **kwargs: Any) -> Tensor | tuple[Tensor | None, ...]:
     stream = args[0] if args else kwargs["hidden_states"]
     return stream if form is None else (stream, *[None] * (form - 1))
-
-
-def _restore(attributes: dict[str, Any], name: str, before: Any) -> None:
-    if before is None:
-        attributes.pop(name, None)
-    else:
-        attributes[name] = before
 
 
 def _drop_pattern(attention: Any, *_: Any) -> None:

@@ -5,7 +5,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import psutil
 import torch
@@ -59,12 +59,6 @@ class Sizes(NamedTuple):
     def _streams(self, queries: int) -> int:
         """Bytes of every layer's input, in float32."""
         return 4 * self.layers * queries * self.d_model
-
-
-def sizes_of(config: Any, layers: int, vocabulary: int, itemsize: int) -> Sizes:
-    d = int(config.d_model)
-    d_mlp = int(getattr(config, "d_mlp", None) or 4 * d)
-    return Sizes(layers, d, d_mlp, int(config.n_heads), vocabulary, itemsize)
 
 
 def available(device: torch.device) -> int:
@@ -138,18 +132,12 @@ def choose_batches(
             copy = sizes.product(queries, keys, checkpoint=checkpoint)
         else:
             copy = sizes.forward(queries, keys, read)
-        most = MOST_COPIES_ON_CPU if device.type == "cpu" else MOST_COPIES
-        copies = max(1, min(most, room // copy))
-        batches = Batches(copies, fastest_positions(sizes, device, keys, products))
+        most, fastest = MOST_COPIES, ACCELERATOR_TOKENS
+        if device.type == "cpu":  # its cache limits the largest tensor of a layer
+            most, fastest = MOST_COPIES_ON_CPU, (GRAPH_BYTES if products else FORWARD_BYTES) // sizes.widest(1, keys)
+        batches = Batches(max(1, min(most, room // copy)), fastest)
     logger.debug("at most %d copies of %d positions at once, on %s", batches.of(queries), queries, device)
     return batches
-
-
-def fastest_positions(sizes: Sizes, device: torch.device, keys: int, products: bool) -> int:
-    """Return how many positions run fastest at once: on a CPU, its cache limits the largest tensor of a layer."""
-    if device.type == "cpu":
-        return (GRAPH_BYTES if products else FORWARD_BYTES) // sizes.widest(1, keys)
-    return ACCELERATOR_TOKENS
 
 
 def out_of_memory(error: RuntimeError) -> bool:

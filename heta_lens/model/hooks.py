@@ -1,11 +1,10 @@
-"""Hook points read and patched by heta_lens, and hooks for the length of a ``with`` block.
+"""Hook points read and patched by heta_lens, and hooks that read and replace activations.
 
 A `HookedTransformer` and a `TransformerBridge` share the names of their hook points.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -13,8 +12,6 @@ import torch
 from einops import einsum, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-
-from heta_lens.model.lock import lock_of
 
 EMBED = "hook_embed"
 READ = "unembed.hook_in"  # the output of the last norm
@@ -45,6 +42,10 @@ class Model(Protocol):
 def wrapped(model: Any) -> Any:
     """Return the Hugging Face model inside a bridge; a HookedTransformer is returned unchanged."""
     return getattr(model, "original_model", model)
+
+
+def is_hooked_transformer(model: Any) -> bool:
+    return wrapped(model) is model
 
 
 def bare(module: Any) -> Any:
@@ -113,12 +114,6 @@ def after_attention_name(layer: int) -> str:
     return f"blocks.{layer}.hook_resid_mid"
 
 
-def after_attention(layer: int, names: Iterable[str]) -> list[str]:
-    """Select the hook points after the last layer's attention, where positions no longer interact."""
-    block = r"hook_resid_mid|hook_mlp_in|ln2(_post)?\..*|mlp\..*|hook_mlp_out|hook_resid_post"
-    return [name for name in names if re.fullmatch(rf"blocks\.{layer}\.({block})|ln_final\..*|unembed\..*", name)]
-
-
 def stream_name(layer: int, layers: int) -> str:
     """Name the residual stream entering a layer; for ``layer == layers``, the stream leaving the last layer."""
     return f"blocks.{layer}.hook_resid_pre" if layer < layers else f"blocks.{layer - 1}.hook_resid_post"
@@ -184,68 +179,6 @@ def rows(read: Places, live: Float[Tensor, "batch pos d"]) -> Float[Tensor, "bat
 def note(activations: dict[Any, Tensor], key: Any) -> Hook:
     """Return a hook for storing the activation under a key."""
     return partial(activations.__setitem__, key)
-
-
-# ------------------------------------------------------------------------------------------------- hooks on a model
-@contextmanager
-def hooked(
-    model: Model, points: Mapping[str, Any], hooks: Sequence[tuple[str, Hook]], *, every: bool = True
-) -> Iterator[None]:
-    """Add hooks for the length of a block, check that ``every`` hook fires, and remove exactly the added hooks."""
-    fired: set[str] = set()
-    added = [(points[name], _recording(fired, name, hook)) for name, hook in hooks]
-
-    lock = lock_of(model)
-    with lock.held():
-        lock.changes.append(partial(_remove, added))
-        for point, hook in added:
-            point.add_hook(hook)
-        yield
-    if every and (silent := {name for name, _ in hooks} - fired):
-        raise RuntimeError(f"{type(model).__name__} ran without passing through {', '.join(sorted(silent))}")
-
-
-def _recording(fired: set[str], name: str, hook: Hook) -> Any:
-    """Return a hook of equal kind with a record of the call."""
-    kind = type(hook) if isinstance(hook, BatchHook | PositionHook) else partial
-    return kind(_record, fired, name, hook)
-
-
-def _record(fired: set[str], name: str, function: Hook, activation: Tensor, hook: Any) -> Tensor | None:  # noqa: ARG001
-    fired.add(name)
-    return function(activation)
-
-
-def _remove(added: Iterable[tuple[Any, Any]]) -> None:
-    """Remove hooks from their points; an interrupted ``add_hook`` may leave a hook with torch only."""
-    for point, hook in added:
-        for key, function in list(point._forward_hooks.items()):
-            if any(cell.cell_contents is hook for cell in getattr(function, "__closure__", None) or ()):
-                point._forward_hooks.pop(key, None)
-        point.fwd_hooks[:] = [handle for handle in point.fwd_hooks if handle.user_hook is not hook]
-
-
-def check_points(model: Model, points: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Refuse hook points missing from the model."""
-    no_mlps = bool(getattr(model.cfg, "attn_only", False))  # such a model still has the hook points of MLPs
-    missing = [name for name in names if name not in points or (no_mlps and name.endswith("mlp_out"))]
-    if missing:
-        raise ValueError(f"this {type(model).__name__} has no {missing[0]}, where this would be put in")
-
-
-TORCH_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-LIBRARIES = ("transformers", "transformer_lens", "accelerate")
-
-
-def user_hooks(model: Model, points: Mapping[str, Any]) -> list[Any]:
-    """List the hooks that a user put on the model, through TransformerLens or through torch."""
-    distinct = {id(point): point for point in points.values()}.values()
-    modules = {id(module): module for module in (*model.modules(), *wrapped(model).modules())}.values()
-    through_torch = [hook for module in modules for kind in TORCH_HOOKS for hook in getattr(module, kind).values()]
-    return [
-        *(handle.user_hook for point in distinct for handle in (*point.fwd_hooks, *point.bwd_hooks)),
-        *(hook for hook in through_torch if (getattr(hook, "__module__", None) or "").split(".")[0] not in LIBRARIES),
-    ]
 
 
 def head_outputs(

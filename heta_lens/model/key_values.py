@@ -1,14 +1,14 @@
 """Runs continued from kept keys and values, in the formats of both kinds of models."""
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import signature
 from typing import Any, ClassVar, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from heta_lens.model.hooks import KeysValues, Model, bare, wrapped
 
@@ -86,10 +86,10 @@ class BridgeReuse(KeyValueReuse):
 
         Since transformers 5.24 the model's name is ``cache``, which the attention of TransformerLens 4.3 lacks.
         """
-        if "cache" not in _parameters(wrapped(self.model)):
+        if "cache" not in signature(wrapped(self.model).forward).parameters:
             return ["past_key_values"]
         block = bare(cast(Any, self.model).blocks[0])
-        return ["cache", "layer_past"] if "cache" in _parameters(block) else ["cache"]
+        return ["cache", "layer_past"] if "cache" in signature(block.forward).parameters else ["cache"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,15 +111,3 @@ class HookedTransformerReuse(KeyValueReuse):
 
     def grown(self, arguments: Mapping[str, Any]) -> KeysValues:
         return [(entry.past_keys, entry.past_values) for entry in arguments["past_kv_cache"].entries]
-
-
-def key_value_reuse(model: Model) -> KeyValueReuse:
-    return (HookedTransformerReuse if is_hooked_transformer(model) else BridgeReuse)(model)
-
-
-def is_hooked_transformer(model: Model) -> bool:
-    return "past_kv_cache" in _parameters(cast(nn.Module, model))
-
-
-def _parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(module.forward).parameters

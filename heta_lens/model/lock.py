@@ -6,7 +6,7 @@ a Ctrl-C at any moment leaves nothing behind. If a second Ctrl-C stops the undoi
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
 from inspect import signature
@@ -28,25 +28,6 @@ class ModelLock:
     depth: int = 0  # calls of the holding thread, one inside another
     changes: list[Callable[[], None]] = field(default_factory=list)
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Wait for the model, and undo at the end the changes made meanwhile."""
-        with self.lock:
-            depth, before = (
-                self.depth,
-                len(self.changes) if self.depth else 0,
-            )  # 0: undo first the changes of a killed call
-            self.undo(before)
-            try:
-                try:
-                    self.depth = depth + 1
-                    yield
-                finally:
-                    self.undo(before)
-            finally:  # again, if an interrupt stopped the first time
-                self.undo(before)
-                self.depth = depth
-
     def undo(self, before: int) -> None:
         """Undo all changes but the first ``before``, the last change first."""
         while len(self.changes) > before:
@@ -66,16 +47,34 @@ def lock_of(model: Any) -> ModelLock:
 
 @contextmanager
 def holding(of: Any) -> Iterator[None]:
-    """Hold the model of a cache, an adapter, a prompt, a prediction or several; do nothing without a model."""
-    model = _model(of)
-    if model is None:  # the caller refuses it with the right error
+    """Wait for the model of a cache, adapter, prompt, prediction or several, and undo at the end the changes made.
+
+    During the outermost call, tensors without a device are created on the CPU, whatever default the caller has set.
+    """
+    model = of[0] if isinstance(of, list | tuple) and of else of
+    for name in ("prompt", "adapter", "model"):
+        if not isinstance(model, nn.Module):
+            model = getattr(model, name, model)
+    if not isinstance(model, nn.Module):  # the caller refuses it with the right error
         yield
         return
     lock = lock_of(model)
-    with lock.held(), _on_the_cpu_by_default() if lock.depth == 1 else nullcontext():
-        if lock.depth == 1:
-            lock.changes.append(_settings_back(model))
-        yield
+    with lock.lock:
+        depth, before, graded = lock.depth, len(lock.changes) if lock.depth else 0, torch.is_grad_enabled()
+        lock.undo(before)  # the changes of a killed call
+        elsewhere = not depth and torch.get_default_device().type != "cpu"
+        try:
+            try:
+                lock.depth = depth + 1
+                with torch.device("cpu") if elsewhere else nullcontext():
+                    yield
+            finally:
+                lock.undo(before)
+        finally:  # again, if an interrupt stopped the first time
+            lock.undo(before)
+            lock.depth = depth
+            if torch.is_grad_enabled() != graded:  # an interrupt may stop the end of `torch.no_grad`
+                torch.set_grad_enabled(graded)
 
 
 def one_at_a_time(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -102,54 +101,6 @@ def undo_at_end(model: Any, back: Callable[[], None]) -> None:
 @contextmanager
 def changing(model: Any, back: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Hold the model during a block, and run ``back`` at the end; ``back`` may run before any change was made."""
-    lock = lock_of(model)
-    with lock.held():
-        lock.changes.append(back)
+    with holding(model):
+        undo_at_end(model, back)
         yield
-
-
-@contextmanager
-def frozen_parameters(model: Any) -> Iterator[None]:
-    """Turn gradients on, but off for the parameters, whose flags are restored."""
-    trainable: list[nn.Parameter] = []
-
-    def back() -> None:
-        for parameter in trainable:
-            parameter.requires_grad_(True)
-
-    with changing(model, back):
-        trainable += [parameter for parameter in model.parameters() if parameter.requires_grad]
-        with torch.inference_mode(False), torch.enable_grad():
-            for parameter in trainable:
-                parameter.requires_grad_(False)
-            yield
-
-
-def _model(given: Any) -> Any:
-    """Return the model of a model, a cache, an adapter or a prediction, or of the first of several."""
-    if isinstance(given, list | tuple):
-        given = given[0] if given else None
-    for name in ("prompt", "adapter", "model"):
-        given = getattr(given, name, given) if not isinstance(given, nn.Module) else given
-    return given if isinstance(given, nn.Module) else None
-
-
-def _on_the_cpu_by_default() -> AbstractContextManager[Any]:
-    """Create tensors without a device on the CPU, whatever default device the caller has set."""
-    return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
-
-
-def _settings_back(model: Any) -> Callable[[], None]:
-    """Return a function that restores settings of torch and TransformerLens after an interrupted run."""
-    graded = torch.is_grad_enabled()
-    owners = ((getattr(model, "tokenizer", None), "padding_side"), (getattr(model, "cfg", None), "default_prepend_bos"))
-    settings = [(owner, name, getattr(owner, name)) for owner, name in owners if hasattr(owner, name)]
-
-    def back() -> None:
-        for owner, name, value in settings:
-            if getattr(owner, name) != value:
-                setattr(owner, name, value)
-        if torch.is_grad_enabled() != graded:
-            torch.set_grad_enabled(graded)
-
-    return back

@@ -43,7 +43,7 @@ def vector_of(part: Any, name: str, module: Any, own: str) -> Tensor | None:
 
 def stored(module: Any) -> dict[str, Tensor]:
     """Return the tensors that a module stores, without computed tensors and tensors of a wrapped module."""
-    return {name: tensor for of in (module._parameters, module._buffers) for name, tensor in of.items()}
+    return {**module._parameters, **module._buffers}
 
 
 def quantised_modules(model: Any) -> Iterator[str]:

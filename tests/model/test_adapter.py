@@ -23,10 +23,8 @@ from heta_lens.model.hooks import (
     PositionHook,
     added_names,
     attention_inputs,
-    check_points,
     head_outputs,
     head_outputs_name,
-    hooked,
     lean_names_filter,
     names_filter,
     note,
@@ -37,7 +35,6 @@ from heta_lens.model.hooks import (
     put_where,
     queries_keys_names,
     stream_name,
-    user_hooks,
     values_name,
 )
 from heta_lens.model.key_values import BridgeReuse, HookedTransformerReuse, KeyValueReuse
@@ -200,11 +197,12 @@ def test_states_are_replaced_in_a_copy_and_only_where_they_should_be() -> None:
 def test_hooks_fire_are_noted_and_are_gone_afterwards() -> None:
     model = zoo.bridge("gpt2")
     activations: dict[str, torch.Tensor] = {}
-    with hooked(model, model.hook_dict, [("hook_embed", note(activations, "hook_embed"))]):
+    adapter = ModelAdapter(model)
+    with adapter.hooked([("hook_embed", note(activations, "hook_embed"))]):
         model(zoo.prompt(model, 4))
-        assert len(user_hooks(model, model.hook_dict)) == 1
+        assert len(adapter.user_hooks()) == 1
     assert activations["hook_embed"].shape[1] == 4
-    assert user_hooks(model, model.hook_dict) == []
+    assert adapter.user_hooks() == []
 
 
 def test_a_hook_that_does_not_fire_is_an_error() -> None:
@@ -212,18 +210,18 @@ def test_a_hook_that_does_not_fire_is_an_error() -> None:
     hooks = [("hook_embed", lambda _: None)]
     with (
         pytest.raises(RuntimeError, match="ran without passing through hook_embed"),
-        hooked(model, model.hook_dict, hooks),
+        ModelAdapter(model).hooked(hooks),
     ):
         pass
-    with hooked(model, model.hook_dict, hooks, every=False):
+    with ModelAdapter(model).hooked(hooks, every=False):
         pass
 
 
 def test_a_hook_point_that_is_missing_is_named() -> None:
-    model = zoo.bridge("gpt2")
-    check_points(model, model.hook_dict, ["hook_embed"])
+    adapter = ModelAdapter(zoo.bridge("gpt2"))
+    adapter.check_points(["hook_embed"])
     with pytest.raises(ValueError, match=r"has no blocks\.9\.hook_out, where this would be put in"):
-        check_points(model, model.hook_dict, ["blocks.9.hook_out"])
+        adapter.check_points(["blocks.9.hook_out"])
 
 
 @pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
