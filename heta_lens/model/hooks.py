@@ -22,10 +22,7 @@ KeysValues: TypeAlias = list[tuple[Tensor, Tensor]]  # a pair per layer, in the 
 
 @runtime_checkable
 class Model(Protocol):
-    """The interface needed by heta_lens, shared by HookedTransformer and TransformerBridge.
-
-    Both also have the submodules ``embed`` and ``blocks``, which a structural check of a torch module cannot see.
-    """
+    """The interface shared by HookedTransformer and TransformerBridge, next to submodules ``embed`` and ``blocks``."""
 
     cfg: Any
     tokenizer: Any

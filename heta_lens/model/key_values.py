@@ -8,7 +8,6 @@ from inspect import signature
 from typing import Any, ClassVar, cast
 
 import torch
-from torch import Tensor
 
 from heta_lens.model.hooks import KeysValues, Model, bare, wrapped
 
@@ -37,28 +36,27 @@ class KeyValueReuse(ABC):
 
         Every run needs new arguments, because the run appends its keys and values; `grown` reads the result.
         """
-        prefix = [(self._first(keys, start, batch), self._first(values, start, batch)) for keys, values in keys_values]
-        return self.arguments(prefix, start, stop, batch, device)
+        return self.arguments(self._part(keys_values, 0, start, batch), start, stop, batch, device)
 
     def joined(self, before: KeysValues, clean: KeysValues, stop: int, first: int = 0) -> KeysValues:
         """Return keys and values ``before``, followed by the ``clean`` ones of the positions up to ``stop``.
 
         Layers below the ``first`` did not run: their keys and values are clean.
         """
-        lower = [(self._first(keys, stop, 1), self._first(values, stop, 1)) for keys, values in clean[:first]]
-        upper = [
-            (self._join(keys, clean_keys, stop), self._join(values, clean_values, stop))
-            for (keys, values), (clean_keys, clean_values) in zip(before[first:], clean[first:], strict=True)
+        axis = self.position_axis
+        joined = self._part(clean[:first], 0, stop, 1)
+        for head, pair in zip(before[first:], clean[first:], strict=True):
+            [tail] = self._part([pair], head[0].shape[axis], stop, len(head[0]))
+            joined.append((torch.cat([head[0], tail[0]], axis), torch.cat([head[1], tail[1]], axis)))
+        return joined
+
+    def _part(self, keys_values: KeysValues, start: int, stop: int, batch: int) -> KeysValues:
+        """Return the keys and values of positions ``start:stop``, for every run of a batch."""
+        place = (self.position_axis, start, stop - start)
+        return [
+            (keys.narrow(*place).expand(batch, -1, -1, -1), values.narrow(*place).expand(batch, -1, -1, -1))
+            for keys, values in keys_values
         ]
-        return lower + upper
-
-    def _first(self, kept: Tensor, count: int, batch: int) -> Tensor:
-        return kept.narrow(self.position_axis, 0, count).expand(batch, -1, -1, -1)
-
-    def _join(self, head: Tensor, clean: Tensor, stop: int) -> Tensor:
-        start = head.shape[self.position_axis]
-        tail = clean.narrow(self.position_axis, start, stop - start)
-        return torch.cat([head, tail.expand(len(head), -1, -1, -1)], self.position_axis)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,6 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
@@ -30,8 +29,7 @@ from transformers import (
     PretrainedConfig,
 )
 
-from heta_lens._util.files import brief
-from heta_lens._util.options import check_at_least
+from heta_lens._util.options import check_choice, hint
 from heta_lens._util.python import warn
 from heta_lens.model.adapter import check_decoder
 from heta_lens.model.checkpoints import (
@@ -54,9 +52,7 @@ Kind: TypeAlias = Literal["hooked", "bridge"]
 DEMO = Path(__file__).parents[1] / "demo_model"
 HAS_HOOKED = importlib.util.find_spec("transformer_lens.HookedTransformer") is not None
 """TransformerLens 4 has no `HookedTransformer`."""
-BITS = {"8bit": "load_in_8bit", "4bit": "load_in_4bit"}  # options of bitsandbytes
 DTYPES = ("float64", "float32", "bfloat16", "float16")
-SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "fp64": "float64"}
 IN_MEMORY = re.compile(r"^(model|transformer|gpt_neox)?$|(^|[._])(embed\w*|wte|lm_head|embed_out)$")
 """Names of the whole model, embeddings and unembeddings."""
 
@@ -70,16 +66,11 @@ def boot_options(options: Mapping[str, Any]) -> dict[str, Any]:
     known = inspect.signature(TransformerBridge.boot_transformers).parameters.keys() - {"model_name", "model_class"}
     for name in given:
         if name not in {*known, "quantization_config", "gguf_file"}:
-            close = get_close_matches(name, known, 1)
-            hint = f" (did you mean {close[0]}=?)" if close else ""
             raise TypeError(
-                f"load_model takes no {name}={hint}: nor does TransformerBridge.boot_transformers of TransformerLens "
-                f"{version('transformer-lens')}"
+                f"load_model takes no {name}={hint(name, known)}: nor does TransformerBridge.boot_transformers of "
+                f"TransformerLens {version('transformer-lens')}"
             )
-    _check_kinds(options)
-    _check_devices(given)
-    if isinstance(given.get("device_map"), Mapping):
-        given["device_map"] = {module: _place(place) for module, place in given["device_map"].items()}
+    _check_places(given)
     if "dtype" in given:
         given["dtype"] = _dtype(given["dtype"])
     if "quantization_config" in given:
@@ -87,102 +78,63 @@ def boot_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _check_kinds(options: Mapping[str, Any]) -> None:
-    """Refuse options of a wrong type."""
-    trust, limits, places = (options.get(name) for name in ("trust_remote_code", "max_memory", "device_map"))
-    if not isinstance(trust, bool | None):
-        raise TypeError(f"trust_remote_code={trust!r} must be True or False")
-    if not isinstance(limits, Mapping | None) or None in (limits or {}).values():
-        sizes = "{0: '20GB', 'cpu': '60GB'}, or 0=20GB,cpu=60GB"
-        raise TypeError(f"max_memory={limits!r} must say a size for each device: {sizes}")
-    names = places if isinstance(places, Mapping) else ()
-    if not isinstance(places, str | Mapping | None) or places == {} or not all(isinstance(name, str) for name in names):
-        raise TypeError(f"device_map={places!r} must be 'auto', or a dict of modules and devices")
-    if not isinstance(options.get("gguf_file"), str | None):
-        raise TypeError(f"gguf_file={options['gguf_file']!r} must be the name of a file in the model's folder")
-    tokenizer = options.get("tokenizer")
-    if tokenizer is not None and not hasattr(tokenizer, "convert_ids_to_tokens"):
-        raise TypeError(f"tokenizer={brief(tokenizer)} must be a tokenizer of transformers")
-    if options.get("n_devices") is not None:
-        check_at_least("n_devices", options["n_devices"], 1, whole=True)
-
-
-def _check_devices(given: Mapping[str, Any]) -> None:
-    """Refuse contradictory and missing devices."""
+def _check_places(given: Mapping[str, Any]) -> None:
+    """Refuse contradictory and missing devices, and embeddings or an unembedding on the disk, which cannot be read."""
     both = [name for name in ("device", "device_map", "n_devices") if name in given]
     if len(both) > 1:
         raise ValueError(f"{both[0]}={given[both[0]]!r} and {both[1]}={given[both[1]]!r} both say where: give one")
-    if "max_memory" in given and not {"device_map", "n_devices"} & given.keys():
+    places, limits = given.get("device_map", "auto"), given.get("max_memory", {})
+    if not isinstance(places, str | Mapping):
+        raise TypeError(f"device_map={places!r} must be 'auto', or a dict of modules and devices")
+    if not isinstance(limits, Mapping) or None in limits.values():
+        sizes = "{0: '20GB', 'cpu': '60GB'}, or 0=20GB,cpu=60GB"
+        raise TypeError(f"max_memory={limits!r} must say a size for each device: {sizes}")
+    if limits and not {"device_map", "n_devices"} & given.keys():
         raise ValueError("max_memory= limits what each of several devices holds: give device_map='auto' with it")
-    if "n_devices" in given and given["n_devices"] > (there := torch.cuda.device_count()):
+    if given.get("n_devices", 0) > (there := torch.cuda.device_count()):
         raise ValueError(f"n_devices={given['n_devices']}: this machine has {there} GPUs; device_map= also takes cpu")
     if "device" in given:
-        check_device("device", given["device"])
-    if isinstance(given.get("device_map"), Mapping):
-        check_places(given["device_map"])
-
-
-def check_places(places: Mapping[str, Any]) -> None:
-    """Refuse values that are no devices, and embeddings or an unembedding on the disk, which cannot be read."""
-    for module, place in places.items():
+        _check_device("device", given["device"])
+    for module, place in places.items() if isinstance(places, Mapping) else ():
         if place != "disk":
-            check_device(f"device_map={{{module!r}: …}}", place)
-    for name, place in places.items():
-        if place == "disk" and IN_MEMORY.search(name):
+            _check_device(f"device_map={{{module!r}: …}}", place)
+        elif IN_MEMORY.search(module):
             raise ValueError(
-                f"device_map= puts {repr(name) if name else 'the whole model'} on the disk, and embeddings and "
+                f"device_map= puts {repr(module) if module else 'the whole model'} on the disk, and embeddings and "
                 "unembedding must be in memory: put these on the CPU, and blocks on the disk"
             )
 
 
-def _place(place: Any) -> str | int:
-    """Return a device in the form of accelerate, for which ``cpu`` and ``cpu:0`` are two devices."""
-    if place == "disk" or isinstance(place, int):
-        return place
-    device = torch.device(place)
-    return "cpu" if device.type == "cpu" else str(device)
-
-
-def check_device(name: str, device: Any) -> None:
+def _check_device(name: str, device: Any) -> None:
     """Refuse values other than the devices of the machine."""
-    if isinstance(device, int) and not isinstance(device, bool):
-        device = f"cuda:{device}"
     try:
-        kind = torch.device(device)
+        place = torch.device(f"cuda:{device}" if isinstance(device, int) else device)
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"{name}={device!r} is no device, such as cpu, cuda or cuda:1") from error
-    if kind.type == "meta":
-        raise ValueError(f"{name}={str(device)!r} holds no weights: heta_lens.estimate_memory needs none")
+    if place.type == "meta":
+        raise ValueError(f"{name}='meta' holds no weights: heta_lens.estimate_memory needs none")
     there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    count = there.get(kind.type, (kind.index or 0) + 1)  # devices of other kinds cannot be counted, and are accepted
-    if (kind.index or 0) >= count:
-        has = f"no device {kind.type}" if count == 0 else f"only {', '.join(f'{kind.type}:{n}' for n in range(count))}"
-        raise ValueError(f"{name}={str(device)!r}: this machine has {has}")
+    if place.type in there and (place.index or 0) >= there[place.type]:
+        raise ValueError(f"{name}={str(device)!r}: this machine has {there[place.type]} devices {place.type}")
 
 
 def _dtype(dtype: Any) -> torch.dtype:
     """Return the dtype of ``"bfloat16"`` or ``torch.bfloat16``."""
-    named = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
-    if not isinstance(named, torch.dtype) or str(named).removeprefix("torch.") not in DTYPES:
-        lower = str(dtype).lower().removeprefix("torch.")
-        short = lower if lower in DTYPES else SHORT.get(lower)
-        way = f"did you mean {short!r}?" if short else "for fewer bits give quantization_config='8bit'"
-        raise ValueError(f"dtype={dtype!r} is not one of {', '.join(DTYPES)}: {way}")
-    return named
+    name = str(dtype).removeprefix("torch.").lower()
+    if name not in DTYPES:
+        way_out = hint(name, DTYPES) or ": for fewer bits give quantization_config='8bit'"
+        raise ValueError(f"dtype={dtype!r} is not one of {', '.join(DTYPES)}{way_out}")
+    return getattr(torch, name)
 
 
 def quantisation(config: Any) -> Any:
     """Return a configuration of transformers; ``"8bit"`` and ``"4bit"`` stand for configurations of bitsandbytes."""
-    if isinstance(config, str) and config in BITS:
-        config = {"quant_method": "bitsandbytes", BITS[config]: True}
-    if isinstance(config, str | Path):
-        raise ValueError(
-            f"quantization_config={str(config)!r} is not {' or '.join(BITS)}, nor a dict with quant_method"
-        )
-    if not isinstance(config, Mapping):
-        if not hasattr(config, "quant_method"):
-            raise TypeError(f"quantization_config={config!r} is not {' or '.join(BITS)}, nor one of transformers")
+    if hasattr(config, "quant_method"):
         return config
+    if config in ("8bit", "4bit"):
+        config = {"quant_method": "bitsandbytes", f"load_in_{config}": True}
+    if not isinstance(config, Mapping):
+        raise ValueError(f"quantization_config={config!r} is not 8bit or 4bit, nor a configuration of transformers")
     from transformers.quantizers.auto import AutoQuantizationConfig  # imports quantisation libraries
 
     try:
@@ -193,11 +145,9 @@ def quantisation(config: Any) -> Any:
 
 def default_dtype(name: str, given: Mapping[str, Any], saved: torch.dtype | None) -> torch.dtype:
     """Return the checkpoint's dtype on a GPU, and float32 on a CPU, where half precision is slow."""
-    if saved is None or saved.itemsize >= 4:
+    if saved is None or saved.itemsize >= 4 or not on_processor(given):
         return saved or torch.float32
     half = str(saved).removeprefix("torch.")
-    if not on_processor(given):
-        return saved
     warn(f"the model {name!r} is saved in {half} and loaded in float32, as is best on a CPU: dtype={half!r} keeps it")
     return torch.float32
 
@@ -209,8 +159,7 @@ def on_processor(given: Mapping[str, Any]) -> bool:
         return {str(place) for place in places.values()} <= {"cpu", "disk"}
     if "n_devices" in given:
         return False
-    place = given.get("device") or (places if places == "cpu" else get_device())
-    return torch.device(place).type == "cpu"
+    return torch.device(given.get("device") or ("cpu" if places == "cpu" else get_device())).type == "cpu"
 
 
 def read_map(text: str) -> Any:
@@ -237,8 +186,8 @@ def load_demo_model(kind: Kind | None = None) -> Any:
     ``"hooked"`` for a `HookedTransformer` (the default with TransformerLens 3) or ``"bridge"`` for a
     `TransformerBridge` (the default with TransformerLens 4).
     """
-    if kind not in (None, *get_args(Kind)):
-        raise ValueError(f"kind={kind!r} is not one of {', '.join(get_args(Kind))}")
+    if kind is not None:
+        check_choice("kind", kind, get_args(Kind))
     if kind == "hooked" and not HAS_HOOKED:
         raise ValueError("kind='hooked' needs TransformerLens 3: HookedTransformer was removed in 4; use kind='bridge'")
     with _untouched():
@@ -454,7 +403,6 @@ def absent_model(
 
     ``config`` is a configuration, its folder or its name on the hub; ``dtype`` is the configuration's by default.
     """
-    _check_kinds({"trust_remote_code": trust_remote_code})
     if not isinstance(config, PretrainedConfig):
         config = _read_config(config, revision, trust_remote_code)
     elif revision is not None:

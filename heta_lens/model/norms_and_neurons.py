@@ -5,8 +5,8 @@ Such methods have rules for the listed parts only, so a model with other parts i
 
 import re
 from collections.abc import Iterator
-from functools import reduce
-from typing import Any, NamedTuple, cast
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
@@ -51,17 +51,16 @@ def ignores_size(adapter: ModelAdapter) -> bool:
 
 def norms(adapter: ModelAdapter) -> list[Norm]:
     """List the norms with a visible scale, under a single name."""
-    places = {id(point): name for name, point in adapter.points.items() if name.endswith(".hook_scale")}
-    return [_norm(adapter, name.removesuffix(".hook_scale")) for name in places.values()]
-
-
-def _norm(adapter: ModelAdapter, place: str) -> Norm:
-    """Return a norm by its place; the last hook point of a HookedTransformer's norm comes before weights and bias."""
-    scale, normalized, result = (f"{place}.hook_{at}" for at in ("scale", "normalized", "out"))
-    if result not in adapter.points:
-        return Norm(scale, normalized, None)
-    module = reduce(getattr, place.split("."), cast(Any, adapter.model)).original_component
-    return Norm(scale, result, getattr(module, "bias", None))
+    scales = {point: name for name, point in adapter.points.items() if name.endswith(".hook_scale")}
+    found = []
+    for scale in scales.values():
+        place = scale.removesuffix(".hook_scale")
+        if f"{place}.hook_out" in adapter.points:
+            module = attrgetter(place)(adapter.model).original_component
+            found.append(Norm(scale, f"{place}.hook_out", getattr(module, "bias", None)))
+        else:  # the last hook point of a HookedTransformer's norm comes before weights and bias
+            found.append(Norm(scale, f"{place}.hook_normalized", None))
+    return found
 
 
 def irregularity(adapter: ModelAdapter) -> str | None:
@@ -89,36 +88,36 @@ def _irregularities(adapter: ModelAdapter) -> Iterator[str]:
             yield f"has MLPs of which layer {layer} is {'not ' if own.gated is None else ''}seen to be gated"
     if any(layers) and not re.fullmatch(ACTIVATIONS, str(config.act_fn)):
         yield f"has the activation {config.act_fn!r}"
-    yield from (f"has a {name} that shows no scale" for name in _hidden_norms(adapter))
-
-
-def _hidden_norms(adapter: ModelAdapter) -> list[str]:
-    shown = {id(part) for norm in adapter.model.modules() if hasattr(norm, "hook_scale") for part in norm.modules()}
-    modules = (*adapter.model.modules(), *wrapped(adapter.model).modules())
-    return [type(module).__name__ for module in modules if "Norm" in type(module).__name__ and id(module) not in shown]
-
-
-def _centred(adapter: ModelAdapter) -> bool | None:
-    """Return whether the heads' outputs have mean 0; None for weights that cannot be read."""
-    outputs = [read_output_weights(block.attn) for block in adapter.blocks]
-    readable = [output.float() for output in outputs if output is not None]
-    centred = all(bool(output.mean(-1).abs().max() < 1e-4 * output.abs().mean()) for output in readable)
-    return centred if len(readable) == len(outputs) else None
-
-
-def _is_nonzero(bias: Tensor | None) -> bool:
-    return bias is not None and bool(bias.any())
+    shown = {part for norm in adapter.model.modules() if hasattr(norm, "hook_scale") for part in norm.modules()}
+    for module in (*adapter.model.modules(), *wrapped(adapter.model).modules()):
+        if "Norm" in type(module).__name__ and module not in shown:
+            yield f"has a {type(module).__name__} that shows no scale"
 
 
 def weight_processing(adapter: ModelAdapter) -> dict[str, Any]:
-    """Describe the processing of the weights, on which the gate depends, although the logits do not."""
-    biases = [getattr(block.attn, "b_V", None) for block in adapter.blocks]
+    """Describe the processing of the weights, on which the gate depends, although the logits do not.
+
+    Facts about weights that cannot be read are None.
+    """
+    centred: bool | None = True
+    biased: bool | None = False
+    for block in adapter.blocks:
+        output, bias = read_output_weights(block.attn), getattr(block.attn, "b_V", None)
+        if output is None:
+            centred = None
+        elif centred:
+            output = output.float()
+            centred = bool(output.mean(-1).abs().max() < 1e-4 * output.abs().mean())
+        if is_elsewhere(bias):
+            biased = None
+        elif biased is False and bias is not None:
+            biased = bool(bias.any())
     return {
         "kind": type(adapter.model).__name__,
         "dtype": str(adapter.dtype).removeprefix("torch."),
         "normalization": getattr(adapter.model.cfg, "normalization_type", None),
         "compatibility_mode": bool(getattr(adapter.model, "compatibility_mode", False)),
         "quantised": adapter.quantised is not None,
-        "writing_weights_centred": _centred(adapter),
-        "value_biases": None if any(is_elsewhere(bias) for bias in biases) else any(map(_is_nonzero, biases)),
+        "writing_weights_centred": centred,
+        "value_biases": biased,
     }

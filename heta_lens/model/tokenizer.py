@@ -56,7 +56,8 @@ class TokenizerWrapper:
 
     def write(self, token: int, context: Sequence[int] = ()) -> str:
         """Return the text of a token after this context."""
-        return next(text for _, text in appended(self.decode, context[-TAIL:], [token]))
+        [(_, text)] = appended(self.decode, context[-TAIL:], [token])
+        return text
 
     def name(self, token: int) -> str:
         """Return the tokenizer's name for a token, which distinguishes tokens with the same text."""
@@ -163,8 +164,10 @@ class TokenizerWrapper:
     @property
     def filler(self) -> int | None:
         """The token with the least meaning: padding, or else end of text, or else unknown."""
-        tokens = (self.pad, self.eos, getattr(self.wrapped, "unk_token_id", None))
-        return next((token for token in tokens if token is not None), None)
+        for token in (self.pad, self.eos, getattr(self.wrapped, "unk_token_id", None)):
+            if token is not None:
+                return token
+        return None
 
     @property
     def blank(self) -> int | None:
@@ -182,9 +185,9 @@ class TokenizerWrapper:
         """
         added = getattr(self.wrapped, "added_tokens_decoder", {})
         special = {*getattr(self.wrapped, "all_special_ids", ())}
-        special |= {number for number, token in added.items() if token.special}
+        special.update(number for number, token in added.items() if token.special)
         special -= {self.unknown} - {self.eos}
-        return [token in special for token in ids]
+        return list(map(special.__contains__, ids))
 
 
 def appended(decode: Decode, context: Sequence[int], tokens: Iterable[int]) -> Iterator[tuple[int, str]]:
@@ -263,9 +266,10 @@ def next_word(model: Any, text: str) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------ chat template
-NOT_OF_TEMPLATES = {"conversation", "tokenize", "return_dict", "return_tensors", "return_assistant_tokens_mask"}
-NOT_OF_TEMPLATES |= {"padding", "truncation", "max_length", "tokenizer_kwargs"}
-ENCODING = {"sanitize_control_tokens"}  # options that change tokens, but not the text
+NOT_OF_TEMPLATES = {
+    *("conversation", "tokenize", "return_dict", "return_tensors", "return_assistant_tokens_mask"),
+    *("padding", "truncation", "max_length", "tokenizer_kwargs"),
+}
 
 
 @dataclass(frozen=True)
@@ -277,8 +281,9 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Message], **more: Any) -> str:
         """Return the messages as text."""
-        options = {name: value for name, value in self.options.items() if name not in ENCODING}
-        return self._applied(self.tokenizer.wrapped, messages, tokenize=False, **{**options, **more})
+        options = {**self.options, **more}
+        options.pop("sanitize_control_tokens", None)  # changes tokens, but not the text
+        return self._applied(self.tokenizer.wrapped, messages, tokenize=False, **options)
 
     def encode(self, messages: Sequence[Message], text: str) -> tuple[list[int], list[Span]]:
         """Return the messages as tokens, with the spans of the tokens in the text of `render`."""
@@ -309,13 +314,12 @@ class ChatTemplate:
 def chat_template(tokenizer: TokenizerWrapper, options: Mapping[str, Any]) -> ChatTemplate:
     """Return the chat template of a tokenizer; refuse a missing template and options without effect."""
     wrapped = tokenizer.wrapped
-    if wrapped is None:
-        raise ValueError("this model has no tokenizer, and so no chat template: set model.tokenizer to one that has")
     apply = getattr(wrapped, "apply_chat_template", None)
     if apply is None or not (getattr(wrapped, "chat_template", None) or options.get("chat_template")):
+        missing = "tokenizer, and so no chat template" if wrapped is None else "chat template, as base models have none"
         raise ValueError(
-            "this model's tokenizer has no chat template, as base models have none: use one tuned for chat, set "
-            "model.tokenizer.chat_template, or encode the text with model.to_tokens"
+            f"this model has no {missing}: use one tuned for chat, set model.tokenizer.chat_template, or encode the "
+            "text with model.to_tokens"
         )
     if wrong := sorted(NOT_OF_TEMPLATES & options.keys()):
         raise TypeError(f"{wrong[0]}= is not an option of a chat template: chat returns the tokens of one prompt")
@@ -332,25 +336,13 @@ def chat_template(tokenizer: TokenizerWrapper, options: Mapping[str, Any]) -> Ch
 
 def checked_messages(messages: Any) -> list[Message]:
     """Return the messages; refuse messages that do not form a chat in text."""
-    if not isinstance(messages, list | tuple):
-        raise TypeError(f"messages={brief(messages)} must be a list of dicts with role and content")
-    if not messages:
-        raise ValueError("messages=[] is empty: a chat has at least one message")
+    if not isinstance(messages, list | tuple) or not messages:
+        raise TypeError(f"messages={brief(messages)} must be a list of dicts with role and content, at least one")
     for number, message in enumerate(messages):
-        if not isinstance(message, Mapping):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise TypeError(f"messages[{number}] is {brief(message)}, and must be a dict with role and content")
-        _check_message(f"messages[{number}]", message)
+        content = message.get("content")
+        if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
+            raise TypeError(f"messages[{number}] has {brief(content)} as its content, and must have text")
+        check_utf8(f"the content of messages[{number}]", content or "")
     return list(messages)
-
-
-def _check_message(name: str, message: Message) -> None:
-    role, content = message.get("role"), message.get("content")
-    if not isinstance(role, str):
-        raise TypeError(f"{name} has {brief(role)} as its role, and must have text, such as 'user'")
-    if isinstance(content, list | tuple):
-        raise TypeError(f"{name} has a list as its content, as multimodal messages do, and must have text")
-    if not isinstance(calls := message.get("tool_calls"), list | tuple | None):
-        raise TypeError(f"{name} has {brief(calls)} as its tool_calls, and must have a list of dicts")
-    if not isinstance(content, str) and not (content is None and calls):
-        raise TypeError(f"{name} has {brief(content)} as its content, and must have text")
-    check_utf8(f"the content of {name}", content or "")

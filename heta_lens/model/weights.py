@@ -30,15 +30,14 @@ def is_elsewhere(weight: Any) -> bool:
 
 def vector_of(part: Any, name: str, module: Any, own: str) -> Tensor | None:
     """Return a bias, or the weight of a norm; load an offloaded one from the module's attribute ``own``."""
-    tensor = getattr(part, name, None)
-    hook = getattr(bare(module), "_hf_hook", None)
-    if tensor is None or not is_elsewhere(tensor) or hook is None:
+    tensor, module = getattr(part, name, None), bare(module)
+    if not is_elsewhere(tensor) or not hasattr(module, "_hf_hook"):
         return tensor
-    hook.pre_forward(bare(module))  # loads the weights, as for a run of the module
+    module._hf_hook.pre_forward(module)  # loads the weights, as for a run of the module
     try:
-        return getattr(bare(module), own).detach().clone().reshape(tensor.shape)
+        return getattr(module, own).detach().clone().reshape(tensor.shape)
     finally:
-        hook.post_forward(bare(module), None)
+        module._hf_hook.post_forward(module, None)
 
 
 def stored(module: Any) -> dict[str, Tensor]:
@@ -121,7 +120,6 @@ def run(projection: Any, width: int, dtype: torch.dtype) -> Float[Tensor, "into 
     return images[:-1] - images[-1]
 
 
-# -------------------------------------------------------------------------------------------------------- fingerprint
 COMPUTED = ("rotary_sin", "rotary_cos", "inv_freq")  # tables computed from the configuration; sines differ by version
 NO_DIFFERENCE = {  # settings without influence on predictions, or visible in the weights
     *("device", "n_devices", "seed", "model_name", "name_or_path", "tokenizer_name", "trust_remote_code", "n_params"),
