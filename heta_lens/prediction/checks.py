@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from heta_lens._util.numerics import check_finite, differences, distance, tolerance
-from heta_lens._util.options import check_tokens
+from heta_lens._util.options import check_token
 from heta_lens._util.work import count
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.batching import out_of_memory
@@ -124,7 +124,8 @@ def cached_tokens(
             f"tokens= must be the ids of the cached prompt, {len(embeddings)} of them; got {ids.dtype} of shape {shape}"
             f"{_length_hint(ids, len(embeddings), adapter.tokenizer.bos)}"
         )
-    check_tokens("tokens", ids.tolist(), adapter.vocabulary)
+    for token in ids.tolist():
+        check_token("tokens", token, adapter.vocabulary)
     return ids.long().clone()
 
 
