@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from heta_lens._util.files import brief, parse_json, read_bytes, read_text, write_atomically
+from heta_lens._util.files import brief, parse_json, read_text, regular_file, write_atomically
 from heta_lens._util.options import check_types
 from heta_lens._util.text import Span, located_tokens, shared_out
 from heta_lens.attribution import Attribution
@@ -272,7 +272,7 @@ def external_methods(path: str | Path) -> list[ExternalMethod]:
     """Read the methods of a file of scores: a file of this package, of inseq, or records as the module describes."""
     path = Path(path).expanduser()
     path = path / SCORES if path.is_dir() else path
-    raw = read_bytes(path, f"there is no file of scores {path}")
+    raw = regular_file(path, f"there is no file of scores {path}").read_bytes()
     records = from_inseq(path) if is_inseq(raw) else read(path, "scores", option="scores")
     rows = [*each(records, lambda _, record: ExternalScores.read(record, path.stem))]
     digest = sha256(raw).hexdigest()[:16]

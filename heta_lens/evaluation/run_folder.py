@@ -26,9 +26,10 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import psutil
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
-from heta_lens._util.files import JsonLinesFile, brief, parse_json, read_text, write_atomically
+from heta_lens._util.files import brief, parse_json, read_text, write_atomically
 from heta_lens._util.options import check_fields, check_types
 from heta_lens._util.python import versions
+from heta_lens.evaluation.json_lines import JsonLinesFile
 from heta_lens.evaluation.saved_scores import SCORES, PackedRow, ScoreRow, load_scores, score_lines
 from heta_lens.evaluation.statistics import AGGREGATES
 

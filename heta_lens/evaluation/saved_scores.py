@@ -16,12 +16,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from heta_lens._util.files import JsonLinesFile, brief, regular_file, write_atomically
+from heta_lens._util.files import brief, regular_file, write_atomically
 from heta_lens._util.options import check_choice, check_fields, hint
 from heta_lens._util.python import Lazy, extra
 from heta_lens._util.storage import NESTED_DTYPES, from_json, shortest, to_json
 from heta_lens.attribution import Attribution, stored_fields
 from heta_lens.data import records
+from heta_lens.evaluation.json_lines import JsonLinesFile
 
 SCORES = "scores.jsonl"
 READ_COLUMNS = ("position", "token", "id", "special", "start", "stop", "score")
