@@ -19,7 +19,6 @@ def check_finite(values: Float[Tensor, "..."], message: Callable[[int, float], s
         raise ValueError(message(int(bad.nonzero()[0, axis]), float(values[bad][0])))
 
 
-# ---------------------------------------------------------------------------------------------------------- tolerance
 LEAST_TOLERANCE = 1e-5  # several norms compute in float32 even inside a float64 model
 
 
@@ -37,7 +36,7 @@ class Distance(NamedTuple):
 
 def distance(now: Tensor, then: Tensor, least: float = 0.0) -> Distance:
     """Compare two tensors of a shape, with at ``least`` the given tolerance; -inf equals -inf only."""
-    here, there = (tensor > -torch.inf for tensor in (now, then))
+    here, there = now > -torch.inf, then > -torch.inf
     allowed = max(tolerance(now.dtype, then.dtype), least)
     if not torch.equal(here, there.to(here.device)):
         return Distance(torch.inf, allowed)
@@ -50,7 +49,6 @@ def differences(now: Tensor, then: Tensor) -> Tensor:
     return (now.to(exact) - then.to(now.device, exact)).abs()
 
 
-# ------------------------------------------------------------------------ divergences of log-probabilities, in nats
 Divergence: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Direction: TypeAlias = Literal["orig_masked", "masked_orig", "js"]
 
@@ -77,17 +75,13 @@ def js(log_p: Float[Tensor, "*#batch vocab"], log_q: Float[Tensor, "*#batch voca
     return (kl(log_p, middle) + kl(log_q, middle)) / 2
 
 
-def reverse_kl(
-    log_p: Float[Tensor, "*#batch vocab"], log_q: Float[Tensor, "*#batch vocab"]
-) -> Float[Tensor, "*#batch"]:
-    """Compute KL(Q ‖ P)."""
-    return kl(log_q, log_p)
+DIVERGENCES: dict[Direction, Divergence] = {
+    "orig_masked": kl,
+    "masked_orig": lambda log_p, log_q: kl(log_q, log_p),
+    "js": js,
+}
 
 
-DIVERGENCES: dict[Direction, Divergence] = {"orig_masked": kl, "masked_orig": reverse_kl, "js": js}
-
-
-# ------------------------------------------------------------------------------------------------------------ samples
 @dataclass(frozen=True)
 class Samples:
     """Samples per token: the first ``counts`` entries of each column of ``values``; the rest is 0."""
@@ -136,7 +130,6 @@ def student_t(counts: Int[Tensor, "pos"], confidence: float = 0.95) -> Float[Ten
     return torch.where(counts.cpu() > 1, torch.from_numpy(quantiles), 0)
 
 
-# ------------------------------------------------------------------------------------------------------ token counts
 Rounding = Literal["down", "nearest", "up"]
 TOLERANCE = 1e-9  # error of a product of floats: 0.3 of 10 tokens are 3
 

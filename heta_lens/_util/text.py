@@ -1,22 +1,18 @@
 """Text: safe and clear printing, spans of words, sentences and tokens, and short forms of values."""
 
-import operator
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from decimal import Decimal
-from functools import cache
 from itertools import islice, pairwise
 from math import exp, isfinite
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool
 from rich.cells import cell_len, set_cell_size
-
-from heta_lens._util.files import brief
 
 JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"  # in emoji, and in words of several scripts
 REORDERING = {*map(chr, (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)))}
@@ -207,15 +203,8 @@ def visible_span(text: str, span: Span) -> Span:
 
 
 # ---------------------------------------------------------------------------------------------------------- sentences
-Splitter: TypeAlias = Callable[[str], Sequence[tuple[int, int]]]
-
 # A run of marks is matched once, from the first mark: a match from every mark would take quadratic time.
 END = re.compile(r"(?<![.!?])[.!?]+[\"')\]”’»]*(?=\s|$)|\n+")
-
-
-def check_splitter(name: str, value: Any) -> None:
-    if not callable(value):
-        raise TypeError(f"{name}={value!r} must be a function: text -> spans (start, stop) of its characters")
 
 
 def sentences(text: str, end: re.Pattern[str] = END) -> list[tuple[int, int]]:
@@ -223,28 +212,6 @@ def sentences(text: str, end: re.Pattern[str] = END) -> list[tuple[int, int]]:
     stops = [match.end() for match in end.finditer(text)]
     spans = pairwise([0, *stops, len(text)])
     return [(start, stop) for start, stop in spans if text[start:stop].strip()]
-
-
-def is_finished(text: str) -> bool:
-    """Return whether the text ends with the end of a sentence or line."""
-    return any(match.end() == len(text) for match in END.finditer(text))
-
-
-def split(splitter: Splitter, text: str) -> list[tuple[int, int]]:
-    """Return the spans of a splitter; refuse spans outside the text and spans out of order."""
-    returned, end = splitter(text), 0
-    try:
-        pairs = [(operator.index(start), operator.index(stop)) for start, stop in returned]
-    except (TypeError, ValueError):
-        raise TypeError(f"splitter returned {returned!r}, which are not pairs (start, stop) of characters") from None
-    for start, stop in pairs:
-        if not end <= start < stop <= len(text):
-            raise ValueError(
-                f"splitter returned ({start}, {stop}), which is not between {end} and the text's end, {len(text)}: "
-                "spans (start, stop) of characters must follow one another"
-            )
-        end = stop
-    return pairs
 
 
 def members(
@@ -263,109 +230,6 @@ def members(
     owners = np.minimum(owners, len(ranges) - 1)  # tokens after the last range belong to the last range
     belongs = (np.arange(len(ranges))[:, None] == owners) & ~fixed
     return belongs[belongs.any(1)]
-
-
-def wording(text: str, spans: Sequence[Span], row: Bool[np.ndarray, "pos"]) -> str:
-    """Return the text of a row of tokens, with shared characters once."""
-    distinct = dict.fromkeys(span for span, there in zip(spans, row, strict=True) if there)
-    return "".join(text[slice(*span)] for span in distinct).strip()
-
-
-def check_ranges(name: str, ranges: Any) -> None:
-    """Refuse values other than pairs of whole numbers, the first below the second."""
-    try:
-        pairs = [(operator.index(start), operator.index(stop)) for start, stop in ranges]
-    except (TypeError, ValueError):
-        raise TypeError(f"{name}={ranges!r} must be pairs (start, stop) of positions, such as ((0, 5),)") from None
-    for start, stop in pairs:
-        if not 0 <= start < stop:
-            raise ValueError(f"{name}={ranges!r} has the pair ({start}, {stop}), which must have 0 <= start < stop")
-
-
-def check_range(name: str, span: Any) -> None:
-    """Refuse values other than None or a pair of whole numbers, the first below the second."""
-    try:
-        pair = None if span is None else tuple(map(operator.index, span))
-    except TypeError:
-        pair = ()
-    if pair is not None and len(pair) != 2:
-        raise TypeError(f"{name}={span!r} must be a pair (start, stop) of positions, such as (0, 5)")
-    if pair and not 0 <= pair[0] < pair[1]:
-        raise ValueError(f"{name}={span!r} must have 0 <= start < stop")
-
-
-# ------------------------------------------------------------------------------------- alignment of two tokenizations
-MARKED = {"Ġ": " ", "▁": " ", "Ċ": "\n", "ĉ": "\t"}  # white space in vocabularies
-BYTE = re.compile("<0x([0-9A-F]{2})>")  # a SentencePiece token for a single byte
-SPECIAL = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]|<｜[^<>]+｜>")
-
-
-def shared_out(scores: Sequence[float], spans: Sequence[Span], places: Sequence[Span]) -> list[float]:
-    """Share each score out over the characters of its span, and return the sum of shares in each place.
-
-    The score of an empty span is left out.
-    """
-    ends = [span.stop for span in (*spans, *places)]
-    density = np.zeros(max(ends, default=0))
-    for score, span in zip(scores, spans, strict=True):
-        if span.stop > span.start:
-            density[span.start : span.stop] += score / (span.stop - span.start)
-    before = np.concatenate([[0.0], density.cumsum()])
-    return [float(before[place.stop] - before[place.start]) for place in places]
-
-
-def located_tokens(tokens: Sequence[str], text: str) -> list[Span]:
-    """Locate tokens, written as in vocabularies, in the text of the tokens; special tokens may have no place.
-
-    A token for a part of a character's bytes gets the whole character.
-    """
-    raw, at, spans = text.encode(errors="surrogatepass"), 0, list[Span]()
-    owners = [number for number, character in enumerate(text) for _ in character.encode(errors="surrogatepass")]
-    for number, token in enumerate(tokens):
-        span = _next(token, raw, at)
-        if span is None and not SPECIAL.fullmatch(token.strip()):
-            done = owners[at - 1] + 1 if at else 0
-            raise ValueError(
-                f"its token {number}, {brief(token)}, is not what the text goes on with after {done} characters, "
-                f"{brief(text[done : done + 20])}: give start and stop of every token"
-            )
-        span = span or Span(at, at)
-        at = span.stop
-        start = owners[span.start] if span.start < len(owners) else len(text)
-        spans.append(Span(start, owners[span.stop - 1] + 1 if span.stop > span.start else start))
-    return spans
-
-
-def _next(token: str, raw: bytes, at: int) -> Span | None:
-    """Return the bytes of a token from a place on, with or without white space before the token."""
-    for written in _spellings(token):
-        if written and raw.startswith(written, at):
-            return Span(at, at + len(written))
-        bare = written.strip()
-        start = len(raw) - len(raw[at:].lstrip())
-        if bare and raw.startswith(bare, start):
-            return Span(start, start + len(bare))
-    return None
-
-
-def _spellings(token: str) -> Iterator[bytes]:
-    """Yield the byte sequences that a token may stand for."""
-    yield token.encode(errors="surrogatepass")
-    yield "".join(MARKED.get(character, character) for character in token).encode(errors="surrogatepass")
-    yield token.removeprefix("##").encode(errors="surrogatepass")
-    if byte := BYTE.fullmatch(token):
-        yield bytes([int(byte[1], 16)])
-    decoded = _of_bytes()
-    if all(character in decoded for character in token):
-        yield bytes(decoded[character] for character in token)
-
-
-@cache
-def _of_bytes() -> dict[str, int]:
-    """Return the bytes of the characters in byte-level vocabularies; printable characters stand for themselves."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + number): byte for number, byte in enumerate(others)}
 
 
 # --------------------------------------------------------------------------------------------------------------- json

@@ -36,7 +36,6 @@ Done: TypeAlias = Callable[[int], None]  # called with the number of units of wo
 MOST_WORK = 10**9  # runs of one kind: weeks of work for the smallest model
 PATIENCE = 2.0  # seconds before a bar appears
 LONG = 10.0  # remaining seconds from which cheaper settings are suggested
-EVERY = 15.0  # seconds between two lines of `ProgressLines`
 FIRST, LONGEST = 10.0, 60.0  # seconds before the first line of `WorkLines`, and at most between two lines
 ENOUGH = 0.1  # share of the work from which the remaining time is estimated
 FORWARDS = {"backwards": 2, "hvps": 4}  # cost in forwards
@@ -46,7 +45,6 @@ _in_lines: ContextVar[bool] = ContextVar("_in_lines", default=False)
 _said: set[str] = set()
 
 
-# ------------------------------------------------------------------------------------------------------------- counts
 def count(kind: str, rows: int) -> None:
     """Add rows to the innermost count."""
     counts = _counts.get()
@@ -99,7 +97,6 @@ class Work:
             yield
 
 
-# ----------------------------------------------------------------------------------------------------------- progress
 @contextmanager
 def working(expected: dict[str, int], show: bool | None, cheaper: Callable[[], str] = lambda: "") -> Iterator[Work]:
     """Count the work inside a block; ``show`` draws a bar per kind of work, and suggests ``cheaper`` settings.
@@ -153,27 +150,20 @@ class Bar:
     due: float
     cheaper: Callable[[], str]
 
-    @property
-    def drawn(self) -> bool:
-        return self.bars.live.is_started
-
     def advance(self, kind: str, units: int) -> None:
-        if not self.drawn and perf_counter() >= self.due:
+        if perf_counter() >= self.due:
             self.bars.start()
         for task in self.bars.tasks:
             if task.fields["kind"] == kind:
                 self.bars.advance(task.id, units)
-                if self.drawn and (task.time_remaining or 0) > LONG:
-                    self._suggest(self.cheaper())
-
-    def _suggest(self, advice: str) -> None:
-        if advice and advice not in _said:
-            _said.add(advice)
-            self.bars.console.print(advice, markup=False, highlight=False, soft_wrap=True)
-        self.cheaper = lambda: ""
+                if self.bars.live.is_started and (task.time_remaining or 0) > LONG:
+                    advice, self.cheaper = self.cheaper(), lambda: ""
+                    if advice and advice not in _said:
+                        _said.add(advice)
+                        self.bars.console.print(advice, markup=False, highlight=False, soft_wrap=True)
 
     def stop(self) -> None:
-        if self.drawn:
+        if self.bars.live.is_started:
             self.bars.stop()
 
 
@@ -207,10 +197,7 @@ class WorkLines:
             wait = min(2 * wait, LONGEST)
 
     def _line(self, seconds: float) -> str:
-        done, expected = (
-            sum(FORWARDS.get(kind, 1) * count for kind, count in [*counts.items()])
-            for counts in (self.done, self.expected)
-        )
+        done, expected = _in_forwards(self.done), _in_forwards(self.expected)
         after = timedelta(seconds=round(seconds))
         if not ENOUGH * expected < done < expected:
             return f"working for {after}"
@@ -218,34 +205,10 @@ class WorkLines:
         return f"{done / expected:.0%} done after {after}, about {left} left"
 
 
-@dataclass(eq=False)
-class ProgressLines:
-    """Lines about the number of items done out of ``total``, and the remaining time.
-
-    Items ``kept`` from an earlier run took no time; the remaining items are expected to take as long as the others.
-    """
-
-    total: int
-    say: Callable[[str], None]
-    clock: Callable[[], float] = perf_counter
-    kept: int = 0
-    done: int = field(default=0, init=False)
-
-    def __post_init__(self) -> None:
-        self.start = self.last = self.clock()
-        if self.total > self.kept:
-            self.say(f"{self.kept} of {self.total} done")
-
-    def advance(self, count: int) -> None:
-        self.done += count
-        now, left = self.clock(), self.total - self.kept - self.done
-        if now - self.last >= EVERY and left > 0:
-            self.last = now
-            time_left = timedelta(seconds=round((now - self.start) * left / self.done))
-            self.say(f"{self.kept + self.done} of {self.total} done, about {time_left} left")
+def _in_forwards(counts: Mapping[str, int]) -> int:
+    return sum(FORWARDS.get(kind, 1) * count for kind, count in [*counts.items()])  # other threads count meanwhile
 
 
-# -------------------------------------------------------------------------------------------------------------- bytes
 class Allocations(TorchDispatchMode):
     """Bytes of tensors made in a block: held ``now``, and the ``most`` held at once.
 

@@ -15,10 +15,11 @@ The files that `load_scores` reads are such files. `from_inseq` and `from_captum
 import base64
 import gzip
 import json
+import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import sha256
 from math import isfinite
 from pathlib import Path
@@ -29,7 +30,7 @@ import torch
 
 from heta_lens._util.files import brief, parse_json, read_text, regular_file, write_atomically
 from heta_lens._util.options import check_types
-from heta_lens._util.text import Span, located_tokens, shared_out
+from heta_lens._util.text import Span
 from heta_lens.attribution import Attribution
 from heta_lens.data.instance import Instance
 from heta_lens.data.records import each, read
@@ -280,3 +281,77 @@ def external_methods(path: str | Path) -> list[ExternalMethod]:
         ExternalMethod(label, path.name, digest, tuple(row for row in rows if row.method == label))
         for label in dict.fromkeys(row.method for row in rows)
     ]
+
+
+# ------------------------------------------------------------------------------------- alignment of two tokenizations
+MARKED = {"Ġ": " ", "▁": " ", "Ċ": "\n", "ĉ": "\t"}  # white space in vocabularies
+BYTE = re.compile("<0x([0-9A-F]{2})>")  # a SentencePiece token for a single byte
+SPECIAL = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]|<｜[^<>]+｜>")
+
+
+def shared_out(scores: Sequence[float], spans: Sequence[Span], places: Sequence[Span]) -> list[float]:
+    """Share each score out over the characters of its span, and return the sum of shares in each place.
+
+    The score of an empty span is left out.
+    """
+    ends = [span.stop for span in (*spans, *places)]
+    density = np.zeros(max(ends, default=0))
+    for score, span in zip(scores, spans, strict=True):
+        if span.stop > span.start:
+            density[span.start : span.stop] += score / (span.stop - span.start)
+    before = np.concatenate([[0.0], density.cumsum()])
+    return [float(before[place.stop] - before[place.start]) for place in places]
+
+
+def located_tokens(tokens: Sequence[str], text: str) -> list[Span]:
+    """Locate tokens, written as in vocabularies, in the text of the tokens; special tokens may have no place.
+
+    A token for a part of a character's bytes gets the whole character.
+    """
+    raw, at, spans = text.encode(errors="surrogatepass"), 0, list[Span]()
+    owners = [number for number, character in enumerate(text) for _ in character.encode(errors="surrogatepass")]
+    for number, token in enumerate(tokens):
+        span = _next(token, raw, at)
+        if span is None and not SPECIAL.fullmatch(token.strip()):
+            done = owners[at - 1] + 1 if at else 0
+            raise ValueError(
+                f"its token {number}, {brief(token)}, is not what the text goes on with after {done} characters, "
+                f"{brief(text[done : done + 20])}: give start and stop of every token"
+            )
+        span = span or Span(at, at)
+        at = span.stop
+        start = owners[span.start] if span.start < len(owners) else len(text)
+        spans.append(Span(start, owners[span.stop - 1] + 1 if span.stop > span.start else start))
+    return spans
+
+
+def _next(token: str, raw: bytes, at: int) -> Span | None:
+    """Return the bytes of a token from a place on, with or without white space before the token."""
+    for written in _spellings(token):
+        if written and raw.startswith(written, at):
+            return Span(at, at + len(written))
+        bare = written.strip()
+        start = len(raw) - len(raw[at:].lstrip())
+        if bare and raw.startswith(bare, start):
+            return Span(start, start + len(bare))
+    return None
+
+
+def _spellings(token: str) -> Iterator[bytes]:
+    """Yield the byte sequences that a token may stand for."""
+    yield token.encode(errors="surrogatepass")
+    yield "".join(MARKED.get(character, character) for character in token).encode(errors="surrogatepass")
+    yield token.removeprefix("##").encode(errors="surrogatepass")
+    if byte := BYTE.fullmatch(token):
+        yield bytes([int(byte[1], 16)])
+    decoded = _of_bytes()
+    if all(character in decoded for character in token):
+        yield bytes(decoded[character] for character in token)
+
+
+@cache
+def _of_bytes() -> dict[str, int]:
+    """Return the bytes of the characters in byte-level vocabularies; printable characters stand for themselves."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + number): byte for number, byte in enumerate(others)}

@@ -3,16 +3,18 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from hashlib import sha256
 from os import PathLike
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from heta_lens._util.work import ProgressLines
 from heta_lens.data.instance import Instance
 from heta_lens.data.instance import record_of as as_json
 from heta_lens.data.prompt_sources import Source, prompts
@@ -26,6 +28,34 @@ from heta_lens.model.tokenizer import next_word
 
 NEEDS_MODEL = "longra"  # the prompts of this suite depend on the answers of the model
 HERE = Workers()
+EVERY = 15.0  # seconds between two lines of `ProgressLines`
+
+
+@dataclass(eq=False)
+class ProgressLines:
+    """Lines about the number of items done out of ``total``, and the remaining time.
+
+    Items ``kept`` from an earlier run took no time; the remaining items are expected to take as long as the others.
+    """
+
+    total: int
+    say: Callable[[str], None]
+    clock: Callable[[], float] = perf_counter
+    kept: int = 0
+    done: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.start = self.last = self.clock()
+        if self.total > self.kept:
+            self.say(f"{self.kept} of {self.total} done")
+
+    def advance(self, count: int) -> None:
+        self.done += count
+        now, left = self.clock(), self.total - self.kept - self.done
+        if now - self.last >= EVERY and left > 0:
+            self.last = now
+            time_left = timedelta(seconds=round((now - self.start) * left / self.done))
+            self.say(f"{self.kept + self.done} of {self.total} done, about {time_left} left")
 
 
 def drawn(source: Any, model: Any, workers: Workers, draw: "partial[list[Instance]]") -> tuple[list[Instance], Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import index
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
@@ -12,7 +13,6 @@ from torch import Tensor
 
 from heta_lens._util.options import AtLeast
 from heta_lens._util.python import Lazy
-from heta_lens._util.text import check_range
 from heta_lens._util.work import Work
 from heta_lens.methods.base import Method, Scores
 from heta_lens.methods.options import full_ids, pattern_runs, value_runs
@@ -21,6 +21,14 @@ from heta_lens.prediction.activations import live
 from heta_lens.prediction.prediction import Prediction
 
 TINY = 1e-12  # added to divisors, or in place of smaller ones
+
+
+def check_range(name: str, span: Any) -> None:
+    """Refuse values other than None or a pair of whole numbers, the first below the second."""
+    if span is not None and not (len(span) == 2 and 0 <= index(span[0]) < index(span[1])):
+        raise ValueError(f"{name}={span!r} must be a pair (start, stop) of positions with 0 <= start < stop")
+
+
 Range: TypeAlias = Annotated[tuple[int, int] | None, check_range]
 
 

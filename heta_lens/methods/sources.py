@@ -1,8 +1,9 @@
 """Sources: the sentences or tokens of a context that are removed as a whole, and predictions without them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import index
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from heta_lens._util.text import Splitter, check_ranges, check_splitter, is_finished, members, sentences, split, wording
+from heta_lens._util.text import END, members, sentences
 from heta_lens._util.work import Done, Work
 from heta_lens.methods.base import Scores, refuse_hooks
 from heta_lens.methods.options import WithBatch, WithMask
@@ -20,9 +21,26 @@ from heta_lens.prediction.prediction import Prediction
 from heta_lens.prediction.target import Scale
 
 Members: TypeAlias = Bool[np.ndarray, "source pos"]
+Splitter: TypeAlias = Callable[[str], Sequence[tuple[int, int]]]
 SHORT = 128  # tokens: a run of so few takes hardly more time than a run that begins in the middle
 
 Read: TypeAlias = Callable[[Float[Tensor, "row vocab"]], Float[Tensor, "row"]]
+
+
+def check_splitter(name: str, value: Any) -> None:
+    if not callable(value):
+        raise TypeError(f"{name}={value!r} must be a function: text -> spans (start, stop) of its characters")
+
+
+def check_ranges(name: str, ranges: Any) -> None:
+    """Refuse values other than pairs of whole numbers, the first below the second."""
+    try:
+        pairs = [(index(start), index(stop)) for start, stop in ranges]
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}={ranges!r} must be pairs (start, stop) of positions, such as ((0, 5),)") from None
+    for start, stop in pairs:
+        if not 0 <= start < stop:
+            raise ValueError(f"{name}={ranges!r} has the pair ({start}, {stop}), which must have 0 <= start < stop")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -157,3 +175,31 @@ def nothing_to_score(prediction: Prediction, *names: str) -> Scores:
     """Return zeros for a context without sources, and empty diagnostics of these names."""
     facts: dict[str, Any] = {name: [] for name in ("sources", "source_positions", *names)}
     return Scores(torch.zeros_like(prediction.embeddings[:, 0]), facts)
+
+
+def is_finished(text: str) -> bool:
+    """Return whether the text ends with the end of a sentence or line."""
+    return any(match.end() == len(text) for match in END.finditer(text))
+
+
+def split(splitter: Splitter, text: str) -> list[tuple[int, int]]:
+    """Return the spans of a splitter; refuse spans outside the text and spans out of order."""
+    returned, end = splitter(text), 0
+    try:
+        pairs = [(index(start), index(stop)) for start, stop in returned]
+    except (TypeError, ValueError):
+        raise TypeError(f"splitter returned {returned!r}, which are not pairs (start, stop) of characters") from None
+    for start, stop in pairs:
+        if not end <= start < stop <= len(text):
+            raise ValueError(
+                f"splitter returned ({start}, {stop}), which is not between {end} and the text's end, {len(text)}: "
+                "spans (start, stop) of characters must follow one another"
+            )
+        end = stop
+    return pairs
+
+
+def wording(text: str, spans: Sequence[tuple[int, int]], row: Bool[np.ndarray, "pos"]) -> str:
+    """Return the text of a row of tokens, with shared characters once."""
+    distinct = dict.fromkeys(span for span, there in zip(spans, row, strict=True) if there)
+    return "".join(text[slice(*span)] for span in distinct).strip()

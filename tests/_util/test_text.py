@@ -21,24 +21,21 @@ from helpers.odd_models import PIECES, SMILE, concatenating
 from heta_lens._util.text import (
     REORDERING,
     Span,
-    is_finished,
     joined,
     legible,
-    located_tokens,
     members,
     owners,
     plain,
     probability,
     sentences,
-    shared_out,
     short_repr,
-    split,
     tokens_in,
     visible,
     visible_span,
-    wording,
     words,
 )
+from heta_lens.evaluation.external_scores import located_tokens, shared_out
+from heta_lens.methods.sources import is_finished, split, wording
 from heta_lens.methods.surrogates import nearness
 from heta_lens.model.tokenizer import locate
 from heta_lens.prediction.chat import places

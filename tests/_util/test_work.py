@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from heta_lens._util import work as module
-from heta_lens._util.work import Allocations, Bar, ProgressLines, Work, WorkLines, count, counting, working
+from heta_lens._util.work import Allocations, Bar, Work, WorkLines, count, counting, working
+from heta_lens.evaluation.runner import ProgressLines
 from heta_lens.methods.memory import DryRun
 
 
@@ -87,11 +88,11 @@ def test_a_bar_appears_when_work_lasts_whatever_step_it_is_in(monkeypatch: pytes
     screen = Terminal()
     with redirect_stderr(screen), working({"hvps": 3}, None) as work:
         work.add("hvps", 1)
-        assert not work.bar.drawn
+        assert not work.bar.bars.live.is_started
         sleep(0.02)
         with work.step() as step:
             step.add("hvps", 1)
-        assert work.bar.drawn
+        assert work.bar.bars.live.is_started
     assert "hvps" in screen.getvalue()
 
 
