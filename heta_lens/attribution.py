@@ -14,7 +14,6 @@ from torch import Tensor
 
 from heta_lens._util import storage
 from heta_lens._util import text as text_spans
-from heta_lens._util.chat_messages import TEMPLATE, Messages
 from heta_lens._util.files import brief, check_utf8
 from heta_lens._util.html_view import View
 from heta_lens._util.numerics import powered_ends, student_t
@@ -43,6 +42,7 @@ ROW_DIAGNOSTICS = {
     "drop",
     "envelope",
 }  # diagnostics with a row per token
+TEMPLATE = "template"  # the role of tokens that belong to no message
 FUNCTION = "function"  # the key of a function's name in a file
 
 VIEWS: dict[str, Callable[..., Any]] = {}
@@ -53,6 +53,41 @@ def _view(name: str) -> Callable[..., Any]:
     if name not in VIEWS:
         import_module("heta_lens.plots")
     return VIEWS[name]
+
+
+@dataclass(frozen=True, eq=False)
+class Messages:
+    """The messages of a context that is a chat, in order.
+
+    ``owners`` has for each token the index of the message whose content the token writes, and -1 for the template's
+    tokens. ``places`` are the spans ``(message, start, stop)`` of the contents in the text; a message may have none.
+    """
+
+    roles: tuple[str, ...]
+    places: Int[Tensor, "span 3"]
+    owners: Int[Tensor, "pos"]
+
+    @property
+    def template(self) -> Bool[Tensor, "pos"]:
+        """A mask of the tokens that the chat template wrote."""
+        return self.owners < 0
+
+    @property
+    def names(self) -> list[str]:
+        """The roles of the tokens, with `TEMPLATE` for the template's tokens."""
+        return [TEMPLATE if owner < 0 else self.roles[owner] for owner in self.owners.tolist()]
+
+    def rows(self, numbers: Sequence[int]) -> list[int]:
+        """Return the rows of the tokens that belong to the numbered messages."""
+        return [row for row, owner in enumerate(self.owners.tolist()) if owner in numbers]
+
+    def content(self, number: int, text: str) -> str:
+        """Return the content of a message in the context's text, with each tool call on a line."""
+        return "\n".join(text[start:stop] for owner, start, stop in self.places.tolist() if owner == number)
+
+    def kept(self, keep: Bool[Tensor, "pos"]) -> "Messages":
+        """Return the messages of the tokens in ``keep``."""
+        return replace(self, owners=self.owners[keep])
 
 
 class Result:

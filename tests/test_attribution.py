@@ -17,7 +17,7 @@ from helpers.asking import cache_of, explain
 from helpers.attributions import SCORES, TOKENS, attribution, double, of_chat, uncertain
 from helpers.pages import values
 from heta_lens import Attribution, attribute, chat
-from heta_lens._util.chat_messages import Messages
+from heta_lens.attribution import Messages
 from heta_lens.diagnostics import Diagnostics
 
 

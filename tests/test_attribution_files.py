@@ -87,7 +87,7 @@ def test_another_safetensors_file_is_no_attribution(tmp_path: Path):
 
 def test_a_pipe_is_refused_at_once(tmp_path: Path):
     os.mkfifo(tmp_path / "a.safetensors")
-    with pytest.raises(OSError, match=r"a.safetensors is a pipe: give a regular file"):
+    with pytest.raises(OSError, match=r"a.safetensors is a pipe or device: give a regular file"):
         Attribution.load(tmp_path / "a.safetensors")
 
 

@@ -2,6 +2,5 @@
 
 `options` checks options, `files` and `storage` read and write files, `text` handles spans and safe printing, `numerics`
 has tolerances, divergences and sample statistics, `work` counts work and shows progress, `target_kinds` describes
-targets, `python` has versions, extras and warnings, `chat_messages` and `saved_attribution_checks` belong to results,
-and `html_view` shows HTML.
+targets, `python` has versions, extras and warnings, and `html_view` shows HTML.
 """

@@ -1,4 +1,4 @@
-"""Nested values with tensors as files: safetensors with a JSON header, or JSON with the tensors as lists of numbers."""
+"""Nested values with tensors as safetensors files with a JSON header."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
-import torch
 from jaxtyping import jaxtyped
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
@@ -19,20 +18,12 @@ from heta_lens._util.files import brief, check_no_view, check_utf8, parse_json, 
 from heta_lens._util.options import check_field_names, described, fits
 
 TENSOR, TUPLE, PAIRS, SET, NUMBER = "$tensor", "$tuple", "$pairs", "$set", "$number"
-NESTED_DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool),
-        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
-    )
-}
 
 
 class OtherKind(ValueError):
     """A safetensors file whose contents are of another kind."""
 
 
-# ------------------------------------------------------------------------------------------------------ values as JSON
 def pack(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
     """Return the JSON of a value; the function adds the tensors inside to ``tensors``, numbered and named by path."""
     match value:
@@ -81,42 +72,6 @@ def unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     return {key: unpack(item, tensors) for key, item in value.items()}
 
 
-def to_json(value: Any) -> dict[str, Any]:
-    """Return the JSON of a value, with the tensors beside the value as lists of numbers."""
-    tensors: dict[str, Tensor] = {}
-    packed = pack(value, tensors)
-    lists = {
-        name: {
-            "dtype": str(tensor.dtype).removeprefix("torch."),
-            "shape": [*tensor.shape],
-            "values": pack(shortest(tensor), {}),
-        }
-        for name, tensor in tensors.items()
-    }
-    return {"value": packed, "tensors": lists}
-
-
-def from_json(written: Any) -> Any:
-    """Return the value of JSON from `to_json`; raise a ValueError for foreign JSON."""
-    try:
-        tensors = {
-            name: torch.tensor(unpack(entry["values"], {}), dtype=NESTED_DTYPES[entry["dtype"]]).reshape(entry["shape"])
-            for name, entry in written["tensors"].items()
-        }
-        return unpack(written["value"], tensors)
-    except Exception as error:  # every library below has exceptions for damaged input
-        raise ValueError(f"{brief(written)} is not a value and its tensors: {_reason(error)}") from None
-
-
-def shortest(tensor: Tensor) -> list[Any]:
-    """Return the numbers of a tensor, flat, with only the digits that the precision of the tensor can tell apart."""
-    values = tensor.detach().cpu().flatten()
-    if values.dtype in (torch.float32, torch.float16, torch.bfloat16):
-        return [float(str(value)) for value in values.float().numpy()]
-    return values.tolist()
-
-
-# --------------------------------------------------------------------------------------------------------------- files
 def save(path: str | PathLike[str], kind: str, version: int, value: Mapping[str, Any]) -> None:
     """Write a value to a safetensors file of a kind and version."""
     check_no_view(path, "its plot().save")
@@ -138,7 +93,7 @@ def load(path: str | PathLike[str], kind: str, version: int, make: Callable[[Any
     try:
         file = safe_open(path, framework="pt")
     except Exception as error:  # torch's too, for a file beyond the memory
-        raise ValueError(f"{path} is not a {kind} file: it is not a safetensors file ({_reason(error)})") from None
+        raise ValueError(f"{path} is not a {kind} file: it is not a safetensors file ({reason(error)})") from None
     header: Mapping[str, str] = file.metadata() or {}
     if header.get("format") != kind:
         raise OtherKind(f"{path} is a safetensors file, but not a {kind} file")
@@ -151,15 +106,14 @@ def load(path: str | PathLike[str], kind: str, version: int, make: Callable[[Any
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         return make(unpack(parse_json(header["value"]), tensors))
     except Exception as error:  # every library below has exceptions for damaged input
-        raise ValueError(f"{path} is a damaged {kind} file: {_reason(error)}") from None
+        raise ValueError(f"{path} is a damaged {kind} file: {reason(error)}") from None
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     text = brief(error.args[0])[1:-1] if isinstance(error, SafetensorError) else " ".join(str(error).split())
     return f"it has no {text}" if isinstance(error, KeyError) else text[:400]
 
 
-# -------------------------------------------------------------------------------------------------------------- checks
 def check_record(kind: type, values: Mapping[str, Any]) -> None:
     """Raise for the first field that a dataclass lacks, does not have or annotates with another type.
 
@@ -172,13 +126,10 @@ def check_record(kind: type, values: Mapping[str, Any]) -> None:
 
 def _check_types(kind: type, values: Mapping[str, Any]) -> None:
     for name, hint in get_type_hints(kind).items():
-        if name in values and not fits(values[name], hint):
-            raise TypeError(f"its {name} is {_shown(values[name])}, and must be {described(hint)}")
-        if is_dataclass(values.get(name)):
-            _check_types(type(values[name]), vars(values[name]))
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"a tensor of {value.dtype} with shape {tuple(value.shape)}"
-    return brief(value)
+        value = values.get(name)
+        if name in values and not fits(value, hint):
+            tensor = isinstance(value, Tensor)
+            shown = f"a tensor of {value.dtype} with shape {tuple(value.shape)}" if tensor else brief(value)
+            raise TypeError(f"its {name} is {shown}, and must be {described(hint)}")
+        if is_dataclass(value):
+            _check_types(type(value), vars(value))

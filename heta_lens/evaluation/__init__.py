@@ -1,7 +1,7 @@
 """Suites × methods × metrics: evaluations that resume, reports with confidence intervals, and the paper's tables.
 
 `evaluate` (`runner`) explains every prompt by every method and evaluates the explanations (`prompt_evaluation`), in
-this process or by `workers`. Results are in a `run_folder`, scores in `saved_scores`; `external_scores` are scores of
+this process or by `workers`. Results are in a `run_folder`, scores in `saved_scores`, both by `json_lines`; `external_scores` are scores of
 other tools. `report` writes tables, figures and a page, with intervals of `statistics`; `reproduce` makes the paper's
 tables.
 """

@@ -19,7 +19,7 @@ from torch import Tensor
 from heta_lens._util.files import brief, regular_file, write_atomically
 from heta_lens._util.options import check_choice, check_fields, hint
 from heta_lens._util.python import Lazy, extra
-from heta_lens._util.storage import NESTED_DTYPES, from_json, shortest, to_json
+from heta_lens._util.storage import pack, reason, unpack
 from heta_lens.attribution import Attribution, stored_fields
 from heta_lens.data import records
 from heta_lens.evaluation.json_lines import JsonLinesFile
@@ -28,6 +28,15 @@ SCORES = "scores.jsonl"
 READ_COLUMNS = ("position", "token", "id", "special", "start", "stop", "score")
 FIELDS_IN_COLUMNS = ("tokens", "ids", "positions", "special", "offsets", "scores", "parts", "text")
 JSON_IN_PARQUET = ("options", "versions", "dtypes", "rest")  # nested fields, which Parquet files hold as JSON
+
+
+NESTED_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool),
+        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -114,6 +123,41 @@ class ScoreRow:
         if dtype not in NESTED_DTYPES:
             raise ValueError(f"its {name} has the dtype {brief(dtype)}, which is no dtype of torch")
         return torch.tensor(self.columns[name], dtype=NESTED_DTYPES[dtype])
+
+
+def to_json(value: Any) -> dict[str, Any]:
+    """Return the JSON of a value, with the tensors beside the value as lists of numbers."""
+    tensors: dict[str, Tensor] = {}
+    packed = pack(value, tensors)
+    lists = {
+        name: {
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "shape": [*tensor.shape],
+            "values": pack(shortest(tensor), {}),
+        }
+        for name, tensor in tensors.items()
+    }
+    return {"value": packed, "tensors": lists}
+
+
+def from_json(written: Any) -> Any:
+    """Return the value of JSON from `to_json`; raise a ValueError for foreign JSON."""
+    try:
+        tensors = {
+            name: torch.tensor(unpack(entry["values"], {}), dtype=NESTED_DTYPES[entry["dtype"]]).reshape(entry["shape"])
+            for name, entry in written["tensors"].items()
+        }
+        return unpack(written["value"], tensors)
+    except Exception as error:  # every library below has exceptions for damaged input
+        raise ValueError(f"{brief(written)} is not a value and its tensors: {reason(error)}") from None
+
+
+def shortest(tensor: Tensor) -> list[Any]:
+    """Return the numbers of a tensor, flat, with only the digits that the precision of the tensor can tell apart."""
+    values = tensor.detach().cpu().flatten()
+    if values.dtype in (torch.float32, torch.float16, torch.bfloat16):
+        return [float(str(value)) for value in values.float().numpy()]
+    return values.tolist()
 
 
 def row_of(prompt: str, method: str, attribution: Attribution, number: int = 0) -> ScoreRow:

@@ -6,9 +6,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from heta_lens._util.chat_messages import TEMPLATE
 from heta_lens._util.text import cut
-from heta_lens.attribution import Attribution
+from heta_lens.attribution import TEMPLATE, Attribution
 from heta_lens.diagnostics import share_of
 from heta_lens.span_attribution import SpanAttribution
 

@@ -19,10 +19,10 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from heta_lens._util.chat_messages import TEMPLATE, Messages
 from heta_lens._util.files import brief
 from heta_lens._util.python import warn
 from heta_lens._util.text import Span, joined, owners, visible_span
+from heta_lens.attribution import TEMPLATE, Messages
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.tokenizer import Message, TokenizerWrapper, chat_template, checked_messages, locate
 

@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from helpers.nested import same
-from heta_lens._util.storage import check_record, from_json, load, save, shortest, to_json
+from heta_lens._util.storage import check_record, load, save
+from heta_lens.evaluation.saved_scores import from_json, shortest, to_json
 
 # ------------------------------------------------------------------------------------------------------- tensor storage
 KIND = "tests.value"

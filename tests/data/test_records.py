@@ -68,11 +68,11 @@ TOLD = {"document": {"summary": {"text": "Once there was a very old man who live
         ("why.jsonl", json.dumps(WHY | {"helpful_sentences": [[1]]}), "helpful_sentences holds .*a list of a whole"),
         ("why.jsonl", json.dumps(WHY | {"helpful_sentences": "[" * 5000}), "is not a list, as helpful_sentences"),
         ("why.jsonl", json.dumps(WHY) + '\n{"a": 1, "a": 2}\n[]', r"line 2: the key 'a' is there twice .1 of those"),
-        ("why.jsonl", json.dumps(WHY) + '\n{"a": "\\ud83d"}', "line 2: the text .* has half of a surrogate pair"),
-        ("why.json", "[" * 100_000, "it nests more than 64 levels deep"),
-        ("why.json", f'[{{"a": {"1" * 5000}}}]', "the number 11111111111111111111… has 5000 digits"),
+        ("why.jsonl", json.dumps(WHY) + '\n{"a": "\\ud83d"}', "line 2: it has half of a surrogate pair"),
+        ("why.json", "[" * 100_000, "it nests too many levels deep"),
+        ("why.json", f'[{{"a": {"1" * 5000}}}]', "the number 1111.* is too large"),
         ("why.json", '[\n{"a": 1},\n{"a": 2\n]', "line 4, is not valid JSON: Expecting ',' delimiter"),
-        ("why.jsonl", json.dumps(WHY).encode("utf-16"), "line 1, is not UTF-8 .byte 0xff., perhaps UTF-16: convert it, as by iconv"),
+        ("why.jsonl", json.dumps(WHY).encode("utf-16"), "line 1, is not UTF-8 .byte 0xff., perhaps UTF-16: convert it"),
         ("why.json", b'[{"a": 1},\n{"a": "caf\xe9"}]', "line 2, is not UTF-8 .byte 0xe9., perhaps Latin-1: convert it"),
         ("why.csv", "narrative,question\nKim left.,Why?,more\n", "line 2, has 3 fields, and line 1 names 2 columns"),
         ("why.csv", "narrative,question,question\n", "line 1: the column 'question' is there twice"),
@@ -128,9 +128,8 @@ def test_a_csv_field_may_be_of_any_length(tmp_path: Path) -> None:
 
 def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.jsonl")
-    (tmp_path / "loop.jsonl").symlink_to(tmp_path / "loop.jsonl")
     (tmp_path / "folder.jsonl").mkdir()
-    for name, message in {"pipe": "is a pipe", "loop": "cannot be opened", "folder": "is a folder"}.items():
+    for name, message in {"pipe": "is a pipe", "folder": "is a folder"}.items():
         for reader in (read, lambda path: list(read_jsonl(path))):
             with pytest.raises(OSError, match=rf"{name}.jsonl.*{message}"):
                 reader(tmp_path / f"{name}.jsonl")

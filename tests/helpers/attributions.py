@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from heta_lens import Attribution
-from heta_lens._util.chat_messages import Messages
+from heta_lens.attribution import Messages
 from heta_lens.diagnostics import Diagnostics
 
 TOKENS = ("<bos>", "The", " cat", " s", "at", "\n")

@@ -12,7 +12,7 @@ import torch
 import heta_lens
 from helpers.pages import data, values, written
 from heta_lens import SpanAttribution
-from heta_lens._util.chat_messages import Messages
+from heta_lens.attribution import Messages
 from heta_lens.plots.comparison import frame_of, names_of
 
 TOKENS = ["a", " b", " c"]

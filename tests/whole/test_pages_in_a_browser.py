@@ -13,8 +13,8 @@ from helpers.attributions import attribution, of_chat
 from helpers.browser import DARK, needs_browser, run
 from helpers.pages import chips, written
 from heta_lens import plots
-from heta_lens._util.chat_messages import Messages
 from heta_lens._util.html_view import View
+from heta_lens.attribution import Messages
 from heta_lens.diagnostics import Diagnostics
 from heta_lens.span_attribution import SpanAttribution
 
