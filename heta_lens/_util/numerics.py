@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, floor
+from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias
 
 import torch
@@ -24,7 +25,7 @@ LEAST_TOLERANCE = 1e-5  # several norms compute in float32 even inside a float64
 
 def tolerance(*dtypes: torch.dtype) -> float:
     """Return the relative error allowed for rounding: half the digits of the least precise dtype."""
-    return max(LEAST_TOLERANCE, *(torch.finfo(dtype).eps ** 0.5 for dtype in dtypes))
+    return max(LEAST_TOLERANCE, max(map(torch.finfo, dtypes), key=attrgetter("eps")).eps ** 0.5)
 
 
 class Distance(NamedTuple):
@@ -96,7 +97,7 @@ class Samples:
 
     @classmethod
     def uneven(cls, drawn: Sequence[Float[Tensor, "_"]]) -> "Samples":
-        counts = torch.tensor([len(samples) for samples in drawn], device=drawn[0].device)
+        counts = torch.tensor(list(map(len, drawn)), device=drawn[0].device)
         return cls(pad_sequence(list(drawn)), counts)
 
     @property

@@ -216,11 +216,11 @@ class Options:
     @property
     def unused_options(self) -> tuple[str, ...]:
         """Given options without effect; None and False leave something off and do not count."""
-        reasons = self.without_effect
-        given = self.given if reasons else {}
-        return tuple(
-            [name for name in given if name in reasons and given[name] is not None and given[name] is not False]
-        )
+        reasons, unused = self.without_effect, []
+        for name, value in self.given.items() if reasons else ():
+            if name in reasons and value is not None and value is not False:
+                unused.append(name)
+        return tuple(unused)
 
     def unused_message(self) -> str:
         """Name every unused option and the reason, or return an empty text."""
@@ -270,14 +270,18 @@ def _check_option(name: str, value: Any, kind: Any) -> None:
 
 def chosen(options: Any) -> dict[str, Any]:
     """Return the options that are not at their default."""
-    values = [(field, getattr(options, field.name)) for field in fields(options)]
-    return {field.name: _storable(value) for field, value in values if not _same(value, field.default)}
+    return {
+        option.name: _storable(getattr(options, option.name))
+        for option in fields(options)
+        if not _same(getattr(options, option.name), option.default)
+    }
 
 
 def settings(options: Any) -> dict[str, Any]:
     """Return all options that a result depends on, as they are stored with it."""
-    names = [field.name for field in fields(options) if field.name != "progress"]
-    return {name: _storable(getattr(options, name)) for name in names}
+    return {
+        option.name: _storable(getattr(options, option.name)) for option in fields(options) if option.name != "progress"
+    }
 
 
 def _storable(value: Any) -> Any:

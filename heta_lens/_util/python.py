@@ -3,6 +3,7 @@
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from functools import cache
 from importlib import import_module
@@ -13,15 +14,16 @@ from typing import Any, TypeVar
 
 def versions() -> dict[str, str]:
     """Return the versions of heta_lens, transformer_lens and torch, on which numbers depend."""
-    return {name: _version(name) for name in ("heta_lens", "transformer_lens", "torch")}
+    return {**_versions()}
 
 
 @cache
-def _version(name: str) -> str:  # cached, because every attribution asks and a read takes milliseconds
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"
+def _versions() -> dict[str, str]:  # cached, because every attribution asks and a read takes milliseconds
+    found = dict.fromkeys(("heta_lens", "transformer_lens", "torch"), "not installed")
+    for name in found:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 T = TypeVar("T")

@@ -107,7 +107,7 @@ class DePass(Method):
     def _written(self, read: Parts, layer: int, clean: "Clean") -> Parts:
         """Return the outputs of neurons, computed position by position, since a position has parts · neurons inputs."""
         adapter = clean.prediction.adapter
-        mlp = adapter.blocks[layer].mlp
+        mlp = adapter.model.blocks[layer].mlp
         weights_of = partial(read_or_run, mlp, dtype=adapter.dtype)
         gated = getattr(adapter.model.cfg, "gated_mlp", False)
         name, projection = ("W_gate", "gate") if gated else ("W_in", "in")
@@ -214,7 +214,7 @@ def normalised(parts: Parts, place: str, clean: Clean) -> Parts:
 def attention(read: Parts, layer: int, clean: Clean) -> Parts:
     """Return the outputs of the heads for every part, with the attention pattern of the whole."""
     adapter, pattern = clean.prediction.adapter, clean.patterns[layer]
-    block = adapter.blocks[layer].attn
+    block = adapter.model.blocks[layer].attn
     outputs = adapter.output_weights(layer).to(read)
     weights = read_or_run(block, "W_V", "v", read.shape[-1], adapter.dtype).to(read)
     if weights.ndim == 2:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import index
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -27,7 +27,6 @@ from heta_lens.model.hooks import (
     BatchHook,
     Hook,
     KeysValues,
-    Model,
     Places,
     PositionHook,
     after_attention_name,
@@ -42,7 +41,7 @@ from heta_lens.model.hooks import (
     wrapped,
 )
 from heta_lens.model.key_values import BridgeReuse, HookedTransformerReuse, KeyValueReuse
-from heta_lens.model.lock import changing, holding, one_at_a_time, undo_at_end
+from heta_lens.model.lock import holding, one_at_a_time, undo_at_end
 from heta_lens.model.mask import Mask
 from heta_lens.model.tokenizer import TokenizerWrapper
 from heta_lens.model.weights import is_readable, output_weights, quantised_modules
@@ -62,8 +61,13 @@ def check_decoder(model: Any) -> None:
     if not (hasattr(model, "cfg") and hasattr(model, "hook_dict")):
         raise TypeError(f"{kind} is not a TransformerLens model")
     points = model.hook_dict
+    causal = set()  # whether modules with attention are causal; configs do not always tell
+    for module in model.blocks.modules() if hasattr(model, "blocks") else ():
+        if hasattr(module, "is_causal") and not type(module).__module__.startswith("transformer_lens"):
+            causal.add(bool(module.is_causal))
     direction = getattr(model.cfg, "attention_dir", "causal")
-    if direction != "causal" or EMBED not in points or not hasattr(model, "blocks") or _is_encoder(model):
+    # A decoder may also have cross-attention, which is not causal.
+    if direction != "causal" or EMBED not in points or not hasattr(model, "blocks") or causal == {False}:
         raise ValueError(f"{kind} is not a decoder-only language model, where every token sees only those before it")
     for layer in range(max(1, len(model.blocks))):
         for name in (pattern_name(layer), values_name(layer)):
@@ -95,22 +99,11 @@ def _drops_out(module: nn.Module) -> bool:
     return any(isinstance(rate, float | int) and rate > 0 for rate in rates)
 
 
-def _is_encoder(model: Any) -> bool:
-    """Return whether the wrapped blocks have attention, but no causal attention; configs do not always tell."""
-    causal = [
-        bool(module.is_causal)
-        for block in model.blocks
-        for module in block.modules()
-        if hasattr(module, "is_causal") and not type(module).__module__.startswith("transformer_lens")
-    ]
-    return bool(causal) and not any(causal)  # a decoder may also have cross-attention, which is not causal
-
-
 @dataclass(frozen=True, eq=False)
 class ModelAdapter:
     """A live model: ids (or embeddings) in, logits at chosen positions out."""
 
-    model: Model
+    model: Any  # a HookedTransformer, or a TransformerBridge
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -135,12 +128,8 @@ class ModelAdapter:
         return cls(model)
 
     @property
-    def blocks(self) -> Any:
-        return cast(Any, self.model).blocks
-
-    @property
     def layers(self) -> int:
-        return len(cast(Any, self.model).blocks)
+        return len(self.model.blocks)
 
     @cached_property
     def points(self) -> dict[str, Any]:
@@ -157,7 +146,7 @@ class ModelAdapter:
 
     @property
     def _embedding(self) -> Any:
-        return cast(Any, self.model).embed.W_E
+        return self.model.embed.W_E
 
     @property
     def device(self) -> torch.device:
@@ -197,7 +186,7 @@ class ModelAdapter:
     def output_weights(self, layer: int) -> Float[Tensor, "head d_head d"]:
         """Return W_O by head; quantised and offloaded weights are run instead of read."""
         config = self.model.cfg
-        return output_weights(self.blocks[layer].attn, int(config.n_heads), int(config.d_head), self.dtype)
+        return output_weights(self.model.blocks[layer].attn, int(config.n_heads), int(config.d_head), self.dtype)
 
     @one_at_a_time("self")
     @torch.no_grad()
@@ -273,7 +262,7 @@ class ModelAdapter:
         The model's own code still prepares masks, positions, rotations and kept keys and values, and calls every
         block, so a run of the other blocks is the same as in the whole model, for every architecture.
         """
-        attributes = vars(self.blocks[layer])  # `setattr` of a bridge would change the block inside the bridge
+        attributes = vars(self.model.blocks[layer])  # `setattr` of a bridge would change the block inside the bridge
         before = attributes.get("forward")
 
         def back() -> None:
@@ -290,7 +279,7 @@ class ModelAdapter:
         Bridges with fused queries, keys and values keep the patterns of all layers at once, and, in runs with
         gradients, the graphs of the patterns too. Nothing reads the kept patterns.
         """
-        for block in self.blocks:
+        for block in self.model.blocks:
             attention = getattr(block, "attn", None)
             if attention is not None and LAST_PATTERN in vars(attention):
                 _drop_pattern(attention)
@@ -336,7 +325,7 @@ class ModelAdapter:
         """Return the residual stream entering the given layers, from a single run."""
         streams: dict[int, Tensor] = {}
         noting = {self.stream_name(layer): note(streams, layer) for layer in layers}
-        for layer, block in enumerate(self.blocks):
+        for layer, block in enumerate(self.model.blocks):
             _hook_until_end(self.model, block, partial(_note_form, self.output_forms, layer))
         self.run(ids, {**(hooks or {}), **noting}, whole=whole)
         return streams
@@ -352,7 +341,7 @@ class ModelAdapter:
         noting = [(name, note(activations, name)) for name in self.points if kept(name)]
         with self.hooked(noting, every=False):
             self.model(ids)
-        return ActivationCache(activations, cast(Any, self.model))
+        return ActivationCache(activations, self.model)
 
     @contextmanager
     def hooked(self, hooks: Sequence[tuple[str, Hook]], *, every: bool = True) -> Iterator[None]:
@@ -374,7 +363,8 @@ class ModelAdapter:
         """List the hooks that a user put on the model, through TransformerLens or through torch."""
         found: list[Any] = []
         for point in dict.fromkeys(self.points.values()):
-            found += [handle.user_hook for handle in (*point.fwd_hooks, *point.bwd_hooks)]
+            for handle in (*point.fwd_hooks, *point.bwd_hooks):
+                found.append(handle.user_hook)
         for module in dict.fromkeys((*self.model.modules(), *wrapped(self.model).modules())):
             for kind in TORCH_HOOKS:
                 for hook in getattr(module, kind).values():
@@ -391,7 +381,8 @@ class ModelAdapter:
             for parameter in trainable:
                 parameter.requires_grad_(True)
 
-        with changing(self.model, back), torch.inference_mode(False), torch.enable_grad():
+        with holding(self), torch.inference_mode(False), torch.enable_grad():
+            undo_at_end(self.model, back)
             for parameter in self.model.parameters():
                 if parameter.requires_grad:
                     trainable.append(parameter)
@@ -438,12 +429,15 @@ def _remove(added: Iterable[tuple[Any, Any]]) -> None:
     """Remove hooks from their points; an interrupted ``add_hook`` may leave a hook with torch only."""
     for point, hook in added:
         for key, function in list(point._forward_hooks.items()):
-            if any(cell.cell_contents is hook for cell in getattr(function, "__closure__", None) or ()):
-                point._forward_hooks.pop(key, None)
-        point.fwd_hooks[:] = [handle for handle in point.fwd_hooks if handle.user_hook is not hook]
+            for cell in getattr(function, "__closure__", None) or ():
+                if cell.cell_contents is hook:
+                    point._forward_hooks.pop(key, None)
+        for handle in list(point.fwd_hooks):
+            if handle.user_hook is hook:
+                point.fwd_hooks.remove(handle)
 
 
-def _hook_until_end(model: Model, module: nn.Module, hook: Callable[..., None]) -> None:
+def _hook_until_end(model: Any, module: nn.Module, hook: Callable[..., None]) -> None:
     """Call ``hook(module, inputs, output)`` after the module, until the current call ends."""
 
     def remove() -> None:

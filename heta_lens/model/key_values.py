@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import signature
+from itertools import starmap
 from typing import Any, ClassVar, cast
 
 import torch
@@ -100,7 +101,7 @@ class HookedTransformerReuse(KeyValueReuse):
         from transformer_lens import TransformerLensKeyValueCache, TransformerLensKeyValueCacheEntry
 
         empty = TransformerLensKeyValueCache.init_cache(self.model.cfg, device, batch)
-        entries = [TransformerLensKeyValueCacheEntry(keys, values) for keys, values in prefix] or empty.entries
+        entries = list(starmap(TransformerLensKeyValueCacheEntry, prefix)) or empty.entries
         attend = torch.ones(batch, stop, dtype=torch.int, device=device)
         return {
             "past_kv_cache": TransformerLensKeyValueCache(entries, attend[:, :start]),

@@ -101,7 +101,7 @@ def weight_processing(adapter: ModelAdapter) -> dict[str, Any]:
     """
     centred: bool | None = True
     biased: bool | None = False
-    for block in adapter.blocks:
+    for block in adapter.model.blocks:
         output, bias = read_output_weights(block.attn), getattr(block.attn, "b_V", None)
         if output is None:
             centred = None

@@ -185,7 +185,9 @@ class TokenizerWrapper:
         """
         added = getattr(self.wrapped, "added_tokens_decoder", {})
         special = {*getattr(self.wrapped, "all_special_ids", ())}
-        special.update(number for number, token in added.items() if token.special)
+        for number, token in added.items():
+            if token.special:
+                special.add(number)
         special -= {self.unknown} - {self.eos}
         return list(map(special.__contains__, ids))
 
