@@ -1,9 +1,9 @@
 """Suites × methods × metrics: evaluations that resume, reports with confidence intervals, and the paper's tables.
 
 `evaluate` (`runner`) explains every prompt by every method and evaluates the explanations (`prompt_evaluation`), in
-this process or by `workers`. Results are in a `run_folder`, scores in `saved_scores`, both by `json_lines`; `external_scores` are scores of
-other tools. `report` writes tables, figures and a page, with intervals of `statistics`; `reproduce` makes the paper's
-tables.
+this process or by `workers`. Results are in a `run_folder`, scores in `saved_scores`, both as `json_lines`;
+`external_scores` are scores of other tools. `report` writes tables, figures and a page, with intervals of `statistics`;
+`reproduce` makes the paper's tables.
 """
 
 from heta_lens.evaluation.external_scores import from_captum, write_scores

@@ -151,9 +151,8 @@ def shuffled(adapter: ModelAdapter, depth: int, seed: int = 0) -> Iterator[None]
         raise ValueError(f"{depth} layers cannot be shuffled: the model has {adapter.layers}")
     if not can_be_shuffled(adapter):
         raise ValueError(f"{UNREADABLE}: load the model in 16 or 32 bits, in memory")
-    weights = [
-        weight for layer in list(adapter.model.blocks)[adapter.layers - depth :] for weight in layer.parameters()
-    ]
+    blocks = list(adapter.model.blocks)[adapter.layers - depth :]
+    weights = [weight for layer in blocks for weight in layer.parameters()]
     shared_once = {id(weight): weight for weight in weights}.values()
     before: list[tuple[Any, Tensor]] = [(weight, weight.detach().clone()) for weight in shared_once]
     generator = torch.Generator().manual_seed(seed)
