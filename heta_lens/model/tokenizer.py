@@ -318,10 +318,10 @@ def chat_template(tokenizer: TokenizerWrapper, options: Mapping[str, Any]) -> Ch
     wrapped = tokenizer.wrapped
     apply = getattr(wrapped, "apply_chat_template", None)
     if apply is None or not (getattr(wrapped, "chat_template", None) or options.get("chat_template")):
-        missing = "tokenizer, and so no chat template" if wrapped is None else "chat template, as base models have none"
+        missing = "model has no tokenizer, and so" if wrapped is None else "model's tokenizer has"
         raise ValueError(
-            f"this model has no {missing}: use one tuned for chat, set model.tokenizer.chat_template, or encode the "
-            "text with model.to_tokens"
+            f"this {missing} no chat template, as base models have none: use one tuned for chat, set "
+            "model.tokenizer.chat_template, or encode the text with model.to_tokens"
         )
     if wrong := sorted(NOT_OF_TEMPLATES & options.keys()):
         raise TypeError(f"{wrong[0]}= is not an option of a chat template: chat returns the tokens of one prompt")

@@ -12,14 +12,13 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import count, pairwise, zip_longest
+from itertools import accumulate, count, pairwise, zip_longest
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from heta_lens._util.files import brief
 from heta_lens._util.python import warn
 from heta_lens._util.text import Span, joined, owners, visible_span
 from heta_lens.attribution import TEMPLATE, Messages
@@ -33,7 +32,6 @@ Render: TypeAlias = Callable[[Mapping[Key, Value]], str]  # renders with replace
 ENDS = ("qz", "jx", "kv", "wy", "äß", "йж")  # first and last letters of stand-ins
 
 
-# ---------------------------------------------------------------------------------------------- values in a rendering
 class StandIn(NamedTuple):
     """A word, a value made of the word, and the value as templates write values."""
 
@@ -71,23 +69,12 @@ def filled(rendered: str, probe: str, written: str) -> list[Span] | None:
     first, *others = probe.split(written)
     if not others:
         return [] if probe == rendered else None
-    room = len(rendered) - len(first) - sum(map(len, others))
-    length = room // len(others)
-    if length < 0 or rendered[len(first) :][:length].join([first, *others]) != rendered:
+    length = (len(rendered) - len(first) - sum(map(len, others))) // len(others)
+    value = rendered[len(first) :][: max(length, 0)]
+    if length < 0 or value.join([first, *others]) != rendered:
         return None
-    starts, at = [], 0
-    for piece in [first, *others[:-1]]:
-        at += len(piece)
-        starts.append(at)
-        at += length
-    return [Span(start, start + length) for start in starts]
-
-
-def changed(rendered: str, probe: str) -> Span:
-    """Return the stretch of ``rendered`` outside which ``probe`` is equal."""
-    start = shared_prefix(rendered, probe)
-    room = min(len(rendered), len(probe)) - start
-    return Span(start, len(rendered) - min(room, shared_prefix(rendered[::-1], probe[::-1])))
+    stops = accumulate(len(piece) + length for piece in [first, *others[:-1]])
+    return [Span(stop - length, stop) for stop in stops]
 
 
 def shared_prefix(one: str, other: str) -> int:
@@ -124,12 +111,15 @@ def _alone(render: Render[Key], rendered: str, key: Key, value: Value) -> list[S
         probe = render({key: replaced.value})
     except ValueError:
         return None
-    found, stretch = filled(rendered, probe, replaced.written), changed(rendered, probe)
+    found = filled(rendered, probe, replaced.written)
     if _is_blank(value):  # a template may write other text, or no text, for a blank value
         return [span for span in found or () if not rendered[slice(*span)].strip()]
-    if found is not None or not isinstance(value, str):
-        return [stretch] if found is None else found
-    return next(([span] for span in _near(rendered, value, stretch)), None)
+    if found is not None:
+        return found
+    start = shared_prefix(rendered, probe)
+    room = min(len(rendered), len(probe)) - start
+    changed = Span(start, len(rendered) - min(room, shared_prefix(rendered[::-1], probe[::-1])))
+    return [changed] if not isinstance(value, str) else next(([span] for span in _near(rendered, value, changed)), None)
 
 
 def _among_equals(render: Render[Key], rendered: str, key: Key, values: Mapping[Key, Value]) -> list[Span] | None:
@@ -169,7 +159,6 @@ def _is_blank(value: Value) -> bool:
     return not (value.strip() if isinstance(value, str) else value)
 
 
-# ----------------------------------------------------------------------------------------------------- message places
 Path: TypeAlias = tuple[str | int, ...]  # keys and indices that lead to a value of a message
 Slot: TypeAlias = tuple[int, Path]  # a message's number, and the path to a value
 RenderChat: TypeAlias = Callable[..., str]  # (messages, **options)
@@ -250,19 +239,12 @@ def _written(messages: Sequence[Message], render: RenderChat, rendered: str) -> 
                 "model's chat template writes, which changes it, or writes other things because of it"
             )
         written[number] += [Written(span, (number, path)) for span in spans]
-    _check_apart(messages, written)
-    return [sorted(own) for own in written]
-
-
-def _check_apart(messages: Sequence[Message], written: Sequence[Sequence[Written]]) -> None:
-    every = sorted(one for own in written for one in own if one.span.start < one.span.stop)
-    for one, other in pairwise(every):
+    for one, other in pairwise(sorted(one for own in written for one in own if one.span.start < one.span.stop)):
         if other.span.start < one.span.stop:
             numbers = sorted((one.slot[0], other.slot[0]))
-            first, second = (f"messages[{number}] ({messages[number]['role']})" for number in numbers)
-            raise ValueError(
-                f"{first} and {second} cannot be told apart in what this model's chat template makes of them"
-            )
+            both = " and ".join(f"messages[{number}] ({messages[number]['role']})" for number in numbers)
+            raise ValueError(f"{both} cannot be told apart in what this model's chat template makes of them")
+    return [sorted(own) for own in written]
 
 
 def _ends(
@@ -325,7 +307,6 @@ def _snapped(place: int, starts: Sequence[int]) -> int:
     return starts[max(0, bisect_right(starts, place) - 1)]
 
 
-# -------------------------------------------------------------------------------------------------------- chat prompt
 @dataclass(frozen=True)
 class ChatMessage:
     """A message in a rendered chat: content, characters in the chat's text, and tokens.
@@ -444,12 +425,6 @@ def chat(
     checked = checked_messages(messages)
     if not all(hasattr(model, name) for name in ("cfg", "hook_dict", "tokenizer")):
         raise TypeError(f"{type(model).__name__} is not a TransformerLens model")
-    continued = bool(template_options.get("continue_final_message"))
-    if continued and add_generation_prompt:
-        raise ValueError(
-            "continue_final_message= goes on with the last message, and add_generation_prompt=True begins another: "
-            "give add_generation_prompt=False too"
-        )
     adapter = ModelAdapter(model)
     options = {**template_options, "add_generation_prompt": add_generation_prompt}
     template = chat_template(adapter.tokenizer, options if tools is None else {**options, "tools": tools})
@@ -461,39 +436,29 @@ def chat(
         raise ValueError(f"the chat is {len(ids)} tokens long, and this model reads {model.cfg.n_ctx} at most")
     begins = spans[0].stop if ids[0] == adapter.tokenizer.bos else 0
     places = message_places(checked, template.render, text, [span.start for span in spans], begins)
-    _warn_of_dropped(checked, places)
+    for number, (message, place) in enumerate(zip(checked, places, strict=True)):
+        if not place.contents and ((message.get("content") or "").strip() or message.get("tool_calls")):
+            warn(
+                f"messages[{number}] ({message['role']}) is not read by the model: its chat template leaves it out of "
+                "this chat"
+            )
     return ChatPrompt(
         tokens=torch.tensor([ids], device=adapter.device),
         text=text,
         offsets=tuple(spans),
         messages=_messages([message["role"] for message in checked], places, text, spans),
         tokenizer=adapter.tokenizer,
-        speaker=len(checked) - 1 if continued else None,
+        speaker=len(checked) - 1 if template_options.get("continue_final_message") else None,
     )
-
-
-def _warn_of_dropped(messages: Sequence[Message], places: Sequence[Place]) -> None:
-    """Warn of messages that the template leaves out, such as system messages and messages of unknown roles."""
-    for number, (message, place) in enumerate(zip(messages, places, strict=True)):
-        if not place.contents and ((message.get("content") or "").strip() or message.get("tool_calls")):
-            warn(
-                f"messages[{number}] ({message['role']}) is not read by the model: its chat template leaves it out of "
-                "this chat"
-            )
 
 
 def _following(ids: Any, chat: ChatPrompt) -> list[int]:
     """Return the ids that follow a chat, as a list."""
-    try:
-        given = torch.as_tensor(ids)
-    except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"ids={brief(ids)} must be the ids of the tokens that follow the chat") from None
+    given = torch.as_tensor(ids)
     row = given[0] if given.ndim == 2 and len(given) == 1 else given
     if row.ndim != 1 or (len(row) and (row.is_floating_point() or row.dtype == torch.bool)):
         raise ValueError(f"ids= must be the ids after one chat; got {given.dtype} of shape {tuple(given.shape)}")
     added: list[int] = row.tolist()
-    if wrong := [number for number in added if number < 0]:
-        raise ValueError(f"ids= has {wrong[0]}, which is no token: ids are 0 or more")
     if added[: len(chat)] == chat.tokens[0].tolist():
         raise ValueError(
             f"ids= begins with the chat's own {len(chat)} tokens: give those after it, ids[:, {len(chat)}:]"
@@ -565,16 +530,12 @@ def _decoded_places(chat: ChatPrompt, known: int, text: str, spans: Sequence[Spa
     """Return the contents' places in a context, which may decode to a text that differs from the chat's."""
     same, rows = chat.text.startswith(text), []
     for number, message in enumerate(chat.messages[:known]):
-        for span in message.characters:
+        for start, stop in message.characters:
+            own = [at for at in message.positions if at < len(spans)]
+            own = [at for at in own if chat.offsets[at].start < stop and start < chat.offsets[at].stop]
             if same:
-                place = Span(span.start, min(span.stop, len(text)))
+                place = Span(start, min(stop, len(text)))
             else:
-                meeting = (at for at in message.positions if at < len(spans) and _meet(chat.offsets[at], span))
-                own = [spans[at] for at in meeting]
-                place = visible_span(text, Span(own[0].start, own[-1].stop)) if own else Span(0, 0)
+                place = visible_span(text, Span(spans[own[0]].start, spans[own[-1]].stop)) if own else Span(0, 0)
             rows += [(number, *place)] if place.start < place.stop else []
     return torch.tensor(rows, dtype=torch.int64).reshape(-1, 3)
-
-
-def _meet(one: Span, other: Span) -> bool:
-    return one.start < other.stop and other.start < one.stop

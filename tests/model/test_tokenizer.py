@@ -380,7 +380,7 @@ def test_the_tokenizer_is_left_as_it_was() -> None:
 
 
 def test_a_model_without_a_chat_template_is_refused() -> None:
-    with pytest.raises(ValueError, match="this model has no chat template"):
+    with pytest.raises(ValueError, match="this model's tokenizer has no chat template"):
         chat_template(TokenizerWrapper(zoo.tokenizer()), {})
     with pytest.raises(ValueError, match="this model has no tokenizer, and so no chat template"):
         chat_template(TokenizerWrapper(None), {})
