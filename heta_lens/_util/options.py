@@ -302,7 +302,7 @@ def _same(value: Any, default: Any) -> bool:
 
 def check_names(method: type, given: Iterable[str]) -> None:
     """Refuse options that a method does not have, and list the ones it has."""
-    known = [field.name for field in fields(method)]
+    known = list(map(attrgetter("name"), fields(method)))
     for name in given:
         if name not in known:
             title = getattr(method, "name", method.__name__)

@@ -162,17 +162,17 @@ def check_before_loading(model: str, prompt: Prompt, question: Question, **loadi
     check_text(prompt)
     hub = {name: loading[name] for name in ("revision", "trust_remote_code") if name in loading}
     try:
-        known = load_without_weights(model, **hub)
+        config, tokenizer = load_without_weights(model, **hub)
     except ValueError:
         return
-    ids = known.tokenizer(prompt, add_special_tokens=False)["input_ids"]
-    config = known.config.get_text_config()
+    ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    config = config.get_text_config()
     longest = getattr(config, "max_position_embeddings", None)
     if longest is not None and len(ids) > longest:
         raise ValueError(f"the text is {len(ids)} tokens long, and this model reads {longest} at most")
-    added = len(known.tokenizer(prompt)["input_ids"]) - len(ids)
+    added = len(tokenizer(prompt)["input_ids"]) - len(ids)
     _check_positions(question, len(ids) + max(1, added) + (question.generate or 0))
-    _check_target(question.target, known.tokenizer, config.vocab_size, ids)
+    _check_target(question.target, tokenizer, config.vocab_size, ids)
 
 
 def _check_positions(question: Question, most: int) -> None:

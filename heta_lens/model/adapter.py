@@ -142,21 +142,19 @@ class ModelAdapter:
     @property
     def token_weights(self) -> Float[Tensor, "vocab d"]:
         """The raw embedding weights, or the output of the embedding where the weights cannot be read."""
-        return self._embedding.detach() if is_readable(self._embedding) else self.embedding_table()
-
-    @property
-    def _embedding(self) -> Any:
-        return self.model.embed.W_E
+        weights = self.model.embed.W_E
+        return weights.detach() if is_readable(weights) else self.embedding_table()
 
     @property
     def device(self) -> torch.device:
         """The embedding's device, on which runs begin and results are returned."""
-        return torch.device(self.model.cfg.device) if self._embedding.device.type == "meta" else self._embedding.device
+        device = self.model.embed.W_E.device
+        return torch.device(self.model.cfg.device) if device.type == "meta" else device
 
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of activations."""
-        dtype = self._embedding.dtype
+        dtype = self.model.embed.W_E.dtype
         return dtype if dtype.is_floating_point and dtype.itemsize >= 2 else self.model.cfg.dtype
 
     @cached_property
@@ -175,7 +173,7 @@ class ModelAdapter:
 
     @property
     def vocabulary(self) -> int:
-        return len(self._embedding)
+        return len(self.model.embed.W_E)
 
     @cached_property
     def sizes(self) -> Sizes:
@@ -310,7 +308,7 @@ class ModelAdapter:
             return []
         block = r"hook_resid_mid|hook_mlp_in|ln2(_post)?\..*|mlp\..*|hook_mlp_out|hook_resid_post"
         after = re.compile(rf"blocks\.{last}\.({block})|ln_final\..*|unembed\..*")
-        return [name for name in self.points if after.fullmatch(name)]
+        return list(filter(after.fullmatch, self.points))
 
     @one_at_a_time("self")
     @torch.no_grad()

@@ -96,14 +96,11 @@ class Batches:
             except RuntimeError as error:
                 if len(batch) == 1 or not out_of_memory(error):
                     raise
-            self._halve(len(batch))  # here the error and the tensors of its frames are gone
+            self.size = (len(batch) + 1) // 2  # here the error and the tensors of its frames are gone
+            logger.info("out of memory with %d copies at once: continuing with %d", len(batch), self.size)
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
         return results[0] if len(results) == 1 else torch.cat(results)
-
-    def _halve(self, copies: int) -> None:
-        self.size = (copies + 1) // 2
-        logger.info("out of memory with %d copies at once: continuing with %d", copies, self.size)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
 
 
 def choose_batches(

@@ -1,7 +1,7 @@
 """Checkpoints in folders, GGUF files and on the hub, checked before and after loading: no weight is silently random."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,14 +76,10 @@ def check_complete(name: str, report: dict[str, Any]) -> None:
 
 
 def check_finite_weights(name: str, model: torch.nn.Module) -> None:
-    bad = [key for key, weight in model.named_parameters() if is_readable(weight) and not _is_finite(weight)]
-    if bad:
-        raise CheckpointError(f"the checkpoint {name!r} has weights that are not finite: {listed(bad)}; save it again")
-
-
-def _is_finite(weight: torch.Tensor) -> bool:
-    """Return whether a weight is finite, from the smallest and the largest entry, without a copy of the weight."""
-    return not weight.numel() or bool(torch.stack(weight.detach().aminmax()).isfinite().all())
+    for key, weight in model.named_parameters():
+        # The smallest and the largest entry need no copy of the weight.
+        if is_readable(weight) and weight.numel() and not torch.stack(weight.detach().aminmax()).isfinite().all():
+            raise CheckpointError(f"the checkpoint {name!r} has weights that are not finite: {key}; save it again")
 
 
 def check_separable(name: str, model: torch.nn.Module) -> None:
@@ -272,15 +268,6 @@ def gguf_path(name: str, gguf_file: str | None) -> Path | None:
         there = ", ".join(sorted(each.name for each in place.parent.glob("*.gguf"))) or "none"
         raise ValueError(f"there is no file {str(place)!r}; GGUF files in its folder: {there}")
     return place
-
-
-def check_gguf_options(given: Mapping[str, Any]) -> None:
-    """Refuse options of `load_model` that do not apply to GGUF files."""
-    for name in sorted(given.keys() - {"dtype", "device", "tokenizer"}):
-        raise ValueError(
-            f"{name}= cannot be used with a GGUF file, which takes dtype=, device= and tokenizer= only: save it as a "
-            "folder first, with heta_lens.model.checkpoints.read_gguf(file)"
-        )
 
 
 def read_gguf(file: str | Path, dtype: torch.dtype = torch.float32) -> GgufModel:

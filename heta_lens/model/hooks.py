@@ -75,7 +75,7 @@ def pattern_name(layer: int) -> str:
 
 
 def pattern_names(layers: int) -> list[str]:
-    return [pattern_name(layer) for layer in range(layers)]
+    return list(map(pattern_name, range(layers)))
 
 
 def values_name(layer: int) -> str:
@@ -83,7 +83,7 @@ def values_name(layer: int) -> str:
 
 
 def values_names(layers: int) -> list[str]:
-    return [values_name(layer) for layer in range(layers)]
+    return list(map(values_name, range(layers)))
 
 
 def queries_keys_names(layer: int) -> tuple[str, str]:

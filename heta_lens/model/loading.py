@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 from unittest.mock import patch
 
 import torch
@@ -37,7 +37,6 @@ from heta_lens.model.checkpoints import (
     Checked,
     CheckpointError,
     check_folder,
-    check_gguf_options,
     check_in_memory,
     first_sentence,
     folder_of,
@@ -275,26 +274,23 @@ def load_model(
     return read_from(place, "model", local, lambda path: _booted(path, given))
 
 
-class WithoutWeights(NamedTuple):
-    """The configuration and the tokenizer of a model."""
-
-    config: Any
-    tokenizer: Any
-
-
-def load_without_weights(name: str, revision: str | None = None, *, trust_remote_code: bool = False) -> WithoutWeights:
+def load_without_weights(name: str, revision: str | None = None, *, trust_remote_code: bool = False) -> tuple[Any, Any]:
     """Load the configuration and the tokenizer of a folder, or of a name on the hub."""
     hub: Any = {"revision": revision, "trust_remote_code": trust_remote_code}
 
-    def read(place: str) -> WithoutWeights:
-        return WithoutWeights(AutoConfig.from_pretrained(place, **hub), AutoTokenizer.from_pretrained(place, **hub))
+    def read(place: str) -> tuple[Any, Any]:
+        return AutoConfig.from_pretrained(place, **hub), AutoTokenizer.from_pretrained(place, **hub)
 
     return read_from(name, "model", folder_of(name, "model", revision), read)
 
 
 def _from_gguf(file: Path, given: dict[str, Any]) -> Any:
     """Return a bridge of the model in a GGUF file, with plain weights."""
-    check_gguf_options(given)
+    for name in sorted(given.keys() - {"dtype", "device", "tokenizer"}):
+        raise ValueError(
+            f"{name}= cannot be used with a GGUF file, which takes dtype=, device= and tokenizer= only: save it as a "
+            "folder first, with heta_lens.model.checkpoints.read_gguf(file)"
+        )
 
     def read(_: str) -> Any:
         model, tokenizer = read_gguf(file, given.get("dtype", torch.float32))

@@ -144,12 +144,8 @@ def write(writer: Writer, rows: int, tokens: int, choose: Choose, end: int | Non
         ids = torch.cat([ids, rearrange(chosen, "row -> row 1")], 1)
         if end is not None and (ids == end).any(1).all():
             break
-    return [_until(row, end) for row in ids]
-
-
-def _until(ids: Int[Tensor, "length"], end: int | None) -> Int[Tensor, "step"]:
-    ends = [] if end is None else (ids == end).nonzero()[:, 0].tolist()
-    return ids[: ends[0]] if ends else ids
+    lengths = [len(row) if end is None else int((row == end).cumsum(0).eq(0).sum()) for row in ids]
+    return [row[:length] for row, length in zip(ids, lengths, strict=True)]
 
 
 def greedy(writer: Writer, tokens: int, end: int | None = None) -> Int[Tensor, "step"]:
@@ -198,21 +194,8 @@ def beam_search(writer: Writer, beams: int, tokens: int) -> Beams:
     draft = writer.start()
     log_probs = draft.log_probs.new_zeros(1)
     for _ in range(tokens):
-        best = _most_likely(draft, log_probs, beams)
-        draft, log_probs = writer.then(draft, best.parents, best.tokens), best.log_probs
+        every = rearrange(rearrange(log_probs, "row -> row 1") + draft.log_probs, "row vocab -> (row vocab)")
+        best, vocabulary = every.topk(min(beams, len(every))), draft.log_probs.shape[1]
+        draft = writer.then(draft, best.indices // vocabulary, best.indices % vocabulary)
+        log_probs = best.values
     return Beams(draft.ids, log_probs, draft.log_probs)
-
-
-class Extensions(NamedTuple):
-    """Extensions of beams: the parent rows, the tokens, and the total log-probabilities."""
-
-    parents: Int[Tensor, "beam"]
-    tokens: Int[Tensor, "beam"]
-    log_probs: Float[Tensor, "beam"]
-
-
-def _most_likely(draft: Draft, log_probs: Float[Tensor, "row"], beams: int) -> Extensions:
-    every = rearrange(rearrange(log_probs, "row -> row 1") + draft.log_probs, "row vocab -> (row vocab)")
-    best = every.topk(min(beams, len(every)))
-    vocabulary = draft.log_probs.shape[1]
-    return Extensions(best.indices // vocabulary, best.indices % vocabulary, best.values)
