@@ -104,7 +104,7 @@ def check_four_bits(name: str, model: Any) -> None:
 
 
 def check_in_memory(model: Any) -> None:
-    """Refuse offloaded embeddings and unembeddings, because the library reads the weights."""
+    """Refuse offloaded embeddings and unembeddings, whose weights are read."""
     for name in ("embed", "unembed"):
         if any(tensor.device.type == "meta" for tensor in model.get_submodule(name).parameters()):
             raise CheckpointError(

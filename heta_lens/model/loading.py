@@ -400,7 +400,10 @@ def absent_model(
     ``config`` is a configuration, its folder or its name on the hub; ``dtype`` is the configuration's by default.
     """
     if not isinstance(config, PretrainedConfig):
-        config = _read_config(config, revision, trust_remote_code)
+        name = str(DEMO) if os.fspath(config) == "demo" else os.fspath(config).removesuffix("config.json")
+        hub = {"revision": revision, "trust_remote_code": trust_remote_code}
+        local = folder_of(name, "configuration", revision)
+        config = read_from(name, "configuration", local, lambda place: AutoConfig.from_pretrained(place, **hub))
     elif revision is not None:
         raise ValueError(f"revision={revision!r} is of a configuration on the hub, and this one is already loaded")
     if getattr(config, "quantization_config", None) is not None:
@@ -426,19 +429,6 @@ def absent_model(
         raise ValueError(reason) from error
     check_decoder(bridge)
     return bridge
-
-
-def _read_config(config: Any, revision: str | None, trust_remote_code: bool) -> PretrainedConfig:
-    if not isinstance(config, str | os.PathLike):
-        raise TypeError(f"config={config!r} must be a folder, its config.json, a name on the hub or a PretrainedConfig")
-    name = str(DEMO) if os.fspath(config) == "demo" else os.fspath(config)
-    local = folder_of(name, "configuration", revision)
-    if local is not None:
-        local = local.parent if local.name == "config.json" else local
-        if not (local / "config.json").is_file():
-            raise ValueError(f"the folder {str(local)!r} has no config.json")
-    hub = {"revision": revision, "trust_remote_code": trust_remote_code}
-    return read_from(name, "configuration", local, lambda place: AutoConfig.from_pretrained(place, **hub))
 
 
 def weights(model: Model) -> Iterator[Tensor]:

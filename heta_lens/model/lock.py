@@ -46,10 +46,11 @@ def lock_of(model: Any) -> ModelLock:
 
 
 @contextmanager
-def holding(of: Any) -> Iterator[None]:
+def holding(of: Any, *, users_code: bool = False) -> Iterator[None]:
     """Wait for the model of a cache, adapter, prompt, prediction or several, and undo at the end the changes made.
 
-    During the outermost call, tensors without a device are created on the CPU, whatever default the caller has set.
+    During the outermost call, unless the block runs a user's code, tensors without a device are created on the CPU,
+    whatever default the caller has set, and gradients are on or off afterwards as before.
     """
     model = of[0] if isinstance(of, list | tuple) and of else of
     for name in ("prompt", "adapter", "model"):
@@ -60,9 +61,10 @@ def holding(of: Any) -> Iterator[None]:
         return
     lock = lock_of(model)
     with lock.lock:
-        depth, before, graded = lock.depth, len(lock.changes) if lock.depth else 0, torch.is_grad_enabled()
+        depth, before = lock.depth, len(lock.changes) if lock.depth else 0
+        outermost, graded = not (depth or users_code), torch.is_grad_enabled()
         lock.undo(before)  # the changes of a killed call
-        elsewhere = not depth and torch.get_default_device().type != "cpu"
+        elsewhere = outermost and torch.get_default_device().type != "cpu"
         try:
             try:
                 lock.depth = depth + 1
@@ -73,8 +75,8 @@ def holding(of: Any) -> Iterator[None]:
         finally:  # again, if an interrupt stopped the first time
             lock.undo(before)
             lock.depth = depth
-            if torch.is_grad_enabled() != graded:  # an interrupt may stop the end of `torch.no_grad`
-                torch.set_grad_enabled(graded)
+            if outermost:
+                torch.set_grad_enabled(graded)  # an interrupt may stop the end of `torch.no_grad`
 
 
 def one_at_a_time(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -101,6 +103,6 @@ def undo_at_end(model: Any, back: Callable[[], None]) -> None:
 @contextmanager
 def changing(model: Any, back: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Hold the model during a block, and run ``back`` at the end; ``back`` may run before any change was made."""
-    with holding(model):
+    with holding(model, users_code=True):
         undo_at_end(model, back)
         yield

@@ -73,7 +73,16 @@ class TokenizerWrapper:
             raise ValueError("target='' is empty: give the text of one token, or its id")
         matches = self.matches(text, context, log_probs)
         if not matches:
-            raise ValueError(self._not_single(text))
+            written, spans = locate(self.decode, self.encoder()(text))
+            tokens = [written[slice(*span)] for span in spans if span.start < span.stop]
+            if not tokens or written.strip() != text.strip():
+                problem = f"cannot be written by this model's tokenizer, which turns it into {tokens}"
+            else:
+                problem = (
+                    f"is not a single token of this model but {len(tokens)}: {tokens}; explain the first of them, give "
+                    "a token id, or explain all of them as a span"
+                )
+            raise ValueError(f"target={text!r} {problem}")
         first, *rest = matches
         return Spelled(first.token, tuple(match.token for match in rest if match.exact >= first.exact))
 
@@ -126,17 +135,6 @@ class TokenizerWrapper:
         encoded = [encode(form) for form in dict.fromkeys((text, text.lstrip()))]
         encoded += [ids[1:] for ids in encoded]
         return [(ids, self.decode([*tail, *ids]).removeprefix(before)) for ids in encoded if ids]
-
-    def _not_single(self, text: str) -> str:
-        """Describe the several tokens needed to write a text."""
-        written, spans = locate(self.decode, self.encoder()(text))
-        tokens = [written[slice(*span)] for span in spans if span.start < span.stop]
-        if not tokens or written.strip() != text.strip():
-            return f"target={text!r} cannot be written by this model's tokenizer, which turns it into {tokens}"
-        return (
-            f"target={text!r} is not a single token of this model but {len(tokens)}: {tokens}; "
-            "explain the first of them, give a token id, or explain all of them as a span"
-        )
 
     def encoder(self) -> Callable[[str], list[int]]:
         """Return a function from text to ids, for new text only, never for a context."""
