@@ -3,7 +3,6 @@
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from functools import cache
 from importlib import import_module
@@ -19,10 +18,12 @@ def versions() -> dict[str, str]:
 
 @cache
 def _versions() -> dict[str, str]:  # cached, because every attribution asks and a read takes milliseconds
-    found = dict.fromkeys(("heta_lens", "transformer_lens", "torch"), "not installed")
-    for name in found:
-        with suppress(PackageNotFoundError):
+    found: dict[str, str] = {}
+    for name in ("heta_lens", "transformer_lens", "torch"):
+        try:
             found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
     return found
 
 

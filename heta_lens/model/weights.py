@@ -31,7 +31,7 @@ def is_elsewhere(weight: Any) -> bool:
 def vector_of(part: Any, name: str, module: Any, own: str) -> Tensor | None:
     """Return a bias, or the weight of a norm; load an offloaded one from the module's attribute ``own``."""
     tensor, module = getattr(part, name, None), bare(module)
-    if not is_elsewhere(tensor) or not hasattr(module, "_hf_hook"):
+    if tensor is None or not is_elsewhere(tensor) or not hasattr(module, "_hf_hook"):
         return tensor
     module._hf_hook.pre_forward(module)  # loads the weights, as for a run of the module
     try:
