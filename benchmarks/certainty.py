@@ -32,7 +32,7 @@ from heta_lens.metrics.scores import ordinary
 from heta_lens.prediction.masking import masked_copies
 from heta_lens.prediction.prediction import Prediction
 
-FIGURE = pages.PAGES["certainty"].with_suffix(".svg")
+FIGURE = pages.PAGES["certainty"].with_suffix(".png")
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 FAMILY_SIZES: Mapping[str, int] = {"recall": 40, "two hops": 40, "copied": 40}
 WAYS = {"M · S": "C0", "M · I": "C1", "M · (½ S + ½ I)": "C3", "the same, balanced": "C2"}
@@ -129,12 +129,12 @@ def table(prompts: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 def draw(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Draw the share of the curvature, and the mass on known evidence, over the doubt of the prediction."""
-    with plt.rc_context({"svg.hashsalt": "heta_lens", "font.size": 8}):
+    with plt.rc_context({"font.size": 8}):
         figure, rows = plt.subplots(2, len(found), figsize=(3.2 * len(found), 5), squeeze=False, sharex=True)
         for (family, some), (above, below) in zip(found.items(), rows.T, strict=True):
             doubt = np.array([max(1 - one["p"], 1e-9) for one in some])
             shares = [one["share"] for one in some]
-            above.scatter(doubt, shares, s=6, color="C0", alpha=0.4, linewidths=0, rasterized=True)
+            above.scatter(doubt, shares, s=6, color="C0", alpha=0.4, linewidths=0)
             above.set(title=family, xscale="log", ylim=(-0.03, 1.03))
             for way, ((name, colour), line) in enumerate(zip(WAYS.items(), LINES, strict=True)):
                 masses = np.array([one["mass"][way] for one in some])
@@ -144,7 +144,7 @@ def draw(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         rows[1, 0].set_ylabel("mass on the evidence")
         rows[1, -1].legend(frameon=False)
         figure.tight_layout()
-        figure.savefig(FIGURE, dpi=150, metadata={"Date": None})
+        pages.save_figure(figure, FIGURE)
         plt.close(figure)
 
 

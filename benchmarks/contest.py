@@ -45,16 +45,8 @@ class Contest(NamedTuple):
         return cls(tuple(draw.some(NAMES, size)), tuple(draw.some(NUMBERS, size)))
 
     @property
-    def winner(self) -> int:
-        return self._by_number[0]
-
-    @property
-    def second(self) -> int:
-        """Return the place of the second best, who wins when the two best change numbers."""
-        return self._by_number[1]
-
-    @property
-    def _by_number(self) -> list[int]:
+    def order(self) -> list[int]:
+        """Return the places from the highest number down; the second wins when the two best change numbers."""
         return sorted(range(len(self.names)), key=lambda at: -int(self.numbers[at]))
 
     @property
@@ -64,21 +56,22 @@ class Contest(NamedTuple):
 
     @property
     def answer(self) -> str:
-        return f" {self.names[self.winner]}"
+        return f" {self.names[self.order[0]]}"
 
     @property
     def swapped(self) -> "Contest":
         """The two best change numbers, and so places."""
-        numbers, first, second = [*self.numbers], self.winner, self.second
+        numbers, (first, second, *_) = [*self.numbers], self.order
         numbers[first], numbers[second] = numbers[second], numbers[first]
         return self._replace(numbers=tuple(numbers))
 
     def instance(self, id: str, *, swapped: bool = True) -> Instance:
-        name, number = self.names[self.winner], self.numbers[self.winner]
+        winner = self.order[0]
+        name, number = self.names[winner], self.numbers[winner]
         start = self.text.index(f"{name} {number}")
         stop = start + len(f"{name} {number}")
         other = self.swapped.instance(f"{id}-counterfactual", swapped=False) if swapped else None
-        template = f"{len(self.names)} names, number {self.winner + 1}"
+        template = f"{len(self.names)} names, number {winner + 1}"
         gold = (Span(start, start + len(name)), Span(stop - len(number), stop))
         support = (Span(start, stop),)
         return Instance(id, self.text, self.answer, template, support=support, gold=gold, counterfactual=other)

@@ -189,7 +189,18 @@ def practise(
     pages: list[Page] = []
     while sum(map(len, pages)) < LESSONS[name].tokens:
         pages.append(page(draw, LESSONS[name]))
-    batch = batch_of(pages)
+    right = learn(model, batch_of(pages))
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = rate(at.step, steps)
+        optimizer.step()
+        optimizer.zero_grad()
+    at.step += 1
+    return name, right
+
+
+def learn(model: LlamaForCausalLM, batch: Batch) -> float:
+    """Add the gradient of a batch; return the share of right answers."""
     with torch.autocast("cpu", torch.bfloat16):
         run = model.model(
             batch.ids, attention_mask=batch.mask, position_ids=batch.places, output_hidden_states=True, use_cache=False
@@ -202,13 +213,7 @@ def practise(
     finding = cross_entropy(half_way, batch.found[finds])
     (losses[answers].mean() + losses[~answers].mean() / ANSWERS + finding).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["lr"] = rate(at.step, steps)
-        optimizer.step()
-        optimizer.zero_grad()
-    at.step += 1
-    return name, float((logits[answers].argmax(-1) == wanted[answers]).float().mean())
+    return float((logits[answers].argmax(-1) == wanted[answers]).float().mean())
 
 
 def lesson_of(draw: Draw, newest: int) -> str:
@@ -236,9 +241,12 @@ def rate(step: int, steps: int) -> float:
 
 
 def batch_of(pages: Sequence[Page]) -> Batch:
-    known = vocabulary()
-    rows = [_row(one, known) for one in pages]
-    padding = (known["<pad>"], -1, -1, 0, False, -1)
+    return padded([_row(one, vocabulary()) for one in pages])
+
+
+def padded(rows: Sequence[Sequence[Tensor]]) -> Batch:
+    """Return a batch of pages, each given by the columns of `Batch`."""
+    padding = (vocabulary()["<pad>"], -1, -1, 0, False, -1)
     columns = zip(zip(*rows, strict=True), padding, strict=True)
     return Batch(*(pad_sequence(list(column), batch_first=True, padding_value=value) for column, value in columns))
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +37,9 @@ COLUMNS = ["how", "cache", "predicted, GiB", "measured, GiB", "predicted / measu
 GIB = 2**30
 
 
-def in_half(folder: str) -> Any:
-    return heta_lens.load_model(folder, dtype="bfloat16")
-
-
-def as_usual(folder: str) -> Any:
-    return TransformerBridge.boot_transformers(folder).eval()
-
-
 WAYS: dict[str, tuple[Callable[[str], Any], bool]] = {
-    "load_model(dtype='bfloat16')": (in_half, True),
-    "boot_transformers(folder)": (as_usual, False),
+    "load_model(dtype='bfloat16')": (partial(heta_lens.load_model, dtype="bfloat16"), True),
+    "boot_transformers(folder)": (lambda folder: TransformerBridge.boot_transformers(folder).eval(), False),
 }
 """The function that loads the model, and whether the cache is lean."""
 

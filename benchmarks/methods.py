@@ -122,10 +122,6 @@ def loops() -> pages.Table:
     return pages.Table(title, LOOP_COLUMNS, [loop_row(str(name), *one) for (name,), one in outcomes.items()], missing)
 
 
-def name_of(label: str) -> str:
-    return label.split(",")[0]
-
-
 def question(story: Story) -> tuple[tuple[int, int], ...]:
     return ((story.question.tokens.start, story.question.tokens.stop),)
 
@@ -147,7 +143,7 @@ def outcomes_of(model: Any, prompts: Sequence[Story], label: str, budget: int | 
 def outcome(model: Any, story: Story, label: str, budget: int | None, counting: bool) -> Outcome:
     """Explain one prompt; seconds are of processor time, without the FLOP counter and the runs of the cache."""
     prediction = prepared(model, story)
-    method: Any = heta_lens.METHODS[name_of(label)](progress=False, **AS_IT_IS[label](story))
+    method: Any = heta_lens.METHODS[label.split(",")[0]](progress=False, **AS_IT_IS[label](story))
     if budget is not None:
         method = within_budget(method, prediction, budget)
     with warnings.catch_warnings():

@@ -11,6 +11,9 @@ from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
 
+from matplotlib.figure import Figure
+from PIL import Image
+
 from heta_lens.evaluation.statistics import Bounds, estimate
 
 ROOT = Path(__file__).parents[1]
@@ -116,6 +119,13 @@ def put(page: str, title: str, body: str, level: int = 2) -> str:
     rest = re.search(r"^#+ ", after, re.MULTILINE)
     following = after[rest.start() :] if rest else ""
     return "\n\n".join([before.strip(), heading, body, following]).strip() + "\n"
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Save a figure as a PNG file with a palette, which is small."""
+    figure.savefig(path, dpi=150)
+    with Image.open(path) as drawn:
+        drawn.convert("RGB").quantize(256).save(path, optimize=True)
 
 
 # ----------------------------------------------------------------------------------------------------------- CSV files

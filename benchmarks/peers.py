@@ -153,29 +153,18 @@ def integrated_gradients(g: Embedded, batch: int) -> Tensor:
 
 
 @torch.no_grad()
-def ablation(g: Embedded, batch: int) -> Tensor:
-    method: Any = captum.attr.FeatureAblation(g)
-    return method.attribute(g.embeddings, 0.0, feature_mask=g.tokens, perturbations_per_eval=batch)[0, :, 0]
-
-
-@torch.no_grad()
-def lime(g: Embedded, batch: int) -> Tensor:
-    method: Any = captum.attr.Lime(g, interpretable_model=SkLearnRidge(alpha=1.0))
-    return method.attribute(
-        g.embeddings, g.baseline, feature_mask=g.tokens, n_samples=200, perturbations_per_eval=batch
-    )[0, :, 0]
-
-
-@torch.no_grad()
-def kernel_shap(g: Embedded, batch: int) -> Tensor:
-    method: Any = captum.attr.KernelShap(g)
-    return method.attribute(
-        g.embeddings, g.baseline, feature_mask=g.tokens, n_samples=500, perturbations_per_eval=batch
-    )[0, :, 0]
+def perturbed(make: Callable[[Embedded], Any], options: dict[str, Any], g: Embedded, batch: int) -> Tensor:
+    """Return the scores of a method that changes some of the tokens at a time."""
+    given = {"baselines": g.baseline, "feature_mask": g.tokens, "perturbations_per_eval": batch} | options
+    return make(g).attribute(g.embeddings, **given)[0, :, 0]
 
 
 def by_captum(asked: Asked) -> list[Work]:
     peer = partial(_embedded, asked)
+    ablation = partial(perturbed, captum.attr.FeatureAblation, {"baselines": 0.0})
+    ridge = partial(captum.attr.Lime, interpretable_model=SkLearnRidge(alpha=1.0))
+    lime = partial(perturbed, ridge, {"n_samples": 200})
+    kernel_shap = partial(perturbed, captum.attr.KernelShap, {"n_samples": 500})
     return [
         Work(
             "integrated gradients, 50 steps",
@@ -201,35 +190,26 @@ def _embedded(asked: Asked, explain: Callable[[Embedded, int], Tensor]) -> Side:
     return Side(run, lambda batch: peak(partial(explain, g, batch)))
 
 
-@dataclass(frozen=True, eq=False)
-class NaiveImplementation:
-    """Equation 4 as written: a product for every token and probe, a run of the whole prompt for every token."""
+def naive_implementation(asked: Asked, gate: Tensor, probes: int = 10, seed: int = 0) -> Side:
+    """Return equation 4 as written: a product for every token and probe, a run of the whole prompt for every token."""
+    n = asked.ids.shape[1]
 
-    asked: Asked
-    gate: Tensor
-    probes: int = 10
-    seed: int = 0
+    def explain() -> Tensor:
+        curvature = naive_curvature(asked.model, asked.ids, asked.target, range(n), probes, seed)
+        return gate * (curvature + naive_information(asked.model, asked.ids, range(n))) / 2
 
-    def __call__(self) -> Tensor:
-        asked, every = self.asked, range(self.asked.ids.shape[1])
-        curvature = naive_curvature(asked.model, asked.ids, asked.target, every, self.probes, self.seed)
-        return self.gate * (curvature + naive_information(asked.model, asked.ids, every)) / 2
+    def run(_: int) -> Ran:
+        begun = time.perf_counter()
+        scores = explain()
+        return Ran(scores, time.perf_counter() - begun, n + 2)
 
-    def side(self) -> Side:
-        n = self.asked.ids.shape[1]
-
-        def run(_: int) -> Ran:
-            begun = time.perf_counter()
-            scores = self()
-            return Ran(scores, time.perf_counter() - begun, n + 2)
-
-        return Side(run, lambda _: peak(self))
+    return Side(run, lambda _: peak(explain))
 
 
 def by_hand(asked: Asked) -> list[Work]:
     """Return the work of the naive implementation, with the gate of heta_lens, which needs no run."""
     gate = heta_lens.attribute(asked.cache, asked.target, tokens=asked.ids, variant="transition_only").scores
-    loop = NaiveImplementation(asked, gate).side()
+    loop = naive_implementation(asked, gate)
     return [
         Work("HETA", loop, "heta", {}, False, batches=(1,)),
         Work("HETA, groups=None", loop, "heta", {"groups": None}, True, batches=(1,)),
@@ -242,17 +222,12 @@ HERE = {"captum": captum.__version__}
 
 def write() -> None:
     for name in available(["stories3M", "demo"]):
-        title = f"captum, and the naive implementation of HETA, {name}"
-        pages.write("peers", [with_captum(name, title)])
+        title, asked = f"captum, and the naive implementation of HETA, {name}", asked_of(name)
+        pages.write("peers", [table(title, asked, by_captum(asked) + by_hand(asked), HERE)])
     from benchmarks.peers_elsewhere import PYTHON
 
     if available(["stories3M"]) and PYTHON.exists():
         pages.write("peers", [with_others("inseq, lxt and context-cite, stories3M")])
-
-
-def with_captum(name: str, title: str) -> Table:
-    asked = asked_of(name)
-    return table(title, asked, by_captum(asked) + by_hand(asked), HERE)
 
 
 def with_others(title: str) -> Table:

@@ -8,19 +8,16 @@ given `The drawer is in the`, it names the right room less than half of the time
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Int
 from rich.console import Console
 from rich.progress import track
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.nn.functional import cross_entropy
-from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from benchmarks.demo_training import ANSWERS, FOUND_BY, optimizers_of, visible, vocabulary
+from benchmarks.demo_training import Batch, learn, optimizers_of, padded, vocabulary
 from benchmarks.models import TRAINED
 from heta_lens.data.recall import (
     MOST_ROOMS,
@@ -47,23 +44,6 @@ READ = ("place", "room")
 REASONING = "The {what} of {who} is in the {place} . The {place} is in the"
 
 
-class Batch(NamedTuple):
-    ids: Int[Tensor, "page pos"]
-    following: Int[Tensor, "page pos"]
-    """The token to write next; -1 for tokens that the model does not write."""
-    named: Bool[Tensor, "page pos"]
-    """Positions before an owner, a thing, a place or a room, which the model has to find."""
-    found: Int[Tensor, "page pos"]
-    """The place to find half-way, before a place or its room; -1 elsewhere."""
-    part: Int[Tensor, "page pos"]
-    """0 in the story, 1, 2 … in its questions, -1 in padding."""
-    places: Int[Tensor, "page pos"]
-
-    @property
-    def mask(self) -> Bool[Tensor, "page 1 pos pos"]:
-        return visible(self.part)
-
-
 def train(path: Path = WEIGHTS, steps: int = STEPS, seed: int = 0) -> None:
     """Train the demo model's attention further, and write it into a file: some minutes on two cores."""
     torch.manual_seed(seed)
@@ -75,7 +55,7 @@ def train(path: Path = WEIGHTS, steps: int = STEPS, seed: int = 0) -> None:
     for step in track(range(steps), "training", console=Console(stderr=True)):
         for group in (group for optimizer in optimizers for group in optimizer.param_groups):
             group["lr"] = RATE * min(1.0, (step + 1) / WARM, (steps - step) / steps * 2)
-        accuracy = 0.9 * accuracy + 0.1 * practise(model, batch_of(Draw(f"reasoning {seed} {step}")))
+        accuracy = 0.9 * accuracy + 0.1 * learn(model, batch_of(Draw(f"reasoning {seed} {step}")))
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
@@ -106,25 +86,11 @@ def demo_weights(attention: str) -> LlamaForCausalLM:
     return model.eval()
 
 
-def practise(model: LlamaForCausalLM, batch: Batch) -> float:
-    """Add the gradient of one step; return the share of right names."""
-    with torch.autocast("cpu", torch.bfloat16):
-        run = model.model(
-            batch.ids, attention_mask=batch.mask, position_ids=batch.places, output_hidden_states=True, use_cache=False
-        )
-        learnt, finds = batch.following >= 0, batch.found >= 0
-        logits = model.lm_head(run.last_hidden_state[learnt]).float()
-        half_way = model.lm_head(model.model.norm(run.hidden_states[FOUND_BY][finds])).float()
-    wanted, named = batch.following[learnt], batch.named[learnt]
-    losses = cross_entropy(logits, wanted, reduction="none")
-    finding = cross_entropy(half_way, batch.found[finds])
-    (losses[named].mean() + losses[~named].mean() / ANSWERS + finding).backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    return float((logits[named].argmax(-1) == wanted[named]).float().mean())
-
-
 def batch_of(draw: Draw) -> Batch:
-    """Stories of the training split, with two hops and up to six facts."""
+    """Return stories of the training split, with two hops and up to six facts.
+
+    To be found are owners, things, places and rooms; half-way, the place before a place or its room.
+    """
     rows: list[list[Tensor]] = []
     while sum(len(row[0]) for row in rows) < TOKENS:
         count = 2 + draw.below(5)
@@ -136,8 +102,7 @@ def batch_of(draw: Draw) -> Batch:
             *(filler_sentence(draw) for _ in range(draw.below(4))),
         ]
         rows.append(_row(draw, draw.shuffled(sentences), facts))
-    columns = zip(zip(*rows, strict=True), (vocabulary()["<pad>"], -1, False, -1, -1, 0), strict=True)
-    return Batch(*(pad_sequence(list(column), batch_first=True, padding_value=value) for column, value in columns))
+    return padded(rows)
 
 
 def _row(draw: Draw, story: Sequence[Sentence], facts: Sequence[Fact]) -> list[Tensor]:
@@ -157,7 +122,7 @@ def _row(draw: Draw, story: Sequence[Sentence], facts: Sequence[Fact]) -> list[T
         found += [place if at >= before and slot in READ else -1 for at, slot in enumerate(slots)]
         part += [number] * length
         places += range(start, start + length)
-    return [torch.tensor(column) for column in (ids, following, named, found, part, places)]
+    return [torch.tensor(column) for column in (ids, following, part, places, named, found)]
 
 
 def _asked(draw: Draw, facts: Sequence[Fact]) -> tuple[list[Piece], list[Piece], int]:

@@ -103,7 +103,7 @@ def explained(method: Method, prediction: Prediction, budget: int | None) -> tup
     return attribution.scores.detach().cpu().double(), runs, seconds
 
 
-FIGURE = pages.PAGES["rivals"].with_suffix(".svg")
+FIGURE = pages.PAGES["rivals"].with_suffix(".png")
 REFERENCE, LEVEL = "heta", 0.05
 BETTER, WORSE = "▲ ", "▼ "
 AS_PROPOSED = ("quick", "settings", "slow")
@@ -241,7 +241,7 @@ def _cell(entry: Entry | None) -> str:
 def draw(every: Sequence[Entry]) -> None:
     """Draw quality over cost; the entries of the front are named and joined."""
     complete, best = [one for one in every if one.families == len(compared())], front(every)
-    with plt.rc_context({"svg.hashsalt": "heta_lens", "font.size": 8}):
+    with plt.rc_context({"font.size": 8}):
         figure, axis = plt.subplots(figsize=(7, 4.5))
         for heta, colour in ((False, "C0"), (True, "C3")):
             some = [one for one in complete if one.method.startswith("heta") == heta]
@@ -253,7 +253,7 @@ def draw(every: Sequence[Entry]) -> None:
         axis.set(xscale="log", xlabel="forwards (a backward, or an HVP, counts as two)", ylabel="quality")
         axis.legend(frameon=False, loc="lower right")
         figure.tight_layout()
-        figure.savefig(FIGURE, metadata={"Date": None})
+        pages.save_figure(figure, FIGURE)
         plt.close(figure)
 
 

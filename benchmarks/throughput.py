@@ -51,16 +51,14 @@ def seconds(workers: Workers, prompts: int) -> float:
 
 def measured() -> dict[str, Timing]:
     """Return medians of rounds, in which the setups take turns."""
-    rounds = [{name: _timing(workers) for name, workers in SETUPS.items()} for _ in range(ROUNDS)]
-    return {name: _median([timings[name] for timings in rounds]) for name in SETUPS}
-
-
-def _median(timings: Sequence[Timing]) -> Timing:
-    return sorted(timings, key=lambda timing: timing.rate)[len(timings) // 2]
-
-
-def _timing(workers: Workers) -> Timing:
-    return Timing(seconds(workers, PROMPTS), seconds(workers, FEW))
+    rounds = [
+        {name: Timing(seconds(workers, PROMPTS), seconds(workers, FEW)) for name, workers in SETUPS.items()}
+        for _ in range(ROUNDS)
+    ]
+    return {
+        name: sorted((timings[name] for timings in rounds), key=lambda timing: timing.rate)[ROUNDS // 2]
+        for name in SETUPS
+    }
 
 
 def rows(timings: dict[str, Timing]) -> list[Sequence[str]]:

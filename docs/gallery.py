@@ -26,12 +26,13 @@ from heta_lens.evaluation import evaluate, write_report
 
 FOLDER = Path(__file__).with_name("gallery")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-device-scale-factor=1.5")
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-device-scale-factor=1.25")
 METHODS = ("leave_one_out", "attn_lrp")  # beside HETA
 COMPARED = ("heta", *METHODS, "integrated_gradients", "attention_rollout", "random")  # on stories, by a metric
 SMOLLM2 = Path(__file__).parents[1] / "models" / "SmolLM2-135M-Instruct"  # made by `make real-models`
 RECIPE = "Café list:\n- 2 eggs\n- 100 g flour\n\nStep 1: Don't mix the eggs with the"
 STORIES, METRIC = 20, "evidence_mass"
+COLOURS = 256  # of a palette
 DARK = "--blink-settings=preferredColorScheme=0"
 
 
@@ -61,12 +62,12 @@ def pictures() -> Iterator[tuple[str, View | Photo]]:
     yield "comparison.png", Photo(heta_lens.compare([attribution, *others]), 760)
     span = heta_lens.attribute_span(cache, start=-8, tokens=tokens)
     yield "span.png", Photo(plots.page(span), 560)
-    yield "tokens.svg", page
-    yield "bars.svg", plots.bars(attribution)
-    yield "matrix.svg", plots.matrix(span)
-    yield "interactions.svg", plots.matrix(attribution)
+    yield "tokens.png", page
+    yield "bars.png", plots.bars(attribution)
+    yield "matrix.png", plots.matrix(span)
+    yield "interactions.png", plots.matrix(attribution)
     _, corrupted = model.run_with_cache(other)
-    yield "patching.svg", causal.patch(cache, corrupted, story.answer, tokens=tokens, corrupted_tokens=other).plot()
+    yield "patching.png", causal.patch(cache, corrupted, story.answer, tokens=tokens, corrupted_tokens=other).plot()
 
 
 def photograph(photo: Photo, path: Path) -> None:
@@ -75,8 +76,12 @@ def photograph(photo: Photo, path: Path) -> None:
         size = f"--window-size=960,{photo.height}"
         command = [str(CHROMIUM), *FLAGS, *photo.flags, size, f"--screenshot={path.absolute()}", page.as_uri()]
         subprocess.run(command, check=True, capture_output=True)
-    with Image.open(path) as taken:
-        taken.convert("RGB").quantize(256).save(path, optimize=True)
+    shrink(path)
+
+
+def shrink(path: Path) -> None:
+    with Image.open(path) as picture:
+        picture.convert("RGB").quantize(COLOURS).save(path, optimize=True)
 
 
 def terminal(path: Path) -> None:
@@ -105,6 +110,7 @@ def main() -> None:
     for name, picture in pictures():
         if isinstance(picture, View):
             picture.save(FOLDER / name)
+            shrink(FOLDER / name)
         elif CHROMIUM is not None:
             photograph(picture, FOLDER / name)
     terminal(FOLDER / "terminal.svg")

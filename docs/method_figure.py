@@ -7,6 +7,7 @@ from pathlib import Path
 
 import matplotlib
 from matplotlib.figure import Figure
+from PIL import Image
 
 import heta_lens
 from heta_lens import causal
@@ -14,7 +15,7 @@ from heta_lens._util.text import visible
 from heta_lens.data import recall
 from heta_lens.plots.scales import BLUE, ORANGE
 
-FILE = Path(__file__).with_name("method.svg")
+FILE = Path(__file__).with_name("method.png")
 NAMES = {
     "gate": "gate M\nattention × values\n(from the cache)",
     "curvature": "curvature S\n∂²g / ∂x² · r\n(Hessian products)",
@@ -57,8 +58,10 @@ def figure() -> Figure:
 
 
 def main() -> None:
-    with matplotlib.rc_context({"svg.hashsalt": "heta_lens", "font.size": 9}):
-        figure().savefig(FILE, metadata={"Date": None})
+    with matplotlib.rc_context({"font.size": 9}):
+        figure().savefig(FILE, dpi=150, metadata={"Software": None})
+    with Image.open(FILE) as drawn:
+        drawn.convert("RGB").quantize(256).save(FILE, optimize=True)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from helpers import zoo
 from helpers.asking import cache_of
-from helpers.batches import N
+from helpers.attributions import N
 
 # Threads only slow models of this size down; where processes share the cores, several times. Notebooks and commands
 # that tests start inherit this.

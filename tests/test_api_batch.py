@@ -1,7 +1,6 @@
 """Batches: every prompt is answered as if it were alone, without its padding; or is refused before long work."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ from transformer_lens import ActivationCache
 import heta_lens
 from helpers import zoo
 from helpers.asking import busy, cache_of, relative
-from helpers.batches import CHEAP, LENGTHS, PAD, Batch, alike, padded, prompts, run
+from helpers.attributions import CHEAP, LENGTHS, PAD, Batch, alike, padded, prompts, run
 from helpers.faults import differences, fail_from, state
 from heta_lens import Heta, attribute, attribute_batch
-from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.tokenizer import TokenizerWrapper
 
 pytestmark = [
@@ -80,28 +78,12 @@ def test_so_it_is_with_every_option(model: Any, options: dict[str, Any]) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("build", zoo.models(TWO_KINDS))
-def test_a_cache_may_be_full_and_tokens_may_be_given(build: Any, side: str) -> None:
-    model = build(torch.float32)
-    batch, expected = Batch(model, side, full=True), Batch(model, side).explain()
-    for tokens in (batch.rows, batch.rows.tolist(), batch.rows.masked_fill(batch.mask == 0, -100)):
-        for one, other in zip(batch.explain(tokens=tokens), expected, strict=True):
-            assert torch.equal(one.scores, other.scores)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("build", zoo.models(TWO_KINDS))
 def test_every_prompt_has_a_target_of_its_own(build: Any, side: str) -> None:
     batch = Batch(build(torch.float32), side)
     text = batch.model.tokenizer.decode([40])
     for targets in ([7, text, PAIR], [None, 9, text]):
         for number, (one, target) in enumerate(zip(batch.explain(targets, variant="gs"), targets, strict=True)):
             alike(one, batch.single(number, target, variant="gs"))
-
-
-def test_targets_and_positions_may_be_tensors(model: Any) -> None:
-    found = Batch(model).explain(torch.tensor([7, 8, 9]), positions=torch.tensor([4, -1, 2]))
-    assert [(one.target, len(one)) for one in found] == [(7, 4), (8, 7), (9, 2)]
 
 
 @pytest.mark.slow
@@ -134,16 +116,6 @@ def test_hooks_on_the_model_stay_at_work(build: Any, side: str) -> None:
         assert relative(one.parts["information"], other.parts["information"]) > 1e-3
 
 
-def test_the_order_is_that_of_the_batch(model: Any) -> None:
-    batch = Batch(model)
-    order = [2, 0, 1]
-    rows, mask = batch.rows[order], batch.mask[order]
-    found = attribute_batch(run(model, rows, mask), [9, 7, 8], attention_mask=mask, **CHEAP)
-    assert [one.target for one in found] == [9, 7, 8]
-    for number, one in zip(order, found, strict=True):
-        alike(one, batch.single(number, 7 + number))
-
-
 @pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
 @pytest.mark.parametrize("side", SIDES)
 def test_a_hooked_transformer_masks_padding_by_itself(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,40 +125,6 @@ def test_a_hooked_transformer_masks_padding_by_itself(side: str, monkeypatch: py
     found = attribute_batch(run(model, batch.rows), attention_mask=batch.mask, **CHEAP)
     for number, one in enumerate(found):
         alike(one, batch.single(number))
-
-
-@pytest.mark.slow
-def test_a_model_without_a_tokenizer_can_be_asked() -> None:
-    for build in (zoo.bridge, *([zoo.hooked] if zoo.HAS_HOOKED else [])):
-        model = build.__wrapped__("gpt2", torch.float32)
-        batch = Batch(model, "left")
-        expected = [batch.single(number, 7) for number in range(3)]
-        model.tokenizer = None
-        for one, other in zip(batch.explain(7), expected, strict=True):
-            assert relative(one.scores, other.scores) < 1e-5
-            assert one.tokens == tuple(f"<{token}>" for token in one.ids)
-        equal = torch.cat([batch.rows[1:2], batch.rows[1:2]])
-        assert [len(one) for one in attribute_batch(run(model, equal), **CHEAP)] == [8, 8]
-
-
-@pytest.mark.sample(quick=2)
-@pytest.mark.parametrize(
-    "as_mask",
-    [
-        Tensor.tolist,
-        Tensor.numpy,
-        Tensor.float,
-        Tensor.int,
-        Tensor.bool,
-        partial(Tensor.to, dtype=torch.uint8),
-        partial(Tensor.to, dtype=torch.bfloat16),
-    ],
-    ids=["list", "numpy", "float", "int", "bool", "uint8", "bfloat16"],
-)
-def test_a_mask_may_be_any_table_of_noughts_and_ones(model: Any, as_mask: Callable[[Tensor], Any]) -> None:
-    batch = Batch(model, "left")
-    found = batch.explain(attention_mask=as_mask(batch.mask))
-    assert [len(one) for one in found] == list(LENGTHS)
 
 
 @pytest.mark.parametrize("tokens", [False, True])
@@ -232,39 +170,11 @@ def test_a_beginning_of_text_that_is_also_padding_is_taken_for_a_token(
         assert [len(one) for one in attribute_batch(cache, **CHEAP)] == [4, 4]
 
 
-def test_values_at_padding_are_nobodys_business(model: Any) -> None:
-    batch = Batch(model)
-    hidden = batch.mask == 0
-    spoiled = {name: activation.clone() for name, activation in batch.cache.cache_dict.items()}
-    for name, activation in spoiled.items():
-        if name.endswith("pattern"):
-            activation.masked_fill_(hidden[:, None, :, None], torch.nan)
-        else:
-            activation[hidden] = torch.nan
-    cache = ActivationCache(spoiled, model)
-    found = attribute_batch(cache, tokens=batch.rows, attention_mask=batch.mask, **CHEAP)
-    for one, expected in zip(found, batch.explain(), strict=True):
-        assert torch.equal(one.scores, expected.scores)
-
-
 @pytest.mark.parametrize("side", SIDES)
 def test_a_mask_that_is_not_that_of_the_run_is_noticed(model: Any, side: str) -> None:
     rows, mask = padded(prompts(model, (8, 5)), side)
     with pytest.raises(ValueError, match=r"^prompt 1 .*not what the cache holds.*attention_mask"):
         attribute_batch(run(model, rows, mask), attention_mask=torch.ones_like(mask), tokens=rows, **CHEAP)
-
-
-def test_padding_is_never_run(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    batch, seen = Batch(model, "left"), []
-    run_adapter = ModelAdapter.run
-    monkeypatch.setattr(
-        ModelAdapter,
-        "run",
-        lambda adapter, ids, *given, **how: seen.append(ids) or run_adapter(adapter, ids, *given, **how),
-    )
-    batch.explain()
-    assert seen
-    assert not any((ids == PAD).any() for ids in seen)
 
 
 def ones(**changed: Any) -> Tensor:
@@ -277,36 +187,17 @@ def ones(**changed: Any) -> Tensor:
 @pytest.mark.parametrize(
     ("asked", "error", "words"),
     [
-        ({"attention_mask": torch.ones(6)}, ValueError, ["attention_mask=", "(2, 6)", "(6,)"]),
         ({"attention_mask": torch.ones(2, 5)}, ValueError, ["attention_mask=", "(2, 6)", "(2, 5)"]),
-        ({"attention_mask": torch.ones(1, 6)}, ValueError, ["attention_mask=", "(2, 6)", "(1, 6)"]),
-        ({"attention_mask": torch.ones(2, 6, 1)}, ValueError, ["attention_mask=", "(2, 6)", "(2, 6, 1)"]),
         ({"attention_mask": ones(_1_3=2.0)}, ValueError, ["attention_mask=", "must be 1", "0"]),
-        ({"attention_mask": ones(_1_5=-1.0)}, ValueError, ["attention_mask=", "must be 1", "0"]),
-        ({"attention_mask": ones(_0_0=0.5)}, ValueError, ["attention_mask=", "must be 1", "0"]),
         ({"attention_mask": ones(_1_0=torch.nan)}, ValueError, ["attention_mask=", "must be 1", "0"]),
-        ({"attention_mask": ones(_1_0=torch.inf)}, ValueError, ["attention_mask=", "must be 1", "0"]),
         ({"attention_mask": ones(_1=0)}, ValueError, ["attention_mask=", "nothing of prompt 1"]),
         ({"attention_mask": ones(_1_3=0)}, ValueError, ["attention_mask=", "position 3", "prompt 1"]),
-        ({"attention_mask": ones(_1_4=0)}, ValueError, ["attention_mask=", "position 4", "prompt 1"]),
         ({"attention_mask": "ones"}, TypeError, ["attention_mask=", "0 and 1"]),
-        ({"attention_mask": [[1] * 6, [1] * 5]}, TypeError, ["attention_mask=", "0 and 1"]),
         ({"targets": [7]}, ValueError, ["targets=", "1 entries", "2 prompts"]),
-        ({"targets": []}, ValueError, ["targets=", "0 entries", "2 prompts"]),
-        ({"targets": [7, 8, 9]}, ValueError, ["targets=", "3 entries", "2 prompts"]),
         ({"positions": [3]}, ValueError, ["positions=", "1 entries", "2 prompts"]),
-        ({"positions": torch.tensor([3, 4, 5])}, ValueError, ["positions=", "3 entries", "2 prompts"]),
         ({"positions": [0, 3]}, ValueError, ["prompt 0 of the batch", "position=0", "first token"]),
-        ({"positions": "3"}, TypeError, ["prompt 0 of the batch", "position='3'", "whole number"]),
-        ({"positions": True}, TypeError, ["prompt 0 of the batch", "position=True", "whole number"]),
         ({"tokens": torch.zeros(1, 6)}, ValueError, ["tokens=", "(2, 6)", "(1, 6)"]),
-        ({"tokens": torch.zeros(12)}, ValueError, ["tokens=", "(2, 6)", "(12,)"]),
-        ({"tokens": "The cat"}, TypeError, ["tokens=", "2 rows of 6"]),
-        ({"tokens": ["The cat", "sat"]}, TypeError, ["tokens=", "2 rows of 6"]),
-        ({"method": "hetta"}, ValueError, ["method='hetta'", "did you mean 'heta'"]),
         ({"method": Heta(), "probes": 3}, TypeError, ["probes", "options go with a method's name"]),
-        ({"prob": 3}, TypeError, ["no option 'prob'", "did you mean 'probes'"]),
-        ({"beta": -1}, ValueError, ["beta=-1", "at least 0"]),
     ],
     ids=lambda given: (
         " ".join(f"{name}={value}" for name, value in given.items())[:40] if isinstance(given, dict) else ""
@@ -338,15 +229,11 @@ def refusal(error: Any, cache: Any, *args: Any, **asked: Any) -> str:
     ("asked", "words"),
     [
         ({"targets": [None, 7, 121]}, ["target=121", "0 to 120"]),
-        ({"targets": [None, 7, "Paris!"]}, ["'Paris!'", "not a single token"]),
         ({"targets": [None, 7, (5, 5)]}, ["itself"]),
         ({"targets": [7, 7, PAIR], "method": Heta(variant="gn")}, ["variant='gn'", "contrast"]),
         ({"positions": [1, 2, 3]}, ["position=3", "outside", "3 tokens"]),
-        ({"positions": [1, 2, 0]}, ["position=0", "first token"]),
-        ({"positions": [1, 2, 2.5]}, ["position=2.5", "whole number"]),
         ({"tokens": "other"}, ["tokens=", "token 5 at position 2"]),
         ({"tokens": "too high"}, ["tokens=121", "0 to 120"]),
-        ({"tokens": "floats"}, ["tokens=", "float"]),
     ],
     ids=lambda given: str(given)[:40],
 )
@@ -377,11 +264,6 @@ def test_a_nan_in_one_prompt_is_found_by_its_number(plain: Batch) -> None:
         spoiled[name][(1, 0, 3) if name.endswith("pattern") else (1, 3)] = torch.nan
         with pytest.raises(ValueError, match=rf"^prompt 1 of the batch: the cached {name} is not finite at position 3"):
             attribute_batch(ActivationCache(spoiled, plain.model), tokens=plain.rows, **CHEAP)
-
-
-def test_a_run_that_ends_in_nothing_is_told_where(plain: Batch) -> None:
-    with pytest.raises(ValueError, match=r"^prompt 0 of the batch: information is nan at position 0, token '<bos>'"):
-        plain.explain(mask=torch.full((8,), torch.nan))
 
 
 @pytest.mark.parametrize("name", ["hook_embed", "blocks.0.attn.hook_pattern", "blocks.1.attn.hook_v"])

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-import heta_lens
 from helpers import chats
-from helpers.asking import cache_of, doubts_allowed
-from heta_lens import Attribution, ChatPrompt, Prediction, SpanAttribution, attribute, attribute_span, chat, estimate
+from helpers.asking import cache_of
+from heta_lens import Attribution, ChatPrompt, Prediction, SpanAttribution, attribute, attribute_span, chat
 from heta_lens.causal import validate
 
 pytestmark = pytest.mark.both_lines
@@ -50,16 +49,6 @@ def test_an_attribution_of_a_chat_knows_its_messages(name: str, build: Any, tmp_
     assert not found.without(template=True).template.any()
 
 
-def test_heta_itself_explains_a_chat() -> None:
-    model = chats.bridge()
-    made = chat_of(model, "qwen2.5")
-    with doubts_allowed():
-        found = attribute(cache_of(model, made.tokens), " the", tokens=made, support="row", probes=2)
-    assert contents(found) == [message.content for message in made.messages]
-    assert any(note.startswith("tokens of the chat template hold") for note in found.notes)
-    assert estimate(cache_of(model, made.tokens), tokens=made, support="row", probes=2).seconds > 0
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_token_within_a_chat_is_explained_by_the_messages_before_it(name: str) -> None:
     model = chats.bridge(name)
@@ -71,13 +60,6 @@ def test_a_token_within_a_chat_is_explained_by_the_messages_before_it(name: str)
         assert message.role == given.role and given.content.startswith(message.text)
         assert message.positions == tuple(position for position in given.positions if position < second)
     assert len(found.by_message()) < len(made.messages) + 1
-
-
-def test_without_a_chat_nothing_is_known_of_messages() -> None:
-    model = chats.bridge()
-    made = chat_of(model, "qwen2.5")
-    assert attribute(cache_of(model, made.tokens), tokens=made.tokens, method="recency").messages is None
-    assert attribute(cache_of(model, made.tokens), method="recency").messages is None
 
 
 @pytest.mark.parametrize("build", BUILDS)
@@ -96,18 +78,6 @@ def test_an_answer_is_explained_by_the_messages_and_by_itself(name: str, build: 
     assert loaded.by_message() == span.by_message() and loaded.steps[-1].by_role() == last.by_role()
     assert {*span.to_frame()["role"]} >= {"user", "assistant", "template"}
     assert span.by_sentence() and loaded.by_role() == span.by_role()
-
-
-def test_an_answer_that_was_generated_is_the_assistants() -> None:
-    model = chats.bridge("llama3")
-    made = chat_of(model, "llama3")
-    generated = model.generate(made.tokens, max_new_tokens=4, stop_at_eos=False, do_sample=False, verbose=False)
-    longer = made.followed_by(generated[:, len(made) :])
-    assert torch.equal(longer.tokens, generated)
-    found = attribute(cache_of(model, generated), tokens=longer, method="recency")
-    assert {*made.messages[-1].positions} < {*found.by_role()[1].positions}
-    own = [token for token, owner in zip(generated[0].tolist(), longer.owners, strict=True) if owner == 4]
-    assert own == [token for token in generated[0, len(made) :].tolist() if not longer.tokenizer.special([token])[0]]
 
 
 def test_a_chat_is_taken_wherever_tokens_are() -> None:
@@ -141,12 +111,3 @@ def test_another_prompt_than_the_chat_is_refused(part: slice, message: str) -> N
     ids[0, 5] = 300
     with pytest.raises(ValueError, match=message):
         attribute(cache_of(model, ids), tokens=made)
-
-
-def test_the_demo_model_reads_chats_if_it_is_given_a_template() -> None:
-    model = heta_lens.load_demo_model()
-    model.tokenizer.chat_template = "{% for message in messages %}{{ message.content }} . {% endfor %}"
-    made = chat(model, [{"role": "user", "content": "Mia put the key in the box"}, chats.CHAT[0]])
-    found = attribute(cache_of(model, made.tokens), tokens=made, method="recency")
-    assert contents(found)[0] == "Mia put the key in the box"
-    assert sum(message.score for message in found.by_message()) == pytest.approx(float(found.scores.sum()))

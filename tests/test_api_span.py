@@ -1,7 +1,6 @@
 """Spans: every target gets the answer it would get alone, from one set of masked forwards; or is refused."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,11 @@ import heta_lens.model.batching
 import heta_lens.prediction.prediction
 import heta_lens.prediction.rerun
 from helpers import zoo
-from helpers.asking import busy, cache_of, predict, relative
-from helpers.batches import START, N, alone
+from helpers.asking import busy, cache_of, relative
+from helpers.attributions import START, N, alone
 from helpers.faults import differences, fail_from, state
-from helpers.views import data, seen
-from heta_lens import Heta, Prediction, attribute, attribute_span
+from heta_lens import Heta, attribute, attribute_span
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.plots import circuitsvis
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*has no effect with:UserWarning"),
@@ -129,32 +126,6 @@ def test_so_it_is_with_every_option(kind: str, name: str, monkeypatch: pytest.Mo
         assert step.options == expected.options
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("build", zoo.models("bridge-mistral|hooked-local"))
-@pytest.mark.parametrize(("start", "stop"), [(1, None), (1, 2), (59, 60), (30, 33)])
-def test_spans_of_a_long_prompt(build: Any, start: int, stop: int | None) -> None:
-    model = build()
-    ids = zoo.prompt(model, 60 if start > 1 else 12)
-    cache = cache_of(model, ids)
-    span = attribute_span(cache, start, stop, tokens=ids, probes=1, support="row")
-    places = range(start, stop or ids.shape[1])
-    assert span.matrix.shape == (len(places), places[-1] + 1)
-    for place in {places[0], places[len(places) // 2], places[-1]}:
-        (expected,) = alone(cache, ids, [place], probes=1, support="row")
-        alike(span.steps[place - start], expected)
-
-
-@pytest.mark.slow
-def test_no_step_depends_on_what_is_cached_after_it(model: Any, ids: Tensor) -> None:
-    other = ids.clone()
-    other[0, 9:] = zoo.prompt(model, N, seed=1)[0, 9:]
-    one, two = (attribute_span(cache_of(model, some), 6, 9, tokens=some, probes=2) for some in (ids, other))
-    short = attribute_span(cache_of(model, ids[:, :9]), 6, tokens=ids[:, :9], probes=2)
-    assert relative(two.matrix, one.matrix) < 1e-6
-    assert relative(short.matrix, one.matrix) < 1e-6
-    assert one.tokens == two.tokens == short.tokens
-
-
 @pytest.mark.parametrize("build", zoo.models("bridge-gpt2|hooked-rotary_gqa"))
 @pytest.mark.parametrize("options", [{"support": "row"}, {"mask": "mean", "variant": "kl_only"}], ids=str)
 def test_hooks_on_the_model_stay_at_work(build: Any, options: dict[str, Any]) -> None:
@@ -173,33 +144,6 @@ def test_hooks_on_the_model_stay_at_work(build: Any, options: dict[str, Any]) ->
     for step, expected in zip(span.steps, singles, strict=True):
         alike(step, expected)
     assert relative(span.matrix, bare.matrix) > 1e-3
-
-
-@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama|gptoss)|hooked-(gpt2|local)"))
-def test_a_span_masks_no_more_copies_than_its_last_target(build: Any, copies: list[int]) -> None:
-    model = build()
-    ids = zoo.prompt(model, N)
-    cache, options = cache_of(model, ids), {"tokens": ids, "variant": "kl_only"}
-    copies.clear()
-    attribute(cache, position=N - 1, **options)
-    last = sum(copies)
-    copies.clear()
-    span = attribute_span(cache, 2, **options)
-    assert sum(copies) == last
-    assert {step.diagnostics["forwards_shared"] for step in span.steps} == {N}  # one for each of ten, and all masked
-    assert {step.diagnostics["forwards_shared_by"] for step in span.steps} == {N - 2}
-
-
-@pytest.mark.sample(quick=1)
-@pytest.mark.parametrize("name", ["mean", "frozen", "restrict"])
-def test_masks_and_windows_of_their_own_are_not_shared(cache: Any, ids: Tensor, name: str) -> None:
-    steps = attribute_span(cache, 9, tokens=ids, probes=1, **ALONE[name]).steps
-    singles = alone(cache, ids, (9, 10), probes=1, **ALONE[name])
-    masked = [single.diagnostics["forwards_shared"] for single in singles]
-    masked[1] -= "layers" in ALONE[name]  # the states that enter a layer are read once, whoever needs them
-    assert [step.diagnostics["forwards_shared"] for step in steps] == masked
-    assert [step.diagnostics["hvps"] for step in steps] == [single.diagnostics["hvps"] for single in singles]
-    assert {step.diagnostics["forwards_shared_by"] for step in steps} == {1}
 
 
 @pytest.mark.slow
@@ -221,14 +165,6 @@ def test_the_tokens_that_stand_there_are_the_targets(model: Any, cache: Any, ids
     assert (span.start, len(span)) == (START, 3)
 
 
-@pytest.mark.sample(quick=2)
-@pytest.mark.parametrize("places", [(7, 10), (-4, -1), (-4, 10), (7, -1), (torch.tensor(7), torch.tensor(10))])
-def test_places_count_from_either_end(cache: Any, ids: Tensor, places: Any) -> None:
-    found, expected = (attribute_span(cache, *span, tokens=ids, variant="gs") for span in (places, (7, 10)))
-    assert torch.equal(found.matrix, expected.matrix)
-    assert (found.tokens, found.targets, found.start) == (expected.tokens, expected.targets, 7)
-
-
 @pytest.mark.slow
 def test_other_targets_may_be_asked_for(model: Any, cache: Any, ids: Tensor) -> None:
     text = model.tokenizer.decode([40])
@@ -242,61 +178,15 @@ def test_other_targets_may_be_asked_for(model: Any, cache: Any, ids: Tensor) -> 
     assert span.targets[:2] == (text, " / ".join(model.tokenizer.decode([token]) for token in PAIR))
 
 
-@pytest.mark.slow
-def test_a_model_without_a_tokenizer_writes_ids() -> None:
-    for build in (zoo.bridge, *([zoo.hooked] if zoo.HAS_HOOKED else [])):
-        model = build.__wrapped__("gpt2")
-        ids = zoo.prompt(model, 6)
-        expected = attribute_span(cache_of(model, ids), 3, tokens=ids, probes=1)
-        model.tokenizer = None
-        span = attribute_span(cache_of(model, ids), 3, probes=1)
-        assert torch.equal(span.matrix, expected.matrix)
-        assert span.tokens == tuple(f"<{token}>" for token in ids[0])
-        assert span.targets == span.tokens[3:]
-        assert [seen(one) for one in data(circuitsvis(span))["labels"]] == ["all targets", *span.targets]
-        with pytest.raises(ValueError, match="no tokenizer"):
-            attribute_span(cache_of(model, ids), 3, targets=" cat")
-
-
-@pytest.mark.parametrize("lengths", [(5, 5), (8, 5)], ids=str)
-def test_predictions_of_several_prompts_share_nothing(model: Any, lengths: tuple[int, int]) -> None:
-    strangers = [predict(model, zoo.prompt(model, n, seed=n)) for n in (5, 8)]
-    cache = cache_of(model, zoo.prompt(model, 9))
-    wrong = [Prediction.from_cache(cache, position=n) for n in lengths]
-    for predictions in (strangers, wrong):
-        with pytest.raises(ValueError, match="one prompt"):
-            Heta(variant="kl_only").each(predictions)
-
-
 @pytest.mark.parametrize(
     ("asked", "error", "words"),
     [
         ({"start": 4, "stop": 4}, ValueError, ["span 4:4", "empty"]),
-        ({"start": 5, "stop": 3}, ValueError, ["span 5:3", "empty"]),
-        ({"start": -3, "stop": -3}, ValueError, ["span -3:-3", "empty"]),
-        ({"start": 4, "stop": 0}, ValueError, ["span 4:0", "empty"]),
-        ({"start": N}, ValueError, [f"span {N}:", "empty"]),
-        ({"start": N + 1}, ValueError, ["beyond", f"{N} tokens"]),
         ({"start": 4, "stop": N + 1}, ValueError, [f"4:{N + 1}", "beyond", f"{N} tokens"]),
-        ({"start": -N - 1}, ValueError, ["beyond", f"{N} tokens"]),
-        ({"start": 4, "stop": -N - 1}, ValueError, ["beyond", f"{N} tokens"]),
         ({"start": 0}, ValueError, ["first token", "nothing comes before"]),
-        ({"start": -N, "stop": 4}, ValueError, ["first token", "nothing comes before"]),
         ({"start": True}, TypeError, ["start=True", "whole number"]),
-        ({"start": 1.0}, TypeError, ["start=1.0", "whole number"]),
-        ({"start": "4"}, TypeError, ["start='4'", "whole number"]),
-        ({"start": None}, TypeError, ["start=None", "whole number"]),
-        ({"start": 4, "stop": False}, TypeError, ["stop=False", "whole number"]),
-        ({"start": 4, "stop": "7"}, TypeError, ["stop='7'", "whole number"]),
         ({"start": 4, "targets": [7]}, ValueError, ["targets=", "1 entries", f"{N - 4} positions"]),
-        ({"start": 9, "targets": []}, ValueError, ["targets=", "0 entries", "2 positions"]),
-        ({"start": 9, "targets": torch.tensor([5, 6, 7])}, ValueError, ["targets=", "3 entries", "2 positions"]),
-        ({"start": 4, "method": "hetta"}, ValueError, ["method='hetta'", "did you mean 'heta'"]),
-        ({"start": 4, "method": Heta}, TypeError, ["method=", "'heta'"]),
         ({"start": 4, "end": 6}, TypeError, ["end= is not an option of heta: did you mean start and stop"]),
-        ({"start": 4, "method": "IG"}, ValueError, ["method='IG'", "did you mean 'ig'"]),
-        ({"start": 4, "prob": 3}, TypeError, ["no option 'prob'", "did you mean 'probes'", "window_gate"]),
-        ({"start": 4, "probes": 0}, ValueError, ["probes=0", "at least 1"]),
         ({"start": 4, "method": Heta(), "probes": 3}, TypeError, ["probes", "options go with a method's name"]),
         ({"start": 4, "method": Heta.preset("released"), "beta": 1.0, "seed": 2}, TypeError, ["beta, seed"]),
     ],
@@ -314,18 +204,6 @@ def test_a_wrong_span_is_refused_before_the_model_is_run(
     assert [word for word in words if word not in str(refused.value)] == []
     assert "\n" not in str(refused.value)
     assert Path(heta_lens.__file__).parent in Path(refused.traceback[-1].path).parents
-    assert runs == []
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_a_cache_of_several_prompts_is_sent_to_where_it_can_be_explained(
-    model: Any, ids: Tensor, forwards: Any
-) -> None:
-    cache = cache_of(model, ids.repeat(3, 1))
-    runs = forwards(model)
-    for explain in (partial(attribute, target=7), partial(attribute_span, start=4)):
-        with pytest.raises(ValueError, match=r"3 prompts .*attribute_batch"):
-            explain(cache)
     assert runs == []
 
 
@@ -354,11 +232,6 @@ def test_what_cannot_be_done_for_the_last_target_is_refused_before_long_work(
     with pytest.raises(ValueError, match=r"contrast|layers=3|3 entries"):
         attribute_span(cache, 4, targets=[*targets, PAIR], **options)
     assert len(runs) <= 2
-
-
-def test_a_run_that_ends_in_nothing_is_told_where(cache: Any, ids: Tensor) -> None:
-    with pytest.raises(ValueError, match=r"information is nan at position 0, token '<bos>'"):
-        attribute_span(cache, START, tokens=ids, variant="kl_only", mask=torch.full((8,), torch.nan))
 
 
 OWN_KINDS: dict[str, Callable[[], Any]] = {

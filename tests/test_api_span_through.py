@@ -9,16 +9,13 @@ from torch import Tensor
 
 from helpers import chats, zoo
 from helpers.asking import cache_of, relative
-from helpers.nested import same
-from helpers.views import data, seen
+from helpers.attributions import same
 from heta_lens import SpanAttribution, attribute, attribute_span, chat
 from heta_lens._util import storage
-from heta_lens.plots import circuitsvis
 from heta_lens.span_attribution import FORMAT, VERSION
 
 pytestmark = [pytest.mark.both_lines, pytest.mark.filterwarnings("ignore:.*has no effect with:UserWarning")]
 N, A, B, START = 13, 5, 8, 10
-PAIR, SET = (7, 9), frozenset((7, 9))
 WAYS: dict[str, dict[str, Any]] = {
     "heta": {"probes": 2},
     "row": {"support": "row", "probes": 2},
@@ -58,8 +55,8 @@ def test_every_token_is_explained_as_if_it_were_alone_and_hands_on_by_that(build
     model, options = build(), WAYS[way]
     ids = zoo.prompt(model, N)
     cache = cache_of(model, ids)
-    found = attribute_span(cache, START, 12, through=(A, B), tokens=ids, targets=[PAIR, None], **options)
-    plain = attribute_span(cache, START, 12, tokens=ids, targets=[PAIR, None], **options)
+    found = attribute_span(cache, START, 12, through=(A, B), tokens=ids, targets=[(7, 9), None], **options)
+    plain = attribute_span(cache, START, 12, tokens=ids, targets=[(7, 9), None], **options)
     assert relative(found.total, plain.total) < 1e-6
     assert relative(found.matrix, plain.matrix) < 1e-6
     assert (found.tokens, found.targets, found.start, len(found)) == (plain.tokens, plain.targets, START, 2)
@@ -76,30 +73,6 @@ def test_every_token_is_explained_as_if_it_were_alone_and_hands_on_by_that(build
         torch.testing.assert_close(found.through.sum(), found.total.sum(), rtol=1e-6, atol=0)
         torch.testing.assert_close(found.hop_shares, found.hops.sum(1) / found.total.sum())
     assert float(found.hop_shares.sum()) == pytest.approx(1)
-
-
-def test_all_masked_forwards_are_shared(model: Any, cache: Any, ids: Tensor, forwards: Any) -> None:
-    runs = forwards(model)
-    found = attribute_span(cache, START, through=(A, B), tokens=ids, variant="kl_only")
-    together = len(runs)
-    runs = forwards(model)
-    attribute_span(cache, START, tokens=ids, variant="kl_only")
-    assert together == len(runs)
-    shared = {step.diagnostics.cost.forwards_shared_by for step in (*found.reasoning, *found.steps)}
-    assert shared == {B - A + N - START}
-    assert found.cost["forwards"] == N  # each of the 12 tokens before the last target, and all at once
-    probed = attribute_span(cache, START, through=(A, B), tokens=ids, support="row", probes=2)
-    assert probed.cost["hvps"] == 2 * (B - A + N - START)
-
-
-def test_a_target_of_any_kind_is_followed(cache: Any, ids: Tensor) -> None:
-    def margin(logits: Tensor) -> Tensor:
-        return logits[7] - logits[9]
-
-    for target in (SET, (SET, 20), margin):
-        found = attribute_span(cache, N - 1, targets=target, through=(A, B), tokens=ids, probes=2)
-        torch.testing.assert_close(found.through.sum(), found.total.sum())
-        assert [step.target for step in found.reasoning] == ids[0, A:B].tolist()
 
 
 def test_messages_of_a_chat_have_what_came_to_them(tmp_path: Path) -> None:
@@ -119,18 +92,12 @@ def test_messages_of_a_chat_have_what_came_to_them(tmp_path: Path) -> None:
     ("through", "error", "words"),
     [
         ((A, A), ValueError, [f"through=({A}, {A})", "is empty"]),
-        ((B, A), ValueError, [f"through=({B}, {A})", "is empty"]),
         ((0, B), ValueError, [f"through=(0, {B})", "first token", "nothing comes before"]),
-        ((-N, B), ValueError, ["first token", "nothing comes before"]),
         ((A, START + 1), ValueError, [f"through=({A}, {START + 1})", "before the answer", f"begins at {START}"]),
-        ((-N - 2, B), ValueError, ["before the answer"]),
         ((A, 99), ValueError, ["before the answer"]),
         (A, TypeError, [f"through={A}", "pair (a, b)"]),
-        ((A,), TypeError, ["pair (a, b)"]),
         ((A, B, START), TypeError, ["pair (a, b)"]),
-        ((A, None), TypeError, ["pair (a, b)"]),
         ((A, 7.5), TypeError, ["pair (a, b)"]),
-        ((True, B), TypeError, ["pair (a, b)"]),
         ("58", TypeError, ["through='58'", "pair (a, b)"]),
     ],
     ids=repr,
@@ -159,18 +126,6 @@ def test_what_is_read_is_about_what_was_followed(span: SpanAttribution) -> None:
     assert span.direct.top(1, special=True)[0].score == float(span.total.max())
     assert repr(span.direct).count("\n") == repr(span).count("\n") - 2
     assert len(span.to_frame()) == sum(map(len, span.steps))
-
-
-def test_a_view_has_a_row_for_what_was_followed_and_for_the_reasoning(span: SpanAttribution) -> None:
-    drawn = data(circuitsvis(span, special=True))
-    written = [f"reasoning: {token}" for token in span.tokens[A:B]]
-    assert [seen(label) for label in drawn["labels"]] == [
-        "through the reasoning", "all targets", *span.targets, *written
-    ]  # fmt: skip
-    values = torch.tensor(drawn["values"])
-    assert values.shape == (len(span.tokens), 2 + len(span.targets) + len(written))
-    assert int(values[:, 0].argmax()) == int(span.through.argmax())
-    assert values[A:B, 0].tolist() == [0] * (B - A)
 
 
 def test_it_goes_through_a_file(span: SpanAttribution, tmp_path: Path) -> None:

@@ -13,11 +13,9 @@ from torch.testing import assert_close
 
 import heta_lens
 from helpers import chats, zoo
-from helpers.asking import cache_of, explain
+from helpers.asking import cache_of
 from helpers.attributions import SCORES, TOKENS, attribution, double, of_chat, uncertain
-from helpers.pages import values
 from heta_lens import Attribution, attribute, chat
-from heta_lens.attribution import Messages
 from heta_lens.diagnostics import Diagnostics
 
 
@@ -73,28 +71,6 @@ def test_a_score_that_is_no_finite_number_cannot_be_kept(value: float):
         attribution(interactions=pairs)
 
 
-def test_equal_scores_keep_the_order_of_the_text():
-    top = attribution(scores=(1, 2, 2, 1, 2, 1)).top(6, special=True)
-    assert [scored.positions[0] for scored in top] == [1, 2, 4, 0, 3, 5]
-
-
-# ----------------------------------------------------------------------------------------------------------- by word
-def test_scored_texts_print_as_a_small_table():
-    assert repr(attribution().by_word()).splitlines() == [
-        "score  positions  text", "    6  0          '<bos>'", "  0.5  1          'The'", "    3  2          'cat'",
-        "    3  3–4        'sat'", r" 0.25  5          '\n'",
-    ]  # fmt: skip
-    assert repr(attribution().by_word()[1:3]).splitlines() == [
-        "score  positions  text", "  0.5  1          'The'", "    3  2          'cat'",
-    ]  # fmt: skip
-    assert repr(of_chat().by_message()).splitlines()[1] == "  3.5  1–2        user: 'The cat'"
-    for made in (of_chat().by_sentence(), of_chat().by_role(), of_chat().by_spans([(0, 5)]), of_chat().top(2)):
-        assert repr(made).startswith("score  positions  text\n") and isinstance(made, list)
-    long = attribution(["x" * 300 + " "] * 60, range(60)).by_word()
-    assert len(repr(long).splitlines()) == 42 and repr(long).endswith("… 20 more")
-    assert max(map(len, repr(long).splitlines())) < 90 and repr(attribution().by_spans([])) == "score  positions  text"
-
-
 @pytest.mark.parametrize(("reduce", "sat"), [("sum", 3.0), ("mean", 1.5), ("max", 2.0)])
 def test_tokens_of_a_word_are_reduced_to_one_score(reduce: str, sat: float):
     assert attribution().by_word(reduce) == [
@@ -102,58 +78,11 @@ def test_tokens_of_a_word_are_reduced_to_one_score(reduce: str, sat: float):
     ]  # fmt: skip
 
 
-def test_words_add_up_to_the_scores_whatever_the_tokens():
-    made = attribution(["a", "b c", " ", "", "d ", " e"], scores=(1, 2, 4, 8, 16, 32))
-    assert sum(word.score for word in made.by_word()) == 63
-
-
-def test_an_emoji_of_several_tokens_is_one_word():
-    offsets = torch.tensor([[0, 2], [2, 4], [2, 4], [4, 7]])
-    made = attribution(["Hi", " 😀", " 😀", " yo"], (1, 2, 4, 8), text="Hi 😀 yo", offsets=offsets)
-    assert made.by_word() == [("Hi", 1, (0,)), ("😀", 6, (1, 2)), ("yo", 8, (3,))]
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_an_unknown_reduction_is_refused_by_listing_the_known_ones():
-    for call in (lambda: attribution().by_word("median"), lambda: attribution().by_spans([(0, 5)], "median")):
-        with pytest.raises(ValueError, match=r"reduce='median' is not one of sum, mean, max"):
-            call()
-
-
 # ---------------------------------------------------------------------------------------------------------- by spans
 @pytest.mark.parametrize(("reduce", "score"), [("sum", 6.0), ("mean", 2.0), ("max", 3.0)])
 def test_a_span_has_the_tokens_that_show_in_it(reduce: str, score: float):
     start = attribution().text.index("cat")
     assert attribution().by_spans([(start, start + 7)], reduce) == [("cat sat", score, (2, 3, 4))]
-
-
-def test_spans_may_overlap_come_in_any_order_and_cut_tokens():
-    text = attribution().text
-    spans = [(text.index("at\n"), len(text)), (0, len(text)), (text.index("cat") + 1, text.index("cat") + 2)]
-    assert attribution().by_spans(spans) == [("at\n", 2.0, (4,)), (text, 12.5, (0, 1, 2, 3, 4)), ("a", 3.0, (2,))]
-
-
-@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
-def test_a_span_of_white_space_has_no_tokens(reduce: str):
-    space = attribution().text.index(" cat")
-    assert attribution().by_spans([(space, space + 1)], reduce) == [(" ", 0.0, ())]
-
-
-@pytest.mark.parametrize("span", [(-1, 3), (3, 3), (4, 3), (0, 18), (17, 18)])
-def test_a_span_outside_the_text_is_refused_by_the_size_of_the_text(span: tuple[int, int]):
-    assert len(attribution().text) == 17
-    with pytest.raises(ValueError, match=rf"span \({span[0]}, {span[1]}\) .* 17 characters"):
-        attribution().by_spans([(0, 17), span])
-
-
-# -------------------------------------------------------------------------------------------------- leaving tokens out
-def test_special_tokens_can_be_left_out():
-    shown = uncertain().without_special()
-    assert shown.tokens == TOKENS[1:]
-    assert shown.positions.tolist() == [1, 2, 3, 4, 5]
-    assert shown.ids.tolist() == [11, 12, 13, 14, 15]
-    assert shown.offsets.tolist() == uncertain().offsets[1:].tolist()
-    assert shown.special.tolist() == [False] * 5
 
 
 def test_what_stays_keeps_its_scores_parts_and_standard_errors():
@@ -190,20 +119,6 @@ def test_what_a_chat_template_wrote_can_be_left_out():
     assert of_chat().without([0, 3, 5]).diagnostics.template_mass is None
 
 
-def test_only_a_chat_has_a_template():
-    assert not attribution().template.any()
-    with pytest.raises(ValueError, match=r"template=True needs a chat: give attribute tokens=heta_lens.chat\("):
-        attribution().without(template=True)
-    with pytest.raises(ValueError, match="nothing would be left: every token is special, of the template or listed"):
-        of_chat().without([1, 2, 4], template=True)
-
-
-@pytest.mark.parametrize("position", [6, 99, -7])
-def test_leaving_out_a_position_that_is_not_there_is_refused(position: int):
-    with pytest.raises(ValueError, match=str(position)):
-        attribution().without([position])
-
-
 # ------------------------------------------------------------------------------------------------------ how sure it is
 @pytest.mark.parametrize(("probes", "confidence", "t"), [(2, 0.95, 12.7062), (3, 0.95, 4.30265), (11, 0.9, 1.81246)])
 def test_the_interval_is_students_t(probes: int, confidence: float, t: float):
@@ -211,12 +126,6 @@ def test_the_interval_is_students_t(probes: int, confidence: float, t: float):
     low, high = made.interval(confidence)
     assert_close(high - made.scores, t * made.standard_errors["scores"], rtol=1e-5, atol=0)
     assert_close(made.scores - low, t * made.standard_errors["scores"], rtol=1e-5, atol=0)
-
-
-@pytest.mark.parametrize("diagnostics", [{}, {"probes": 1, "standard_errors": {"scores": None}}])
-def test_without_standard_errors_there_is_no_interval(diagnostics: dict[str, Any]):
-    with pytest.raises(ValueError, match="no standard error"):
-        attribution(diagnostics=Diagnostics.of(diagnostics)).interval()
 
 
 @pytest.mark.parametrize("confidence", [95.0, 1.5, -0.1])
@@ -237,15 +146,6 @@ def test_the_table_has_a_row_a_token():
     assert table["stop"].tolist() == [5, 8, 12, 14, 16, 17]
 
 
-def test_the_table_has_parts_and_the_standard_errors_there_are():
-    table = uncertain().to_frame()
-    assert table["curvature"].tolist() == uncertain().parts["curvature"].tolist()
-    assert table["score_se"].tolist() == uncertain().standard_errors["scores"].tolist()
-    assert table["curvature_se"].tolist() == [0, 1, 2, 3, 4, 5]
-    assert "information" in table
-    assert "information_se" not in table
-
-
 def test_the_table_of_a_chat_says_whose_each_token_is():
     table = of_chat().to_frame()
     assert table["role"].tolist() == ["template", "user", "user", "template", "assistant", "template"]
@@ -264,21 +164,6 @@ def test_a_passage_is_found_by_its_text():
     assert made.without([0]).positions_of(word) == [place]
     with pytest.raises(ValueError, match="'nowhere' occurs 0 times in the context: it must occur once"):
         made.positions_of("nowhere")
-
-
-def test_scores_of_half_precision_can_be_tabulated_printed_and_plotted():
-    made = attribution(scores=SCORES)
-    half = replace(made, scores=made.scores.bfloat16())
-    assert half.to_frame()["score"].tolist() == list(SCORES)
-    assert "<bos>" in repr(half)
-    assert half.plot().fragment
-
-
-# --------------------------------------------------------------------------------------------------------------- plots
-def test_the_plot_has_the_question_and_every_token():
-    shown = attribution().plot()
-    assert shown.title == "heta: why ' down'?"
-    assert values(shown)["score"] == list(SCORES)
 
 
 # -------------------------------------------------------------------------------------------------------- from a model
@@ -303,21 +188,6 @@ def test_what_is_no_span_is_refused_in_one_sentence(spans: object):
         attribution().by_spans(spans)
 
 
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("positions", [0, ["<s>"], [1.5]])
-def test_what_is_no_position_is_refused_in_one_sentence(positions: object):
-    with pytest.raises(TypeError, match="must be places in the context"):
-        attribution().without(positions)
-
-
-def test_one_of_two_tokens_can_be_left_out() -> None:
-    """Although offsets have as many columns then as there are tokens."""
-    model = zoo.bridge("gpt2")
-    rest = explain(model, zoo.prompt(model, 2), 7, probes=2).without([0])
-    assert rest.offsets.shape == (1, 2)
-    assert len(rest.to_frame()) == len(rest.by_word()) == 1
-
-
 # ------------------------------------------------------------------------------------------------------- grouped scores
 REDUCED = pytest.mark.parametrize(
     ("reduce", "user", "template"), [("sum", 3.5, 7.25), ("mean", 1.75, 7.25 / 3), ("max", 3.0, 6.0)]
@@ -335,22 +205,6 @@ def test_every_message_has_its_score_and_its_role(reduce: Any, user: float, temp
     ]
 
 
-@REDUCED
-def test_every_role_has_its_score(reduce: Any, user: float, template: float) -> None:
-    assert of_chat().by_role(reduce) == [
-        ("user", user, (1, 2)),
-        ("assistant", 2.0, (4,)),
-        ("template", pytest.approx(template), (0, 3, 5)),
-    ]
-
-
-def test_a_role_has_all_of_its_messages() -> None:
-    three = Messages(("user", "tool", "user"), torch.zeros(0, 3, dtype=torch.int64), torch.tensor([0, 1, 2, 2, 0, 1]))
-    found = of_chat(messages=three)
-    assert found.by_role() == [("user", 12 - 0.5 - 0.25 + 0.75, (0, 2, 3, 4)), ("tool", 0.75, (1, 5))]
-    assert [message.role for message in found.by_message()] == ["user", "tool", "user"]  # and no template
-
-
 def test_nothing_is_lost_however_messages_are_read() -> None:
     numbers = Random(0)
     for _ in range(100):
@@ -361,12 +215,6 @@ def test_nothing_is_lost_however_messages_are_read() -> None:
         for found in (made.by_message(), made.by_role(), made.by_sentence(), made.by_word()):
             assert sum(one.score for one in found) == pytest.approx(float(made.scores.sum()))
             assert sorted(chain(*(one.positions for one in found))) == [*range(6)]
-
-
-@pytest.mark.parametrize("read", [Attribution.by_message, Attribution.by_role])
-def test_what_is_no_chat_has_no_messages(read: Any) -> None:
-    with pytest.raises(ValueError, match=r"knows no messages: give attribute tokens=heta_lens.chat\(model, messages\)"):
-        read(attribution())
 
 
 # ------------------------------------------------------------------------------------------------------- by sentence
@@ -381,25 +229,6 @@ def test_sentences_have_the_tokens_that_begin_in_them() -> None:
     assert [one.score for one in made.by_sentence("max")] == [6.0, 3.0, 2.0, 0.25]
 
 
-@pytest.mark.parametrize(
-    ("tokens", "expected"),
-    [
-        (["<bos>", " ", "\n", " ", "", " "], [(0,), (1, 2, 3, 4, 5)]),
-        (["<bos>", "a", " b", " c", " d", " e"], [(0,), (1, 2, 3, 4, 5)]),
-        (["<bos>", "a. b", ". c", ".", " d", "."], [(0,), (1,), (2,), (3,), (4, 5)]),
-    ],
-    ids=["blank", "one", "across"],
-)
-def test_every_token_is_in_one_sentence(tokens: list[str], expected: list[Any]) -> None:
-    assert [positions for _, positions in sentences(attribution(tokens, SCORES))] == expected
-
-
-def test_no_sentence_goes_beyond_its_message() -> None:
-    assert sentences(of_chat()) == [*(("<s>", (0,)), ("The cat", (1, 2)), ("</s>", (3,)), ("sat", (4,)), ("\n", (5,)))]
-    left = of_chat().without(template=True)
-    assert sentences(left) == [("The cat", (1, 2)), ("sat", (4,))]
-
-
 def test_sentences_of_a_real_chat_are_those_of_its_messages() -> None:
     messages = [chats.SYSTEM, {"role": "user", "content": "The cat sat. The dog ran!\nWhere?"}]
     made = chat(chats.bridge(), messages)
@@ -410,11 +239,3 @@ def test_sentences_of_a_real_chat_are_those_of_its_messages() -> None:
 
 
 # -------------------------------------------------------------------------------------------------------- chat messages
-
-
-def test_a_message_says_what_stands_in_its_places() -> None:
-    made = of_chat()
-    assert made.messages is not None
-    assert [made.messages.content(number, made.text) for number in range(3)] == ["The cat", "sat", ""]
-    twice = Messages(("tool",), torch.tensor([[0, 0, 2], [0, 3, 5]]), torch.tensor([0]))
-    assert twice.content(0, "ab cd") == "ab\ncd"

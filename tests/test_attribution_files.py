@@ -1,7 +1,6 @@
 """Attributions that are saved and loaded, and damaged files."""
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from torch.testing import assert_close
 from helpers.attributions import SCORES, TOKENS, attribution, of_chat, uncertain
 from heta_lens import Attribution
 from heta_lens._util import storage
-from heta_lens._util.target_kinds import SavedFunction
 from heta_lens.attribution import FORMAT, VERSION, stored_fields
 
 
@@ -51,15 +49,6 @@ def test_what_is_saved_is_loaded_exactly(tmp_path: Path, changes: dict[str, Any]
     assert repr(loaded) == repr(saved)
 
 
-def margin(logits: Tensor) -> Tensor:
-    return logits[7] - logits[9]
-
-
-def test_only_the_name_of_a_function_is_saved(tmp_path: Path):
-    uncertain(target=margin, target_text="margin").save(tmp_path / "a.safetensors")
-    assert Attribution.load(tmp_path / "a.safetensors").target == SavedFunction("margin")
-
-
 @pytest.mark.parametrize("made", [of_chat(), of_chat().without(template=True)], ids=["whole", "part"])
 def test_messages_are_saved_too(tmp_path: Path, made: Attribution):
     made.save(tmp_path / "a.safetensors")
@@ -85,17 +74,6 @@ def test_another_safetensors_file_is_no_attribution(tmp_path: Path):
         Attribution.load(tmp_path / "model.safetensors")
 
 
-def test_a_pipe_is_refused_at_once(tmp_path: Path):
-    os.mkfifo(tmp_path / "a.safetensors")
-    with pytest.raises(OSError, match=r"a.safetensors is a pipe or device: give a regular file"):
-        Attribution.load(tmp_path / "a.safetensors")
-
-
-def test_a_missing_folder_is_named(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match=r"there is no folder .*missing to save a\.safetensors in"):
-        attribution().save(tmp_path / "missing" / "a.safetensors")
-
-
 # ------------------------------------------------------------------------------------------------------- damaged files
 def messages(**changes: Any) -> dict[str, Any]:
     places, owners = torch.tensor([[0, 0, 5]]), torch.tensor([0, -1, 0, 0, 0, 0])
@@ -109,42 +87,18 @@ def known(**facts: Any) -> dict[str, Any]:
 WHOLE = torch.zeros(6, dtype=torch.int64)
 DAMAGED: list[tuple[dict[str, Any], str]] = [
     ({"tokens": (*TOKENS, "more")}, "7 tokens and 6 ids"),
-    ({"tokens": [*TOKENS]}, "its tokens is .* and must be a list of text"),
-    ({"tokens": (*TOKENS[:5], 5)}, "its tokens is"),
-    ({"ids": None}, "its ids is None"),
     ({"ids": torch.ones(6)}, r"its ids is a tensor of torch.float32"),
-    ({"scores": WHOLE}, "its scores is a tensor of torch.int64"),
     ({"scores": torch.tensor([1.0, 2, 3, math.nan, 5, 6])}, "nan at position 3"),
-    ({"parts": {"gate": torch.ones(5)}}, "its parts is"),
-    ({"parts": {"gate": 1.0}}, "its parts is"),
-    ({"offsets": torch.zeros(6, 3, dtype=torch.int64)}, r"its offsets is .* shape \(6, 3\)"),
     ({"offsets": torch.full((6, 2), 99)}, r"its offsets.* are \(99, 99\)"),
     ({"positions": WHOLE}, "its positions are .* ascending order"),
-    ({"interactions": torch.ones(6)}, r"its interactions is .* shape \(6,\)"),
     ({"target": (7, 9)}, "' down' does not fit the target"),
-    ({"target": "down"}, "its target is 'down', and must be a whole number"),
-    ({"target": {"name": "margin"}}, "its target is"),
     ({"target": {"function": "f"}, **known(target_rank=1, target_log_prob=-1.0)}, "target_rank=1"),
-    (known(target_value="much"), "its target_value is 'much', and must be a number"),
     (known(target_members=[{"id": 3}]), "without text, id and log_prob"),
-    (known(target_rank=1), "target_log_prob=None and target_rank=1"),
     (known(standard_errors={"scores": torch.ones(5)}), "its standard_errors is"),
-    (known(standard_errors={"scores": torch.ones(6, 6)}), r"standard_errors\['scores'\] has shape \(6, 6\)"),
-    (known(balanced=torch.ones(5)), "its balanced is"),
-    (known(drop=torch.ones(5)), "its drop has 5 rows"),
-    (known(effects=torch.ones(2, 5)), r"its effects have shape \(2, 5\)"),
     ({"signed": 1}, "its signed is 1, and must be true or false"),
-    ({"weather": "fine"}, "it has an unknown field 'weather'"),
-    ({"messages": 5}, "its messages is 5"),
     ({"messages": {"roles": ("user",)}}, "places"),
-    (messages(roles=("user", 5)), r"its roles is \('user', 5\)"),
-    (messages(roles=()), "of 0 messages"),
-    (messages(owners=WHOLE[:5]), r"its owners is .* shape \(5,\)"),
     (messages(owners=WHOLE - 2), "of 1 messages"),
-    (messages(places=torch.ones(2, 3)), "its places is a tensor of torch.float32"),
     (messages(places=torch.tensor([[0, 0, 99]])), r"places.* are \(0, 99\)"),
-    (messages(places=torch.tensor([[0, 2, 1]])), r"places.* are \(2, 1\)"),
-    (messages(places=torch.tensor([[1, 0, 2]])), "of 1 messages"),
 ]
 
 

@@ -56,20 +56,3 @@ def test_a_terminal_that_does_not_know_its_width_is_printed_to() -> None:
     command = [sys.executable, "-m", "heta_lens", "attribute", TEXT, "-m", "random"]
     run = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "0"})
     assert "position" in run.stdout
-
-
-@pytest.mark.slow
-def test_an_interrupt_in_source_run_by_exec_ends_with_130_too(tmp_path: Path) -> None:
-    (tmp_path / "interrupted.py").write_text(
-        """
-import heta_lens.cli, heta_lens.__main__
-
-def interrupted_import():
-    exec("raise KeyboardInterrupt")
-
-heta_lens.cli.app = interrupted_import
-heta_lens.__main__.main()
-"""
-    )
-    run = subprocess.run([sys.executable, "-m", "interrupted"], cwd=tmp_path, capture_output=True, text=True)
-    assert (run.returncode, run.stderr) == (130, "")

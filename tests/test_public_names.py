@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from importlib.metadata import version
 
 import pytest
 
@@ -39,15 +38,6 @@ def test_nothing_but_the_public_names_is_exported() -> None:
 def test_every_public_name_is_there(name: str) -> None:
     assert getattr(heta_lens, name) is not None
     assert name in dir(heta_lens)
-
-
-def test_the_version_is_the_installed_one() -> None:
-    assert heta_lens.__version__ == version("heta-lens")
-
-
-def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="module 'heta_lens' has no attribute 'atribute'"):
-        heta_lens.atribute  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_importing_it_imports_nothing_heavy() -> None:

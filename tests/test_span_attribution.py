@@ -13,12 +13,9 @@ from torch import Tensor
 
 import heta_lens.model.batching
 import heta_lens.prediction.prediction
-from helpers.batches import START
-from helpers.nested import same
-from helpers.views import data, seen
+from helpers.attributions import START, data, same, seen
 from heta_lens import SpanAttribution, attribute_span
 from heta_lens._util import storage
-from heta_lens.diagnostics import Diagnostics
 from heta_lens.plots import circuitsvis, page
 from heta_lens.span_attribution import FORMAT, VERSION, hops
 
@@ -73,20 +70,6 @@ def test_the_frame_has_a_row_for_each_target_and_each_token_before_it(span: Span
     assert summed.tolist() == pytest.approx(span.total.tolist())
 
 
-def test_a_terminal_sees_the_totals(span: SpanAttribution) -> None:
-    shown = repr(span).splitlines()
-    assert all(target in shown[0] for target in span.targets)
-    assert f"{float(span.total.max()):.4g}" in shown[1]
-    assert repr(span.tokens[int(span.total.argmax())]) in shown[1]
-    assert not any("p =" in line for line in shown)  # no single target's likelihood
-    assert max(map(len, shown)) <= 80
-    assert "variant='gs'" in repr(replace(span, steps=(with_chosen(span.steps[0]), *span.steps[1:])))
-
-
-def with_chosen(step: Any) -> Any:
-    return replace(step, diagnostics=Diagnostics.of({**step.diagnostics, "chosen": {"variant": "gs"}}))
-
-
 # --------------------------------------------------------------------------------------------------------- keeping it
 def test_a_file_gives_back_everything(span: SpanAttribution, tmp_path: Path) -> None:
     span.save(tmp_path / "span.safetensors")
@@ -103,16 +86,6 @@ def test_a_file_gives_back_everything(span: SpanAttribution, tmp_path: Path) -> 
     assert repr(found) == repr(span)
     pd.testing.assert_frame_equal(found.to_frame(), span.to_frame())
     assert found.plot().fragment == span.plot().fragment
-
-
-def test_an_attribution_is_no_span_and_a_span_no_attribution(span: SpanAttribution, tmp_path: Path) -> None:
-    path = tmp_path / "any.safetensors"
-    span.steps[0].save(path)
-    with pytest.raises(ValueError, match=r"not a heta_lens\.span file"):
-        SpanAttribution.load(path)
-    span.save(path)
-    with pytest.raises(ValueError, match=r"not a heta_lens\.attribution file"):
-        heta_lens.Attribution.load(path)
 
 
 # ---------------------------------------------------------------------------------------------------------- the page
@@ -211,46 +184,6 @@ def test_nothing_is_lost_and_nothing_stays_with_what_was_written(signed: bool) -
         torch.testing.assert_close(found.values.sum(), scores.sum(), rtol=1e-14, atol=0)
 
 
-def test_by_hand() -> None:
-    """Two of four go to the first written token, one to the second; that gives three quarters to the first."""
-    found = hops(torch.tensor([1.0, 0, 2, 1]), [torch.tensor([1.0, 3]), torch.tensor([2.0, 0, 6])])
-    assert found.values.tolist() == [[1, 0, 0, 0], [0.75, 1.5, 0, 0], [0.1875, 0.5625, 0, 0]]
-
-
-def test_signs_multiply_and_do_not_divide_by_almost_nothing() -> None:
-    """What speaks against a token that speaks for the target speaks against the target, and the other way round."""
-    row = torch.tensor([1.0, -1.0 + 1e-9])  # whose sum is nearly 0
-    for_it, against = (hops(torch.tensor([0.0, 0, score]), [row]).values.sum(0) for score in (1.0, -1.0))
-    torch.testing.assert_close(for_it, torch.tensor([0.5, -0.5, 0]))
-    torch.testing.assert_close(against, torch.tensor([-0.5, 0.5, 0]))
-    cancelled = hops(torch.tensor([0.0, 0, 1, -1]), [torch.tensor([1.0, 0]), torch.tensor([1.0, 0, 0])])
-    assert cancelled.values.sum(0).tolist() == [0, 0, 0, 0]
-    assert cancelled.sizes.sum(0).tolist() == [2, 0, 0, 0]
-
-
-def test_a_token_without_scores_of_its_own_keeps_what_it_has() -> None:
-    rows = [torch.zeros(2), torch.tensor([1.0, 1, 2])]
-    found = hops(torch.tensor([1.0, 0, 3, 4]), rows)
-    assert found.values.tolist() == [[1, 0, 3, 0], [1, 1, 2, 0]]
-    nothing = hops(torch.zeros(4), rows)
-    assert nothing.values.tolist() == [[0, 0, 0, 0]]
-
-
-@pytest.mark.parametrize("size", [1e-300, 1e300, 5e-324])
-def test_scores_of_any_size_have_shares(size: float) -> None:
-    row = torch.tensor([3.0, 1.0], dtype=torch.float64) * size
-    found = hops(torch.tensor([0.0, 0, 1], dtype=torch.float64), [row])
-    torch.testing.assert_close(found.values[1], torch.tensor([0.75, 0.25, 0], dtype=torch.float64))
-
-
-def test_long_chains_end() -> None:
-    """Every written token gives all to the one before it: as many hops as there are tokens."""
-    rows = [torch.zeros(1 + at).index_fill(0, torch.tensor([at]), 1.0) for at in range(50)]
-    found = hops(torch.zeros(51).index_fill(0, torch.tensor([50]), 1.0), rows)
-    assert found.values.shape == (51, 51)
-    assert found.values[50].tolist() == [1.0, *[0.0] * 50] and found.values.sum() == 1
-
-
 def test_a_set_explained_as_a_whole_hands_on_the_same_where_scores_are_linear() -> None:
     """FlashTrace's recursion: the reasoning is one weighted set, and the share that came to it is what a hop counts."""
     scores, rows = drawn(7, signed=False)
@@ -266,7 +199,3 @@ def test_a_set_explained_as_a_whole_hands_on_the_same_where_scores_are_linear() 
         if not reached:
             break
     torch.testing.assert_close(hops(scores, rows).values.sum(0)[:PROMPT], observed)
-
-
-def test_scores_that_are_no_number_end_too() -> None:
-    assert hops(torch.tensor([0.0, torch.nan]), [torch.tensor([1.0])]).values.isnan().any()

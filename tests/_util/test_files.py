@@ -2,8 +2,6 @@
 
 import errno
 import os
-import stat
-from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,20 +11,12 @@ import pytest
 from heta_lens._util.files import (
     NotJSON,
     check_distinct,
-    check_utf8,
     decoded,
-    numbered_lines,
     parse_json,
-    read_text,
     regular_file,
     write_atomically,
 )
 from heta_lens.evaluation.json_lines import JsonLinesFile
-
-
-def test_a_mark_before_the_text_is_not_part_of_it(tmp_path: Path) -> None:
-    (tmp_path / "marked").write_bytes(BOM_UTF8 + "a\nß".encode())
-    assert read_text(tmp_path / "marked") == "a\nß"
 
 
 @pytest.mark.parametrize(
@@ -55,10 +45,6 @@ def test_what_is_no_regular_file_is_called_by_its_kind(tmp_path: Path) -> None:
         regular_file(tmp_path / "nothing", missing="no records yet")
 
 
-def test_lines_are_counted_from_1_and_broken_at_newlines_only() -> None:
-    assert list(numbered_lines("a\u2028b\n \n\nc")) == [(1, "a\u2028b"), (4, "c")]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -80,12 +66,6 @@ def test_text_that_is_no_json_is_refused_with_its_place() -> None:
     with pytest.raises(NotJSON, match="at character 4") as refused:
         parse_json("[1,]")
     assert refused.value.position == 3
-
-
-def test_what_no_file_can_hold_is_refused_with_its_place() -> None:
-    check_utf8("the text", "ß")
-    with pytest.raises(ValueError, match="the text is not valid UTF-8 at character 1"):
-        check_utf8("the text", "a\udcff")
 
 
 HARD = [b"", b"a\r\nb\x00", "é 😀\n".encode(), b"x" * 300_000]
@@ -134,19 +114,6 @@ def test_an_interrupt_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pyte
     assert not os.listdir(tmp_path)
 
 
-@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600), (0, 0o666)])
-def test_permissions_are_those_of_the_umask_and_then_the_files_own(tmp_path: Path, umask: int, mode: int) -> None:
-    path, before = tmp_path / "a", os.umask(umask)
-    try:
-        write_atomically(path, "1")
-        assert stat.S_IMODE(path.stat().st_mode) == mode
-        path.chmod(0o604)
-        write_atomically(path, "2")
-        assert stat.S_IMODE(path.stat().st_mode) == 0o604
-    finally:
-        os.umask(before)
-
-
 def test_a_link_stays_and_the_file_it_leads_to_is_written(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for name in ("there", "new"):
@@ -158,31 +125,10 @@ def test_a_link_stays_and_the_file_it_leads_to_is_written(tmp_path: Path) -> Non
     assert sorted(os.listdir(tmp_path / "folder")) == ["new", "there"]
 
 
-def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    write_atomically(tmp_path / "pipe", "through")
-    assert os.read(reader, 100) == b"through" and (tmp_path / "pipe").is_fifo()
-    os.close(reader)
-    write_atomically(os.devnull, "nothing")
-    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
-
-
-@pytest.mark.parametrize("place", ["folder", "missing/a", "file/a"])
-def test_where_no_file_can_be_is_refused_by_its_path(tmp_path: Path, place: str) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "file").touch()
-    with pytest.raises(OSError, match=f"cannot write .*{place}: "):
-        write_atomically(tmp_path / place, "")
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder"]
-
-
 SAME = {
     "the same": ("a.out", "a.out"),
     "written in another way": ("a.out", "./a.out"),
-    "through its parent": ("a.out", "folder/../a.out"),
     "through a linked folder": ("folder/a", "linked/a"),
-    "a link to the file": ("folder/there", "link"),
     "a link to a file that is not there yet": ("folder/new", "dangling"),
     "in another case": ("a.out", "A.OUT"),
 }
@@ -231,23 +177,3 @@ def test_a_damaged_line_is_skipped_and_then_set_aside(bad: bytes, tmp_path: Path
     with pytest.warns(UserWarning, match=r"moved to numbers\.rejected\.jsonl"):
         assert file.repair() == len(bad) + 1
     assert file.read() == [1, 2] and file.rejected.read_bytes() == bad + b"\n"
-
-
-def test_a_last_line_without_an_end_is_not_read_and_then_set_aside(tmp_path: Path) -> None:
-    file = lines(tmp_path)
-    file.append({"n": 1})
-    with file.path.open("ab") as raw:
-        raw.write(b'{"n": 2')
-    assert file.read() == [1]
-    with pytest.warns(UserWarning, match=r"1 of 2 lines .* \(line 2: it was cut short\) and are moved to"):
-        assert file.repair() == 7
-    assert file.read() == [1] and file.rejected.read_bytes() == b'{"n": 2\n' and file.repair() == 0
-
-
-def test_lines_are_replaced_at_once(tmp_path: Path) -> None:
-    file = lines(tmp_path)
-    file.append({"n": 1})
-    file.replace({"n": n} for n in (5, 6))
-    assert file.read() == [5, 6]
-    file.replace([])
-    assert file.read() == []

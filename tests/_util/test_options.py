@@ -4,11 +4,9 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -16,33 +14,22 @@ from torch import Tensor
 import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of
-from heta_lens import METHODS, Heta
-from heta_lens._util import target_kinds
+from heta_lens import METHODS
 from heta_lens._util.options import (
-    MOST,
     AtLeast,
-    check_batch,
     check_choice,
     check_fields,
     check_names,
     check_options,
-    chosen,
-    hint,
-    is_object_name,
     keywords,
     named_object,
-    settings,
-    written,
 )
 from heta_lens._util.target_kinds import (
     SavedFunction,
     Target,
-    any_of,
-    function_name,
     kind_of,
     sides,
 )
-from heta_lens.data.suites import suite
 
 
 @dataclass(frozen=True)
@@ -82,38 +69,15 @@ def test_a_field_is_checked_by_its_annotation(given: dict[str, Any], kind: type[
         check_options(Annotations(**given))
 
 
-@pytest.mark.usefixtures("unchecked")
-def test_numbers_of_other_libraries_become_plain_ones() -> None:
-    options = Annotations(steps=np.int64(3), keep=np.float32(0.25), layer=torch.tensor(2))  # type: ignore[arg-type]
-    check_options(options)
-    assert [type(value) for value in (options.steps, options.keep, options.layer)] == [int, float, int]
-
-
-def test_what_is_not_the_default_was_chosen_and_all_but_the_bar_is_kept() -> None:
-    options = Annotations(steps=3, progress=False)
-    assert chosen(options) == {"steps": 3, "progress": False}
-    assert settings(options) == {"rule": "left", "exact": False, "steps": 3, "keep": 0.5, "layer": None}
-
-
 @pytest.mark.parametrize("collection", [list, dict.fromkeys, iter])
 def test_a_wrong_choice_is_refused_by_listing_the_right_ones(collection: Callable[[list[str]], Iterable[str]]):
     with pytest.raises(ValueError, match=r"mask='none' is not one of 'zero', 'mean'$"):
         check_choice("mask", "none", collection(["zero", "mean"]))
 
 
-def test_a_near_miss_is_told_what_was_meant():
-    with pytest.raises(ValueError, match=r"did you mean 'rollout'\?"):
-        check_choice("flow", "rolout", ["suffix", "rollout"])
-
-
 def test_an_unknown_option_is_refused_by_listing_the_known_ones():
     with pytest.raises(TypeError, match=r"^Options has no option 'steps'; it has flow, power, probes$"):
         check_names(Options, ["flow", "steps"])
-
-
-def test_a_misspelt_option_is_told_what_was_meant():
-    with pytest.raises(TypeError, match=r"'probe' \(did you mean 'probes'\?\)"):
-        check_names(Options, ["probe"])
 
 
 def whole_options() -> Iterable[tuple[str, str]]:
@@ -126,38 +90,11 @@ def whole_options() -> Iterable[tuple[str, str]]:
                 yield name, entry.name
 
 
-WORK = {  # what is run or made one by one
-    *(("heta", name) for name in ("probes", "rank")),
-    *((name, "samples") for name in ("lime", "kernel_shap", "context_cite", "progressive_inference", "causal_tracing")),
-    *((name, "steps") for name in ("integrated_gradients", "sequential_integrated_gradients", "faml")),
-    *(("reagent", name) for name in ("probes", "max_steps")),
-    *(("sea_cot", name) for name in ("explanations", "length")),
-    *(("context_cite", "held_out"), ("discretized_integrated_gradients", "steps")),
-}
-
-
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(("method", "name"), [*whole_options()])
 def test_a_count_that_cannot_be_run_is_refused_when_the_method_is_made(method: str, name: str) -> None:
     with pytest.raises(ValueError, match=rf"{name}=10+ (is more than can be run: give at most|must be below)"):
         METHODS[method](**{name: 10**20})
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("method", "name"), sorted(WORK))
-def test_the_most_that_is_run_one_by_one_is_the_same_everywhere(method: str, name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name}={MOST + 1} is more than can be run: give at most {MOST}"):
-        METHODS[method](**{name: MOST + 1})
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_counts_outside_methods_are_limited_too() -> None:
-    with pytest.raises(ValueError, match=r"batch=10+ is more than can be run"):
-        check_batch(10**20)
-    with pytest.raises(ValueError, match=r"limit=10+ is more than can be run"):
-        suite("recall", limit=10**12)
-    with pytest.raises(ValueError, match="factor=21 is more than can be run: give at most 20"):
-        METHODS["discretized_integrated_gradients"](factor=21)
 
 
 def halves(text: str) -> list[tuple[int, int]]:
@@ -168,20 +105,12 @@ BRIEF = {"think": ".", "conclude": " is", "entail": "{explanation}{claim}"}
 
 WITHOUT_EFFECT = [
     ("heta", {"variant": "gs", "probes": 8}, "probes=8 has no effect with variant='gs' (which uses one gradient)"),
-    ("heta", {"variant": "gs", "seed": 1}, "seed=1 has no effect with variant='gs' (which uses one gradient)"),
     ("heta", {"variant": "gs", "tolerance": 0.1}, "tolerance=0.1 has no effect with variant='gs' (which uses one grad"),
-    ("heta", {"variant": "gs", "prune": 0.1}, "prune=0.1 has no effect with variant='gs'"),
-    ("heta", {"variant": "gs", "layers": 9}, "layers=9 has no effect with variant='gs'"),
-    ("heta", {"variant": "gs", "norm": "exact"}, "norm='exact' has no effect with variant='gs'"),
     ("heta", {"variant": "lr", "rank": 2, "tolerance": 0.1}, "tolerance=0.1 has no effect with variant='lr'"),
     ("heta", {"variant": "transition_only", "balance": "sum"}, "balance='sum' has no effect with variant='transition"),
     ("heta", {"beta": 0, "support": "row"}, "support='row' has no effect with variant='full' and beta=0"),
-    ("heta", {"variant": "kl_only", "window": 9}, "window=9 has no effect with variant='kl_only'"),
     ("heta", {"variant": "transition_only", "kl": "js"}, "kl='js' has no effect with variant='transition_only'"),
-    ("heta", {"gamma": 0, "kl": "js"}, "kl='js' has no effect with variant='full' and gamma=0"),
     ("heta", {"norm": "entrywise", "probes": 3}, "probes=3 has no effect with norm='entrywise' (which is exact)"),
-    ("heta", {"norm": "entrywise", "seed": 3}, "seed=3 has no effect with norm='entrywise' (which is exact)"),
-    ("heta", {"norm": "entrywise", "tolerance": 0.1}, "tolerance=0.1 has no effect with norm='entrywise'"),
     ("attention_norm", {"reduce": "mean", "layer": 1}, "layer=1 has no effect with reduce='mean' (which takes every"),
     ("causal_tracing", {"mode": "noise_one", "layers": 3}, "layers=3 has no effect with mode='noise_one'"),
     ("context_cite", {"mask": "mean"}, "mask='mean' has no effect with ablate='remove' (which masks nothing)"),
@@ -213,29 +142,6 @@ def test_an_option_without_effect_is_accepted_warned_of_once_and_named(
     assert again.title == found.title or method != "heta"
 
 
-def test_options_at_their_default_are_not_warned_of() -> None:
-    with pytest.warns(UserWarning, match="probes=8 has no effect"):
-        method = Heta(variant="gs", probes=8)
-    assert method.unused_options == ("probes",)
-    assert Heta(variant="gs", probes=10).unused_options == ()
-    assert Heta(**settings(Heta(variant="kl_only"))).unused_options == ()
-
-
-def test_a_name_that_others_begin_with_is_taken_for_the_shortest_of_them() -> None:
-    assert hint("aopc", ["abpc", "aopc_insertion", "aopc_del"]) == " (did you mean 'aopc_del'?)"
-    assert hint("abcp", ["abpc", "aopc_del"]) == " (did you mean 'abpc'?)" and hint("zzz", ["abpc"]) == ""
-
-
-def test_values_are_of_the_kind_they_are_written_as() -> None:
-    assert keywords(["probes=20", "support=row", "beta=0.5", "layers=[1, 2]", "tolerance=None"]) == {
-        "probes": 20,
-        "support": "row",
-        "beta": 0.5,
-        "layers": [1, 2],
-        "tolerance": None,
-    }
-
-
 @pytest.mark.parametrize("written", ["probes", "=20", "probes=", "two words=1"])
 def test_what_names_no_option_is_refused(written: str) -> None:
     with pytest.raises(ValueError, match="is not of the form NAME=VALUE, like probes=20"):
@@ -245,25 +151,6 @@ def test_what_names_no_option_is_refused(written: str) -> None:
 def test_an_option_that_is_given_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="option 'x' is given twice: give it once, as x=2"):
         keywords(["x=1", "y=1", "x=2"])
-
-
-@pytest.mark.parametrize("value", ["(" * 100_000, "-" * 100_000 + "1", "{[]: 1}", "9" * 5000, "1is", "1e999("])
-def test_what_reads_as_no_value_is_text(value: str) -> None:
-    assert keywords([f"x={value}"]) == {"x": value}
-
-
-def test_options_are_written_as_a_call_has_them() -> None:
-    assert written({"variant": "ls", "layers": 2}) == "variant='ls', layers=2"
-    assert (written({}), written({}, "lime"), written({"seed": 1}, "lime")) == (
-        "HETA with its defaults",
-        "lime",
-        "lime(seed=1)",
-    )
-
-
-@pytest.mark.parametrize("name", ["heta", "a:", ":b", "a:b:c", "1a:b", "a b:c", "C:\\x", 3, None])
-def test_what_is_no_name_of_an_object(name: object) -> None:
-    assert not is_object_name(name)
 
 
 def test_an_object_of_the_current_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,24 +204,8 @@ def test_a_field_of_another_type_is_refused_by_name(changes: dict[str, Any], mes
         check_fields(Story, GOOD | changes)
 
 
-@pytest.mark.usefixtures("unchecked")
-def test_a_field_without_a_default_may_not_be_missing() -> None:
-    with pytest.raises(ValueError, match="it has no spans"):
-        check_fields(Story, {"text": ""})
-    with pytest.raises(TypeError, match="it is 5, and must have the fields of a Story"):
-        check_fields(Story, 5)  # type: ignore[arg-type]
-
-
 def margin(logits: Tensor, *, first: int = 3) -> Tensor:
     return logits[first] - logits[4]
-
-
-class Probe(torch.nn.Module):
-    def forward(self, logits: Tensor) -> Tensor:
-        return logits.sum()
-
-    def score(self, logits: Tensor) -> Tensor:
-        return logits.sum()
 
 
 ANY = frozenset((7, 5))
@@ -353,36 +224,6 @@ ANY = frozenset((7, 5))
 )
 def test_every_target_has_one_kind(target: Target, kind: str, two: tuple[object, ...]) -> None:
     assert (kind_of(target), sides(target)) == (kind, two)
-
-
-def test_a_function_is_called_by_its_own_name() -> None:
-    def inner(logits: Tensor) -> Tensor:
-        return logits.sum()
-
-    named = {
-        "margin": margin,
-        "inner": inner,
-        "<lambda>": lambda logits: logits.sum(),
-        "Probe": Probe(),
-        "Probe.score": Probe().score,
-        "kept": SavedFunction("kept"),
-    }
-    assert {name: function_name(function) for name, function in named.items()} == {name: name for name in named}
-    assert function_name(partial(partial(margin, first=1))) == "margin"
-
-
-@pytest.mark.parametrize(
-    ("target", "text", "words"),
-    [
-        (5, " Paris", "' Paris'"),
-        ((5, 7), (" Paris", " Rome"), "' Paris' rather than ' Rome'"),
-        (ANY, any_of([" Paris", "Paris"]), "any of ' Paris', 'Paris'"),
-        ((ANY, 3), (any_of([" Paris", "Paris"]), " Rome"), "any of ' Paris', 'Paris' rather than ' Rome'"),
-        (margin, "margin", "margin(logits)"),
-    ],
-)
-def test_a_target_in_words(target: Target, text: str | tuple[str, ...], words: str) -> None:
-    assert target_kinds.described(target, text) == words
 
 
 def test_a_function_from_a_file_is_not_called_and_says_how_to_go_on() -> None:

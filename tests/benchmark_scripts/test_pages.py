@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import pages
 from benchmarks.outcomes import Outcomes
-from benchmarks.pages import Table, average, proportion, put, split_cells
+from benchmarks.pages import Table, average, proportion
 from heta_lens.evaluation.statistics import estimate
 
 
@@ -42,19 +42,6 @@ def test_a_table_is_written_below_its_heading_and_into_a_csv_file(page: Path) ->
     assert file.read_text() == 'a,b|c,"b|c, low","b|c, high"\nx,1.00,0.50,1.50\ny,2.00,,\n'
     file.write_text(file.read_text().replace("0.50", "0.75"))
     assert "1.00 [0.75, 1.50]" in pages.from_csv("page")
-
-
-def test_a_page_without_headings_has_one_table() -> None:
-    assert put("About.\n\n| a |\n| --- |\n| x |\n", "", "| b |") == "About.\n\n| b |\n"
-
-
-def test_only_whole_intervals_are_split() -> None:
-    assert split_cells("a", ["50% [40%, 60%]", "–"]) == [
-        ["a", "a, low", "a, high"],
-        ["50%", "40%", "60%"],
-        ["–", "", ""],
-    ]
-    assert split_cells("a", ["1 [0, 2]; 3 [2, 4]"]) == [["a"], ["1 [0, 2]; 3 [2, 4]"]]
 
 
 def test_intervals_are_over_clusters() -> None:

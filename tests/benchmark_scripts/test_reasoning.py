@@ -32,7 +32,7 @@ def test_a_question_is_followed_by_what_the_model_is_to_write() -> None:
         for part in range(1, reasoning_model.ASKED + 1):
             at = (batch.part[row] == part).nonzero().flatten()
             ids, following, found = batch.ids[row, at], batch.following[row, at], batch.found[row, at]
-            own, named = following >= 0, batch.named[row, at]
+            own, named = following >= 0, batch.answers[row, at]
             assert torch.equal(ids[1:][own[:-1]], following[:-1][own[:-1]])  # what follows is what comes next
             words = [KNOWN[int(token)] for token in [*ids, following[-1]]]
             asked, wrote = words[: words.index(":", 2) + 1], words[words.index(":", 2) + 1 :]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks import metrics_worth, results
-from benchmarks.metrics_worth import Values, agreed, goodness, halves, noise, tied, worth
+from benchmarks.metrics_worth import Values, agreed, goodness, halves, noise, worth
 from benchmarks.models import STORIES3M, load_stories3m
 from helpers import zoo
 from heta_lens.data.suites import suite
@@ -80,11 +80,6 @@ def test_halves_of_the_templates_agree_or_do_not() -> None:
     assert halves(GOOD, random.Random(0)) == pytest.approx(1)
     opposed = values("opposed", [[3, 3, 1, 1], [2, 2, 2, 2], [1, 1, 3, 3]])
     assert halves(opposed, random.Random(0)) == pytest.approx(-1)
-
-
-def test_ties_are_pairs_of_methods_with_one_value() -> None:
-    assert tied(GOOD) == 0
-    assert tied(values("coarse", [[1, 0], [1, 1], [1, np.nan]])) == pytest.approx(3 / 4)
 
 
 def test_a_metric_is_evaluated_by_others_and_by_controls() -> None:

@@ -4,12 +4,11 @@ from functools import cache, partial
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import heta_lens
-from benchmarks import certainty, contest, prompts, rivals, study
+from benchmarks import certainty, contest, prompts, rivals
 from benchmarks.interventions import MEASURES, measures
 from benchmarks.outcomes import Outcomes
 from benchmarks.prompts import FAMILIES, Case
@@ -119,10 +118,6 @@ def test_measures_are_those_of_the_library() -> None:
     assert found.shape == (2, len(MEASURES))
 
 
-def test_the_best_candidate_has_the_lowest_mean_rank() -> None:
-    assert study.ranks_of(np.array([[3.0, 1.0], [2.0, 2.0], [1.0, 0.5]])).tolist() == [1.5, 1.5, 3.0]
-
-
 # -------------------------------------------------------------------------------------------------------------- prompts
 @pytest.mark.parametrize("family", [prompts.lists, prompts.pronouns])
 def test_dev_and_test_have_no_wording_in_common(family: Any) -> None:
@@ -161,12 +156,6 @@ def test_methods_that_cost_too_much_say_so() -> None:
     assert found["methods"] == ["attn_lrp", "random"] and found["runs"] == [3.0, 0.0]
     assert {*found["refused"]} == {"leave_one_out", "kernel_shap", "heta row"}
     assert "over the budget of 3" in found["refused"]["leave_one_out"]
-
-
-def test_a_method_is_compared_on_the_prompts_of_both() -> None:
-    row = rivals.Row([("a",), ("b",), ("c",)], ["t", "u", "v"], np.array([[1.0], [2.0], [3.0]]), 1.0, 1.0)
-    same = row.of([("c",), ("d",), ("a",)])
-    assert (same.keys, same.templates, same.values.tolist()) == ([("c",), ("a",)], ["v", "t"], [[3.0], [1.0]])
 
 
 @pytest.mark.thorough

@@ -1,38 +1,24 @@
 """The command as a whole: help, version, startup, output modes and errors."""
 
 import json
-import re
 import subprocess
 import sys
 import warnings
 from dataclasses import dataclass
-from importlib.metadata import version
 from os import environ
 from pathlib import Path
 from typing import Annotated, Any
 
-import jsonschema
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from helpers import ROOT
 from helpers.evaluating import run
-from helpers.paths import ROOT
 from heta_lens.cli import app
-from heta_lens.cli.app import EXIT_CODES, as_json, bars, command, note, quiet, say
+from heta_lens.cli.app import as_json, bars, command, note, quiet, say
 
-DOCUMENTED = (ROOT / "docs" / "command_line.md").read_text()
 SCHEMAS = json.loads((ROOT / "docs" / "command_output.schema.json").read_text())
-
-
-def test_the_version_is_the_installed_one() -> None:
-    result = run("--version")
-    assert result.exit_code == 0 and result.output == f"heta-lens {version('heta-lens')}\n"
-
-
-def test_help_says_what_the_exit_codes_mean() -> None:
-    assert EXIT_CODES in " ".join(run("--help").output.split())
-    assert all(f"| {code} |" in DOCUMENTED for code in re.findall(r"[:;] (\d+) ", EXIT_CODES))
 
 
 def test_help_shows_every_summary_whole() -> None:
@@ -141,24 +127,12 @@ def called(*words: str, ending: BaseException | None = None, resumes: bool = Fal
     return CliRunner().invoke(group, [*words]), calls
 
 
-def test_flags_of_a_dataclass_come_as_one_argument() -> None:
-    assert called("a")[1][0][:3] == ("a", 1, Size())
-    assert called("a", "--number", "2", "--loud", "--height", "0")[1][0][:3] == ("a", 2, Size(0, loud=True))
-    assert called("a", "--hidden", "x")[0].exit_code == 2
-
-
 def test_quiet_lasts_as_long_as_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TQDM_DISABLE", "0")
     assert called("a", "--quiet")[1][0][3:6] == (True, False, "1")
     assert called("a")[1][0][3:6] == (False, None, "0") and not quiet()
     monkeypatch.delenv("TQDM_DISABLE")
     assert called("a", "-q")[1][0][5] == "1" and "TQDM_DISABLE" not in environ
-
-
-def test_quiet_leaves_results_and_errors() -> None:
-    loud, still = (called("a", *words, ending=ValueError("wrong"))[0] for words in ([], ["-q"]))
-    assert (loud.stdout, loud.stderr) == ("a result\na file\n", "heta-lens: careful\nheta-lens: wrong\n")
-    assert (still.stdout, still.stderr, still.exit_code) == ("a result\n", "heta-lens: wrong\n", 2)
 
 
 @pytest.mark.parametrize(
@@ -180,10 +154,3 @@ def test_json_is_printed_however_a_command_ends(
     assert done.exit_code == code and calls[0][6] and not as_json()
     assert json.loads(done.stdout) == {"schema": 1, "command": "test"} | ({} if error is None else {"error": error})
     assert done.stderr.startswith("a result\na file\nheta-lens: careful\n")
-
-
-def test_an_error_is_in_the_document_and_on_stderr() -> None:
-    done = run("attribute", "", "--json")
-    printed = json.loads(done.stdout)
-    jsonschema.validate(printed, SCHEMAS)
-    assert done.exit_code == 2 and "the text is empty" in done.stderr and "the text is empty" in printed["error"]

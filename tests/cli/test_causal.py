@@ -2,15 +2,14 @@
 
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from helpers.evaluating import demo, run
 from heta_lens import causal, names_filter
-from heta_lens.cli.causal import MEASURED, GridFlags, PatchFlags, numbers
+from heta_lens.cli.causal import GridFlags, PatchFlags
 from heta_lens.model import loading
-from heta_lens.prediction import target
 
 TEXT = "Mia put the key in the drawer. Leo put the key in the box. Question: Where did Mia put the key? Answer: in the"
 OTHER = TEXT.replace("Mia", "Tom", 1)
@@ -27,47 +26,24 @@ def cached(text: str = TEXT) -> Any:
     return demo().run_with_cache(ids, names_filter=names_filter)[1], ids
 
 
-def test_options_are_the_flags_that_were_given() -> None:
-    assert PatchFlags().options(None) == GridFlags("text").options(None) == {}
-    flags = PatchFlags("resid_patch", mask="12", layer=0)
-    assert flags.options("logit") == {"how": "resid_patch", "layer": 0, "mask": 12, "scale": "logit"}
-    assert PatchFlags(patterns="recomputed", mask="mean").options(None) == {"patterns": "recomputed", "mask": "mean"}
-    assert GridFlags("text", "head_out", "0:2", "3").options("prob") == {
-        "what": "head_out",
-        "layers": [0, 1],
-        "positions": [3],
-        "scale": "prob",
-    }
-    assert {*MEASURED} == {*get_args(target.Scale)}
-
-
 @pytest.mark.parametrize(
     ("flags", "scale", "message"),
     [
         (PatchFlags("edge"), None, "--how='edge' is not one of 'edge_patch'"),
         (PatchFlags("resid_patch"), None, "--layer goes with --how resid_patch"),
-        (PatchFlags(layer=2), None, "--layer goes with --how resid_patch"),
         (
             PatchFlags("input", patterns="frozen"),
             None,
             "--patterns frozen is for --how edge_patch, not for --how input",
         ),
         (PatchFlags(mask="nought"), None, "--mask='nought' is not one of zero"),
-        (PatchFlags(), "odds", "--scale='odds' is not one of"),
         (GridFlags("text", "z"), None, r"--what='z' is not one of .*\(called head_out here\)"),
-        (GridFlags("text"), "odds", "--scale='odds' is not one of"),
     ],
     ids=str,
 )
 def test_contradictory_flags_are_refused(flags: PatchFlags | GridFlags, scale: str | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         flags.options(scale)
-
-
-@pytest.mark.parametrize("written", ["3:", ":3", "5:3", "3:3", "-3:-1", "x", "1:2:3"])
-def test_a_range_has_a_beginning_and_an_end(written: str) -> None:
-    with pytest.raises(ValueError, match=f"--layers {written} is no range of numbers from 0"):
-        numbers("--layers", written)
 
 
 def test_scores_are_validated_and_a_verdict_given(tmp_path: Path) -> None:
@@ -77,10 +53,6 @@ def test_scores_are_validated_and_a_verdict_given(tmp_path: Path) -> None:
     verdict = r"patching agrees with the scores: rank correlation 0\.51 \[0\.15, 0\.75\] over 29 tokens"
     assert re.search(verdict, shown) and "A single prompt is weak evidence" in shown and page.exists()
     assert "weak evidence" not in done("validate", TEXT, "-m", "ixg", "-q")
-
-
-def test_another_prompt_may_be_what_is_patched_in() -> None:
-    assert "over 30 tokens" in done("validate", TEXT, "-m", "loo", "--reference", OTHER, "--special")
 
 
 def test_the_effects_of_patching_each_token() -> None:
@@ -102,15 +74,6 @@ def test_a_grid_is_that_of_the_library(tmp_path: Path) -> None:
     assert re.search(rf"^{best.layer} +{best.column} +{re.escape(repr(best.label))} ", shown, re.MULTILINE)
 
 
-def test_heads_are_named_by_layer_and_number(tmp_path: Path) -> None:
-    shown = done("heads", TEXT, "--top", "2", "--html", str(tmp_path / "a.html"))
-    cache, ids = cached()
-    best = causal.gate_heads(cache, tokens=ids).top(2)
-    assert re.findall(r"^L(\d+)H(\d+) ", shown, re.MULTILINE) == [(str(h.layer), str(h.head)) for h in best]
-    assert (tmp_path / "a.html").exists()
-    assert "' key'" in done("heads", TEXT, "--source", "4", "--flow", "direct", "--top", "1")
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -118,12 +81,8 @@ def test_heads_are_named_by_layer_and_number(tmp_path: Path) -> None:
         (["validate", TEXT, "--mask", "mean", "--reference", OTHER], "--mask and --reference both say"),
         (["validate", TEXT, "--html", "a.png"], "--html a.png is a page"),
         (["patch", TEXT, "--what", "head_out"], "--what head_out needs --corrupted"),
-        (["patch", TEXT, "--figure", "a.svg"], "--figure a.svg needs --corrupted"),
         (["patch", TEXT, "--corrupted", OTHER, "--mask", "mean"], "--mask mean has no effect with --corrupted"),
-        (["patch", TEXT, "--corrupted", OTHER, "--position", "3"], "--position 3 has no effect with --corrupted"),
         (["patch", TEXT, "--corrupted", OTHER, "--figure", "a.tex"], "--figure a.tex cannot be written"),
-        (["heads", TEXT, "--flow", "x"], "--flow='x' is not one of"),
-        (["heads", ""], "the text is empty"),
     ],
     ids=str,
 )

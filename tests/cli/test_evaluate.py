@@ -8,15 +8,8 @@ import pytest
 
 import heta_lens
 from helpers.evaluating import run
-from heta_lens.cli.evaluate import SUITES, TABLES, measured_table
-from heta_lens.data import suites
-from heta_lens.evaluation import reproduce
 from heta_lens.methods.at2 import HeadWeights
 from heta_lens.metrics import METRICS
-
-
-def test_the_help_names_every_suite_and_table() -> None:
-    assert {*SUITES} == {*suites.SUITES} and {*TABLES} == {*reproduce.TABLES}
 
 
 @pytest.mark.slow
@@ -78,15 +71,6 @@ def test_shards_of_two_commands_are_merged(tmp_path: Path) -> None:
     assert report.exit_code == 2 and "holds scores and no metrics" in report.output
 
 
-def test_the_measured_figures_of_a_table_are_printed(tmp_path: Path) -> None:
-    lines = "demo model,IG,DSA,,0.0824757\ndemo model,HETA,DSA,4.8,0.57\ndemo model,HETA,F1,,1\nGPT-J,IG,DSA,-0.3,\n"
-    (tmp_path / "dsa.csv").write_text(f"block,row,column,paper,ours\n{lines}")
-    table = measured_table(tmp_path / "dsa.csv")
-    assert table.columns == ["row", "measured on", "DSA", "F1"]
-    rows = [[str(cell) for cell in row] for row in table.rows]
-    assert rows == [["IG", "demo model", "0.0825", ""], ["HETA", "demo model", "0.57", "1"]]
-
-
 @pytest.mark.slow
 def test_head_weights_are_fitted_and_used(tmp_path: Path) -> None:
     file = str(tmp_path / "w.safetensors")
@@ -116,23 +100,12 @@ def test_a_file_of_prompts_becomes_scores(tmp_path: Path) -> None:
     assert facts["model"] == "demo" and facts["source"].endswith("p.csv") and facts["metrics"] == {}
 
 
-@pytest.mark.slow
-def test_failures_are_said(tmp_path: Path) -> None:
-    path = tmp_path / "p.jsonl"
-    path.write_text('{"text": "The unheard-of wordzzz"}\n')
-    done = run("attribute-dataset", str(path), "--out", str(tmp_path / "out"), "-m", "random")
-    assert done.exit_code == 1
-    assert "1 of 1 failed, most often (1) by: " in done.output and "no prompt was explained" in done.output
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["p.txt"], "'p.txt' is no source of prompts"),
-        (["recall", "-m", "hetta"], "did you mean 'heta'"),
         (["recall", "--save", "x.xlsx"], "the suffix of --save x.xlsx='.xlsx' is not one of '.jsonl'"),
         (["recall", "--save", "no/x.csv"], "no/x.csv cannot be written"),
-        (["recall", "--field", "text"], "--field text names no column"),
         (["recall", "--field", "text=x"], "has no effect: the suite is read by its own fields"),
         (["recall", "-o", "limit=3"], "-o limit=3 is not an option of a suite: use --limit"),
         (["hf:/nowhere/at-all"], "the train split of /nowhere/at-all could not be read"),

@@ -14,25 +14,11 @@ import heta_lens
 from helpers.evaluating import run
 from heta_lens.cli import app
 from heta_lens.cli.flags import (
-    INSTEAD,
     LoadingFlags,
     MethodFlags,
     PromptFlags,
-    WorkerFlags,
-    listed,
-    results_folder,
-    suite_options,
-    with_text,
 )
-from heta_lens.evaluation import Shard, Workers
 from heta_lens.model import loading
-
-
-def test_a_list_may_be_given_with_commas_or_one_by_one() -> None:
-    names = listed(["random,context_cite query=((0,5),(7,9)), heta", "lime"], [])
-    assert names == ["random", "context_cite query=((0,5),(7,9))", "heta", "lime"]
-    assert listed(None, ["heta"]) == ["heta"]
-
 
 # -------------------------------------------------------------------------------------------------- models and workers
 
@@ -57,48 +43,7 @@ def test_loading_flags_reach_the_loader(monkeypatch: pytest.MonkeyPatch) -> None
     assert loads == [used]
 
 
-def test_loading_flags_are_checked() -> None:
-    with pytest.raises(ValueError, match="'int8'"):
-        LoadingFlags(dtype="int8").options()
-
-
-def test_workers_and_a_shard() -> None:
-    assert WorkerFlags.__dataclass_fields__.keys() == {*Workers.__dataclass_fields__} - {"count"} | {"workers", "shard"}
-    assert WorkerFlags().options() == {"workers": Workers(), "shard": None}
-    flags = WorkerFlags(engine="ray", workers=3, gpus=0.5, retries=0, shard="1/4")
-    assert flags.options() == {"workers": Workers(3, "ray", gpus=0.5, retries=0), "shard": Shard(1, 4)}
-    assert [results_folder(Path("o"), shard) for shard in (None, Shard(1, 4))] == [Path("o"), Path("o/shard-1-of-4")]
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("flags", "message"), [({"engine": "slurm"}, "engine='slurm'"), ({"retries": 3}, "--retries 3")]
-)
-def test_wrong_workers_are_refused(flags: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        WorkerFlags(**flags).options()
-
-
-def test_options_of_a_suite() -> None:
-    assert suite_options(["hops=2", "voice=cleft"]) == {"hops": 2, "voice": "cleft"} and suite_options(None) == {}
-    for name in INSTEAD:
-        with pytest.raises(ValueError, match=f"-o {name}=1 is not an option of a suite: {INSTEAD[name]}"):
-            suite_options([f"{name}=1"])
-
-
 # ------------------------------------------------------------------------------------------------------------- methods
-
-
-def test_the_default_method_is_heta() -> None:
-    ((label, method),) = MethodFlags().methods().items()
-    assert label == method.name == "heta" and method.progress is None
-
-
-def test_several_methods_with_their_options() -> None:
-    methods: Any = MethodFlags(["loo,lime samples=90 penalty=2", "lime samples=91"]).methods()
-    assert [*methods] == ["loo", "lime samples=90 penalty=2", "lime samples=91"]
-    first, second, third = methods.values()
-    assert first.name == "leave_one_out" and (second.samples, second.penalty, third.samples) == (90, 2, 91)
 
 
 def test_options_of_a_method_and_of_a_preset() -> None:
@@ -117,9 +62,7 @@ def test_options_of_a_method_and_of_a_preset() -> None:
     ("flags", "message"),
     [
         (MethodFlags(["loo,lime"], ["samples=3"]), "--option samples=3 is of one method, and there are 2"),
-        (MethodFlags(["loo", "loo"]), "the method loo is given twice"),
         (MethodFlags(["ig,integrated_gradients"]), "ig and integrated_gradients are the same method"),
-        (MethodFlags(["fast,attn_lrp rule=cp_lrp"]), "fast and attn_lrp rule=cp_lrp are the same method"),
         (MethodFlags(["heta", "heta probes=10"]), "heta and heta probes=10 are the same method"),
         (MethodFlags(["lime samples=90"], ["samples=91"]), "option 'samples' is given twice"),
         (MethodFlags(["lime 'samples"]), "lime 'samples is no method and its options"),
@@ -151,34 +94,6 @@ def test_a_text_comes_from_the_input(text: str | None, monkeypatch: pytest.Monke
         PromptFlags(text).read()
 
 
-def test_a_person_who_would_have_to_type_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    give(monkeypatch, b"The cat\n")
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
-    with pytest.raises(ValueError, match="there is no prompt"):
-        PromptFlags().read()
-
-
-@pytest.mark.parametrize(
-    ("raw", "text"),
-    [(b" The cat \n", " The cat "), (b"\nThe\n\n", "\nThe\n"), (b"cat\r\n", "cat"), (b"cat\r", "cat\r")],
-)
-def test_a_file_is_a_text_but_for_its_last_newline(raw: bytes, text: str, tmp_path: Path) -> None:
-    (tmp_path / "in.txt").write_bytes(raw)
-    assert PromptFlags(file=tmp_path / "in.txt").read() == text
-
-
-def test_a_question_is_a_chat() -> None:
-    assert PromptFlags(user="Why?").read() == [{"role": "user", "content": "Why?"}]
-    assert PromptFlags(system="Be brief.", user="Ünd? 😀").read() == CHAT
-    empty = [{"role": "system", "content": ""}, {"role": "user", "content": ""}]
-    assert PromptFlags(system="", user="").read() == empty
-
-
-def test_another_text_is_that_of_the_last_message() -> None:
-    assert with_text("a", "b") == "b"
-    assert with_text(CHAT, "c") == [CHAT[0], {"role": "user", "content": "c"}] and CHAT[1]["content"] == "Ünd? 😀"
-
-
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "bom"])
 def test_a_file_holds_the_messages_of_a_chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: bytes) -> None:
     raw = mark + json.dumps(CHAT, ensure_ascii=False).encode()
@@ -195,13 +110,10 @@ def test_a_file_holds_the_messages_of_a_chat(tmp_path: Path, monkeypatch: pytest
         (PromptFlags(file=Path("/nowhere.txt")), "/nowhere.txt: there is no such file"),
         (PromptFlags(__file__), f"{__file__} is a file: --file {__file__} reads the prompt from it"),
         (PromptFlags("a", file=Path("b")), "there are 2 prompts, TEXT and --file"),
-        (PromptFlags("-", chat=Path("-")), "there are 2 prompts, TEXT and --chat"),
         (PromptFlags("a", chat=Path("b"), user="c"), "there are 3 prompts, TEXT and --chat and --user"),
         (PromptFlags(chat=Path("b"), system="x"), "--system and --chat b are two chats"),
         (PromptFlags("a", system="s"), "--system goes with --user"),
-        (PromptFlags(" \n"), "the text is empty"),
         (PromptFlags(chat=Path("/nowhere.json")), "/nowhere.json: there is no such file"),
-        (PromptFlags(chat=Path("/tmp")), "/tmp is a folder"),
     ],
     ids=str,
 )
@@ -215,11 +127,9 @@ def test_contradictory_prompts_are_refused(flags: PromptFlags, message: str, mon
     ("raw", "message"),
     [
         (b'[{"role": "user",\n "content": }]', r"line 2, is not valid JSON: Expecting value at character 13"),
-        (b"", "line 1, is not valid JSON: Expecting value at character 1"),
         (b"\xff[]", "line 1, is not UTF-8"),
         (b'{"role": "user"}', r"messages=\{'role': 'user'\}"),
         (b'[{"role": "user", "content": "a"}, {"role": "user", "content": 5}]', r"messages\[1\] has 5"),
-        (b"[NaN]", "NaN is not a number of JSON"),
     ],
     ids=str,
 )

@@ -7,11 +7,9 @@ from typing import Any
 import jsonschema
 import pytest
 
+from helpers import ROOT
 from helpers.evaluating import run
-from helpers.paths import ROOT
-from heta_lens import METHODS
 from heta_lens.evaluation.saved_scores import load_scores
-from heta_lens.metrics import METRICS
 
 SCHEMAS = json.loads((ROOT / "docs" / "command_output.schema.json").read_text())
 TEXT = "Mia put the key in the drawer. Question: Where did Mia put the key? Answer: in the"
@@ -26,30 +24,6 @@ def document(*words: str, code: int = 0) -> dict[str, Any]:
     jsonschema.validate(printed, SCHEMAS)
     assert printed["command"] == (" ".join(words[:2]) if words[0] == "causal" else words[0])
     return printed
-
-
-def test_methods_and_metrics() -> None:
-    methods = {each["name"]: each for each in document("methods")["methods"]}
-    assert [*methods] == [*METHODS]
-    assert methods["lime"]["family"] == "perturbation" and methods["heta"]["signed"] is False
-    assert [each["name"] for each in document("metrics")["metrics"]] == [*METRICS]
-    (lime,) = document("methods", "lime")["methods"]
-    options = {option["name"]: option for option in lime["options"]}
-    assert options["surrogate"]["type"] == "ridge or lasso" and lime["takes"] and lime["example"]
-    (metric,) = document("metrics", "f1")["metrics"]
-    assert metric["name"] == "f1" and metric["example"]
-    assert document("methods", "careful")["presets"][0]["method"] == "heta"
-    assert "did you mean" in document("methods", "limes", code=2)["error"]
-
-
-def test_spans_and_several_methods() -> None:
-    printed = document("attribute", TEXT, "-m", "loo", "--generate", "2", "--by", "word")
-    assert len(printed["steps"]) == 2 and printed["generated"].startswith(" drawer") and printed["groups"]
-    assert len(printed["total"]["score"]) == len(printed["steps"][0]["score"])
-    printed = document("attribute", TEXT, "-m", "loo,ixg")
-    assert [each["method"] for each in printed["methods"]] == ["loo", "ixg"]
-    assert -1 <= printed["correlations"][0]["rank_correlation"] <= 1
-    assert "attribution" not in document("attribute", "x", "--method", "lame", code=2)
 
 
 def test_saved_results(tmp_path: Path) -> None:
@@ -106,13 +80,3 @@ def test_scores_evaluations_and_reports_of_many_prompts(tmp_path: Path) -> None:
     shard = document("evaluate", *recall, "--metrics", "f1", "--shard", "0/2", "--out", str(tmp_path / "parts"))
     assert shard["folder"].endswith("shard-0-of-2")
     assert document("merge", str(tmp_path / "parts"), "--partial")["merged"] == 4
-
-
-@pytest.mark.slow
-def test_an_evaluation_without_any_value_says_so_in_its_document(tmp_path: Path) -> None:
-    recall = "recall", "--limit", "1", "-m", "lime features=@gold"
-    printed = document("attribute-dataset", *recall, "--out", str(tmp_path / "o"), code=2)
-    assert printed["error"].startswith("lime has no option 'features'") and not (tmp_path / "o").exists()
-    recall = "recall", "--limit", "1", "-m", "leave_one_out", "--budget", "2F"
-    printed = document("evaluate", *recall, "--metrics", "f1", "--out", str(tmp_path / "p"), code=1)
-    assert "over the budget of 2" in printed["failed"][0]["reason"] and printed["error"].startswith("no metric has a")

@@ -14,7 +14,6 @@ from heta_lens.cli.questions import (
     Question,
     QuestionFlags,
     Span,
-    check_before_loading,
     loaded_for,
     read_by,
 )
@@ -29,12 +28,6 @@ TEXT = "Mia put the key in the drawer. Question: Where did Mia put the key? Answ
 )
 def test_a_span(written: str, span: Span) -> None:
     assert Span.read("--span", written) == span
-
-
-@pytest.mark.parametrize("written", ["", ":", ":3", "a", "3:7:9", "3-7", "1.5", "5:3", "3:3", "-1:-2"])
-def test_what_is_no_span(written: str) -> None:
-    with pytest.raises(ValueError, match=f"--span {written} (is no span of positions|has no tokens)"):
-        Span.read("--span", written)
 
 
 @pytest.mark.parametrize(
@@ -55,26 +48,16 @@ def test_targets(asking: dict[str, Any], target: Any, kind: str) -> None:
     assert question == Question(target) and question.kind == kind
 
 
-def test_spans_and_positions() -> None:
-    assert QuestionFlags(position=0).question() == Question(position=0)
-    assert QuestionFlags(span="-2", through="3:6").question() == Question(span=Span(-2), through=(3, 6))
-    assert QuestionFlags(generate=3).question() == Question(generate=3)
-
-
 @pytest.mark.parametrize(
     ("asking", "message"),
     [
         ({"span": "3", "target": ["a"]}, "--target is about one token, and --span about several"),
-        ({"span": "3", "position": 0}, "--position is about one token, and --span about several"),
-        ({"generate": 3, "target_function": "a:b"}, "--target-function is about one token, and --generate about"),
         ({"through": "3:4"}, "--through goes with --span or --generate"),
         ({"span": "5", "through": "3"}, "--through .*has no end"),
         ({"against": ["a"]}, "--against goes with --target"),
         ({"target": ["a"], "target_function": "a:b"}, "--target and --target-function both say"),
         ({"target_function": "margin"}, "--target-function margin is not of the form MODULE:NAME"),
         ({"target_function": "nowhere_at_all:x"}, "nowhere_at_all:x cannot be loaded: ModuleNotFoundError"),
-        ({"target_function": "math:pi"}, "--target-function math:pi is no function of the logits"),
-        ({"target_function": "fractions:Fraction"}, "is no function of the logits"),
     ],
     ids=str,
 )
@@ -107,15 +90,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     ("text", "question", "message"),
     [
         (TEXT, Question(position=50), "--position 50 is outside of the text, which has at most 22 tokens"),
-        (TEXT, Question(position=-50), "--position -50 is outside of the text"),
         (TEXT, Question(span=Span(3, 90)), "--span 90 is outside of the text"),
         (TEXT, Question(span=Span(-2), through=(1, 99)), "--through 99 is outside of the text"),
         (TEXT, Question(span=Span(40), generate=5), "--span 40 is outside of the text, which has at most 27 tokens"),
         (TEXT, Question(" the key"), "target=' the key' is not a single token of this model but 2"),
         (TEXT, Question((" key", {" drawer", " box box"})), "target=' box box' is not a single token"),
-        (TEXT, Question(10**6), "target=1000000 "),
         ("a \udcff", Question(), "not valid UTF-8 at character 2"),
-        (" ", Question(), "the text is empty"),
         ("the key " * 3000, Question(), r"the text is \d+ tokens long, and this model reads \d+ at most"),
     ],
     ids=lambda value: str(value)[:40],
@@ -143,32 +123,7 @@ def test_a_question_that_may_fit_loads_the_model(folder: str, question: Question
     assert loaded_for(folder, TEXT, question, dtype="float32") == (folder, {"dtype": "float32"})
 
 
-@pytest.mark.parametrize("prompt", [TEXT, [{"role": "user", "content": TEXT}]], ids=["text", "chat"])
-def test_models_that_cannot_be_read_are_left_to_the_loader(prompt: Any, tmp_path: Path) -> None:
-    check_before_loading(str(tmp_path), prompt, Question(position=50))
-    check_before_loading("demo", prompt, Question(position=50))
-
-
 # ----------------------------------------------------------------------------------------------------- prompt running
-
-
-def test_the_most_likely_tokens_are_generated_up_to_the_end_of_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, most = demo(), 4
-    read, ids = read_by(model, TEXT, Question(generate=most)), model.to_tokens(TEXT)
-    length = ids.shape[1]
-    for _ in range(most):
-        with torch.no_grad():
-            ids = torch.cat([ids, model(ids)[:, -1:].argmax(-1)], 1)
-    assert read.tokens.tolist() == ids[:, : read.tokens.shape[1]].tolist() and read.span == Span(length)
-    assert read.written == model.tokenizer.decode(read.tokens[0, length:])
-    monkeypatch.setattr(type(model.tokenizer), "eos_token_id", int(ids[0, length + 1]), raising=False)
-    assert read_by(model, TEXT, Question(generate=most)).tokens.tolist() == ids[:, : length + 1].tolist()
-
-
-def test_the_span_of_a_question_is_kept() -> None:
-    question = Question(span=Span(-3, -1))
-    read = read_by(demo(), TEXT, question)
-    assert read.span == question.span and read.written is None
 
 
 def test_nothing_generated_and_too_much_generated_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ import pytest
 from transformers import LlamaConfig
 
 from helpers.evaluating import run
-from heta_lens.cli.attribute import bytes_of
 from heta_lens.model import loading
 
 TEXT = "Mia put the key in the drawer. Leo put the key in the box. Question: Where did Mia put the key? Answer: in the"
@@ -64,15 +63,6 @@ def test_compare_prints_ranks_and_correlations(tmp_path: Path) -> None:
     assert "input_x_gradient" in page.read_text() and "<svg" in figure.read_text()
 
 
-def test_compare_labels_results_of_one_method_by_file(tmp_path: Path) -> None:
-    (tmp_path / "copy.safetensors").write_bytes(Path(TOKEN).read_bytes())
-    done = run("compare", TOKEN, str(tmp_path / "copy.safetensors"))
-    assert re.search(r"position +token +token +copy", done.stdout) and re.search(
-        r"^token +1\.00", done.stdout[20:], re.M
-    )
-    assert run("compare", "many", "--prompt", "p-1").exit_code == 0
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -113,12 +103,6 @@ def test_estimate_says_what_fits(config: str) -> None:
     assert re.search(r" yes +\d+ +161 ", said.output) and "(2 at once)" in said.output
 
 
-@pytest.mark.slow
-def test_estimate_proposes_less_memory(config: str) -> None:
-    said = estimated(config, 20, "0.01MB")
-    assert said.exit_code == 0 and "variant='kl_only'" in said.output and " no" in said.output
-
-
 @pytest.mark.usefixtures("unchecked")
 def test_a_wrong_estimate_gets_one_sentence(config: str) -> None:
     for said, message in (
@@ -130,7 +114,3 @@ def test_a_wrong_estimate_gets_one_sentence(config: str) -> None:
         (estimated(config, 5000, "8GB"), "tokens=5000: this model reads 2048 at most"),
     ):
         assert said.exit_code == 2 and message in said.output and "Traceback" not in said.output
-
-
-def test_sizes_have_units() -> None:
-    assert [bytes_of(size) for size in ("80GB", "1.5 GiB", "2mb")] == [80 * 10**9, 3 * 2**29, 2 * 10**6]

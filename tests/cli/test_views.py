@@ -7,35 +7,27 @@ from typing import Any
 
 import pytest
 import torch
-import typer
 from rich.console import Console
 from scipy.stats import spearmanr
 
 import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of, explain
-from helpers.attributions import of_chat
 from helpers.evaluating import run
-from heta_lens import Attribution, plots
+from heta_lens import Attribution
 from heta_lens.cli.views import (
-    FIGURES,
-    PAGES,
     Files,
     TextTable,
-    check_by,
     correlations,
     document_of,
-    group_table,
     groups_of,
     highest_table,
     load_result,
-    print_failures,
     read_saved,
     report_table,
     text_table,
 )
 from heta_lens.evaluation.report.document import Table
-from heta_lens.evaluation.run_folder import Record, append
 
 MODEL = zoo.bridge("gpt2")
 IDS = zoo.prompt(MODEL, 6)
@@ -81,22 +73,6 @@ def test_columns_stand_side_by_side_if_they_fit_and_numbers_stay_whole() -> None
         ]
 
 
-@pytest.mark.parametrize("header", [True, False])
-def test_long_texts_are_folded_and_below_their_row_in_a_narrow_terminal(header: bool) -> None:
-    table = text_table(["method", "what it is"], [("leave_one_out", "word " * 20), ("ifr", "")], header=header)
-    assert max(map(len, printed(table, 60))) <= 60 and len(printed(table, 60)) < 7
-    narrow = printed(table, 30)
-    assert narrow[0] == ("method  " if header else "") + "leave_one_out"
-    assert narrow[1] == "  word word word word word" and " ".join(narrow).count("word") == 20
-    assert narrow[-1].endswith("ifr")
-
-
-def test_rows_and_tables_without_text_are_printed() -> None:
-    for width in (2, 60):
-        assert not "".join(printed(text_table(["a", "b"], [("", "")], header=False), width)).strip()
-        assert set("".join(printed(text_table(["a", "b"], []), width))) <= {*"ab "}
-
-
 def test_a_table_cannot_steer_the_terminal() -> None:
     shown = "".join(printed(text_table(["a\x1b", "b"], [("\x1b[2J", "[red]x"), ("y", "z" * 80)], right=("b",)), 60))
     assert "\x1b" not in shown and "[red]x" in shown and shown.count("z") == 80
@@ -108,28 +84,12 @@ def test_a_table_cannot_steer_the_terminal() -> None:
 # --------------------------------------------------------------------------------------------------------------- files
 
 
-def test_every_figure_can_be_made_of_the_page() -> None:
-    assert {*FIGURES} <= {*PAGES, *plots.page(token()).exports}
-
-
-def test_files_with_a_known_suffix_are_accepted() -> None:
-    for name in ("a.html", "a.PNG", "a.svg", "a.pdf", "a.tex", "/dev/null"):
-        Files(figure=Path(name)).check()
-    for name in ("a.html", "a.HTM", "/dev/null"):
-        Files(html=Path(name)).check()
-    Files(save=Path("a")).check()
-
-
 @pytest.mark.parametrize(
     ("files", "message"),
     [
         (Files(figure=Path("a")), "--figure a cannot be written: .* ends in one of .html, .htm, .png"),
-        (Files(figure=Path("a.gif")), "--figure a.gif cannot be written"),
-        (Files(figure=Path(".png")), "--figure .png cannot be written"),
         (Files(html=Path("a.png")), "--html a.png is a page: give it a name that ends in one of .html, .htm"),
-        (Files(html=Path(".html")), "--html .html is a page"),
         (Files(save=Path("a.png")), "a.png would hold tensors: .* by --figure"),
-        (Files(save=Path("a.json")), "a.json would hold tensors: .* by --json"),
         (Files(save=Path("/tmp")), "/tmp cannot be written"),
         (Files(html=Path("/nowhere/a.html")), "/nowhere/a.html cannot be written"),
         (Files(Path("a.html"), Path("./a.html")), "--html a.html and --figure a.html are the same file"),
@@ -141,24 +101,6 @@ def test_files_that_cannot_be_written_are_refused(files: Files, message: str) ->
         files.check()
 
 
-def test_a_drawing_needs_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heta_lens._util.python.find_spec", lambda *_: None)
-    Files(figure=Path("a.tex")).check()
-    with pytest.raises(ImportError, match=r"--figure a\.png"):
-        Files(figure=Path("a.png")).check()
-
-
-def test_files_of_several_results_have_their_labels() -> None:
-    files = Files(Path("b/a.html"), None, Path("a.safetensors"))
-    assert files.apart(["heta"]) == {"heta": files}
-    assert files.apart(["heta", "lime samples=9"]) == {
-        "heta": Files(Path("b/a-heta.html"), None, Path("a-heta.safetensors")),
-        "lime samples=9": Files(Path("b/a-lime_samples=9.html"), None, Path("a-lime_samples=9.safetensors")),
-    }
-    with pytest.raises(ValueError, match=r"--save of a b a-a_b and --save of a_b a-a_b are the same file"):
-        Files(save=Path("a")).apart(["a b", "a_b"])
-
-
 # ------------------------------------------------------------------------------------------------------------- results
 
 
@@ -168,24 +110,6 @@ def test_groups_have_all_of_the_score_the_highest_first(explained: Any, by: str)
     scores = [group.score for group in groups_of(explained(), by)]
     assert scores == sorted(scores, reverse=True)
     assert sum(scores) == pytest.approx(float(explained().summed.scores.sum()))
-
-
-def test_groups_of_special_tokens_are_listed_on_request() -> None:
-    made = of_chat()
-    texts = [row[2] for row in cells(group_table(made, "message", 8))]
-    assert texts == ["user: The cat", "assistant: sat", "user: "]
-    shown = [row[2] for row in cells(group_table(made, "message", 8, special=True))]
-    assert shown[0] == "template: " and len(shown) == 4
-    assert cells(group_table(token(), "word", 8))[0][2] != "<bos>"
-    assert "<bos>" in {row[2] for row in cells(group_table(token(), "word", 8, special=True))}
-
-
-def test_groups_of_no_chat_are_refused() -> None:
-    with pytest.raises(ValueError, match="--by role is for a chat"):
-        groups_of(token(), "role")
-    with pytest.raises(ValueError, match="--by letter is not one of token, word, sentence, message, role"):
-        check_by("letter")
-    check_by("role")
 
 
 def test_a_document_has_rows_and_of_a_span_their_total() -> None:
@@ -272,15 +196,6 @@ def test_special_tokens_have_no_row_and_no_rank() -> None:
     assert [row[0] for row in compared(one, unaware)] == ["1", "2", "3"]
 
 
-def test_ranks_are_by_size_if_only_some_scores_have_a_sign() -> None:
-    sizes, both = of(4.0, 3.0, 2.0, 0.0), of(1.0, 0.5, 2.0, -9.0, signed=True)
-    assert compared(sizes, both, top=1, special=True) == [["0", "4 (1)", "1 (3)"], ["3", "0 (4)", "-9 (1)"]]
-    assert [row[0] for row in compared(replace(sizes, signed=True), both, top=1, special=True)] == ["0", "2"]
-    both = of(4.0, -3.0, 2.0, 0.0, signed=True)
-    assert correlations({"a": sizes, "b": both})["a", "b"] == pytest.approx(1.0)
-    assert correlations({"a": replace(sizes, signed=True), "b": both})["a", "b"] < 0.5
-
-
 def test_correlations_are_spearmans() -> None:
     found = correlations({"a": of(4.0, 3.0, 2.0, 1.0), "b": of(1.0, 4.0, 3.0, 2.0), "c": of(1.0, 1.0, 1.0, 1.0)})
     assert found["a", "b"] == pytest.approx(float(spearmanr([4, 3, 2, 1], [1, 4, 3, 2])[0]))
@@ -288,41 +203,3 @@ def test_correlations_are_spearmans() -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------- failures
-
-
-@pytest.mark.parametrize(
-    ("records", "code", "text"),
-    [
-        ([], 0, ""),
-        ([{}, {}], 0, ""),
-        (
-            [{"failed": "no"}, {"failed": "yes"}, {"failed": "no"}, {"values": {"dsa": 1.0}}],
-            0,
-            "3 of 4 failed, most often (2) by: no\n",
-        ),
-        ([{"failed": "no"}], 1, "1 of 1 failed, most often (1) by: no\nnothing was explained\n"),
-        (
-            [{"values": {"dsa": None}, "reasons": {"dsa": "no gold words"}}],
-            1,
-            "nothing was explained: no gold words\n",
-        ),
-        (
-            [{"skipped": "no contrast"}, {"failed": "no luck"}],
-            1,
-            "1 of 2 failed, most often (1) by: no luck\n1 of 2 skipped, most often (1) by: no contrast\n"
-            "nothing was explained\n",
-        ),
-    ],
-    ids=["empty shard", "scores only", "some failed", "all failed", "no values", "failed and skipped"],
-)
-def test_failures_are_counted(
-    records: list[dict[str, Any]], code: int, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for number, fields in enumerate(records):
-        append(tmp_path, Record(f"story-{number}", "heta", **fields))
-    exits = 0
-    try:
-        print_failures(tmp_path, "nothing was explained")
-    except typer.Exit as left:
-        exits = left.exit_code
-    assert (exits, capsys.readouterr().err) == (code, text)

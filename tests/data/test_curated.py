@@ -4,13 +4,12 @@ import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from math import isnan
 from typing import Any
 
 import pytest
 from sklearn.metrics import cohen_kappa_score, f1_score, jaccard_score
 
-from helpers.dataset_records import CURATED, NARRATIVES, NINA, SHARED, narrative, science, shared, unchecked
+from helpers.dataset_records import CURATED, DATA, NARRATIVES, NINA, narrative, science, shared, unchecked
 from heta_lens._util.text import Span
 from heta_lens.data import curated, recall
 from heta_lens.data.curated import FUNCTION_WORDS, agreement, annotated, answer_words, markable_words
@@ -30,24 +29,6 @@ def test_released_instances_are_read_with_their_labels() -> None:
     assert instance.words("support") == [CURATED["sciq_support_segment"]]
     assert instance.words("distractor") == [CURATED["narrative_segment"]]
     assert instance.words("question") == ["Question: Which part of a plant catches light? Answer:"]
-
-
-def test_the_separator_and_the_cue_can_be_chosen() -> None:
-    (instance,) = curated.released([CURATED], separator="<s>", cue=None)
-    assert instance.text == CURATED["input_text"]
-    assert instance.words("gold") == ["Leaves", "leaves", "plant", "light"]
-    (instance,) = curated.released([CURATED], separator="\n", cue="A:")
-    assert instance.text.count("\n") == 2 and instance.text.endswith("light? A:")
-    with pytest.raises(ValueError, match="separator='' would run the segments together"):
-        curated.released([CURATED], separator="")
-
-
-def test_segments_keep_the_order_of_the_text() -> None:
-    support, narrative = CURATED["sciq_support_segment"], CURATED["narrative_segment"]
-    text = f"{support} <s> {narrative} <s> Question: {CURATED['question']}"
-    (instance,) = curated.released([CURATED | {"input_text": text}])
-    assert instance.text.startswith(f"{support} {narrative} Question:")
-    assert instance.words("support") == [support] and instance.words("distractor") == [narrative]
 
 
 def test_repeated_instances_are_left_out_by_the_number() -> None:
@@ -77,7 +58,7 @@ def test_a_wrong_record_of_the_curated_data_is_refused(change: dict[str, Any], m
 @shared
 @pytest.mark.parametrize(("file", "left_out"), [("100_unique", 0), ("2000", 1900)])
 def test_all_released_instances_are_read(file: str, left_out: int) -> None:
-    path = SHARED / "heta_curated" / f"heta_qa_dataset_{file}.json"
+    path = DATA / "heta_curated" / f"heta_qa_dataset_{file}.json"
     records = json.loads(path.read_text())["examples"]
     warned = pytest.warns(UserWarning, match=f"{left_out} of {len(records)} instances") if left_out else nullcontext()
     with warned:
@@ -111,17 +92,6 @@ def test_pairs_join_a_story_and_a_passage() -> None:
     assert longer.text.endswith("catch?")
 
 
-def test_the_order_can_be_either_or_both() -> None:
-    (one,) = curated.pairs(NARRATIVES, [science()], order="science_first", separator="<s>")
-    assert one.text.startswith("Green plants catch light. They need it. <s> Ann sails to a far island. <s> Question:")
-    first, second = curated.pairs(NARRATIVES, [science()], order="both")
-    assert first.template == second.template == "sciq-00000" and first.id != second.id
-    assert first.words("gold") == second.words("gold") and first.gold != second.gold
-    assert [first.text < second.text, first.words("support"), first.words("distractor")] == [
-        *(True, second.words("support"), second.words("distractor"))
-    ]
-
-
 @pytest.mark.parametrize(
     "record",
     [
@@ -148,13 +118,6 @@ def test_stories_that_tell_the_answer_too_are_not_drawn() -> None:
     }
     assert told == {"Ann sails to a far island."}
     assert list(curated.pairs(NARRATIVES[3:4], [science()])) == []
-
-
-def test_seeds_draw_other_stories_and_the_same_again() -> None:
-    people = ["Ann", "Bob", "Cleo", "Dan", "Eva", "Finn"]
-    many = [narrative(f"{who} sails to a far island.") for who in people]
-    draws = [[one.text for one in curated.pairs(many, [science()] * 8, seed=seed)] for seed in (0, 0, 1)]
-    assert draws[0] == draws[1] != draws[2] and len(set(draws[0])) > 1
 
 
 @unchecked
@@ -234,17 +197,3 @@ def test_agreement_is_that_of_scikit_learn_over_all_words() -> None:
     assert scores.f1 == pytest.approx(f1_score(left, right)) and 0 < scores.f1 < 1
     assert scores.kappa == pytest.approx(cohen_kappa_score(left, right))
     assert scores.jaccard == pytest.approx(jaccard_score(left, right))
-
-
-def test_agreement_on_nothing_is_undefined() -> None:
-    nothing = replace(NINA, gold=())
-    assert [isnan(value) for value in agreement([nothing], [nothing])] == [True, True, True, False]
-    whole = replace(NINA, gold=(Span(0, 31),))
-    assert isnan(agreement([whole], [whole]).kappa) and agreement([whole], [whole]).f1 == 1
-    assert agreement([nothing], [whole])[:3] == (0, 0, 0)
-    with pytest.raises(ValueError, match="there is no word that both could mark"):
-        agreement([], [])
-    with pytest.raises(ValueError, match="1 instances and 0 are not two annotations of the same"):
-        agreement([NINA], [])
-    with pytest.raises(ValueError, match="'nina' and 'b' are not the same text and support"):
-        agreement([NINA], [replace(NINA, id="b", support=(Span(0, 10),), gold=())])

@@ -2,18 +2,15 @@
 
 import random
 import re
-from collections.abc import Callable
 from dataclasses import replace
-from time import process_time
 from typing import Any
 
 import pytest
 
-from helpers.dataset_records import LONG, LONGRA, PROSE, SHARED, TABLE, WHY, shared, unchecked
-from heta_lens._util.text import END, Span, sentences
+from helpers.dataset_records import DATA, LONG, LONGRA, TABLE, WHY, shared, unchecked
+from heta_lens._util.text import END, Span
 from heta_lens.data import datasets
-from heta_lens.data.datasets import Piece, laid_out, occurrences, split_sentences, words_within
-from heta_lens.data.instance import SPANS
+from heta_lens.data.datasets import occurrences, split_sentences, words_within
 from heta_lens.data.suites import suite
 
 
@@ -23,24 +20,6 @@ def test_longra_marks_the_antecedent_and_the_remark() -> None:
     assert instance.words("gold") == instance.words("support") == ["Norway"]
     assert instance.words("distractor") == ["(I slept)."]
     assert datasets.without(instance.text, instance.distractor) == "I landed in Norway. I stayed in the capital,"
-
-
-@pytest.mark.parametrize(
-    ("text", "spans", "left"),
-    [
-        ("(a) b", [(0, 3)], "b"),
-        ("b (a)", [(2, 5)], "b"),
-        ("b\n(a)\nc", [(2, 5)], "b\nc"),
-        ("x(a)y", [(1, 4)], "xy"),
-        ("one (a) two (b) three", [(4, 7), (12, 15)], "one two three"),
-        ("one", [], "one"),
-        ("a. (x). b", [(3, 7), (3, 7)], "a. b"),
-        ("a. (x y). b", [(3, 9), (4, 5), (6, 9)], "a. b"),
-        ("a. (x y). b", [(3, 9), (4, 5)], "a. b"),
-    ],
-)
-def test_a_distractor_leaves_clean_text(text: str, spans: list[Any], left: str) -> None:
-    assert datasets.without(text, [Span(*span) for span in spans]) == left
 
 
 def test_kept_are_those_that_the_model_answers_with_and_without_the_distractor() -> None:
@@ -60,7 +39,7 @@ def test_kept_are_those_that_the_model_answers_with_and_without_the_distractor()
 
 @shared
 def test_all_of_longra_is_read() -> None:
-    instances = suite("longra", SHARED / "longra" / "longra_reconstructed.jsonl")
+    instances = suite("longra", DATA / "longra" / "longra_reconstructed.jsonl")
     assert len({one.id for one in instances}) == 221 and len({one.template for one in instances}) == 13
     for one in instances:
         (remark,) = one.words("distractor")
@@ -93,20 +72,6 @@ def test_questions_of_one_story_are_apart_and_of_one_template() -> None:
     assert [one.id for one in only] == [first.id]
 
 
-def test_a_given_answer_and_a_cue_can_be_asked_for() -> None:
-    (instance,) = datasets.tellmewhy_instances([WHY, WHY | {"answer": "Cold."}], answer="given", cue="Answer:")
-    assert instance.answer == " She was cold." and instance.text.endswith("on? Answer:")
-    assert instance.words("question") == ["Why did She put it on? Answer:"]
-
-
-def test_a_biography_goes_on_after_its_first_sentences() -> None:
-    (instance,) = datasets.wikibio_instances([PROSE])
-    assert (instance.text, instance.answer) == ("J. Doe (born 3 May 1950) is a pilot.", None)
-    assert [getattr(instance, name) for name in SPANS] == [()] * 4
-    (longer,) = datasets.wikibio_instances([PROSE], sentences=2)
-    assert longer.text.endswith("pilot. She flew in Peru.")
-
-
 def test_a_table_tells_what_the_text_says_first() -> None:
     (instance,) = datasets.wikibio_instances([TABLE])
     assert instance.text == (
@@ -118,19 +83,6 @@ def test_a_table_tells_what_the_text_says_first() -> None:
     assert instance.words("gold") == ["german", "german"]
     assert instance.words("distractor") == ["name: j. doe", "birth date: 3 may 1950"]
     assert instance.words("question") == ["j. doe -lrb- born 1950 -rrb- is a"]
-
-
-def test_of_two_rows_the_text_says_the_longer() -> None:
-    table = {"column_header": ["nationality", "trade"], "content": ["german", "german pilot"]}
-    (instance,) = datasets.wikibio_instances([TABLE | {"input_text": {"table": table}}])
-    assert (instance.answer, instance.words("gold")) == (" german pilot", ["german pilot"])
-    assert instance.words("distractor") == ["nationality: german"]
-
-
-def test_a_text_that_says_nothing_of_its_table_is_left_out() -> None:
-    assert [one.id for one in datasets.wikibio_instances([TABLE | {"target_text": "j. doe flies ."}, PROSE])] == [
-        "wikibio-00001"
-    ]
 
 
 def first_said(contents: list[str], told: str) -> Span | None:
@@ -145,48 +97,6 @@ def test_the_first_row_that_is_said_is_found_as_by_a_search_for_each() -> None:
         told = "".join(draw.choices("aAbBİſsSK-  .", k=draw.randrange(25)))
         contents = ["".join(draw.choices("abBİs -.", k=draw.randrange(5))) for _ in range(6)]
         assert datasets._first_repeated(contents, told) == first_said(contents, told), (contents, told)
-
-
-def test_long_tables_are_searched_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    searched = []
-
-    def counted(phrase: str, text: str, span: Span | None = None) -> list[Span]:
-        searched.append(len(text) if span is None else span.stop - span.start)
-        return occurrences(phrase, text, span)
-
-    monkeypatch.setattr(datasets, "occurrences", counted)
-    rows = [f"value {row} of it" for row in range(400)]
-    table = {"column_header": ["row"] * 400, "content": rows}
-    told = "he was born with " + " ".join(reversed(rows))
-    (instance,) = datasets.wikibio_instances([{"input_text": {"table": table}, "target_text": told}])
-    assert instance.answer == " value 399 of it"
-    assert sum(searched) < 5 * len(told)
-
-
-def test_pieces_stand_where_they_are_said_to() -> None:
-    text, spans = laid_out([Piece(" One. ", "support"), Piece("| "), Piece("Two", "question"), Piece(" ", "gold")])
-    assert text == " One. | Two "
-    assert spans == {"support": (Span(1, 5),), "question": (Span(8, 11),)}
-
-
-def test_words_and_occurrences_are_whole() -> None:
-    text = "The sun's heat: sunny, SUN-dried sun. It's 3.5"
-    assert [text[slice(*word)] for word in words_within(text, [Span(0, 21), Span(26, 37)])] == [
-        *("The", "sun's", "heat", "sunny", "sun")
-    ]
-    assert [text[slice(*found)] for found in occurrences("sun", text)] == ["sun", "SUN", "sun"]
-    assert occurrences("sun", text, Span(5, 36)) == [Span(23, 26), Span(33, 36)]
-    assert occurrences("3.5", "315 3.5") == [Span(4, 7)]
-    assert occurrences("sun", "unsun sun") == [Span(6, 9)]
-    assert words_within("one two three", [Span(0, 5), Span(9, 13)]) == [Span(0, 3)]
-
-
-def test_sentences_end_at_full_stops_but_not_after_titles_and_initials() -> None:
-    text = 'Mr. Smith met J. R. Ewing. "Who is it?" He left! it rained... Then "Go." End'
-    assert split_sentences(text) == [
-        *("Mr. Smith met J. R. Ewing.", '"Who is it?"', "He left! it rained...", 'Then "Go."', "End")
-    ]
-    assert split_sentences("") == []
 
 
 def sentences_by_definition(text: str) -> list[str]:
@@ -217,24 +127,6 @@ def test_sentences_are_split_as_defined() -> None:
         text = "".join(generator.choices(parts, k=generator.randint(1, 30)))
         assert split_sentences(text) == sentences_by_definition(text)
         assert [end.end() for end in END.finditer(text)] == ends_by_definition(text)
-
-
-@pytest.mark.parametrize(
-    ("split", "text"),
-    [
-        (split_sentences, "J. R. " * 10_000),
-        (split_sentences, 'A." ' * 15_000),
-        (sentences, "." * 60_000 + "x"),
-        (sentences, "?!)" * 20_000 + "x"),
-        (sentences, "A. " * 20_000),
-    ],
-    ids=["initials", "quotes", "dots", "brackets", "short"],
-)
-def test_splitting_a_long_text_takes_no_longer_than_reading_it(split: Callable[[str], Any], text: str) -> None:
-    """60 kB; a quadratic search takes a minute."""
-    started = process_time()
-    split(text)
-    assert process_time() - started < 3
 
 
 def test_words_are_found_in_spans_that_overlap_and_in_any_order() -> None:

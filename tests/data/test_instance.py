@@ -1,6 +1,5 @@
 """Instances: their spans, and the JSON they are read from and written to."""
 
-import json
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -11,26 +10,7 @@ import pytest
 from helpers.dataset_records import NINA, changed, unchecked
 from heta_lens._util.text import Span
 from heta_lens.data import recall
-from heta_lens.data.instance import SPANS, Instance, read_jsonl, record_of, write_jsonl
-
-
-def test_spans_say_what_they_hold_in_the_order_of_the_text() -> None:
-    assert NINA.words("support") == ["Nina put the key in the drawer."]
-    assert NINA.words("gold") == ["Nina", "drawer"]
-    assert changed(gold=(Span(0, 4), Span(0, 4))).gold == (Span(0, 4),)
-    with pytest.raises(ValueError, match=r"name='glod' is not one of .*did you mean 'gold'"):
-        NINA.words("glod")
-
-
-def test_a_record_holds_only_what_is_known() -> None:
-    record = record_of(NINA)
-    swapped = NINA.counterfactual
-    assert swapped and record["counterfactual"] == {"id": swapped.id, "text": swapped.text, "answer": " trunk"}
-    assert record["paraphrase"].keys() == {"id", "text", "answer"} and record["paraphrase"]["answer"] is None
-    assert record["gold"] == [[0, 4], [24, 30]]
-    assert [*record, "messages"] == list(Instance.__dataclass_fields__)
-    assert json.loads(json.dumps(record)) == record
-
+from heta_lens.data.instance import SPANS, Instance, read_jsonl, write_jsonl
 
 ODD = 'Line one.\nA "quote", \u2028 a separator,\x0b\x1c\x85 more, é, 漢字, 🙂, \ttab.'
 
@@ -70,20 +50,12 @@ def test_a_file_written_elsewhere_is_read(tmp_path: Path) -> None:
     [
         ({"id": 12}, TypeError, "the id of an instance is 12, and must be text"),
         ({"text": " \n"}, ValueError, "the text of instance 'nina' is empty"),
-        ({"text": b"bytes"}, TypeError, "the text of instance 'nina' is b'bytes', and must be text"),
         ({"text": "a \ud800"}, ValueError, "the text of instance 'nina' is not valid UTF-8 at character 2"),
-        ({"answer": " "}, ValueError, "the answer of instance 'nina' is empty"),
-        ({"template": None}, TypeError, "template=None must be text"),
         ({"gold": (3, 7)}, TypeError, "gold holds 3, not a pair"),
-        ({"gold": "ab"}, TypeError, "gold='ab' must be several pairs"),
-        ({"gold": ["ab"]}, TypeError, "gold holds 'ab', not a pair"),
         ({"gold": [(True, 3)]}, TypeError, r"gold holds \(True, 3\)"),
-        ({"gold": [(0.0, 3.0)]}, TypeError, r"gold holds \(0.0, 3.0\)"),
         ({"support": [(3, 3)]}, ValueError, r"the span \(3, 3\) of support is not within its text"),
-        ({"question": [(50, 61)]}, ValueError, r"\(50, 61\) of question .* which has 60 characters"),
         ({"distractor": [(4, 5)]}, ValueError, r"the span \(4, 5\) of distractor holds nothing but white space"),
         ({"choices": " drawer"}, TypeError, "choices=' drawer' must be several texts"),
-        ({"choices": [" drawer", 2]}, TypeError, "a choice of instance 'nina' is 2, and must be text"),
         ({"choices": [" trunk"]}, ValueError, "the answer ' drawer' is none of its choices, ' trunk'"),
         ({"counterfactual": {"id": "a"}}, TypeError, "its counterfactual, {'id': 'a'}, must be an instance too"),
     ],
@@ -99,7 +71,6 @@ def test_what_is_no_instance_is_refused(fields: dict[str, Any], kind: type[Excep
     [
         ('{"id": "b", "text": "One", "answer": null, "glod": []}', "no field 'glod' .did you mean 'gold'..; it has id"),
         ('{"id": "b", "text": "One"}', "an instance needs answer"),
-        ('{"id": "b"}', "an instance needs text, answer"),
         ('{"id": "b", "text": null, "answer": null}', "the text of instance 'b' is None"),
         ("[1]", r"is not an object but \[1\]"),
         ('{"id": ', "is not valid JSON: Expecting value at character 8"),

@@ -41,26 +41,6 @@ def test_columns_with_other_names(tmp_path: Path) -> None:
     assert prompts(path, fields={"text": "question"}, limit=1) == [Instance("questions-0", "Where is it?", None)]
 
 
-def test_evidence_is_read_where_it_is_there(tmp_path: Path) -> None:
-    path = tmp_path / "p.jsonl"
-    path.write_text(json.dumps({"text": "One two", "answer": " x", "gold": [[0, 3]], "split": "dev"}) + "\n")
-    (instance,) = prompts(path)
-    assert instance.words("gold") == ["One"]
-
-
-def test_prompts_of_python() -> None:
-    given = ["A text", CHAT, {"messages": CHAT, "answer": " Hello"}, Instance("mine", "x", None)]
-    text, chat, answered, mine = prompts(given)
-    assert (text.id, text.text) == ("prompt-0", "A text")
-    assert chat.messages == tuple(CHAT) and chat.text == "Be brief.\nHi"
-    assert answered.messages == tuple(CHAT) and answered.answer == " Hello"
-    assert mine is given[-1]
-
-
-def test_rows_of_a_table_are_prompts() -> None:
-    assert [instance.id for instance in prompts(pd.DataFrame(ROWS))] == ["a", "b"]
-
-
 def test_a_suite_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recall").mkdir()
@@ -87,16 +67,10 @@ def test_a_data_set_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         ("recal", {}, r"'recal' is no source of prompts \(did you mean 'recall'\?\): give one of recall, "),
         ("p.txt", {}, r"'p.txt' is no source of prompts: give one of .*a file that ends in .jsonl"),
         ([], {}, "there are no prompts in prompt"),
-        ([3], {}, "the prompt 3 is neither a text, nor a chat, nor a record with a text"),
         (["x", {"question": "x"}], {}, "number 1 of prompt: it has no text, but 'question': .* --field text=question"),
-        ([{"text": ""}], {}, "its text is empty"),
         ([{"question": "x"}], {"fields": {"text": "qestion"}}, "no column 'qestion' for .*did you mean 'question'"),
-        (["x"], {"fields": {"txt": "x"}}, r"the field='txt' is not one of .*did you mean 'text'"),
         (["x"], {"hops": 2}, "hops=2 is an option of a suite, and prompt is none"),
-        (["x"], {"split": "dev"}, "split='dev' has no effect: prompt has no parts"),
         (CHAT, {}, "is one prompt: put it into a list"),
-        (Instance("a", "x", None), {}, "is one prompt: put it into a list"),
-        (["x"], {"limit": 0}, "limit=0 must be at least 1"),
         ("recall", {"fields": {"text": "x"}}, "fields=.* has no effect: the suite is read by its own fields"),
         ([{"messages": CHAT, "gold": [[0, 2]]}], {}, "has messages and gold: where the characters of a chat are"),
     ],

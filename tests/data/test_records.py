@@ -1,6 +1,5 @@
 """Records of files and of the hub: every kind of file holds the same records; damaged files are refused by place."""
 
-import ast
 import csv
 import json
 import os
@@ -54,28 +53,18 @@ def test_a_csv_file_is_read_as_text(tmp_path: Path) -> None:
     assert instance.answer == " None" and instance.words("support") == SENTENCES[:2]
 
 
-SCIQ_ROW = {"question": "What is hot?", "correct_answer": "the sun", "support": "It is the sun."}
-
-
-TOLD = {"document": {"summary": {"text": "Once there was a very old man who lived alone. He died."}}}
-
-
 @unchecked
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("why.jsonl", json.dumps(WHY | {"question_meta": 7}), "line 1: its question_meta is 7, and must be text"),
         ("why.jsonl", json.dumps(WHY | {"helpful_sentences": [[1]]}), "helpful_sentences holds .*a list of a whole"),
-        ("why.jsonl", json.dumps(WHY | {"helpful_sentences": "[" * 5000}), "is not a list, as helpful_sentences"),
         ("why.jsonl", json.dumps(WHY) + '\n{"a": 1, "a": 2}\n[]', r"line 2: the key 'a' is there twice .1 of those"),
-        ("why.jsonl", json.dumps(WHY) + '\n{"a": "\\ud83d"}', "line 2: it has half of a surrogate pair"),
         ("why.json", "[" * 100_000, "it nests too many levels deep"),
         ("why.json", f'[{{"a": {"1" * 5000}}}]', "the number 1111.* is too large"),
         ("why.json", '[\n{"a": 1},\n{"a": 2\n]', "line 4, is not valid JSON: Expecting ',' delimiter"),
         ("why.jsonl", json.dumps(WHY).encode("utf-16"), "line 1, is not UTF-8 .byte 0xff., perhaps UTF-16: convert it"),
-        ("why.json", b'[{"a": 1},\n{"a": "caf\xe9"}]', "line 2, is not UTF-8 .byte 0xe9., perhaps Latin-1: convert it"),
         ("why.csv", "narrative,question\nKim left.,Why?,more\n", "line 2, has 3 fields, and line 1 names 2 columns"),
-        ("why.csv", "narrative,question,question\n", "line 1: the column 'question' is there twice"),
         ("why.csv", 'narrative,question\nKim,"left\n\n', "line 3, is not valid CSV: unexpected end of data"),
         ("why.csv", "narrative,question\nKim\0,Why?\n", "line 2, is not UTF-8 .byte 0x00., perhaps UTF-16"),
         ("why.parquet", b"PAR1 is not enough PAR1", "is not a readable Parquet file: "),
@@ -109,23 +98,6 @@ def test_a_field_of_another_type_is_named_with_its_line(
         suite(name, tmp_path / "x.jsonl")
 
 
-@unchecked
-@pytest.mark.parametrize("name", ["support", "distractor1"])
-def test_a_field_of_sciq_of_another_type_is_named_with_its_line(tmp_path: Path, name: str) -> None:
-    written(tmp_path / "told.jsonl", [TOLD])
-    written(tmp_path / "asked.jsonl", [SCIQ_ROW, SCIQ_ROW | {name: 5}, SCIQ_ROW | {name: 6}])
-    message = f"asked.jsonl, line 2: its {name} is 5, and must be text .1 of those after it are wrong too.$"
-    with pytest.raises(TypeError, match=message):
-        suite("curated", narratives=tmp_path / "told.jsonl", questions=tmp_path / "asked.jsonl")
-
-
-def test_a_csv_field_may_be_of_any_length(tmp_path: Path) -> None:
-    before = csv.field_size_limit()
-    (tmp_path / "a.csv").write_text(f"a,b\n{'a long word ' * 20_000},1\n")
-    assert read(tmp_path / "a.csv") == [{"a": "a long word " * 20_000, "b": "1"}]
-    assert csv.field_size_limit() == before
-
-
 def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.jsonl")
     (tmp_path / "folder.jsonl").mkdir()
@@ -147,8 +119,6 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
         ),
         ("a.json", None, FileNotFoundError, "path='.*a.json' is not a file: give one with the records of Some"),
         ("a.json", "[]", ValueError, "a.json holds no records of"),
-        ("a.csv", "id,text\n", ValueError, "a.csv holds no records of"),
-        ("a.json", "3", ValueError, "a.json holds no list of records"),
         ("a.json", '{"examples": {"a": 1}}', ValueError, "a.json holds no list of records"),
         ("a.json", '[{"a": 1}, 2]', ValueError, "a.json: record 1 is not an object but 2"),
     ],
@@ -210,11 +180,3 @@ def test_the_hub_is_asked_for_a_data_set_and_a_split(monkeypatch: pytest.MonkeyP
         (curated.NARRATIVES, "test"),
         (curated.QUESTIONS, "test"),
     ]
-
-
-def test_slow_modules_are_imported_only_when_needed() -> None:
-    for module in Path(curated.__file__).parent.glob("*.py"):
-        for node in ast.parse(module.read_text()).body:
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
-            assert not {name.partition(".")[0] for name in names} & {"datasets", "pyarrow"}, module

@@ -18,7 +18,7 @@ from helpers.dataset_records import (
     written,
 )
 from heta_lens.data import curated, datasets, recall
-from heta_lens.data.instance import Instance, record_of, write_jsonl
+from heta_lens.data.instance import Instance, write_jsonl
 from heta_lens.data.suites import SUITES, suite
 
 
@@ -48,14 +48,6 @@ def test_every_suite_can_be_had_by_its_name(tmp_path: Path) -> None:
     assert suite("longra", tmp_path / "l.jsonl", says=lambda _: " Rome") == []
 
 
-def test_the_recall_suite_has_many_templates_unless_told_otherwise() -> None:
-    """With 15 templates, whatever is said of methods hangs on a few of them."""
-    assert len({one.template for one in suite("recall", limit=64)}) == 64
-    assert len({one.template for one in suite("recall", limit=300, facts=3)}) == 64
-    assert suite("recall", limit=40, wordings="trained") == list(recall.instances(count=40))
-    assert suite("recall", limit=9, voice="active") == list(recall.instances(count=9, voice="active"))
-
-
 def test_a_limit_draws_by_the_seed_and_keeps_the_order(tmp_path: Path) -> None:
     path = tmp_path / "own.jsonl"
     write_jsonl(path, [Instance(id=f"{at:02d}", text="One", answer=None) for at in range(50)])
@@ -73,32 +65,16 @@ def test_a_limit_draws_by_the_seed_and_keeps_the_order(tmp_path: Path) -> None:
         ({"name": "longra"}, ValueError, "the longra suite is read from a file: give path=, a json or jsonl file of"),
         ({"name": "recall", "path": "x"}, ValueError, "path='x' is for suites that are read: recall is made"),
         ({"name": "recall"}, ValueError, "the recall suite has no end: give limit="),
-        ({"name": "recall", "limit": 0}, ValueError, "limit=0 must be at least 1"),
         ({"name": "recall", "limit": 2, "rival": 1}, TypeError, "has no option 'rival' here .did you mean 'rivals'"),
-        ({"name": "recall", "limit": 2, "split": "tset"}, ValueError, "split='tset'"),
-        ({"name": "curated", "path": "x", "order": "both"}, TypeError, "the curated suite has no option 'order' here"),
-        ({"name": "curated", "path": "x", "questions": "y"}, ValueError, "path= names the released instances"),
         (
             {"name": "curated", "repeated": True},
             TypeError,
             "no option 'repeated' here.*it has narratives",
         ),
         ({"name": "curated", "narratives": "x.json"}, FileNotFoundError, "narratives='x.json' is not a file"),
-        ({"name": "wikibio", "split": "test"}, ValueError, "split='test'"),
-        ({"name": "wikibio", "sentence": 1}, TypeError, "no option 'sentence' here .did you mean 'sentences'"),
         ({"name": "jsonl", "cue": 1}, TypeError, "the jsonl suite has no option 'cue' here; it has none of its own"),
     ],
 )
 def test_what_no_suite_can_do_is_refused(given: dict[str, Any], kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         suite(**given)
-
-
-@unchecked
-@pytest.mark.parametrize(
-    ("name", "lines"),
-    [("curated", CURATED), ("longra", LONGRA), ("tellmewhy", WHY), ("wikibio", TABLE), ("jsonl", record_of(NINA))],
-)
-def test_a_file_has_no_parts_to_ask_for(name: str, lines: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=f"split='test': what the {name} suite is read from has no parts"):
-        suite(name, written(tmp_path / "f.jsonl", [lines]), split="test")

@@ -10,7 +10,7 @@ import jupytext
 import pytest
 
 from benchmarks.pages import TOY_MODELS
-from helpers.paths import ROOT
+from helpers import ROOT
 from heta_lens import METHODS
 
 DOCS = ROOT / "docs"

@@ -2,7 +2,7 @@
 
 import re
 
-from helpers.paths import ROOT
+from helpers import ROOT
 
 DOCS = ROOT / "docs"
 PAGE, SCRIPT = ((DOCS / name).read_text(encoding="utf-8") for name in ("gallery.md", "gallery.py"))

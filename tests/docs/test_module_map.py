@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.paths import ROOT
+from helpers import ROOT
 
 PACKAGE = ROOT / "heta_lens"
 MAP = runpy.run_path(str(ROOT / "docs" / "module_map.py"))

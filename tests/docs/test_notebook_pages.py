@@ -10,7 +10,7 @@ import pytest
 from mkdocs.config import load_config
 from mkdocs.structure.files import Files
 
-from helpers.paths import ROOT
+from helpers import ROOT
 
 PAGES = runpy.run_path(str(ROOT / "docs" / "notebook_pages.py"))
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from helpers.paths import ROOT
+from helpers import ROOT
 
 NOTEBOOKS = ROOT / "notebooks"
 STORIES = NOTEBOOKS.parents[1] / "shared" / "models" / "stories3M"

@@ -17,10 +17,9 @@ import torch
 from typer.testing import CliRunner
 
 import heta_lens
-from helpers import chats
+from helpers import ROOT, chats
 from helpers.asking import doubts_allowed
 from helpers.gguf_files import small_llama, write_gguf
-from helpers.paths import ROOT
 from heta_lens.cli import app
 from heta_lens.data import recall
 

@@ -13,8 +13,8 @@ from markdown.extensions.toc import slugify
 from typer.testing import CliRunner
 
 import heta_lens
+from helpers import ROOT
 from helpers.asking import doubts_allowed
-from helpers.paths import ROOT
 from heta_lens.cli import app
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -104,10 +104,6 @@ def test_every_option_it_names_exists(name: str) -> None:
     methods = (heta_lens.METHODS[method] for method in heta_lens.METHODS)
     options = {option for method in methods for option in method.__dataclass_fields__}
     assert name in options | set(heta_lens.attribute.__annotations__)
-
-
-def test_it_is_short() -> None:
-    assert len(README.splitlines()) <= 130
 
 
 def test_scores_equal_those_of_peers_as_it_says() -> None:

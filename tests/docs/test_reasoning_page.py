@@ -5,7 +5,7 @@ import re
 import pytest
 
 from benchmarks.reasoning_model import WEIGHTS
-from helpers.paths import ROOT
+from helpers import ROOT
 
 PAGE = (ROOT / "docs" / "reasoning.md").read_text(encoding="utf-8")
 

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from helpers import zoo
+from helpers import ROOT, zoo
 from helpers.asking import cache_of
-from helpers.paths import ROOT
 from heta_lens import METHODS, attribute
 from heta_lens._util.target_kinds import KINDS
 

@@ -6,14 +6,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import heta_lens
+from helpers import ROOT
 from helpers.evaluating import demo, run
-from helpers.saved_by_others import INSEQ, PROMPT
 from heta_lens._util.text import Span
 from heta_lens.data.instance import Instance, write_jsonl
 from heta_lens.evaluation.external_scores import (
@@ -25,6 +24,12 @@ from heta_lens.evaluation.external_scores import (
 from heta_lens.evaluation.prompt_evaluation import ask
 from heta_lens.evaluation.run_folder import read_records
 from heta_lens.model.loading import DEMO
+
+INSEQ = ROOT / "tests" / "helpers" / "inseq_saved.json"  # by inseq 0.6: ``out.aggregate().save(path)``
+PROMPT = (
+    "The whistle of Tom was placed in the cradle. The ladder of Enzo was placed in the cooker. "
+    "Claim: It was Enzo that put the ladder in the"
+)
 
 
 def changed(folder: Path, **fields: Any) -> Path:
@@ -41,23 +46,6 @@ def test_inseqs_scores_are_those_of_the_prompts_tokens() -> None:
     texts = [record["text"][slice(*ends)] for ends in zip(record["start"], record["stop"], strict=True)]
     assert texts[1:4] == ["The", " whistle", " of"]
     assert record["scores"][-1] == pytest.approx(0.0196, abs=1e-2)
-
-
-def test_every_generated_token_is_a_record_of_its_own(tmp_path: Path) -> None:
-    scores = np.arange(66.0).reshape(33, 2)
-    written = {"__ndarray__": scores.tolist(), "dtype": "float64", "shape": [33, 2]}
-    first, second = from_inseq(changed(tmp_path, target_attributions=written, attr_pos_start=31, attr_pos_end=33))
-    assert len(first["ids"]) == 31 and first["scores"] == scores[:31, 0].tolist()
-    assert len(second["ids"]) == 32 and second["scores"] == scores[:32, 1].tolist()
-    assert second["text"].startswith(first["text"])
-
-
-def test_scores_per_dimension_are_refused(tmp_path: Path) -> None:
-    written = {"__ndarray__": np.zeros((33, 1, 4)).tolist(), "dtype": "float32", "shape": [33, 1, 4]}
-    with pytest.raises(ValueError, match=r"3 dimensions.* save aggregated scores"):
-        from_inseq(changed(tmp_path, target_attributions=written))
-    with pytest.raises(ValueError, match="encoder–decoder"):
-        from_inseq(changed(tmp_path, source_attributions=written))
 
 
 def test_captums_result_is_a_record(tmp_path: Path) -> None:
@@ -129,11 +117,8 @@ def test_others_prompts_and_targets_are_refused(tmp_path: Path) -> None:
     ("record", "message"),
     [
         ({"text": "a b"}, "line 1: it has no scores, but 'text'"),
-        ({"scores": [1.0]}, "it has neither tokens nor ids"),
         ({"scores": [1.0], "tokens": ["a"]}, "it has tokens without the text"),
         ({"scores": [1.0], "tokens": ["a", "b"], "text": "a b"}, "it has 1 scores, and 2 tokens"),
-        ({"scores": ["x"], "tokens": ["a"], "text": "a"}, r"its scores is \['x'\], and must be a list"),
-        ({"scores": [1.0], "tokens": ["a"], "text": "a", "start": [0]}, "it has only one of start and stop"),
         ({"scores": [1.0], "tokens": ["c"], "text": "a b"}, "its token 0, 'c', is not what the text goes on with"),
         (
             {"scores": [1.0], "tokens": ["a"], "text": "a", "start": [0], "stop": [5]},
@@ -147,29 +132,6 @@ def test_what_is_no_record_of_scores_is_refused(record: dict[str, Any], message:
         external_methods(written(tmp_path, record))
     with pytest.raises(FileNotFoundError, match="there is no file of scores"):
         external_methods(tmp_path / "none.jsonl")
-
-
-def test_texts_that_differ_in_white_space_are_told_apart(tmp_path: Path) -> None:
-    tokens = PROMPT.split()
-    here = {"text": PROMPT, "tokens": tokens, "scores": [1.0] * len(tokens)}
-    later = {**here, "text": f"{PROMPT}\n", "scores": [9.0] * len(tokens)}
-    assert float(scores_on(written(tmp_path, here, later)).scores.max()) == pytest.approx(1)
-
-
-def test_an_id_of_text_is_that_of_the_prompt(tmp_path: Path) -> None:
-    tokens = PROMPT.split()
-    record = {"id": "story", "text": PROMPT, "tokens": tokens, "scores": [1.0] * len(tokens)}
-    assert external_methods(written(tmp_path, record))[0].rows[0].prompt == "story"
-    with pytest.raises(ValueError, match="has no scores of given on 'story'"):
-        scores_on(written(tmp_path, {**record, "id": "another"}))
-
-
-def test_a_part_of_the_prompt_is_not_the_prompt(tmp_path: Path) -> None:
-    record = {"prompt": "story", "text": "the", "tokens": ["the"], "scores": [1.0]}
-    with pytest.raises(ValueError, match="its text, 'the', is not the prompt's"):
-        scores_on(written(tmp_path, record))
-    with pytest.raises(ValueError, match="its ids are not the ids of the prompt: give the text"):
-        scores_on(written(tmp_path, {"prompt": "story", "text": PROMPT, "ids": [3], "scores": [1.0]}))
 
 
 @pytest.mark.slow

@@ -1,14 +1,13 @@
 """Leaderboards: wins, losses and ranks over several evaluations, with one correction for all."""
 
 import json
-import shutil
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from heta_lens.evaluation.report.figures import frontier, ranks_by_cost
+from heta_lens.evaluation.report.figures import frontier
 from heta_lens.evaluation.report.leaderboard import Leaderboard, write_leaderboard
 from heta_lens.evaluation.report.results import summary
 from heta_lens.evaluation.run_folder import RECORDS, RUN
@@ -73,12 +72,6 @@ def test_ps_are_corrected_for_all_comparisons_at_once(board: Leaderboard, tmp_pa
     assert len(raw) == 8 and all(cell["p"] is None for cell in board.cells if cell["method"] == "heta")
 
 
-def test_a_chance_difference_among_many_is_not_called_one(tmp_path: Path) -> None:
-    many = {"heta": 0.5, **{f"copy-{number}": 0.5 for number in range(9)}}
-    board = Leaderboard.of([evaluation(tmp_path / str(seed), f"s{seed}", many, 20, seed) for seed in range(2)])
-    assert not any(each.verdict for each in board.comparisons.values())
-
-
 def test_tables_page_and_figure_are_written(board: Leaderboard, tmp_path: Path) -> None:
     files = write_leaderboard(board, tmp_path / "out")
     assert [path.name for path in files] == [f"leaderboard.{kind}" for kind in ("md", "html", "csv", "svg", "pdf")]
@@ -88,31 +81,6 @@ def test_tables_page_and_figure_are_written(board: Leaderboard, tmp_path: Path) 
     assert "▲ 0.8" in text and "▼ 0.2" in text
     assert files[2].read_text().startswith("evaluation,metric,method,value,low,high,n,p,verdict\none on m,good,heta,0.")
     assert ">better<" in files[3].read_text()
-
-
-def test_evaluations_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
-    folders = [evaluation(tmp_path / name, "one", LEVELS, n) for n, name in enumerate(("x", "y"), 10)]
-    assert [*Leaderboard.of(folders).runs] == ["one on m [x]", "one on m [y]"]
-    for parent in ("a", "b"):
-        (tmp_path / parent).mkdir()
-    folders = [evaluation(tmp_path / parent / "run", "one", LEVELS, n) for n, parent in enumerate(("a", "b"), 10)]
-    assert [*Leaderboard.of(folders).runs] == [f"one on m [{folder}]" for folder in folders]
-
-
-def test_one_evaluation_does_not_count_twice(tmp_path: Path) -> None:
-    folder = evaluation(tmp_path / "x", "one", LEVELS, 10)
-    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
-    for twice in ([folder, copy], [folder, tmp_path / "copy" / ".." / "x"]):
-        with pytest.raises(ValueError, match="hold the same evaluation, which would count twice: give one"):
-            Leaderboard.of(twice)
-
-
-@pytest.mark.thorough
-def test_a_clear_difference_counts_among_any_number_of_comparisons(tmp_path: Path) -> None:
-    many = {"heta": 0.9, **{f"worse-{number}": 0.1 for number in range(70)}}
-    board = Leaderboard.of([evaluation(tmp_path / str(seed), f"s{seed}", many, 40, seed) for seed in range(2)])
-    assert len(board.comparisons) == 280  # whose p would be at least 0.056 with the usual number of draws
-    assert all(each.verdict == -1 for each in board.comparisons.values())
 
 
 def test_evaluations_with_different_references_are_refused(tmp_path: Path) -> None:
@@ -126,17 +94,3 @@ def test_the_frontier_is_what_no_other_point_beats() -> None:
     assert frontier([(1.0, 0.5), (1.0, 0.5)]) == [0, 1]  # neither beats the other
     grid = [*product(range(3), range(3))]
     assert [grid[place] for place in frontier([(float(x), float(y)) for x, y in grid])] == [(0, 0)]
-
-
-@pytest.mark.slow
-def test_methods_without_a_cost_or_rank_are_left_out_and_names_are_drawn() -> None:
-    rows = [
-        {"method": "cheap & good", "rank": 0.1, "worth": 0.0},
-        {"method": "dear", "rank": 0.6, "worth": 500.0},
-        {"method": "unknown", "rank": float("nan"), "worth": 3.0},
-    ]
-    drawn = ranks_by_cost(rows)
-    assert "cheap &amp; good" in drawn.svg and "dear" in drawn.svg and "unknown" not in drawn.svg
-    assert drawn.pdf.startswith(b"%PDF") and b"FontFile" in drawn.pdf  # its fonts are embedded
-    assert ranks_by_cost([]).svg.startswith("<?xml")
-    assert drawn == ranks_by_cost(rows)

@@ -1,6 +1,5 @@
 """One prompt of an evaluation: methods with options, values of metrics, and failures."""
 
-import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -11,18 +10,14 @@ import torch
 from helpers.evaluating import case_of, demo, entries, evaluated, scored
 from heta_lens.data.instance import Instance
 from heta_lens.data.suites import suite
-from heta_lens.evaluation import Entry, figures, prompt_evaluation
+from heta_lens.evaluation import figures, prompt_evaluation
 from heta_lens.evaluation.prompt_evaluation import (
     PromptEvaluator,
     Task,
-    description,
-    raised_at,
     ranges,
     record_of,
 )
-from heta_lens.methods.registry import PRESETS
-from heta_lens.metrics import METRICS, Metric
-from heta_lens.model.weights import fingerprint
+from heta_lens.metrics import METRICS
 
 
 @pytest.mark.slow
@@ -35,18 +30,6 @@ def test_spans_stand_for_tokens_in_each_prompt(tmp_path: Path) -> None:
         case = case_of(instance)
         assert [tuple(one) for one in record.options["query"]] == [*ranges(case.positions("question"))]
         assert not record.failed and record.tokens == len(case.prediction) and record.correct
-
-
-def test_a_method_is_read_with_options_in_brackets_and_quotes() -> None:
-    assert dict(Entry.read("context_cite query='((0, 5), (7, 9))'").options) == {"query": ((0, 5), (7, 9))}
-    assert dict(Entry.read("heta  balance=sum").options) == {"balance": "sum"}
-
-
-def test_a_preset_stands_for_its_method_and_options() -> None:
-    entry = Entry.read("careful mask=mean batch=2")
-    assert (entry.label, entry.method) == ("careful mask=mean batch=2", "heta")
-    assert entry.options == {**PRESETS["careful"].options, "mask": "mean", "batch": 2}
-    assert Entry.read("careful").options == PRESETS["careful"].options
 
 
 def test_an_option_that_stands_for_spans_needs_them(tmp_path: Path) -> None:
@@ -79,13 +62,6 @@ def test_scores_that_do_not_distinguish_tokens_are_degenerate() -> None:
     assert degenerate == [(), ("soft_nc", "dsa"), ("soft_nc", "dsa", "morf")]
 
 
-def test_a_metric_of_one_value_may_call_it_as_it_likes() -> None:
-    case = case_of(suite("recall", limit=1, facts=2)[0])
-    assert figures(case, [Metric("mine", lambda _: {"short": 2.0})])[0] == {"mine": 2.0}
-    _, reasons = figures(case, [Metric("mine", lambda _: {"a": 1.0, "b": 2.0})])
-    assert "it returned a, b, and has to return a number for 'mine'" in reasons["mine"]
-
-
 def test_a_prompt_is_asked_once_for_all_methods(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: Counter[str] = Counter()
     ask = prompt_evaluation.ask
@@ -107,34 +83,3 @@ def test_a_prompt_that_cannot_be_asked_fails_for_every_method() -> None:
     outcomes = [*PromptEvaluator(demo(), named).outcomes(Task(0, prompt, dict.fromkeys(named, ())))]
     assert [outcome.record.method for outcome in outcomes] == [*named]
     assert all(outcome.record.failed and outcome.scores is None for outcome in outcomes)
-
-
-def test_an_evaluator_is_identified_by_its_model() -> None:
-    identity = PromptEvaluator(demo(), {}).identity
-    assert identity.fingerprint == fingerprint(demo()) and "torch" in identity.versions
-
-
-def raised(error: type[Exception], message: str) -> Exception:
-    try:
-        raise error(message)
-    except error as caught:
-        return caught
-
-
-def test_errors_written_for_users_speak_for_themselves() -> None:
-    assert description(raised(ValueError, "no such thing\nand more")) == "ValueError: no such thing"
-
-
-def test_other_errors_say_where_they_were_raised() -> None:
-    error = raised(RuntimeError, "broken")
-    assert raised_at(error).startswith("evaluation/test_prompt_evaluation.py:")
-    assert description(error) == f"RuntimeError: broken ({raised_at(error)})"
-    assert description(raised(KeyError, "")).startswith("KeyError: ''")
-
-
-def test_the_place_is_outside_of_libraries() -> None:
-    with pytest.raises(ValueError) as caught:  # noqa: PT011
-        json.loads("{")
-    assert raised_at(caught.value).startswith("evaluation/test_prompt_evaluation.py:") and not raised_at(
-        ValueError("never")
-    )

@@ -32,8 +32,6 @@ from heta_lens.evaluation.run_folder import (
     FileLock,
     Holder,
     Record,
-    append,
-    joined,
     locked,
     read_records,
     read_run,
@@ -204,17 +202,6 @@ def test_another_evaluation_is_refused_with_run_json_and_without(how: str, lost:
     assert contents(half) == before
 
 
-def test_a_run_json_of_another_evaluation_is_noticed(half: Path, tmp_path: Path) -> None:
-    run(tmp_path / "other", limit=1)
-    shutil.copy(tmp_path / "other" / RUN, half / RUN)
-    with pytest.raises(ValueError, match="with other instances, texts"):
-        run(half)
-    with pytest.raises(ValueError, match=r"1 of 1 records in .* are of another evaluation"):
-        run(half, limit=1)
-    shutil.copy(tmp_path / "other" / RECORDS, half / RECORDS)
-    assert len(run(half, limit=1)) == 1
-
-
 def test_files_of_the_user_and_of_later_versions_are_left_alone(half: Path, tmp_path: Path) -> None:
     (tmp_path / RUN).write_text("my notes")
     with pytest.raises(ValueError, match=r"run\.json is damaged"):
@@ -239,18 +226,6 @@ def test_another_model_is_refused_and_another_name_of_the_model_is_not(half: Pat
     manifest = (tmp_path / "named" / RUN).read_bytes()
     assert len(run(tmp_path / "named", limit=1, facts={"model": "/a/folder"})) == 1
     assert (tmp_path / "named" / RUN).read_bytes() == manifest
-
-
-def test_another_model_may_follow_a_model_with_which_everything_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as broken:
-        broken.setattr(heta_lens.METHODS["recency"], "explain", failing())
-        assert all(record.failed for record in run(tmp_path, model=other_model()).values())
-    found = run(tmp_path)
-    assert not any(record.failed for record in found.values()) and len(lines(tmp_path)) == 4
-    with pytest.raises(ValueError, match=r"other model \(other weights\)"):
-        run(tmp_path, model=other_model())
 
 
 # ----------------------------------------------------------------------------------------------------------------- lock
@@ -296,13 +271,6 @@ def test_a_dead_process_is_not_taken_for_the_writer(tmp_path: Path) -> None:
     lock.release()
 
 
-def test_a_writer_without_a_name_still_keeps_others_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_folder, "PATIENCE", 0.05)
-    monkeypatch.setattr(run_folder, "write_atomically", failing())
-    with locked(tmp_path), pytest.raises(ValueError, match="another evaluation is writing into"):
-        locked(tmp_path).__enter__()
-
-
 @pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.filterwarnings(r"ignore:the file system of .* has no locks:UserWarning")
@@ -336,17 +304,6 @@ def break_metric(monkeypatch: pytest.MonkeyPatch, evaluator: Callable[..., Any])
     broken = METRICS["morf"].__class__(**{**vars(METRICS["morf"]), "evaluate": evaluator})
     for module in ("runner", "prompt_evaluation"):
         monkeypatch.setattr(f"heta_lens.evaluation.{module}.METRICS", {**METRICS, "morf": broken})
-
-
-def test_failures_are_repeated_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as broken:
-        broken.setattr(heta_lens.METHODS["recency"], "explain", failing(errno.ENOMEM))
-        run(tmp_path, "recency", "random")
-    assert sum(bool(record.failed) for record in run(tmp_path, "recency", "random").values()) == 2
-    assert len(lines(tmp_path)) == 4
-    for _ in range(2):
-        found = run(tmp_path, "recency", "random", retry_failed=True)
-        assert not any(record.failed for record in found.values()) and len(lines(tmp_path)) == 6
 
 
 @pytest.mark.sample(quick=1)
@@ -393,20 +350,3 @@ def test_an_interrupt_stops_at_once_and_loses_nothing(tmp_path: Path, monkeypatc
     assert done.exit_code == 130 and "the same command resumes" in done.stderr
     assert len(lines(tmp_path)) == 1
     assert CliRunner().invoke(app, words).exit_code == 0 and len(lines(tmp_path)) == 4
-
-
-def test_a_message_with_half_a_character_is_recorded(tmp_path: Path) -> None:
-    append(tmp_path, Record("a", "recency", failed="ValueError: \ud83d is no text"))
-    assert read_records(tmp_path) == [Record("a", "recency", failed="ValueError: ? is no text")]
-
-
-def test_records_are_joined_metric_by_metric() -> None:
-    before = Record("a", "m", values={"x": 1.0, "y": None, "z": 2.0}, reasons={"y": "why"}, errors={"y": "f:1"},
-                    degenerate=["x", "z"])  # fmt: skip
-    after = Record("a", "m", values={"y": 3.0, "z": None}, reasons={"z": "not"}, seconds=1.0)
-    both = joined(before, after, ["y", "z"])
-    assert both.values == {"x": 1.0, "y": 3.0, "z": None} and both.reasons == {"z": "not"} and not both.errors
-    assert both.degenerate == ("x",) and both.seconds == 1.0
-    failed = joined(both, Record("a", "m", failed="no memory", failed_at="f:2"), ["z", "w"])
-    assert failed.values == {"x": 1.0, "y": 3.0, "z": None, "w": None} and not failed.failed
-    assert failed.reasons == dict.fromkeys("zw", "no memory") and failed.errors == dict.fromkeys("zw", "f:2")

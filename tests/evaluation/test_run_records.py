@@ -67,19 +67,12 @@ BAD: list[tuple[Any, str]] = [
     ([], r"it is \[\], and must be an object"),
     ({"instance": "b", "method": None}, "its method is None, and must be text"),
     ({"weather": 1}, "unknown field 'weather'"),
-    ({"values": 5}, "its values is 5, and must be an object"),
     ({"values": {"dsa": "high"}}, "its values is .* and must be an object of"),
-    ({"values": {"dsa": True}}, "its values is"),
-    ({"failed": 5}, "its failed is 5, and must be text"),
-    ({"degenerate": "dsa"}, "its degenerate is 'dsa', and must be a list of text"),
     ({"seconds": -1.0}, "its seconds is -1.0, and must be at least 0"),
     ({"log_prob": 0.5}, "its log_prob is 0.5, and must be at most 0"),
     ({"values": {"dsa": 1.5}}, "its dsa is 1.5, beyond the high bound 1"),
-    ({"values": {"dsa": -3}}, "its dsa is -3, beyond the low bound -1"),
     ({"values": {"dsa": [0.5, 0.5]}}, "its dsa is .* and must be 1 number"),
-    ({"values": {"nc": []}}, r"its nc is \[\], and must be 2 numbers"),
     ({"values": {"nc": [-1, 2]}}, r"its nc is \[-1, 2\], .* at least 0"),
-    ({"values": {"nc": [1, -2.5]}}, "its nc is .* be at least 0"),
 ]
 
 
@@ -105,24 +98,10 @@ def test_a_line_that_is_no_record_is_set_aside(tmp_path: Path, fields: Any, reas
     assert read_records(tmp_path) == [record("a"), record("c")] and repair(tmp_path) == 0
 
 
-def test_a_value_may_be_beyond_a_bound_by_rounding(tmp_path: Path) -> None:
-    (tmp_path / RUN).write_text(json.dumps({"metrics": METRICS}))
-    append(tmp_path, record("a", value=1.00001))
-    append(tmp_path, Record("b", "heta", values={"nc": [7.0, 9.0], "unknown": 99.0}))
-    append(tmp_path, Record("c", "heta", values={"nc": [0.0, 0.0], "dsa": None}))
-    assert len(read_records(tmp_path)) == 3
-
-
 @pytest.mark.parametrize("value", [nan, inf, -inf, [0.5, nan], (inf, 1.0)])
 def test_values_that_are_not_finite_are_refused(value: float | list[float]) -> None:
     with pytest.raises(ValueError, match=r"dsa of 'heta' on 'a' is .*finite, or None with a reason"):
         Record("a", "heta", values={"fine": 1.0, "dsa": value})
-
-
-def test_a_record_that_json_cannot_hold_leaves_no_file(tmp_path: Path) -> None:
-    with pytest.raises((ValueError, TypeError)):
-        append(tmp_path, Record("a", "heta", options={"threshold": nan}))
-    assert not (tmp_path / RECORDS).exists()
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -130,11 +109,8 @@ def test_a_record_that_json_cannot_hold_leaves_no_file(tmp_path: Path) -> None:
     ("content", "reason"),
     [
         (b'{"suite": ', "Expecting value at character 11"),
-        (b"[]", r"it is \[\], and must be an object"),
-        (b'{"methods": []}', r"its methods is \[\], and must be an object of an object"),
         (b'{"methods": {"heta": {}}}', "the method 'heta': its method is None, and must be text"),
         (b'{"metrics": {"dsa": {"low": "0"}}}', "the metric 'dsa': its low is '0', and must be a number or null"),
-        (b'{"instances": "9"}', "its instances is '9', and must be a whole number"),
         (b'{"suite": "caf\xe9"}', r"line 1, is not UTF-8 .byte 0xe9., perhaps Latin-1"),
     ],
 )

@@ -1,10 +1,7 @@
 """Evaluations and explained data sets: requests, records, resuming, progress and refusals."""
 
-import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +9,15 @@ import pytest
 import torch
 
 import heta_lens
-from helpers import chats
-from helpers.evaluating import demo, evaluated, recency_of, run
+from helpers.evaluating import demo, evaluated, run
 from heta_lens._util.python import versions
 from heta_lens.data.instance import Instance, write_jsonl
 from heta_lens.data.suites import suite
-from heta_lens.evaluation import Workers, evaluate, write_report
+from heta_lens.evaluation import evaluate, write_report
 from heta_lens.evaluation.report.results import summary
 from heta_lens.evaluation.run_folder import RECORDS, read_records, read_run
-from heta_lens.evaluation.runner import drawn
 from heta_lens.evaluation.saved_scores import SCORES
-from heta_lens.metrics import METRICS, Metric, MetricCase
+from heta_lens.metrics import Metric
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.prediction.prediction import Prediction
 
@@ -50,34 +45,6 @@ def test_methods_are_names_objects_or_functions_and_resume(tmp_path: Path) -> No
     other.__name__ = "length"  # the source is another
     with pytest.raises(ValueError, match="holds an evaluation with other methods: give another folder"):
         evaluate(model, prompts, [*methods[:2], other], "evidence_mass", tmp_path, progress=False)
-
-
-@pytest.mark.slow
-def test_workers_take_functions_of_modules_only(tmp_path: Path) -> None:
-    prompts = suite("recall", limit=2, facts=2)
-    evaluate("demo", prompts, recency_of, "f1", tmp_path / "a", progress=False, workers=Workers(2))
-    assert [record.failed for record in read_records(tmp_path / "a")] == ["", ""]
-    with pytest.raises(ValueError, match=r"workers cannot be given these methods .*: name the methods"):
-        evaluate("demo", prompts, lambda _: None, "f1", tmp_path / "b", progress=False, workers=Workers(2))
-
-
-def last_third(case: MetricCase) -> float:
-    """Return the share of the score on the last third of the context."""
-    return float(case.scores[-(len(case.scores) // 3) :].sum() / case.scores.sum())
-
-
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_metrics_are_names_or_objects(tmp_path: Path, workers: int) -> None:
-    prompts = suite("recall", limit=1, facts=2)
-    metrics = ["f1", Metric("Last third, share", last_third, "less", needs=("support",)), METRICS["pass_5"]]
-    for _ in range(2):
-        evaluate("demo", prompts, "recency", metrics, tmp_path, progress=False, workers=Workers(workers))
-    (record,) = read_records(tmp_path)
-    assert record.values.keys() == {"f1", "last_third_share", "pass_5"}
-    assert 0.4 < record.values["last_third_share"] < 1 and record.values["f1"] is not None
-    about = read_run(tmp_path)["metrics"]["last_third_share"]
-    assert (about["better"], about["needs"], about["origin"]) == ("less", ["support"], __name__)
-    assert "Last third, share" in "".join(path.read_text() for path in write_report(tmp_path) if path.suffix == ".md")
 
 
 def test_an_unknown_answer_is_the_models_own_prediction(tmp_path: Path) -> None:
@@ -127,15 +94,12 @@ def test_a_refused_question_is_skipped_and_not_asked_again(tmp_path: Path, metri
 
 REFUSED: dict[str, Callable[[Path, list[Instance]], Any]] = {
     "metric='morph'": lambda path, some: evaluated(path, some, "random", metrics=["morph"]),
-    "title='F1'": lambda path, some: evaluated(path, some, "random", metrics=[Metric("F1", last_third)]),
-    "metrics has 3": lambda path, some: evaluated(path, some, "random", metrics=[3]),
+    "title='F1'": lambda path, some: evaluated(path, some, "random", metrics=[Metric("F1", len)]),
     "there are no methods": lambda path, some: evaluated(path, some),
     "there are no instances": lambda path, _: evaluated(path, [], "random"),
     "methods random are there more than once": lambda path, some: evaluated(path, some, "random", "random"),
     "instances recall-test-0-00000 are there more than once": lambda path, some: evaluated(path, some * 2, "random"),
     "method='rando'": lambda path, some: evaluated(path, some, "rando"),
-    "method=''": lambda path, some: evaluated(path, some, " "),
-    "No closing quotation": lambda path, some: evaluated(path, some, "lime x='1"),
     "probes=0": lambda path, some: evaluated(path, some, "heta probes=0"),
     "'probes' is not of the form NAME=VALUE": lambda path, some: evaluated(path, some, "heta probes"),
 }
@@ -169,22 +133,6 @@ def test_a_folder_takes_more_methods_and_no_other_evaluation(tmp_path: Path) -> 
     assert summary(tmp_path).methods == ("recency", "random")
 
 
-@pytest.mark.slow
-def test_progress_counts_earlier_and_new_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    instances = suite("recall", limit=2)
-    evaluated(tmp_path, instances, "recency", metrics=["f1"])
-    steps: list[int] = []
-
-    @contextmanager
-    def progress(total: int, finished: int, _: bool) -> Iterator[Callable[[int], None]]:
-        assert (total, finished) == (4, 2)
-        yield steps.append
-
-    monkeypatch.setattr("heta_lens.evaluation.runner._progress", progress)
-    evaluated(tmp_path, instances, "recency", "random", metrics=["f1"])
-    assert steps == [1, 1]
-
-
 # -------------------------------------------------------------------------------------------------------------- command
 @pytest.mark.slow
 def test_the_command_evaluates_a_file_and_reports_failures(tmp_path: Path) -> None:
@@ -212,15 +160,9 @@ def test_the_command_evaluates_a_file_and_reports_failures(tmp_path: Path) -> No
     ("words", "message"),
     [
         (("evaluate", "recal", "--out", "x"), "did you mean 'recall'"),
-        (("evaluate", "recall", "--out", "x", "-m", "lim"), "did you mean 'lime'"),
         (("evaluate", "recall", "--out", "x", "--metrics", "aopc"), "metric='aopc'"),
         (("evaluate", "recall", "--out", "x", "-m", "context_cite query=@questoin"), "did you mean '@question'?"),
-        (("evaluate", "jsonl", "--out", "x"), "path"),
-        (("evaluate", "recall", "--out", "x", "-o", "seed=1"), "use --seed"),
-        (("evaluate", "recall", "--out", "x", "-o", "name=a"), "name=a"),
-        (("evaluate", "longra", "--out", "x", "-o", "says=a"), "the model of --model"),
         (("evaluate", "jsonl", "--out", "x", "--path", "x/records.jsonl"), "records.jsonl are the same file"),
-        (("report", "/nowhere"), "/nowhere holds no evaluation"),
         (("reproduce", "compnents", "--quick"), "did you mean 'components'"),
         (("reproduce", "main"), "give model=, a name on the Hugging Face hub"),
     ],
@@ -295,41 +237,3 @@ def test_failures_can_be_repeated_and_methods_added(tmp_path: Path, monkeypatch:
     assert attributed(tmp_path, methods=["random", "recency"]).methods == ("random",)
     assert attributed(tmp_path, methods=["random", "recency"], retry_failed=True).methods == ("random", "recency")
     assert len(attributed(tmp_path, methods=["random", "recency", "peering"])) == 6
-
-
-def test_chats_have_roles(tmp_path: Path) -> None:
-    model = chats.MODELS["bridge"]("qwen2.5")
-    path = tmp_path / "chats.jsonl"
-    path.write_text(json.dumps({"id": "c", "messages": chats.CHAT}) + "\n")
-    scores = heta_lens.attribute_dataset(model, path, "random", out=tmp_path / "out", progress=False)
-    expected = heta_lens.chat(model, chats.CHAT)
-    assert torch.equal(scores[0].ids, expected.tokens[0].cpu())
-    assert {*scores.to_frame()["role"]} == {"template", *(message["role"] for message in chats.CHAT)}
-    assert len(scores[0].by_message()) >= len(chats.CHAT)
-
-
-@pytest.mark.slow
-def test_scores_come_in_the_order_of_the_prompts(tmp_path: Path) -> None:
-    texts = [f"The whistle of {name} was placed in the" for name in ["Tom", "Enzo"] * 6]
-    scores = heta_lens.attribute_dataset(demo(), texts, ["recency", "random"], out=tmp_path, progress=False)
-    assert scores.prompts == tuple(f"prompt-{number}" for number in range(12))
-    assert scores.names[:2] == (("prompt-0", "recency"), ("prompt-0", "random"))
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_model_is_loaded_for_drawing_only_if_needed(count: int) -> None:
-    loads: list[int] = []
-
-    def load() -> Any:
-        loads.append(1)
-        return demo()
-
-    def draw(says: Any = None) -> list[Instance]:
-        return [Instance("a", "The key is in the", says and says("The key is in the"))]
-
-    assert drawn("recall", load, Workers(count), partial(draw)) == (draw(), load)
-    assert drawn("longra", load, Workers(count), partial(draw, says=None)) == (draw(), load)
-    assert loads == []
-    prompts, model = drawn("longra", load, Workers(count), partial(draw))
-    assert prompts[0].answer and prompts[0].answer.startswith(" ")
-    assert model is (demo() if count == 1 else load) and loads == [1]

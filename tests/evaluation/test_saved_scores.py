@@ -1,18 +1,16 @@
 """Scores of many prompts are written, read and loaded as attributions; damaged files are refused."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 
 from helpers import zoo
 from helpers.asking import predict
-from helpers.attributions import TOKENS, attribution, of_chat, uncertain
+from helpers.attributions import attribution, of_chat, uncertain
 from heta_lens import METHODS, Attribution
 from heta_lens.attribution import stored_fields
 from heta_lens.evaluation.saved_scores import SCORES, PackedRow, SavedScores, ScoreRow, load_scores, row_of, score_lines
@@ -62,30 +60,14 @@ def test_every_methods_attribution_comes_back(method: str) -> None:
     check_same(replace(made, options={}), replace(read_back(row_of("p", method, made)).attribution(), options={}))
 
 
-def test_the_row_says_what_it_took() -> None:
-    made = attribution(diagnostics=uncertain().diagnostics.of({"seconds": 1.5, "forwards": 3, "hvps": 2}))
-    row = row_of("story", "heta probes=2", made)
-    assert (row.key, row.seconds, row.forwards, row.hvps) == (("story", "heta probes=2"), 1.5, 3, 2)
-
-
-def test_columns_are_those_of_a_frame() -> None:
-    made = uncertain()
-    frame = pd.DataFrame(dict(row_of("story", "heta", made).columns))
-    pd.testing.assert_frame_equal(frame, made.to_frame())
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"token": None}, "its columns is .*, and must be an object"),
         ({"score": [1.0]}, "its score has 1 values for 6 tokens"),
-        ({"score": [None] * 6}, "its score holds more than numbers"),
-        ({"parts": ["gate"]}, "it has no column gate"),
         ({"dtypes": {"score": "float8"}}, "its score has the dtype 'float8'"),
         ({"rest": {}}, r"\{\} is not a value and its tensors"),
         ({"text": "x"}, r"its offsets\[0\] are \(0, 5\), which is not a place in its text of 1 characters"),
-        ({"seconds": "long"}, "its seconds is 'long', and must be a number"),
-        ({"id": [-1] * 6}, "its ids are below 0"),
         ({"prompt": 3}, "its prompt is 3, and must be text"),
     ],
 )
@@ -111,13 +93,6 @@ def test_attributions_by_number_and_by_name() -> None:
     assert repr(scores) == "SavedScores(2 prompts, methods: heta, lime)"
 
 
-def test_some_of_them() -> None:
-    assert saved().of(method="heta").prompts == ("a", "b")
-    assert saved().of(prompt="a", method="lime").names == (("a", "lime"),)
-    with pytest.raises(ValueError, match=r"method='heat' is not one of 'heta', 'lime' \(did you mean 'heta'\?\)"):
-        saved().of(method="heat")
-
-
 @pytest.mark.parametrize(
     ("key", "message"),
     [
@@ -140,25 +115,6 @@ def test_what_was_saved_is_loaded(suffix: str, tmp_path: Path) -> None:
         assert torch.equal(one.scores, other.scores) and one.tokens == other.tokens
         assert one.parts.keys() == other.parts.keys() and (one.messages is None) == (other.messages is None)
         assert one.diagnostics.keys() == other.diagnostics.keys()
-
-
-@pytest.mark.parametrize(
-    "read", [pd.read_parquet, lambda path: pd.read_json(path, lines=True)], ids=["parquet", "json"]
-)
-def test_pandas_reads_it_in_a_line(read: Callable[[Path], pd.DataFrame], tmp_path: Path) -> None:
-    path = tmp_path / ("all.parquet" if read is pd.read_parquet else "all.jsonl")
-    saved().save(path)
-    frame = read(path).explode(["position", "token", "score"])
-    assert len(frame) == 18 and frame["token"].tolist()[:6] == [*TOKENS]
-    assert frame[frame["method"] == "lime"]["score"].tolist() == attribution().scores.tolist()
-
-
-def test_a_frame_has_a_row_per_token(tmp_path: Path) -> None:
-    frame = saved().to_frame()
-    assert len(frame) == 18 and frame["prompt"].tolist() == ["a"] * 12 + ["b"] * 6
-    assert frame["role"].dropna().tolist() == ["template", "user", "user", "template", "assistant", "template"]
-    saved().save(tmp_path / "all.csv")
-    assert pd.read_csv(tmp_path / "all.csv")["token"].tolist() == frame["token"].tolist()
 
 
 def test_the_later_of_two_counts(tmp_path: Path) -> None:

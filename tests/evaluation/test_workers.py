@@ -19,12 +19,11 @@ from threadpoolctl import threadpool_info
 
 import heta_lens
 from helpers.evaluating import demo, entries
-from heta_lens._util import python
 from heta_lens._util.python import versions
 from heta_lens.data.instance import Instance
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Workers, evaluate
-from heta_lens.evaluation.prompt_evaluation import Identity, Outcome, PromptEvaluator, Task
+from heta_lens.evaluation.prompt_evaluation import Identity, Outcome, Task
 from heta_lens.evaluation.run_folder import Record, read_records
 from heta_lens.evaluation.saved_scores import load_scores
 from heta_lens.evaluation.workers import (
@@ -33,13 +32,9 @@ from heta_lens.evaluation.workers import (
     News,
     Pool,
     RayActors,
-    ThisProcess,
     WorkerProcesses,
     WorkerSetup,
-    _picklable,
     limit_threads,
-    loaded,
-    loader,
 )
 from heta_lens.model.loading import load_model
 
@@ -148,29 +143,6 @@ def test_failed_starts_end_the_run_only_without_a_ready_worker() -> None:
     assert len([*pool.outcomes(tasks(*range(1, 9)))]) == 8 and crew.started <= 2 + 2
 
 
-def test_failed_starts_do_not_count_against_later_deaths() -> None:
-    bad_starts = {2, 3, 5, 6, 8, 9}
-    crew = FakeCrew(
-        lambda member, task: [Died("it fell")] if member in (1, 4, 7) else all_done(task),
-        lambda member: Died("no memory") if member in bad_starts else ME,
-    )
-    records = worked(crew, tasks(*range(1, 9)), count=1, retries=3)
-    assert len(records) == 8 and not any(record.failed for record in records)
-
-
-def test_outcomes_of_others_are_not_lost_when_a_worker_raises() -> None:
-    class AllAtOnce(FakeCrew):
-        def news(self, members: Sequence[int]) -> list[tuple[int, News]]:
-            return [heard for _ in [*self.at_work] for heard in FakeCrew.news(self, members)]
-
-    pool = Pool(AllAtOnce(lambda member, task: [OSError("broken")] if member == 2 else all_done(task)), 2, 2)
-    pool.start()
-    outcomes = pool.outcomes(tasks(5, 6))
-    assert next(outcomes).record.instance in ("5", "6")
-    with pytest.raises(OSError, match="broken"):
-        next(outcomes)
-
-
 def test_a_worker_with_another_model_or_other_versions_is_refused() -> None:
     other = ME._replace(fingerprint={**ME.fingerprint, "weights": "z"})
     with pytest.raises(ValueError, match=r"a worker has another model \(other weights\)"):
@@ -178,19 +150,6 @@ def test_a_worker_with_another_model_or_other_versions_is_refused() -> None:
     old = ME._replace(versions={**ME.versions, "torch": "1.0"})
     with pytest.raises(ValueError, match=r"a worker has another installation \(other torch\)"):
         worked(FakeCrew(begin=lambda _: old), tasks(1))
-
-
-def test_an_outcome_of_this_process_comes_before_the_next_method_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heta_lens.METHODS["lime"], "explain", lambda *_: 1 / 0)
-    named = {entry.label: entry for entry in entries("recency", "random", "lime")}
-    prompts = suite("recall", limit=2)
-    work = ThisProcess(PromptEvaluator(demo(), named))
-    done = work.outcomes([Task(number, prompt, dict.fromkeys(named, ())) for number, prompt in enumerate(prompts)])
-    first = next(done)
-    assert first.record.key == (prompts[0].id, "recency") and first.scores is not None and first.scores.number == 0
-    others = [*done]
-    assert [outcome.record.instance for outcome in others] == [prompts[0].id] * 2 + [prompts[1].id] * 3
-    assert [outcome.record.method for outcome in others if outcome.scores is None] == ["lime"] * 2
 
 
 # --------------------------------------------------------------------------------------------------------------- setup
@@ -223,38 +182,6 @@ def test_the_cores_are_divided_and_threads_of_all_libraries_are_limited(monkeypa
         assert {library["num_threads"] for library in threadpool_info()} == {1}
     finally:
         torch.set_num_threads(1)
-
-
-def test_models_are_loaded_by_name_folder_or_function(tmp_path: Path) -> None:
-    assert loader("gpt2").args == ("gpt2",) and loader(tmp_path).args == (str(tmp_path),)
-    assert loader(demo) is demo
-    assert loaded(demo) is demo() and loaded(demo()) is demo()
-    for model in (3, demo()):
-        with pytest.raises(TypeError, match=f"a function that loads one, not a {type(model).__name__}"):
-            loader(model)
-
-
-def test_workers_take_turns_at_gpus_unless_the_user_places_the_model() -> None:
-    setup = WorkerSetup(partial(load_model, "gpt2"), {}, 1, gpus=2)
-    assert [setup._load_on_gpu(number).keywords["device"] for number in range(4)] == ["cuda:0", "cuda:1"] * 2
-    placed = [partial(load_model, "gpt2", **where) for where in ({"device": "cpu"}, {"device_map": "auto"})]
-    for load in (*placed, demo):
-        assert WorkerSetup(load, {}, 1, gpus=2)._load_on_gpu(1) is load
-
-
-# ---------------------------------------------------------------------------------------------------- worker processes
-class Odd(Exception):
-    """An exception that pickle cannot make again."""
-
-    def __init__(self, one: str, two: str) -> None:
-        super().__init__(f"{one} and {two}")
-
-
-def test_an_error_that_cannot_be_sent_keeps_its_message() -> None:
-    error = ValueError("it is wrong")
-    assert _picklable(error) is error
-    sent = _picklable(Odd("this", "that"))
-    assert isinstance(sent, RuntimeError) and str(sent) == "Odd: this and that"
 
 
 def test_a_function_that_cannot_be_sent_is_refused_before_a_process_is_started() -> None:
@@ -299,24 +226,6 @@ def test_idle_workers_end_by_themselves_and_stuck_workers_are_killed(monkeypatch
     monkeypatch.setattr("heta_lens.evaluation.workers.PATIENCE", 120.0)  # a busy machine takes long
     crew.stop([idle], [])
     assert idle.process.exitcode == 0 and stopped.process.exitcode == -signal.SIGKILL
-
-
-@pytest.mark.slow
-def test_a_death_names_its_signal_and_frees_its_number() -> None:
-    crew = WorkerProcesses(SETUP)
-    first, second = crew.start(), crew.start()
-    heard: dict[Any, Any] = {}
-    while len(heard) < 2:
-        heard |= dict(crew.news([member for member in (first, second) if member not in heard]))
-    assert all(isinstance(news, Identity) for news in heard.values()) and len(set(map(str, heard.values()))) == 1
-    for member, code in ((first, signal.SIGKILL), (second, signal.SIGTERM)):
-        os.kill(member.process.pid or 0, code)
-        ((_, news),) = crew.news([member])
-        assert isinstance(news, Died) and f"its process was ended by {code.name}" in news.reason
-        assert ("memory is short" in news.reason) == (code == signal.SIGKILL)
-    third = crew.start()
-    assert (first.number, second.number, third.number) == (0, 1, 0)
-    crew.stop([], [third])
 
 
 def heed_interrupts() -> None:
@@ -371,21 +280,6 @@ def test_a_cluster_without_room_is_refused_and_ends_only_if_it_was_started_here(
         assert ray.is_initialized()
     finally:
         ray.shutdown()
-
-
-def test_a_cluster_that_cannot_be_joined_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(address: str, **_: object) -> None:
-        raise ConnectionError(f"Failed to connect to Ray cluster at {address}")
-
-    monkeypatch.setattr(pytest.importorskip("ray"), "init", fail)
-    with pytest.raises(ConnectionError, match=r"at head:6379: is it running\? .* set RAY_AUTH"):
-        RayActors(SETUP, 1, 0.0, "head:6379")
-    monkeypatch.setenv("RAY_ADDRESS", "other:1")
-    with pytest.raises(ConnectionError, match="cluster at other:1: is it running"):
-        RayActors(SETUP, 1, 0.0, None)
-    monkeypatch.setattr(python, "find_spec", lambda _: None)
-    with pytest.raises(ImportError, match=r"--engine ray needs ray, .*pip install 'heta-lens\[ray\]'"):
-        RayActors(SETUP, 1, 0.0, None)
 
 
 # --------------------------------------------------------------------------------------------------------- evaluations

@@ -154,3 +154,51 @@ def reference(model: Any, ids: Tensor, target: int, i: int, read: int) -> tuple[
 
 def estimate(model: Any, ids: Tensor, **options: Any) -> Any:
     return heta_lens.estimate(cache_of(model, ids), tokens=ids, **options)
+
+
+def plain(model: Any, ids: Sequence[int]) -> Tensor:
+    """What comes next."""
+    with torch.no_grad():
+        return model(torch.tensor([list(ids)]))[0, -1].log_softmax(-1)
+
+
+def plain_draw(log_probs: Tensor, draw: float, temperature: float, top_p: float) -> int:
+    """Walk through the tokens, likeliest first, until the draw is used up."""
+    probs = (log_probs / temperature).softmax(-1).tolist()
+    order = sorted(range(len(probs)), key=lambda token: (-probs[token], token))
+    nucleus: list[int] = []
+    while sum(probs[token] for token in nucleus) < top_p and len(nucleus) < len(order):
+        nucleus.append(order[len(nucleus)])
+    left = draw * sum(probs[token] for token in nucleus)
+    for token in nucleus:
+        left -= probs[token]
+        if left < 0:
+            return token
+    return nucleus[-1]
+
+
+def plain_logits(model: Any, ids: Tensor) -> Tensor:
+    with torch.no_grad():
+        return model(ids)[0].double()
+
+
+def hooked_up(model: Any) -> Any:
+    model.add_hook("blocks.0.hook_resid_post", lambda activation, hook: activation * 0.9)  # noqa: ARG005
+    return model
+
+
+def on_bridge() -> heta_lens.Prediction:
+    model = zoo.bridge("gpt2")
+    return predict(model, zoo.prompt(model), TARGET)
+
+
+def explain_by(model: Any, method: Any, target: Any = 7, n: int = 4) -> heta_lens.Attribution:
+    return method(predict(model, zoo.prompt(model, n), target))
+
+
+def alike_by_loops(states: Tensor, query: int, n: int = 4, *, center: bool) -> Tensor:
+    """Cosines of a state with the first ones."""
+    states = states.double()
+    mean = sum(states[i] for i in range(n)) / n if center else torch.zeros_like(states[0])
+    q = states[query] - mean
+    return torch.stack([(states[i] - mean) @ q / ((states[i] - mean).norm() * q.norm()) for i in range(n)])

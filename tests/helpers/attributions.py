@@ -1,15 +1,24 @@
-"""Attributions made by hand."""
+"""Attributions made by hand, attributions of batches of prompts, and comparisons of two."""
 
-from collections.abc import Sequence
+import html
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from io import StringIO
 from typing import Any
 
 import torch
+from rich.console import Console
 from torch import Tensor
 
-from heta_lens import Attribution
+import heta_lens
+from helpers import zoo
+from helpers.asking import cache_of, relative
+from heta_lens import Attribution, attribute, attribute_batch, plots
 from heta_lens.attribution import Messages
 from heta_lens.diagnostics import Diagnostics
+from heta_lens.plots.circuitsvis_tokens import View, coloured_tokens
 
 TOKENS = ("<bos>", "The", " cat", " s", "at", "\n")
 SCORES = (6.0, 0.5, 3.0, 1.0, 2.0, 0.25)
@@ -56,3 +65,110 @@ def of_chat(scores: Sequence[float] = SCORES, **changes: Any) -> Attribution:
         owners=torch.tensor([-1, 0, 0, -1, 1, -1]),
     )
     return attribution(CHAT_TOKENS, scores, **{"messages": messages, **changes})
+
+
+def printed(attribution: Attribution, **options: object) -> tuple[str, str]:
+    """As a terminal shows it, and the text alone."""
+    coloured = Console(file=StringIO(), force_terminal=True, color_system="truecolor", width=100)
+    plain = Console(file=StringIO(), width=100, no_color=True)
+    for console in (coloured, plain):
+        console.print(plots.terminal(attribution, **options))  # type: ignore[arg-type]
+    return tuple(console.file.getvalue() for console in (coloured, plain))  # type: ignore[return-value]
+
+
+def same(found: Any, expected: Any) -> bool:
+    """Equal, of the same types, and bit for bit in every tensor."""
+    if isinstance(expected, Tensor):
+        return isinstance(found, Tensor) and found.dtype == expected.dtype and torch.equal(found, expected)
+    if type(found) is not type(expected):
+        return False
+    if isinstance(expected, Mapping):
+        return list(found) == list(expected) and all(same(found[key], item) for key, item in expected.items())
+    if isinstance(expected, list | tuple):
+        return len(found) == len(expected) and all(map(same, found, expected))
+    return found == expected
+
+
+INVISIBLE = dict.fromkeys(map(ord, "\N{WORD JOINER}\N{ZERO WIDTH SPACE}\N{ZERO WIDTH NO-BREAK SPACE}"))
+
+
+def data(shown: View) -> dict[str, Any]:
+    """What the page's script is given to draw."""
+    _, _, call = shown.fragment.rpartition('{"tokens"')
+    return json.JSONDecoder().raw_decode('{"tokens"' + call)[0]
+
+
+def seen(token: str) -> str:
+    """What a browser shows of a token: circuitsvis sets it as HTML, without escaping it."""
+    assert not re.search(r"<[a-zA-Z/!?]", token), f"{token!r} is read as markup"
+    return html.unescape(token).translate(INVISIBLE)
+
+
+def view(tokens: Sequence[str], values: Sequence[float] | None = None, title: str = "why ' Paris'?") -> View:
+    return coloured_tokens(title, tokens, torch.tensor(values or [1.0] * len(tokens)))
+
+
+LENGTHS = (5, 8, 3)
+
+PAD = 2  # the tokenizer's
+
+CHEAP: dict[str, Any] = {"variant": "kl_only"}
+
+
+def prompts(model: Any, lengths: Sequence[int] = LENGTHS) -> list[Tensor]:
+    """None of them like another, ``[1, n]`` each."""
+    return [zoo.prompt(model, n, seed=seed) for seed, n in enumerate(lengths)]
+
+
+def padded(alone: Sequence[Tensor], side: str, pad: int = PAD) -> tuple[Tensor, Tensor]:
+    """One batch of prompts, and the mask that tells them from padding."""
+    length = max(ids.shape[1] for ids in alone)
+    rows, mask = torch.full((len(alone), length), pad), torch.zeros(len(alone), length, dtype=torch.long)
+    for row, real, ids in zip(rows, mask, alone, strict=True):
+        place = slice(length - ids.shape[1], None) if side == "left" else slice(ids.shape[1])
+        row[place], real[place] = ids[0], 1
+    return rows, mask
+
+
+def run(model: Any, rows: Tensor, mask: Tensor | None = None, full: bool = False) -> Any:
+    how: dict[str, Any] = {} if mask is None else {"attention_mask": mask}
+    return model.run_with_cache(rows, names_filter=None if full else heta_lens.names_filter, **how)[1]
+
+
+class Batch:
+    """Prompts of one model, run together and alone."""
+
+    def __init__(self, model: Any, side: str = "right", lengths: Sequence[int] = LENGTHS, full: bool = False) -> None:
+        self.model, self.alone = model, prompts(model, lengths)
+        self.rows, self.mask = padded(self.alone, side)
+        self.cache = run(model, self.rows, self.mask, full)
+
+    def explain(self, targets: Any = None, **options: Any) -> list[Attribution]:
+        how = {"attention_mask": self.mask, **CHEAP} | options
+        return attribute_batch(self.cache, targets, **how)
+
+    def single(self, number: int, target: Any = None, **options: Any) -> Attribution:
+        ids = self.alone[number]
+        return attribute(cache_of(self.model, ids), target, **{"tokens": ids, **CHEAP} | options)
+
+
+N, START = 11, 7  # a context ends at the end of a chunk, others on either side of it
+
+
+def alone(cache: Any, ids: Tensor, places: Any, targets: Any = None, **options: Any) -> list[Any]:
+    """Every target's own attribution."""
+    targets = targets or [None] * len(places)
+    return [
+        attribute(cache, target, position=place, tokens=ids, **options)
+        for place, target in zip(places, targets, strict=True)
+    ]
+
+
+def alike(found: Any, expected: Attribution, tolerance: float = 1e-5) -> None:
+    assert (found.target, found.target_text, found.tokens) == (expected.target, expected.target_text, expected.tokens)
+    assert found.positions.tolist() == list(range(len(expected)))
+    assert torch.equal(found.ids, expected.ids)
+    assert found.parts.keys() == expected.parts.keys()
+    assert relative(found.scores, expected.scores) < tolerance
+    for name, part in expected.parts.items():
+        assert relative(found.parts[name], part) < tolerance, name

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from helpers import paths
+from helpers import SHARED
 from heta_lens._util.text import Span
 from heta_lens.data.instance import Instance
 
-SHARED = paths.SHARED / "data"
-shared = pytest.mark.skipif(not SHARED.exists(), reason="the public data sets are not beside the repository")
+DATA = SHARED / "data"
+shared = pytest.mark.skipif(not DATA.exists(), reason="the public data sets are not beside the repository")
 unchecked = pytest.mark.usefixtures("unchecked")
 
 STORY = "Nina put the key in the drawer. Karl left. Where is the key?"

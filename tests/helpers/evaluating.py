@@ -1,21 +1,24 @@
-"""Evaluations on the demo model that tests share."""
+"""Evaluations on the demo model, and predictions and scores that metrics are given."""
 
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from torch import Tensor
 from typer.testing import CliRunner
 
 import heta_lens
+from helpers import zoo
+from helpers.asking import predict
 from heta_lens.cli import app
 from heta_lens.data.instance import Instance
 from heta_lens.evaluation import Entry, evaluate
 from heta_lens.evaluation.prompt_evaluation import ask
 from heta_lens.evaluation.run_folder import read_records
 from heta_lens.metrics import MetricCase
-from heta_lens.prediction.prediction import Prediction
 
 FEW = ["soft_nc", "soft_ns", "aopc_del", "evidence_mass", "dsa", "f1"]
 
@@ -48,6 +51,18 @@ def case_of(instance: Instance) -> MetricCase:
     return MetricCase(instance, prediction, method(prediction), lambda *_: method, partial(ask, demo()))
 
 
-def recency_of(prediction: Prediction) -> Any:
-    """A method that is a plain function, of a module that workers can import."""
-    return torch.arange(float(len(prediction)))
+N, TARGET = 8, 7
+MODEL = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
+ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
+
+
+def double(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def prediction_of(model: Any, n: int = N) -> heta_lens.Prediction:
+    return predict(model, zoo.prompt(model, n), TARGET)
+
+
+def some_scores(n: int = N) -> Tensor:
+    return torch.rand(n, generator=torch.Generator().manual_seed(3), dtype=torch.float64)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models
@@ -13,7 +12,6 @@ from transformer_lens.config import TransformerBridgeConfig
 from transformer_lens.model_bridge import TransformerBridge
 
 from helpers import zoo
-from heta_lens.model.adapter import ModelAdapter
 from heta_lens.model.tokenizer import Decode
 
 
@@ -185,15 +183,3 @@ def with_side_channel(*, last: bool = False) -> Any:
 
     vars(first)["forward"], vars(second)["forward"] = tell, hear
     return model
-
-
-def fail_alone(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    """Let every run of a single block fail."""
-    run = ModelAdapter.run
-
-    def failing(adapter: ModelAdapter, *args: Any, only: int | None = None, **kwargs: Any) -> Any:
-        if only is not None:
-            raise error
-        return run(adapter, *args, **kwargs)
-
-    monkeypatch.setattr(ModelAdapter, "run", failing)

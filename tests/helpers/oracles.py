@@ -246,11 +246,6 @@ def kl(p_log: Float64[Tensor, " V"], q_log: Float64[Tensor, " V"]) -> Float64[Te
     return (p_log.exp() * (p_log - q_log))[possible].sum()
 
 
-def pinsker_gap(p_log: Float64[Tensor, " V"], q_log: Float64[Tensor, " V"]) -> Float64[Tensor, ""]:
-    """KL(P || Q) - || P - Q ||_1^2 / 2, never negative. The norm is the L1 sum, not its half."""
-    return kl(p_log, q_log) - 0.5 * (p_log.exp() - q_log.exp()).abs().sum() ** 2
-
-
 # --- score -------------------------------------------------------------------------------------------------------
 def eq4(gate: PerToken, curvature: PerToken, information: PerToken, beta: Number, gamma: Number) -> PerToken:
     """Eq. 4: Attr(x_i -> x_T) = M_T[i] (beta S_i + gamma I_i)."""
@@ -312,79 +307,6 @@ def block_hessian(block: Matrix, tokens: int = 1) -> Hessian:
     return einsum(identity, block_, "i j, a b -> i a j b")
 
 
-def two_layer_attention(sink: bool = False) -> list[Float64[Tensor, "1 3 3"]]:
-    """Two layers of one head over three tokens, small enough for a pencil.
-
-        A1 = [ 1    0    0  ]    A2 = [ 1    0    0  ]    with `sink`, the last row of A2 is halved,
-             [1/2  1/2   0  ]         [1/4  3/4   0  ]    [1/8  1/4  1/8]: the other half of the
-             [1/4  1/4  1/2 ]         [1/4  1/2  1/4 ]    attention went to no token
-
-    suffix:  Phi^2 = last row of A2 = [1/4, 1/2, 1/4].
-             The mixed last row of layer 2 is half of that plus 1/2 for staying: [1/8, 1/4, 5/8].
-             Phi^1 = 1/8 [1, 0, 0] + 1/4 [1/2, 1/2, 0] + 5/8 [1/4, 1/4, 1/2]
-                   = [4 + 4 + 5, 4 + 5, 10] / 32 = [13, 9, 10] / 32.
-    sink:    Phi^2 = [1/8, 1/4, 1/8]; the mixed row is [1/16, 1/8, 9/16], not renormalised.
-             Phi^1 = 1/16 [1, 0, 0] + 1/8 [1/2, 1/2, 0] + 9/16 [1/4, 1/4, 1/2]
-                   = [4 + 4 + 9, 4 + 9, 18] / 64 = [17, 13, 18] / 64, sum 3/4 = 1/2 * 1/2 + 1/2.
-    direct:  Phi^1 = [1/4, 1/4, 1/2], Phi^2 = [1/4, 1/2, 1/4].
-    rollout: the mixed A1 is [[1, 0, 0], [1/4, 3/4, 0], [1/8, 1/8, 3/4]], and for both layers
-             Phi = 1/8 [1, 0, 0] + 1/4 [1/4, 3/4, 0] + 5/8 [1/8, 1/8, 3/4]
-                 = [8 + 4 + 5, 12 + 5, 30] / 64 = [17, 17, 30] / 64.
-    prefix_head: Phi^1 = last row of the mixed A1 = [1/8, 1/8, 3/4]; Phi^2 = rollout, as there is one head.
-    """
-    last = [1 / 8, 1 / 4, 1 / 8] if sink else [1 / 4, 1 / 2, 1 / 4]
-    first = [[1, 0, 0], [1 / 2, 1 / 2, 0], [1 / 4, 1 / 4, 1 / 2]]
-    second = [[1, 0, 0], [1 / 4, 3 / 4, 0], last]
-    return [torch.tensor([layer], dtype=torch.float64) for layer in (first, second)]
-
-
-TWO_LAYER_PHI: dict[str, Matrix] = {  # [layer][position]
-    "suffix": [[13 / 32, 9 / 32, 10 / 32], [1 / 4, 1 / 2, 1 / 4]],
-    "suffix_input": [[13 / 32, 9 / 32, 10 / 32], [1 / 4, 1 / 2, 1 / 4]],
-    "rollout": [[17 / 64, 17 / 64, 30 / 64], [17 / 64, 17 / 64, 30 / 64]],
-    "direct": [[1 / 4, 1 / 4, 1 / 2], [1 / 4, 1 / 2, 1 / 4]],
-    "prefix_head": [[1 / 8, 1 / 8, 3 / 4], [17 / 64, 17 / 64, 30 / 64]],
-}
-
-TWO_LAYER_SINK_SUFFIX: Matrix = [[17 / 64, 13 / 64, 18 / 64], [1 / 8, 1 / 4, 1 / 8]]
-
-
-def two_layer_values() -> tuple[list[Float64[Tensor, "3 1 1"]], list[Float64[Tensor, "1 1 2"]]]:
-    """Values and output weights for two_layer_attention with || v W_O ||_1 = [1, 2, 4], then [2, 1, 4].
-
-    W_O = [1/4, -3/4] has L1 norm 1, so norms are |values|: [1, -2, 4] and [-2, 1, 4].
-
-    suffix:       [13 * 1, 9 * 2, 10 * 4] / 32 + [1/4 * 2, 1/2 * 1, 1/4 * 4]
-                  = [13, 18, 40] / 32 + [16, 16, 32] / 32 = [29, 34, 72] / 32, so M = [29, 34, 72] / 135.
-    suffix_input: layer 1 as above; layer 2 hands [1/2, 1/2, 1] down through the mixed A1:
-                  [1/2 + 1/8 + 1/8, 3/8 + 1/8, 3/4] = [24, 16, 24] / 32
-                  [13, 18, 40] / 32 + [24, 16, 24] / 32 = [37, 34, 64] / 32, so M = [37, 34, 64] / 135.
-    """
-    values = [[1.0, -2.0, 4.0], [-2.0, 1.0, 4.0]]
-    weights = torch.tensor([[[1 / 4, -3 / 4]]], dtype=torch.float64)
-    return [torch.tensor(v, dtype=torch.float64).reshape(3, 1, 1) for v in values], [weights, weights]
-
-
-TWO_LAYER_GATE: dict[str, list[float]] = {
-    "suffix": [29 / 135, 34 / 135, 72 / 135],
-    "suffix_input": [37 / 135, 34 / 135, 64 / 135],
-}
-
-
-def coin_log_probs(embeddings: Float64[Tensor, "N 1"]) -> Float64[Tensor, "2"]:
-    """Log-probabilities of softmax(e_1 ln 3, 0): [3/4, 1/4] at e_1 = 1, [1/2, 1/2] at e_1 = 0; nothing else counts."""
-    logit = embeddings[0, 0] * math.log(3)
-    return torch.log_softmax(torch.stack([logit, torch.zeros_like(logit)]), dim=0)
-
-
-# P = [3/4, 1/4] and, masked, Q = [1/2, 1/2]; their middle is [5/8, 3/8].
-COIN_INFORMATION: dict[str, float] = {
-    "orig_masked": 3 / 4 * math.log(3 / 2) + 1 / 4 * math.log(1 / 2),
-    "masked_orig": 1 / 2 * math.log(2 / 3) + 1 / 2 * math.log(2),
-    "js": (3 / 4 * math.log(6 / 5) + 1 / 4 * math.log(2 / 3)) / 2
-    + (1 / 2 * math.log(4 / 5) + 1 / 2 * math.log(4 / 3)) / 2,
-}
-
 Rows = Float64[Tensor, "Nd Nd"]  # a Hessian with token and coordinate in one axis
 
 Pairs = Float64[Tensor, "N N"]
@@ -435,12 +357,6 @@ def range_finder(
     B = Q.T @ matrix @ Q
     eigenvalues, U = _largest(0.5 * (B + B.T), rank)
     return _from_eigenpairs(eigenvalues, Q @ U, hessian), eigenvalues
-
-
-def best_rank(hessian: Hessian, rank: int) -> tuple[Hessian, Float64[Tensor, " rank"]]:
-    """The nearest matrix of this rank, and its eigenvalues: those of the Hessian of largest |lam|, largest first."""
-    eigenvalues, vectors = _largest(_as_matrix(hessian), rank)
-    return _from_eigenpairs(eigenvalues, vectors, hessian), eigenvalues
 
 
 def tail_energy(hessian: Hessian, rank: int) -> Scalar:

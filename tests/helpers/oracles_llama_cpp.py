@@ -63,7 +63,6 @@ def _continued(server: Any, prompt: str) -> dict[str, Any]:
     written = server.handle_completions({"prompt": prompt, "logprobs": 2, "n_probs": 2, **greedy})
     steps = [step["top_logprobs"] for step in written["choices"][0]["logprobs"]["content"]]
     return {
-        "prompt": prompt,
         "ids": ids,
         "written": [best["id"] for best, _ in steps],
         "log_probs": [round(best["logprob"], 4) for best, _ in steps],
@@ -96,5 +95,7 @@ if __name__ == "__main__":
     saved: dict[str, Any] = {"xllamacpp": version("xllamacpp")}
     for given in sorted(Path(sys.argv[1]).glob("*.gguf")):
         with in_float32(given) as plain:
-            saved[given.name] = {"quantised": continuations(given), "float32": continuations(plain)}
-    SAVED.write_text(json.dumps(saved, ensure_ascii=False).replace('{"prompt"', '\n{"prompt"') + "\n", encoding="utf-8")
+            ways = {"quantised": continuations(given), "float32": continuations(plain)}
+        ids, _ = ([case.pop("ids") for case in cases] for cases in ways.values())
+        saved[given.name] = {"ids": ids, **ways}
+    SAVED.write_text(json.dumps(saved).replace('{"written"', '\n{"written"') + "\n", encoding="utf-8")

@@ -73,13 +73,6 @@ def test_hessian_agrees_with_finite_differences(functional):
     assert_close(hessian, hessian_by_differences(curved, embeddings), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("functional", [False, True])
-def test_hessian_of_a_quadratic_is_its_symmetric_part(functional):
-    matrix = normal(2, 3, 2, 3)
-    hessian = oracles.dense_hessian(oracles.quadratic(matrix), normal(2, 3, seed=1), functional=functional)
-    assert_close(hessian, (matrix + rearrange(matrix, "i a j b -> j b i a")) / 2)
-
-
 @pytest.mark.parametrize(("block", "expected", "entrywise"), oracles.BLOCKS)
 def test_the_hand_computed_blocks(block, expected, entrywise):
     hessian = oracles.block_hessian(block, tokens=2)
@@ -99,13 +92,6 @@ def test_probes_on_the_own_block_and_on_all_tokens_by_hand():
     assert_close(oracles.expected_row_l1(hessian), double([2, 5]))
     assert_close(oracles.entrywise_block(hessian), double([1, 5]))
     assert_close(oracles.entrywise_row(hessian), double([3, 7]))
-
-
-def test_sign_vectors_are_all_different_and_complete():
-    chunks = list(oracles.sign_vectors(5, chunk=7))
-    assert [len(chunk) for chunk in chunks] == [7, 7, 7, 7, 4]
-    rows = {tuple(row) for row in torch.cat(chunks).tolist()}
-    assert rows == set(product((-1.0, 1.0), repeat=5))
 
 
 def test_the_mean_over_all_probes_is_the_expectation():
@@ -140,18 +126,6 @@ def phi_by_products(patterns: list[Tensor], flow: str) -> Tensor:
     return torch.stack([torch.stack([one(layer, h) for h in range(stacked.shape[1])]) for layer in range(len(stacked))])
 
 
-@pytest.mark.parametrize("flow", FLOWS)
-def test_phi_of_the_pencil_example(flow):
-    phi = oracles.phi_by_paths(oracles.two_layer_attention(), flow)
-    assert_close(phi[:, 0], double(oracles.TWO_LAYER_PHI[flow]))
-
-
-def test_attention_that_goes_to_no_token_stays_lost():
-    phi = oracles.phi_by_paths(oracles.two_layer_attention(sink=True), "suffix")
-    assert_close(phi[:, 0], double(oracles.TWO_LAYER_SINK_SUFFIX))
-    assert_close(phi.sum(dim=-1), double([[3 / 4], [1 / 2]]))
-
-
 @pytest.mark.parametrize("make", [random_patterns, leaky_patterns])
 @pytest.mark.parametrize("flow", FLOWS)
 def test_paths_agree_with_matrix_products(flow, make):
@@ -166,13 +140,6 @@ def test_value_norms_with_grouped_queries_by_hand():
     W_O = double([[[1, 1]], [[1, -2]], [[0, 2]], [[3, 4]]])
     assert_close(oracles.value_norms(values, W_O, p=1), double([[6], [9], [10], [35]]))
     assert_close(oracles.value_norms(values, W_O, p=2), double([[3 * 2**0.5], [3 * 5**0.5], [10], [25]]))
-
-
-@pytest.mark.parametrize("flow", ["suffix", "suffix_input"])
-def test_gate_of_the_pencil_example(flow):
-    values, weights = oracles.two_layer_values()
-    gate = oracles.gate_by_paths(oracles.two_layer_attention(), values, weights, p=1, flow=flow)
-    assert_close(gate, double(oracles.TWO_LAYER_GATE[flow]))
 
 
 def random_writes(layers: int, heads: int, n: int) -> tuple[list[Tensor], list[Tensor]]:
@@ -194,21 +161,6 @@ def test_gate_agrees_with_matrix_products(flow, make):
     assert_close(oracles.gate_by_paths(patterns, values, weights, p=2, flow=flow), expected, rtol=1e-12, atol=1e-14)
 
 
-def test_a_gate_without_any_weight_is_uniform():
-    values, weights = oracles.two_layer_values()
-    nothing = [torch.zeros_like(v) for v in values]
-    gate = oracles.gate_by_paths(oracles.two_layer_attention(), nothing, weights, p=1, flow="suffix")
-    assert_close(gate, double([1 / 3, 1 / 3, 1 / 3]))
-
-
-# --- information -------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("direction", ["orig_masked", "masked_orig", "js"])
-def test_information_of_the_coin(direction):
-    # The second token does not matter; masking the first moves [3/4, 1/4] to [1/2, 1/2].
-    scores = oracles.information(oracles.coin_log_probs, double([[1], [5]]), double([0]), direction)
-    assert_close(scores, double([oracles.COIN_INFORMATION[direction], 0]))
-
-
 def test_divergences_agree_with_torch():
     p, q = random_log_probs(9, seed=0), random_log_probs(9, seed=1)
     kl_div = torch.nn.functional.kl_div
@@ -218,15 +170,6 @@ def test_divergences_agree_with_torch():
     assert_close(oracles.divergence(p, q, "masked_orig"), backward)
     assert_close(oracles.divergence(p, q, "js"), oracles.divergence(q, p, "js"))
     assert 0 < oracles.divergence(p, q, "js") < math.log(2)
-
-
-def test_impossible_tokens_count_nothing():
-    certain, coin = double([1, 0]).log(), double([0.5, 0.5]).log()
-    assert_close(oracles.kl(certain, coin), double(math.log(2)))
-    assert oracles.kl(coin, certain) == math.inf
-    # Against the middle [3/4, 1/4]: (ln 4/3) / 2 + (ln 2/3 + ln 2) / 4.
-    js = math.log(4 / 3) / 2 + (math.log(2 / 3) + math.log(2)) / 4
-    assert_close(oracles.divergence(certain, coin, "js"), double(js))
 
 
 # --- score -------------------------------------------------------------------------------------------------------
@@ -268,25 +211,6 @@ def bent(embeddings: Tensor) -> Tensor:
     return curved_logits(embeddings).log_softmax(dim=0)
 
 
-def affine(embeddings: Tensor) -> Tensor:
-    return (embeddings.flatten() @ INWARD @ OUTWARD + 1).log_softmax(dim=0)
-
-
-def test_gauss_newton_of_the_coin():
-    # Logits (e ln 3, 0) at e = 1: p = [3/4, 1/4], F_11 = 3/16, J = (ln 3, 0), so G = -(3/16) (ln 3)^2 for token 1.
-    expected = torch.zeros(2, 1, 2, 1, dtype=torch.float64)
-    expected[0, 0, 0, 0] = -3 / 16 * math.log(3) ** 2
-    assert_close(oracles.gauss_newton(oracles.coin_log_probs, double([[1], [5]])), expected)
-
-
-def test_gauss_newton_is_the_hessian_exactly_when_logits_are_affine():
-    embeddings = normal(3, 2)
-    found = oracles.gauss_newton(affine, embeddings)
-    assert_close(found, oracles.dense_hessian(lambda e: affine(e)[1], embeddings))
-    hessian = oracles.dense_hessian(lambda e: bent(e)[1], embeddings)
-    assert not torch.allclose(oracles.gauss_newton(bent, embeddings), hessian, rtol=0.1)
-
-
 def test_gauss_newton_is_the_hessian_expected_under_the_prediction():
     embeddings = normal(3, 2)  # Bartlett: E[second derivative of log p] = -Fisher information
     p = bent(embeddings).exp()
@@ -308,17 +232,6 @@ def test_tail_energy_by_hand():
     assert_close(oracles.tail_energy(hessian, 1) / oracles.tail_energy(hessian, 0), double(0.5976143))
 
 
-def test_nothing_of_its_rank_is_nearer_than_the_best():
-    hessian = indefinite(3, 2)
-    for rank in range(7):
-        approximation, _ = oracles.best_rank(hessian, rank)
-        assert torch.linalg.matrix_rank(approximation.reshape(6, 6)) == rank
-        assert_close(oracles.residual_energy(hessian, approximation), oracles.tail_energy(hessian, rank))
-    for seed, rank in [(2, 1), (3, 2), (4, 3)]:
-        approximation, _ = oracles.range_finder(hessian, normal(3, 2, 4, seed=seed), rank)
-        assert oracles.residual_energy(hessian, approximation) > 1.0001 * oracles.tail_energy(hessian, rank)
-
-
 def test_range_finder_by_hand():
     # H = diag(3, -2, 1), Omega = (1, 1, 0): Y = (3, -2, 0), Q = Y / sqrt 13, B = (9 * 3 - 4 * 2) / 13 = 19 / 13,
     # and H_1 = 19 / 13^2 Y Y^T.
@@ -326,24 +239,6 @@ def test_range_finder_by_hand():
     expected = 19 / 169 * double([[9, -6, 0], [-6, 4, 0], [0, 0, 0]])
     assert_close(approximation, expected.reshape(3, 1, 3, 1))
     assert_close(eigenvalues, double([19 / 13]))
-
-
-@pytest.mark.parametrize("rank", [1, 3, 6])
-def test_range_finder_with_all_directions_is_the_best(rank):
-    hessian = indefinite(3, 2)
-    for columns in (6, 8):
-        for found, best in zip(
-            oracles.range_finder(hessian, normal(3, 2, columns), rank), oracles.best_rank(hessian, rank), strict=True
-        ):
-            assert_close(found, best)
-
-
-@pytest.mark.parametrize("columns", [2, 4])
-def test_range_finder_recovers_a_hessian_of_low_rank(columns):
-    hessian = indefinite(3, 2, rank=2)
-    approximation, eigenvalues = oracles.range_finder(hessian, normal(3, 2, columns, seed=7), 2)
-    assert_close(approximation, hessian)
-    assert_close(eigenvalues, oracles.best_rank(hessian, 2)[1])
 
 
 def test_pairs_by_hand():
@@ -394,17 +289,6 @@ def moved_window(model, ids: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("build", zoo.models())
-def test_a_window_of_clean_embeddings_changes_nothing(build):
-    model = build()
-    ids = zoo.prompt(model, N)
-    log_probs = oracles.frozen_window(model, ids, START, STOP, TAIL)
-    assert_close(log_probs(embeddings_of(model, ids)[START:STOP]), clean_log_probs(model, ids))
-    for layer in range(model.cfg.n_layers):
-        log_probs = oracles.frozen_window(model, ids, START, STOP, TAIL, layer=layer)
-        assert_close(log_probs(oracles.stream(model, ids, layer)[START:STOP]), clean_log_probs(model, ids))
-
-
-@pytest.mark.parametrize("build", zoo.models())
 def test_frozen_keys_and_values_agree_with_frozen_streams(build):
     model = build()
     ids = zoo.prompt(model, N)
@@ -415,17 +299,6 @@ def test_frozen_keys_and_values_agree_with_frozen_streams(build):
     # Everything live, the gap between window and tail passes the change on as well.
     assert not torch.allclose(found, with_embeddings(model, ids, embeddings), atol=1e-4)
     assert not torch.allclose(found, clean_log_probs(model, ids), atol=1e-4)
-
-
-def test_a_frozen_window_at_a_layer_leaves_the_gap_frozen():
-    # Behind the last block nobody reads what the gap made of the window, so freezing it changes nothing.
-    for n_layers, same in [(2, True), (3, False)]:
-        model = zoo.bridge("gpt2", n_layers=n_layers)
-        ids = zoo.prompt(model, N)
-        states = oracles.stream(model, ids, 1)
-        states[START:STOP] += normal(STOP - START, states.shape[1])
-        found = oracles.frozen_window(model, ids, START, STOP, TAIL, layer=1)(states[START:STOP])
-        assert torch.allclose(found, oracles.log_probs_of_stream(model, ids, 1)(states), atol=1e-9) == same
 
 
 @pytest.mark.slow

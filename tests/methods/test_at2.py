@@ -10,12 +10,9 @@ import torch
 import heta_lens
 from helpers import zoo
 from helpers.asking import predict, relative
-from heta_lens._util.storage import save
 from heta_lens.data.prompt_sources import prompts
 from heta_lens.evaluation.prompt_evaluation import ask
 from heta_lens.methods.at2 import (
-    KIND,
-    VERSION,
     At2,
     HeadWeights,
     ablations,
@@ -95,34 +92,6 @@ def test_other_weights_are_refused(weights: Any, error: type[Exception], says: s
         At2(weights=weights)(prediction)
 
 
-def adapter_of(model: Any) -> ModelAdapter:
-    return ModelAdapter.of(model.run_with_cache(zoo.prompt(model, 4))[1])
-
-
-def retrained(family: str) -> Any:
-    """The same architecture with other embeddings."""
-    model = zoo.bridge.__wrapped__(family)
-    next(weight for name, weight in model.named_parameters() if "embed" in name).data.mul_(1.5)
-    return model
-
-
-def test_a_file_gives_back_what_was_saved(tmp_path: Path) -> None:
-    adapter = adapter_of(zoo.bridge("gpt2"))
-    weights = HeadWeights.of(adapter, torch.rand(2, 4, dtype=torch.float64), held_out=0.5, prompts=7)
-    weights.save(tmp_path / "w.safetensors")
-    again = HeadWeights.load(tmp_path / "w.safetensors")
-    assert torch.equal(again.weights, weights.weights) and again.model == weights.model
-    assert again.fitted == {"held_out": 0.5, "prompts": 7} and again.belongs_to(adapter)
-
-
-def test_they_belong_to_a_model_and_not_to_a_class_or_precision() -> None:
-    weights = HeadWeights.of(adapter_of(zoo.bridge("llama")), torch.rand(2, 4))
-    assert not zoo.HAS_HOOKED or weights.belongs_to(adapter_of(zoo.hooked("llama")))
-    assert weights.belongs_to(adapter_of(zoo.bridge("llama", torch.bfloat16)))
-    assert not weights.belongs_to(adapter_of(retrained("llama")))
-    assert not weights.belongs_to(adapter_of(zoo.bridge("llama", n_layers=3)))
-
-
 @pytest.mark.parametrize("kind", ["hooked", "bridge"])
 def test_those_of_the_demo_model_ship_with_it(kind: Any) -> None:
     if kind == "hooked" and not zoo.HAS_HOOKED:
@@ -132,22 +101,6 @@ def test_those_of_the_demo_model_ship_with_it(kind: Any) -> None:
     assert demo_weights().belongs_to(adapter)
     assert float(demo_weights().weights.abs().sum()) == pytest.approx(1)
     assert demo_weights().fitted["held_out"] > demo_weights().fitted["equal"] > 0
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"weights": 3}, "its weights is 3"),
-        ({"lengths": torch.ones(2, 2)}, "its lengths is a tensor of"),
-        ({"fitted": 3}, "its fitted is 3"),
-        ({"odd": 3}, "it has an unknown field 'odd'"),
-    ],
-)
-def test_a_file_of_other_things_is_refused(change: dict[str, Any], says: str, tmp_path: Path) -> None:
-    value = {"weights": torch.rand(2, 4), "model": "m", "lengths": torch.ones(3), "fitted": {}, **change}
-    save(tmp_path / "w.safetensors", KIND, VERSION, value)
-    with pytest.raises(ValueError, match=f"damaged heta_lens head weights file: {says}"):
-        HeadWeights.load(tmp_path / "w.safetensors")
 
 
 def drawn(prompts: int = 30, samples: int = 24) -> torch.Tensor:
@@ -165,20 +118,6 @@ def test_the_head_that_decides_gets_the_weight() -> None:
     assert float(weights.abs().sum()) == pytest.approx(1)
     assert weights.argmax() == 5 and weights[1, 2] > 2 * weights.flatten()[:5].abs().max()
     assert correlation(weights, features, log_odds).mean() > correlation(equal(), features, log_odds).mean() + 0.2
-
-
-def test_units_of_the_log_odds_do_not_matter() -> None:
-    features, log_odds = drawn(), drawn()[..., 0, 0] + drawn()[..., 1, 0].square()
-    weights, other = (minimised(features, values, equal(), 50, 512, 0) for values in (log_odds, 3 * log_odds - 7))
-    assert relative(weights, other) < 1e-6
-
-
-def test_correlations_are_pearsons() -> None:
-    features, log_odds = drawn(4), drawn(4)[..., 0, 0].exp()
-    predicted = torch.einsum("lh,pmlh->pm", equal(), features)
-    plain = [torch.corrcoef(torch.stack([one, other]))[0, 1] for one, other in zip(predicted, log_odds, strict=True)]
-    assert relative(correlation(equal(), features, log_odds), torch.stack(plain)) < 1e-6
-    assert not correlation(equal(), features, torch.ones(4, 24, dtype=torch.float64)).any()
 
 
 @pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
@@ -206,31 +145,6 @@ def test_the_demo_model_is_fitted_better_than_with_equal_weights() -> None:
     again = fit_at2(given, samples=8, steps=200, progress=False)
     assert torch.equal(fitted.weights, again.weights)
     assert fitted.fitted["correlation"] > fitted.fitted["equal"] and fitted.fitted["prompts"] == 4
-
-
-def test_prompts_without_an_effect_do_not_spoil_the_others() -> None:
-    """A constant has no correlation, and its gradient must not be that of a root at 0."""
-    features = torch.cat([drawn(), torch.zeros(2, 24, 2, 3, dtype=torch.float64)])
-    log_odds = torch.cat([5 * drawn()[..., 1, 2], torch.ones(2, 24, dtype=torch.float64)])
-    weights = minimised(features, log_odds, equal(), steps=200, batch=512, seed=0)
-    assert weights.isfinite().all() and weights.argmax() == 5
-
-
-def test_one_token_prompts_leave_equal_weights() -> None:
-    model = zoo.bridge("gpt2")
-    fitted = fit_at2([predict(model, zoo.prompt(model, 1), 7)] * 3, samples=4, steps=5, progress=False)
-    assert fitted.weights.isfinite().all() and float(fitted.weights.abs().sum()) == pytest.approx(1)
-
-
-def test_predictions_are_made_one_by_one() -> None:
-    model, made = zoo.bridge("gpt2"), []
-
-    def each() -> Any:
-        for length in (4, 5, 6):
-            made.append(length)
-            yield predict(model, zoo.prompt(model, length), 7)
-
-    assert fit_at2(each(), samples=4, steps=5, progress=False).fitted["prompts"] == len(made) == 3
 
 
 def one(family: str = "gpt2") -> Any:

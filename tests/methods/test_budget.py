@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from helpers.evaluating import demo
-from heta_lens import METHODS, preset
+from heta_lens import METHODS
 from heta_lens.data.suites import suite
 from heta_lens.evaluation import Entry
 from heta_lens.evaluation.prompt_evaluation import ask
@@ -69,12 +69,6 @@ def test_what_costs_more_is_refused_with_both_numbers(prediction: Prediction) ->
         within_budget(METHODS["kernel_shap"](), prediction, n)
 
 
-def test_what_cannot_be_explained_at_all_is_no_matter_of_budgets(prediction: Prediction) -> None:
-    with pytest.raises(ValueError, match="it cannot be asked") as refused:
-        within_budget(METHODS["sea_cot"](), prediction, 1000)
-    assert not isinstance(refused.value, OverBudget)
-
-
 def test_a_function_whose_work_nobody_knows_is_refused(prediction: Prediction) -> None:
     method = as_method(lambda asked: asked.embeddings.norm(dim=-1), "mine")()
     with pytest.raises(OverBudget, match="what a function takes is not known beforehand"):
@@ -94,10 +88,3 @@ def test_heta_gives_up_probes_first_and_then_groups(prediction: Prediction) -> N
     base = worth(replace(full, probes=1, groups=2), prediction)
     few = within_budget(full, prediction, base + 6)
     assert few.probes == 1 and 2 < few.groups < full.groups
-
-
-def test_options_without_effect_are_not_scaled(prediction: Prediction) -> None:
-    careful = preset("careful")
-    assert within_budget(careful, prediction, 700) is careful
-    with pytest.raises(OverBudget, match="over the budget of 5"):
-        within_budget(careful, prediction, 5)

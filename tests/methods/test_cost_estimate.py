@@ -9,11 +9,8 @@ from torch import Tensor
 import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of, estimate, explain
-from heta_lens import Heta
-from heta_lens.methods.cost import CHECKS, HELD, Positions, Speed, timed
-from heta_lens.methods.heta.cost import cheaper_options
+from heta_lens.methods.cost import CHECKS, Speed, timed
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.batching import Sizes
 
 N = 24
 
@@ -60,16 +57,6 @@ def test_a_span_is_foreseen_with_what_its_targets_share(build: Any, options: dic
         assert f"of {targets} predictions on up to {N - 1} tokens: " in repr(expected)
 
 
-def test_targets_of_a_span_share_masked_forwards_where_they_can() -> None:
-    model = zoo.native_bridge()
-    ids = zoo.prompt(model, N)
-    cache, kl_only = cache_of(model, ids), {"variant": "kl_only", "tokens": ids}
-    own = heta_lens.estimate(cache, position=N - 1, **kl_only)
-    together, apart = (heta_lens.estimate_span(cache, N - 4, mask=mask, **kl_only) for mask in ("zero", "mean"))
-    assert together.runs == own.runs == N and apart.runs > 3 * N
-    assert together.memory > own.memory  # each copy is read at four places
-
-
 def test_the_prompts_of_a_batch_are_added_up() -> None:
     model = zoo.native_bridge()
     ids = torch.cat([zoo.prompt(model, N), zoo.prompt(model, N)])
@@ -86,41 +73,6 @@ def test_the_prompts_of_a_batch_are_added_up() -> None:
     assert both.runs == N + (N - 8) ** 2 / N
 
 
-def test_what_is_read_at_every_position_takes_memory() -> None:
-    model = zoo.bridge("gpt2")
-    ids, weights = zoo.prompt(model, N), model.embed.W_E
-    once = estimate(model, ids, method="tdd", batch=1).memory
-    everywhere = [
-        {"method": "tdd", "batch": 1, "direction": "forward"},
-        {"method": "progressive_inference", "batch": 1},
-    ]
-    for how in everywhere:
-        read = 4 * (N - 1) * len(weights) * weights.element_size()
-        assert estimate(model, ids, **how).memory == pytest.approx(once + HELD * read, abs=1)
-
-
-def test_runs_are_counted_in_forwards_of_the_whole_prompt() -> None:
-    """Where nothing can be reused: a graph for 3, a product for 2, a masked forward for 1, one with all masked."""
-    model = zoo.native_bridge()
-    ids = zoo.prompt(model, N)
-    assert estimate(model, ids, probes=4).runs == 3 + 2 * (4 * 16 + 1) + N + 1
-    assert estimate(model, ids, probes=4, groups=None).runs == 3 + 2 * 4 * N + N + 1
-    assert estimate(model, ids, support="row").runs == 3 + 2 * 10 + N + 1
-    reused, long = zoo.bridge("gpt2"), 60
-    assert estimate(reused, zoo.prompt(reused, long), probes=4, groups=None).runs < (4 + 9 * long) * 0.7
-
-
-def test_memory_is_a_number_of_bytes() -> None:
-    model = zoo.bridge("gpt2")
-    with pytest.raises(ValueError, match="memory=-1 must be at least 1"):
-        estimate(model, zoo.prompt(model, 5), memory=-1)
-
-
-def test_nothing_is_batched_where_nothing_is_repeated() -> None:
-    model = zoo.bridge("gpt2")
-    assert estimate(model, zoo.prompt(model, N), variant="transition_only").batch == 1
-
-
 def test_proposals_are_cheaper_and_work() -> None:
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, N)
@@ -131,14 +83,6 @@ def test_proposals_are_cheaper_and_work() -> None:
     for other in whole.cheaper:
         assert other.options["beta"] == 1.0
         assert explain(model, ids, **other.options).diagnostics["hvps"] == other.hvps
-
-
-def test_windows_and_squared_gradients_are_proposed_without_checkpoints() -> None:
-    model = heta_lens.load_demo_model()
-    ids = zoo.prompt(model, 130)
-    prediction = heta_lens.Prediction.from_cache(cache_of(model, ids), tokens=ids)
-    proposed = {one.variant: one for one in cheaper_options(Heta(checkpoint=True), prediction)}
-    assert proposed["full"].checkpoint and not proposed["win"].checkpoint and not proposed["gs"].checkpoint
 
 
 @pytest.mark.thorough
@@ -176,21 +120,6 @@ def test_seconds_are_of_whole_runs_in_as_many_copies_as_will_be_run(monkeypatch:
     assert estimate(model, ids, support="row").seconds == (CHECKS + 1 + 48 + 1) * 48
 
 
-def test_work_is_worth_more_forwards_the_more_is_derived() -> None:
-    ran = Positions(5.0, 7.0, 11.0)
-    assert ran.runs == 5 + 3 * 7 + 2 * 11
-    assert Speed(0.1, 0.2, 0.3).of(ran) == pytest.approx(0.5 + 1.4 + 3.3)
-    assert Speed(0.1).of(Positions(5.0)) == 0.5
-
-
-def test_it_reads_as_a_sentence() -> None:
-    model = zoo.bridge("gpt2")
-    text = repr(estimate(model, zoo.prompt(model, N), probes=5))
-    first, *others = text.splitlines()
-    assert first.startswith(f"probes=5 on {N} tokens: 81 Hessian–vector products and ")
-    assert any("support='row'" in line for line in others)
-
-
 @pytest.mark.usefixtures("unchecked")
 def test_what_cannot_be_explained_cannot_be_estimated() -> None:
     model = zoo.bridge("gpt2")
@@ -199,32 +128,3 @@ def test_what_cannot_be_explained_cannot_be_estimated() -> None:
         estimate(model, ids, variant="fulll")
     with pytest.raises(ValueError, match="is more than the 2 layers"):
         estimate(model, ids, variant="ls", layers=3)
-
-
-def test_memory_grows_linearly_with_a_windows_queries() -> None:
-    sizes = Sizes(layers=2, d_model=8, d_mlp=32, heads=2, vocabulary=10, itemsize=4)
-    for of in (sizes.graph, sizes.product):
-        assert of(20, 100) == 2 * of(10, 100)
-        assert of(10, 200) > of(10, 100)
-    assert sizes.forward(10, 100, read=3) - sizes.forward(10, 100) == 2 * 4 * 4 * 10
-
-
-@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama|native)|hooked-rotary_gqa"))
-def test_a_graph_takes_about_as_much_as_is_said(build: Any) -> None:
-    """Counted by what autograd keeps, each tensor once; the models are so small that much of it is overhead."""
-    model = build(torch.float32)
-    ids = zoo.prompt(model, 20)
-    prediction = heta_lens.Prediction.from_cache(cache_of(model, ids), tokens=ids)
-    kept: dict[int, int] = {}
-
-    def count(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    alive = []
-    with prediction.running(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        leaf = prediction.embeddings.clone().requires_grad_()
-        alive.append(torch.autograd.grad(prediction.rerun().g(leaf[None])[0], leaf, create_graph=True))
-    weights = sum(parameter.untyped_storage().nbytes() for parameter in model.parameters())
-    said = prediction.adapter.sizes.graph(20, 20)
-    assert said / 4 < sum(kept.values()) < 4 * said + weights

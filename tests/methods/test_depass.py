@@ -68,13 +68,6 @@ def test_proportional_shares_of_gated_neurons_leave_what_is_gated_alone(build: A
     assert relative(DePass(share="taylor")(prediction).scores, plain) < 1e-6
 
 
-@PLAIN
-def test_the_colder_the_softmax_the_more_it_gives_to_the_largest(build: Any) -> None:
-    most = split(build(), share="max").scores
-    apart = [relative(split(build(), temperature=temperature).scores, most) for temperature in (1, 1e-2, 1e-5)]
-    assert apart[0] > apart[1] > apart[2] < 1e-3
-
-
 @pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
 def test_a_contrast_is_the_difference_of_logits(build: Any) -> None:
     both = split(build(), (TARGET, FOIL)).scores
@@ -141,27 +134,6 @@ def test_shares_are_the_authors_with_and_without_a_begin_of_text(share: Any, fir
     ids[0, 0] = model.tokenizer.bos_token_id if first == "<bos>" else first
     found = DePass(share=share)(predict(model, ids, TARGET)).scores
     assert relative(found, torch.tensor(plain(model, ids, share))) < 1e-4
-
-
-@PLAIN
-def test_the_first_token_gets_no_neurons_elsewhere(build: Any) -> None:
-    ids = zoo.prompt(build(), N)
-    for first in (build().tokenizer.bos_token_id, 5):
-        ids[0, 0] = first
-        ignored, counted = (DePass(ignore_first=one)(predict(build(), ids, TARGET)).scores for one in (True, False))
-        assert relative(ignored, counted) > 1e-3
-
-
-def test_neurons_are_shared_by_hand() -> None:
-    added = torch.tensor([[2.0, -1.0], [1.0, 0.0], [0.0, -3.0]])
-    shares = {name: share(added, added != 0) for name, share in SHARES.items()}
-    thirds = torch.tensor([2 / 3, 1 / 3, 0])
-    assert relative(shares["taylor"], torch.stack([thirds, torch.tensor([0.25, 0, 0.75])], 1)) < 1e-6
-    assert shares["linear"].tolist() == [[1, 1], [0, 0], [0, 0]]
-    ties = torch.tensor([[1.0], [1.0], [0.0]])
-    assert SHARES["linear"](ties, ties != 0).tolist() == [[0.5], [0.5], [0]]
-    assert shares["max"].tolist() == [[1, 1], [0, 0], [0, 0]]
-    assert relative(shares["relu"], torch.stack([thirds, torch.zeros(3)], 1)) < 1e-6
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Methods of one gradient against autograd, plain hooks, captum and worked identities."""
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,9 +9,9 @@ from torch import Tensor
 
 from helpers import zoo
 from helpers.asking import plain_embeddings, predict, relative
-from helpers.gradients import OTHER, TARGET, N, along, every, midpoints, on, plain, scores, slope, with_row
+from helpers.gradients import OTHER, TARGET, N, every, on, plain, scores, slope
 from heta_lens.methods.base import Method
-from heta_lens.methods.gradients import GradCam, GradientNorm, InputXGradient, JacobianScope, differentiable, fisher
+from heta_lens.methods.gradients import GradCam, GradientNorm, InputXGradient, JacobianScope, differentiable
 from heta_lens.methods.integrated_gradients import (
     DiscretizedIntegratedGradients,
     IntegratedGradients,
@@ -46,59 +45,6 @@ def test_a_contrast_is_the_difference_where_scores_are_linear_in_g(method: Metho
     ids = zoo.prompt(model, N)
     both, first, second = (scores(method, model, ids, target) for target in ((TARGET, OTHER), TARGET, OTHER))
     assert relative(both, first - second) < 1e-9
-
-
-def test_hooks_of_the_users_stay_active() -> None:
-    model = zoo.bridge("gpt2")
-    ids, name = zoo.prompt(model, N), "blocks.0.hook_resid_post"
-    model.hook_dict[name].add_hook(lambda live, hook: 0.5 * live)  # noqa: ARG005
-    try:
-        embeddings, g, asked = plain_embeddings(model, ids), plain(model, ids), predict(model, ids, TARGET)
-        gradient = slope(g, embeddings)
-        one = scores(SequentialIntegratedGradients(steps=1, rule="middle"), model, ids)
-        without = with_row(embeddings, 3, torch.zeros_like(embeddings[0]))
-        expected = along(g, without, embeddings, midpoints(1))[3]
-        mapped = GradCam(layer=0)(asked).scores
-        halved_states = model.run_with_cache(ids, names_filter=[name])[1][name][0]
-    finally:
-        model.reset_hooks(including_permanent=True)
-    assert relative(scores(InputXGradient(), model, ids), (gradient * embeddings).sum(-1)) > 1e-3
-    assert relative(one[3:4], expected[None]) < 1e-9
-
-    def rest(states: Tensor) -> Tensor:
-        replace = [(name, lambda live, hook: states[None])]  # noqa: ARG005
-        return on(model.run_with_hooks(ids, fwd_hooks=replace)[0, -1], TARGET, "log_prob")
-
-    assert relative(mapped, (halved_states @ slope(rest, halved_states).mean(0)).relu()) < 1e-9
-
-
-@pytest.mark.parametrize(
-    "method",
-    [SequentialIntegratedGradients(steps=2), DiscretizedIntegratedGradients(steps=2), IntegratedGradients(steps=2)],
-    ids=lambda method: method.name,
-)
-def test_hooks_see_one_prompt_and_change_nothing_else(method: Method) -> None:
-    """A hook that does nothing takes prefix reuse and batches away: every run is whole and on its own."""
-    model = zoo.bridge("gpt2")
-    ids = zoo.prompt(model, N)
-    before = scores(method, model, ids)
-    seen: set[tuple[int, ...]] = set()
-    model.hook_dict["blocks.0.hook_resid_pre"].add_hook(lambda live, hook: seen.add(tuple(live.shape[:2])))  # noqa: ARG005
-    try:
-        under = scores(method, model, ids)
-    finally:
-        model.reset_hooks(including_permanent=True)
-    assert relative(under, before) < 1e-9 and seen == {(1, N)}
-
-
-def test_what_it_costs_is_foreseen() -> None:
-    model = zoo.bridge("gpt2")
-    asked = predict(model, zoo.prompt(model, N), TARGET)
-    for method in (*EVERY, SequentialIntegratedGradients(steps=2, keep_bos=False)):
-        work, found = method.work(asked), method(asked).diagnostics
-        assert 0 < found["forwards"] <= work["forwards"]
-        assert found["backwards"] <= work.get("backwards", 0)
-    assert found["forwards"] == work["forwards"] == 2 * N + N + 1 and found["backwards"] == work["backwards"] == 2 * N
 
 
 MODEL = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
@@ -169,18 +115,6 @@ def test_grad_cam_is_what_hooks_find(build: Callable[..., Any], layer: int | Non
     assert torch.allclose(own.scores, expected, rtol=1e-6, atol=1e-9)
 
 
-def test_what_leaves_the_last_block_matters_at_the_last_token_only() -> None:
-    model = zoo.bridge("gpt2", n_layers=3)
-    asked = predict(model, zoo.prompt(model, N), None)
-    last = GradCam(layer=2, elementwise=True, scale="logit")(asked).scores
-    assert (last[:-1] == 0).all()
-    middle = GradCam(elementwise=True, scale="logit")(asked)
-    assert middle.diagnostics["layer"] == 1 and (middle.scores[:-1] > 0).any()
-
-
-WIDTH = 8
-
-
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gemma2)$"))
 
 
@@ -206,15 +140,6 @@ def test_all_of_fisher_is_the_mean_square_of_every_log_probabilitys_gradient(bui
 
 
 @FAMILIES
-def test_scores_grow_with_the_rank_up_to_all(build: Any) -> None:
-    model = build()
-    every = [scope_scores(model, rank=rank) for rank in (1, 2, 4, WIDTH)]
-    assert all((more >= less).all() for less, more in pairwise(every))
-    assert relative(every[-1], scope_scores(model, rank=None)) < 1e-12
-    assert torch.equal(every[0], scope_scores(model))
-
-
-@FAMILIES
 def test_temperature_is_the_gradient_of_the_length_of_what_is_read(build: Any) -> None:
     prediction = predict(build(), zoo.prompt(build(), N), TARGET)
     with prediction.running(), differentiable(prediction) as run:
@@ -235,23 +160,6 @@ def test_the_run_that_is_differentiated_is_the_model_s(build: Any) -> None:
         (pulled,) = torch.autograd.grad(run.y, run.leaf, by_y)
     semantic = GradientNorm(scale="logit")(prediction).scores
     assert relative(pulled.norm(dim=-1), semantic) < 1e-9
-
-
-def test_fisher_information_of_two_words_is_that_of_a_coin() -> None:
-    weights = torch.randn(2, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    y = torch.linspace(-1, 1, 5, dtype=torch.float64).requires_grad_()
-    logits = weights @ y
-    p = logits.detach().softmax(-1)
-    between = weights[0] - weights[1]
-    assert relative(fisher(logits, y), p.prod() * between[:, None] * between) < 1e-12
-
-
-def test_fisher_information_of_many_words() -> None:
-    weights = torch.randn(40, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    y = torch.linspace(-1, 1, 5, dtype=torch.float64).requires_grad_()
-    p = (weights @ y).detach().softmax(-1)
-    plain = weights.T @ (p.diag() - p[:, None] * p) @ weights
-    assert relative(fisher(weights @ y, y), plain) < 1e-12
 
 
 def test_folded_weights_leave_the_length_without_a_meaning() -> None:

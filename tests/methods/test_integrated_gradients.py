@@ -8,27 +8,19 @@ import pytest
 import torch
 from torch import Tensor
 
-import heta_lens
 from helpers import zoo
-from helpers.asking import cache_of, plain_embeddings, plain_log_probs, predict, relative, start_together
-from helpers.gradients import TARGET, N, along, every, explain, midpoints, plain, scores, slope, value, with_row
-from helpers.heta import Toy
-from heta_lens._util.work import Work
+from helpers.asking import plain_embeddings, plain_log_probs, predict, relative
+from helpers.gradients import TARGET, N, along, every, midpoints, plain, scores, slope, value, with_row
 from heta_lens.methods.integrated_gradients import (
     DiscretizedIntegratedGradients,
     Faml,
     IntegratedGradients,
     SequentialIntegratedGradients,
     anchor_words,
-    halved,
-    log_others,
-    monotone,
     neighbours,
     quadrature,
-    word_path,
 )
 from heta_lens.methods.leave_one_out import LeaveOneOut
-from heta_lens.prediction.rerun import Rerun
 
 RULES = ("gauss_legendre", "left", "right", "middle", "trapezoid")
 
@@ -48,44 +40,6 @@ ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
 def kept_first(start: Tensor, embeddings: Tensor) -> Tensor:
     """The prompts begin with a <bos>, which is to stay."""
     return torch.cat([embeddings[:1], start[1:]])
-
-
-CROSS = Toy(lambda x: x[0, 0] ** 2 + x[0, 0] * x[1, 0], [[2.0], [3.0]])
-
-
-@pytest.mark.parametrize(
-    ("rule", "expected"),
-    [
-        ("left", [5.25, 2.25]),
-        ("right", [8.75, 3.75]),
-        ("middle", [7.0, 3.0]),
-        ("gauss_legendre", [7.0, 3.0]),
-        ("trapezoid", [7.0, 3.0]),
-    ],
-)
-def test_integrated_gradients_of_a_worked_example(rule: Any, expected: list[float]) -> None:
-    found, facts = explain(IntegratedGradients(steps=4, rule=rule, scale="logit"), CROSS)
-    assert found == pytest.approx(expected)
-    assert facts["completeness_gap"] == pytest.approx(abs(10 - sum(expected)), abs=1e-12)
-
-
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("steps", [1, 2, 5, 50])
-def test_weights_sum_to_one_and_points_lie_on_the_path(rule: Any, steps: int) -> None:
-    nodes, weights = quadrature(rule, steps)
-    assert nodes.shape == weights.shape == (steps,)
-    assert float(weights.sum()) == pytest.approx(1)
-    assert nodes.min() >= 0 and nodes.max() <= 1 and (weights > 0).all()
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_a_rule_is_exact_for_the_polynomials_it_is_made_for(rule: Any) -> None:
-    steps = 4
-    exact = {"gauss_legendre": 2 * steps - 1, "middle": 1, "trapezoid": 1, "left": 0, "right": 0}[rule]
-    nodes, weights = quadrature(rule, steps)
-    for degree in range(exact + 2):
-        error = abs(float((weights * nodes**degree).sum()) - 1 / (degree + 1))
-        assert error < 1e-12 if degree <= exact else error > 1e-6
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -147,17 +101,6 @@ def test_integrated_gradients_add_up_to_what_the_whole_context_does(build: Calla
         assert found.diagnostics["completeness_gap"] < 1e-4
 
 
-@ONE_EACH
-def test_a_begin_of_text_gets_nothing_unless_it_moves_too(build: Callable[..., Any]) -> None:
-    model = build()
-    ids = zoo.prompt(model, N)
-    whole, rest = (predict(model, some, TARGET) for some in (ids, ids[:, 1:]))
-    for kind in (IntegratedGradients, SequentialIntegratedGradients, DiscretizedIntegratedGradients):
-        assert kind(steps=1)(whole).scores[0] == 0
-        assert kind(steps=1, keep_bos=False)(whole).scores[0].abs() > 1e-6
-        assert kind(steps=1)(rest).scores[0].abs() > 1e-6
-
-
 @pytest.mark.parametrize("kind", [IntegratedGradients, SequentialIntegratedGradients])
 @ONE_EACH
 def test_paths_begin_at_zero_where_positions_are_added(kind: Any, build: Callable[..., Any]) -> None:
@@ -173,47 +116,6 @@ def test_paths_begin_at_a_blank_where_a_norm_reads_the_embeddings_first(kind: An
     found = kind(steps=2)(asked)
     assert found.options["mask"] == "space" and "mask='space'" in repr(found)
     assert torch.equal(found.scores, kind(steps=2, mask="space")(asked).scores)
-
-
-@pytest.mark.parametrize("rule", ["left", "trapezoid"])
-def test_no_slope_is_taken_where_a_norm_has_none(rule: Any) -> None:
-    model = zoo.bridge("llama")
-    asked = predict(model, zoo.prompt(model, N), TARGET)
-    for mask in ("zero", torch.zeros(model.cfg.d_model)):
-        with pytest.raises(ValueError, match=f"rule='{rule}' takes the slope where the path begins"):
-            IntegratedGradients(rule=rule, mask=mask)(asked)
-    assert IntegratedGradients(rule=rule, steps=2)(asked).scores.isfinite().all()
-
-
-@pytest.mark.parametrize(
-    ("g", "steps", "cause"),
-    [
-        (lambda x: x[0, 0] ** 8, 10, "steps"),
-        (lambda x: (8 * (x[0, 0] - 0.5)).sigmoid(), 10, "steps"),
-        (lambda x: x[0, 0] ** 8, 2, "steps"),
-        (lambda x: (1e5 * x[0, 0]).tanh(), 50, "mask"),
-        (lambda x: x[0, 0] + (997 * x[0, 0]).sin(), 50, "mask"),
-    ],
-)
-@pytest.mark.parametrize("kind", [IntegratedGradients, SequentialIntegratedGradients])
-def test_a_large_error_has_its_cause_named(kind: Any, g: Any, steps: int, cause: str) -> None:
-    found, facts = explain(kind(steps=steps, rule="right", scale="logit"), Toy(g, [[1.0]]))
-    assert facts["completeness_cause"] == cause
-    start, end = (value(g, torch.full((1, 1), at, dtype=torch.float64)) for at in (0.0, 1.0))
-    assert facts["completeness_gap"] == pytest.approx(abs(end - start - sum(found)), abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("rule", "expected", "gaps"), [("gauss_legendre", [10.0, 6.0], [0, 0]), ("left", [9.0, 6.0], [1, 0])]
-)
-def test_sequential_integrated_gradients_of_a_worked_example(
-    rule: Any, expected: list[float], gaps: list[float]
-) -> None:
-    """``x1² + 3 x1`` up to 2, then ``2 x2`` up to 3: the other stays where it is."""
-    found, facts = explain(SequentialIntegratedGradients(steps=4, rule=rule, scale="logit"), CROSS)
-    assert found == pytest.approx(expected)
-    assert facts["completeness_gaps"].tolist() == pytest.approx(gaps, abs=1e-12)
-    assert facts["completeness_gap"] == pytest.approx(max(gaps), abs=1e-12)
 
 
 @MODEL
@@ -259,35 +161,8 @@ def test_sequential_integrated_gradients_come_to_what_leaving_a_token_out_costs(
     assert len(found.without([2]).diagnostics["completeness_gaps"]) == N - 1
 
 
-@pytest.mark.parametrize("size", [1, 3, N])
-def test_where_runs_start_does_not_matter(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    model = zoo.bridge("gpt2")
-    ids = zoo.prompt(model, N)
-    method = SequentialIntegratedGradients(steps=3)
-    before = scores(method, model, ids)
-    start_together(monkeypatch, size)
-    assert relative(scores(method, model, ids), before) < 1e-9
-
-
-def test_runs_start_at_the_token_that_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = zoo.bridge("gpt2")
-    asked = predict(model, zoo.prompt(model, N), TARGET)
-    starts: list[int] = []
-    run = Rerun._suffix
-    monkeypatch.setattr(Rerun, "_suffix", lambda self, *rest: starts.append(self.start) or run(self, *rest))
-    start_together(monkeypatch, 1)
-    SequentialIntegratedGradients(steps=2)(asked)
-    assert set(starts) == set(range(1, N))
-
-
 def vector(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
-
-
-def test_an_anchor_that_lies_elsewhere_gives_way_to_a_step() -> None:
-    here, baseline = vector(3, 3, 3, 0, 0), vector(0, 0, 0, 3, 0)
-    found = monotone(vector(5, 2, -1, 1, 1), here, baseline, 2)
-    assert found.tolist() == [1.5, 2, 1.5, 1, 0]  # up, between, beyond, upwards between, and no way at all
 
 
 def near(table: Tensor, tokens: Tensor, count: int) -> list[list[int]]:
@@ -348,27 +223,6 @@ def test_anchors_are_what_a_loop_finds(strategy: Any, count: int, steps: int) ->
         assert torch.equal(found, torch.stack([torch.stack(path) for path in slow]))
 
 
-def test_a_path_ends_at_the_baseline_when_no_word_is_left_and_stays_there() -> None:
-    """The nearest of 3 is 2, of which the nearest is 3 again; the baseline is no anchor."""
-    line = vector(0, 2, 3)[:, None]
-    found = anchor_words(line, vector(0), 3, "greedy", 1, torch.tensor([2, 0]))
-    assert found[..., 0].tolist() == [[2, 0, 0], [0, 0, 0]]
-
-
-def test_paths_go_one_way_in_every_dimension() -> None:
-    generator = torch.Generator().manual_seed(2)
-    embeddings, start = torch.randn(2, 3, 4, generator=generator, dtype=torch.float64)
-    start[1] = embeddings[1]
-    anchors = torch.randn(6, 3, 4, generator=generator, dtype=torch.float64)
-    path = word_path(embeddings, start, anchors)
-    assert torch.equal(path[0], start) and torch.equal(path[-1], embeddings) and len(path) == 8
-    way = (embeddings - start).sign()
-    assert ((path[1:] - path[:-1]) * way >= -1e-15).all() and (path[:, 1] == embeddings[1]).all()
-    finer = halved(halved(path))
-    assert len(finer) == 4 * 7 + 1 and torch.equal(finer[::4], path)
-    assert torch.allclose(finer[1], 0.75 * path[0] + 0.25 * path[1])
-
-
 @MODEL
 @pytest.mark.parametrize("options", [{}, {"strategy": "maxcount", "mask": "zero", "neighbours": 8, "factor": 1}])
 def test_discretized_integrated_gradients_are_what_a_loop_finds(
@@ -398,35 +252,6 @@ def test_discretized_integrated_gradients_are_what_a_loop_finds(
     assert relative(found.scores, expected) < 1e-6
     gap = abs(value(g, embeddings) - value(g, points[0]) - float(expected.sum()))
     assert found.diagnostics["completeness_gap"] == pytest.approx(gap, abs=1e-6)
-
-
-def test_finer_paths_add_up_better_and_cost_as_much_as_they_say() -> None:
-    model = zoo.bridge("gpt2")
-    asked = predict(model, zoo.prompt(model, N), TARGET)
-    gaps = []
-    for factor in (0, 2, 5):
-        found = DiscretizedIntegratedGradients(steps=4, factor=factor)(asked).diagnostics
-        assert (found["forwards"], found["backwards"]) == (5 * 2**factor + 2, 5 * 2**factor)
-        gaps.append(found["completeness_gap"])
-    assert gaps[2] < gaps[1] / 4 < gaps[0] / 8
-
-
-def test_a_word_that_is_the_baseline_gets_nothing() -> None:
-    model = zoo.bridge("gpt2")
-    ids = zoo.prompt(model, N)
-    for kind in (IntegratedGradients, SequentialIntegratedGradients, DiscretizedIntegratedGradients):
-        found = scores(kind(steps=3, mask=int(ids[0, 3])), model, ids)
-        assert found[3] == 0 and (found[[1, 2, 4, 5, 6]] != 0).all()
-
-
-def test_a_model_without_a_tokenizer_is_told_how_to_name_a_baseline() -> None:
-    model = zoo.bridge.__wrapped__("gpt2")
-    ids = zoo.prompt(model, N)
-    model.tokenizer = None
-    asked = heta_lens.Prediction.from_cache(cache_of(model, ids), TARGET, tokens=ids)
-    with pytest.raises(ValueError, match="needs a tokenizer with a padding, end or unknown token: give a token id"):
-        DiscretizedIntegratedGradients()(asked)
-    assert DiscretizedIntegratedGradients(mask="zero", steps=2)(asked).scores[0] != 0  # nothing says that it begins
 
 
 LENGTH = 6
@@ -500,24 +325,3 @@ def test_options_do_what_the_formula_says(options: dict[str, Any]) -> None:
     found = method(asked).scores
     assert relative(found, expected) < 1e-9
     assert relative(Faml(**QUICK)(asked).scores, found) > 1e-3
-
-
-def test_the_only_token_that_is_used_is_the_one_that_is_kept() -> None:
-    toy = Toy(lambda states: torch.cat([4 * states[2], -4 * states[2]]), [[1.0]] * 5, 0)
-    explained = Faml(mask="zero").explain(toy, Work())
-    found, facts = explained.scores, explained.diagnostics
-    assert int(found.argmax()) == 2 and found[2] > 0.9 and found[[0, 1, 3, 4]].max() < 0.3
-    assert facts["last_loss"] < facts["first_loss"]
-
-
-def test_nothing_is_kept_for_a_prediction_that_nothing_is_needed_for() -> None:
-    toy = Toy(lambda states: torch.cat([0 * states[0], 0 * states[0]]), [[1.0]] * 3, 1)
-    assert Faml(mask="zero").explain(toy, Work()).scores.max() < 0.3
-    everything = Faml(mask="zero", sparsity=0).explain(toy, Work()).scores
-    assert everything.tolist() == pytest.approx([torch.tensor(2.0).sigmoid().item()] * 3)
-
-
-def test_what_is_left_of_a_sure_thing_keeps_its_digits() -> None:
-    log_probs = torch.tensor([60.0, 0.0, 0.0], dtype=torch.float64).log_softmax(-1)
-    assert float(log_others(log_probs, 0)) == pytest.approx(torch.tensor(2.0).log().item() - 60)
-    assert float(log_others(log_probs, 1)) == pytest.approx(0, abs=1e-12)

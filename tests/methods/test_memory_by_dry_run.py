@@ -77,23 +77,6 @@ def test_what_takes_less_is_proposed_where_it_is_too_much() -> None:
 
 
 @pytest.mark.slow
-def test_larger_models_and_longer_prompts_take_more() -> None:
-    sizes = [estimate_memory(LLAMA, tokens, memory=2**40, batch=1).steps["curvature"] for tokens in (16, 32, 64)]
-    assert sizes[1] > 2 * sizes[0] and sizes[2] > 2 * sizes[1]
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_bad_arguments_are_refused_before_any_work() -> None:
-    for given, message in (
-        ({"tokens": 1, "memory": 1e9}, "tokens=1 must be at least 2"),
-        ({"tokens": 5, "memory": 0}, "memory=0"),
-        ({"tokens": 5, "memory": 1e9, "variant": "windy"}, "variant='windy'"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            estimate_memory(object(), **given)
-
-
-@pytest.mark.slow
 def test_what_cannot_run_without_data_is_refused() -> None:
     """The experts of GPT-OSS, which PyTorch plans in bfloat16 only."""
     sizes: dict[str, Any] = {**SIZES, "num_key_value_heads": 2, "head_dim": 8, "num_local_experts": 4}

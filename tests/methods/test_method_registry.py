@@ -14,9 +14,8 @@ import torch
 from typer.testing import CliRunner
 
 import heta_lens
-from helpers import zoo
+from helpers import ROOT, zoo
 from helpers.asking import doubts_allowed, explain, relative
-from helpers.paths import ROOT
 from heta_lens import METHODS
 from heta_lens.cli import app
 from heta_lens.methods.registry import ALIASES, MethodRegistry

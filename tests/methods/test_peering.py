@@ -7,24 +7,14 @@ import pytest
 import torch
 
 from helpers import zoo
-from helpers.activations import OTHER, TARGET, N, alike_by_loops, explain
-from helpers.asking import predict, relative
-from heta_lens.methods import peering
+from helpers.asking import alike_by_loops, relative
+from helpers.asking import explain_by as explain
 from heta_lens.methods.peering import Peering
+
+N, TARGET, OTHER = 4, 7, 9
 
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
 ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
-
-
-def test_peering_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = zoo.bridge("gpt2")
-    states = torch.tensor([[1, 0], [0, 1], [1, 1], [1, 0]], dtype=torch.float64)  # the last is the target's
-    monkeypatch.setattr(peering, "streams", lambda asked, ids, layers: {2: states[None]})  # noqa: ARG005
-    prediction = predict(model, zoo.prompt(model, 3), TARGET)
-    assert Peering(threshold=0)(prediction).scores.tolist() == pytest.approx([1, 0, 0.5**0.5])
-    mean = (1 + 0.5**0.5) / 3
-    assert Peering()(prediction).scores.tolist() == pytest.approx([1 - mean, 0, 0.5**0.5 - mean])
-    assert Peering(threshold=-1)(prediction).scores.tolist() == pytest.approx([2, 1, 1 + 0.5**0.5])
 
 
 @pytest.mark.slow

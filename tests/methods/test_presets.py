@@ -6,19 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import heta_lens
-from helpers import zoo
+from helpers import ROOT, zoo
 from helpers.asking import explain
-from helpers.paths import ROOT
-from heta_lens import METHODS, PRESETS, Heta, preset
+from heta_lens import PRESETS, preset
 from heta_lens.api import method_of
-from heta_lens.cli import app
 from heta_lens.data import suites
 from heta_lens.data.instance import Instance
 from heta_lens.evaluation import evaluate
-from heta_lens.evaluation.prompt_evaluation import ReadyMethod
 from heta_lens.evaluation.report.results import summary
 
 TEXT = "Nina put the key in the drawer . Question : Where did Nina put the key ? Answer : in the"
@@ -70,40 +66,10 @@ def test_a_preset_can_be_changed_and_is_checked() -> None:
             make("fast", colour="red")
 
 
-def test_a_setting_has_one_name() -> None:
-    assert ReadyMethod(preset("careful")).label == "careful"
-    assert ReadyMethod(Heta(variant="gs", combine="geometric", gate="none", mask="mean")).label == "careful mask=mean"
-    assert ReadyMethod(METHODS["attn_lrp"](rule="cp_lrp")).label == "fast"
-    assert ReadyMethod(Heta()).label == "heta" and ReadyMethod(Heta(variant="gs")).label == "heta variant=gs"
-    assert ReadyMethod(METHODS["attn_lrp"]()).label == "attn_lrp"
-
-
 def test_the_literal_formula_is_what_others_are_compared_with(tmp_path: Path) -> None:
     model, prompts = heta_lens.load_demo_model(), suites.suite("recall", limit=2)
     evaluate(model, prompts, ["careful", "fast", "heta probes=2"], ["morf"], tmp_path, progress=False)
     assert summary(tmp_path).reference == "heta probes=2"
-
-
-def run(*words: str) -> tuple[int, str]:
-    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*words])
-    return result.exit_code, result.output
-
-
-@pytest.mark.slow
-def test_the_command_takes_a_preset_and_its_options() -> None:
-    by_name = run("attribute", TEXT, "-m", "careful", "-o", "mask=mean")
-    spelled = run("attribute", TEXT, "-m", f"{PRESETS['careful'].written} mask=mean")
-    assert by_name == spelled and by_name[0] == 0
-
-
-def test_presets_are_listed_first_and_described() -> None:
-    code, said = run("methods")
-    assert not code and said.index("careful") < said.index("integrated_gradients")
-    for name, chosen in PRESETS.items():
-        code, about = run("methods", name)
-        assert not code
-        for text in (said, about):
-            assert chosen.written in text and chosen.when in " ".join(text.split())
 
 
 @pytest.mark.parametrize("options", [{}, {"balance": "sum"}, {"flow": "direct"}, {"support": "row"}, {"mask": "mean"}])
@@ -122,7 +88,3 @@ def test_the_documents_name_every_preset() -> None:
         assert f"- ``{name}``: {chosen.when}" in docstring
         assert f"| `{name}` |" in page and chosen.method in page
     assert heta_lens.PRESETS is PRESETS
-
-
-def test_a_presets_name_is_no_methods() -> None:
-    assert not {*PRESETS} & {*METHODS}

@@ -9,7 +9,6 @@ import torch
 from helpers import zoo
 from helpers.ablations import TARGET, N, close, found, hooked, read, worth
 from helpers.asking import plain_embeddings
-from heta_lens.methods import progressive_inference
 from heta_lens.methods.progressive_inference import ProgressiveInference
 
 NAMES = [param.id for param in zoo.models("-(gpt2|llama|gptj)$")]
@@ -38,13 +37,6 @@ def test_a_context_without_a_beginning_gets_one_to_start_from() -> None:
         bos = model(torch.tensor([[zoo.tokenizer().bos_token_id]]))[0, -1].softmax(-1)[TARGET]
         end = model(ids)[0, -1].softmax(-1)[TARGET]
     assert float(some.scores.sum()) == pytest.approx(float(end - bos)) and some.diagnostics["forwards"] == 2
-
-
-def test_the_worked_example_of_a_single_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    p = torch.tensor([[0.05, 0.05, 0.3, 0.9]], dtype=torch.float64)
-    monkeypatch.setattr(progressive_inference, "read_everywhere", lambda *_: p)
-    scores = found(zoo.bridge("gpt2"), ProgressiveInference(), zoo.prompt(zoo.bridge("gpt2"), 4)).scores
-    assert scores.tolist() == pytest.approx([0.05, 0, 0.25, 0.6])
 
 
 @pytest.mark.parametrize(

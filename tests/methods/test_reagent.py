@@ -13,22 +13,17 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 
 from helpers import zoo
-from helpers.asking import doubts_allowed, predict, relative
-from helpers.replacements import TARGET, N, hooked_up, on_bridge, plain_logits
+from helpers.asking import hooked_up, on_bridge, plain_logits, predict, relative
 from heta_lens.methods.reagent import (
     MaskedLM,
-    Probe,
     Reagent,
-    aggregated,
-    best,
     drawn,
-    evidence,
     kind,
     language_model,
-    random_mask,
-    replaced,
     unigram,
 )
+
+N, TARGET = 8, 7
 
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
 
@@ -94,61 +89,6 @@ def test_reagent_is_the_mean_of_probes_that_stopped(build: Callable[..., Any]) -
         assert "other_token" in found.options["replacer"]
 
 
-def test_the_worked_example_of_reagent() -> None:
-    belief = evidence(torch.tensor(0.3, dtype=torch.float64), torch.tensor([True, False, True]))
-    assert belief.tolist() == pytest.approx([0.61904, -0.61904, 0.61904], abs=1e-5)
-    assert belief.softmax(0).tolist() == pytest.approx([0.43669, 0.12661, 0.43669], abs=1e-5)
-    sure = evidence(torch.tensor(1.0, dtype=torch.float64), torch.tensor([True, False]))
-    assert sure.tolist() == pytest.approx([math.log(1e6), -math.log(1e6)], rel=1e-6)
-
-
-def test_what_reagent_is_made_of() -> None:
-    generator = np.random.default_rng(0)
-    assert all(random_mask(generator, 2, 0.01).any() for _ in range(20))
-    assert abs(torch.stack([random_mask(generator, 50, 0.3) for _ in range(200)]).double().mean() - 0.3) < 0.02
-    assert best(torch.tensor([0.1, 0.3, 0.2]), 2).tolist() == [False, True, True]
-    asked = on_bridge()
-    probes = [Probe(generator, torch.tensor(row, dtype=torch.float64)) for row in ([0.0, 1.0], [0.0, 3.0], [5.0, 0.0])]
-    with pytest.warns(UserWarning, match="none of 3 probes found 1 tokens that suffice: raise top, tolerance or"):
-        every = aggregated(probes, 1, asked)
-    assert every.diagnostics == {"stopped": 0, "rationale": [1]}
-    assert every.scores.tolist() == pytest.approx(
-        torch.stack([one.belief.softmax(0) for one in probes]).mean(0).tolist()
-    )
-    probes[2].stopped = True
-    stopped = aggregated(probes, 1, asked)
-    assert stopped.diagnostics == {"stopped": 1, "rationale": [0]}
-    assert stopped.scores.tolist() == pytest.approx(probes[2].belief.softmax(0).tolist())
-
-
-def test_options_of_reagent_do_something() -> None:
-    asked, never = on_bridge(), {"probes": 3, "max_steps": 4, "tolerance": 1}
-    plain = Reagent(**never)(asked)
-    assert (
-        plain.diagnostics["stopped"] == 0
-        and plain.diagnostics["forwards"] == 24 == Reagent(**never).work(asked)["forwards"]
-    )
-    for change in ({"rate": 0.7}, {"probes": 4}, {"max_steps": 2}, {"replacer": "lm"}, {"seed": 1}, {"tolerance": 99}):
-        assert relative(Reagent(**never | change)(asked).scores, plain.scores) > 1e-3, change
-    assert relative(Reagent(**never, batch=1)(asked).scores, plain.scores) < 1e-9
-    rank = plain.diagnostics["target_rank"]
-    with doubts_allowed():
-        enough, short = (Reagent(**never | {"tolerance": rank - less, "top": N})(asked).diagnostics for less in (0, 1))
-    assert (enough["stopped"], enough["forwards"], enough["rationale"]) == (3, 6, [*range(N)])
-    assert (short["stopped"], short["forwards"]) == (0, 24)
-    assert len(Reagent(**never | {"top": 1})(asked).diagnostics["rationale"]) <= 1
-    likely = Reagent(**never | {"replacer": "lm"})
-    assert likely(asked).diagnostics["forwards"] == likely.work(asked)["forwards"] == 25
-
-
-def test_reagent_warns_when_all_tokens_are_enough() -> None:
-    asked = on_bridge()
-    rank = int((asked.log_probs > asked.log_probs[TARGET]).sum()) + 1
-    with pytest.warns(UserWarning, match=f"the top=9 tokens that suffice are all {N} there are"):
-        found = Reagent(top=9, tolerance=rank)(asked)
-    assert found.diagnostics["stopped"] == 8 and found.diagnostics["rationale"] == [*range(N)]
-
-
 def test_what_reagent_refuses() -> None:
     model = zoo.bridge("gpt2")
     ids = zoo.prompt(model, N)
@@ -196,20 +136,6 @@ def test_any_token_of_the_same_kind_may_replace_one(build: Callable[..., Any]) -
     assert sorted(found) == list(range(4, model.cfg.d_vocab)) and max(found.values()) < 50
 
 
-def test_kinds_of_tokens() -> None:
-    kinds = {"cat": "letters", " cat": "led letters", "don't": "letters", "42": "digits", " 4": "led digits"}
-    kinds |= {"4th": "letters", "?!": "signs", " (": "led signs", "\n": "space", "": ""}
-    assert {piece: kind(piece) for piece in kinds} == kinds
-
-
-def test_without_a_tokenizer_any_token_may_replace_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = zoo.bridge("gpt2")
-    monkeypatch.setattr(model, "tokenizer", None)
-    asked = predict(model, zoo.prompt(model, N), TARGET)
-    found = unigram(asked)(torch.full((1500,), 9), torch.arange(1500), np.random.default_rng(0))
-    assert set(found.tolist()) == set(range(model.cfg.d_vocab))
-
-
 @ONE_EACH
 def test_the_model_itself_draws_what_it_expects(build: Callable[..., Any]) -> None:
     model = build()
@@ -223,14 +149,6 @@ def test_the_model_itself_draws_what_it_expects(build: Callable[..., Any]) -> No
         assert (shares - expected[place - 1]).abs().max() < 0.06
     assert found[:, 0].min() >= 4 and len(found[:, 0].unique()) > 60
     assert drawn(torch.tensor([[0.0, 50.0, 0.0]]), generator).tolist() == [1]
-
-
-def test_what_is_replaced_is_only_what_was_asked() -> None:
-    ids, generator = torch.arange(5), np.random.default_rng(0)
-    fixed = replaced(ids, torch.tensor([1, 3]), lambda ids, at, generator: [7, 8], generator, 90)  # noqa: ARG005
-    assert fixed.tolist() == [0, 7, 2, 8, 4] and ids.tolist() == [0, 1, 2, 3, 4]
-    never = replaced(ids, torch.tensor([], dtype=torch.long), lambda *_: 1 / 0, generator, 90)
-    assert never.tolist() == ids.tolist()
 
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat", "dog", "tower", "the", "paris", "##s", "zebra", "."]

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from helpers import zoo
-from helpers.asking import predict, relative
-from helpers.writing import plain, plain_draw
-from heta_lens.methods.sea_cot import SeaCot, content_words, overlap, weighed
+from helpers.asking import plain, plain_draw, predict, relative
+from heta_lens.methods.sea_cot import SeaCot, content_words
 from heta_lens.model.batching import Batches
 from heta_lens.prediction.generation import Writer, sample
 from heta_lens.prediction.prediction import Prediction
@@ -147,41 +146,6 @@ def test_sea_cot_can_ask_somebody_else_what_entails_the_claim(build: Callable[..
     best = SeaCot(**SHORT | {"entail": judge, "weights": "argmax"})(asked).diagnostics
     merits = best["entailed"] + best["shared"]
     assert best["weights"].tolist() == [float(row == int(merits.argmax())) for row in range(len(merits))]
-
-
-@ONE_EACH
-@pytest.mark.filterwarnings("ignore:top_p=1.* has no effect with temperature=0")
-def test_chance_and_batches_and_length_in_sea_cot(build: Callable[..., Any]) -> None:
-    model = build()
-    asked = predict(model, zoo.prompt(model, 8), 30)
-    some = SHORT | {"explanations": 4}
-    told = [
-        SeaCot(**some | change)(asked).diagnostics["explanations"]
-        for change in (
-            {},
-            {"batch": 1},
-            {"seed": 1},
-            {"temperature": 0},
-            {"top_p": 0.05},
-            {"think": " to"},
-            {"length": 3},
-        )
-    ]
-    assert told[0] == told[1] and all(told[0] != other for other in told[2:])
-    assert len(set(told[3])) == 1
-    assert max(map(len, told[6])) < max(map(len, told[0]))
-    entailed = [
-        SeaCot(**some | change)(asked).diagnostics["entailed"] for change in ({}, {"entail": "{claim}{explanation}"})
-    ]
-    assert not torch.equal(*entailed)
-
-
-def test_words_that_two_texts_share() -> None:
-    assert overlap({"cat", "sat", "mat"}, {"cat", "mat", "dog"}) == 0.5
-    assert overlap(set(), set()) == 0
-    assert content_words("The Cat's hat, and the DOG_2 -- (it) 'sat' there!") == {"cat's", "hat", "dog", "2", "sat"}
-    assert weighed(torch.tensor([0.0, np.log(3.0)]), "softmax").tolist() == pytest.approx([0.25, 0.75])
-    assert weighed(torch.tensor([0.0, 2.0, 1.0]), "argmax").tolist() == [0, 1, 0]
 
 
 @ONE_EACH

@@ -94,12 +94,6 @@ def test_sentences_are_removed_from_the_ids(spread: Any) -> None:
     assert some.interactions[0].abs().max() == 0
 
 
-def test_one_source_is_everything() -> None:
-    some = found(zoo.bridge("gpt2"), Shapiq(order=2), ids_of("The cat"))
-    assert some.diagnostics["forwards"] == 2 and some.diagnostics["completeness_gap"] < 1e-6
-    assert some.interactions is not None and some.interactions.abs().max() == 0
-
-
 @pytest.mark.parametrize(("options", "least"), [({}, 22), ({"estimator": "proxy_spex"}, 40)])
 def test_too_few_samples_are_refused(options: Any, least: int) -> None:
     model = zoo.bridge("gpt2")
@@ -108,13 +102,6 @@ def test_too_few_samples_are_refused(options: Any, least: int) -> None:
         Shapiq(source="token", samples=20, **options).check(asked)
     assert Shapiq(source="token", samples=least, **options).work(asked) == {"forwards": least}
     assert Shapiq(source="token").work(asked) == {"forwards": 512}
-
-
-def test_trees_without_a_split_leave_zeros() -> None:
-    model = zoo.bridge("gpt2")
-    method = Shapiq(source="token", ablate="mask", estimator="proxy_spex", samples=64)
-    some = found(model, method, zoo.prompt(model, 12), lambda logits: 0 * logits[..., 0])
-    assert not some.scores.any()
 
 
 def test_pairs_need_as_many_samples_as_there_are() -> None:

@@ -130,19 +130,6 @@ def test_captums_lime_makes_the_same_of_the_same_samples() -> None:
     assert relative(ours, theirs[0]) < 1e-3
 
 
-def test_lime_warns_of_more_tokens_than_samples() -> None:
-    model = zoo.bridge("gpt2")
-    with pytest.warns(UserWarning, match="samples=4 are fewer than the 5 tokens"):
-        assert found(model, Lime(samples=4)).scores.isfinite().all()
-
-
-def test_how_many_samples_lime_takes() -> None:
-    model = zoo.bridge("gpt2")
-    assert Lime().work(predict(model, zoo.prompt(model, N), TARGET)) == {"forwards": 201}
-    assert Lime(samples=9).work(predict(model, zoo.prompt(model, N), TARGET)) == {"forwards": 10}
-    assert Lime()._count(300) == 600
-
-
 MODEL = pytest.mark.parametrize("name", NAMES)
 
 
@@ -198,13 +185,6 @@ def test_as_many_samples_as_there_are_coalitions_are_all_of_them() -> None:
 def test_too_few_coalitions_are_refused(samples: int, least: int) -> None:
     with pytest.raises(ValueError, match=f"samples={samples} are too few for 8 tokens: give at least {least}, or None"):
         found(zoo.bridge("gpt2"), KernelShap(samples=samples), zoo.prompt(zoo.bridge("gpt2"), 9))
-
-
-def test_many_tokens_take_random_coalitions() -> None:
-    prediction = predict(zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), 12), TARGET)
-    assert KernelShap().work(prediction) == {"forwards": 514}
-    assert KernelShap(samples=2046).work(prediction) == {"forwards": 2048}
-    assert KernelShap(samples=2045).work(prediction) == {"forwards": 2047}
 
 
 def official_masks(
@@ -281,28 +261,6 @@ def test_context_cite_is_the_official_one_on_ids(name: str) -> None:
     assert some.diagnostics["fit"] <= 1 and some.diagnostics["forwards"] == 8
 
 
-@MODEL
-@pytest.mark.parametrize("ablate", ["remove", "mask"])
-def test_every_token_can_be_a_source(name: str, ablate: str) -> None:
-    model = BUILD[name]()
-    ids = zoo.prompt(model, N)
-    masks, of = official_masks(40, N - 1, keep=0.6, ids=ids), worth(model, ids, scale="log_odds")
-    kept = [[0, *[1 + k for k, there in enumerate(row) if there]] for row in masks]
-    y = [of(some) if ablate == "mask" else after(model, ids[0, some].tolist()) for some in kept]
-    some = found(model, ContextCite(source="token", ablate=ablate, samples=40, keep=0.6, penalty=0.05))
-    weights, _ = official_fit(masks, y, 0.05)
-    close(name, some.scores, [0.0, *weights], 20)
-
-
-def test_sentences_can_be_masked_by_what_one_likes() -> None:
-    model, ids = zoo.bridge("gpt2"), ids_of()
-    masks, sources = official_masks(64, 4, ids=ids), pieces(ids)
-    of = worth(model, ids, plain_embeddings(model, ids).mean(0), "log_prob")
-    y = [of([0, *[place for k in range(4) if row[k] for place in sources[k]]]) for row in masks]
-    some = found(model, ContextCite(ablate="mask", mask="mean", scale="log_prob"), ids)
-    assert relative(torch.tensor(some.diagnostics["source_weights"]), torch.tensor(official_fit(masks, y)[0])) < 1e-6
-
-
 def test_what_is_never_removed(forwards: Callable[[Any], list[Any]]) -> None:
     model, ids = zoo.bridge("gpt2"), ids_of()
     ids[0, 3] = zoo.tokenizer().eos_token_id
@@ -314,32 +272,6 @@ def test_what_is_never_removed(forwards: Callable[[Any], list[Any]]) -> None:
     assert len(seen) == some.diagnostics["forwards"] == 46
     assert all(row[0] == kept[0] and not set(kept) - set(row) for row in seen)
     assert (some.scores[[0, 1, 3, 5, 6]] == 0).all() and (some.scores[4] != 0 or some.scores[2] != 0)
-
-
-def test_where_nothing_is_left_a_text_begins(forwards: Callable[[Any], list[Any]]) -> None:
-    model, ids = zoo.bridge("gpt2"), ids_of("The cat", bos=False)
-    prediction = predict(model, ids, TARGET)
-    runs = forwards(model)
-    some = ContextCite()(prediction)
-    seen = {tuple(row.tolist()) for run in runs for row in run[0]}
-    begun = (zoo.tokenizer().bos_token_id, int(ids[0, 0]))  # run beside the whole, and read after the first
-    assert seen == {begun, tuple(ids[0].tolist())}
-    gain = after(model, ids[0].tolist()) - after(model, [zoo.tokenizer().bos_token_id])
-    share = np.mean(official_masks(64, 1, ids=ids))
-    assert some.diagnostics["source_weights"] == pytest.approx(
-        [gain - np.sign(gain) * 0.01 / sqrt(share * (1 - share))]
-    )
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_without_a_token_to_begin_with_nothing_can_be_removed_altogether() -> None:
-    model = zoo.native_bridge.__wrapped__()
-    model.tokenizer = None
-    ids = torch.tensor([[5, 6, 7, 8]])
-    with pytest.raises(ValueError, match="may leave no token to read: keep a part with query=, or ablate='mask'"):
-        found(model, ContextCite(source="token"), ids)
-    assert found(model, ContextCite(source="token", query=((3, 4),)), ids).scores[:3].any()
-    assert found(model, ContextCite(source="token", ablate="mask"), ids).scores.any()
 
 
 def halves(text: str) -> list[tuple[int, int]]:
@@ -360,35 +292,6 @@ def test_sentences_are_what_a_splitter_finds(tmp_path: Any) -> None:
     assert "halves" in again.title
 
 
-def test_a_function_that_has_no_name_is_kept_by_its_kind(tmp_path: Any) -> None:
-    class Halves:
-        def __call__(self, text: str) -> list[tuple[int, int]]:
-            return halves(text)
-
-    some = found(zoo.bridge("gpt2"), ContextCite(splitter=Halves(), samples=4))
-    some.save(tmp_path / "found")
-    assert some.options["splitter"].endswith("Halves")
-
-
-def test_what_splitter_and_query_may_be() -> None:
-    model = zoo.bridge("gpt2")
-    with pytest.raises(ValueError, match=r"splitter returned .* must follow one another"):
-        found(model, ContextCite(splitter=lambda text: [(0, len(text) + 1)]))
-    with pytest.raises(TypeError, match=r"splitter returned \[3\], which are not pairs \(start, stop\)"):
-        found(model, ContextCite(splitter=lambda _: [3]))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"query has the range \(4, 9\), but the context ends at 6"):
-        found(model, ContextCite(query=((4, 9),)))
-    with pytest.raises(ValueError, match=r"has the pair \(3, 3\), which must have 0 <= start < stop"):
-        ContextCite(query=((3, 3),))
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("query", [5, (1, 2), (("a", 2),), ((1, 2, 3),)])
-def test_a_query_is_made_of_pairs(query: Any) -> None:
-    with pytest.raises(TypeError, match=r"must be pairs \(start, stop\) of positions"):
-        ContextCite(query=query)
-
-
 def test_what_leaves_no_source_is_refused() -> None:
     model = zoo.bridge("gpt2")
     with pytest.raises(ValueError, match=rf"query=\(\(0, {N}\),\) leaves no source: none of the {N} tokens"):
@@ -397,16 +300,3 @@ def test_what_leaves_no_source_is_refused() -> None:
         found(model, ContextCite(splitter=lambda _: []))
     with pytest.raises(ValueError, match="samples=1 must be at least 2"):
         ContextCite(samples=1)
-
-
-def test_where_every_token_is_special_there_is_nothing_to_explain() -> None:
-    some = found(zoo.bridge("gpt2"), ContextCite(splitter=lambda _: []), ids_of()[:, :1])
-    assert some.scores.tolist() == [0] and some.diagnostics["sources"] == [] and some.diagnostics["forwards"] == 0
-
-
-def test_how_many_ablations_there_are() -> None:
-    model = zoo.bridge("gpt2")
-    short, long = (predict(model, zoo.prompt(model, n), TARGET) for n in (N, 30))
-    assert [ContextCite().work(some)["forwards"] for some in (short, long)] == [80, 80]
-    assert [ContextCite(source="token", held_out=0).work(some)["forwards"] for some in (short, long)] == [64, 4 * 29]
-    assert ContextCite(samples=7).work(short)["forwards"] == 23

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from helpers import zoo
-from helpers.asking import predict, relative
-from helpers.replacements import TARGET, N, hooked_up, on_bridge, plain_logits
-from heta_lens.methods.tdd import Tdd, choices, steps
+from helpers.asking import hooked_up, on_bridge, plain_logits, predict, relative
+from heta_lens.methods.tdd import Tdd
+
+N, TARGET = 8, 7
 
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
 ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
@@ -82,14 +83,6 @@ def test_tdd_adds_up_to_the_choice_after_the_whole_context(build: Callable[..., 
         N,
         N + 1,
     ]
-
-
-def test_the_worked_example_of_tdd() -> None:
-    assert steps(torch.tensor([0.1, 0.4, 0.3])).tolist() == pytest.approx([0.1, 0.3, -0.1])
-    logits = torch.tensor([[1.0, 3.0, 2.0]], dtype=torch.float64)
-    two = torch.tensor([3.0, 2.0], dtype=torch.float64).softmax(0)
-    assert float(choices(logits, 1, 2)) == pytest.approx(float(two[0] - two[1]))
-    assert float(choices(logits, 1, None)) == pytest.approx(float(logits.softmax(-1)[0, 1]))
 
 
 def test_what_tdd_refuses(monkeypatch: pytest.MonkeyPatch) -> None:

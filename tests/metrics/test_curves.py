@@ -4,11 +4,10 @@ from math import nan
 from typing import Any
 
 import pytest
-import torch
 
 from helpers import zoo
-from helpers.asking import plain_embeddings, plain_log_probs, predict
-from helpers.metric_inputs import MODEL, ONE_EACH, TARGET, N, double, prediction_of, some_scores
+from helpers.asking import plain_embeddings, plain_log_probs
+from helpers.evaluating import MODEL, TARGET, N, double, prediction_of, some_scores
 from heta_lens.metrics import Curve, abpc, aopc, area, curve
 
 
@@ -39,20 +38,6 @@ def test_a_curve_is_one_run_after_another(build: Any, order: Any, insert: bool) 
     assert found.values == pytest.approx(expected, rel=1e-6) and found.shares[-1] == 1
     tenths = curve(asked, scores, order=order, insert=insert)
     assert tenths.values == pytest.approx([expected[int(share * 7 / 10)] for share in range(11)], rel=1e-6)
-
-
-@ONE_EACH
-def test_what_a_curve_depends_on(build: Any) -> None:
-    asked, scores = prediction_of(build()), some_scores()
-    plain = curve(asked, scores)
-    changes: list[dict[str, Any]] = [{"mask": "mean"}, {"scale": "log_prob"}, {"ablate": "remove"}, {"order": "lerf"}]
-    for change in [*changes, {"candidates": [2, 3]}, {"steps": (0.0, 0.5)}]:
-        assert curve(asked, scores, **change).values != plain.values, change
-    assert curve(asked, torch.zeros(N)) == curve(asked, torch.arange(N, 0, -1.0))  # of equal ones the first
-    alone = curve(asked, scores, ablate="remove", steps=(0.0, 1.0), candidates=range(1, N))
-    assert alone.values[1] == pytest.approx(
-        float(predict(build(), asked.ids[None, :1], TARGET).log_probs[TARGET].exp()), rel=1e-5
-    )
 
 
 def test_what_curves_refuse() -> None:

@@ -1,13 +1,12 @@
 """Agreement of scores with masking and patching, against examples worked by hand."""
 
 from itertools import permutations
-from math import isnan
 from typing import Any
 
 import pytest
 import torch
 
-from helpers.metric_inputs import ONE_EACH, TARGET, N, prediction_of
+from helpers.evaluating import ONE_EACH, TARGET, N, prediction_of
 from heta_lens.methods.leave_one_out import LeaveOneOut
 from heta_lens.metrics import (
     Drops,
@@ -50,25 +49,6 @@ def test_effects_are_the_best_scores() -> None:
         for k in (1, 2, 3):
             assert mean_effect(scores, EFFECTS.double(), k) <= mean_effect(EFFECTS, EFFECTS, k) + 1e-7
             assert misattribution(scores, EFFECTS.double(), k) >= misattribution(EFFECTS, EFFECTS, k)
-
-
-def test_constants_have_no_correlation() -> None:
-    assert isnan(patch_correlation(torch.ones(4), EFFECTS))
-    assert isnan(patch_correlation(SCORES, torch.zeros(4)))
-    assert isnan(patch_correlation(torch.tensor([4.0, 1, 1, 1]), EFFECTS, candidates=[1, 2, 3]))
-
-
-def test_only_candidates_are_evaluated() -> None:
-    some = [0, 1, 2]
-    assert patch_correlation(SCORES, EFFECTS, candidates=some) == pytest.approx(0.5)
-    assert patch_correlation(SCORES, EFFECTS, candidates=[2, 0]) == pytest.approx(1)
-    assert misattribution(SCORES, EFFECTS, candidates=some) == pytest.approx(1 / 3)
-    assert mean_effect(SCORES, EFFECTS, 1, candidates=[2, 1]) == pytest.approx(0.005)
-
-
-def test_an_effect_of_exactly_the_least_counts() -> None:
-    assert misattribution(SCORES, torch.tensor([0.25, 0.125, -1, 0]), k=2, least=0.125) == 0
-    assert misattribution(SCORES, torch.tensor([0.25, 0.125, -1, 0]), k=3, least=0.25) == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Metric cases: scores, candidates, and measurements that methods share."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,7 +8,7 @@ import torch
 
 from helpers.evaluating import case_of, demo, scored
 from heta_lens.data.suites import suite
-from heta_lens.metrics import Drops, Metric
+from heta_lens.metrics import Drops
 from heta_lens.metrics.metric_case import MetricCache
 from heta_lens.prediction.patching import effects
 
@@ -35,10 +34,3 @@ def test_methods_share_the_measurements_of_a_prediction(forwards: Callable[[Any]
     assert cache.drops.whole == Drops.of(case.prediction).whole
     seen = forwards(demo())
     assert cache.edge_effects is one.cached.edge_effects and cache.drops is other.cached.drops and not seen
-
-
-def test_a_metric_without_its_function_is_json() -> None:
-    metric = Metric("Length", lambda case: len(case.scores), better="less", high=None, needs=("evidence",), again=2)
-    about = json.loads(json.dumps(metric.about))
-    assert "evaluate" not in about and about["needs"] == ["evidence"] and about["origin"] == "heta_lens"
-    assert (about["title"], about["better"], about["high"], about["again"]) == ("Length", "less", None, 2)

@@ -1,6 +1,6 @@
 """NC and NS, soft and hard, against a loop over runs."""
 
-from math import inf, isnan, log
+from math import inf, isnan
 from typing import Any
 
 import numpy as np
@@ -9,29 +9,10 @@ import torch
 from torch import Tensor
 
 from helpers import zoo
-from helpers.asking import doubts_allowed, plain_embeddings, plain_log_probs, relative
-from helpers.metric_inputs import MODEL, ONE_EACH, TARGET, N, prediction_of, some_scores
-from heta_lens import Heta
-from heta_lens.metrics import Soft, curve, hard, released, soft, soft_area, summed
-from heta_lens.metrics.scores import DISTANCES, ratios
-
-CLEAN = torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64).log()
-WITHOUT, ONLY, NOTHING = (
-    torch.tensor([row], dtype=torch.float64).log() for row in ([0.4, 0.4, 0.2], [0.5, 0.3, 0.2], [1 / 3, 1 / 3, 1 / 3])
-)
-
-
-def test_the_worked_example_of_soft_nc_and_ns() -> None:
-    apart = [DISTANCES["root"](other, CLEAN, 0) for other in (WITHOUT, ONLY, NOTHING)]
-    assert [float(one) for one in apart] == pytest.approx([0.065882, 0.031143, 0.107736], abs=1e-6)
-    nc, ns = ratios(apart[0], apart[1], float(apart[2]))
-    assert (float(nc), float(ns)) == pytest.approx((0.611513, 0.710929), abs=1e-6)
-    assert float(DISTANCES["hellinger"](WITHOUT, CLEAN, 0) / apart[2]) == pytest.approx(2.0034, abs=1e-4)
-    assert float(DISTANCES["hellinger_sq"](WITHOUT, CLEAN, 0)) == pytest.approx(0.065882 / 2**0.5, abs=1e-6)
-    assert float(DISTANCES["target_prob"](WITHOUT, CLEAN, 0)) == pytest.approx(0.3)
-    assert float(DISTANCES["target_prob"](WITHOUT, CLEAN, 1)) == 0
-    expected = 0.7 * log(0.7 / 0.4) + 0.2 * log(0.5) + 0.1 * log(0.5)
-    assert float(DISTANCES["kl"](WITHOUT, CLEAN, 0)) == pytest.approx(expected)
+from helpers.asking import plain_embeddings, plain_log_probs
+from helpers.evaluating import MODEL, ONE_EACH, TARGET, N, prediction_of, some_scores
+from heta_lens.metrics import Soft, hard, released, soft, soft_area, summed
+from heta_lens.metrics.scores import DISTANCES
 
 
 def of(nc: float, ns: float, nothing: float = 1.0) -> Soft:
@@ -83,21 +64,6 @@ def test_soft_is_what_a_loop_finds(build: Any) -> None:
 
 
 @ONE_EACH
-def test_what_soft_depends_on(build: Any) -> None:
-    asked, scores = prediction_of(build()), some_scores()
-    one, again, other = (soft(asked, scores, draws=2, seed=seed) for seed in (0, 0, 1))
-    assert one == again and one.nc != other.nc
-    one = soft(asked, scores)
-    assert soft(asked, 3 * scores).nc == pytest.approx(one.nc)  # the sum is 1 anyway
-    changes: list[dict[str, Any]] = [{"draws": 4}, {"norm": "max"}, {"distance": "kl"}, {"keep": 0.5}]
-    for change in changes:
-        assert soft(asked, scores, **change).nc != one.nc, change
-    assert soft(asked, scores, randoms=3).nc == one.nc != soft(asked, scores, randoms=3).nc_random
-    assert isnan(one.spread[0]) and soft(asked, scores, draws=4).spread[0] > 0
-    assert soft(asked, torch.ones(N), norm="sum").degenerate and not one.degenerate
-
-
-@ONE_EACH
 def test_paired_draws_thin_all_scores_alike(build: Any) -> None:
     asked = prediction_of(build())
     uniform = soft(asked, torch.ones(N), paired=True, draws=2, keep=0.5)
@@ -134,17 +100,6 @@ def test_equal_retention_is_the_mean_height_over_shares(build: Any) -> None:
     expected = ((at[0].ns + at[1].ns) / 2 * 0.2 + (at[1].ns + at[2].ns) / 2 * 0.4) / 0.6
     assert found["ns"] == pytest.approx(expected)
     assert soft_area(asked, 100 * scores) == pytest.approx(soft_area(asked, scores))
-
-
-@ONE_EACH
-def test_gates_that_are_constant_are_evaluated_alike(build: Any) -> None:
-    asked = prediction_of(build())
-    with doubts_allowed():
-        none, uniform = (Heta(probes=2, variant=name)(asked).scores for name in ("no_gate", "uniform_gate"))
-    assert relative(none, N * uniform) < 1e-9
-    one, other = soft(asked, none), soft(asked, uniform)
-    assert (one.nc, one.ns) == pytest.approx((other.nc, other.ns), rel=1e-9)
-    assert curve(asked, none) == curve(asked, uniform) and hard(asked, none) == hard(asked, uniform)
 
 
 @MODEL

@@ -8,14 +8,13 @@ import pytest
 import torch
 
 import heta_lens
-from helpers import quantised, zoo
+from helpers import zoo
 from helpers.asking import doubts_allowed, plain_log_probs, predict, relative
-from helpers.metric_inputs import MODEL, ONE_EACH, TARGET, N, double, prediction_of
+from helpers.evaluating import MODEL, ONE_EACH, TARGET, N, double, prediction_of
 from heta_lens import Heta
 from heta_lens.methods.base import make_attribution
 from heta_lens.methods.leave_one_out import LeaveOneOut
 from heta_lens.metrics import (
-    GRID,
     Setting,
     cascade,
     first_token,
@@ -24,8 +23,7 @@ from heta_lens.metrics import (
     sensitivity,
     under_noise,
 )
-from heta_lens.metrics.robustness import matched, shuffled, stem
-from heta_lens.model.adapter import ModelAdapter
+from heta_lens.metrics.robustness import shuffled
 from heta_lens.model.hooks import EMBED
 
 
@@ -90,13 +88,6 @@ def test_the_worked_example_of_two_tellings() -> None:
     assert isnan(paraphrase_consistency(one, told({"Ann": 1.0, "ball": 1.0, "the": 1.0})).correlation)
 
 
-def test_words_are_matched_by_their_stems_each_once() -> None:
-    assert [stem(word) for word in ("kicked", "Kicks,", "was", "carries", "carried", "red")] == [
-        *("kick", "kick", "", "carr", "carr", "red")
-    ]
-    assert matched(["a", "key", "a", "key"], ["key", "a", "key"]) == [(0, 1), (1, 0), (3, 2)]
-
-
 @MODEL
 def test_a_method_that_reads_the_model_changes_with_its_weights(build: Any) -> None:
     model = build()
@@ -108,15 +99,6 @@ def test_a_method_that_reads_the_model_changes_with_its_weights(build: Any) -> N
     blind = heta_lens.METHODS["recency"]()
     assert cascade(asked, blind, blind(asked).scores) == pytest.approx({1: 1.0, 2: 1.0})
     assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
-
-
-def test_weights_that_are_quantised_are_not_shuffled() -> None:
-    packed, _ = quantised.pair()
-    with (
-        pytest.raises(ValueError, match="quantised or offloaded cannot be shuffled: load the model in 16 or 32 bits"),
-        shuffled(ModelAdapter(packed), 1),
-    ):
-        pass
 
 
 def test_weights_come_back_whatever_happens() -> None:
@@ -138,10 +120,6 @@ def test_weights_come_back_whatever_happens() -> None:
             shuffled(asked.adapter, wrong),
         ):
             pass
-
-
-def test_there_are_as_many_settings_as_the_paper_has() -> None:
-    assert len(set(GRID)) == 54
 
 
 def test_a_setting_chooses_by_what_it_says() -> None:

@@ -8,9 +8,8 @@ import torch
 
 from helpers import zoo
 from helpers.asking import plain_embeddings, plain_log_probs, predict
-from helpers.metric_inputs import MODEL, N, double, prediction_of, some_scores
+from helpers.evaluating import MODEL, N, double, prediction_of, some_scores
 from heta_lens.metrics import exact_match_change, hit_change, kept_mass, kept_share, look_up, retrained
-from heta_lens.metrics.tasks import counts_without
 
 
 def test_a_share_and_a_mass_of_tokens_are_kept_in_order() -> None:
@@ -82,10 +81,6 @@ def test_without_the_word_that_tells_nothing_can_be_learned() -> None:
     assert (abs(spared.removed - 0.75) < 0.12).all()  # half of the words that tell lie elsewhere
     again = retrained(texts, labels, good, shares=(0.1, 0.5))
     assert all(np.array_equal(getattr(again, name), getattr(found, name)) for name in vars(found))
-
-
-def test_counts_leave_out_what_is_gone() -> None:
-    assert counts_without([[3, 1, 3], [0]], [[0], []]).tolist() == [[0, 1, 0, 1, 1], [1, 0, 0, 0, 0]]
 
 
 def test_what_cannot_be_learned_is_refused() -> None:

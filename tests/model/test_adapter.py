@@ -1,12 +1,10 @@
 """One interface to every kind of model: runs of ids with hooks, of some blocks, from kept keys and values."""
 
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from einops import rearrange
 from torch import Tensor, nn
 from transformer_lens import ActivationCache
 
@@ -15,30 +13,14 @@ from helpers import odd_models, quantised, zoo
 from helpers.asking import N, cache_of, missing, refusal
 from heta_lens._util.work import Allocations
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.batching import Sizes
 from heta_lens.model.hooks import (
-    EMBED,
-    OUT,
-    READ,
     PositionHook,
-    added_names,
-    attention_inputs,
-    head_outputs,
-    head_outputs_name,
-    lean_names_filter,
-    names_filter,
     note,
-    pattern_name,
     put,
     put_at,
     put_positions,
     put_where,
-    queries_keys_names,
-    stream_name,
-    values_name,
 )
-from heta_lens.model.key_values import BridgeReuse, HookedTransformerReuse, KeyValueReuse
-from heta_lens.model.norms_and_neurons import irregularity, neurons, norms, weight_processing
 from heta_lens.model.weights import is_elsewhere, is_readable, output_weights, quantised_modules, read_output_weights
 
 
@@ -64,16 +46,6 @@ def test_its_cache_is_that_of_run_with_cache(build: Any) -> None:
         assert torch.equal(cache[name], expected[name])
 
 
-def test_a_layer_that_is_missing_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"layer=7 is none of the layers 0 to \d+ this model has"):
-        ModelAdapter(zoo.bridge("gpt2")).check_layer("layer", 7)
-
-
-def test_what_is_no_cache_is_refused_by_its_type() -> None:
-    with pytest.raises(TypeError, match="expected an ActivationCache, got dict"):
-        ModelAdapter.of({})
-
-
 @pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
 @pytest.mark.parametrize(
     ("name", "kind", "positions"),
@@ -96,14 +68,6 @@ def test_the_last_layer_runs_what_is_read_unless_a_hook_may_need_the_rest(name: 
     assert seen == [positions, positions]
     adapter.run(ids, {"blocks.1.hook_resid_post": lambda value: seen.append(value.shape[1])}, read=[1, 4])
     assert seen[2] == 5
-
-
-@pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
-def test_without_mlps_positions_are_dropped_where_the_unembedding_begins() -> None:
-    model = zoo.hooked_config("attn_only")
-    ids = zoo.prompt(model, 5)
-    run = ModelAdapter(model).run
-    torch.testing.assert_close(run(ids, read=[1, 4]), run(ids, read=[1, 4], whole=True))
 
 
 LAYERS = 4
@@ -164,17 +128,6 @@ def test_a_forward_that_somebody_put_on_a_block_comes_back() -> None:
     assert vars(block)["forward"] is mine and len(calls) == 1
 
 
-@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|native)|hooked-gpt2"))
-def test_no_graph_is_recorded_of_skipped_blocks(build: Any) -> None:
-    model = build(n_layers=LAYERS)
-    adapter, ids = ModelAdapter(model), zoo.prompt(model, 5)
-    leaf = entered(adapter, ids)[2].clone().requires_grad_()
-    with adapter.undisturbed():
-        logits = adapter.run(ids, {adapter.stream_name(2): put(leaf)}, first=2)
-        (gradient,) = torch.autograd.grad(logits.square().sum(), leaf)
-    assert gradient.abs().max() > 0
-
-
 LIVE = torch.arange(24.0).reshape(2, 4, 3)
 
 
@@ -192,54 +145,6 @@ def test_states_are_replaced_in_a_copy_and_only_where_they_should_be() -> None:
     assert torch.equal(put_at(torch.tensor([False, True]), 2, clean[0])(LIVE), expected)
     assert torch.equal(put(expected)(LIVE), expected)
     assert torch.equal(LIVE, torch.arange(24.0).reshape(2, 4, 3))
-
-
-def test_hooks_fire_are_noted_and_are_gone_afterwards() -> None:
-    model = zoo.bridge("gpt2")
-    activations: dict[str, torch.Tensor] = {}
-    adapter = ModelAdapter(model)
-    with adapter.hooked([("hook_embed", note(activations, "hook_embed"))]):
-        model(zoo.prompt(model, 4))
-        assert len(adapter.user_hooks()) == 1
-    assert activations["hook_embed"].shape[1] == 4
-    assert adapter.user_hooks() == []
-
-
-def test_a_hook_that_does_not_fire_is_an_error() -> None:
-    model = zoo.bridge("gpt2")
-    hooks = [("hook_embed", lambda _: None)]
-    with (
-        pytest.raises(RuntimeError, match="ran without passing through hook_embed"),
-        ModelAdapter(model).hooked(hooks),
-    ):
-        pass
-    with ModelAdapter(model).hooked(hooks, every=False):
-        pass
-
-
-def test_a_hook_point_that_is_missing_is_named() -> None:
-    adapter = ModelAdapter(zoo.bridge("gpt2"))
-    adapter.check_points(["hook_embed"])
-    with pytest.raises(ValueError, match=r"has no blocks\.9\.hook_out, where this would be put in"):
-        adapter.check_points(["blocks.9.hook_out"])
-
-
-@pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
-def test_every_name_is_a_hook_point_of_the_model(build: Any) -> None:
-    model = build()
-    layers = len(model.blocks)
-    names = [EMBED, READ, OUT, *(stream_name(layer, layers) for layer in range(layers + 1))]
-    for layer in range(layers):
-        names += [pattern_name(layer), values_name(layer), head_outputs_name(layer)]
-        names += [*queries_keys_names(layer), *attention_inputs(layer), *added_names(layer)]
-    assert set(names) <= set(model.hook_dict)
-
-
-def test_the_filter_keeps_what_is_read_and_nothing_else() -> None:
-    assert all(map(names_filter, [EMBED, READ, pattern_name(0), values_name(11)]))
-    assert all(map(lean_names_filter, [EMBED, READ, values_name(11)])) and not lean_names_filter(pattern_name(0))
-    assert not any(map(lean_names_filter, [OUT, "blocks.0.attn.hook_q"]))
-    assert not any(map(names_filter, [OUT, "blocks.0.attn.hook_q", "blocks.0.attn.hook_pattern2", stream_name(0, 1)]))
 
 
 @torch.no_grad()
@@ -262,24 +167,6 @@ def test_a_run_that_continues_equals_a_full_run(build: Any) -> None:
         assert torch.equal(joined_values, kept_values)
 
 
-@pytest.mark.parametrize(
-    ("build", "kind"),
-    [
-        (zoo.bridge, BridgeReuse),
-        pytest.param(
-            zoo.hooked,
-            HookedTransformerReuse,
-            marks=pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4"),
-        ),
-    ],
-)
-def test_positions_are_on_the_axis_that_a_kind_says(build: Any, kind: type[KeyValueReuse]) -> None:
-    adapter = ModelAdapter(build("gpt2"))
-    assert isinstance(adapter.reuse, kind)
-    for keys, values in adapter.keys_values(zoo.prompt(adapter.model, 5)):
-        assert keys.shape[adapter.reuse.position_axis] == values.shape[adapter.reuse.position_axis] == 5
-
-
 LONG, MANY = 48, 6
 
 FUSED = zoo.models("bridge-(gpt2|phi3|neox|bloom)")
@@ -293,27 +180,6 @@ def test_a_run_keeps_no_pattern_and_never_holds_all(build: Any) -> None:
     with torch.no_grad(), Allocations() as held:
         adapter.run(ids)
     assert held.now < pattern and held.most < MANY * pattern
-
-
-@pytest.mark.parametrize("build", FUSED)
-def test_what_somebody_elses_run_left_is_dropped(build: Any) -> None:
-    model = build(torch.float32, n_layers=MANY)
-    ids = zoo.prompt(model, LONG)
-    hooks = [dict(block.attn._forward_hooks) for block in model.blocks]
-    model(ids)  # with its graph
-    assert all(block.attn._pattern.grad_fn is not None for block in model.blocks), "or there is nothing to drop"
-    ModelAdapter(model).run(ids)
-    assert all(block.attn._pattern is None for block in model.blocks)
-    assert [dict(block.attn._forward_hooks) for block in model.blocks] == hooks
-
-
-def test_each_head_writes_its_groups_values_through_its_own_weights() -> None:
-    generator = torch.Generator().manual_seed(0)
-    values, output = (torch.randn(*shape, generator=generator).double() for shape in ((5, 2, 3), (4, 3, 6)))
-    written = head_outputs(values, output)
-    assert written.shape == (4, 5, 6)
-    for head in range(4):
-        torch.testing.assert_close(written[head], values[:, head // 2] @ output[head])
 
 
 pytestmark = [
@@ -347,11 +213,6 @@ def test_a_model_without_attention_is_refused(ids: Tensor) -> None:
     )
 
 
-@pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
-def test_a_model_without_layers_is_refused(ids: Tensor) -> None:
-    assert "blocks.0.attn.hook_pattern" in refusal(cache_of(odd_models.hooked("HookedTransformer", n_layers=0), ids))
-
-
 def test_a_model_in_training_mode_is_refused(ids: Tensor) -> None:
     model = zoo.bridge.__wrapped__("gpt2")
     taken = cache_of(model, ids)
@@ -367,43 +228,6 @@ def test_training_mode_changes_nothing_where_nothing_drops_out(ids: Tensor) -> N
     assert torch.equal(heta_lens.attribute(cache_of(model, ids), method="input_x_gradient").scores, clean)
     model.add_module("late", torch.nn.Dropout(0.1))
     assert missing(["late of the model is in training mode"], refusal(cache_of(model, ids))) == ""
-
-
-def test_a_wrapped_model_in_training_mode_is_refused(ids: Tensor) -> None:
-    model = zoo.bridge.__wrapped__("gpt2")
-    taken = cache_of(model, ids)
-    model.original_model.train()  # as a trainer leaves it
-    assert missing(["training mode", "model.eval()"], refusal(taken)) == ""
-
-
-def test_more_positions_take_more_memory() -> None:
-    sizes = Sizes(layers=2, d_model=8, d_mlp=32, heads=2, vocabulary=10, itemsize=4)
-    for estimate in (sizes.widest, sizes.forward, sizes.graph, sizes.product):
-        assert 0 < estimate(5, 10) < estimate(10, 10) < estimate(10, 100)
-    assert sizes.forward(5, 10, read=5) == sizes.forward(5, 10) + 4 * 4 * 4 * 10
-
-
-def test_the_parts_of_gpt2_and_llama() -> None:
-    gpt2, llama = ModelAdapter(zoo.bridge("gpt2")), ModelAdapter(zoo.bridge("llama"))
-    assert irregularity(gpt2) is None
-    assert irregularity(llama) is None
-    assert len(norms(gpt2)) == len(norms(llama)) == 2 * gpt2.layers + 1
-    plain, gated = neurons(gpt2, 0), neurons(llama, 0)
-    assert plain is not None
-    assert plain.gated is None
-    assert gated is not None
-    assert gated.gated == "blocks.0.mlp.hook_pre_linear"
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_a_model_without_mlps_has_no_neurons() -> None:
-    assert neurons(SimpleNamespace(model=SimpleNamespace(cfg=SimpleNamespace(attn_only=True))), 0) is None  # type: ignore[arg-type]
-
-
-def test_how_the_weights_were_processed() -> None:
-    facts = weight_processing(ModelAdapter(zoo.bridge("gpt2")))
-    assert facts["kind"] == "TransformerBridge"
-    assert facts["value_biases"] in (True, False)
 
 
 class Packed(torch.Tensor):
@@ -438,16 +262,6 @@ def test_quantised_weights_are_run(family: str) -> None:
         assert read_output_weights(block.attn) is None
         found = output_weights(block.attn, packed.cfg.n_heads, packed.cfg.d_head, torch.float64)
         torch.testing.assert_close(found, other.attn.W_O)
-
-
-def test_a_bias_does_not_count() -> None:
-    linear = nn.Linear(8, 3)
-    linear.bias.data.fill_(0.5)
-    quantised_linear = quantised.QuantisedLinear(linear)
-    attention = nn.Module()
-    attention.o = quantised_linear
-    found = output_weights(attention, heads=2, d_head=4, dtype=torch.float32)
-    torch.testing.assert_close(found, rearrange(quantised_linear.values(), "d (head d_head) -> head d_head d", head=2))
 
 
 def test_one_that_can_neither_be_read_nor_run_is_refused() -> None:

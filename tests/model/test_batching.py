@@ -5,16 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-import heta_lens.model.batching
 from helpers import zoo
-from helpers.asking import explain, predict, relative, start_together
-from helpers.heta import signs_over
-from heta_lens.methods.heta.curvature import curvature
-from heta_lens.methods.heta.hessian import HessianOperator, hessian
+from helpers.asking import explain, relative, start_together
 from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.batching import SHORT, Batches, out_of_memory, shared_starts
+from heta_lens.model.batching import Batches, out_of_memory
 
 CPU_SHORT = "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
 
@@ -52,48 +47,6 @@ def test_a_single_copy_that_does_not_fit_is_an_error_and_so_is_any_other() -> No
     with pytest.raises(RuntimeError, match="shapes"):
         Batches(4).map(broken, torch.arange(4), 7)
     assert not out_of_memory(RuntimeError("shapes do not match"))
-
-
-def test_short_runs_go_in_larger_batches_until_memory_is_short() -> None:
-    sizes: list[int] = []
-
-    def run(items: torch.Tensor) -> torch.Tensor:
-        sizes.append(len(items))
-        if len(items) > 5:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return items
-
-    batches = Batches(16, 24)
-    for length, expected in ((100, [1] * 6), (12, [2] * 3), (6, [4, 2]), (2, [6, 3, 3]), (6, [3, 3])):
-        sizes.clear()
-        assert batches.map(run, torch.arange(6), length).tolist() == [*range(6)]
-        assert sizes == expected
-
-
-def test_what_a_cpu_computes_stays_near_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = zoo.bridge("gpt2")
-    prompt = predict(model, zoo.prompt(model)).prompt
-    monkeypatch.setattr(heta_lens.model.batching, "GRAPH_BYTES", 2**10)
-    monkeypatch.setattr(heta_lens.model.batching, "FORWARD_BYTES", 2**12)
-    widest = prompt.adapter.sizes.widest
-    for products, room in ((True, 2**10), (False, 2**12)):
-        batches = prompt.batches("auto", len(prompt.ids), products=products)
-        for length in (1, 2, 5):
-            copies = batches.of(length)
-            assert copies == 1 or copies * widest(length, len(prompt.ids)) <= room
-            assert copies == batches.size or (copies + 1) * widest(length, len(prompt.ids)) > room
-    assert prompt.batches(7, 3).of(1000) == 7, "whoever names a size gets it"
-
-
-def test_every_token_is_in_one_group_in_order() -> None:
-    for positions in (range(40), [0, 3, 4, 30, 39]):
-        for cost in (0.0, 0.15, 1.0, 1e9):
-            groups = shared_starts(list(positions), 40, cost)
-            assert [i for group in groups for i in group] == list(positions)
-    assert shared_starts([], 40, 1.0) == []
-    assert shared_starts(list(range(5)), 40, 0.0) == [[0], [1], [2], [3], [4]]
-    assert shared_starts(list(range(5)), 40, 1e9) == [[0, 1, 2, 3, 4]]
-    assert shared_starts(list(range(SHORT)), SHORT, 0.0) == [list(range(SHORT))]  # a later start saves nothing
 
 
 @pytest.mark.sample(quick=1)
@@ -141,22 +94,3 @@ def test_nothing_depends_on_what_is_run_together_in_float32(build: Any, monkeypa
                 found = explain(model, ids, 7, probes=4, batch=batch)
             for name, part in expected.parts.items():
                 assert relative(found.parts[name], part) < 1e-5, (batch, size, name)
-
-
-def test_the_order_of_tokens_does_not_matter() -> None:
-    model = zoo.bridge("gpt2")
-    ids = zoo.prompt(model, 9)
-    prediction = predict(model, ids, 7)
-    states = prediction.embeddings
-
-    def samples(groups: list[list[int]]) -> Tensor:
-        def hessian_from(at: int) -> HessianOperator:
-            return hessian(prediction.rerun(at), Batches(7), lambda _: None)
-
-        signs = signs_over(states, 4)
-        return curvature(hessian_from, signs, support="block", norm="hutchinson", by_start=groups).values
-
-    with prediction.running():
-        in_order = samples([[0, 1, 2], [3, 4, 5], [6, 7, 8]])
-        other = samples([[6, 8], [3], [0, 4, 5], [1, 2, 7]])
-    assert relative(other, in_order[:, [6, 8, 3, 0, 4, 5, 1, 2, 7]]) < 1e-9

@@ -1,13 +1,12 @@
 """A model's fingerprint: the same wherever it is loaded, another as soon as a weight, an option or a token differs."""
 
 from collections.abc import Callable
-from copy import deepcopy
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import heta_lens
 from helpers import zoo
@@ -47,37 +46,6 @@ def test_the_scales_of_quantised_weights_count_before_and_after_a_run() -> None:
     assert weight.SCB is None and fingerprint(model) == other
 
 
-class Wrapped(Tensor):
-    """As torchao keeps weights: the numbers, and their scales beside them."""
-
-    @staticmethod
-    def __new__(cls, numbers: Tensor, scale: Tensor) -> "Wrapped":
-        return Tensor._make_wrapper_subclass(cls, numbers.shape, dtype=scale.dtype)
-
-    def __init__(self, numbers: Tensor, scale: Tensor) -> None:
-        self.numbers, self.scale = numbers, scale
-
-    def __tensor_flatten__(self) -> tuple[list[str], None]:
-        return ["numbers", "scale"], None
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, *_: Any) -> Any:
-        raise NotImplementedError(func)
-
-
-def test_what_a_packed_weight_consists_of_counts() -> None:
-    numbers, scale = torch.arange(6, dtype=torch.int8).reshape(2, 3), torch.ones(2, 1)
-
-    def of(numbers: Tensor, scale: Tensor) -> str:
-        found: Any = nn.Module()
-        found.register_buffer("w", Wrapped(numbers, scale))
-        found.cfg, found.tokenizer = SimpleNamespace(), None
-        return fingerprint(found)["weights"]
-
-    assert of(numbers, scale) == of(numbers.clone(), scale.clone())
-    assert len({of(numbers, scale), of(numbers, scale * 2), of(numbers + 1, scale)}) == 3
-
-
 @pytest.mark.parametrize("build", zoo.models())
 def test_every_parameter_counts_and_comes_back(build: Callable[[], Any]) -> None:
     model = build()
@@ -110,37 +78,12 @@ def test_any_change_of_one_weight_is_seen(dtype: torch.dtype) -> None:
     assert len(seen) == weights.shape[1] + 1
 
 
-def test_places_names_shapes_and_types_of_weights_count() -> None:
-    weights = torch.arange(1.0, 7.0)
-    same = [of_weights(w=weights), of_weights(w=weights.reshape(3, 2).T.contiguous().T.reshape(6))]
-    assert len(set(same)) == 1
-    swapped = weights[[1, 0, 2, 3, 4, 5]]
-    others: list[dict[str, Tensor]] = [
-        {"w": swapped},
-        {"v": weights},
-        {"w": weights.reshape(2, 3)},
-        {"w": weights.double()},
-        {"w": weights.view(torch.int32)},
-        {"w": weights, "v": weights.clone()},
-        {"w": weights.flip(0)},
-        {"w": torch.cat([weights, torch.zeros(1)])},
-        {"w": weights.reshape(3, 2).T},
-        {"w": torch.complex(weights[:3], weights[3:])},
-    ]
-    assert len({same[0], *(of_weights(**one) for one in others)}) == len(others) + 1
-
-
 def test_what_makes_no_difference_does_not_count() -> None:
     weights = torch.arange(1.0, 7.0)
     alone = of_weights(w=weights)
     assert of_weights(w=weights, bias=torch.zeros(3)) == alone  # which TransformerLens 3 adds and 4 does not
     assert of_weights(w=weights, bias=torch.tensor([0.0, 1e-30, 0.0])) != alone
     assert of_weights(w=weights, rotary_sin=torch.ones(3), inv_freq=torch.ones(2)) == alone
-
-
-def test_weights_that_are_not_in_memory_count_by_their_shapes() -> None:
-    found = {of_weights(w=torch.empty(shape, device="meta")) for shape in ((2, 3), (2, 3), (3, 2), (6,))}
-    assert len(found) == 3
 
 
 @pytest.mark.parametrize(
@@ -156,16 +99,3 @@ def test_options_count_where_they_make_a_difference(name: str, value: Any, count
     setattr(other.cfg, name, value)
     assert (fingerprint(other) != fingerprint(model)) == counts
     assert fingerprint(other) == fingerprint(other)
-
-
-def test_a_tokenizer_counts_but_not_how_it_was_last_used() -> None:
-    model = heta_lens.load_demo_model()
-    before = fingerprint(model)
-    model.tokenizer = deepcopy(model.tokenizer)
-    model.tokenizer(["a b", "a"], padding=True, truncation=True, max_length=3)
-    assert fingerprint(model) == before
-    model.tokenizer.add_tokens(["zanzibar"])
-    after = fingerprint(model)
-    assert after["tokenizer"] != before["tokenizer"] and after["weights"] == before["weights"]
-    model.tokenizer = None
-    assert fingerprint(model)["tokenizer"] not in (before["tokenizer"], after["tokenizer"])

@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import product
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from helpers import zoo
 from helpers.faults import differences, state
 from heta_lens import Prediction, attribute, causal
 from heta_lens.metrics.robustness import cascade
-from heta_lens.model.lock import changing, one_at_a_time
+from heta_lens.model.lock import one_at_a_time
 
 pytestmark = [pytest.mark.usefixtures("unchecked"), pytest.mark.filterwarnings("ignore::UserWarning")]
 
@@ -154,33 +153,3 @@ def test_calls_on_one_model_never_overlap() -> None:
 
     in_threads([partial(alone_with, one, partial(alone_with, one, act)) for _ in range(40)], 8)
     assert max(most) == 1 and len(most) == 40
-
-
-def test_a_block_keeps_other_threads_waiting_until_it_ends() -> None:
-    one, order, entered = model(), [], threading.Event()
-
-    def hold() -> None:
-        with changing(one):
-            entered.set()
-            threading.Event().wait(0.1)
-            alone_with(one, lambda: order.append("nested"))
-
-    def follow() -> None:
-        entered.wait(PATIENCE)
-        alone_with(one, lambda: order.append("after"))
-
-    in_threads([hold, follow], 2)
-    assert order == ["nested", "after"]
-
-
-def test_one_model_has_one_turn_whatever_stands_for_it() -> None:
-    bridge, inside = zoo.bridge.__wrapped__("gpt2"), []
-
-    def act() -> None:
-        assert not inside
-        inside.append(1)
-        threading.Event().wait(0.01)
-        inside.clear()
-
-    forms = [bridge, bridge.original_model]
-    in_threads([partial(alone_with, form, act) for form, _ in product(forms, range(5))], 4)

@@ -14,12 +14,11 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 import heta_lens
-from helpers import chats, paths, zoo
-from helpers.odd_models import PIECES, SMILE, byte_fallback, concatenating, counting, joining, real, stripping
+from helpers import SHARED, chats, zoo
+from helpers.odd_models import PIECES, SMILE, byte_fallback, concatenating, joining, real, stripping
 from heta_lens._util.text import Span
 from heta_lens.model import tokenizer
 from heta_lens.model.tokenizer import (
-    TAIL,
     Decode,
     TokenizerWrapper,
     chat_template,
@@ -72,11 +71,6 @@ def test_exactly_the_string_is_found_wherever_encoding_points(likely: tuple[int,
     assert found("Paris", likely=likely) == 3
 
 
-@pytest.mark.parametrize(("text", "token"), [("Lyon", 5), (" Nice", 6)])
-def test_failing_that_the_leading_space_is_toggled(text: str, token: int):
-    assert found(text) == token
-
-
 @pytest.mark.parametrize("text", ["y", " y"])
 @pytest.mark.parametrize("likeliest", [1, 2])
 def test_of_equal_spellings_the_most_likely_is_taken_and_the_others_are_named(text: str, likeliest: int):
@@ -89,29 +83,6 @@ def test_of_equal_spellings_the_most_likely_is_taken_and_the_others_are_named(te
 def test_a_string_of_several_tokens_is_refused_by_naming_them():
     with pytest.raises(ValueError, match=r"' Paris Lyon'.* 2: \[' Paris', ' Lyon'\]"):
         found(" Paris Lyon", likely=(4, 5))
-
-
-def test_the_empty_string_is_refused():
-    with pytest.raises(ValueError, match="empty"):
-        found("")
-
-
-@pytest.mark.parametrize("text", ["Paris", " Paris"])
-def test_a_decoder_that_strips_the_first_space_writes_it_after_a_context(text: str):
-    decode = stripping([" The", " Paris", "Nice"])
-    assert found(text, decode, 3, context=[0]) == 1
-    assert found(text, decode, 3, context=[]) == 1
-
-
-@pytest.mark.parametrize("text", ["cat", " cat"])
-def test_a_decoder_that_joins_words_finds_a_word_with_and_without_its_space(text: str):
-    assert found(text, joining(["the", "cat", "sat"]), 3, context=[0]) == 1
-
-
-def test_only_the_end_of_a_long_context_is_decoded():
-    decode, calls = counting(concatenating(WORDS))
-    assert found(" Lyon", decode, len(WORDS), context=[0] * 1000) == 5
-    assert max(calls) <= TAIL + 1
 
 
 PRINTABLE = [blank + chr(code) for code in range(32, 127) for blank in ("", " ")]
@@ -166,7 +137,7 @@ def test_every_printable_character_is_its_likeliest_token_and_a_byte_only_where_
     check_printable(tokenizer, [0, *tokenizer.encode("the cat", add_special_tokens=False)], log_probs, PRINTABLE)
 
 
-STORIES = paths.SHARED / "models/stories3M"
+STORIES = SHARED / "models/stories3M"
 
 
 @pytest.mark.slow
@@ -202,53 +173,11 @@ def metaspace() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=unigram, unk_token="<unk>")
 
 
-def test_an_answer_is_spelled_as_it_goes_on_after_the_context():
-    wrapper = TokenizerWrapper(metaspace())
-    context, log_probs = wrapper.encoder()("the red"), [0.0] * 7
-
-    def spell(text: str) -> list[int]:
-        return wrapper.spell(text, context, log_probs)
-
-    assert wrapper.encoder()(" ring") == [1, 3]  # a blank too many
-    assert spell(" ring") == [3]
-    assert spell("ring") == [6]
-    assert spell("the") == [2]  # there is none without a blank: the nearest
-    assert spell(" red rings") == [4, 3, 5]
-    assert wrapper.decode([*context, *spell(" red rings")]) == "the red red rings"
-    with pytest.raises(ValueError, match="' xyz' cannot be written by this model's tokenizer, which turns it into"):
-        spell(" xyz")
-
-
 def test_control_tokens_are_special_whether_they_have_a_name_or_not() -> None:
     tokenizer = chats.tokenizer("gemma2")
     ids = tokenizer.convert_tokens_to_ids(["<bos>", "<end_of_turn>", "cat", "<0x0A>"])
     assert TokenizerWrapper(tokenizer).special(ids) == [True, True, False, False]
     assert TokenizerWrapper(None).special([0, 1]) == [False, False]
-
-
-def test_what_unknown_words_become_is_not_special_unless_it_is_bos_or_eos_too() -> None:
-    words = heta_lens.load_demo_model().tokenizer
-    assert words is not None and words.unk_token_id in words.all_special_ids
-    ids = [words.bos_token_id, words.unk_token_id, words.pad_token_id]
-    assert TokenizerWrapper(words).special(ids) == [True, False, True]
-    one_for_all = deepcopy(words)
-    one_for_all.unk_token = words.eos_token
-    assert TokenizerWrapper(one_for_all).special([words.eos_token_id]) == [True]
-
-
-def test_what_stands_in_for_other_tokens() -> None:
-    plain = TokenizerWrapper(zoo.tokenizer())
-    blank = plain.stand_in("space")
-    assert blank is not None and plain.decode([blank]) == " " and plain.stand_in("pad") == plain.filler != blank
-    words = TokenizerWrapper(zoo.whole_words())  # none of which is a blank
-    assert words.stand_in("space") == words.stand_in("pad") == words.filler
-    assert TokenizerWrapper(None).stand_in("space") is None
-
-
-def test_words_carry_their_leading_space():
-    text, spans = locate(concatenating(["The", " cat", " sat", "."]), range(4))
-    assert text == "The cat sat."
-    assert spans == [Span(0, 3), Span(3, 7), Span(7, 11), Span(11, 12)]
 
 
 def test_bytes_of_one_emoji_share_its_span():
@@ -261,18 +190,6 @@ def test_a_context_that_ends_inside_a_character_still_places_every_token():
     text, spans = locate(concatenating(["hi", SMILE[:1], SMILE[1:3]]), range(3))
     assert text == "hi�"
     assert spans == [Span(0, 2), Span(2, 3), Span(2, 3)]
-
-
-def test_a_decoder_that_strips_the_first_space_keeps_those_between_words():
-    text, spans = locate(stripping([" The", " cat", " ", "\n", " x"]), range(5))
-    assert text == "The cat \n x"
-    assert spans == [Span(0, 3), Span(3, 7), Span(7, 8), Span(8, 9), Span(9, 11)]
-
-
-def test_a_decoder_that_joins_words_gives_the_space_to_the_later_word():
-    text, spans = locate(joining(["the", "cat", "sat"]), range(3))
-    assert text == "the cat sat"
-    assert spans == [Span(0, 3), Span(3, 7), Span(7, 11)]
 
 
 LLAMA = ["<s>", "▁The", "▁cat", "▁", "▁▁", "x", "é", "\n", "<0x0A>"]
@@ -297,19 +214,6 @@ def test_random_prompts_are_placed_without_gaps_in_the_text_they_decode_to(decod
         assert text == decode(ids)
         assert (spans[0].start, spans[-1].stop) == (0, len(text))
         assert all(later in (span, (span.stop, later.stop)) for span, later in pairwise(spans))
-
-
-def test_locating_a_long_context_decodes_a_few_tokens_at_a_time():
-    decode, calls = counting(concatenating([b"a", SMILE[:2], SMILE[2:]]))
-    locate(decode, [0, 1, 2] * 100)
-    assert max(calls) <= 4
-    assert len(calls) <= 2 * 300
-
-
-def test_encoding_keeps_the_text_and_begins_it() -> None:
-    model = heta_lens.load_demo_model()
-    ids = tokenizer.encode(model, "Mia put the key\n in  the drawer.")
-    assert model.tokenizer.decode(ids[0]) == "<bos> Mia put the key in the drawer."
 
 
 @pytest.mark.parametrize(
@@ -370,15 +274,6 @@ def test_control_tokens_in_messages_can_be_read_as_text() -> None:
     assert "".join(text[slice(*span)] for span in spans) == text
 
 
-def test_the_tokenizer_is_left_as_it_was() -> None:
-    made = template()
-    tokenizer = made.tokenizer.wrapped
-    tokenizer.backend_tokenizer.enable_padding(length=7)
-    before = tokenizer.backend_tokenizer.padding
-    made.encode(USER, made.render(USER))
-    assert tokenizer.backend_tokenizer.padding == before
-
-
 def test_a_model_without_a_chat_template_is_refused() -> None:
     with pytest.raises(ValueError, match="this model's tokenizer has no chat template"):
         chat_template(TokenizerWrapper(zoo.tokenizer()), {})
@@ -388,24 +283,10 @@ def test_a_model_without_a_chat_template_is_refused() -> None:
         chat_template(TokenizerWrapper(SimpleNamespace(decode=str)), {})
 
 
-def test_a_chat_template_may_be_given() -> None:
-    made = chat_template(TokenizerWrapper(zoo.tokenizer()), {"chat_template": "{{ messages[0].content }}"})
-    assert made.render(USER) == "The cat 😀"
-
-
 @pytest.mark.parametrize("option", ["tokenize", "return_dict", "return_tensors", "padding", "max_length"])
 def test_options_that_are_not_of_a_template_are_refused(option: str) -> None:
     with pytest.raises(TypeError, match=f"{option}= is not an option of a chat template"):
         template(**{option: True})
-
-
-@pytest.mark.parametrize(
-    ("name", "option"), [("llama3", {"tools": [chats.WEATHER]}), ("qwen2.5", {"enable_thinking": False})], ids=str
-)
-def test_options_that_the_template_does_not_read_are_refused(name: str, option: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=rf"does not read {next(iter(option))}=, so it would have no effect"):
-        template(name, **option)
-    assert template(source=chats.template("qwen3"), enable_thinking=False).render(USER).endswith("</think>\n\n")
 
 
 @pytest.mark.parametrize(

@@ -15,19 +15,12 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from helpers.attributions import attribution
-from heta_lens import Attribution, SpanAttribution, plots
-from heta_lens._util import python
+from heta_lens import Attribution, SpanAttribution
 from heta_lens.plots.coloured_text import (
-    GAP,
-    POINTS,
-    SIZE,
     WIDTH,
     ColouredText,
     escaped,
-    in_reading_order,
-    laid_out,
     latex,
-    stacked,
     token_figure,
 )
 from heta_lens.plots.figures import drawable, exports_of, figure_style
@@ -75,46 +68,6 @@ def letters(text: str) -> float:
     return 10.0 * len(text)
 
 
-def test_texts_stand_one_below_another_with_a_scale_each() -> None:
-    both = stacked([ColouredText.of(hostile()), ColouredText.of(span())])
-    alone = [token_figure(hostile()), token_figure(span())]
-    assert both.get_figheight() == pytest.approx(sum(figure.get_figheight() for figure in alone) + GAP / POINTS)
-    assert sorted(texts(both)) == sorted(text for figure in alone for text in texts(figure))
-    first, second = (axes for axes in both.axes if axes.get_position().width == 1)
-    assert first.get_position().y0 > second.get_position().y1, "neither covers the other"
-    assert (first.get_position().y1, second.get_position().y0) == pytest.approx((1, 0))
-
-
-# -------------------------------------------------------------------------------------------------------------- layout
-def test_lines_break_between_words_and_at_line_ends() -> None:
-    pieces = [*laid_out(["one", " two", "s", " three", "\n", "four"], 90.0, letters)]
-    assert [(piece.text, piece.line, piece.left) for piece in pieces] == [
-        ("one", 0, 0),
-        (" two", 0, 30),
-        ("s", 0, 70),
-        (" three", 1, 0),
-        ("⏎", 1, 60),
-        ("four", 2, 0),
-    ]
-    assert [piece.token for piece in pieces] == [*range(6)]
-    moved = [*laid_out(["one", " two", "fold"], 90.0, letters)]
-    assert [piece.line for piece in moved] == [0, 1, 1], "a word stays together"
-    assert [piece.line for piece in laid_out(["a", " bcd", "\n"], 50.0, letters)] == [0, 1, 1], "with its line end"
-
-
-def test_words_that_are_read_from_the_right_stand_in_that_order() -> None:
-    pieces = in_reading_order([*laid_out(["a", " ש", " לו", "!", " b", "\n", "ם", " ש"], 20.0, len)])
-    placed = [(piece.text, piece.line, piece.left) for piece in pieces]
-    assert placed[:5] == [("a", 0, 0), (" ש", 0, 4), (" לו", 0, 1), ("!", 0, 6), (" b", 0, 7)]
-    assert placed[-2:] == [("ם", 1, 2), (" ש", 1, 0)]
-
-
-def test_what_is_too_long_for_a_line_is_cut() -> None:
-    pieces = [*laid_out(["a", "b" * 25], 100.0, letters)]
-    assert [(piece.line, len(piece.text)) for piece in pieces] == [(0, 1), (1, 10), (2, 10), (3, 5)]
-    assert [piece.text for piece in laid_out(["wide"], 5.0, letters)] == [*"wide"]
-
-
 # ------------------------------------------------------------------------------------------------------------- drawing
 @pytest.mark.parametrize("make", [attribution, hostile, span])
 def test_a_figure_has_the_question_and_the_text_of_every_token(make: Any) -> None:
@@ -123,14 +76,6 @@ def test_a_figure_has_the_question_and_the_text_of_every_token(make: Any) -> Non
     assert drawable(shown.title) in written
     whole = "".join(written)
     assert "".join(map(drawable, shown.tokens)) in whole
-
-
-def test_evidence_is_underlined_and_notes_are_below() -> None:
-    shown = attribution()
-    figure = token_figure(shown, marked=[1], note="where it is said")
-    assert "where it is said" in texts(figure) and "underlined: evidence" in texts(token_figure(shown, marked=[1]))
-    assert figure.axes[0].lines and not token_figure(shown).axes[0].lines
-    assert "underlined: evidence" not in texts(token_figure(shown, marked=[99]))
 
 
 @pytest.mark.slow
@@ -159,15 +104,6 @@ def contrast_with_black(shade: Any) -> float:
     return (luminance + 0.05) / 0.05
 
 
-def test_the_scale_has_0_its_end_and_the_share_of_that() -> None:
-    written = texts(token_figure(attribution(["a", "b", "c"], [1.0, 2.0, 1.0])))
-    assert "2 is 50.0% of the score" in written
-    figure = token_figure(attribution(["a", "b", "c"], [-1.0, 2.0, 1.0], signed=True))
-    figure.draw_without_rendering()
-    assert [label.get_text() for label in figure.axes[1].get_xticklabels()] == ["−2", "0", "2"]
-    assert "0 is 0.0% of the score" not in texts(token_figure(attribution(["a"], [0.0])))
-
-
 def test_special_tokens_have_no_colour_and_a_line_says_what_they_hold() -> None:
     shown = ColouredText.of(attribution())
     assert shown.tints[0] == (255, 255, 255) != shown.tints[2] and shown.end == 3
@@ -178,19 +114,6 @@ def test_special_tokens_have_no_colour_and_a_line_says_what_they_hold() -> None:
     assert whole.end == 6 and whole.tints[0] != (255, 255, 255)
     sunk = ColouredText.of(attribution(["The", " cat", " sat"], [9.0, 2.0, 1.0]))
     assert sunk.end == 2 and sunk.notes == ["'The' (first token) holds 75% of the score: attention sink"]
-
-
-def test_the_answer_of_a_span_is_framed() -> None:
-    figure = token_figure(span(3))
-    frames = [patch for patch in grounds(figure) if not patch.get_fill()]
-    own = {text.get_text(): text.get_position()[0] for text in figure.axes[0].texts}
-    assert len(frames) == 1 and frames[0].get_x() == own["at"]
-    assert "framed: the answer that is explained" in texts(figure)
-    filled = [patch for patch in grounds(figure) if patch.get_fill()]
-    assert [tuple(round(255 * part) for part in patch.get_facecolor()[:3]) for patch in filled[:3]] == ColouredText.of(
-        span(3)
-    ).tints
-    assert not [patch for patch in grounds(token_figure(attribution())) if not patch.get_fill()]
 
 
 @pytest.fixture
@@ -213,22 +136,6 @@ def test_a_figure_grows_with_the_text_and_nothing_is_outside_of_it(count: int) -
         box = text.get_window_extent()
         assert box.x0 >= -1 and box.x1 <= figure.bbox.width + 1
         assert box.y0 >= 0 and box.y1 <= figure.bbox.height
-
-
-@pytest.mark.usefixtures("looking")
-def test_tokens_stand_side_by_side() -> None:
-    figure = token_figure(attribution(["iii", "WWW", "x" * 200, " end"], [1.0] * 4))
-    figure.draw_without_rendering()
-    tokens = [text for text in figure.axes[0].texts if text.get_fontsize() == SIZE]
-    for text, patch in zip(tokens, grounds(figure), strict=True):
-        box, ground = text.get_window_extent(), patch.get_window_extent()
-        assert ground.x0 - 2 <= box.x0 and box.x1 <= ground.x1 + 2
-
-
-def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(python, "find_spec", lambda _: None)
-    with pytest.raises(ImportError, match=r"heta-lens\[plots\]"):
-        token_figure(attribution())
 
 
 # --------------------------------------------------------------------------------------------------------- latex tokens
@@ -277,12 +184,6 @@ def boxes(text: str) -> list[tuple[str, str]]:
     return re.findall(start + r"\\hetatoken\{([\d,]+)\}\{(.*)\}(?:%|\\newline|\\par.*)$", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("token", HOSTILE_LATEX)
-def test_a_token_is_escaped(token: str) -> None:
-    expected = token.replace("\u202e", "<U+202E>")
-    assert read(escaped(token)) == expected
-
-
 def test_every_ascii_character_is_escaped() -> None:
     printable = "".join(map(chr, range(32, 127)))
     assert read(escaped(printable)) == printable
@@ -298,38 +199,6 @@ def test_every_token_has_its_colour_and_its_text() -> None:
         f"{shade.red},{shade.green},{shade.blue}" for shade in ColouredText.of(plain).tints
     ]
     assert all(len(read(text)) <= 40 for _, text in found), "no line breaks in a box"
-
-
-def test_lines_break_between_words_and_after_line_ends() -> None:
-    text = latex(attribution(["The", " cat", "s", "\n", "end"], [1.0] * 5))
-    before = re.findall(r"^(.*?)\\hetatoken\{[\d,]+\}", text, re.M)
-    assert before == ["", "\\hetaspace", "\\hetainside", "\\hetainside", "\\hetaspace"]
-    assert text.count("\\newline\n") == 1
-    assert "\\newline\n" not in latex(attribution(["a", "\n"], [1.0, 2.0])), "not after the last"
-
-
-def test_the_scale_and_what_is_beyond_it_are_said() -> None:
-    text = latex(attribution(["The", " cat", " sat"], [1.0, 9.0, -2.0], signed=True))
-    assert "{hetaabove}" in text and "$4$, which is 33.3\\%\\ of\\ the\\ score" in text
-    assert "\\colorbox{hetabelow}" in text and "$-4$" in text and "beyond\\ the\\ scale" in text
-    assert "\\colorbox{hetabelow}" not in latex(attribution())
-
-
-def test_latex_frames_the_answer_of_a_span() -> None:
-    text = latex(span_with_line_end())
-    framed = re.findall(r"\\hetaframed\{(.*)\}(?:%|\\newline)", text)
-    assert "".join(map(read, framed)) == "at\n on"
-    assert text.count("\\hetaedge%") == 1 and text.count("\\hetaedge\\hetaframed") == 1
-    assert len(boxes(text)) == 3 and "framed" in text
-    assert "\\hetaframed{" not in latex(attribution()).partition("\\raggedright")[2]
-
-
-def test_groups_are_closed() -> None:
-    for shown in (hostile_in_latex(), span_with_line_end()):
-        text = re.sub(r"\\[{}]", "", latex(shown))
-        assert text.count("{") == text.count("}")
-        assert text.count("\\begingroup") == text.count("\\endgroup") == 1
-    assert plots.latex is latex
 
 
 @pytest.mark.slow

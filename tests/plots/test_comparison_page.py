@@ -1,19 +1,15 @@
 """Several attributions of one text as a page."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 
 import heta_lens
-from helpers.pages import data, values, written
-from heta_lens import SpanAttribution
-from heta_lens.attribution import Messages
-from heta_lens.plots.comparison import frame_of, names_of
+from helpers.browser import data, values, written
+from heta_lens.plots.comparison import frame_of
 
 TOKENS = ["a", " b", " c"]
 
@@ -22,20 +18,6 @@ def test_every_attribution_is_there_with_its_scores() -> None:
     view = heta_lens.compare([written(TOKENS, [1.0, 2.0, 3.0]), written(TOKENS, [3.0, 2.0, 1.0], method="lime")])
     assert values(view) == {"heta": [1.0, 2.0, 3.0], "lime": [3.0, 2.0, 1.0]} and data(view)["compare"]
     assert view.title == "heta, lime: why ' x'?"
-
-
-def test_attributions_of_one_method_are_named_by_what_differs() -> None:
-    made = [written(TOKENS, options={"beta": beta, "gamma": 1}) for beta in (0.0, 1.0)]
-    assert names_of([*made, written(TOKENS, method="lime")]) == ["heta beta=0.0", "heta beta=1.0", "lime"]
-    assert names_of([written(TOKENS), written(TOKENS)]) == ["heta (1)", "heta (2)"]
-
-
-def test_its_numbers_can_be_saved(tmp_path: Path) -> None:
-    made = [written(TOKENS, [1.0, 2.0, 3.0]), written(TOKENS, [3.0, 1.0, 2.0], method="lime")]
-    read = pd.read_csv(heta_lens.compare(made).save(tmp_path / "x.csv"))
-    expected = frame_of(dict(zip(names_of(made), made, strict=True))).astype({"token": read.token.dtype})
-    pd.testing.assert_frame_equal(read, expected, check_dtype=False)
-    assert read["rank by heta"].tolist() == [3, 2, 1] and read["rank by lime"].tolist() == [1, 3, 2]
 
 
 def test_latex_has_every_attribution_with_its_own_scale(tmp_path: Path) -> None:
@@ -66,20 +48,6 @@ def test_json_has_scores_and_ranks_by_position(tmp_path: Path) -> None:
     ]
 
 
-def test_options_that_are_tensors_are_compared_and_named_in_a_line() -> None:
-    made = [written(TOKENS, options={"mask": torch.arange(n)}) for n in (2, 2000)]
-    names = names_of(made)
-    assert names[0] == "heta mask=tensor([0, 1])" and len(names[1]) < 60 and "\n" not in names[1]
-    assert names_of([made[0], replace(made[0])]) == ["heta (1)", "heta (2)"]
-
-
-def test_the_messages_of_a_chat_are_shown_whichever_attribution_knows_them() -> None:
-    messages = Messages(("user",), torch.tensor([[0, 0, 5]]), torch.zeros(3, dtype=torch.long))
-    chat = written(TOKENS, method="lime", messages=messages)
-    for made in ([written(TOKENS), chat], [chat, written(TOKENS)]):
-        assert data(heta_lens.compare(made))["units"]["messages"]["roles"] == ["user"]
-
-
 def test_special_tokens_are_left_out_of_all_that_are_compared() -> None:
     special = torch.tensor([True, False, False])
     made = [written(TOKENS, [9.0, 2.0, 3.0], special=special), written(TOKENS, [5.0, 1.0, 2.0], special=special)]
@@ -87,23 +55,6 @@ def test_special_tokens_are_left_out_of_all_that_are_compared() -> None:
     assert data(view)["hidden"] == [0] and data(view)["special"] is False and data(view)["last"] == 2
     assert "(first token, special) holds 64% of the score" in view.fragment
     assert data(heta_lens.compare(made, names=["a", "b"], special=True))["special"] is True
-
-
-def test_names_can_be_chosen() -> None:
-    made = [written(TOKENS, [1.0, 2.0, 3.0]), written(TOKENS, [3.0, 1.0, 2.0])]
-    view = heta_lens.compare(made, names=["before", "after"])
-    assert values(view) == {"before": [1.0, 2.0, 3.0], "after": [3.0, 1.0, 2.0]}
-    with pytest.raises(ValueError, match=r"names=\['a'\] must have one name per attribution: there are 2"):
-        heta_lens.compare(made, names=["a"])
-    with pytest.raises(ValueError, match="must differ: 'a' is there twice"):
-        heta_lens.compare(made, names=["a", "a"])
-
-
-def test_a_name_may_be_that_of_another_column(tmp_path: Path) -> None:
-    made = (written(TOKENS, scores) for scores in ([1.0, 2.0, 3.0], [3.0, 1.0, 2.0]))
-    read = pd.read_csv(heta_lens.compare(made, names=iter(["token", "x"])).save(tmp_path / "x.csv"))
-    assert read.shape == (3, 7) and read["token"].str.strip().tolist() == ["a", "b", "c"]
-    assert read["token.1"].tolist() == [1.0, 2.0, 3.0] and read["rank by token"].tolist() == [3, 2, 1]
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -120,12 +71,6 @@ def test_a_name_may_be_that_of_another_column(tmp_path: Path) -> None:
 def test_what_cannot_be_compared_is_refused(given: Any, names: Any, refusal: str) -> None:
     with pytest.raises(TypeError, match=refusal):
         heta_lens.compare(given, names=names)
-
-
-def test_a_span_is_compared_by_all_its_targets_together() -> None:
-    span = SpanAttribution((written(TOKENS[:2]), written(TOKENS)), (*TOKENS, " d"))
-    view = heta_lens.compare([span, span.summed], names=["span", "sum"])
-    assert values(view)["span"] == values(view)["sum"] == span.summed.scores.tolist()
 
 
 @pytest.mark.parametrize(

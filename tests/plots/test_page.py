@@ -10,32 +10,22 @@ import pandas as pd
 import pytest
 import torch
 
-from helpers.attributions import SCORES, of_chat
+from helpers.attributions import SCORES, of_chat, printed
 from helpers.attributions import attribution as plain
-from helpers.browser import needs_browser, run
-from helpers.pages import chips, data, depths, evidence, numbers, strip, text, values, written
-from helpers.printing import printed
+from helpers.browser import chips, data, depths, evidence, needs_browser, numbers, run, strip, text, values, written
 from heta_lens import plots
 from heta_lens.attribution import Attribution
 from heta_lens.diagnostics import Diagnostics
 from heta_lens.plots.attribution_text import score_formula
-from heta_lens.plots.coloured_text import directed_runs
 from heta_lens.plots.page import (
     HEAT_CELLS,
-    Cell,
     cells,
     heat,
-    packed,
-    packed_counts,
     page,
-    page_data,
-    score_values,
     span_values,
-    units,
 )
 from heta_lens.plots.page import packed_matrix as matrix
 from heta_lens.plots.page import with_answer as whole_text
-from heta_lens.plots.scales import BLUE, ORANGE
 from heta_lens.span_attribution import SpanAttribution
 
 # ------------------------------------------------------------------------------------------------------------ html page
@@ -53,10 +43,6 @@ def test_a_page_has_all_tokens_and_values_and_needs_nothing(attribution: Attribu
         assert shown[name] == own.float().tolist()
 
 
-def test_colour_is_deepest_at_the_largest_score_and_tells_signs_apart() -> None:
-    assert depths(plots.page(written(["a", "b", "c", "d"], [0.0, 4.0, -2.0, 1.0]))) == [0.0, 1.0, -0.5, 0.25]
-
-
 def test_special_tokens_are_switched_off_and_what_they_hold_is_said_below() -> None:
     for special in (False, True):
         view = plots.page(plain(), special=special)
@@ -71,32 +57,11 @@ def test_special_tokens_are_switched_off_and_what_they_hold_is_said_below() -> N
     assert depths(chat_page) == [0.0, 0.17, 1.0, 0.0, 0.67, 0.0]
 
 
-def test_a_first_word_that_is_a_sink_stays_and_colours_are_scaled_to_the_others() -> None:
-    view = plots.page(written(["The", " cat", " sat"], [9.0, 2.0, 1.0]))
-    assert depths(view) == [1.0, 1.0, 0.5] and data(view)["first"] == [0] and data(view)["hidden"] == []
-    assert "&#39;The&#39; (first token) holds 75% of the score: attention sink" in view.fragment
-
-
-def test_no_token_of_an_answer_is_hidden() -> None:
-    special = torch.tensor([True, False, False, True])
-    steps = [written(["<s>", " a", " b", "</s>"][:n], special=special[:n]) for n in (2, 3, 4)]
-    span = SpanAttribution(tuple(steps), ("<s>", " a", " b", "</s>", "!"))
-    assert data(plots.page(span))["hidden"] == [0]
-
-
 def test_a_page_of_a_chat_has_a_bar_for_each_message(attribution: Attribution) -> None:
     view = plots.page(of_chat())
     assert re.findall(r'data-message="(\d)"><span>(\w+)<', strip(view)) == [("0", "user"), ("1", "assistant")]
     assert data(view)["units"]["messages"]["roles"] == ["user", "assistant", "user", "template"]
     assert "messages" not in data(plots.page(attribution))["units"] and "role" not in strip(plots.page(attribution))
-
-
-def test_messages_colours_by_message() -> None:
-    assert data(plots.messages(of_chat()))["by"] == "messages" and data(plots.page(of_chat()))["by"] == "tokens"
-    with pytest.raises(ValueError, match=r"\.png"):
-        plots.messages(of_chat()).save("messages.png")  # which would show no messages
-    with pytest.raises(ValueError, match="knows no messages"):
-        plots.messages(plain())
 
 
 def test_what_tokens_say_cannot_break_a_page(attribution: Attribution) -> None:
@@ -109,16 +74,6 @@ def test_what_tokens_say_cannot_break_a_page(attribution: Attribution) -> None:
     assert "[bold]" in printed(replace(attribution, tokens=("[bold]", *attribution.tokens[1:])))[1]
 
 
-def test_what_messages_say_cannot_break_a_page() -> None:
-    hostile = "</div><script>alert(1)</script>\x1b[2J\u202e"
-    messages = replace(of_chat().messages, roles=(hostile, "b", "c"))
-    page = plots.messages(replace(of_chat(), messages=messages, target_text=hostile)).fragment
-    plain = plots.messages(of_chat()).fragment
-    for mark in ("<script", "http", "<b>", "</div>", "<s>"):
-        assert page.count(mark) == plain.count(mark)
-    assert not set(page) & set("\x1b\u202e")
-
-
 def test_a_page_of_500_tokens_is_small() -> None:
     made = written([f" word{number % 90}" if number % 12 else "." for number in range(500)])
     parts = {name: made.scores * factor for name, factor in (("gate", 3), ("curvature", 5), ("information", 7))}
@@ -128,12 +83,6 @@ def test_a_page_of_500_tokens_is_small() -> None:
     assert data(view)["values"][2]["errors"] is not None
 
 
-# ---------------------------------------------------------------------------------------------------------- token cells
-def runs(own: list[Cell]) -> list[tuple[bool, list[Cell]]]:
-    found = directed_runs([cell.text for cell in own])
-    return [(leftward, own[places.start : places.stop]) for leftward, places in found]
-
-
 @pytest.mark.parametrize(
     ("token", "text", "breaks"),
     [("\n", "⏎", 1), ("\n\n", "⏎⏎", 2), (".\n", ".⏎", 1), ("\t", "→", 0), (" ", "␣", 0), ("\u200d", "⟨ZWJ⟩", 0)],
@@ -141,54 +90,6 @@ def runs(own: list[Cell]) -> list[tuple[bool, list[Cell]]]:
 def test_no_token_looks_like_nothing(token: str, text: str, breaks: int) -> None:
     *_, cell = cells(written(["a", token]))
     assert (cell.text, cell.breaks) == (text, breaks)
-
-
-def test_pieces_of_one_character_are_one_cell() -> None:
-    made = replace(written(["a", "😀", "b", "c"]), text="a😀c", offsets=torch.tensor([[0, 1], [1, 2], [1, 2], [2, 3]]))
-    assert [(cell.text, [*cell.rows]) for cell in cells(made)] == [("a", [0]), ("😀", [1, 2]), ("c", [3])]
-
-
-def test_tokens_that_were_left_out_leave_an_ellipsis() -> None:
-    made = written(["a", " b", " c", " d"]).without([1, 2])
-    assert [(cell.gap, cell.before, cell.text) for cell in cells(made)] == [(False, "", "a"), (True, " ", "d")]
-
-
-def test_words_that_are_read_from_the_right_stay_together_with_what_is_between_them() -> None:
-    own = cells(written(["see", " مرحبا", ",", " شكرا", ".", " then", " שלום"]))
-    parts = [(right_to_left, [cell.text for cell in run]) for right_to_left, run in runs(own)]
-    assert parts == [
-        (False, ["see"]),
-        (True, ["مرحبا", ",", "شكرا"]),
-        (False, [".", "then"]),
-        (True, ["שלום"]),
-    ]
-
-
-# ------------------------------------------------------------------------------------------------------------ view data
-def test_numbers_come_back_as_they_were() -> None:
-    values = torch.tensor([0.1, -3e-30, 1e30, 0.0])
-    assert numbers(packed(values)) == values.tolist()
-    assert numbers(packed_counts([2, 0, 65_535]), "<u2") == [2, 0, 65_535]
-    assert numbers(packed_counts([2, 65_536]), "<u4") == [2, 65_536]
-    assert numbers(packed([1.0, -0.5, 0.25, 0.0], "<f2"), "<f2") == [1.0, -0.5, 0.25, 0.0]
-
-
-def test_units_say_where_each_token_belongs() -> None:
-    made = written(["One", " t", "wo", ".", " Three", " four", "."])
-    own = units(made)
-    assert numbers(own["words"]["of"], "<u2") == [0, 1, 1, 1, 2, 3, 3]
-    assert numbers(own["sentences"]["of"], "<u2") == [0] * 4 + [1] * 3
-    chat = units(of_chat())
-    assert numbers(chat["messages"]["of"], "<u2") == [3, 0, 0, 3, 1, 3]
-
-
-def test_what_is_as_usual_is_left_out_of_the_data() -> None:
-    made = written(["a", " b", " c"])
-    data = page_data(made, cells(made), score_values(made), made.hidden, marked=[2])
-    assert (data["positions"], data["cells"], data["marked"], data["first"]) == (None, None, [2], [0])
-    some = made.without([0])
-    data = page_data(some, cells(some), score_values(some), some.hidden, marked=[2])
-    assert (data["positions"], data["marked"], data["first"]) == ([1, 2], [1], [])
 
 
 # ----------------------------------------------------------------------------------------------------------- whole span
@@ -236,27 +137,6 @@ def test_every_target_has_its_parts_and_standard_errors() -> None:
     assert curvature.values.tolist() == [*(-own.total).tolist(), 0, 0, 0]
 
 
-def test_parts_and_errors_that_some_targets_lack_are_left_out() -> None:
-    first, *others = span().steps
-    with_all = replace(
-        first, parts={"gate": first.scores}, diagnostics=Diagnostics(standard_errors={"scores": first.scores})
-    )
-    own = replace(span(), steps=(with_all, *others))
-    assert (matrix(own)["parts"], matrix(own)["errors"]) == ({}, None)
-    assert [shown.name for shown in span_values(own)] == ["all targets"]
-
-
-@pytest.mark.parametrize("reasoning", [0, 1])
-def test_what_its_tokens_can_be_coloured_by(reasoning: int) -> None:
-    own = span(reasoning)
-    names = ["through the reasoning", "all targets"] if reasoning else ["all targets"]
-    assert [shown.name for shown in span_values(own)] == names
-    assert {len(shown.values) for shown in span_values(own)} == {5}
-    assert [*values(own.plot())] == names and data(own.plot())["matrix"]["targets"] == [2, 3, 4]
-    first = own.through if reasoning else own.total
-    assert span_values(own)[0].values[: own.start].tolist() == first.tolist()
-
-
 # --------------------------------------------------------------------------------------------------------- view exports
 def str_json(result: object) -> str:
     return str(page(result).exports[".json"]())  # type: ignore[arg-type]
@@ -281,42 +161,10 @@ def test_json_has_no_number_that_is_not_finite() -> None:
     assert [row["score_se"] for row in json.loads(content, parse_constant=pytest.fail)["rows"]] == [0.5, None]
 
 
-# ------------------------------------------------------------------------------------------------------------- heat map
-def test_a_wide_heat_map_goes_on_below() -> None:
-    values = torch.arange(2 * 80.0).reshape(2, 80)
-    view = heat("wide", ["above", "below"], [f"t{at}" for at in range(80)], values, "all of it")
-    tables = re.findall(r"<table>.*?</table>", view.fragment, re.DOTALL)
-    widths = [len(re.findall(r"<th>t\d+</th>", table)) for table in tables]
-    assert widths == [27, 27, 26]
-    assert all("<th>above</th>" in table and "<th>below</th>" in table for table in tables)
-    cells = [re.findall(r'title="(\w+), t(\d+): ([^"]+)"', table) for table in tables]
-    shown = {(row, int(at)): float(value) for table in cells for row, at, value in table}
-    assert shown == {(row, at): 80 * line + at for line, row in enumerate(["above", "below"]) for at in range(80)}
-    assert [int(at) for table in cells for row, at, _ in table if row == "above"] == [*range(80)]
-
-
-def test_a_heat_map_says_where_columns_stand_and_what_its_colours_are() -> None:
-    values = torch.tensor([[0.0, 0.5, -0.25]])
-    page = heat("three", ["row"], ["a", "a", "b"], values, positions=[7, 8, 9]).fragment
-    assert re.findall(r"<th class=number>(\d+)</th>", page) == ["7", "8", "9"]
-    assert f'{BLUE.css}"></i> 0.5' in page and f'{ORANGE.css}"></i> -0.5' in page and "colour is 0" in page
-    assert "beyond" not in page and "beyond" in heat("far", ["row"], ["a", "b", "c"], 9 * values**3).fragment
-    assert ORANGE.css not in heat("none", ["row"], ["a", "b", "c"], values.abs()).fragment
-    assert "colour is 0" not in heat("nothing", ["row"], ["a", "b", "c"], 0 * values).fragment
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_what_has_no_colour_is_refused_by_its_place(value: float) -> None:
     with pytest.raises(ValueError, match=f"'below', 'b' is {value}, which has no colour"):
         heat("wrong", ["above", "below"], ["a", "b"], torch.tensor([[0.0, 1.0], [2.0, value]]))
-
-
-def test_a_large_table_is_drawn_where_it_is_in_view() -> None:
-    values = torch.arange(200 * 800.0).reshape(200, 800)
-    view = heat("large", [f"r{row}" for row in range(200)], [f"c{column}" for column in range(800)], values)
-    assert len(view.fragment) < 1e6 and "<table>" not in view.fragment
-    assert numbers(data(view)["values"]) == values.flatten().tolist() and data(view)["columns"][-1] == "c799"
-    assert "<script" not in heat("small", ["r"], ["c"], values[:1, :1]).fragment
 
 
 def test_names_cannot_end_the_script_of_a_large_table() -> None:

@@ -1,23 +1,20 @@
 """An attribution in a terminal."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from io import StringIO
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
-from rich.segment import Segment
 from rich.style import Style
 
 from helpers.attributions import attribution as made_by_hand
 from helpers.attributions import double, of_chat, uncertain
-from helpers.printing import printed
 from heta_lens import plots
 from heta_lens.attribution import Attribution
 from heta_lens.plots.scales import BLUE
-from heta_lens.plots.terminal import BRACKETS, Column, of_16, of_256, table, truecolour, unused
+from heta_lens.plots.terminal import Column, of_16, of_256, table, truecolour
 
 # ------------------------------------------------------------------------------------------------------------- terminal
 SYSTEMS = ["truecolor", "256", "standard", None]
@@ -36,14 +33,6 @@ def plain(made: Attribution, width: int = 100, **options: object) -> str:
     return shown(made, None, width, **options)
 
 
-def segments(made: Attribution, system: str, **options: object) -> Iterator[Segment]:
-    """What is printed, piece by piece with its style."""
-    console = Console(file=StringIO(), force_terminal=True, color_system=system, width=100)  # type: ignore[arg-type]
-    for segment in console.render(plots.terminal(made, **options)):  # type: ignore[arg-type]
-        if segment.text.strip() and segment.style:
-            yield segment
-
-
 def rows(text: str) -> list[list[str]]:
     """The rows of the table of tokens."""
     lines = text[text.index("position") :].split("\n\n")[0].splitlines()[1:]
@@ -55,20 +44,6 @@ def rows(text: str) -> list[list[str]]:
 def test_the_prompt_is_there_once_whatever_the_colours(attribution: Attribution, system: str | None) -> None:
     text = re.sub(r"\x1b\[[^m]*m|[\[\]⏎\n]| {2,}", "", shown(attribution, system))
     assert text.count("".join(attribution.tokens).strip()) == 1
-
-
-def test_the_deepest_blue_is_on_the_highest_score(attribution: Attribution) -> None:
-    coloured, _ = printed(attribution)
-    best = attribution.top(1)[0].text
-    red, green, blue = BLUE
-    assert f"48;2;{red};{green};{blue}m{best}" in coloured
-
-
-def test_every_coloured_token_says_its_ink_and_its_paper(attribution: Attribution) -> None:
-    for system in ("truecolor", "256", "standard"):
-        styles = [segment.style for segment in segments(attribution, system)]
-        assert {style.color is None for style in styles if style and style.bgcolor} == {False}
-        assert {style.color for style in styles if style and style.bgcolor is None} <= {None}
 
 
 def test_without_colours_brackets_mark_what_is_strong() -> None:
@@ -87,27 +62,6 @@ def test_no_colour_and_dumb_terminals_get_brackets(variable: str, monkeypatch: p
     console.print(plots.terminal(made_by_hand(), special=True))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "[[<bos>]]The [[cat]] s[at]" in text and not re.search(r"\x1b\[[\d;]*[34]8;", text)
-
-
-@pytest.mark.parametrize("system", ["truecolor", "256", "standard"])
-def test_marked_tokens_are_underlined(attribution: Attribution, system: str) -> None:
-    marked = segments(attribution, system, marked=[2])
-    assert [segment.text for segment in marked if segment.style and segment.style.underline] == [attribution.tokens[2]]
-
-
-def test_marked_tokens_that_follow_each_other_are_underlined_together() -> None:
-    made = made_by_hand()
-    assert "[[<bos>]]_The [[cat]]_ s[at]" in plain(made, marked=[1, 2])
-    assert "_word_ underlined" in plain(made, marked=[1, 2])
-    assert "[[cat]] _s[at]_⏎" in plain(made, marked=[3, 4])
-    assert "underlined" not in plain(made) + plain(made, marked=[99])
-
-
-def test_a_space_that_matters_is_seen() -> None:
-    made = made_by_hand(["a", "  ", "b", "\n\n", "c", "\t"], [1, 6, 1, 6, 1, 6])
-    assert "a[[␣␣]]b[[⏎⏎]]" in plain(made) and "c[[→]]" in plain(made)
-    lines = [line.strip() for line in plain(replace(made, scores=double([6, 1, 6, 1, 6, 1]))).splitlines()]
-    assert "\n".join(lines[3:6]) == "[[a]]  [[b]]⏎\n⏎\n[[c]]→"
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -129,20 +83,6 @@ def uncoloured(text: str) -> str:
     return re.sub(r"\x1b\[[^m]*m", "", text)
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_the_legend_names_what_is_beyond_the_deepest_colour(system: str | None) -> None:
-    text = uncoloured(shown(made_by_hand(scores=[30, 0.5, 3, 1, 2, 0.25]), system))
-    words = "beyond the deepest colour" if system in ("truecolor", "256") else "by far the largest"
-    assert f"; {words}: '<bos>' at 0 with 30 (81.6% of the score)" in " ".join(text.split())
-    assert words not in uncoloured(shown(made_by_hand(), system))
-
-
-@pytest.mark.parametrize(("system", "marks"), [("standard", ("word", "word")), (None, ("[word]", "[[word]]"))])
-def test_the_legend_says_from_which_score_on_a_token_is_marked(system: str | None, marks: tuple[str, str]) -> None:
-    text = uncoloured(shown(made_by_hand(), system))
-    assert f"{marks[0]} 1.5 or more (11.8% of the score), {marks[1]} 3 or more (23.5% of the score)\n" in text
-
-
 # ----------------------------------------------------------------------------------------------------------- the table
 def test_the_highest_scores_are_listed_with_their_parts(attribution: Attribution) -> None:
     text = plain(attribution, top=3)
@@ -161,14 +101,6 @@ def test_scores_have_shares_and_standard_errors_where_there_are_any() -> None:
     made = uncertain()
     partly = replace(made, diagnostics=replace(made.diagnostics, standard_errors=errors))
     assert [len(re.findall("±", " ".join(row))) for row in rows(plain(partly)) if row[1] == "'The'"] == [0]
-
-
-def test_a_table_says_how_the_score_is_made_of_its_columns(attribution: Attribution) -> None:
-    text = " ".join(plain(attribution).split())
-    assert re.search(
-        r"score = gate × \(0\.5 × curvature / \S+ \+ 0\.5 × information / \S+\), where balance='sum'", text
-    )
-    assert "score = " not in plain(made_by_hand())
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 200])
@@ -202,16 +134,6 @@ def test_a_chat_has_a_table_of_its_messages() -> None:
     assert "message  role" not in plain(made_by_hand())
 
 
-def test_a_message_cannot_steer_a_terminal() -> None:
-    text = "<s>\x1b[2J\u202e\n]] [red]sat\n"
-    chat = of_chat()
-    assert chat.messages is not None
-    made = replace(chat, text=text, messages=replace(chat.messages, roles=("\x1b[1m", "[bold]", "c\td")))
-    said = plain(made, top=0)
-    assert not set(said) & set("\x1b\u202e\t")
-    assert "␛[1m" in said and "[bold]" in said and r"'␛[2J\u202e⏎]'" in said and "c→d" in said
-
-
 # ------------------------------------------------------------------------------------ special tokens, first and last
 def test_special_tokens_have_no_colour_and_no_row_but_a_line_below() -> None:
     text = plain(made_by_hand(), special=False)
@@ -222,20 +144,6 @@ def test_special_tokens_have_no_colour_and_no_row_but_a_line_below() -> None:
     coloured = shown(made_by_hand(), "truecolor", special=False)
     red, green, blue = BLUE
     assert f"48;2;{red};{green};{blue}m cat" in coloured and "\x1b[2m<bos>\x1b[0m" in coloured
-
-
-def test_a_chat_template_has_no_colour_and_no_rows() -> None:
-    text = plain(of_chat(), special=False)
-    assert [row[0] for row in rows(text)] == ["2", "4", "1"] and "  <s>The [[cat]]</s>[[sat]]⏎\n" in text
-    assert "tokens of the chat template hold 57% of the score\n" in text
-    assert "\ntemplate" not in text[text.index("message  role") :]
-
-
-def test_a_first_word_that_is_a_sink_stays_and_the_scale_is_that_of_the_others() -> None:
-    text = plain(made_by_hand(["The", " cat", " sat"], [6.0, 2.0, 1.0]))
-    assert "[[The]] [[cat]] [[sat]]" in text and "0.5 or more" in text and "by far" not in text
-    assert [row[0] for row in rows(text)] == ["0", "1", "2"]
-    assert "'The' (first token) holds 67% of the score: attention sink\n" in text
 
 
 # ------------------------------------------------------------------------------------------------------ terminal styles
@@ -291,11 +199,6 @@ def test_16_colours_are_far_apart_in_usual_palettes_or_those_of_the_terminal(pal
         assert contrast(*(tuple(bytes.fromhex(PALETTES[palette][names.index(name)])) for name in (ink, paper))) >= 4.5
 
 
-def test_marks_are_not_those_of_the_text() -> None:
-    assert [unused(BRACKETS, text) for text in ("a", "a[0]", "a[0] = {}", "<[{")] == ["[]", "{}", "<>", "⟦⟧"]
-    assert unused(BRACKETS, "[]{}<>⟦⟧") == "⟦⟧"
-
-
 # ------------------------------------------------------------------------------------------------------- terminal table
 COLUMNS = [
     Column("token", ["' cat'", "'世界'"]),
@@ -312,11 +215,3 @@ def test_a_table_has_columns_and_a_narrow_one_a_block_of_lines_for_each_row() ->
     assert table(COLUMNS, 16).plain.splitlines() == [
         "token  ' cat'", "score  12.5", "role   user", "", "token  '世界'", "score  3",
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("width", [5, 12, 30, 200])
-@pytest.mark.parametrize("cell", ["x" * 300, "世" * 100, "a\tb\nc\x1b[2J"], ids=["long", "wide", "steering"])
-def test_no_line_is_wider_than_the_room_or_steers_the_terminal(cell: str, width: int) -> None:
-    shown = table([Column("text", [cell]), Column("score", ["1"], right=True)], width).plain
-    assert max(map(cell_len, shown.splitlines())) <= width
-    assert not set(shown) & set("\t\x1b")

@@ -1,8 +1,6 @@
 """Patterns and values that a cache does not have."""
 
 import logging
-from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,8 +10,8 @@ from torch import Tensor
 import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of, hooked
-from helpers.odd_models import attentions, fail_alone, with_side_channel
-from heta_lens._util.work import Allocations, counting
+from helpers.odd_models import with_side_channel
+from heta_lens._util.work import Allocations
 from heta_lens.methods.heta.gate import gate, norms_by_layer
 from heta_lens.model.adapter import ModelAdapter
 from heta_lens.prediction.activations import LivePatterns
@@ -44,37 +42,6 @@ def test_patterns_are_the_models_own(build: Any, dtype: torch.dtype) -> None:
         assert not patterns.separate
 
 
-@pytest.mark.parametrize("build", zoo.NEW.values(), ids=zoo.NEW)
-def test_a_block_runs_twice_at_most(build: Callable[[], Any]) -> None:
-    model = build()
-    adapter, ids = ModelAdapter(model), zoo.prompt(model, N)
-    ran = attentions(model)
-    with counting(Counter()) as counts:
-        patterns = LivePatterns(adapter, ids[0], hooked=False)
-        patterns(1)
-        assert sorted(ran) == [0, 1] and counts["forwards"] == 1
-        patterns(0)
-    assert sorted(ran) == [0, 0, 1] and counts["forwards"] == 2
-
-
-def test_hooks_of_the_users_are_seen_by_every_pattern() -> None:
-    model = zoo.bridge("gpt2", n_layers=LAYERS)
-    ids = zoo.prompt(model, N)
-    seen: list[Tensor] = []
-
-    def remember(live: Tensor, hook: Any) -> None:  # noqa: ARG001
-        seen.append(live)
-
-    def add_what_was_seen(live: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
-        return live + seen[-1].flip(1)
-
-    with hooked(model, ("blocks.0.hook_resid_post", remember), ("blocks.2.hook_resid_pre", add_what_was_seen)):
-        own = own_patterns(model, ids)
-        patterns = LivePatterns(ModelAdapter(model), ids[0], hooked=True)
-        for layer in ORDERS["down"]:
-            torch.testing.assert_close(patterns(layer), own[layer])
-
-
 def test_a_block_that_does_something_else_alone_is_not_believed(caplog: pytest.LogCaptureFixture) -> None:
     model = with_side_channel()
     ids = zoo.prompt(model, N)
@@ -84,25 +51,6 @@ def test_a_block_that_does_something_else_alone_is_not_believed(caplog: pytest.L
         for layer in (0, 1, 0):
             torch.testing.assert_close(patterns(layer), own[layer])
     assert patterns.separate and caplog.text.count("block 1 does not run alone as it does in the model") == 1
-
-
-def test_a_block_that_cannot_run_alone_is_read_in_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = zoo.bridge("gpt2", n_layers=LAYERS)
-    ids = zoo.prompt(model, N)
-    own = own_patterns(model, ids)
-    fail_alone(monkeypatch, KeyError("hidden_states"))
-    patterns = LivePatterns(ModelAdapter(model), ids[0], hooked=False)
-    for layer in ORDERS["down"]:
-        assert torch.equal(patterns(layer), own[layer])
-
-
-def test_too_little_memory_is_not_taken_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = zoo.bridge("gpt2")
-    fail_alone(monkeypatch, torch.OutOfMemoryError("CUDA out of memory"))
-    patterns = LivePatterns(ModelAdapter(model), zoo.prompt(model, N)[0], hooked=False)
-    patterns(1)
-    with pytest.raises(torch.OutOfMemoryError):
-        patterns(0)
 
 
 @pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama|native)|hooked-gpt2"))
@@ -120,20 +68,6 @@ def test_the_gate_of_a_lean_cache_never_holds_all_patterns(build: Any) -> None:
         whole = heta_lens.Prediction.from_cache(cache_of(model, ids), tokens=ids)
         torch.testing.assert_close(found, gate(whole.patterns, norms)[0])
     assert most[4] > 1 and most[12] - most[4] < 2, most
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_values_that_were_not_cached_take_one_run(forwards: Any) -> None:
-    model = zoo.bridge("llama", n_layers=LAYERS)
-    ids = zoo.prompt(model, N)
-    whole = heta_lens.Prediction.from_cache(cache_of(model, ids), tokens=ids)
-    bare = heta_lens.Prediction.from_cache(
-        model.run_with_cache(ids, names_filter=["hook_embed"])[1], tokens=ids, position=7
-    )
-    runs = forwards(model)
-    for found, expected in zip(bare.values, whole.values, strict=True):
-        assert torch.equal(found, expected[:7])
-    assert len(runs) == 1
 
 
 @pytest.mark.usefixtures("unchecked")

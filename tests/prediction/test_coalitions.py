@@ -1,97 +1,21 @@
 """Coalitions of players: drawn, run and fitted to."""
 
-from collections.abc import Callable
-from itertools import permutations
-from math import comb, factorial, isnan
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from numpy.testing import assert_allclose
 from sklearn.linear_model import Lasso, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from torch import Tensor
 
-from helpers import zoo
-from helpers.asking import predict
-from heta_lens.model.batching import Batches
 from heta_lens.prediction.coalitions import (
-    each_token,
     every_coalition,
-    explained,
     kernel,
     lasso,
-    placed,
     random_coalitions,
-    read_everywhere,
-    removed,
     ridge,
     shapley,
-    sizes,
-    still_there,
-    worths,
 )
-
-MEMBERS = np.array([[1, 1, 0, 0], [0, 0, 0, 1]], dtype=bool)
-
-
-def test_tokens_of_no_player_stay() -> None:
-    masks = np.array([[True, False], [False, False]])
-    assert still_there(MEMBERS, masks).tolist() == [[True, True, True, False], [False, False, True, False]]
-
-
-def test_a_repeated_coalition_is_run_once() -> None:
-    runs: list[int] = []
-
-    def with_present(present: Tensor) -> Tensor:
-        runs.append(len(present))
-        return present.sum(1).double()
-
-    masks = np.array([[True, False], [False, True], [True, False]])
-    assert worths(MEMBERS, masks, with_present).tolist() == [3, 2, 3]
-    assert runs == [2]
-
-
-def test_players_values_are_at_their_tokens() -> None:
-    prediction = predict(zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), 4))
-    assert placed(prediction, MEMBERS, np.array([1.0, 2.0])).tolist() == [1, 1, 0, 2]
-    assert len(each_token(prediction, keep_bos=False)) == 4
-    assert len(each_token(prediction, keep_bos=True)) == 4 - prediction.begins
-
-
-def test_with_every_token_the_prediction_is_the_clean_one() -> None:
-    model = zoo.bridge("gpt2")
-    prediction = predict(model, zoo.prompt(model, 4), 7)
-    present = torch.ones(1, 4, dtype=torch.bool)
-    with prediction.running():
-        alone = removed(prediction, present, None, "log_prob", Batches(1), lambda _: None)
-        everywhere = read_everywhere(prediction, prediction.embeddings[None], "log_prob", lambda _: None)
-    torch.testing.assert_close(alone[0], prediction.log_probs[7])
-    torch.testing.assert_close(everywhere[0, -1], prediction.log_probs[7])
-
-
-@pytest.mark.parametrize("players", [1, 2, 5, 9])
-def test_every_coalition_is_there_once(players: int) -> None:
-    rows = {tuple(row) for row in every_coalition(players)}
-    assert len(rows) == len(every_coalition(players)) == 2**players - 2
-    assert not rows & {(False,) * players, (True,) * players}
-
-
-@pytest.mark.parametrize("players", [2, 3, 7, 12])
-def test_sizes_weigh_what_their_coalitions_do_together(players: int) -> None:
-    mass = [comb(players, k) * (players - 1) / (comb(players, k) * k * (players - k)) for k in range(1, players)]
-    assert_allclose(sizes(players), np.array(mass) / sum(mass))
-    alone = kernel(np.arange(1, players), players)
-    assert_allclose(alone * [comb(players, k) for k in range(1, players)], mass)
-
-
-@pytest.mark.parametrize("count", [8, 7])
-def test_pairs_are_a_coalition_and_its_opponents(count: int) -> None:
-    drawn = random_coalitions(np.random.default_rng(0), 5, count, paired=True)
-    assert drawn.shape == (count, 5)
-    assert (drawn[4:] == ~drawn[: count - 4]).all()
 
 
 def test_random_coalitions_come_near_the_truth_and_pairs_nearer() -> None:
@@ -110,9 +34,6 @@ def test_random_coalitions_come_near_the_truth_and_pairs_nearer() -> None:
 
     assert error(2000, True) < 0.4 * error(110, True) and error(2000, True) < error(2000, False)
     assert error(440, True) < 0.9 * error(440, False)
-
-
-Game = Callable[[frozenset[int]], float]
 
 
 def problem(seed: int = 0, samples: int = 40, players: int = 5) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -194,45 +115,6 @@ def test_a_standardised_lasso_is_the_one_of_contextcite(samples: int) -> None:
     assert np.abs(lasso(masks, values, everyone(masks), 0.01).weights - weights).max() > 1e-3
 
 
-def test_a_fit_leaves_numpys_own_chance_alone() -> None:
-    np.random.seed(0)  # noqa: NPY002
-    before = np.random.get_state()[2]  # noqa: NPY002
-    lasso(*problem(), 0.1)
-    assert np.random.get_state()[2] == before  # noqa: NPY002
-
-
-def shapley_values(game: Game, players: int) -> list[float]:
-    """What each adds to those before it, on average over all orders."""
-    found = [0.0] * players
-    for order in permutations(range(players)):
-        for k, player in enumerate(order):
-            found[player] += game(frozenset(order[: k + 1])) - game(frozenset(order[:k]))
-    return [total / factorial(players) for total in found]
-
-
-def by_least_squares(game: Game, players: int, penalty: float = 0.0) -> np.ndarray:
-    masks = every_coalition(players)
-    values = np.array([game(frozenset(row.nonzero()[0].tolist())) for row in masks], dtype=float)
-    weights = kernel(masks.sum(1), players)
-    return shapley(masks, values, weights, game(frozenset()), game(frozenset(range(players))), penalty)
-
-
-def wild(coalition: frozenset[int]) -> float:
-    return float(np.random.default_rng([7, sum(1 << player for player in coalition)]).normal())
-
-
-@pytest.mark.parametrize("players", [1, 2, 3, 5, 6])
-def test_over_all_coalitions_the_fit_is_the_average_over_all_orders(players: int) -> None:
-    close(by_least_squares(wild, players), shapley_values(wild, players))
-
-
-@pytest.mark.parametrize("penalty", [0, 1e-3, 2.0])
-@pytest.mark.parametrize("samples", [3, 30])
-def test_the_values_sum_to_what_there_is_to_share(samples: int, penalty: float) -> None:
-    masks, values, weights = problem(6, samples, 6)
-    close(shapley(masks, values, weights, 0.25, 1.5, penalty).sum(), 1.25, 1e-14)
-
-
 @pytest.mark.parametrize("penalty", [0, 0.4])
 def test_among_values_with_that_sum_these_fit_best(penalty: float) -> None:
     """The saddle point of the Lagrangian, with the constraint in it."""
@@ -246,31 +128,3 @@ def test_among_values_with_that_sum_these_fit_best(penalty: float) -> None:
     )
     right = np.concatenate([2 * z.T @ (weights * (values - 0.25)), [1.25]])
     close(shapley(masks, values, weights, 0.25, 1.5, penalty), np.linalg.solve(saddle, right)[:-1])
-
-
-def test_how_much_of_the_variance_is_explained() -> None:
-    values, weights = np.array([0.0, 1, 2, 5]), np.array([1.0, 1, 1, 3])
-    assert explained(values, values) == 1
-    close(explained(np.full(4, 2.0), values), 0)
-    close(explained(np.full(4, 3.0), values, weights), 0)
-    close(explained(np.array([0.0, 1, 2, 4]), values, weights), 1 - 3 / (9 + 4 + 1 + 3 * 4))
-    assert isnan(explained(values, np.ones(4))) and isnan(explained(values[:0], values[:0]))
-
-
-def test_captums_kernel_shap_fits_the_same() -> None:
-    """On the coalitions it draws; it only nearly keeps to the sum."""
-    captum = pytest.importorskip("captum.attr")
-    seen: list[torch.Tensor] = []
-
-    def forward(inputs: torch.Tensor) -> torch.Tensor:
-        seen.append(inputs.bool()[0])
-        return torch.tensor([wild(frozenset(inputs[0].nonzero()[:, 0].tolist()))])
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        theirs = captum.KernelShap(forward).attribute(torch.ones(1, 6), baselines=0, n_samples=100)
-    masks = torch.stack(seen).numpy()
-    values = np.array([wild(frozenset(row.nonzero()[0].tolist())) for row in masks])
-    proper = masks.any(1) & ~masks.all(1)
-    ends = wild(frozenset()), wild(frozenset(range(6)))
-    close(shapley(masks[proper], values[proper], np.ones(proper.sum()), *ends), theirs[0], 1e-3)

@@ -9,17 +9,15 @@ from torch import Tensor
 from transformer_lens import patching
 
 from helpers import zoo
-from helpers.asking import hooked, plain_embeddings, predict, relative
+from helpers.asking import plain_embeddings, predict, relative
 from heta_lens.methods.leave_one_out import LeaveOneOut
 from heta_lens.model.hooks import values_name
-from heta_lens.prediction.checks import Prefix
 from heta_lens.prediction.patching import effects, values_put
 
 N, TARGET, OTHER = 5, 7, 9
 
 FAMILIES = pytest.mark.parametrize("build", zoo.models("-(gpt2|llama|gptj)$"))
 
-ONE_EACH = pytest.mark.parametrize("build", zoo.models("-gpt2$"))
 
 WAYS: list[dict[str, Any]] = [
     {"how": "edge_patch"},
@@ -166,13 +164,6 @@ def test_input_is_leave_one_out(build: Callable[..., Any]) -> None:
         assert relative(effects(prediction, how="input", mask=mask), left_out) < 1e-9
 
 
-@ONE_EACH
-def test_what_enters_the_first_layer_is_the_input(build: Callable[..., Any]) -> None:
-    prediction = predict(build(), zoo.prompt(build(), N), TARGET)
-    whole = effects(prediction, how="input", groups=GROUPS)
-    assert relative(effects(prediction, how="resid_patch", layer=0, groups=GROUPS), whole) < 1e-9
-
-
 @FAMILIES
 def test_the_residual_stream_of_a_reference_is_patched_as_in_transformer_lens(build: Callable[..., Any]) -> None:
     model = build()
@@ -189,105 +180,6 @@ def test_the_residual_stream_of_a_reference_is_patched_as_in_transformer_lens(bu
     for layer in range(2):
         found = effects(prediction, how="resid_patch", layer=layer, reference=reference)
         assert relative(found, expected[layer]) < 1e-5  # theirs is in float32
-
-
-@FAMILIES
-def test_patching_every_position_restores_the_clean_run(build: Callable[..., Any]) -> None:
-    model = build()
-    clean, corrupted = predict(model, zoo.prompt(model, N), TARGET), predict(model, other_ids(model), TARGET)
-    lost = float(corrupted.log_probs[TARGET] - clean.log_probs[TARGET])
-    for way in ({"how": "input"}, *({"how": "resid_patch", "layer": layer} for layer in range(2))):
-        (found,) = effects(corrupted, reference=clean, groups=[range(N)], **way).tolist()
-        assert found == pytest.approx(lost, abs=1e-6) and abs(lost) > 1e-3
-
-
-@pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))  # others show patterns only when they were used
-def test_what_no_head_of_the_last_position_reads_has_no_effect_along_its_edges(build: Callable[..., Any]) -> None:
-    def overlook(pattern: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
-        pattern = pattern.clone()
-        pattern[:, :, -1, 1] = 0
-        return pattern
-
-    model = build()
-    with hooked(model, *((f"blocks.{layer}.attn.hook_pattern", overlook) for layer in range(2))):
-        prediction = predict(model, zoo.prompt(model, N), TARGET)
-        for patterns in ("frozen", "recomputed"):
-            found = effects(prediction, patterns=patterns)
-            assert found[1].abs() < 1e-6 and found[2].abs() > 1e-3
-        assert effects(prediction, how="input")[1].abs() > 1e-3
-
-
-@FAMILIES
-def test_recomputed_attention_differs_in_later_layers_only(build: Callable[..., Any]) -> None:
-    """In a model of one layer the query has not changed yet when it attends."""
-    for layers in (1, 2):
-        builder = getattr(build, "func", build)
-        args = getattr(build, "args", ())
-        model = builder.__wrapped__(*args, n_layers=layers)
-        prediction = predict(model, zoo.prompt(model, N), TARGET)
-        frozen, recomputed = (effects(prediction, patterns=patterns) for patterns in ("frozen", "recomputed"))
-        assert (relative(recomputed, frozen) < 1e-6) == (layers == 1)
-
-
-@pytest.mark.slow
-@EVERY_WAY
-@FAMILIES
-def test_neither_the_batch_nor_reuse_matters(build: Callable[..., Any], way: dict[str, Any]) -> None:
-    model = build()
-    prediction = predict(model, zoo.prompt(model, N), TARGET)
-    first = effects(prediction, groups=GROUPS, batch=1, **way)
-    assert prediction.prompt.reuse == "on"
-    assert relative(effects(prediction, groups=GROUPS, batch=4, **way), first) < 1e-6
-    assert relative(effects(prediction, groups=GROUPS[::-1], **way).flip(0), first) < 1e-6
-    prediction.prompt.prefix = Prefix(None, "off")
-    for batch in (1, 4):
-        assert relative(effects(prediction, groups=GROUPS, batch=batch, **way), first) < 1e-6
-
-
-@ONE_EACH
-def test_runs_are_no_longer_than_what_can_change(build: Callable[..., Any], forwards: Any) -> None:
-    model = build()
-    prediction = predict(model, zoo.prompt(model, N), TARGET)
-    assert prediction.prompt.kept is not None
-    edges, streams = ({"how": "edge_patch"}, [1, N, N, 1, 1, 2]), ({"how": "resid_patch", "layer": 0}, [1, 1, 1, 2])
-    effects(prediction, how="resid_patch", layer=0)  # what enters it is read once
-    for way, expected in (edges, streams):
-        ran = forwards(model)
-        effects(prediction, groups=[[N - 2]], **way)
-        lengths = [args[0].shape[1] for args in ran]
-        assert sorted(lengths) == sorted(expected)
-
-
-@ONE_EACH
-def test_a_context_may_end_before_its_prompt(build: Callable[..., Any]) -> None:
-    model, ids = build(), zoo.prompt(build(), N + 3)
-    within = predict(model, ids, TARGET, position=N)
-    for way in WAYS:
-        found = effects(within, reference=predict(model, other_ids(model), TARGET), groups=GROUPS, **way)
-        assert relative(found, by_runs(model, ids[:, :N], GROUPS, reference=other_ids(model), **way)) < 1e-6
-
-
-@pytest.mark.slow
-@EVERY_WAY
-@pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
-def test_hooks_of_others_stay_at_work_and_see_the_prompt_they_know(
-    build: Callable[..., Any], way: dict[str, Any]
-) -> None:
-    """One speaks of positions, and one holds back what heads mixed: patched values must pass through it."""
-    model, ids, shapes = build(), zoo.prompt(build(), N + 2), set()
-
-    def turn(live: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
-        shapes.add((len(live), live.shape[1]))
-        return live * torch.linspace(0.5, 2, live.shape[1], dtype=live.dtype)[:, None]
-
-    plain = effects(predict(model, ids, TARGET, position=N), groups=GROUPS, batch=4, **way)
-    with hooked(model, ("blocks.0.hook_resid_post", turn)):
-        prediction = predict(model, ids, TARGET, position=N)
-        found = effects(prediction, groups=GROUPS, batch=4, **way)
-        assert shapes == {(1, N + 2)}
-        expected = by_runs(model, ids, GROUPS, mask=torch.zeros(8, dtype=torch.float64), **way)
-        assert len(prediction.adapter.user_hooks()) == 1
-    assert relative(found, expected) < 1e-6 and relative(found, plain) > 1e-3
 
 
 @FAMILIES
@@ -332,25 +224,14 @@ def test_values_are_put_into_models_of_all_kinds_and_only_where_positions_are_kn
     ("options", "message"),
     [
         ({"how": "output"}, "how='output' is not one of 'edge_patch', 'resid_patch', 'input'"),
-        ({"patterns": "live"}, "patterns='live' is not one of 'frozen', 'recomputed'"),
-        ({"scale": "nats"}, "scale='nats' is not one of 'log_prob'"),
         ({"mask": "none"}, "mask='none' is not one of zero, mean, vocab_mean, pad, space, a token id"),
         ({"mask": torch.zeros(3)}, "mask has 3 entries; this model's embeddings have 8"),
         ({"mask": torch.full((8,), torch.nan)}, "the effect of group 0 is nan"),
-        ({"batch": 0}, "batch=0 must be at least 1"),
         ({"how": "input", "patterns": "recomputed"}, "patterns='recomputed' is for how='edge_patch', not for how='inp"),
         ({"how": "resid_patch"}, "layer=None with how='resid_patch': only how='resid_patch' has a layer"),
-        ({"layer": 1}, "layer=1 with how='edge_patch': only how='resid_patch' has a layer, and needs one"),
         ({"how": "resid_patch", "layer": 2}, "layer=2 is none of the layers 0 to 1 this model has"),
-        ({"how": "resid_patch", "layer": -1}, "layer=-1 is none of the layers 0 to 1 this model has: write 1"),
-        ({"how": "resid_patch", "layer": -3}, "layer=-3 is none of the layers 0 to 1 this model has$"),
-        ({"how": "resid_patch", "layer": "first"}, "layer='first' is none of the layers 0 to 1"),
-        ({"groups": []}, "groups holds no group of positions"),
         ({"groups": [[0], []]}, "group 1 is empty: name a position"),
         ({"groups": [[0, N]]}, f"position {N} is none of the {N} positions of the context"),
-        ({"groups": [[-1]]}, f"position -1 is none of the {N} positions .*counted from 0: write {N - 1}$"),
-        ({"groups": [[2, 1, 2]]}, "group 0 names position 2 more than once"),
-        ({"groups": [[0.5]]}, f"position 0.5 is none of the {N} positions of the context"),
     ],
     ids=str,
 )
@@ -359,17 +240,6 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -
     model = zoo.bridge("gpt2")
     with pytest.raises(ValueError, match=message):
         effects(predict(model, zoo.prompt(model, N), TARGET), **options)
-
-
-def test_a_model_whose_queries_cannot_be_held_is_refused_unless_they_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = zoo.bridge("gpt2")
-    prediction = predict(model, zoo.prompt(model, N), TARGET)
-    monkeypatch.delitem(prediction.adapter.points, "blocks.1.attn.hook_q")
-    with pytest.raises(
-        ValueError, match=r"this TransformerBridge has no blocks\.1\.attn\.hook_q, which patterns='frozen' needs"
-    ):
-        effects(prediction)
-    assert effects(prediction, patterns="recomputed").shape == (N,)
 
 
 @pytest.mark.usefixtures("unchecked")

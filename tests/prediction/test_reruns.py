@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -101,15 +100,6 @@ def test_hooks_that_stay_active_are_part_of_what_is_explained(build: Any, way: s
     assert max(relative(attribution.parts[name], part) for name, part in without.items()) > 1e-3
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ["added", "context", "batch", "embeddings", "torch_module"])
-@pytest.mark.parametrize("build", zoo.models(SOME_KINDS))
-def test_hooks_find_the_whole_prompt_also_where_a_position_is_explained(build: Any, way: str) -> None:
-    model, ids = build(), zoo.prompt(build(), N)
-    with ACTIVE[way](model):  # most look at position 3, which is after the context
-        check_one_token(explain(model, ids, TARGET, position=3, probes=PROBES), model, ids, read=2)
-
-
 def scale(gradient: Tensor, hook: Any) -> Tensor:  # noqa: ARG001
     return gradient * 0.5
 
@@ -138,44 +128,6 @@ def test_a_hook_that_changes_gradients_is_part_of_what_is_explained(
         check_one_token(explain(model, ids, TARGET, probes=PROBES), model, ids, read=N - 1)
 
 
-@pytest.mark.parametrize("raw", [False, True], ids=["TransformerLens", "torch"])
-@pytest.mark.parametrize("build", zoo.models(SOME_KINDS))
-def test_a_hook_that_watches_gradients_sees_plain_numbers(build: Any, raw: bool) -> None:
-    model, ids, seen = build(), zoo.prompt(build(), N), []
-    expected = explain(model, ids, TARGET, probes=PROBES)
-
-    def watch(module: Any, before: Any, after: Any) -> None:  # noqa: ARG001
-        seen.append((tuple(after[0].shape), float(after[0].detach().abs().max())))
-
-    point = model.hook_dict["blocks.0.hook_resid_post"]
-    with (
-        registered(point.register_full_backward_hook(watch))
-        if raw
-        else added(model, point.name, lambda gradient, hook: watch(hook, None, [gradient]), dir="bwd")
-    ):
-        attribution = explain(model, ids, TARGET, probes=PROBES)
-    assert {shape for shape, _ in seen} == {(1, N, 8)}
-    assert relative(attribution.scores, expected.scores) < 1e-6
-    assert attribution.diagnostics["prefix_reuse"].startswith("off: hooks on the model")
-
-
-def innermost_embedding(model: Any) -> Any:
-    return getattr(model.embed, "original_component", model.embed)
-
-
-@pytest.mark.sample(quick=3)
-@pytest.mark.parametrize("mask", ["zero", "vocab_mean"])
-@pytest.mark.parametrize("kind", zoo.NEW)
-def test_a_torch_hook_on_the_embedding_only_ever_sees_the_prompt(kind: str, mask: Any) -> None:
-    model = zoo.NEW[kind]()
-    ids = zoo.prompt(model, N)
-    expected = explain(model, ids, TARGET, mask=mask, **CHEAP)
-    nothing = torch.zeros(N, 8, dtype=torch.float64)  # added to the prompt's embeddings: it fits nothing else
-    innermost_embedding(model).register_forward_hook(lambda module, args, output: output + nothing)  # noqa: ARG005
-    found = attribute(cache_of(model, ids), TARGET, mask=mask, **CHEAP)
-    assert relative(found.scores, expected.scores) < 1e-6
-
-
 pytestmark = [
     pytest.mark.usefixtures("unchecked"),
 ]
@@ -187,40 +139,16 @@ LONG = 24  # tokens enough for long work
     ("options", "words"),
     [
         ({"beta": -1.0}, ["beta=-1.0", "at least 0"]),
-        ({"gamma": -0.1}, ["gamma=-0.1", "at least 0"]),
-        ({"beta": float("nan")}, ["beta=nan", "at least 0"]),
-        ({"gamma": float("nan")}, ["gamma=nan", "at least 0"]),
-        ({"beta": "much"}, ["beta='much'"]),
         ({"beta": 0, "gamma": 0}, ["beta=0", "gamma=0", "nothing"]),
         ({"probes": 0}, ["probes=0", "at least 1"]),
-        ({"probes": -3}, ["probes=-3", "at least 1"]),
-        ({"probes": 2.5}, ["probes=2.5"]),
-        ({"seed": -1}, ["seed=-1", "at least 0"]),
-        ({"seed": 1.5}, ["seed=1.5"]),
         ({"batch": 0}, ["batch=0", "at least 1"]),
-        ({"batch": 1.5}, ["batch=1.5"]),
-        ({"batch": "big"}, ["batch='big'"]),
         ({"variant": "ful"}, ["variant='ful'", "'full'", "'transition_only'", "'uniform_gate'", "did you mean 'full'"]),
         ({"variant": "hessian_only", "beta": 2.0}, ["variant='hessian_only'", "beta"]),
-        ({"method": "hetta"}, ["method='hetta'", "'heta'"]),
         ({"method": "LIME"}, ["method='LIME'", "did you mean 'lime'"]),
-        ({"method": None}, ["method=None", "'heta'", "a ready method"]),
-        ({"method": ["lime"]}, ["method=['lime']", "'heta'"]),
         ({"method": METHODS["lime"]}, ["method=<class", "'heta'"]),
         ({"prob": 3}, ["no option 'prob'", "did you mean 'probes'", "variant", "batch"]),
-        ({"steps": 3}, ["no option 'steps'", "variant", "batch"]),
-        ({"norm": "l2"}, ["norm='l2'", "'hutchinson'", "'exact'", "'entrywise'"]),
-        ({"kl": "forward"}, ["kl='forward'", "'orig_masked'", "'masked_orig'", "'js'"]),
-        ({"support": "column"}, ["support='column'", "'block'", "'row'"]),
-        ({"flow": "up"}, ["flow='up'", "'suffix'", "'direct'"]),
-        ({"balance": "mean"}, ["balance='mean'", "'none'", "'sum'", "'max'"]),
-        ({"value_norm": 3}, ["value_norm=3", "1, 2"]),
         ({"mask": "zeros"}, ["mask='zeros'", "zero", "mean", "vocab_mean", "token id", "vector"]),
         ({"mask": torch.zeros(2, 8)}, ["mask", "one vector", "(2, 8)"]),
-        ({"mask": torch.tensor(3)}, ["mask", "one vector", "int64"]),
-        ({"mask": 2.5}, ["mask=2.5"]),
-        ({"mask": None}, ["mask=None"]),
-        ({"mask": [0.0] * 8}, ["mask="]),
     ],
     ids=lambda given: str(given) if isinstance(given, dict) else "",
 )
@@ -230,17 +158,6 @@ def test_a_wrong_option_is_refused_before_the_model_is_run(
     runs = forwards(cache.model)
     assert missing(words, refusal(cache, **options)) == ""
     assert runs == []
-
-
-@pytest.mark.sample(quick=1)
-@pytest.mark.parametrize(
-    "options",
-    [{"probes": np.int64(2)}, {"seed": np.int32(3)}, {"batch": np.int64(4)}, {"beta": np.float32(0.5)}],
-    ids=["probes", "seed", "batch", "beta"],
-)
-def test_numbers_may_be_numpys(cache: Any, options: dict[str, Any]) -> None:
-    plain = {name: value.item() for name, value in options.items()}
-    assert torch.equal(attribute(cache, TARGET, **options).scores, attribute(cache, TARGET, **plain).scores)
 
 
 @pytest.mark.parametrize(
@@ -261,15 +178,6 @@ def test_an_option_that_does_not_fit_the_model_is_refused_before_long_work(
     runs = forwards(model)
     assert missing(words, refusal(cache, **options)) == ""
     assert len(runs) <= 4
-
-
-def test_a_wide_model_is_too_much_for_the_exact_norm(forwards: Any) -> None:
-    model = zoo.bridge("gpt2", d_model=24)
-    cache = cache_of(model, zoo.prompt(model, N))
-    runs = forwards(model)
-    assert missing(["norm='exact'", "2^24", "2^20", "hutchinson"], refusal(cache, norm="exact")) == ""
-    assert len(runs) <= 4
-    assert attribute(cache, TARGET, beta=0).scores.isfinite().all()
 
 
 class Smooth(torch.autograd.Function):
@@ -359,16 +267,6 @@ def test_a_layer_that_says_so_is_refused_in_any_precision_and_under_hooks(dtype:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(("length", "seed"), [(15, 11), (6, 43)])
-def test_a_sharply_curved_model_in_low_precision_is_not_refused(length: int, seed: int, dtype: torch.dtype) -> None:
-    model = zoo.bridge("gemma2", dtype)
-    for target, probes_seed in ((TARGET, 0), (80, 11)):
-        found = explain(model, zoo.prompt(model, length, seed), target, seed=probes_seed, probes=1)
-        assert found.scores.isfinite().all()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", zoo.NEW)
 def test_a_backward_pass_that_cannot_be_batched_is_run_one_by_one(kind: str) -> None:
     ids, found = zoo.prompt(zoo.bridge("gpt2"), N), []
@@ -377,20 +275,3 @@ def test_a_backward_pass_that_cannot_be_batched_is_run_one_by_one(kind: str) -> 
         through(function, first_mlp(model))
         found.append(explain(model, ids, TARGET).parts["curvature"])
     assert relative(found[1], found[0]) < 1e-9
-
-
-@pytest.mark.parametrize("error", [RuntimeError("mine"), NotImplementedError("mine"), ZeroDivisionError("mine")])
-@pytest.mark.parametrize("call", [1, 2, 3, 8])
-def test_an_error_in_a_callers_hook_is_the_callers(cache: Any, call: int, error: Exception) -> None:
-    calls = []
-
-    def failing(activation: Tensor, hook: Any) -> None:  # noqa: ARG001
-        calls.append(1)
-        if len(calls) == call:
-            raise error
-
-    with (
-        cache.model.hooks(fwd_hooks=[("blocks.0.hook_resid_post", failing)]),
-        pytest.raises(type(error), match=r"^mine$"),
-    ):
-        attribute(cache, TARGET)

@@ -5,6 +5,7 @@ where two tokens are nearly as likely; with the weights in float32 it rounds not
 """
 
 import json
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -19,6 +20,12 @@ from helpers.oracles_llama_cpp import PROMPTS, SAVED, STEPS
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("unchecked")]
 CASES = json.loads(SAVED.read_text(encoding="utf-8"))
 each_model = pytest.mark.parametrize("packaged", PACKAGED, ids=lambda packaged: packaged.name)
+
+
+def cases(packaged: Any, way: str) -> Iterator[tuple[str, list[int], dict[str, Any]]]:
+    """Yield every prompt with its ids and what llama.cpp wrote."""
+    file = CASES[packaged.file]
+    return zip(PROMPTS, file["ids"], file[way], strict=True)
 
 
 @cache
@@ -40,19 +47,17 @@ def log_probs(name: str, ids: tuple[int, ...], written: tuple[int, ...]) -> Tens
 def test_tokens_are_the_same(packaged: Any) -> None:
     tokenizer = loaded(packaged.name).tokenizer
     starts = [] if packaged.name.startswith("SmolLM2") else [tokenizer.bos_token_id]
-    for case in CASES[packaged.file]["quantised"]:
-        assert starts + tokenizer.encode(case["prompt"], add_special_tokens=False) == case["ids"], case["prompt"]
+    for prompt, ids in zip(PROMPTS, CASES[packaged.file]["ids"], strict=True):
+        assert starts + tokenizer.encode(prompt, add_special_tokens=False) == ids, prompt
 
 
 @each_model
 def test_greedy_continuations_are_the_same(packaged: Any) -> None:
-    cases = CASES[packaged.file]["float32"]
-    assert [case["prompt"] for case in cases] == list(PROMPTS)
-    assert max(len(case["ids"]) for case in cases) > 512  # the local window of Gemma 3
-    for case in cases:
-        ours = log_probs(packaged.name, tuple(case["ids"]), tuple(case["written"]))
+    assert max(map(len, CASES[packaged.file]["ids"])) > 512  # the local window of Gemma 3
+    for prompt, ids, case in cases(packaged, "float32"):
+        ours = log_probs(packaged.name, tuple(ids), tuple(case["written"]))
         assert len(case["written"]) == STEPS
-        assert ours.argmax(-1).tolist() == case["written"], case["prompt"]
+        assert ours.argmax(-1).tolist() == case["written"], prompt
         picked = ours[range(STEPS), case["written"]]
         torch.testing.assert_close(picked, torch.tensor(case["log_probs"]), atol=0.01, rtol=0)
 
@@ -60,11 +65,11 @@ def test_greedy_continuations_are_the_same(packaged: Any) -> None:
 @each_model
 def test_quantised_weights_are_read_as_llama_cpp_reads_them(packaged: Any) -> None:
     errors = []
-    for case in CASES[packaged.file]["quantised"]:
-        ours = log_probs(packaged.name, tuple(case["ids"]), tuple(case["written"]))
+    for prompt, ids, case in cases(packaged, "quantised"):
+        ours = log_probs(packaged.name, tuple(ids), tuple(case["written"]))
         margins = torch.tensor(case["margins"])
         same = ours.argmax(-1) == torch.tensor(case["written"])
-        assert same[margins > 0.2].all(), case["prompt"]
+        assert same[margins > 0.2].all(), prompt
         errors.append((ours[range(STEPS), case["written"]] - torch.tensor(case["log_probs"])).abs())
     assert torch.cat(errors).mean() < 0.06
 

@@ -15,8 +15,8 @@ from torch import Tensor
 import heta_lens
 from helpers import oracles, zoo
 from helpers.asking import cache_of, explain, plain_embeddings, plain_log_probs, predict, relative, signs
-from heta_lens import METHODS, Attribution, Heta, causal
-from heta_lens._util.target_kinds import KINDS, SavedFunction
+from heta_lens import METHODS, Attribution, causal
+from heta_lens._util.target_kinds import KINDS
 from heta_lens.metrics import Drops, curve, soft
 
 N, TARGET, OTHER = 7, 7, 9
@@ -216,30 +216,6 @@ def test_variants_treat_a_function_as_the_token_it_computes(options: dict[str, A
     assert relative(found.scores, expected.scores) < 1e-8
 
 
-def test_windows_run_as_prompts_of_their_own_have_their_own_logits() -> None:
-    model = zoo.bridge("llama")
-    ids, options = zoo.prompt(model, 11), {"variant": "win", "window": 6, "window_mode": "chunk", "probes": 2}
-    expected, found = (explain(model, ids, target, **options) for target in (TARGET, as_read("heta", [TARGET])))
-    assert relative(found.scores, expected.scores) < 1e-8
-    raw = explain(model, ids, lambda logits: logits[TARGET], **options)
-    assert relative(raw.scores, expected.scores) > 1e-3
-
-
-@pytest.mark.filterwarnings("ignore:.*(vary much with so few|fitted weights are off by)")
-def test_an_audit_and_fitted_weights_take_any_target() -> None:
-    model = zoo.bridge("gpt2")
-    function = as_read("heta", [TARGET])
-    one, other = (asked(model, "heta", target, audit=True).diagnostics for target in (TARGET, function))
-    assert one["faithfulness"]["raw"] == pytest.approx(other["faithfulness"]["raw"], rel=1e-9)
-    assert one["additivity_gap"] == pytest.approx(other["additivity_gap"], rel=1e-9)
-    ids = zoo.prompt(model, N)
-    fits = [
-        heta_lens.fit_weights([predict(model, ids, target)], Heta(probes=2), folds=2) for target in (TARGET, function)
-    ]
-    assert fits[0].beta == pytest.approx(fits[1].beta, rel=1e-6)
-    assert heta_lens.fit_weights([predict(model, ids, SET)], Heta(probes=2), folds=2).beta >= 0
-
-
 # ------------------------------------------------------------------------------------------------- spans and batches
 @pytest.mark.parametrize("build", zoo.models("-(gpt2|llama)$"))
 def test_spans_and_batches_explain_each_as_if_it_were_alone(build: Callable[..., Any]) -> None:
@@ -264,16 +240,6 @@ def test_spans_and_batches_explain_each_as_if_it_were_alone(build: Callable[...,
     for all_alike in (SET, lopsided):
         found = heta_lens.attribute_batch(cache_of(model, batch), all_alike, tokens=batch, variant="gs", gamma=0)
         assert [one.target for one in found] == [all_alike] * 2
-
-
-def test_a_span_goes_through_a_file(tmp_path: Path) -> None:
-    model = zoo.bridge("gpt2")
-    ids = zoo.prompt(model, 8)
-    span = heta_lens.attribute_span(cache_of(model, ids), 6, targets=[SET, lopsided], tokens=ids, variant="gs")
-    span.save(tmp_path / "span")
-    again = heta_lens.SpanAttribution.load(tmp_path / "span")
-    assert [step.target for step in again.steps] == [SET, SavedFunction("lopsided")]
-    assert (repr(again), again.targets) == (repr(span), span.targets)
 
 
 # --------------------------------------------------------------------------------------------------------- files

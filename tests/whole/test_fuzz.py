@@ -2,8 +2,7 @@
 
 import pytest
 
-from helpers.fuzz.cases import outcome, run
-from helpers.fuzz.readers import READERS
+from helpers.fuzz import READERS, outcome, run
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -132,18 +132,3 @@ def test_training_mode_is_refused(kind: str, method: str) -> None:
         attribute(cache, TARGET, tokens=ids, method=method)
     model.eval()
     assert len(attribute(cache, TARGET, tokens=ids, method=method)) == N
-
-
-@pytest.mark.sample(quick=1)
-@pytest.mark.parametrize("kind", zoo.NEW)
-def test_a_part_in_training_mode_is_refused_by_name_where_it_drops_out(kind: str) -> None:
-    model = zoo.NEW[kind]()
-    expected = scores(model, "heta")
-    ids = zoo.prompt(model, N)
-    _, cache = model.run_with_cache(ids)
-    model.blocks[1].train()
-    if kind == "gpt2":
-        with pytest.raises(ValueError, match=r"^blocks\.1\..* of the model is in training mode, where dropout"):
-            attribute(cache, TARGET, tokens=ids)
-    else:  # no dropout in these models
-        assert distance(attribute(cache, TARGET, tokens=ids, probes=2).scores, expected) == 0

@@ -10,8 +10,7 @@ import torch
 
 import heta_lens
 from helpers.attributions import attribution, of_chat
-from helpers.browser import DARK, needs_browser, run
-from helpers.pages import chips, written
+from helpers.browser import DARK, chips, needs_browser, run, written
 from heta_lens import plots
 from heta_lens._util.html_view import View
 from heta_lens.attribution import Messages

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import heta_lens
 from helpers import chats
-from helpers.pages import values
+from helpers.browser import values
 from heta_lens.attribution import TEMPLATE
 from heta_lens.cli import app
 

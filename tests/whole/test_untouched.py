@@ -55,32 +55,6 @@ def test_an_attribution_leaves_everything_as_it_was(used: Any, kind: str, name: 
     assert not any(tensor.requires_grad for tensor in (attribution.scores, *attribution.parts.values()))
 
 
-def test_the_random_state_has_no_influence() -> None:
-    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), 6)
-    _, cache = model.run_with_cache(ids)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        one = attribute(cache, TARGET, tokens=ids)
-        torch.manual_seed(2)
-        other = attribute(cache, TARGET, tokens=ids)
-    assert torch.equal(one.scores, other.scores)
-
-
-def test_padding_and_truncation_set_on_the_tokenizer_stay_set() -> None:
-    model, ids = zoo.bridge("gpt2"), zoo.prompt(zoo.bridge("gpt2"), 6)
-    _, cache = model.run_with_cache(ids)
-    rust = model.tokenizer.backend_tokenizer
-    try:
-        rust.enable_padding(length=5)
-        rust.enable_truncation(4)
-        before = rust.to_str()
-        attribute(cache, " cat", tokens=ids, variant="kl_only")
-        assert rust.to_str() == before
-    finally:
-        rust.no_padding()
-        rust.no_truncation()
-
-
 @pytest.mark.sample(quick=5)
 @pytest.mark.parametrize("error", [Failure("stop"), KeyboardInterrupt()], ids=["error", "interrupt"])
 @pytest.mark.parametrize("call", [1, 3, 6])
@@ -258,14 +232,3 @@ def test_an_intervention_leaves_everything_as_it_was_wherever_it_ends(
         assert differences(before, state(model, cache, ids)) == [], f"after call {call} of {calls} failed"
     assert torch.equal(model(ids), said)
     assert torch.equal(act(), expected)
-
-
-def test_a_swap_ends_with_what_is_done_under_it() -> None:
-    model = OWN_KINDS["gpt2"]()
-    ids = zoo.prompt(model, N)
-    cache = model.run_with_cache(ids)[1]
-    before, said = state(model, cache, ids), model(ids)
-    with pytest.raises(Failure), causal.swap_values(cache, cache, 0, [2], tokens=ids):
-        raise Failure
-    assert differences(before, state(model, cache, ids)) == []
-    assert torch.equal(model(ids), said)

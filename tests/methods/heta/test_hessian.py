@@ -14,22 +14,18 @@ from helpers import oracles, zoo
 from helpers.asking import (
     explain,
     predict,
-    relative,
 )
-from helpers.heta import Dense, Toy, hessian_from, random_hessian
+from helpers.heta import Dense, hessian_from, random_hessian
 from helpers.odd_models import sure
 from heta_lens import Heta
-from heta_lens._util.work import Allocations
 from heta_lens.methods.heta.curvature import LowRank
 from heta_lens.methods.heta.hessian import (
-    BlockwiseHessian,
     ExactHessian,
     GaussNewton,
     HessianOperator,
     check_twice_differentiable,
     gauss_newton,
     hessian,
-    uncounted,
 )
 from heta_lens.model.batching import Batches
 
@@ -94,50 +90,6 @@ def test_the_operators_of_a_model_are_the_dense_hessian_and_gauss_newton_matrix(
             np.testing.assert_allclose(found, matrix.numpy(), atol=1e-9 * float(matrix.abs().max()))
 
 
-def operator(kind: Any, log_probs: Any, at: Tensor, batch: int = 4) -> HessianOperator:
-    return kind(Toy(log_probs, at, target=2).rerun(), Batches(batch), ignored)
-
-
-@pytest.mark.parametrize("batch", [1, 2, 99])
-def test_gauss_newton_is_the_hessian_of_affine_logits(batch: int) -> None:
-    generator = torch.Generator().manual_seed(0)
-    slope, at = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((12, 5), (3, 4)))
-    every = torch.eye(12, dtype=torch.float64).reshape(12, 3, 4)
-
-    def affine(e: Tensor) -> Tensor:
-        return (e.flatten() @ slope + torch.arange(5)).log_softmax(-1)
-
-    def bent(e: Tensor) -> Tensor:
-        return ((e.flatten() @ slope).tanh() + torch.arange(5)).log_softmax(-1)
-
-    newton, exact = (operator(kind, affine, at, batch=batch).matmat(every) for kind in (gauss_newton, hessian))
-    torch.testing.assert_close(newton, exact, rtol=1e-10, atol=1e-13)
-    newton, exact = (operator(kind, bent, at, batch=batch).matmat(every) for kind in (gauss_newton, hessian))
-    assert relative(newton, exact) > 0.1
-    torch.testing.assert_close(newton.reshape(12, 3, 4), oracles.gauss_newton(bent, at).reshape(12, 3, 4))
-    assert torch.linalg.eigvalsh(newton.reshape(12, 12)).max() < 1e-12  # a maximum wherever it is one
-    one = operator(gauss_newton, bent, at, batch=batch).matmat(every[4:8, 1], 1)
-    torch.testing.assert_close(one, newton[4:8])
-
-
-@pytest.mark.both_lines
-@pytest.mark.parametrize("build", zoo.models())
-@pytest.mark.parametrize(("layer", "place"), [(None, 0), (None, 4), (0, 3)])
-def test_products_equal_those_of_the_whole_graph(build: Any, layer: int | None, place: int) -> None:
-    model = build()
-    prediction = predict(model, zoo.prompt(model, 9), 7)
-    with prediction.running():
-        rerun = prediction.rerun(place, layer=layer)
-        whole = hessian(rerun, Batches(3), uncounted)
-        blockwise = hessian(rerun, Batches(3), uncounted, checkpoint=True)
-        assert isinstance(blockwise, BlockwiseHessian)
-        directions = torch.randn(4, *whole.like.shape, generator=torch.Generator().manual_seed(0)).to(whole.like)
-        for own, places in ((directions, slice(None)), (directions[:, 1:3], slice(1, 3)), (directions[:, 2], 2)):
-            expected = whole.matmat(own, places)
-            off = (blockwise.matmat(own, places) - expected).abs().max() / expected.abs().max()
-            assert off < 1e-5  # some norms compute in float32
-
-
 @pytest.mark.parametrize("build", zoo.models("bridge-gpt2|hooked-llama"))
 @pytest.mark.parametrize(
     "options",
@@ -162,20 +114,6 @@ def test_scores_are_the_same(build: Any, options: dict[str, Any]) -> None:
     whole, blockwise = Heta(**options)(prediction), Heta(**options, checkpoint=True)(prediction)
     torch.testing.assert_close(blockwise.scores, whole.scores, rtol=1e-6, atol=0)
     assert blockwise.options["checkpoint"] and blockwise.diagnostics["hvps"] == whole.diagnostics["hvps"]
-
-
-@pytest.mark.slow
-def test_more_layers_need_hardly_more_memory() -> None:
-    def held(layers: int, checkpoint: bool) -> int:
-        model = zoo.bridge("gpt2", d_model=16, n_layers=layers)
-        prediction = predict(model, zoo.prompt(model, 40), 7)
-        with prediction.running(), Allocations() as allocations:
-            operator = hessian(prediction.rerun(), Batches(2), uncounted, checkpoint=checkpoint)
-            operator.matmat(operator.like.new_ones(2, *operator.like.shape))
-        return allocations.most
-
-    more_of_a_graph, more_of_blocks = (held(8, way) - held(4, way) for way in (False, True))
-    assert more_of_blocks < more_of_a_graph / 8
 
 
 @pytest.mark.parametrize("build", zoo.models("bridge-gpt2"))

@@ -1,33 +1,22 @@
 """HETA as a whole: every kind of model against the oracles, what must not matter, and what is reported."""
 
-from copy import deepcopy
 from typing import Any, get_args
 
 import pytest
 import torch
 from torch import Tensor
 
-import heta_lens
-import heta_lens.prediction.prediction
 from helpers import oracles, zoo
 from helpers.asking import (
-    doubts_allowed,
     explain,
     plain_embeddings,
     plain_log_probs,
-    predict,
     relative,
     signs,
     start_together,
 )
-from helpers.heta import Toy
-from heta_lens._util.numerics import Direction, kl
+from heta_lens._util.numerics import Direction
 from heta_lens.methods.heta.options import VARIANTS, Variant
-from heta_lens.model.adapter import ModelAdapter
-from heta_lens.model.batching import Batches
-from heta_lens.prediction.activations import Activations
-from heta_lens.prediction.masking import MaskedEffects, masked_effects
-from heta_lens.prediction.prediction import Prediction, predictions
 
 KINDS = "bridge-(gpt2|llama|native)|hooked-rotary_gqa"
 
@@ -93,69 +82,6 @@ def test_batch_and_chunk_do_not_matter(build: Any, monkeypatch: pytest.MonkeyPat
         assert relative(explain(model, ids, probes=4).scores, reference.scores) < 1e-6
 
 
-@pytest.mark.sample(quick=1)
-@pytest.mark.parametrize(("batch", "most"), [(1, (1, 1)), (3, (3, 3)), (5, (5, 5)), ("auto", (9, 32))])
-def test_batch_is_how_many_copies_are_alive_at_once(batch: Any, most: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the context that is run on, and of the products that are taken; "auto" is more of these than of those."""
-    model = zoo.bridge("gpt2")
-    ids = zoo.prompt(model, 9)
-    prediction = predict(model, ids)
-    run, grad = type(prediction.adapter).run, torch.autograd.grad
-    copies, products = [], [1]
-
-    def counted_run(adapter: Any, ids: Any, *args: Any, **options: Any) -> Any:
-        copies.append(len(ids))
-        return run(adapter, ids, *args, **options)
-
-    def counted_grad(*args: Any, **options: Any) -> Any:
-        if options.get("is_grads_batched"):
-            products.append(len(args[2]))
-        return grad(*args, **options)
-
-    monkeypatch.setattr(type(prediction.adapter), "run", counted_run)
-    monkeypatch.setattr(torch.autograd, "grad", counted_grad)
-    with doubts_allowed():
-        heta_lens.Heta(batch=batch, probes=40)(prediction)
-    assert (max(copies), max(products)) == most
-
-
-@pytest.mark.parametrize("build", zoo.models("bridge-gpt2|hooked-rotary_gqa"))
-def test_every_run_reads_the_tokens_its_embeddings_belong_to(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Although the embeddings stand in for them: a model may look at its tokens elsewhere, too."""
-    model = build()
-    ids = zoo.prompt(model, 20)
-    prediction = predict(model, ids)
-    run, lengths = type(prediction.adapter).run, set()
-
-    def watched(adapter: Any, given: Any, *args: Any, **options: Any) -> Any:
-        lengths.add(given.shape[1])
-        assert torch.equal(given, ids[:, -given.shape[1] :].expand(len(given), -1))
-        return run(adapter, given, *args, **options)
-
-    monkeypatch.setattr(type(prediction.adapter), "run", watched)
-    with doubts_allowed():
-        heta_lens.Heta(probes=1)(prediction)
-    assert len(lengths) > 1  # among them runs that continue from a prefix
-
-
-def test_copies_under_a_hook_are_run_one_by_one_and_whole() -> None:
-    model = zoo.bridge("gpt2")
-    ids = zoo.prompt(model, 5)
-    seen: list[tuple[int, ...]] = []
-
-    def count(live: Any, hook: Any) -> None:  # noqa: ARG001
-        seen.append(tuple(live.shape[:2]))
-
-    with model.hooks(fwd_hooks=[("unembed.hook_out", count)]):
-        prediction = predict(model, ids)
-        copies = torch.stack([prediction.embeddings, 2 * prediction.embeddings])
-        with prediction.running(), torch.no_grad():
-            found = prediction.rerun().log_probs(copies)
-    assert set(seen) == {(1, 5)}
-    torch.testing.assert_close(found[0], prediction.log_probs)
-    assert not torch.allclose(found[1], prediction.log_probs)
-
-
 @pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama|mistral|gemma2)|hooked-(rotary_gqa|local|sinks)"))
 def test_reusing_a_prefix_does_not_matter(build: Any) -> None:
     model = build()
@@ -183,73 +109,11 @@ def test_the_seed_decides_the_probes_and_nothing_else_does() -> None:
     assert torch.equal(one.parts["information"], other.parts["information"])
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("unchecked")  # the checker looks at windows that nobody asked for
-def test_work_is_counted_where_it_is_done() -> None:
-    model = zoo.bridge("gpt2")
-    ids = zoo.prompt(model, 6)
-    for options, hvps, forwards in (
-        ({"probes": 3}, 18, 7),  # one for each token, and one in which all of them are masked
-        ({"probes": 3, "support": "row"}, 3, 7),
-        ({"norm": "exact"}, 48, 7),
-        ({"norm": "entrywise", "support": "row"}, 48, 7),
-        ({"variant": "lr", "rank": 4, "probes": 3}, 2 * (4 + 8) + 3, 7),
-        ({"variant": "lr", "rank": 99, "probes": 3}, 2 * 6 * 8 + 3, 7),
-        ({"variant": "ls", "layers": 1, "probes": 3}, 18, 8),  # one to see the states that enter the last layer
-        ({"variant": "gn", "probes": 3}, 18, 7),
-        ({"variant": "gs"}, 0, 7),
-        ({"variant": "win", "window": 4, "probes": 3}, 18, 7),  # each token in one window
-        ({"variant": "win", "window": 4, "window_mode": "chunk", "probes": 3}, 24, 11),  # two of them in both
-        ({"variant": "win", "window": 4, "window_mode": "restrict", "probes": 3}, 18, 7),
-        ({"variant": "transition_only"}, 0, 1),
-    ):
-        diagnostics = explain(model, ids, **options).diagnostics
-        assert (diagnostics["hvps"], masked(diagnostics)) == (hvps, forwards), options
-
-
-def test_everything_needed_to_run_it_again_is_in_the_options() -> None:
-    model = zoo.bridge("gpt2")
-    ids = zoo.prompt(model, 5)
-    first = explain(model, ids, probes=3, seed=9, kl="js", flow="direct", mask="mean", balance="max")
-    facts = {"model", "versions"}
-    again = explain(model, ids, first.target, **{k: v for k, v in first.options.items() if k not in facts})
-    assert torch.equal(first.scores, again.scores)
-    assert first.options["versions"].keys() == {"heta_lens", "transformer_lens", "torch"}
-    assert first.options["model"]["dtype"] == "float64"
-
-
-@pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
-def test_a_left_padding_tokenizer_does_not_matter() -> None:
-    model = zoo.hooked.__wrapped__("gpt2")
-    ids = zoo.prompt(model, 6)
-    expected = explain(model, ids, 7)
-    model.tokenizer = deepcopy(model.tokenizer)
-    model.tokenizer.padding_side = "left"
-    assert relative(explain(model, ids, 7).scores, expected.scores) < 1e-9
-
-
 @pytest.mark.skipif(not zoo.HAS_HOOKED, reason="HookedTransformer was removed in TransformerLens 4")
 @pytest.mark.parametrize("seed", range(3))
 def test_a_model_with_kinks_is_not_taken_for_one_without_second_derivatives(seed: int) -> None:
     model = zoo.hooked_config("relu")
     assert explain(model, zoo.prompt(model, 6, seed=seed), variant="hessian_only").scores.any()
-
-
-def test_predictions_of_different_prompts_do_not_share_anything() -> None:
-    model = zoo.bridge("gpt2")
-    short, long = (predict(model, zoo.prompt(model, 6, seed), position=seed + 3) for seed in (0, 1))
-    with pytest.raises(ValueError, match="must be of one prompt"):
-        heta_lens.Heta().each([short, long])
-
-
-def test_what_an_audit_would_refuse_is_refused_before_any_work(forwards: Any) -> None:
-    model = zoo.bridge("gpt2")
-    prediction = predict(model, zoo.prompt(model, 8))
-    runs = forwards(model)
-    heta = heta_lens.Heta(variant="win", window=2, support="row", norm="exact", audit=True)
-    with pytest.raises(ValueError, match=r"all 2\^64 sign vectors"):
-        heta(prediction)
-    assert not runs
 
 
 N, PROBES = 5, 3
@@ -307,16 +171,6 @@ def test_the_same_weights_give_the_same_attribution_in_both_kinds_of_model(famil
         assert relative(one.parts[name], part) < 1e-4, name
 
 
-@pytest.mark.parametrize("build", zoo.models())
-def test_prefixes_are_reused_wherever_a_model_keeps_keys_and_values(build: Any, request: Any) -> None:
-    model = build()
-    reuse = explain(model, zoo.prompt(model, 6), variant="kl_only").diagnostics["prefix_reuse"]
-    if "native" in request.node.name:
-        assert reuse.startswith("off: only 0 of this model")
-    else:
-        assert reuse == "on"
-
-
 DIRECTIONS = get_args(Direction)
 
 SOME = "hooked-(standard|llama|gptj)|bridge-(gpt2|neox|native)"
@@ -368,49 +222,3 @@ def test_a_mask_that_changes_nothing_gives_exactly_zero(build: Any) -> None:
     assert (attribution.parts["information"][same] == 0).all()
     assert (attribution.parts["information"][~same] > 0).any()
     assert attribution.diagnostics["forwards"] == int((~same).sum()) + 1  # in which all tokens are masked
-
-
-def effects(
-    predictions: list[Prediction], mask: Any, batch: int, floor: bool = False
-) -> tuple[MaskedEffects, list[int]]:
-    """What masking does, and how many copies ran in each batch."""
-    counted: list[int] = []
-    with torch.no_grad():
-        information_of = masked_effects(predictions, mask, kl, batches=Batches(batch), done=counted.append, floor=floor)
-    return information_of, counted
-
-
-@pytest.mark.parametrize("build", zoo.models("gpt2|llama"))
-def test_one_set_of_masked_forwards_serves_many_targets(build: Any) -> None:
-    model = build()
-    ids = zoo.prompt(model, 6)
-    cache = model.run_with_cache(ids)[1]
-    adapter = ModelAdapter.of(cache)
-    with adapter.undisturbed():
-        both = predictions(adapter, Activations.of(cache), {4: 7, 6: None}, tokens=ids, follow=False)
-    together, counted = effects(both, "zero", 4)
-    assert sum(counted) == 6
-    for row, prediction in zip(together.divergence, both, strict=True):
-        n = len(prediction)
-        assert relative(row[:n], information_of(model, ids[:, :n])) < 1e-9
-        assert not row[n:].any()
-
-
-@pytest.mark.parametrize("floor", [False, True])
-def test_what_is_no_number_stays_none(floor: bool) -> None:
-    """So that it is refused where it is read, and no floor makes it 0."""
-    broken = Toy(lambda e: (e.sum() * torch.nan).expand(3), torch.ones(2, 4))
-    information_of = effects([broken], torch.zeros(4), 4, floor)[0]
-    assert information_of.divergence.isnan().all() and information_of.drop.isnan().all()
-
-
-def test_a_run_begins_at_its_first_masked_token_and_only_whole_masks_are_left_out() -> None:
-    """A token that shares an entry with the mask is still masked."""
-    embeddings = torch.tensor([[1.0, 2.0], [0.0, 1.0], [0.0, 0.0], [3.0, 0.0], [2.0, 2.0]])
-    toy = Toy(lambda e: e.sum(0), embeddings, target=1)
-    toy.prompt.by_start = lambda *_: [[0, 1, 2, 3], [4]]
-    information_of, counted = effects([toy], torch.zeros(2), 9)
-    clean, masked = embeddings.sum(0).log_softmax(-1), (embeddings.sum(0) - embeddings).log_softmax(-1)
-    torch.testing.assert_close(information_of.divergence[0], kl(clean, masked))
-    torch.testing.assert_close(information_of.drop[0], (clean - masked)[:, 1])
-    assert counted == [3, 1]

@@ -1,7 +1,6 @@
 """What HETA takes: what is foreseen, reported and really run is the same."""
 
 import functools
-import warnings
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,9 +13,7 @@ from torch import Tensor
 import heta_lens
 from helpers import zoo
 from helpers.asking import cache_of, estimate, explain, predict
-from heta_lens._util import work
 from heta_lens.api import METHODS
-from heta_lens.causal import gate_heads
 from heta_lens.methods.heta.cost import cheaper_way
 from heta_lens.methods.heta.gate import Flow
 from heta_lens.methods.heta.options import VARIANTS
@@ -54,61 +51,6 @@ def test_the_counts_are_those_that_will_be_reported(build: Any, options: dict[st
     assert (expected.forwards, expected.hvps) == (found["forwards"], found["hvps"])
     assert expected.tokens == N and expected.seconds >= 0 and expected.memory > 0 and expected.runs >= 1
     assert expected.options == options
-
-
-def test_what_may_stop_early_is_counted_as_if_it_did_not() -> None:
-    model = zoo.bridge("gpt2")
-    ids = zoo.prompt(model, N)
-    assert estimate(model, ids, tolerance=0.1, groups=None).hvps == 10 * N
-    assert estimate(model, ids, prune=0.1, groups=None).hvps == 10 * N + 10
-    rounds = 4  # of 3, 6 and 10 probes, and one to spare; each begins by looking which tokens disturb others
-    assert estimate(model, ids, tolerance=0.1).hvps == 10 * 16 + rounds
-    assert estimate(model, ids, prune=0.1).hvps == 10 * (16 + 1) + rounds
-
-
-@pytest.mark.slow
-def test_a_graph_for_late_tokens_is_counted_whether_it_is_needed_or_not() -> None:
-    model = zoo.bridge("gpt2")
-    graphs = set[int]()
-    for seed in range(6):
-        ids = zoo.prompt(model, 48, seed)
-        expected, found = estimate(model, ids), explain(model, ids).diagnostics
-        assert expected.hvps == found["hvps"]
-        assert expected.forwards - 1 <= found["forwards"] <= expected.forwards
-        graphs.add(found["backwards"])
-    assert graphs <= {1, 2} and 2 in graphs
-    assert estimate(model, ids, interactions=True).forwards == expected.forwards - 1  # which are read at every token
-
-
-def test_one_rule_decides_whether_every_token_has_its_own_products() -> None:
-    model = zoo.native_bridge()
-    ids = zoo.prompt(model, N)
-    assert estimate(model, ids, support="row", probes=2 * N).runs == 3 + 2 * 2 * N + N + 1
-    assert estimate(model, ids, variant="lr", rank=4).runs == 3 + 2 * (2 * 12 + 10) + N + 1
-    assert estimate(model, ids, variant="gs", gamma=0).runs == 3 + 1
-
-
-def test_a_cache_without_patterns_has_the_gate_of_one_with_them() -> None:
-    """A layer's pattern at a time is taken from the live model, hooks included."""
-    for build in (zoo.bridge, *([zoo.hooked] if zoo.HAS_HOOKED else [])):
-        model = build("gpt2")
-        ids = zoo.prompt(model, 9)
-        double = ("blocks.0.attn.hook_pattern", lambda live, hook: live * 0.5)  # noqa: ARG005
-        for hooks in ([], [double]):
-            with model.hooks(fwd_hooks=hooks):
-                whole = cache_of(model, ids)
-                lean = model.run_with_cache(ids, names_filter=heta_lens.lean_names_filter)[1]
-                for flow in ("suffix", "prefix_head", "direct"):
-                    how = {"variant": "transition_only", "flow": flow, "tokens": ids, "position": 7}
-                    found, expected = (heta_lens.attribute(cache, **how) for cache in (lean, whole))
-                    torch.testing.assert_close(found.scores, expected.scores)
-
-
-def test_a_progress_free_run_warns_of_nothing() -> None:
-    model = zoo.bridge("gpt2")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        estimate(model, zoo.prompt(model, 5))
 
 
 @dataclass
@@ -235,26 +177,6 @@ def test_costs_reported_are_costs_paid(
             assert getattr(expected, kind) >= found.diagnostics[kind], kind
 
 
-@pytest.mark.usefixtures("unchecked")  # the checker looks at layers that nobody asked for
-def test_a_cache_without_patterns_costs_two_runs(forwards: Any) -> None:
-    model = zoo.bridge("gpt2", n_layers=4)
-    ids = zoo.prompt(model, 6)
-    lean = model.run_with_cache(ids, names_filter=heta_lens.lean_names_filter)[1]
-    for flow in get_args(Flow):
-        runs = forwards(model)
-        gate_heads(lean, tokens=ids, flow=flow)
-        assert len(runs) == 1 + 1 + 3, flow  # the check, the first pattern, and of the other three a block each
-
-
-def test_windows_run_alone_are_run_once() -> None:
-    model = zoo.bridge("gpt2")
-    ids = zoo.prompt(model, 24)
-    how = {"variant": "win", "window": 6, "overlap": 0.0, "window_mode": "chunk", "window_gate": "per_window"}
-    facts = explain(model, ids, probes=1, **how).diagnostics
-    assert facts["windows"] == 4
-    assert facts["checks"]["prefix_reuse"]["forwards"] == 2 * (4 + 1)  # of the whole prompt as well, for the bar
-
-
 @pytest.mark.parametrize(
     ("options", "begins"),
     [
@@ -280,18 +202,3 @@ def test_what_is_cheap_has_no_cheaper_way() -> None:
     prediction = predict(model, zoo.prompt(model, 60))
     for variant in ("kl_only", "gs", "transition_only"):
         assert cheaper_way(heta_lens.Heta(variant=variant), prediction) == ""
-
-
-@pytest.mark.parametrize("options", [{"groups": None}, {"groups": None, "audit": True, "mask": "mean"}], ids=str)
-def test_it_is_said_while_an_attribution_runs_and_changes_nothing(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(work, "LONG", -1.0)
-    monkeypatch.setattr(work, "_said", set())
-    model = zoo.bridge("gpt2")
-    ids = zoo.prompt(model, 40)
-    shown = explain(model, ids, probes=2, progress=True, **options)
-    assert capsys.readouterr().err.count("heta_lens.estimate lists what is cheaper") == 1
-    silent = explain(model, ids, probes=2, progress=False, **options)
-    assert torch.equal(shown.scores, silent.scores)
-    assert [shown.diagnostics[kind] == silent.diagnostics[kind] for kind in ("forwards", "hvps")] == [True, True]

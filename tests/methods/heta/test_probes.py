@@ -1,7 +1,6 @@
 """Tokens that share products: their groups, what is taken out as cross-talk, and the pairs of tokens."""
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,27 +10,19 @@ from torch import Tensor
 
 import heta_lens
 from helpers import oracles, zoo
-from helpers.asking import chunks, explain, plain_embeddings, plain_log_probs, predict, relative, signs
-from helpers.heta import from_dense, hessian_from, random_hessian, signs_over
+from helpers.asking import explain, plain_embeddings, plain_log_probs, predict, relative, signs
+from helpers.heta import from_dense, random_hessian
 from helpers.oracles import every_deal, pair_energies, products_of_groups, shown_by_others
 from heta_lens._util.numerics import Samples
 from heta_lens._util.work import counting
 from heta_lens.diagnostics import standard_error
-from heta_lens.methods.heta import probes as grouped_probes
-from heta_lens.methods.heta.curvature import Norm, curvature
 from heta_lens.methods.heta.probes import (
     Groups,
-    Pairs,
     Readings,
     check_separable,
-    count_alone,
-    dealt,
     drawn_groups,
     gaussian,
     grouped_products,
-    late_start,
-    pairs_of_groups,
-    rounds,
 )
 from heta_lens.methods.heta.probes import _apart as apart
 from heta_lens.methods.heta.probes import _shown as shown
@@ -47,47 +38,6 @@ def test_the_expected_cross_talk_is_that_of_all_deals(tokens: int, groups: int) 
         real += (energies * (together & ~torch.eye(tokens, dtype=torch.bool))).sum(1)
         expected += Groups(of, 0, groups).expected_share() * (energies * ~together).sum(1)
     torch.testing.assert_close(expected / len(deals), real / len(deals))
-
-
-def test_every_token_is_in_one_group_and_groups_differ_by_one_at_most() -> None:
-    energies, present = torch.rand(23, dtype=torch.float64), torch.ones(23, dtype=torch.bool)
-    present[4] = False
-    groups = drawn_groups(energies, present, 6, [0, 0], 0)
-    counts = torch.bincount(groups.of[present], minlength=6)
-    assert groups.of[4] == -1 and counts.sum() == 22
-    assert (counts[: groups.alone] == 1).all() and int(counts[groups.alone :].max() - counts[groups.alone :].min()) <= 1
-    other = drawn_groups(energies, present, 6, [0, 0], 1)
-    assert torch.equal(other.of < groups.alone, groups.of < groups.alone) and not torch.equal(other.of, groups.of)
-
-
-@pytest.mark.parametrize(
-    ("energies", "groups", "alone"),
-    [
-        ([100.0, 1, 1, 1, 1, 1, 1, 1], 4, 1),  # one token disturbs all others
-        ([1.0] * 40, 4, 0),  # all do alike: no group may be wasted
-        ([50.0, 40, 30, 20, *[1] * 16], 8, 4),
-        ([9.0, 8, 7, 6, 5], 2, 0),  # two groups are the least to be shared
-        ([100.0, 1, 1, 1, 1], 2, 0),
-        ([100.0, 1, 1, 1, 1], 3, 1),
-        ([1e6] * 6 + [1.0] * 6, 8, 4),  # at most half may be of one token
-        ([0.0] * 5, 4, 0),
-    ],
-)
-def test_the_most_disturbing_tokens_get_groups_of_their_own(energies: list[float], groups: int, alone: int) -> None:
-    assert count_alone(torch.tensor(energies), groups) == alone
-
-
-@pytest.mark.parametrize(("tokens", "groups"), [(5, 8), (9, 8), (64, 8), (65, 8), (100, 3), (300, 8), (17, 2)])
-def test_a_few_deals_in_a_row_set_any_two_tokens_apart(tokens: int, groups: int) -> None:
-    needed = rounds(tokens, groups)
-    assert groups**needed >= tokens > groups ** (needed - 1) or needed == 1
-    for turn in range(3):
-        deals = torch.stack([dealt(tokens, groups, [7], turn * needed + digit) for digit in range(needed)])
-        together = (deals[:, :, None] == deals[:, None, :]).all(0)
-        assert torch.equal(together, torch.eye(tokens, dtype=torch.bool))
-        for deal in deals:
-            sizes = torch.bincount(deal, minlength=groups)
-            assert int(sizes.max() - sizes.min()) <= 1
 
 
 N, GROUPS, PROBES, WIDTH = 9, 4, 5, 6
@@ -175,15 +125,6 @@ def test_readings_are_those_of_the_groups() -> None:
         torch.testing.assert_close(readings[:, 2, probe], groups.expected_share() * shown)
 
 
-def test_tokens_with_a_group_of_their_own_have_no_cross_talk() -> None:
-    readings = of_dense(decaying_hessian())
-    own = torch.einsum("iaib,kib->kia", decaying_hessian(), signs(0, PROBES, N, WIDTH)).abs().sum(-1)
-    for token in (0, 1):
-        assert not readings[token, 2].any()
-        torch.testing.assert_close(readings[token, 0], own[:, token])
-    assert all(readings[token, 2].all() for token in range(3, N))
-
-
 @pytest.mark.slow
 def test_many_probes_come_near_the_expectation_without_the_cross_talk() -> None:
     hessian = decaying_hessian()
@@ -210,106 +151,6 @@ def test_samples_have_the_mean_and_the_spread_of_what_is_reported() -> None:
     torch.testing.assert_close(error[0], expected)
 
 
-def test_cross_talk_above_all_that_was_seen_leaves_a_rest() -> None:
-    readings = torch.tensor([[2.0, 2.0], [1.0, 1.0], [3.0, 5.0]])
-    some, none = without_cross_talk([readings, torch.empty(3, 0)])
-    assert 0 < float(some.mean()) < 2 and float(some.std()) == 0 and none.shape == (0,)
-
-
-def test_neither_the_batch_nor_other_tokens_change_what_a_token_alone_shows() -> None:
-    hessian = decaying_hessian()
-    torch.testing.assert_close(of_dense(hessian, at_once=1), of_dense(hessian, at_once=99))
-    assert not torch.equal(of_dense(hessian, seed=1), of_dense(hessian))
-    torch.testing.assert_close(of_dense(hessian, probes=8)[:, :, :PROBES], of_dense(hessian))
-
-
-def test_tokens_may_want_other_probes() -> None:
-    hessian = decaying_hessian()
-    wanted = {0: range(3), 2: range(3), 4: range(3, 6), 5: range(2, 6), 7: range(6), 8: range(6)}
-    readings = grouped_products(from_dense(hessian), 0, wanted, 3, 99).readings()
-    assert [len(own.size) for own in readings] == [3, 3, 3, 4, 6, 6]
-    own = torch.einsum("iaib,kib->kia", hessian, signs(0, 6, N, WIDTH)).abs().sum(-1)
-    torch.testing.assert_close(readings[0][0], own[:3, 0])
-    alone = grouped_products(from_dense(hessian), 0, wanted, 6, 99).readings()
-    for (token, numbers), mine in zip(wanted.items(), alone, strict=True):
-        torch.testing.assert_close(mine[0], own[numbers.start : numbers.stop, token])
-        assert not mine[2].any()
-
-
-def test_the_readings_of_an_operator_that_begins_later_are_the_same() -> None:
-    hessian = decaying_hessian().flip(0, 2)  # the last tokens disturb the others most
-    wanted = dict.fromkeys(range(3, N), range(PROBES))
-    late = grouped_products(from_dense(hessian[3:, :, 3:]), 0, wanted, GROUPS, 9).readings()
-    exact = oracles.block_l1(hessian, signs(0, PROBES, N, WIDTH))[:, 3:]
-    for token in (4, 5):
-        assert not late[token][2].any()
-        torch.testing.assert_close(late[token][0], exact[:, token])
-
-
-@pytest.mark.parametrize(
-    ("alone", "length", "start"),
-    [
-        ([], 100, 100),
-        ([0, 1, 2], 100, 100),  # nothing is before them
-        ([60] * 3, 100, 60),
-        ([10, 60] * 3, 100, 60),
-        ([60, 61] * 3, 100, 60),
-        ([60, 95] * 9, 100, 60),
-        ([30] * 9 + [60], 100, 30),
-        ([95], 100, 95),  # a run of 5 positions takes as long as one of 32
-        ([30] * 10, 32, 32),  # as long as the whole
-        ([5], 200, 200),  # the graph would take more than one product saves
-    ],
-)
-def test_a_graph_begins_later_where_that_saves_more_than_it_takes(alone: list[int], length: int, start: int) -> None:
-    assert late_start(alone, length) == start
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:probes=10 were too few")
-@pytest.mark.parametrize("options", [{}, {"variant": "gn"}, {"variant": "ls", "layers": 1}, {"tolerance": 0.2}])
-@pytest.mark.parametrize(("name", "build"), zoo.named("bridge-(gpt2|llama|native)|hooked-rotary_gqa"))
-def test_late_tokens_of_a_model_have_the_same_curvature(
-    name: str, build: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = build()
-    ids, starts = zoo.prompt(model, 48), list[int]()
-
-    def latest(alone: list[int], _: int) -> int:
-        starts.append(max(alone))
-        return starts[-1]
-
-    monkeypatch.setattr(grouped_probes, "late_start", latest)
-    late = explain(model, ids, TARGET, **options)
-    monkeypatch.setattr(grouped_probes, "late_start", lambda _, length: length)
-    whole = explain(model, ids, TARGET, **options)
-    restarts = name != "bridge-native"  # whose runs cannot continue from keys and values
-    assert bool(starts) == restarts
-    assert (late.diagnostics["backwards"] > whole.diagnostics["backwards"]) == restarts
-    assert relative(late.parts["curvature"], whole.parts["curvature"]) < zoo.tolerance(name)
-
-
-def test_what_was_taken_out_is_reported_for_every_token_and_survives_a_file(tmp_path: Any) -> None:
-    model = zoo.bridge("gpt2")
-    attribution = explain(model, zoo.prompt(model, 12), TARGET, groups=4)
-    taken = attribution.diagnostics.cross_talk
-    assert taken is not None and taken.shape == (12,) and float(taken.sum()) > 0
-    attribution.save(tmp_path / "a")
-    again = type(attribution).load(tmp_path / "a")
-    assert torch.equal(again.diagnostics["cross_talk"], taken)
-    some = attribution.without([0, 5]).diagnostics.cross_talk
-    assert some is not None and torch.equal(some, taken[[1, 2, 3, 4, *range(6, 12)]])
-
-
-MANY, MORE_GROUPS = 14, 6
-
-
-def uneven_hessian() -> Tensor:
-    """A random one whose first tokens disturb the others most."""
-    weights = torch.tensor([4.0, 3.0, *[1.0] * (MANY - 2)], dtype=torch.float64)
-    return random_hessian(MANY, WIDTH) * weights[:, None, None, None] * weights[:, None]
-
-
 def expected_energies(pairs: Tensor, groups: Groups) -> Tensor:
     """What each group shows at each token, on average over the signs."""
     return torch.stack([pairs[groups.of == group].sum(0) for group in range(groups.count)])
@@ -328,25 +169,6 @@ def test_over_all_deals_a_pair_that_is_apart_shows_its_block(alone: int) -> None
     torch.testing.assert_close(total / often, pairs)
 
 
-def test_a_token_alone_shows_its_pairs_without_the_others() -> None:
-    pairs = pair_energies(uneven_hessian())
-    groups = drawn_groups(pairs.sum(1), torch.ones(MANY, dtype=torch.bool), MORE_GROUPS, [0, 0], 0)
-    assert groups.of[:2].tolist() == [0, 1] and groups.alone < MANY
-    one = shown(groups, expected_energies(pairs, groups))
-    torch.testing.assert_close(one[:2], pairs[:2])
-    torch.testing.assert_close(one, one.T)
-
-
-def test_with_a_group_a_token_pairs_are_the_mean_of_both_readings() -> None:
-    hessian = random_hessian(4, WIDTH)
-    products = grouped_products(from_dense(hessian), 0, dict.fromkeys(range(4), range(3)), 4, 64)
-    squares = products.energies.transpose(1, 2)  # of H_ij r_j, by i and j
-    both = (squares + squares.transpose(1, 2)) / 2
-    pairs = pairs_of_groups(products)
-    torch.testing.assert_close(pairs.sizes, both.mean(0).sqrt())
-    torch.testing.assert_close(pairs.standard_errors, both.std(0) / 3**0.5 / (2 * both.mean(0).sqrt()))
-
-
 @pytest.mark.parametrize(("tokens", "groups", "probes"), [(14, 6, 6), (50, 16, 4), (512, 16, 6), (17, 5, 6)])
 def test_the_fewest_probes_that_are_let_through_set_all_pairs_apart_twice(
     tokens: int, groups: int, probes: int
@@ -362,11 +184,6 @@ def test_the_fewest_probes_that_are_let_through_set_all_pairs_apart_twice(
     assert torch.stack([apart(own) for own in drawn]).sum(0).min() >= 2
 
 
-def test_too_few_groups_are_refused() -> None:
-    with pytest.raises(ValueError, match="tell pairs of 20 tokens apart in groups=4: it needs groups=5 or more"):
-        check_separable(20, 4, 100)
-
-
 TOKENS = 5
 
 SEVERAL = "bridge-(gpt2|llama|native)|hooked-(rotary_gqa|parallel)"
@@ -379,15 +196,6 @@ def asked(model: Any, ids: Tensor, target: Any = TARGET, **options: Any) -> Any:
 def dense(model: Any, ids: Tensor) -> oracles.Hessian:
     log_probs = plain_log_probs(model, ids)
     return oracles.dense_hessian(lambda e: log_probs(e)[TARGET], plain_embeddings(model, ids), functional=True)
-
-
-def of_quadratic(matrix: Tensor, probes: int = 1, seed: int = 0, chunk: int = 2, norm: Norm = "hutchinson") -> Pairs:
-    at = torch.ones(len(matrix), matrix.shape[1], dtype=torch.float64)
-    products, by_start = hessian_from(oracles.quadratic(matrix), at, batch=64), chunks(range(len(matrix)), chunk)
-    signs = signs_over(at, probes, seed)
-    found = curvature(products, signs, support="block", norm=norm, by_start=by_start, pairs=True).pairs
-    assert found is not None
-    return found
 
 
 @pytest.mark.parametrize(("name", "build"), zoo.named(SEVERAL))
@@ -419,17 +227,6 @@ def test_the_probes_are_those_of_the_curvature() -> None:
     assert relative(found.diagnostics["standard_errors"]["interactions"], error) < 1e-8
     assert relative(found.scores, explain(model, ids, TARGET, gamma=0, probes=3, seed=2).scores) < 1e-12
     assert asked(model, ids, probes=1).diagnostics["standard_errors"]["interactions"] is None
-
-
-@pytest.mark.parametrize(("name", "build"), zoo.named("bridge-(gpt2|llama)|hooked-rotary_gqa"))
-def test_rows_of_entries_sum_to_the_curvature_of_rows(name: str, build: Any) -> None:
-    model = build()
-    ids = zoo.prompt(model, TOKENS)
-    row = asked(model, ids, norm="entrywise", support="row")
-    assert relative(row.interactions.sum(1), row.parts["curvature"]) < zoo.tolerance(name)
-    block = asked(model, ids, norm="entrywise")
-    assert relative(block.interactions.sum(1), row.parts["curvature"]) < zoo.tolerance(name)
-    assert relative(block.interactions.diagonal(), block.parts["curvature"]) < zoo.tolerance(name)
 
 
 @pytest.mark.slow
@@ -491,36 +288,3 @@ def test_pairs_of_a_contrast_at_a_position_and_under_a_hook() -> None:
     with model.hooks(fwd_hooks=[("blocks.0.hook_resid_post", lambda live, hook: live * 1.0)]):  # noqa: ARG005
         again = asked(model, ids, pair, position=TOKENS, norm="exact")
     assert relative(again.interactions, found.interactions) < 1e-9
-
-
-def test_leaving_tokens_out_leaves_their_rows_and_columns_out() -> None:
-    model = zoo.bridge("gpt2")
-    whole = asked(model, zoo.prompt(model, TOKENS), probes=3)
-    rest = whole.without([1, 4])
-    keep = [0, 2, 3]
-    assert torch.equal(rest.interactions, whole.interactions[keep][:, keep])
-    error = whole.diagnostics["standard_errors"]["interactions"]
-    assert torch.equal(rest.diagnostics["standard_errors"]["interactions"], error[keep][:, keep])
-    again = rest.without([2])
-    assert torch.equal(again.interactions, whole.interactions[[0, 3]][:, [0, 3]])
-
-
-@pytest.mark.parametrize("norm", ["hutchinson", "entrywise"])
-def test_a_file_keeps_pairs(norm: str, tmp_path: Path) -> None:
-    model = zoo.bridge("gpt2")
-    saved = asked(model, zoo.prompt(model, TOKENS), norm=norm)
-    saved.save(tmp_path / "pairs")
-    loaded = heta_lens.Attribution.load(tmp_path / "pairs")
-    assert torch.equal(torch.as_tensor(loaded.interactions), saved.interactions)
-    error = saved.diagnostics["standard_errors"]["interactions"]
-    kept = loaded.diagnostics["standard_errors"]["interactions"]
-    assert kept is None if norm == "entrywise" else torch.equal(kept, error)
-
-
-@pytest.mark.parametrize("chunk", [1, 2, 3, 99])
-def test_pairs_of_a_quadratic_are_its_blocks(chunk: int) -> None:
-    matrix = random_hessian(5, 3)
-    for norm, oracle in (("exact", oracles.frobenius_pairs), ("entrywise", oracles.entrywise_pairs)):
-        found = of_quadratic(matrix, norm=norm, chunk=chunk)
-        torch.testing.assert_close(found.sizes, oracle(matrix), rtol=1e-10, atol=0)
-        assert found.standard_errors is None

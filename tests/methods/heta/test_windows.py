@@ -11,9 +11,8 @@ from torch import Tensor
 
 from helpers import oracles, zoo
 from helpers.asking import explain, plain_embeddings, plain_log_probs, predict, relative, signs
-from helpers.odd_models import attentions, with_side_channel
 from heta_lens.methods.heta.probes import gaussian
-from heta_lens.methods.heta.windows import averaged, edge_gap, spans_over, window_gate
+from heta_lens.methods.heta.windows import spans_over
 
 TARGET, N, PROBES, D = 7, 8, 2, 8
 
@@ -65,10 +64,6 @@ def also(hows: list[Any], first: str, second: str) -> list[Any]:
     return [
         pytest.param(*case.values, how, id=f"{case.id}-{how}") for how, only in patterns for case in zoo.named(only)
     ]
-
-
-def pairs(spans: list[range]) -> list[tuple[int, int]]:
-    return [(span.start, span.stop) for span in spans]
 
 
 SEVERAL = "bridge-(gpt2|llama|mistral|gemma2|native|neox)|hooked-(gpt2|rotary_gqa|alibi|shortformer|local)"
@@ -233,33 +228,6 @@ def test_windows_are_the_oracles(n: int, overlap: float) -> None:
         assert spans_over(n, size, overlap) == [range(*span) for span in oracles.windows(n, size, overlap)]
 
 
-def test_windows_by_hand() -> None:
-    assert pairs(spans_over(10, 4, 0.5)) == [(0, 4), (2, 6), (4, 8), (6, 10)]
-    assert pairs(spans_over(9, 4, 0.5)) == [(0, 4), (2, 6), (4, 8), (5, 9)]
-    assert pairs(spans_over(4, 2, 0.99)) == [(0, 2), (1, 3), (2, 4)]
-    assert pairs(spans_over(8, 4, 0.0)) == [(0, 4), (4, 8)]
-
-
-def test_averages_by_hand_and_by_the_oracle() -> None:
-    spans = [range(0, 2), range(1, 3), range(2, 4)]
-    parts = [torch.tensor([[1.0, 2.0], [0.0, 8.0]]), torch.tensor([[4.0, 6.0], [0.0, 2.0]])]
-    found = averaged([*parts, torch.zeros(2, 2)], spans, 4)
-    assert found.tolist() == [[1.0, 3.0, 3.0, 0.0], [0.0, 4.0, 1.0, 0.0]]
-    generator = torch.Generator().manual_seed(0)
-    spans = spans_over(9, 4, 0.7)
-    parts = [torch.randn(4, generator=generator, dtype=torch.float64) for _ in spans]
-    torch.testing.assert_close(averaged(parts, spans, 9), oracles.window_mean(parts, pairs(spans), 9))
-
-
-def test_the_gap_near_edges_by_hand() -> None:
-    spans = [range(0, 3), range(3, 6)]  # one edge, before 3: 2 and 3 are next to it
-    scores, others = torch.tensor([1.0, 1, 1, 1, 0, 0]), torch.tensor([2.0, 0, 0, 0, 0, 2])
-    assert edge_gap(scores, others, spans, reach=1) == pytest.approx((1 / 4 + 1 / 4) / 2)
-    assert edge_gap(scores, others, spans) == pytest.approx((1 / 4 * 4 + 1 / 2) / 2)
-    assert edge_gap(scores, 3 * scores, spans) == 0
-    assert edge_gap(scores, others, [range(0, 6)]) == 0  # the context's own ends are no edges
-
-
 @pytest.mark.usefixtures("short_tail")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(("name", "build"), zoo.named(""))
@@ -280,36 +248,6 @@ def test_a_frozen_window_predicts_what_the_oracle_does(name: str, build: Any, dt
                     expected = frozen(model, ids, window, layer)[0](moved)
                     rerun = prediction.rerun(window[0], stop=window[1], layer=layer)
                     assert (rerun.log_probs(moved[None])[0] - expected).abs().max() < close
-
-
-@pytest.mark.usefixtures("short_tail")
-@pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|gemma2|native)|hooked-(local|alibi)"))
-def test_what_lies_between_a_window_and_the_tail_stays_as_it_was_in_every_layer(build: Any) -> None:
-    """With three layers a change could reach the tail through the positions between."""
-    model = build(n_layers=3)
-    ids = zoo.prompt(model, N)
-    prediction = predict(model, ids)
-    with prediction.running(), torch.no_grad():
-        for layer in (None, 0, 1):
-            moved = prediction.states(layer)[1:4] + signs(1, 1, 3, D)[0]
-            found = prediction.rerun(1, stop=4, layer=layer).log_probs(moved[None])[0]
-            assert (found - frozen(model, ids, (1, 4), layer)[0](moved)).abs().max() < 1e-5
-            live = torch.cat([moved, prediction.states(layer)[4:]])
-            assert (found - prediction.rerun(1, layer=layer).log_probs(live[None])[0]).abs().max() > 1e-3
-
-
-def test_sixteen_tokens_before_the_prediction_always_react() -> None:
-    model = zoo.bridge("gpt2", n_layers=3)
-    ids = zoo.prompt(model, 22)
-    prediction = predict(model, ids)
-    with prediction.running(), torch.no_grad():
-        for stop, same in ((6, True), (5, False)):
-            moved = prediction.embeddings[2:stop] + signs(1, 1, stop - 2, D)[0]
-            found = prediction.rerun(2, stop=stop).log_probs(moved[None])[0]
-            expected = oracles.frozen_window(model, ids, 2, stop, 6)(moved)
-            torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
-            live = torch.cat([moved, prediction.embeddings[stop:]])
-            assert torch.allclose(found, prediction.rerun(2).log_probs(live[None])[0], rtol=0, atol=1e-9) == same
 
 
 @pytest.mark.slow
@@ -346,34 +284,6 @@ def test_chunks_are_prompts_of_their_own(name: str, build: Any, layers: int | No
     assert found.diagnostics["window_leakage"] == pytest.approx({"largest": largest, "total": total}, rel=1e-6)
 
 
-@pytest.mark.parametrize("variant", [{"variant": "ls"}, {"variant": "ls+win", "window": 6, "overlap": 0.0}], ids=str)
-@pytest.mark.parametrize("build", [zoo.NEW["gpt2"], zoo.NEW["native"]], ids=["gpt2", "native"])
-@pytest.mark.usefixtures("short_tail")
-def test_the_curvature_of_the_last_layers_runs_no_block_below_them(build: Any, variant: dict[str, Any]) -> None:
-    """Neither for its graphs, however many there are, nor for their products."""
-    model = build()
-    ids = zoo.prompt(model, 40)
-    ran = attentions(model)
-    lower = {}
-    for probes in (1, 3):
-        ran.clear()
-        explain(model, ids, gamma=0, layers=1, groups=None, probes=probes, **variant)
-        lower[probes] = ran.count(0)
-        assert ran.count(1) > lower[probes]
-    assert lower[1] == lower[3]
-
-
-def test_blocks_that_hear_of_others_run_with_them() -> None:
-    """Where blocks cannot run alone, those below the last layers do as well."""
-    model = with_side_channel()
-    prediction = predict(model, zoo.prompt(model, N))
-    states = prediction.states(1)
-    with prediction.running(), torch.no_grad():
-        found = prediction.rerun(layer=1).log_probs(states[None])[0]
-    torch.testing.assert_close(found, prediction.log_probs)
-    assert not prediction.prompt.blocks_alone.same
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("build", zoo.models("bridge-(gpt2|llama|native)|hooked-rotary_gqa"))
 def test_restricted_windows_only_change_the_gate(build: Any) -> None:
@@ -407,15 +317,3 @@ def test_leakage_is_the_oracles(mode: str) -> None:
     assert total > 0.01
     assert found.diagnostics["window_leakage"] == pytest.approx({"largest": largest, "total": total})
     assert found.diagnostics["gate_total"] == pytest.approx(explain(model, ids, TARGET).diagnostics["gate_total"])
-
-
-def test_gates_of_windows_by_hand_and_by_the_oracle() -> None:
-    spans = [range(0, 2), range(1, 3)]
-    found = window_gate([torch.tensor([1.0, 1.0]), torch.tensor([1.0, 3.0])], spans, 3)
-    assert found.tolist() == pytest.approx([4 / 13, 3 / 13, 6 / 13])
-    found = window_gate([torch.tensor([0.0, 0.0]), torch.tensor([0.0, 3.0])], spans, 3)
-    assert found.tolist() == pytest.approx([2 / 7, 1 / 7, 4 / 7])
-    mass = torch.rand(11, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    spans = spans_over(11, 5, 0.3)
-    found = window_gate([mass[span.start : span.stop] for span in spans], spans, 11)
-    torch.testing.assert_close(found, oracles.window_gate(mass, pairs(spans)))

@@ -1,22 +1,38 @@
-"""Every reader: how a sound file of it is made and changed, and what must work with whatever it reads."""
+"""Damaged files for every reader: how a sound file is made and changed, and what must work with all that is read.
 
+`python -m helpers.fuzz` feeds thousands of cases, each from its own seed, in a forked process that a hang or a crash
+takes down alone.
+"""
+
+import argparse
+import copy
+import json
 import os
+import pickle
 import random
-from collections.abc import Callable, Sequence
+import resource
+import select
+import signal
+import tempfile
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO, StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow
 import pyarrow.parquet
 import torch
 from rich.console import Console
 
-from helpers.fuzz import mutate
+import heta_lens
 from heta_lens import Attribution, SpanAttribution, plots
 from heta_lens._util import storage
 from heta_lens._util.options import keywords
+from heta_lens._util.storage import OtherKind
 from heta_lens.attribution import VERSION, stored_fields
 from heta_lens.cli.flags import PromptFlags
 from heta_lens.data.curated import annotated, answer_words
@@ -71,8 +87,8 @@ def lines(*records: Any) -> Callable[[random.Random], bytes]:
     """Lines of JSON, one of them with a changed field."""
 
     def made(draw: random.Random) -> bytes:
-        chosen = [mutate.changed(draw, one) if draw.random() < 0.6 else one for one in records]
-        return b"".join(mutate.as_json(draw, one) + b"\n" for one in chosen)
+        chosen = [changed(draw, one) if draw.random() < 0.6 else one for one in records]
+        return b"".join(as_json(draw, one) + b"\n" for one in chosen)
 
     return made
 
@@ -84,7 +100,7 @@ def table(*records: Any) -> Callable[[random.Random], bytes]:
         rows = [[*records[0]], *([str(value).replace('"', "'") for value in one.values()] for one in records)]
         row = draw.choice(rows)
         if draw.random() < 0.5:
-            row[draw.randrange(len(row))] = str(draw.choice(mutate.ODD))
+            row[draw.randrange(len(row))] = str(draw.choice(ODD))
         text = StringIO()
         text.writelines(",".join(f'"{one}"' for one in one_row) + "\r\n" for one_row in rows)
         return text.getvalue().encode("utf-8", "surrogatepass")
@@ -95,7 +111,7 @@ def table(*records: Any) -> Callable[[random.Random], bytes]:
 def parquet(*records: Any) -> Callable[[random.Random], bytes]:
     def made(draw: random.Random) -> bytes:
         try:
-            return written([mutate.changed(draw, one) for one in records])
+            return written([changed(draw, one) for one in records])
         except (pyarrow.ArrowException, UnicodeError, OverflowError, TypeError, ValueError):  # no such table can be
             return written(records)
 
@@ -114,7 +130,7 @@ def file(name: str, sound: Callable[[random.Random], bytes]) -> Make:
         path, raw, kind = folder / name, sound(draw), draw.random()
         if kind < 0.02:
             return odd(draw, path)
-        path.write_bytes(draw.choice(mutate.BYTES)(draw, raw) if kind < 0.55 else raw)
+        path.write_bytes(draw.choice(BYTES)(draw, raw) if kind < 0.55 else raw)
         return path
 
     return made
@@ -138,7 +154,7 @@ def run_folder(name: str) -> Make:
     }
 
     def made(draw: random.Random, folder: Path) -> Path:
-        (folder / "run.json").write_bytes(mutate.as_json(random.Random(1), RUN))
+        (folder / "run.json").write_bytes(as_json(random.Random(1), RUN))
         append(folder, Record(**LINE))
         (folder / name).unlink()
         file(name, sound[name])(draw, folder)
@@ -216,7 +232,7 @@ def mutated(draw: random.Random, value: Any) -> Any:
     if isinstance(value, list | tuple) and value and draw.random() < 0.7:
         at = draw.randrange(len(value))
         return type(value)([*value[:at], mutated(draw, value[at]), *value[at + 1 :]])
-    return draw.choice([*TENSORS, *mutate.ODD, *SETS, ("a",), (1, 2), ("a", "b")])
+    return draw.choice([*TENSORS, *ODD, *SETS, ("a",), (1, 2), ("a", "b")])
 
 
 def use_attribution(path: Path) -> None:
@@ -287,7 +303,7 @@ def option(draw: random.Random, folder: Path) -> Path:
     )
     text = draw.choice(["x={}", "x={} x={}", "{}", "={}", "x", "x={} y='{}'"]).replace("{}", value)
     raw = text.encode("utf-8", "surrogateescape")
-    path.write_bytes(mutate.flipped(draw, raw) if draw.random() < 0.4 else raw)
+    path.write_bytes(flipped(draw, raw) if draw.random() < 0.4 else raw)
     return path
 
 
@@ -324,3 +340,193 @@ READERS = {
     "chat.json": Reader(file("a.json", lines([CHAT, CHAT])), lambda path: PromptFlags(chat=path).read()),
     "options": Reader(option, use_options, names_file=False),
 }
+
+
+ODD: list[Any] = [
+    5, -1, 1.5, True, None, "", "x", [], {}, [5], [[]], {"a": 1}, "\ud83d", 10**299, -(10**299), float("nan"),
+    float("inf"), "long " * 3000, [None] * 50, "[" * 2000, "\0", "é\u2028", [[1, 2, 3]], [[-5, 99]],
+]  # fmt: skip
+
+
+def flipped(draw: random.Random, raw: bytes) -> bytes:
+    changed = bytearray(raw)
+    for _ in range(draw.randint(1, 8)):
+        if changed:
+            changed[draw.randrange(len(changed))] = draw.randrange(256)
+    return bytes(changed)
+
+
+def cut(draw: random.Random, raw: bytes) -> bytes:
+    return raw[: draw.randint(0, len(raw))]
+
+
+def encoded(draw: random.Random, raw: bytes) -> bytes:
+    text = raw.decode("latin-1")
+    return text.encode(draw.choice(["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig", "utf-7"]))
+
+
+def inserted(draw: random.Random, raw: bytes) -> bytes:
+    at, what = draw.randint(0, len(raw)), draw.choice(
+        [b"\0", b"\xff", b"\xe9", b'"', b"{", b"}", b"[", b"]", b",", b"\n", b"\r", b"[" * 3000, b"9" * 5000, b"1e999",
+         b"NaN", b"\\ud83d", b"\xed\xa0\x80", b"x" * 140_000, b'{"a":' * 2000, b"\xef\xbb\xbf", b"-Infinity"]
+    )  # fmt: skip
+    return raw[:at] + what + raw[at:]
+
+
+def repeated(draw: random.Random, raw: bytes) -> bytes:
+    start, stop = sorted(draw.randint(0, len(raw)) for _ in range(2))
+    return raw[:stop] + raw[start:stop] + raw[stop:]
+
+
+BYTES: list[Callable[[random.Random, bytes], bytes]] = [flipped, cut, encoded, inserted, repeated]
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every container with every key into it."""
+    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    return [(value, key) for key in keys] + [place for key in keys for place in places(value[key])]
+
+
+def changed(draw: random.Random, value: Any) -> Any:
+    """The value with one field of another type, missing, or added."""
+    found = copy.deepcopy(value)
+    holder, key = draw.choice(places(found) or [([found], 0)])
+    way = draw.randrange(8)
+    if way == 0:
+        del holder[key]
+    elif way == 1 and isinstance(holder, dict):
+        holder["unknown"] = draw.choice(ODD)
+    elif way == 2:
+        other, place = draw.choice(places(found))
+        holder[key] = copy.deepcopy(other[place])
+    else:
+        holder[key] = draw.choice(ODD)
+    return found
+
+
+def as_json(draw: random.Random, value: Any) -> bytes:
+    """JSON of it, at times with a key twice."""
+    text = json.dumps(value)
+    return (text.replace('{"', '{"id": 1, "id": 2, "', 1) if draw.random() < 0.05 else text).encode("utf-8")
+
+
+SECONDS, MEMORY = 10, 2**30
+FILES = {OSError, FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError}
+OWN = {ValueError, TypeError, OtherKind, *FILES}
+PACKAGE = str(Path(heta_lens.__file__).parent)
+LONGEST = 1000
+
+
+class Outcome(NamedTuple):
+    reader: str
+    seed: int
+    kind: str
+    """read, refused or FAULT"""
+    told: str = ""
+
+
+def outcome(name: str, seed: int) -> Outcome:
+    """What a reader does with one case."""
+    reader = READERS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        draw = random.Random(f"{name} {seed}")
+        path = reader.make(draw, Path(folder))
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                reader.use(path)
+            kind, told = "read", ""
+        except BaseException as error:
+            fault = _fault(error, reader, folder)
+            kind, told = ("FAULT", fault) if fault else ("refused", str(error))
+        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+        return (
+            Outcome(name, seed, "FAULT", f"took {grown:,} bytes") if grown > MEMORY else Outcome(name, seed, kind, told)
+        )
+
+
+def _fault(error: BaseException, reader: Reader, folder: str) -> str:
+    """Why this is no error of the library's own, in one sentence; empty, if it is one."""
+    raised = traceback.extract_tb(error.__traceback__)[-1].filename
+    wrong = {
+        "foreign exception": type(error) not in OWN or not raised.startswith(PACKAGE),
+        "more than a line": "\n" in str(error),
+        "too long": len(str(error)) > LONGEST,
+        "no file named": reader.names_file and folder not in str(error),
+    }
+    found = [what for what, is_so in wrong.items() if is_so]
+    told = f"{', '.join(found)}: {type(error).__name__}: {str(error)[:200]!r} in {raised}"
+    return told if found else ""
+
+
+def run(cases: Sequence[tuple[str, int]]) -> Iterator[Outcome]:
+    """All outcomes, in order."""
+    at = 0
+    while at < len(cases):
+        for found in _in_child(cases[at:]):
+            at += 1
+            yield found
+
+
+def _in_child(cases: Sequence[tuple[str, int]]) -> Iterator[Outcome]:
+    """Outcomes until one ends the process."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        _work(cases, writing)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        for name, seed in cases:
+            ready, _, _ = select.select([pipe], [], [], SECONDS)
+            size = pipe.read(4) if ready else b""
+            if len(size) < 4:
+                if not ready:
+                    os.kill(child, signal.SIGKILL)
+                _, status = os.waitpid(child, 0)
+                yield Outcome(name, seed, "FAULT", f"ended with status {status}" if ready else f"hung for {SECONDS} s")
+                return
+            yield pickle.loads(pipe.read(int.from_bytes(size, "little")))
+    os.waitpid(child, 0)
+
+
+def _work(cases: Sequence[tuple[str, int]], writing: int) -> None:
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else 0
+        if pages:
+            limit = pages * resource.getpagesize() + MEMORY + 2**28
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        with os.fdopen(writing, "wb", buffering=0) as pipe:
+            for name, seed in cases:
+                told = pickle.dumps(outcome(name, seed))
+                pipe.write(len(told).to_bytes(4, "little") + told)
+        os._exit(0)
+    finally:  # without what the parent would do at its end
+        traceback.print_exc()
+        os._exit(1)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="fuzz", description="Damaged files for every reader, counted by outcome.")
+    parser.add_argument("--cases", type=int, default=10_000, help="how many in all (10000)")
+    parser.add_argument("--seed", type=int, default=0, help="the first case's seed; the others count up from it (0)")
+    parser.add_argument("--only", choices=[*READERS], help="one reader; with --cases 1 --seed N, one case again")
+    asked = parser.parse_args(given)
+    names = [asked.only] if asked.only else [*READERS]
+    counts: dict[str, Counter[str]] = {name: Counter() for name in names}
+    faults: list[Outcome] = []
+    cases = [(names[at % len(names)], asked.seed + at // len(names)) for at in range(asked.cases)]
+    for found in run(cases):
+        counts[found.reader][found.kind] += 1
+        faults += [found] if found.kind == "FAULT" else []
+    print(f"{'reader':20} {'cases':>6} {'read':>6} {'refused':>8} {'faults':>7}")  # noqa: T201
+    for name, count in [*counts.items(), ("all", sum(counts.values(), Counter()))]:
+        print(f"{name:20} {count.total():6} {count['read']:6} {count['refused']:8} {count['FAULT']:7}")  # noqa: T201
+    for fault in faults[:30]:
+        print(f"{fault.reader} --seed {fault.seed}: {fault.told}")  # noqa: T201
+    return bool(faults)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
